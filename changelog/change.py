@@ -1,0 +1,187 @@
+"""A change, its id, and its entry in the log: the words that everything else is written in.
+
+    Change   one mutation that may touch both tiers: object, new blob, old blob, upload session.
+    Entry    the change as recorded: who owns it, how often it was claimed, when it last beat.
+
+A change's id is its *token* in the row and, when it uploads a blob, that blob's *revision*. Stored form
+(version 1), the value of column `fc:c`; the entry's last heartbeat is the cell's timestamp, never in it:
+
+    row key   ~changelog/{shard:02x}/{change id}
+    value     {"v":1,"id":…,"new":…,"old":…,"upload":…,"owner":…,"attempt":0,"cleanup_after":…,"trace":…}
+
+Also read: `~changelog/{change id}` with only `id`, `new`, `old` (older software). Values are compared
+byte for byte in every compare-and-swap, so (owner, attempt) must differ after each hand-over, and does.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, replace
+from typing import Any, Self
+from uuid import UUID
+
+from changelog.errors import CorruptRecordError, InvalidRequestError
+from changelog.runtime import Runtime, uuid7
+
+LOG_PREFIX = "~changelog/"
+DAEMON_PREFIX = "~daemon/"
+SHARDS_DEFAULT = 16
+
+_UUID7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+_KEY = re.compile(r"~changelog/(?:[0-9a-f]{2}/)?([0-9a-f-]{36})")
+
+
+class ChangeId(str):
+    """A UUIDv7 in its lower-case hyphenated text form: 36 characters, ordered by creation time."""
+
+    __slots__ = ()
+
+    def __new__(cls, text: str) -> Self:
+        if not cls.matches(text):
+            raise InvalidRequestError(f"{text!r} is not a change id (a lower-case UUIDv7 such as 018bcfe5-6800-7000-8000-000000000001)")
+        return super().__new__(cls, text)
+
+    @classmethod
+    def new(cls, runtime: Runtime) -> Self:
+        return cls(str(uuid7(runtime)))
+
+    @staticmethod
+    def matches(text: str) -> bool:
+        return _UUID7.fullmatch(text) is not None
+
+    @property
+    def created_ms(self) -> int:
+        """Unix milliseconds at which it was made, by its maker's clock."""
+        return UUID(self).int >> 80
+
+    def row_key(self, shards: int = SHARDS_DEFAULT) -> str:
+        """Where its entry is recorded. The shard keeps time-ordered ids from writing to one tablet."""
+        return f"{LOG_PREFIX}{UUID(self).int % 256 % shards:02x}/{self}"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One mutation that may touch both tiers. `new` and `old` are blob names, `upload` a session."""
+
+    id: ChangeId
+    object: str
+    new: str | None = None
+    old: str | None = None
+    upload: str | None = None
+    trace: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """Why an entry was parked, and when (Unix milliseconds, server's clock)."""
+
+    error: str
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A change as recorded. `owner` is empty when it was released; `heartbeat_ms` is server-assigned."""
+
+    change: Change
+    key: str
+    owner: str
+    attempt: int = 0
+    cleanup_after_ms: int | None = None
+    heartbeat_ms: int = 0
+    stuck: Stuck | None = None
+
+    def claimed_by(self, owner: str) -> Entry:
+        return replace(self, owner=owner, attempt=self.attempt + 1)
+
+    def released(self, cleanup_after_ms: int | None) -> Entry:
+        return replace(self, owner="", cleanup_after_ms=cleanup_after_ms)
+
+    @property
+    def failures(self) -> int:
+        """Claims that came to nothing. Waiting out the late-upload grace is not a failure."""
+        return self.attempt - (self.cleanup_after_ms is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """What is in the log under `key` but is no entry. `raw` are its bytes, `error` one sentence."""
+
+    key: str
+    raw: bytes
+    error: str
+    stuck: Stuck | None = None
+
+
+def encode(entry: Entry) -> bytes:
+    """The stored value of an entry (version 1), byte for byte stable."""
+    change = entry.change
+    value = {
+        "v": 1, "id": change.object, "new": change.new, "old": change.old, "upload": change.upload,
+        "owner": entry.owner, "attempt": entry.attempt, "cleanup_after": entry.cleanup_after_ms, "trace": change.trace,
+    }
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def decode(key: str, raw: bytes, heartbeat_ms: int, state: str | None = None) -> Entry | Unreadable:
+    """Reads a stored entry; what cannot be read is said, never guessed."""
+    stuck = _stuck(state)
+    try:
+        return _entry(key, raw, heartbeat_ms, stuck)
+    except (CorruptRecordError, InvalidRequestError, ValueError) as error:
+        return Unreadable(key, raw, f"the entry at {key} cannot be read: {error}", stuck)
+
+
+def encode_stuck(stuck: Stuck) -> str:
+    return json.dumps({"state": "stuck", "error": stuck.error, "at": stuck.at_ms}, ensure_ascii=False, separators=(",", ":"))
+
+
+def _stuck(state: str | None) -> Stuck | None:
+    if state is None:
+        return None
+    try:
+        value = json.loads(state)
+        return Stuck(str(value["error"]), int(value["at"])) if value.get("state") == "stuck" else None
+    except (ValueError, KeyError, AttributeError, TypeError):
+        return Stuck(f"its state cannot be read: {state[:200]}", 0)
+
+
+def _entry(key: str, raw: bytes, heartbeat_ms: int, stuck: Stuck | None) -> Entry:
+    found = _KEY.fullmatch(key)
+    if found is None:
+        raise CorruptRecordError("the row key does not name a change")
+    value = json.loads(raw)
+    if not isinstance(value, dict):
+        raise CorruptRecordError("the value is not a JSON object")
+    if value.get("v", 1) != 1:
+        raise CorruptRecordError(f"it has version {value['v']!r}; this software reads version 1")
+    change = Change(
+        ChangeId(found[1]), _text(value, "id"), _optional(value, "new"), _optional(value, "old"),
+        _optional(value, "upload"), _optional(value, "trace"),
+    )
+    return Entry(
+        change, key, _optional(value, "owner") or "", _count(value, "attempt") or 0, _count(value, "cleanup_after"),
+        heartbeat_ms, stuck,
+    )
+
+
+def _text(value: dict[str, Any], name: str) -> str:
+    text = _optional(value, name)
+    if not text:
+        raise CorruptRecordError(f"{name!r} is missing")
+    return text
+
+
+def _optional(value: dict[str, Any], name: str) -> str | None:
+    text = value.get(name)
+    if text is not None and not isinstance(text, str):
+        raise CorruptRecordError(f"{name!r} is {text!r}, not text")
+    return text
+
+
+def _count(value: dict[str, Any], name: str) -> int | None:
+    number = value.get(name)
+    if number is not None and (type(number) is not int or number < 0):
+        raise CorruptRecordError(f"{name!r} is {number!r}, not a whole number")
+    return number

@@ -1,0 +1,82 @@
+"""The lease rules, without I/O: may its owner go on, may others take it over?
+
+Safety depends on none of this (design: the model of the protocol knows no lease at all). Leases decide
+only how soon recovery acts and how much work is done twice. Staleness is judged by the log's own clock
+(`heartbeat_ms` against `now_ms`, both server-assigned); an owner judges itself by its monotonic clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from changelog.change import Entry, Unreadable
+
+
+class Standing(Enum):
+    """Where an entry stands in the eyes of recovery."""
+
+    HELD = "its owner renews it"
+    WAITING = "waits out the late-upload grace"
+    CLAIMABLE = "nobody works on it"
+    EXHAUSTED = "failed too often: park it"
+    UNREADABLE = "cannot be read: park it"
+    PARKED = "parked: an operator must look"
+
+
+def standing(entry: Entry | Unreadable, now_ms: int, expiry_ms: int, attempts_max: int) -> Standing:
+    """The first rule that applies, top to bottom."""
+    stale = isinstance(entry, Entry) and (not entry.owner or is_stale(entry.heartbeat_ms, now_ms, expiry_ms))
+    match entry:
+        case Entry(stuck=stuck) | Unreadable(stuck=stuck) if stuck is not None:
+            return Standing.PARKED
+        case Unreadable():
+            return Standing.UNREADABLE
+        case Entry() if not stale:
+            return Standing.HELD
+        case Entry(cleanup_after_ms=after) if after is not None and after > now_ms:
+            return Standing.WAITING
+        case Entry() if entry.failures >= attempts_max:
+            return Standing.EXHAUSTED
+        case _:
+            return Standing.CLAIMABLE
+
+
+def is_stale(heartbeat_ms: int, now_ms: int, expiry_ms: int) -> bool:
+    """Older than the expiry; or further ahead than it, which only a clock that was set back explains."""
+    return abs(now_ms - heartbeat_ms) > expiry_ms
+
+
+class Renewal(Enum):
+    """What the log said to one renewal."""
+
+    RENEWED = "renewed"
+    NOT_YOURS = "not yours"
+    FAILED = "failed"
+
+
+@dataclass(slots=True)
+class Lease:
+    """An owner's right to go on with an entry: until told otherwise, or `expiry_s` without a renewal.
+
+    `renewed_at` is the owner's monotonic clock just *before* the last successful request was sent, so
+    the owner gives up no later than others may take over (clocks running at the same rate).
+    """
+
+    entry: Entry | None
+    renewed_at: float
+    expiry_s: float
+    ended: bool = False
+
+    def after(self, renewal: Renewal, sent_at: float) -> None:
+        """One renewal's answer: renewed extends, not yours ends it for ever, failed changes nothing."""
+        if renewal is Renewal.RENEWED:
+            self.renewed_at = max(self.renewed_at, sent_at)
+        elif renewal is Renewal.NOT_YOURS:
+            self.ended = True
+
+    def held(self, now: float) -> bool:
+        """Whether the owner may go on. Once it may not, it never may again."""
+        if now - self.renewed_at >= self.expiry_s:
+            self.ended = True
+        return not self.ended

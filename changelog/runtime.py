@@ -1,0 +1,66 @@
+"""The one door for time and chance: clocks, sleep, ids and randomness.
+
+Everything else receives a `Runtime` and takes these from it; the linter bans the system's own elsewhere.
+That is what lets the same code run under a simulated clock, and the same seed replay the same history
+(SlateDB and FoundationDB do likewise). Deadlines may also be anyio's own (`move_on_after`): they follow
+the event loop's clock, which the simulation replaces too.
+"""
+
+from __future__ import annotations
+
+import time
+from random import Random, SystemRandom
+from typing import Protocol
+from uuid import UUID
+
+import anyio
+
+
+class Runtime(Protocol):
+    """Clocks, sleep, ids and randomness. Only `wall_ns` may jump; safety depends on none of them."""
+
+    random: Random
+
+    def monotonic(self) -> float:
+        """Seconds since an arbitrary start; never goes back. Leases and waits use it."""
+
+    def boot_time(self) -> float:
+        """Seconds since boot, suspended time included; never goes back."""
+
+    def wall_ns(self) -> int:
+        """Nanoseconds since 1970, as far as this machine knows."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Suspends the task; a checkpoint even for 0."""
+
+
+class SystemRuntime:
+    """The machine's own clocks and entropy."""
+
+    def __init__(self) -> None:
+        self.random: Random = SystemRandom()
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def boot_time(self) -> float:
+        clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+        return time.clock_gettime(clock)
+
+    def wall_ns(self) -> int:
+        return time.time_ns()
+
+    async def sleep(self, seconds: float) -> None:
+        await anyio.sleep(seconds)
+
+
+def uuid7(runtime: Runtime) -> UUID:
+    """A version 7 UUID (RFC 9562): 48 bits of Unix milliseconds, then 74 random bits."""
+    milliseconds = (runtime.wall_ns() // 1_000_000) & ((1 << 48) - 1)
+    chance = runtime.random.getrandbits(74)
+    return UUID(int=milliseconds << 80 | 0x7 << 76 | (chance >> 62) << 64 | 0b10 << 62 | chance & ((1 << 62) - 1))
+
+
+def instance_name(runtime: Runtime, role: str) -> str:
+    """A name for this process that no other ever bears: `writer-3f9c…`."""
+    return f"{role}-{runtime.random.getrandbits(64):016x}"

@@ -1,0 +1,184 @@
+"""The two tiers as the store sees them: what every backend must do, and nothing more.
+
+Each row operation is atomic on its one row and safe to repeat with the same arguments, except where it
+says *once*. Write predicates go by the tombstone being *present*, expired or not; readers judge expiry.
+One contract suite per protocol runs on every implementation. *Failure*: `UnavailableError` (it certainly
+had no effect), `UnconfirmedError` (sent and never answered: it may take effect now, later or never),
+`CorruptRecordError` (stored bytes break the format).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from changelog.change import ChangeId
+from changelog.errors import InvalidRequestError
+from tiered.metadata import Expiration, Metadata
+
+# --- high-volume tier ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Inline:
+    """An object whose payload is in the row. `token` is the write that made it, None if older software did."""
+
+    metadata: Metadata
+    payload: bytes
+    token: ChangeId | None = None
+
+    @property
+    def deadline_ns(self) -> int | None:
+        return self.metadata.time_expires_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """Redirects to the blob named `target`. `deadline_ns`: when it expires, nanoseconds since 1970."""
+
+    target: str
+    expiration: Expiration = None
+    deadline_ns: int | None = None
+    token: ChangeId | None = None
+
+
+State = Inline | Tombstone | None
+"""What a row holds, expired or not; None: nothing but marks, or no row at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row as read. `won` and `refused` are its marks, read only when asked for."""
+
+    state: State
+    won: frozenset[ChangeId] = frozenset()
+    refused: frozenset[ChangeId] = frozenset()
+
+    @property
+    def target(self) -> str | None:
+        """The blob that a present tombstone names."""
+        return self.state.target if isinstance(self.state, Tombstone) else None
+
+
+@dataclass(frozen=True, slots=True)
+class RowName:
+    """One row of a scan: its key, and its deadline for the reader to judge."""
+
+    path: str
+    deadline_ns: int | None
+
+
+class HighVolumeBackend(Protocol):
+    async def read(self, path: str, *, marks: bool = False) -> Row:
+        """The row's state and, if asked, its marks, from one consistent read."""
+
+    async def swap(self, path: str, token: ChangeId, expected: str | None, state: State) -> bool:
+        """The commit point. Takes effect, at most once for ever, and leaves the mark *won*; or conflicts.
+
+        False, nothing written, iff a mark of `token` exists or a tombstone is present whose target is not
+        `expected`. Otherwise the row's state becomes `state`. Absence is no precondition.
+        """
+
+    async def settle(self, path: str, token: ChangeId) -> bool:
+        """The fence. True (*live*) iff a present tombstone targets `{path}/{token}` or the row's token is this one.
+
+        Otherwise leaves the mark *refused*: from now on nothing with this token can take effect.
+        """
+
+    async def put_inline(self, path: str, token: ChangeId, state: Inline) -> bool:
+        """*Once.* Replaces an inline object or nothing. False iff a tombstone is present or a mark of `token` exists."""
+
+    async def delete_inline(self, path: str, token: ChangeId) -> bool:
+        """*Once.* Removes an inline object or nothing. False iff a tombstone is present or a mark of `token` exists."""
+
+    async def touch(self, path: str, seen: Inline | Tombstone, deadline_ns: int) -> bool:
+        """Extends the deadline iff the row still holds what was `seen` and its deadline is earlier. Never shortens."""
+
+    async def scan(self, prefix: str, after: str | None, limit: int) -> Sequence[RowName]:
+        """Up to `limit` rows that hold an object and begin with `prefix`, in byte order, after the path `after`.
+
+        Fewer than `limit` mean the end. Rows of marks only and the changelog's are none.
+        """
+
+
+# --- long-term tier ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ByteRange:
+    """Bytes `start` (inclusive) to `stop` (exclusive; None: the end). A negative `start` counts from the end.
+
+    A `stop` beyond the end is cut; a `start` at or beyond it is an `InvalidRequestError`.
+    """
+
+    start: int
+    stop: int | None = None
+
+    def within(self, size: int) -> tuple[int, int]:
+        """The (start, stop) it means for `size` bytes."""
+        start = max(0, size + self.start) if self.start < 0 else self.start
+        stop = size if self.stop is None else min(self.stop, size)
+        if (start >= size and start > 0) or stop < start or (self.stop is not None and self.stop < 0):
+            raise InvalidRequestError(f"range {self.start}:{'' if self.stop is None else self.stop} lies outside of the object's {size} bytes")
+        return start, stop
+
+
+@dataclass(frozen=True, slots=True)
+class BlobInfo:
+    """One blob of a listing: size in bytes, creation and deadline in nanoseconds since 1970."""
+
+    name: str
+    size: int
+    created_ns: int
+    deadline_ns: int | None
+    generation: int
+
+
+class BlobReader(Protocol):
+    """An open blob. Its metadata is known; its bytes come from this one generation or not at all."""
+
+    metadata: Metadata
+    size: int
+
+    def pieces(self) -> AsyncIterator[bytes]:
+        """The bytes of the range, once. `UnavailableError` if the blob vanishes on the way."""
+
+    async def aclose(self) -> None:
+        """Gives up what it holds. Safe to repeat."""
+
+
+class Upload(Protocol):
+    """A blob on its way: nothing is visible before `finalise`."""
+
+    session: str | None
+    """What recovery cancels it by; None for a single request, which may land late."""
+
+    async def write(self, piece: bytes | memoryview) -> None:
+        """Sends one piece, never the last byte of the blob before `finalise`. Holds back the caller when it is slow."""
+
+    async def finalise(self) -> None:
+        """Makes the blob visible, create-only, durable before it returns. *Once.*"""
+
+    async def abort(self) -> None:
+        """Gives the upload up without waiting for the service to agree. Safe to repeat and after `finalise`."""
+
+
+class LongTermBackend(Protocol):
+    async def open_upload(self, name: str, metadata: Metadata, size: int | None) -> Upload:
+        """Begins a blob named `name`. `size` in bytes if it is known; None streams until `finalise`."""
+
+    async def cancel(self, session: str) -> None:
+        """Ends an upload session: it can never be finalised any more. One that is gone is no error."""
+
+    async def open(self, name: str, range: ByteRange | None = None) -> BlobReader | None:
+        """Opens a blob for reading; None: there is none. `InvalidRequestError` for a range outside of it."""
+
+    async def delete(self, name: str) -> None:
+        """Removes the blob, durably. What is absent is deleted already."""
+
+    async def touch(self, name: str, deadline_ns: int) -> bool:
+        """Extends the blob's deadline, never shortens it. False: there is no such blob."""
+
+    async def list(self, prefix: str, after: str | None, limit: int) -> Sequence[BlobInfo]:
+        """Up to `limit` blobs that begin with `prefix`, in byte order of their names, after the name `after`."""
