@@ -63,7 +63,7 @@ class Lease:
     the owner gives up no later than others may take over (clocks running at the same rate).
     """
 
-    entry: Entry | None
+    entry: Entry
     renewed_at: float
     expiry_s: float
     ended: bool = False

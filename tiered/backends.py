@@ -73,8 +73,11 @@ class HighVolumeBackend(Protocol):
     async def read(self, path: str, *, marks: bool = False) -> Row:
         """The row's state and, if asked, its marks, from one consistent read."""
 
-    async def swap(self, path: str, token: ChangeId, expected: str | None, state: State) -> bool:
+    async def swap(self, path: str, token: ChangeId, expected: str | None, state: State, deadline_s: float) -> bool:
         """The commit point. Takes effect, at most once for ever, and leaves the mark *won*; or conflicts.
+
+        `deadline_s`: by `Runtime.boot_time()`. A request that has not left by then is never sent
+        (`UnavailableError`), so that none can arrive when its token's marks have been collected.
 
         False, nothing written, iff a mark of `token` exists or a tombstone is present whose target is not
         `expected`. Otherwise the row's state becomes `state`. Absence is no precondition.

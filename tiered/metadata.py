@@ -46,6 +46,8 @@ class TimeToIdle(_Lifetime):
 Expiration = TimeToLive | TimeToIdle | None
 """None: manual, the object stays until it is deleted."""
 
+_LIFETIMES: dict[str, type[TimeToLive] | type[TimeToIdle]] = {"TimeToLive": TimeToLive, "TimeToIdle": TimeToIdle}
+
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
@@ -102,12 +104,17 @@ class Metadata:
             _validate_text(f"custom value of {key!r}", value)
 
     def touched(self, now_ns: int) -> int | None:
-        """The deadline that a read at `now_ns` should extend it to; None: not idle for long enough, or never."""
-        if not isinstance(self.expiration, TimeToIdle) or self.time_expires_ns is None:
-            return None
-        idle = self.expiration.ns
-        renew = self.time_expires_ns < now_ns + idle - min(idle // 4, TOUCH_SLACK_MAX_NS)
-        return whole_ms(now_ns + idle) if renew else None
+        """See `touch_deadline`."""
+        return touch_deadline(self.expiration, self.time_expires_ns, now_ns)
+
+
+def touch_deadline(expiration: Expiration, deadline_ns: int | None, now_ns: int) -> int | None:
+    """The deadline that a read at `now_ns` should extend an object to; None: it was extended lately, or never is."""
+    if not isinstance(expiration, TimeToIdle) or deadline_ns is None:
+        return None
+    idle = expiration.ns
+    renew = deadline_ns < now_ns + idle - min(idle // 4, TOUCH_SLACK_MAX_NS)
+    return whole_ms(now_ns + idle) if renew else None
 
 
 def whole_ms(ns: int) -> int:
@@ -170,7 +177,7 @@ def decode_policy(value: dict[str, Any] | None) -> Expiration:
     try:
         (kind, lifetime), = value.items()
         ns = lifetime["secs"] * NS_PER_S + lifetime.get("nanos", 0)
-        return {"TimeToLive": TimeToLive, "TimeToIdle": TimeToIdle}[kind](ns=ns)
+        return _LIFETIMES[kind](ns=ns)
     except (ValueError, TypeError, KeyError, AttributeError):
         raise CorruptRecordError(f"metadata: expiration_policy {value!r} is not TimeToLive or TimeToIdle") from None
 

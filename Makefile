@@ -1,0 +1,44 @@
+# What a person types. `make help` lists it; each target installs what it needs first.
+PYTHON ?= python3
+N ?= 1000
+SIZE ?= 1
+SECONDS ?= 120
+SEED ?= $(shell date +%s)
+ARGS ?=
+STAMP := .venv/installed
+
+.DEFAULT_GOAL := help
+.PHONY: setup demo test check sim chaos bench clean help
+
+setup: $(STAMP) ## install the project and its tools into .venv (only when pyproject.toml or constraints.txt changed)
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x .venv/bin/python || $(PYTHON) -m venv .venv
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
+	touch $@
+
+demo: setup ## writers are killed, recovery cleans up, you watch (ARGS="--seconds 10 --seed 7")
+	.venv/bin/tiered demo $(ARGS)
+
+test: setup ## all tests (ARGS="-k swap")
+	.venv/bin/python -m pytest $(ARGS)
+
+check: setup ## ruff and mypy
+	.venv/bin/ruff check
+	.venv/bin/mypy
+
+sim: setup ## crash tests and seeded worlds, N of them (N=1000)
+	TIERED_SIM_SEEDS=$(N) .venv/bin/python -m pytest tests/crash $(ARGS)
+
+chaos: setup ## real processes, kill -9 at random, for SECONDS seconds (SECONDS=120, SEED=now)
+	.venv/bin/tiered demo --seconds $(SECONDS) --writers 6 --seed $(SEED) $(ARGS)
+
+bench: setup ## figures beside what a user would pick instead (SIZE=1: about a minute)
+	.venv/bin/python -m benchmarks.embedded --size $(SIZE) $(ARGS)
+
+clean: ## remove what tests, builds and the demo left; .venv stays
+	rm -rf dist build demo-store .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

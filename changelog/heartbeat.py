@@ -1,0 +1,88 @@
+"""Keeps one owner's entries alive: a single task renews all of them that are due.
+
+    record / claim -> Lease (held) --renewed--> held ... --"not yours" or silence for expiry--> ended
+                      drop: nobody renews it any more; others may take the entry over once it is stale
+
+An ended lease says no more than "send no further swap, clean up nothing": safety never depends on it.
+*Crash*: renewals stop, and after the expiry recovery claims. *Failure* of the log: the leases run out by
+the monotonic clock. A log that keeps nothing (`durable` False) has nobody to take over, so its leases last.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+
+import anyio
+
+from changelog.change import Change, Entry
+from changelog.errors import TieredError
+from changelog.lease import Lease, Renewal
+from changelog.log import ChangeLog
+from changelog.runtime import Runtime
+
+logger = logging.getLogger("tiered")
+
+BATCH_MAX = 100
+TICKS_PER_INTERVAL = 4
+
+
+class Heartbeat:
+    """All leases of one owner. `run` must run beside the work, in the owner's task group."""
+
+    def __init__(self, log: ChangeLog, runtime: Runtime, owner: str, interval_s: float, expiry_s: float) -> None:
+        self.owner = owner
+        self._log = log
+        self._runtime = runtime
+        self._interval_s = interval_s
+        self._expiry_s = expiry_s if log.durable else math.inf
+        self._leases: dict[str, Lease] = {}
+
+    async def record(self, change: Change) -> Lease:
+        """Records the change and holds it. Raises as `ChangeLog.record` does; safe to repeat."""
+        sent_at = self._runtime.monotonic()
+        return self._hold(await self._log.record(change, self.owner), sent_at)
+
+    async def claim(self, entry: Entry) -> Lease | None:
+        """Takes a stale entry over and holds it. None: someone else was faster."""
+        sent_at = self._runtime.monotonic()
+        claimed = await self._log.claim(entry, self.owner)
+        return None if claimed is None else self._hold(claimed, sent_at)
+
+    def held(self, lease: Lease) -> bool:
+        """Whether its owner may go on: send a swap, clean up."""
+        return lease.held(self._runtime.monotonic())
+
+    def drop(self, lease: Lease) -> None:
+        """Stops renewing. Safe to repeat."""
+        self._leases.pop(lease.entry.key, None)
+
+    async def run(self) -> None:
+        """Renews for ever, in batches; ends only by cancellation."""
+        tick_s = self._interval_s / TICKS_PER_INTERVAL
+        while True:
+            await self._runtime.sleep(tick_s)
+            due_before = self._runtime.monotonic() - self._interval_s + tick_s
+            due = [lease for lease in self._leases.values() if lease.renewed_at <= due_before]
+            for first in range(0, len(due), BATCH_MAX):
+                await self._renew(due[first : first + BATCH_MAX])
+
+    def _hold(self, entry: Entry, sent_at: float) -> Lease:
+        lease = Lease(entry, sent_at, self._expiry_s)
+        self._leases[entry.key] = lease
+        return lease
+
+    async def _renew(self, leases: Sequence[Lease]) -> None:
+        sent_at = self._runtime.monotonic()
+        renewals: Sequence[Renewal] = [Renewal.FAILED] * len(leases)
+        with anyio.move_on_after(self._interval_s):
+            try:
+                renewals = await self._log.renew([lease.entry for lease in leases])
+            except TieredError as error:
+                # Each stays held until its expiry; the next tick tries again.
+                logger.warning("renewal_failed count=%d: %s", len(leases), error)
+        for lease, renewal in zip(leases, renewals, strict=True):
+            lease.after(renewal, sent_at)
+            if not self.held(lease):
+                self.drop(lease)

@@ -1,0 +1,54 @@
+"""`NoopChangeLog`, the log that records nothing: for those who would rather lose clean-up than wait for a log.
+
+Its owners work as with any other (every renewal succeeds); nothing is ever there to be claimed. *Crash*:
+what a dying process leaves behind stays until the audit finds it, so I3 holds only where nobody dies. I1, I2 and
+I4 never rest on the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from changelog.change import Change, ChangeId, Entry, Unreadable
+from changelog.lease import Renewal
+from changelog.log import KeyRange, Page
+
+
+class NoopChangeLog:
+    durable = False
+
+    async def record(self, change: Change, owner: str) -> Entry:
+        return Entry(change, change.id.row_key(), owner)
+
+    async def renew(self, entries: Sequence[Entry]) -> Sequence[Renewal]:
+        return [Renewal.RENEWED] * len(entries)
+
+    async def forget(self, entry: Entry) -> None:
+        return None
+
+    async def release(self, entry: Entry, cleanup_after_ms: int | None = None) -> bool:
+        return True
+
+    async def announce(self, instance: str) -> int:
+        return 0
+
+    def ranges(self) -> Sequence[KeyRange]:
+        return ()
+
+    async def stale(self, within: KeyRange, now_ms: int, expiry_ms: int, limit: int) -> Page:
+        return Page((), None)
+
+    async def claim(self, entry: Entry, owner: str) -> Entry | None:
+        return None
+
+    async def park(self, entry: Entry | Unreadable, error: str) -> bool:
+        return False
+
+    async def retry(self, entry: Entry | Unreadable) -> bool:
+        return False
+
+    async def entries(self, start: str, limit: int, *, stuck_only: bool = False) -> Page:
+        return Page((), None)
+
+    async def read(self, change_id: ChangeId) -> Entry | Unreadable | None:
+        return None

@@ -1,0 +1,177 @@
+"""What the commands print: JSON for programs, tables for people. No decisions are made here."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import typer
+from anyio import to_thread
+from rich.console import Console
+from rich.table import Table
+
+from changelog.change import Entry, Unreadable
+from changelog.lease import Standing
+from recovery.loop import Report
+from tiered.backends import Row
+from tiered.errors import InvalidRequestError
+from tiered.metadata import encode_metadata
+from tiered.stored import ObjectHead, PutResult, StoredObject
+
+
+class AbsentError(Exception):
+    """There is no such object or entry."""
+
+
+def absent(object_id: str) -> AbsentError:
+    return AbsentError(f"there is no object {object_id}, or it has expired")
+
+
+def show_put(result: PutResult, object_id: str, as_json: bool) -> None:
+    value = {"object": object_id, "revision": result.revision, "tier": result.tier.value, "size": result.size}
+    _show(value, f"{object_id}  {result.size} bytes  {result.tier.value} tier  revision {result.revision}", as_json)
+
+
+def show_deleted(object_id: str, as_json: bool) -> None:
+    _show({"object": object_id, "deleted": True}, f"{object_id}  deleted", as_json)
+
+
+def show_head(head: ObjectHead, as_json: bool) -> None:
+    value = {
+        "object": str(head.object_id), "size": head.size, "tier": head.tier.value, "revision": head.revision,
+        "created": _time(head.metadata.time_created), "expires": _time(head.metadata.time_expires),
+        "metadata": json.loads(encode_metadata(head.metadata)),
+    }
+    _show_fields(value, as_json)
+
+
+def show_line(text: str, as_json: bool) -> None:
+    typer.echo(_dump(text) if as_json else text)
+
+
+def show_survey(found: Sequence[tuple[Entry | Unreadable, Standing]], as_json: bool) -> None:
+    if as_json:
+        typer.echo(_dump([_entry(entry) | {"standing": standing.name.lower()} for entry, standing in found]))
+        return
+    _table(["key", "standing", "object"], [(entry.key, standing.value, _object(entry)) for entry, standing in found], "nothing to recover")
+
+
+def show_report(report: Report, collected: int | None, as_json: bool) -> None:
+    value = asdict(report) | ({} if collected is None else {"collected": collected})
+    _show(value, "  ".join(f"{name} {count}" for name, count in value.items()), as_json)
+
+
+def show_entries(entries: Sequence[Entry | Unreadable], as_json: bool) -> None:
+    if as_json:
+        typer.echo(_dump([_entry(entry) for entry in entries]))
+        return
+    rows = [(entry.key, _owner(entry), _object(entry), entry.stuck.error if entry.stuck else "") for entry in entries]
+    _table(["key", "owner", "object", "stuck"], rows, "the changelog is empty")
+
+
+def show_entry(entry: Entry | Unreadable, row: Row | None, as_json: bool) -> None:
+    value = _entry(entry)
+    if isinstance(entry, Entry) and row is not None:
+        token = entry.change.id
+        shown = row.state is not None and row.state.token == token
+        value["row"] = {"shows_it": shown or row.target == entry.change.new is not None, "won": token in row.won, "refused": token in row.refused}
+    _show_fields(value, as_json)
+
+
+def show_retried(keys: Sequence[str], as_json: bool) -> None:
+    _show({"retried": list(keys)}, f"{len(keys)} given back to recovery", as_json)
+
+
+def show_settings(shown: Mapping[str, Mapping[str, Any]], as_json: bool) -> None:
+    if as_json:
+        typer.echo(_dump(shown))
+        return
+    _table(["setting", "value", "from"], [(key, _plain(each["value"]), str(each["from"])) for key, each in shown.items()], "")
+
+
+async def save(stored: StoredObject, file: str) -> None:
+    """The payload to stdout, or whole into a file: one that is not whole never bears the name."""
+    if file == "-":
+        async for piece in stored:
+            await to_thread.run_sync(sys.stdout.buffer.write, piece)
+        await to_thread.run_sync(sys.stdout.buffer.flush)
+        return
+    target = Path(file)
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("wb") as out:
+            async for piece in stored:
+                await to_thread.run_sync(out.write, piece)
+        partial.replace(target)
+    except OSError as error:
+        raise InvalidRequestError(f"{file} cannot be written: {error.strerror}") from None
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _entry(entry: Entry | Unreadable) -> dict[str, Any]:
+    stuck = None if entry.stuck is None else {"error": entry.stuck.error, "at_ms": entry.stuck.at_ms}
+    if isinstance(entry, Unreadable):
+        return {"key": entry.key, "unreadable": entry.error, "raw": entry.raw.decode(errors="backslashreplace"), "stuck": stuck}
+    change = entry.change
+    return {
+        "key": entry.key, "id": change.id, "object": change.object, "new": change.new, "old": change.old,
+        # An upload session is a capability: whoever has it can end the upload. It is never printed.
+        "upload": None if change.upload is None else "(session)",
+        "owner": entry.owner, "attempt": entry.attempt, "heartbeat_ms": entry.heartbeat_ms,
+        "cleanup_after_ms": entry.cleanup_after_ms, "stuck": stuck,
+    }
+
+
+def _owner(entry: Entry | Unreadable) -> str:
+    return entry.owner or "(released)" if isinstance(entry, Entry) else "?"
+
+
+def _object(entry: Entry | Unreadable) -> str:
+    return entry.change.object if isinstance(entry, Entry) else entry.error
+
+
+def _show(value: Mapping[str, Any], line: str, as_json: bool) -> None:
+    typer.echo(_dump(value) if as_json else line)
+
+
+def _show_fields(value: Mapping[str, Any], as_json: bool) -> None:
+    if as_json:
+        typer.echo(_dump(value))
+        return
+    for name, item in value.items():
+        typer.echo(f"{name:18}{_plain(item)}")
+
+
+def _table(columns: Sequence[str], rows: Sequence[tuple[str, ...]], nothing: str) -> None:
+    if not rows:
+        typer.echo(nothing)
+        return
+    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    for row in rows:
+        table.add_row(*(_escape(cell) for cell in row))
+    console = Console(soft_wrap=not sys.stdout.isatty(), highlight=False, markup=False)
+    if not sys.stdout.isatty():
+        console.width = 4096  # a pipe has no width: cut nothing that a program may read
+    console.print(table)
+
+
+def _escape(cell: str) -> str:
+    return cell.replace("\n", " ")
+
+
+def _plain(value: Any) -> str:
+    return "-" if value is None else value if isinstance(value, str) else _dump(value)
+
+
+def _time(moment: Any) -> str | None:
+    return None if moment is None else moment.isoformat(timespec="milliseconds")
+
+
+def _dump(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

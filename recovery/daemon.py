@@ -1,0 +1,78 @@
+"""The recovery daemon: the loop, the embedded mode's garbage collection, and signals.
+
+    SIGTERM, SIGINT    stop claiming; finish what is held within `recovery.shutdown_budget_s`, release the rest
+    the second one     leave at once, which is safe: the claims go stale and others take them over
+
+*Crash* at any moment is as safe as the second signal. Any number of daemons run side by side.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+
+import anyio
+
+from changelog.log import Collects
+from changelog.runtime import Runtime
+from recovery.loop import RecoveryLoop, Report
+from tiered.compose import Backends
+from tiered.errors import TieredError
+from tiered.settings import Settings
+
+logger = logging.getLogger("tiered")
+
+COLLECT_PAGE = 1000
+EXIT_AT_ONCE = 130
+
+
+async def run_daemon(backends: Backends, runtime: Runtime, settings: Settings) -> Report:
+    """Runs until a signal stops it; returns what it did. Signals need the main thread."""
+    loop = RecoveryLoop(backends.tiers, backends.log, runtime, settings)
+    async with anyio.create_task_group() as beside:
+        beside.start_soon(_heed_signals, loop)
+        beside.start_soon(_collect_for_ever, backends, runtime, settings.recovery.collect_every_s)
+        logger.info("recovery_started instance=%s", loop.instance)
+        await loop.run()
+        beside.cancel_scope.cancel()
+    logger.info("recovery_stopped instance=%s", loop.instance)
+    return loop.total
+
+
+async def collect(backends: Backends) -> int:
+    """One round of what nobody else collects in embedded mode; returns how many things it removed."""
+    removed = 0
+    for part in (backends.tiers.high_volume, backends.tiers.long_term, backends.log):
+        if isinstance(part, Collects):
+            removed += await _collect_all(part)
+    return removed
+
+
+async def _collect_all(part: Collects) -> int:
+    removed = 0
+    while page := await part.collect(COLLECT_PAGE):
+        removed += page
+        if page < COLLECT_PAGE:
+            break
+    return removed
+
+
+async def _collect_for_ever(backends: Backends, runtime: Runtime, every_s: float) -> None:
+    while True:
+        try:
+            if removed := await collect(backends):
+                logger.info("collected count=%d", removed)
+        except TieredError as error:
+            logger.warning("collection_failed: %s", error)
+        await runtime.sleep(every_s * runtime.random.uniform(0.5, 1.0))
+
+
+async def _heed_signals(loop: RecoveryLoop) -> None:
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for number in signals:
+            if loop.stopping:
+                os._exit(EXIT_AT_ONCE)
+            logger.info("recovery_stopping signal=%s: once more to leave at once", signal.Signals(number).name)
+            loop.stop()
+

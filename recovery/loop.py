@@ -1,0 +1,238 @@
+"""The recovery loop: takes over the entries of processes that died, and removes what they left behind.
+
+    announce (learn the log's now) -> for each key range, in random order: page of stale entries
+      each entry, as a worker is free: claim (CAS) -> heartbeat -> settle, sweep -> forget | wait out the grace
+                                       lost the race: someone else has it      unreadable, or failed too often: park
+
+Any number of instances run side by side; none leads. It collects garbage: it finishes no put and points no
+tombstone anywhere (I1, I2 by `tiered.settle`). I5: whatever it does may be repeated by another. I6: a bad
+entry is parked with its error, and never blocks or fills a page. *Crash*: its claims go stale and are
+claimed by others. *Failure* of a tier or the log: the claim is left to go stale, and the loop backs off.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, fields
+
+import anyio
+
+from changelog.change import Entry, Unreadable
+from changelog.errors import CorruptRecordError, LeaseLostError, TieredError, UnavailableError, UnconfirmedError
+from changelog.heartbeat import Heartbeat
+from changelog.lease import Lease, Standing, standing
+from changelog.log import ChangeLog, KeyRange
+from changelog.runtime import Runtime, instance_name
+from recovery.rate import TokenBucket
+from tiered.retry import persist
+from tiered.settings import Settings
+from tiered.settle import Ending, Tiers, finish
+
+logger = logging.getLogger("tiered")
+
+RELEASE_BUDGET_S = 5.0
+
+
+@dataclass(slots=True)
+class Report:
+    """What a pass, or a whole run, did. Counts of entries.
+
+    `seen`: stale ones found. `recovered`: cleaned up and forgotten. `deferred`: cleaned up, waiting out the
+    late-upload grace. `parked`: set aside for an operator. `lost`: someone else was faster. `failed`: left to go
+    stale again.
+    """
+
+    seen: int = 0
+    recovered: int = 0
+    deferred: int = 0
+    parked: int = 0
+    lost: int = 0
+    failed: int = 0
+
+    def add(self, other: Report) -> None:
+        for each in fields(Report):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+
+
+class RecoveryLoop:
+    """`run` until `stop`, or `run_once`. `total` counts since it was made."""
+
+    def __init__(self, tiers: Tiers, log: ChangeLog, runtime: Runtime, settings: Settings) -> None:
+        self.instance = settings.instance or instance_name(runtime, "recovery")
+        self.total = Report()
+        self._tiers = tiers
+        self._log = log
+        self._runtime = runtime
+        self._settings = settings.recovery
+        self._expiry_ms = round(settings.lease.expiry_s * 1000)
+        self._heartbeat = Heartbeat(log, runtime, self.instance, settings.lease.heartbeat_interval_s, settings.lease.expiry_s)
+        self._bucket = TokenBucket(runtime, settings.recovery.rate_per_s)
+        self._stopping = anyio.Event()
+        self._held: list[Lease] = []
+
+    @property
+    def stopping(self) -> bool:
+        return self._stopping.is_set()
+
+    def stop(self) -> None:
+        """Claims nothing more; `run` returns when what it holds is finished or released."""
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Passes until `stop`: at once again while there is work, after a jittered wait otherwise."""
+        failures = 0
+        while not self._stopping.is_set():
+            try:
+                report = await self.run_once()
+            except (UnavailableError, UnconfirmedError) as error:
+                logger.warning("recovery_pass_failed instance=%s: %s", self.instance, error)
+                report = Report(failed=1)
+            failures = failures + 1 if report.failed else 0
+            if report.failed or not report.seen:
+                await self._pause(failures)
+
+    async def run_once(self, limit: int | None = None) -> Report:
+        """One pass over the whole log, at most `limit` entries. Raises when the log itself is unavailable."""
+        report = Report()
+        await self._pass(report, math.inf if limit is None else limit)
+        self.total.add(report)
+        return report
+
+    async def survey(self, limit: int) -> list[tuple[Entry | Unreadable, Standing]]:
+        """What a pass would work on, in key order; claims and changes nothing but the presence row."""
+        now_ms = await self._log.announce(self.instance)
+        found: list[tuple[Entry | Unreadable, Standing]] = []
+        for within in sorted(self._log.ranges(), key=lambda each: each.start):
+            async for page in self._pages(within, now_ms):
+                found += [(entry, self._standing(entry, now_ms)) for entry in page]
+                if len(found) >= limit:
+                    return found[:limit]
+        return found
+
+    # --- a pass ----------------------------------------------------------------------------------
+
+    async def _pass(self, report: Report, limit: float) -> None:
+        now_ms = await self._log.announce(self.instance)
+        free = anyio.Semaphore(self._settings.concurrency_max)
+        async with anyio.create_task_group() as watch:
+            watch.start_soon(self._heartbeat.run)
+            async with anyio.create_task_group() as workers:
+                watch.start_soon(self._bound_shutdown, workers.cancel_scope)
+                async for entry in self._all_stale(now_ms):
+                    await free.acquire()
+                    if self._stopping.is_set() or report.seen >= limit:
+                        break
+                    report.seen += 1
+                    workers.start_soon(self._work_on, entry, self._standing(entry, now_ms), report, free)
+            await self._release_held()
+            watch.cancel_scope.cancel()
+
+    async def _all_stale(self, now_ms: int) -> AsyncIterator[Entry | Unreadable]:
+        """Stale entries, in a random order of ranges and within each page, so that instances rarely collide."""
+        ranges = list(self._log.ranges())
+        self._runtime.random.shuffle(ranges)
+        for within in ranges:
+            async for page in self._pages(within, now_ms):
+                entries = list(page)
+                self._runtime.random.shuffle(entries)
+                for entry in entries:
+                    yield entry
+
+    async def _pages(self, within: KeyRange, now_ms: int) -> AsyncIterator[tuple[Entry | Unreadable, ...]]:
+        """Each page is one closed call: nothing is open in the log while its entries are worked on."""
+        start: str | None = within.start
+        while start is not None:
+            page = await self._log.stale(KeyRange(start, within.end), now_ms, self._expiry_ms, self._settings.page_max)
+            yield page.entries
+            start = page.next_start
+
+    async def _bound_shutdown(self, scope: anyio.CancelScope) -> None:
+        await self._stopping.wait()
+        scope.deadline = anyio.current_time() + self._settings.shutdown_budget_s
+
+    async def _release_held(self) -> None:
+        """What the budget did not suffice for is given to others at once, not after the expiry."""
+        held, self._held = self._held, []
+        with anyio.move_on_after(RELEASE_BUDGET_S, shield=True):
+            for lease in held:
+                try:
+                    await self._log.release(lease.entry, lease.entry.cleanup_after_ms)
+                except TieredError as error:
+                    logger.warning("release_failed key=%s: %s", lease.entry.key, error)
+
+    async def _pause(self, failures: int) -> None:
+        """Waits about `idle_s`, longer with each failure in a row; ends at once when told to stop."""
+        bound_s = min(self._settings.backoff_max_s, self._settings.idle_s * 2 ** min(failures, 16))
+        with anyio.move_on_after(bound_s * self._runtime.random.uniform(0.5, 1.0)):
+            await self._stopping.wait()
+
+    # --- one entry -------------------------------------------------------------------------------
+
+    def _standing(self, entry: Entry | Unreadable, now_ms: int) -> Standing:
+        return standing(entry, now_ms, self._expiry_ms, self._settings.attempts_max)
+
+    async def _work_on(self, entry: Entry | Unreadable, found: Standing, report: Report, free: anyio.Semaphore) -> None:
+        try:
+            await self._bucket.take()
+            match entry:
+                case Unreadable():
+                    await self._park(entry, entry.error, report)
+                case Entry() if found is Standing.EXHAUSTED:
+                    await self._park(entry, f"claimed {entry.attempt} times, and each time its claimer died or gave up", report)
+                case Entry() if found is Standing.CLAIMABLE:
+                    await self._take_over(entry, report)
+        except (UnavailableError, UnconfirmedError) as error:
+            report.failed += 1
+            logger.warning("recovery_failed key=%s: %s", entry.key, error)
+        finally:
+            free.release()
+
+    async def _take_over(self, entry: Entry, report: Report) -> None:
+        lease = await self._heartbeat.claim(entry)
+        if lease is None:
+            report.lost += 1
+            return
+        try:
+            await self._settle(lease, report)
+        except anyio.get_cancelled_exc_class():
+            self._held.append(lease)
+            raise
+        finally:
+            self._heartbeat.drop(lease)
+
+    async def _settle(self, lease: Lease, report: Report) -> None:
+        grace_ms = round(self._settings.late_upload_grace_s * 1000)
+        try:
+            ending = await persist(
+                lambda: finish(self._tiers, self._log, self._heartbeat, lease, None, grace_ms),
+                self._runtime, self._settings.attempt_budget_s,
+            )
+        except LeaseLostError:
+            report.lost += 1
+        except CorruptRecordError as error:
+            await self._park(lease.entry, str(error), report)
+        except Exception as error:
+            # Whatever it is, it is this entry's: the others must not wait for it (I6).
+            logger.warning("recovery_failed key=%s attempt=%d", lease.entry.key, lease.entry.attempt, exc_info=error)
+            if lease.entry.failures >= self._settings.attempts_max:
+                await self._park(lease.entry, f"failed {lease.entry.attempt} times, at last with: {error}", report)
+            else:
+                report.failed += 1
+        else:
+            self._count(lease.entry, ending, report)
+
+    def _count(self, entry: Entry, ending: Ending, report: Report) -> None:
+        if ending is Ending.FORGOTTEN:
+            report.recovered += 1
+        else:
+            report.deferred += 1
+        logger.info("recovered id=%s object=%s owner_was=%s: %s", entry.change.id, entry.change.object, entry.owner, ending.value)
+
+    async def _park(self, entry: Entry | Unreadable, error: str, report: Report) -> None:
+        if await self._log.park(entry, error):
+            report.parked += 1
+            logger.error("entry_parked key=%s: %s", entry.key, error)
+        else:
+            report.lost += 1

@@ -1,0 +1,23 @@
+"""A token bucket: so many starts per second, a second's worth at once."""
+
+from __future__ import annotations
+
+from changelog.runtime import Runtime
+
+
+class TokenBucket:
+    def __init__(self, runtime: Runtime, rate_per_s: float) -> None:
+        self._runtime = runtime
+        self._rate_per_s = rate_per_s
+        self._burst = max(1.0, rate_per_s)
+        self._tokens = self._burst
+        self._filled_at = runtime.monotonic()
+
+    async def take(self) -> None:
+        """Waits for its turn. Turns are given in the order of the calls."""
+        now = self._runtime.monotonic()
+        self._tokens = min(self._burst, self._tokens + (now - self._filled_at) * self._rate_per_s)
+        self._filled_at = now
+        self._tokens -= 1
+        if self._tokens < 0:
+            await self._runtime.sleep(-self._tokens / self._rate_per_s)

@@ -1,0 +1,549 @@
+"""The file of embedded mode: what `Database` opens and refuses, how it commits, and what it says when it cannot."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from anyio import to_thread
+
+from changelog.change import Change, ChangeId
+from changelog.database import FORMAT_VERSION, GROUP_MAX
+from changelog.errors import ConfigurationError, CorruptRecordError, UnavailableError, UnconfirmedError
+from changelog.log import Collects
+from changelog.runtime import SystemRuntime
+from changelog.sqlite import Database, SqliteChangeLog
+from tiered.backends import Inline, Row, Tombstone
+from tiered.metadata import Metadata, TimeToLive
+from tiered.sqlite import MARK_AGE_MAX_S, SqliteRows
+
+pytestmark = pytest.mark.anyio
+
+ROOT = Path(__file__).parents[2]
+DAY_S = 24 * 3600
+NOTES = ["CREATE TABLE IF NOT EXISTS notes (id INTEGER PRIMARY KEY, text TEXT)"]
+
+
+class ShiftedRuntime(SystemRuntime):
+    """The machine's clocks, with a wall clock that a test may set ahead."""
+
+    ahead_s = 0
+
+    def wall_ns(self) -> int:
+        return super().wall_ns() + self.ahead_s * 1_000_000_000
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def runtime() -> ShiftedRuntime:
+    return ShiftedRuntime()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "tiered.db"
+
+
+@pytest.fixture
+async def database(anyio_backend: str, path: Path, runtime: ShiftedRuntime) -> AsyncIterator[Database]:
+    async with Database.open(path, runtime, busy_timeout_s=0.05) as database:
+        database.require(NOTES)
+        yield database
+
+
+def note(text: str) -> Callable[[sqlite3.Connection], None]:
+    def run(connection: sqlite3.Connection) -> None:
+        connection.execute("INSERT INTO notes (text) VALUES (?)", (text,))
+
+    return run
+
+
+async def notes(database: Database) -> list[str]:
+    return await database.read(lambda connection: [text for text, in connection.execute("SELECT text FROM notes ORDER BY id")])
+
+
+async def refused(path: Path, runtime: SystemRuntime) -> str:
+    with pytest.raises(ConfigurationError) as caught:
+        async with Database.open(path, runtime):
+            pass
+    assert str(path) in str(caught.value) or str(path.parent) in str(caught.value)
+    return str(caught.value)
+
+
+# --- opening -----------------------------------------------------------------------------------------
+
+
+async def test_missing_directories_are_made_and_the_file_is_marked_as_ours(tmp_path: Path, runtime: ShiftedRuntime) -> None:
+    path = tmp_path / "a" / "b" / "tiered.db"
+    async with Database.open(path, runtime) as database:
+        version = await database.read(lambda connection: connection.execute("PRAGMA user_version").fetchone())
+        mode = await database.read(lambda connection: connection.execute("PRAGMA journal_mode").fetchone())
+        synchronous = await database.write(lambda connection: connection.execute("PRAGMA synchronous").fetchone())
+    assert version == (FORMAT_VERSION,) and mode == ("wal",) and synchronous == (2,)
+
+
+async def test_what_was_written_is_there_when_the_file_is_opened_again(path: Path, runtime: ShiftedRuntime) -> None:
+    for expected in (["first"], ["first", "first"]):
+        async with Database.open(path, runtime) as database:
+            database.require(NOTES)
+            await database.write(note("first"))
+            assert await notes(database) == expected
+
+
+@pytest.mark.parametrize("content", [b"note", b"this is a text\n" * 500], ids=["short", "long"])
+async def test_a_file_that_is_not_sqlite_is_refused_and_left_as_it_was(path: Path, runtime: ShiftedRuntime, content: bytes) -> None:
+    path.write_bytes(content)
+    assert "choose another path" in await refused(path, runtime)
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("statement", ["CREATE TABLE theirs (x)", "PRAGMA application_id=77", "PRAGMA user_version=3"])
+async def test_an_sqlite_file_of_another_program_is_refused_and_left_as_it_was(path: Path, runtime: ShiftedRuntime, statement: str) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute(statement)
+    connection.close()
+    before = path.read_bytes()
+    assert "another program" in await refused(path, runtime)
+    assert path.read_bytes() == before
+
+
+async def test_an_empty_file_is_a_new_one(path: Path, runtime: ShiftedRuntime) -> None:
+    path.touch()
+    async with Database.open(path, runtime) as database:
+        database.require(NOTES)
+        await database.write(note("here"))
+
+
+async def test_a_file_of_a_newer_format_is_refused_and_left_as_it_was(path: Path, runtime: ShiftedRuntime) -> None:
+    async with Database.open(path, runtime):
+        pass
+    connection = sqlite3.connect(path)
+    connection.execute(f"PRAGMA user_version={FORMAT_VERSION + 1}")
+    connection.close()
+    before = path.read_bytes()
+    assert "upgrade this software" in await refused(path, runtime)
+    assert path.read_bytes() == before
+
+
+async def test_a_file_in_place_of_the_directory_is_named(tmp_path: Path, runtime: ShiftedRuntime) -> None:
+    (tmp_path / "taken").write_text("a file")
+    message = await refused(tmp_path / "taken" / "store" / "tiered.db", runtime)
+    assert "cannot be made" in message and (tmp_path / "taken").read_text() == "a file"
+
+
+async def test_a_directory_in_place_of_the_file_is_named(path: Path, runtime: ShiftedRuntime) -> None:
+    path.mkdir()
+    await refused(path, runtime)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+@pytest.mark.parametrize("existing", [False, True])
+async def test_a_directory_that_may_not_be_written_is_named(path: Path, runtime: ShiftedRuntime, existing: bool) -> None:
+    if existing:
+        async with Database.open(path, runtime):
+            pass
+    path.parent.chmod(0o555)
+    assert "let this user write" in await refused(path, runtime)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+async def test_a_file_that_may_not_be_written_is_named(path: Path, runtime: ShiftedRuntime) -> None:
+    async with Database.open(path, runtime):
+        pass
+    path.chmod(0o444)
+    assert "let this user write" in await refused(path, runtime)
+
+
+OPENER = """
+import sys
+from pathlib import Path
+import anyio
+from changelog.change import Change, ChangeId
+from changelog.runtime import SystemRuntime
+from changelog.sqlite import Database, SqliteChangeLog
+
+async def main():
+    runtime = SystemRuntime()
+    sys.stdin.readline()
+    async with Database.open(Path(sys.argv[1]), runtime) as database:
+        log = SqliteChangeLog(database, runtime)
+        for _ in range(int(sys.argv[2])):
+            entry = await log.record(Change(ChangeId.new(runtime), "u/objects/k"), "me")
+            print(entry.change.id, flush=True)
+
+anyio.run(main)
+"""
+
+
+def opener(path: Path, records: int) -> subprocess.Popen[str]:
+    """A process that waits for a line, then opens the file and records so many changes, telling each."""
+    return subprocess.Popen(
+        [sys.executable, "-c", OPENER, str(path), str(records)], cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+
+
+def test_processes_that_open_a_new_file_at_once_all_succeed(path: Path) -> None:
+    openers = [opener(path, 3) for _ in range(6)]
+    for process in openers:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    told = {line for process in openers for line in process.communicate(timeout=60)[0].split()}
+    assert [process.returncode for process in openers] == [0] * 6
+    connection = sqlite3.connect(path)
+    stored = {key[-36:] for key, in connection.execute("SELECT key FROM changes")}
+    connection.close()
+    assert stored == told and len(told) == 18
+
+
+async def test_everything_that_a_killed_process_was_told_is_there(path: Path, runtime: ShiftedRuntime) -> None:
+    process = opener(path, 1_000_000)
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write("go\n")
+    process.stdin.flush()
+    told = [process.stdout.readline().strip() for _ in range(20)]
+    process.send_signal(signal.SIGKILL)
+    told += process.communicate(timeout=60)[0].split()[:-1]  # the last line may be half of one
+    async with Database.open(path, runtime) as database:
+        log = SqliteChangeLog(database, runtime)
+        found = {entry.key[-36:] for entry in (await log.entries("", 1_000_000)).entries}
+        await log.record(Change(ChangeId.new(runtime), "u/objects/k"), "the next")
+    assert found >= set(told)
+
+
+# --- committing --------------------------------------------------------------------------------------
+
+
+async def test_writes_that_wait_together_share_a_transaction(database: Database) -> None:
+    statements: list[str] = []
+    await database.write(lambda connection: connection.set_trace_callback(statements.append))
+    async with anyio.create_task_group() as tasks:
+        for index in range(GROUP_MAX):
+            tasks.start_soon(database.write, note(str(index)))
+    assert len(await notes(database)) == GROUP_MAX
+    assert statements.count("COMMIT") < GROUP_MAX / 4
+
+
+async def test_a_write_that_raises_is_undone_alone_and_gets_its_own_error(database: Database) -> None:
+    def spoil(connection: sqlite3.Connection) -> None:
+        note("spoilt")(connection)
+        raise ValueError("mine")
+
+    async def fail() -> None:
+        with pytest.raises(ValueError, match="mine"):
+            await database.write(spoil)
+
+    async with anyio.create_task_group() as tasks:
+        for index in range(8):
+            tasks.start_soon(database.write, note(str(index)))
+            tasks.start_soon(fail)
+    assert sorted(await notes(database)) == [str(index) for index in range(8)]
+
+
+class Gate:
+    """A write that holds the writer's thread until it is opened."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Event()
+        self.opened = threading.Event()
+
+    def __call__(self, connection: sqlite3.Connection) -> None:
+        note("gate")(connection)
+        self.entered.set()
+        assert self.opened.wait(30)
+
+    async def reached(self) -> None:
+        assert await to_thread.run_sync(self.entered.wait, 30)
+
+
+async def test_a_cancelled_write_that_waits_is_withdrawn(database: Database) -> None:
+    gate = Gate()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(database.write, gate)
+        await gate.reached()
+        async with anyio.create_task_group() as waiting:
+            for _ in range(GROUP_MAX + 10):  # more than the queue holds: some wait in it, some in front of it
+                waiting.start_soon(database.write, note("withdrawn"))
+            await anyio.wait_all_tasks_blocked()
+            waiting.cancel_scope.cancel()
+        gate.opened.set()
+    await database.write(note("after"))
+    assert await notes(database) == ["gate", "after"]
+
+
+async def test_a_cancelled_write_that_has_begun_is_complete_when_its_caller_goes_on(database: Database) -> None:
+    gate = Gate()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(database.write, gate)
+        await gate.reached()
+        tasks.cancel_scope.cancel()
+        gate.opened.set()
+    assert await notes(database) == ["gate"]
+
+
+async def test_neighbours_of_a_cancelled_write_are_all_told(database: Database) -> None:
+    gate, told = Gate(), []
+
+    async def write(name: str, scope: anyio.CancelScope) -> None:
+        with scope:
+            await database.write(note(name))
+            told.append(name)
+
+    scopes = [anyio.CancelScope() for _ in range(40)]
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(database.write, gate)
+        await gate.reached()
+        for index, scope in enumerate(scopes):
+            tasks.start_soon(write, f"{index:02}", scope)
+        await anyio.wait_all_tasks_blocked()
+        for scope in scopes[::3]:
+            scope.cancel()
+        await anyio.wait_all_tasks_blocked()
+        gate.opened.set()
+    kept = [f"{index:02}" for index in range(40) if index % 3]
+    assert sorted(told) == kept and sorted(await notes(database)) == [*kept, "gate"]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
+async def test_a_write_cancelled_by_asyncio_itself_leaves_the_database_working(database: Database) -> None:
+    gate = Gate()
+    task = asyncio.create_task(database.write(gate))
+    await gate.reached()
+    waiting = asyncio.create_task(database.write(note("withdrawn")))
+    await anyio.wait_all_tasks_blocked()
+    task.cancel()
+    waiting.cancel()
+    await anyio.wait_all_tasks_blocked()
+    assert not task.done()
+    gate.opened.set()
+    assert [type(outcome) for outcome in await asyncio.gather(task, waiting, return_exceptions=True)] == [asyncio.CancelledError] * 2
+    await database.write(note("after"))
+    assert await notes(database) == ["gate", "after"]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
+async def test_reads_cancelled_by_asyncio_itself_give_their_connections_back(database: Database) -> None:
+    release = threading.Event()
+    reads = [asyncio.create_task(database.read(lambda connection: release.wait(30))) for _ in range(20)]
+    await anyio.wait_all_tasks_blocked()
+    for read in reads:
+        read.cancel()
+    await asyncio.gather(*reads, return_exceptions=True)
+    release.set()
+    assert await notes(database) == []
+
+
+async def test_shielded_clean_up_still_writes_when_everything_around_it_was_cancelled(path: Path, runtime: ShiftedRuntime) -> None:
+    with anyio.CancelScope() as scope:
+        async with Database.open(path, runtime) as database:
+            database.require(NOTES)
+            try:
+                scope.cancel()
+                await anyio.sleep_forever()
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await database.write(note("cleaned up"))
+    async with Database.open(path, runtime) as database:
+        database.require(NOTES)
+        assert await notes(database) == ["cleaned up"]
+
+
+async def test_an_error_of_the_body_comes_out_as_it_is(path: Path, runtime: ShiftedRuntime) -> None:
+    with pytest.raises(KeyError):
+        async with Database.open(path, runtime):
+            raise KeyError("mine")
+
+
+async def test_calls_after_closing_are_refused(path: Path, runtime: ShiftedRuntime) -> None:
+    async with Database.open(path, runtime) as database:
+        pass
+    with pytest.raises(UnavailableError, match="is closed"):
+        await database.write(note("late"))
+    with pytest.raises(UnavailableError, match="is closed"):
+        await database.read(lambda connection: connection.execute("SELECT 1"))
+
+
+async def test_a_read_sees_one_snapshot_and_never_waits_for_a_writer(database: Database) -> None:
+    gate = Gate()
+    await database.write(note("before"))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(database.write, gate)
+        await gate.reached()
+        assert await notes(database) == ["before"]
+        gate.opened.set()
+
+
+async def test_two_databases_on_one_file_see_each_others_writes_and_lose_none(path: Path, runtime: ShiftedRuntime) -> None:
+    def add(connection: sqlite3.Connection) -> None:
+        (count,), = connection.execute("SELECT coalesce(max(id), 0) FROM notes")
+        connection.execute("INSERT INTO notes VALUES (?, 'counted')", (count + 1,))
+
+    async with Database.open(path, runtime) as one, Database.open(path, runtime) as other:
+        one.require(NOTES)
+        other.require(NOTES)
+        async with anyio.create_task_group() as tasks:
+            for _ in range(30):
+                tasks.start_soon(one.write, add)
+                tasks.start_soon(other.write, add)
+        assert await notes(one) == await notes(other) == ["counted"] * 60
+
+
+# --- failing -----------------------------------------------------------------------------------------
+
+
+async def test_a_lock_held_by_another_process_is_unavailable_and_nothing_is_written(path: Path, database: Database) -> None:
+    await database.write(note("before"))
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(UnavailableError, match="is locked"):
+        await database.write(note("refused"))
+    assert await notes(database) == ["before"]
+    other.execute("ROLLBACK")
+    other.close()
+    await database.write(note("after"))
+    assert await notes(database) == ["before", "after"]
+
+
+async def test_a_full_disk_fails_the_write_that_does_not_fit_and_no_other(path: Path, database: Database, runtime: ShiftedRuntime) -> None:
+    rows, token = SqliteRows(database, runtime), ChangeId.new(runtime)
+    assert await rows.put_inline("u/objects/small", token, Inline(Metadata(), b"small", token))
+    (pages,) = await database.read(lambda connection: connection.execute("PRAGMA page_count").fetchone())
+    await database.write(lambda connection: connection.execute(f"PRAGMA max_page_count={pages + 4}"))
+
+    async def too_large() -> None:
+        with pytest.raises(UnavailableError, match="the disk is full: free some space"):
+            await rows.put_inline("u/objects/large", token, Inline(Metadata(), b"x" * 100_000, token))
+
+    gate = Gate()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(database.write, gate)
+        await gate.reached()
+        tasks.start_soon(database.write, note("fits"))
+        tasks.start_soon(too_large)
+        tasks.start_soon(rows.delete_inline, "u/objects/small", ChangeId.new(runtime))
+        await anyio.wait_all_tasks_blocked()
+        gate.opened.set()
+    assert await notes(database) == ["gate", "fits"]
+    assert await rows.read("u/objects/small", marks=True) == await rows.read("u/objects/large", marks=True) == Row(None)
+
+
+class FailingCommit:
+    """A connection whose COMMIT fails on the way to the disk."""
+
+    def __init__(self, connection: sqlite3.Connection, code: int) -> None:
+        self._connection = connection
+        self._code = code
+
+    def execute(self, statement: str, *parameters: Any) -> sqlite3.Cursor:
+        if statement == "COMMIT":
+            error = sqlite3.OperationalError("disk I/O error")
+            error.sqlite_errorcode = self._code
+            raise error
+        return self._connection.execute(statement, *parameters)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (sqlite3.SQLITE_IOERR_FSYNC, UnconfirmedError), (sqlite3.SQLITE_FULL, UnavailableError), (sqlite3.SQLITE_READONLY, UnavailableError),
+        (sqlite3.SQLITE_NOMEM, UnavailableError), (sqlite3.SQLITE_CORRUPT, CorruptRecordError),
+    ],
+)
+async def test_a_commit_that_fails_says_what_is_known(
+    monkeypatch: pytest.MonkeyPatch, database: Database, code: int, error: type[Exception]
+) -> None:
+    await database.write(note("before"))
+    with monkeypatch.context() as failing:
+        failing.setattr(database, "_writer", FailingCommit(database._writer, code))
+        with pytest.raises(error):
+            await database.write(note("failed"))
+    await database.write(note("after"))
+    assert await notes(database) == ["before", "after"]
+
+
+async def test_a_damaged_file_is_corrupt_not_unavailable(path: Path, runtime: ShiftedRuntime) -> None:
+    async with Database.open(path, runtime) as database:
+        database.require(NOTES)
+        await database.write(lambda connection: connection.executemany("INSERT INTO notes (text) VALUES (?)", [("x" * 900,)] * 100))
+    content = bytearray(path.read_bytes())
+    content[4096:] = b"\xff" * (len(content) - 4096)
+    path.write_bytes(content)
+    async with Database.open(path, runtime) as database:
+        with pytest.raises(CorruptRecordError, match="is damaged: restore it"):
+            await notes(database)
+
+
+# --- collecting --------------------------------------------------------------------------------------
+
+
+async def test_collect_removes_expired_rows_of_both_kinds_and_no_others(database: Database, runtime: ShiftedRuntime) -> None:
+    rows = SqliteRows(database, runtime)
+    assert isinstance(rows, Collects)
+    soon_ns = runtime.wall_ns() // 1_000_000 * 1_000_000 + 60 * 1_000_000_000
+    await put(rows, "u/objects/kept", runtime, None)
+    await put(rows, "u/objects/touched", runtime, soon_ns)
+    await put(rows, "u/objects/expired", runtime, soon_ns)
+    await bury(rows, "u/objects/gone", runtime, soon_ns)
+    assert await rows.collect(100) == 0
+    touched = (await rows.read("u/objects/touched")).state
+    assert touched is not None and await rows.touch("u/objects/touched", touched, soon_ns + 3600 * 1_000_000_000)
+    runtime.ahead_s = 120
+    assert await rows.collect(1) == 1
+    assert await rows.collect(100) == 1
+    assert await rows.collect(100) == 0
+    assert [name.path for name in await rows.scan("", None, 10)] == ["u/objects/kept", "u/objects/touched"]
+
+
+async def test_collect_keeps_marks_for_two_days(database: Database, runtime: ShiftedRuntime) -> None:
+    rows, path = SqliteRows(database, runtime), "u/objects/k"
+    won, refused = await bury(rows, path, runtime, None), ChangeId.new(runtime)
+    assert not await rows.settle(path, refused)
+    runtime.ahead_s = MARK_AGE_MAX_S - 60
+    assert await rows.collect(100) == 0
+    assert (await rows.read(path, marks=True)).won == {won}
+    runtime.ahead_s = MARK_AGE_MAX_S + 60
+    assert await rows.collect(100) == 2
+    row = await rows.read(path, marks=True)
+    assert row.target == f"{path}/{won}" and row.won == row.refused == frozenset()
+
+
+async def test_collect_removes_presence_rows_after_a_day(database: Database, runtime: ShiftedRuntime) -> None:
+    log = SqliteChangeLog(database, runtime)
+    assert isinstance(log, Collects)
+    entry = await log.record(Change(ChangeId.new(runtime), "u/objects/k"), "me")
+    await log.announce("dead")
+    runtime.ahead_s = DAY_S + 60
+    await log.announce("alive")
+    assert await log.collect(100) == 1
+    assert await log.collect(100) == 0
+    assert await database.read(lambda connection: connection.execute("SELECT instance FROM daemons").fetchall()) == [("alive",)]
+    assert await log.read(entry.change.id) == entry
+
+
+async def put(rows: SqliteRows, path: str, runtime: ShiftedRuntime, deadline_ns: int | None) -> None:
+    token = ChangeId.new(runtime)
+    metadata = Metadata(TimeToLive(ns=1) if deadline_ns else None, time_expires_ns=deadline_ns, size=1)
+    assert await rows.put_inline(path, token, Inline(metadata, b"x", token))
+
+
+async def bury(rows: SqliteRows, path: str, runtime: ShiftedRuntime, deadline_ns: int | None) -> ChangeId:
+    token = ChangeId.new(runtime)
+    assert await rows.swap(path, token, None, Tombstone(f"{path}/{token}", None, deadline_ns, token), runtime.boot_time() + 60)
+    return token

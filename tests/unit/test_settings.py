@@ -1,0 +1,217 @@
+"""Settings: where they come from, how they relate, and that every mistake is one readable sentence."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr, ValidationError
+
+from tiered.errors import ConfigurationError
+from tiered.settings import LeaseSettings, Settings, load_settings
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    path = tmp_path / "tiered.yaml"
+    path.write_text("directory: from-file\nlease:\n  expiry_s: 40\n  heartbeat_interval_s: 8\nstore:\n")
+    return path
+
+
+def problems(**values: Any) -> list[str]:
+    """The sentences with which `Settings` refuses these values."""
+    with pytest.raises(ConfigurationError) as refused:
+        Settings(**{"directory": "data"} | values)
+    return str(refused.value).splitlines()
+
+
+# --- sources -------------------------------------------------------------------------------------
+
+
+def test_settings_from_code_are_what_was_given_whatever_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIERED_INLINE_BYTES_MAX", "17")
+    settings = Settings(directory="data", changelog="sqlite", lease=LeaseSettings(expiry_s=45))
+    assert settings.directory == Path("data")
+    assert (settings.inline_bytes_max, settings.lease.expiry_s, settings.lease.heartbeat_interval_s) == (1_048_576, 45.0, 10.0)
+
+
+def test_the_environment_wins_over_the_file_and_the_file_over_defaults(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIERED_LEASE__EXPIRY_S", "50")
+    settings = load_settings(written)
+    assert settings.directory == Path("from-file")
+    assert settings.lease == LeaseSettings(expiry_s=50, heartbeat_interval_s=8)
+    assert settings.marks.age_max_s == 172_800
+
+
+def test_settings_load_from_the_environment_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIERED_DIRECTORY", "/srv/tiered")
+    monkeypatch.setenv("TIERED_CHANGELOG", "sqlite")
+    settings = load_settings(None)
+    assert (settings.directory, settings.changelog) == (Path("/srv/tiered"), "sqlite")
+
+
+def test_an_empty_variable_counts_as_unset(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIERED_DIRECTORY", "")
+    settings = load_settings(written)
+    assert (settings.directory, settings.shown()["directory"]["from"]) == (Path("from-file"), str(written))
+
+
+def test_variables_of_the_command_line_and_the_simulation_are_no_settings(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIERED_CONFIG", "elsewhere.yaml")
+    monkeypatch.setenv("TIERED_SIM_SEEDS", "1000")
+    assert load_settings(written).directory == Path("from-file")
+
+
+def test_a_misspelt_variable_is_refused_and_the_nearest_one_named(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIERED_LEASE__EXPIRY", "50")
+    with pytest.raises(ConfigurationError, match=r"^TIERED_LEASE__EXPIRY is set .* no setting; the nearest is TIERED_LEASE__EXPIRY_S$"):
+        load_settings(written)
+
+
+def test_a_bad_value_is_blamed_on_the_variable_it_came_from(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIERED_STORE__QUEUE_MAX", "many")
+    with pytest.raises(ConfigurationError, match=r"^store\.queue_max \(TIERED_STORE__QUEUE_MAX\) is 'many': .*integer"):
+        load_settings(written)
+
+
+def test_a_bad_value_is_blamed_on_the_file_it_came_from(written: Path) -> None:
+    written.write_text("directory: data\nlease: 30\n")
+    with pytest.raises(ConfigurationError) as refused:
+        load_settings(written)
+    assert str(refused.value) == f"lease ({written}) is 30, not a section of settings"
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"lease: [", r"is not YAML: .*line 1"),
+        (b"\xff\xfe\xff", r"is not YAML: "),
+        (b"- directory", r"holds \['directory'\], not a mapping"),
+        (b"just text", r"holds 'just text', not a mapping"),
+        (b"1: 2\ndirectory: data", r"^1 \(.*\) is no setting"),
+    ],
+)
+def test_a_file_that_holds_no_settings_is_refused_in_one_line(written: Path, content: bytes, sentence: str) -> None:
+    written.write_bytes(content)
+    with pytest.raises(ConfigurationError, match=sentence) as refused:
+        load_settings(written)
+    assert str(written) in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"nowhere\.yaml does not exist$"):
+        load_settings(tmp_path / "nowhere.yaml")
+    with pytest.raises(ConfigurationError, match=r"cannot be read: Is a directory$"):
+        load_settings(tmp_path)
+
+
+# --- mistakes ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"lease": {"expiry": 3}}, "lease.expiry is no setting; the nearest is lease.expiry_s"),
+        ({"leese": {}}, "leese is no setting; the nearest is lease"),
+        ({"expiry_s": 30}, "expiry_s is no setting; the nearest is lease.expiry_s"),
+    ],
+)
+def test_an_unknown_key_is_refused_and_the_nearest_known_one_named(values: dict[str, Any], sentence: str) -> None:
+    assert problems(**values) == [sentence]
+
+
+def test_each_problem_has_a_sentence_of_its_own() -> None:
+    found = problems(changelog="big", inline_bytes_max=0, store={"queue_max": -1, "concurrency_max": 0}, recovery={"idle_s": "soon"})
+    assert [sentence.split(" is ")[0] for sentence in found] == [
+        "changelog", "inline_bytes_max", "store.concurrency_max", "store.queue_max", "recovery.idle_s",
+    ]
+    assert not any("pydantic" in sentence or "validation error" in sentence for sentence in found)
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("inf"), float("nan")])
+def test_every_duration_and_rate_must_be_positive_and_finite(seconds: float) -> None:
+    durations = [key for key in Settings(directory="data").shown() if key.endswith("_s")]
+    assert {"lease.expiry_s", "recovery.rate_per_s"} < set(durations)
+    for section, _, name in (key.partition(".") for key in durations):
+        [sentence] = problems(**{section: {name: seconds}})
+        assert sentence.startswith(f"{section}.{name} is ")
+
+
+@pytest.mark.parametrize("size", [0, 8 * 1024 * 1024 + 1])
+def test_an_inline_limit_outside_of_what_a_row_takes_is_refused(size: int) -> None:
+    assert problems(inline_bytes_max=size)[0].startswith(f"inline_bytes_max is {size}: ")
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "two words", "x" * 101])
+def test_an_instance_name_that_no_row_key_takes_is_refused(name: str) -> None:
+    assert problems(instance=name)[0].startswith(f"instance is {name!r}: ")
+
+
+# --- relations -----------------------------------------------------------------------------------
+
+
+def test_a_directory_is_required() -> None:
+    [sentence] = problems(directory=None)
+    assert sentence.startswith("directory is not set: give the directory")
+
+
+def test_the_bigtable_changelog_is_refused_with_what_to_use_instead() -> None:
+    [sentence] = problems(changelog="bigtable")
+    assert sentence.startswith("changelog is bigtable:")
+    assert sentence.endswith("use sqlite or noop")
+
+
+def test_an_expiry_below_two_and_a_half_heartbeats_is_refused() -> None:
+    assert Settings(directory="data", lease={"heartbeat_interval_s": 10, "expiry_s": 25}).lease.expiry_s == 25
+    [sentence] = problems(lease={"heartbeat_interval_s": 10, "expiry_s": 24.9})
+    assert "lease.expiry_s (24.9)" in sentence
+    assert "lease.heartbeat_interval_s (10)" in sentence
+    assert "raise it to 25" in sentence
+
+
+def test_marks_must_outlive_every_swap_by_an_hour() -> None:
+    [sentence] = problems(marks={"age_max_s": 90_030})
+    assert "marks.age_max_s (90030)" in sentence
+    assert "marks.swap_age_max_s" in sentence
+    assert Settings(directory="data", marks={"age_max_s": 90_031}).marks.age_max_s == 90_031
+
+
+def test_all_broken_relations_are_told_at_once() -> None:
+    assert len(problems(directory=None, changelog="bigtable", lease={"expiry_s": 1}, marks={"age_max_s": 1})) == 4
+
+
+# --- shown ---------------------------------------------------------------------------------------
+
+
+def test_shown_tells_every_value_and_where_it_came_from(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIERED_LEASE__EXPIRY_S", "50")
+    shown = load_settings(written).shown()
+    assert shown["directory"] == {"value": "from-file", "from": str(written)}
+    assert shown["lease.expiry_s"] == {"value": 50.0, "from": "TIERED_LEASE__EXPIRY_S"}
+    assert shown["changelog"] == {"value": None, "from": "default"}
+    assert json.loads(json.dumps(shown)) == shown
+
+
+def test_shown_tells_what_code_has_set() -> None:
+    shown = Settings(directory="data", lease={"expiry_s": 50}).shown()
+    assert [key for key, setting in shown.items() if setting["from"] == "code"] == ["directory", "lease.expiry_s"]
+
+
+def test_shown_never_prints_a_secret() -> None:
+    class WithSecret(Settings):
+        password: SecretStr
+
+    settings = WithSecret(directory=Path("data"), password=SecretStr("open sesame"))
+    assert settings.shown()["password"]["value"] == "**********"
+    assert "sesame" not in repr(settings)
+
+
+def test_settings_are_frozen_and_travel_between_processes() -> None:
+    settings = Settings(directory="data")
+    with pytest.raises(ValidationError, match="frozen"):
+        settings.lease.expiry_s = 1
+    assert pickle.loads(pickle.dumps(settings)) == settings

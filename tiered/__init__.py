@@ -1,0 +1,26 @@
+"""A blob store over two tiers whose every write survives a kill. Start at `open_storage` and `TieredStorage`."""
+
+from tiered.backends import ByteRange
+from tiered.compose import open_storage
+from tiered.errors import (
+    AtCapacityError,
+    ConfigurationError,
+    CorruptRecordError,
+    DanglingTombstoneError,
+    InvalidRequestError,
+    LeaseLostError,
+    OutcomeUnknownError,
+    TieredError,
+    UnavailableError,
+)
+from tiered.metadata import Metadata, TimeToIdle, TimeToLive
+from tiered.object_id import ObjectId
+from tiered.settings import Settings, load_settings
+from tiered.storage import ObjectHead, Outcome, PutResult, StoredObject, Tier, TieredStorage
+
+__all__ = [
+    "AtCapacityError", "ByteRange", "ConfigurationError", "CorruptRecordError", "DanglingTombstoneError",
+    "InvalidRequestError", "LeaseLostError", "Metadata", "ObjectHead", "ObjectId", "Outcome", "OutcomeUnknownError",
+    "PutResult", "Settings", "StoredObject", "Tier", "TieredError", "TieredStorage", "TimeToIdle", "TimeToLive",
+    "UnavailableError", "load_settings", "open_storage",
+]

@@ -1,0 +1,386 @@
+"""What blocks in `tiered/filesystem.py`: its files and directories, one call of the system after another.
+
+    UploadFile   the temporary file of one upload, locked (flock) by its process while that lives
+    BlobFile     a blob that is open for reading; it outlives its name
+
+Everything here runs in threads and raises the system's own `OSError`, or an error of ours where more is known;
+`_already_happened` marks what follows an effect, so that no failure claims that nothing happened. Locks are
+never waited for, because a stopped process may hold one for ever. Event loops and clocks do not belong here.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import heapq
+import io
+import logging
+import os
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Lock
+from typing import Self
+
+from changelog.change import ChangeId
+from changelog.errors import CorruptRecordError, InvalidRequestError, UnavailableError, UnconfirmedError
+from tiered.backends import BlobInfo, ByteRange
+from tiered.blobfile import (
+    DIRECTORY_SUFFIX,
+    FOOTER_BYTES,
+    Footer,
+    decode_footer,
+    decode_name,
+    decode_stored_metadata,
+    encode_deadline,
+    encode_trailer,
+    is_component,
+)
+from tiered.metadata import Metadata, is_expired
+
+logger = logging.getLogger("tiered")
+
+_ENTRIES_MIN = 100
+
+
+@contextmanager
+def _already_happened(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UnconfirmedError(f"{what}, but a power cut may undo it: {error.strerror}") from error
+
+
+# --- one upload ----------------------------------------------------------------------------------
+
+
+class UploadFile:
+    """Its own lock keeps an abort from closing the file under a write."""
+
+    def __init__(self, path: Path, target: Path, root: Path) -> None:
+        self._path = path
+        self._target = target
+        self._root = root
+        self._file = _create_locked(path)
+        self._lock = Lock()
+        self._size = 0
+        self._crc = 0
+
+    def append(self, chunks: Iterable[bytearray | memoryview]) -> None:
+        """A write that fails ends the upload."""
+        with self._lock:
+            self._refuse_if_ended()
+            try:
+                for chunk in chunks:
+                    self._append(chunk)
+            except OSError:
+                self._end()
+                raise
+
+    def publish(self, last: bytearray, metadata: Metadata, written_ns: int) -> None:
+        """Completes the file and links it into place, durably. Whatever happens, the upload has ended."""
+        with self._lock:
+            self._refuse_if_ended()
+            try:
+                self._append(last)
+                _write_all(self._file, memoryview(encode_trailer(metadata, self._size, self._crc, written_ns)))
+                os.fsync(self._file.fileno())
+                self._target.parent.mkdir(parents=True, exist_ok=True)
+                self._link()
+                with _already_happened(f"{self._target} was linked"):
+                    _sync_upwards(self._target.parent, self._root)
+            finally:
+                self._end()
+
+    def discard(self) -> None:
+        with self._lock:
+            self._end()
+
+    def _append(self, chunk: bytearray | memoryview) -> None:
+        view = memoryview(chunk)
+        _write_all(self._file, view)
+        self._size += view.nbytes
+        self._crc = zlib.crc32(view, self._crc)
+
+    def _link(self) -> None:
+        try:
+            os.link(self._path, self._target)
+        except FileNotFoundError:
+            raise UnavailableError(f"the upload {self._path.name} was cancelled before it was finalised; try again") from None
+
+    def _refuse_if_ended(self) -> None:
+        if self._file.closed:
+            raise InvalidRequestError(f"the upload {self._path.name} has ended already; begin another")
+
+    def _end(self) -> None:
+        """A temporary file that cannot be unlinked now is collected later."""
+        if not self._file.closed:
+            with suppress(OSError):
+                os.unlink(self._path)
+            self._file.close()
+
+
+def _create_locked(path: Path) -> io.FileIO:
+    file = io.FileIO(path, "xb")
+    try:
+        # Between its creation and its lock the file looks abandoned, and may have been collected.
+        if not _lock(file) or not _is_at(file, path):
+            raise UnavailableError(f"the upload {path.name} was collected before it began; try again")
+    except BaseException:
+        file.close()
+        unlink(path)
+        raise
+    return file
+
+
+def _write_all(file: io.FileIO, view: memoryview) -> None:
+    while view:
+        view = view[os.write(file.fileno(), view) :]
+
+
+# --- one blob ------------------------------------------------------------------------------------
+
+
+class BlobFile:
+    """An open blob and the bytes `start` to `stop` of it that are wanted. Its lock keeps `close` from a read."""
+
+    def __init__(self, file: io.FileIO, range: ByteRange | None) -> None:
+        self._file = file
+        self._lock = Lock()
+        footer = _footer(file)
+        self.size = footer.size
+        self.crc = footer.payload_crc
+        self.metadata = decode_stored_metadata(os.pread(file.fileno(), footer.metadata_bytes, footer.size), footer)
+        self.start, self.stop = (0, self.size) if range is None else range.within(self.size)
+
+    @classmethod
+    def open(cls, path: Path, range: ByteRange | None) -> Self | None:
+        try:
+            file = io.FileIO(path, "rb")
+        except FileNotFoundError:
+            return None
+        try:
+            return cls(file, range)
+        except BaseException:
+            file.close()
+            raise
+
+    def read(self, start: int, size: int, crc: int) -> tuple[bytes, int]:
+        """`size` bytes from `start`, and `crc` continued by them."""
+        with self._lock:
+            if self._file.closed:
+                raise InvalidRequestError("the blob was closed while it was read; get it again")
+            piece = os.pread(self._file.fileno(), size, start)
+        if len(piece) < size:
+            raise CorruptRecordError("it was cut short while it was read")
+        return piece, zlib.crc32(piece, crc)
+
+    def close(self) -> None:
+        with self._lock:
+            self._file.close()
+
+
+def extend(path: Path, deadline_us: int) -> bool | None:
+    """False: there is no such blob. None: someone else has locked it."""
+    try:
+        file = io.FileIO(path, "r+b")
+    except FileNotFoundError:
+        return False
+    with file:
+        if not _lock(file):
+            return None
+        if not _is_at(file, path):
+            return False
+        footer = _footer(file)
+        if footer.deadline_us and footer.deadline_us < deadline_us:
+            os.pwrite(file.fileno(), encode_deadline(deadline_us), footer.deadline_at)
+            with _already_happened(f"the deadline of {path} was extended"):
+                os.fsync(file.fileno())
+    return True
+
+
+def delete(path: Path) -> None:
+    unlink(path)
+    # Also where it was gone already: an earlier attempt may have been stopped between the two.
+    with _already_happened(f"{path} was unlinked"), suppress(FileNotFoundError):
+        _sync_directory(path.parent)
+
+
+def unlink(path: Path) -> None:
+    path.unlink(missing_ok=True)
+
+
+def _footer(file: io.FileIO) -> Footer:
+    size = os.fstat(file.fileno()).st_size
+    return decode_footer(os.pread(file.fileno(), FOOTER_BYTES, max(0, size - FOOTER_BYTES)), size)
+
+
+def _lock(file: io.FileIO) -> bool:
+    """False: someone else holds it. It ends when the file is closed, if only by the death of its process."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_at(file: io.FileIO, path: Path) -> bool:
+    """Whether the open file still has its name, now that it is locked."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+# --- directories ---------------------------------------------------------------------------------
+
+
+def prepare(root: Path, first: ChangeId, second: ChangeId) -> None:
+    """Makes the directories, durably, and tries them out; leaves none of what it made when that fails.
+
+    The two trial files are named like uploads, so that a crash leaves what is collected.
+    """
+    made: list[Path] = []
+    missing = [directory for directory in root.parents if not directory.exists()]
+    try:
+        for directory in (*reversed(missing), root, root / "blobs", root / "uploads"):
+            if not directory.is_dir():
+                _make_directory(directory, made)
+        _try_out(root / "uploads" / first, root / "uploads" / second)
+    except OSError:
+        for directory in reversed(made):
+            with suppress(OSError):
+                directory.rmdir()
+        raise
+
+
+def _make_directory(directory: Path, made: list[Path]) -> None:
+    try:
+        directory.mkdir()
+        made.append(directory)
+    except FileExistsError:
+        if not directory.is_dir():  # otherwise another process was faster
+            raise
+    _sync_directory(directory.parent)
+
+
+def _try_out(first: Path, second: Path) -> None:
+    with _create_locked(first):
+        try:
+            os.link(first, second)
+        finally:
+            unlink(second)
+            unlink(first)
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sync_upwards(directory: Path, root: Path) -> None:
+    """All of them, whoever made them: another process may have made one and not synchronised it yet."""
+    while directory != root:
+        _sync_directory(directory)
+        directory = directory.parent
+    _sync_directory(root)
+
+
+# --- garbage -------------------------------------------------------------------------------------
+
+
+def collect_uploads(directory: Path, limit: int) -> int:
+    """Those whose process is dead, which therefore nobody has locked."""
+    removed = 0
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if removed == limit:
+                break
+            if ChangeId.matches(entry.name) and entry.is_file(follow_symlinks=False):
+                removed += _unlink_if(Path(entry.path), lambda file: True)
+    return removed
+
+
+def collect_expired(paths: Sequence[Path], now_ns: int) -> int:
+    """Those of the blobs that have still expired now that they are locked against a touch."""
+    return sum(_unlink_if(path, lambda file: is_expired(_footer(file).deadline_ns, now_ns)) for path in paths)
+
+
+def _unlink_if(path: Path, doomed: Callable[[io.FileIO], bool]) -> bool:
+    """Not made durable: what a power cut brings back is collected again."""
+    try:
+        with io.FileIO(path, "rb") as file:
+            if not _lock(file) or not _is_at(file, path) or not doomed(file):
+                return False
+            os.unlink(path)
+            return True
+    except FileNotFoundError:
+        return False
+
+
+# --- listing -------------------------------------------------------------------------------------
+
+
+def list_blobs(root: Path, prefix: str, after: str, limit: int) -> list[BlobInfo]:
+    """`prefix` and `after` are encoded. Logs what is no blob, and leaves it out."""
+    found: list[BlobInfo] = []
+    for text, path in _walk(root, "", prefix, after, max(limit, _ENTRIES_MIN)):
+        if len(found) == limit:
+            break
+        info = _info(text, path)
+        if info is not None:
+            found.append(info)
+    return found
+
+
+def _info(text: str, path: str) -> BlobInfo | None:
+    name = decode_name(text)
+    if name is None:
+        logger.warning("foreign_file path=%r", path)
+        return None
+    try:
+        with io.FileIO(path, "rb") as file:
+            footer = _footer(file)
+    except FileNotFoundError:
+        return None
+    except CorruptRecordError as error:
+        logger.warning("corrupt_blob path=%r: %s", path, error)
+        return None
+    return BlobInfo(name, footer.size, footer.written_ns, footer.deadline_ns, footer.written_us)
+
+
+def _walk(directory: Path | str, stem: str, prefix: str, after: str, page: int) -> Iterator[tuple[str, str]]:
+    """Encoded names and paths of the files that begin with `prefix` and sort after `after`, in order.
+
+    A file sorts before the directory of the same stem, because the suffix makes that one's name longer.
+    """
+    def admits(entry: str) -> bool:
+        text = stem + entry
+        if not entry.endswith(DIRECTORY_SUFFIX):
+            return text.startswith(prefix) and text > after
+        text = text.removesuffix(DIRECTORY_SUFFIX)
+        return (text.startswith(prefix) or prefix.startswith(text)) and (text > after or after.startswith(text))
+
+    for entry in _sorted_entries(directory, admits, page):
+        if entry.is_dir(follow_symlinks=False) and is_component(entry.name, directory=True):
+            yield from _walk(entry.path, stem + entry.name.removesuffix(DIRECTORY_SUFFIX), prefix, after, page)
+        elif entry.is_file(follow_symlinks=False) and is_component(entry.name, directory=False):
+            yield stem + entry.name, entry.path
+        else:
+            logger.warning("foreign_file path=%r", entry.path)
+
+
+def _sorted_entries(directory: Path | str, admits: Callable[[str], bool], page: int) -> Iterator[os.DirEntry[str]]:
+    """Reads the directory again for each `page` of entries, rather than hold all its names."""
+    last = ""
+    while True:
+        with os.scandir(directory) as entries:
+            chosen = heapq.nsmallest(page, ((entry.name, entry) for entry in entries if entry.name > last and admits(entry.name)))
+        for _, entry in chosen:
+            yield entry
+        if len(chosen) < page:
+            return
+        last = chosen[-1][0]

@@ -1,0 +1,38 @@
+"""Two things at once, with the plain error of the one that failed."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import anyio
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+async def both(main: Callable[[], Awaitable[A]], beside: Callable[[], Awaitable[B]]) -> tuple[A, B]:
+    """Runs `main` in this task and `beside` in another, and waits for both.
+
+    When one fails the other is cancelled, and its error is raised as it is, not in a group: callers see
+    the exception that their own payload raised.
+    """
+    done: list[B] = []
+
+    async def run_beside() -> None:
+        done.append(await beside())
+
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(run_beside)
+            first = await main()
+    except BaseExceptionGroup as errors:
+        raise _first(errors) from None
+    return first, done[0]
+
+
+def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

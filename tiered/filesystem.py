@@ -1,0 +1,238 @@
+"""The long-term tier in a directory: every blob one file, written beside and linked into place.
+
+    ROOT/uploads/{session}      an upload on its way; its process holds the file's lock (flock) while it lives
+    ROOT/blobs/{encoded name}   a blob; names and bytes as in `tiered/blobfile.py`
+
+    write the file -> fsync -> link(uploads/…, blobs/…) -> fsync the directories -> unlink(uploads/…)
+
+The link is the moment at which the blob appears: whole, and never over another one. Cancelling is unlinking
+the temporary file: its link can never be made then, however late its writer wakes up. So an embedded upload
+is always a session (I3), and needs no late-upload grace. A blob that is unlinked while it is read stays
+readable to the end (I7).
+
+*Crash here*: a temporary file stays whose lock nobody holds; `collect` removes it, whether it was linked or
+not. *Failure*: `UnavailableError`, or `UnconfirmedError` where the system cannot tell; the table below
+translates what it says. The directory must be on one local file system, with hard links and flock; any
+number of processes may share it. Which blobs are garbage is not decided here, but for expired ones.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Self, TypeVar, TypeVarTuple
+
+from anyio import CancelScope, CapacityLimiter, to_thread
+
+from changelog.change import ChangeId
+from changelog.errors import (
+    ConfigurationError,
+    CorruptRecordError,
+    InvalidRequestError,
+    TieredError,
+    UnavailableError,
+    UnconfirmedError,
+)
+from changelog.runtime import Runtime
+from tiered.backends import BlobInfo, ByteRange
+from tiered.blobfile import encode_name, microseconds, path_of
+from tiered.blobtree import BlobFile, UploadFile, collect_expired, collect_uploads, delete, extend, list_blobs, prepare, unlink
+from tiered.metadata import Metadata, is_expired
+from tiered.payload import PIECE_BYTES
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+THREADS_MAX = 16
+COLLECT_PAGE = 10_000
+TOUCH_ATTEMPTS = 50
+TOUCH_WAIT_S = 0.02
+
+_FULL = (UnavailableError, "the disk is full: free space, raise the quota, or move the store")
+_REFUSED = (UnavailableError, "the system refuses it: give this process the right to write there")
+_EXHAUSTED = (UnavailableError, "too many files are open: raise the limit (ulimit -n)")
+_FOREIGN = (CorruptRecordError, "something is in its place that this software did not put there")
+_TRANSLATIONS: dict[int, tuple[type[TieredError], str]] = {
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: _FULL,
+    errno.EFBIG: (UnavailableError, "the disk is full, or the limit on the size of a file (ulimit -f) is too low"),
+    errno.EROFS: _REFUSED,
+    errno.EACCES: _REFUSED,
+    errno.EPERM: _REFUSED,
+    errno.EMFILE: _EXHAUSTED,
+    errno.ENFILE: _EXHAUSTED,
+    errno.EEXIST: (UnavailableError, "it exists already, and nothing is overwritten"),
+    errno.ENOENT: (UnavailableError, "its directory is gone: put the store back"),
+    errno.ENAMETOOLONG: (InvalidRequestError, "the name is longer than the file system can hold"),
+    errno.EISDIR: _FOREIGN,
+    errno.ENOTDIR: _FOREIGN,
+    errno.ELOOP: _FOREIGN,
+    errno.EIO: (UnconfirmedError, "the disk fails, and it may or may not have happened"),
+}
+
+
+class FileBlobs:
+    """`LongTermBackend` and `Collects` in a directory. Open it with `await FileBlobs.open_directory(root, runtime)`."""
+
+    def __init__(self, root: Path, runtime: Runtime) -> None:
+        self._root = root / "blobs"
+        self._uploads = root / "uploads"
+        self._runtime = runtime
+        self._disk = _Disk()
+        self._collected_to: str | None = None
+
+    @classmethod
+    async def open_directory(cls, root: Path, runtime: Runtime) -> Self:
+        """Makes what is missing and tries it out. `ConfigurationError` says what to change; nothing is half-made then."""
+        root = root.absolute()
+        try:
+            await to_thread.run_sync(prepare, root, ChangeId.new(runtime), ChangeId.new(runtime))
+        except OSError as error:
+            raise ConfigurationError(
+                f"{root} cannot hold blobs ({error.strerror}: {error.filename}): give a directory that this process may write to, "
+                "on a local file system with hard links"
+            ) from error
+        return cls(root, runtime)
+
+    async def open_upload(self, name: str, metadata: Metadata, size: int | None) -> FileUpload:
+        """Its session is the revision in the name, or a new id where the name has none."""
+        revision = name.rpartition("/")[2]
+        session = ChangeId(revision) if ChangeId.matches(revision) else ChangeId.new(self._runtime)
+        target = self._path(name)
+        file = await self._disk.run(f"begin the upload of {name!r}", UploadFile, self._uploads / session, target, self._root)
+        return FileUpload(name, metadata, size, session, file, self._disk, self._runtime)
+
+    async def cancel(self, session: str) -> None:
+        if not ChangeId.matches(session):
+            raise CorruptRecordError(f"upload session {session!r} is none of a directory's: expected a change id")
+        await self._disk.run(f"cancel the upload {session}", unlink, self._uploads / session)
+
+    async def open(self, name: str, range: ByteRange | None = None) -> FileReader | None:
+        """The blob, expired or not: readers judge by the deadline in the row."""
+        file = await self._disk.run(f"open blob {name!r}", BlobFile.open, self._path(name), range)
+        return None if file is None else FileReader(name, file, self._disk)
+
+    async def delete(self, name: str) -> None:
+        await self._disk.run(f"delete blob {name!r}", delete, self._path(name))
+
+    async def touch(self, name: str, deadline_ns: int) -> bool:
+        path, deadline_us = self._path(name), microseconds(deadline_ns)
+        for _ in range(TOUCH_ATTEMPTS):
+            found = await self._disk.run(f"touch blob {name!r}", extend, path, deadline_us)
+            if found is not None:
+                return found
+            await self._runtime.sleep(TOUCH_WAIT_S)
+        raise UnavailableError(f"blob {name!r} stayed locked by another process; its deadline is as it was")
+
+    async def list(self, prefix: str, after: str | None, limit: int) -> Sequence[BlobInfo]:
+        """What is in the tree but is no blob is logged and left out."""
+        return await self._disk.run(f"list blobs {prefix!r}", list_blobs, self._root, encode_name(prefix), encode_name(after or ""), limit)
+
+    async def collect(self, limit: int) -> int:
+        """Removes uploads whose process died, then expired blobs: of the next `COLLECT_PAGE` blobs, going round."""
+        removed = await self._disk.run("collect uploads", collect_uploads, self._uploads, limit)
+        if removed >= limit:
+            return removed
+        page = await self.list("", self._collected_to, COLLECT_PAGE)
+        now_ns = self._runtime.wall_ns()
+        expired = [self._path(info.name) for info in page if is_expired(info.deadline_ns, now_ns)]
+        removed += await self._disk.run("collect blobs", collect_expired, expired[: limit - removed], now_ns)
+        if removed < limit:
+            self._collected_to = page[-1].name if len(page) == COLLECT_PAGE else None
+        return removed
+
+    def _path(self, name: str) -> Path:
+        return self._root / path_of(name)
+
+
+class FileUpload:
+    """`Upload` into a temporary file. Small pieces are gathered, so that each does not pay for a thread."""
+
+    def __init__(
+        self, name: str, metadata: Metadata, size: int | None, session: ChangeId, file: UploadFile, disk: _Disk, runtime: Runtime
+    ) -> None:
+        self.session: str | None = session
+        self._name = name
+        self._metadata = metadata
+        self._declared = metadata.size if size is None else size
+        self._file = file
+        self._disk = disk
+        self._runtime = runtime
+        self._gathered = bytearray()
+        self._size = 0
+
+    async def write(self, piece: bytes | memoryview) -> None:
+        """After an `UnavailableError` the upload has ended and its file is gone."""
+        view = memoryview(piece).cast("B")
+        self._size += view.nbytes
+        if self._declared is not None and self._size > self._declared:
+            raise self._wrong_size("more than")
+        if len(self._gathered) + view.nbytes <= PIECE_BYTES:
+            self._gathered += view
+            return
+        await self._disk.run(f"write blob {self._name!r}", self._file.append, (self._gathered, view))
+        self._gathered = bytearray()
+
+    async def finalise(self) -> None:
+        """`UnavailableError`: it was cancelled, or a blob of this name exists. After any error the file is gone."""
+        if self._declared is not None and self._size != self._declared:
+            await self.abort()
+            raise self._wrong_size("not")
+        written_ns = self._runtime.wall_ns()
+        await self._disk.run(f"finalise blob {self._name!r}", self._file.publish, self._gathered, self._metadata, written_ns)
+
+    async def abort(self) -> None:
+        with CancelScope(shield=True):
+            await self._disk.run(f"abort the upload of {self._name!r}", self._file.discard)
+
+    def _wrong_size(self, relation: str) -> InvalidRequestError:
+        return InvalidRequestError(f"the payload of {self._name!r} has {self._size} bytes, {relation} the declared {self._declared}")
+
+
+class FileReader:
+    """`BlobReader` of an open file."""
+
+    def __init__(self, name: str, file: BlobFile, disk: _Disk) -> None:
+        self.metadata = file.metadata
+        self.size = file.size
+        self._name = name
+        self._file = file
+        self._disk = disk
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """Pieces of 256 KiB. A whole read whose checksum is wrong is a `CorruptRecordError` instead of its last piece."""
+        file, crc = self._file, 0
+        whole = (file.start, file.stop) == (0, file.size)
+        for start in range(file.start, file.stop, PIECE_BYTES):
+            stop = min(start + PIECE_BYTES, file.stop)
+            piece, crc = await self._disk.run(f"read blob {self._name!r}", file.read, start, stop - start, crc)
+            if whole and stop == file.stop and crc != file.crc:
+                raise CorruptRecordError(f"blob {self._name!r} does not match its checksum: bytes on the disk have changed")
+            yield piece
+
+    async def aclose(self) -> None:
+        with CancelScope(shield=True):
+            await self._disk.run(f"close blob {self._name!r}", self._file.close)
+
+
+class _Disk:
+    """Runs what blocks in threads of its own, to the end even when cancelled, and translates what goes wrong."""
+
+    def __init__(self) -> None:
+        self._threads = CapacityLimiter(THREADS_MAX)
+
+    async def run(self, doing: str, function: Callable[[*Ts], T], *args: *Ts) -> T:
+        try:
+            return await to_thread.run_sync(function, *args, limiter=self._threads)
+        except OSError as error:
+            raise _translated(doing, error) from error
+        except CorruptRecordError as error:
+            raise CorruptRecordError(f"cannot {doing}: {error}") from error
+
+
+def _translated(doing: str, error: OSError) -> TieredError:
+    """What the table does not know may have happened."""
+    kind, meaning = _TRANSLATIONS.get(error.errno or 0, (UnconfirmedError, f"{error.strerror}; it may or may not have happened"))
+    where = f" ({error.filename})" if error.filename else ""
+    return kind(f"cannot {doing}{where}: {meaning}")

@@ -1,0 +1,255 @@
+"""Settings: numbers and names only. Components (backends, runtime) are passed in, never configured here.
+
+    load_settings(path)   YAML file, and over it the environment: TIERED_LEASE__EXPIRY_S=40 is lease.expiry_s
+    Settings(…)           from code: exactly what is given, the environment is not read
+
+Durations end in `_s` (seconds), sizes in `_bytes_max`, counts in `_max`. How they must relate is checked at
+construction (`_relations`), so that nothing that runs has to doubt them. *Failure*: `ConfigurationError`, one
+sentence per problem: the setting, its value, where it came from and what to do. A key that is not known is
+refused, in the file and in the environment: a typo must not be silent.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
+from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
+
+from changelog.errors import ConfigurationError
+
+ENV_PREFIX = "TIERED_"
+ENV_NESTED = "__"
+ENV_OTHERS = ("TIERED_CONFIG", "TIERED_SIM_")
+"""How variables begin that are no settings: the path of the settings file, and what `make sim` tells the tests."""
+
+INLINE_BYTES_LIMIT = 8 * 1024 * 1024
+BEATS_PER_EXPIRY_MIN = 2.5
+MARK_MARGIN_S = 3600.0
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Seconds = Positive
+Count = Annotated[int, Field(ge=1)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class StoreSettings(_Section):
+    """How much a store takes on at once, and how long it tries."""
+
+    concurrency_max: Count = 64
+    queue_max: Annotated[int, Field(ge=0)] = 256
+    queue_wait_s: Seconds = 5.0
+    answer_budget_s: Seconds = 30.0
+    cleanup_budget_s: Seconds = 60.0
+    drain_budget_s: Seconds = 10.0
+    read_attempts_max: Count = 5
+
+
+class LeaseSettings(_Section):
+    """How often an entry is renewed, and after which silence others may take it over."""
+
+    heartbeat_interval_s: Seconds = 10.0
+    expiry_s: Seconds = 30.0
+
+
+class MarkSettings(_Section):
+    """How long a row remembers a token, and how old a change may be when its swap is still sent."""
+
+    age_max_s: Seconds = 172_800.0
+    swap_age_max_s: Seconds = 86_400.0
+    swap_deadline_s: Seconds = 30.0
+
+
+class RecoverySettings(_Section):
+    """How hard recovery works. `attempts_max` failures park an entry; `late_upload_grace_s` is no failure."""
+
+    concurrency_max: Count = 16
+    page_max: Count = 100
+    rate_per_s: Positive = 50.0
+    idle_s: Seconds = 5.0
+    attempts_max: Count = 5
+    attempt_budget_s: Seconds = 60.0
+    backoff_max_s: Seconds = 60.0
+    late_upload_grace_s: Seconds = 900.0
+    shutdown_budget_s: Seconds = 20.0
+    collect_every_s: Seconds = 60.0
+
+
+class Settings(BaseSettings):
+    """Everything a store and a recovery daemon are told. Frozen; raises `ConfigurationError` when it is wrong.
+
+    `directory`: holds `tiered.db`, `blobs/` and `uploads/`. `changelog`: unset means noop, of which the store
+    warns. `instance`: this process's name in the log, one that no other process bears; unset makes one up.
+    """
+
+    model_config = SettingsConfigDict(
+        frozen=True, extra="forbid", env_prefix=ENV_PREFIX, env_nested_delimiter=ENV_NESTED, env_ignore_empty=True,
+    )
+
+    directory: Path | None = None
+    changelog: Literal["noop", "sqlite", "bigtable"] | None = None
+    instance: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.\-]{1,100}$")] | None = None
+    inline_bytes_max: Annotated[int, Field(gt=0, le=INLINE_BYTES_LIMIT)] = 1_048_576
+    store: StoreSettings = StoreSettings()
+    lease: LeaseSettings = LeaseSettings()
+    marks: MarkSettings = MarkSettings()
+    recovery: RecoverySettings = RecoverySettings()
+
+    _origins: Mapping[str, str] = PrivateAttr(default_factory=dict)
+
+    def __init__(self, *, _origins: Mapping[str, str] = MappingProxyType({}), **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise ConfigurationError("\n".join(_sentences(type(self), error, _origins))) from None
+        self._origins = dict(_origins)
+
+    @classmethod
+    def settings_customise_sources(
+        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, *_: Any, **__: Any,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return (init_settings,)
+
+    @model_validator(mode="after")
+    def _related(self) -> Settings:
+        if wrong := list(_relations(self)):
+            raise ValueError("\n".join(wrong))
+        return self
+
+    def shown(self) -> dict[str, dict[str, Any]]:
+        """Every setting by its key, as in `lease.expiry_s`: {"value": plain JSON, "from": where it was said}.
+
+        "from" is "default", "code", the path of the file, or the name of the environment variable. A secret's
+        value is asterisks.
+        """
+        values = self.model_dump(mode="json")
+        return {key: {"value": _value(values, key), "from": self._origin(key)} for key in _keys(type(self))}
+
+    def _origin(self, key: str) -> str:
+        section, _, name = key.rpartition(".")
+        owner: BaseModel = getattr(self, section) if section else self
+        return self._origins.get(key, "code" if name in owner.model_fields_set else "default")
+
+
+def load_settings(path: Path | None) -> Settings:
+    """The file's settings, if there is a file, and over them the environment's. Raises `ConfigurationError`."""
+    file = {} if path is None else _read(path)
+    variables = _variables()
+    origins = dict.fromkeys(_named(file), str(path)) | variables
+    return Settings(_origins=origins, **_merged(file, EnvSettingsSource(Settings)()))
+
+
+# --- relations -----------------------------------------------------------------------------------
+
+
+def _relations(settings: Settings) -> Iterator[str]:
+    """One sentence for each relation that does not hold."""
+    lease, marks = settings.lease, settings.marks
+    if settings.directory is None:
+        yield "directory is not set: give the directory that holds (or shall hold) tiered.db, blobs/ and uploads/"
+    if settings.changelog == "bigtable":
+        yield "changelog is bigtable: it needs the bigtable backend, which this version does not have; use sqlite or noop"
+    if lease.expiry_s < BEATS_PER_EXPIRY_MIN * lease.heartbeat_interval_s:
+        yield (
+            f"lease.expiry_s ({lease.expiry_s:g}) is less than {BEATS_PER_EXPIRY_MIN:g} times lease.heartbeat_interval_s"
+            f" ({lease.heartbeat_interval_s:g}), so one lost renewal could end a lease:"
+            f" raise it to {BEATS_PER_EXPIRY_MIN * lease.heartbeat_interval_s:g}, or beat more often"
+        )
+    needed_s = marks.swap_age_max_s + marks.swap_deadline_s + MARK_MARGIN_S
+    if marks.age_max_s <= needed_s:
+        yield (
+            f"marks.age_max_s ({marks.age_max_s:g}) is not above marks.swap_age_max_s + marks.swap_deadline_s + an hour"
+            f" ({needed_s:g}), so a swap could arrive after its mark was collected: raise it, or lower marks.swap_age_max_s"
+        )
+
+
+# --- sources -------------------------------------------------------------------------------------
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise ConfigurationError(f"the settings file {path} does not exist") from None
+    except OSError as error:
+        raise ConfigurationError(f"the settings file {path} cannot be read: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"the settings file {path} is not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(values or {}, dict):
+        raise ConfigurationError(f"the settings file {path} holds {values!r}, not a mapping such as 'directory: data'")
+    # A key without a value, as a section whose lines are all commented out, says nothing.
+    return {str(key): value for key, value in (values or {}).items() if value is not None}
+
+
+def _variables() -> dict[str, str]:
+    """The environment variable that is set for each setting, by the setting's key."""
+    known = {ENV_PREFIX + key.replace(".", ENV_NESTED).upper(): key for key in _keys(Settings)}
+    said = [name for name in sorted(os.environ) if name.startswith(ENV_PREFIX) and not name.startswith(ENV_OTHERS)]
+    if unknown := [name for name in said if name not in known]:
+        raise ConfigurationError("\n".join(
+            f"{name} is set in the environment but is no setting; the nearest is {_nearest(name, known)}" for name in unknown
+        ))
+    return {known[name]: name for name in said if os.environ[name]}
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Both, section by section; `above` wins."""
+    merged = {**below, **above}
+    for name in below.keys() & above.keys():
+        if isinstance(below[name], dict) and isinstance(above[name], dict):
+            merged[name] = _merged(below[name], above[name])
+    return merged
+
+
+# --- sentences -----------------------------------------------------------------------------------
+
+
+def _sentences(model: type[BaseModel], error: ValidationError, origins: Mapping[str, str]) -> Iterator[str]:
+    """What a person reads instead of pydantic's report: a sentence per problem."""
+    for problem in error.errors(include_url=False):
+        key = ".".join(str(part) for part in problem["loc"])
+        where = f" ({origins[key]})" if key in origins else ""
+        match problem["type"]:
+            case "value_error":
+                yield str(problem["ctx"]["error"])
+            case "extra_forbidden":
+                yield f"{key}{where} is no setting; the nearest is {_nearest(key, [*_keys(model), *model.model_fields])}"
+            case "model_type":
+                yield f"{key}{where} is {problem['input']!r}, not a section of settings"
+            case _:
+                yield f"{key}{where} is {problem['input']!r}: {problem['msg'][0].lower()}{problem['msg'][1:]}"
+
+
+def _nearest(word: str, known: Collection[str]) -> str:
+    return get_close_matches(word, known, n=1, cutoff=0.0)[0]
+
+
+def _keys(model: type[BaseModel]) -> Iterator[str]:
+    """The key of every setting, in the order of declaration: `directory`, …, `store.concurrency_max`, …"""
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from (f"{name}.{key}" for key in _keys(field.annotation))
+        else:
+            yield name
+
+
+def _named(values: Mapping[str, Any]) -> Iterator[str]:
+    """The key of everything that a file says, sections and unknown names too."""
+    for name, value in values.items():
+        yield name
+        if isinstance(value, dict):
+            yield from (f"{name}.{key}" for key in _named(value))
+
+
+def _value(values: Mapping[str, Any], key: str) -> Any:
+    section, dot, name = key.partition(".")
+    return _value(values[section], name) if dot else values[section]

@@ -1,0 +1,197 @@
+"""`SqliteRows`, the high-volume tier of embedded mode: two tables in a file that it may share with others.
+
+    rows    path; target (tombstone) or metadata and payload (inline object); policy; token; deadline_ms
+    marks   path, token, verdict ('won' or 'refused'), at_ms
+
+The same row operations as on Bigtable, each one transaction of `changelog.database`: predicates go by the
+tombstone being present, expired or not; a row of marks only is an absent object; paths are in byte order. The
+deadline is kept in whole milliseconds and overrides the one in the metadata, as `size` is the payload's (I7).
+Nothing here deletes a row because a reader found it expired; `collect` does, by this machine's wall clock. *Crash*
+at any call: the row is as before or as after. *Failure*: see `changelog.database`. No blob is known here.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import takewhile
+
+from changelog.change import ChangeId
+from changelog.database import Database
+from changelog.errors import CorruptRecordError, UnavailableError
+from changelog.runtime import Runtime
+from tiered.backends import Inline, Row, RowName, State, Tombstone
+from tiered.metadata import NS_PER_MS, decode_metadata, decode_policy, encode_metadata, encode_policy
+
+MARK_AGE_MAX_S = 172_800
+"""How long marks are kept: longer than any request of their change can still be sent."""
+
+_SCHEMA = (
+    """CREATE TABLE IF NOT EXISTS rows (
+        path TEXT PRIMARY KEY, target TEXT, token TEXT, deadline_ms INTEGER, policy TEXT, metadata BLOB, payload BLOB,
+        CHECK ((target IS NULL) = (payload IS NOT NULL))
+    )""",
+    "CREATE INDEX IF NOT EXISTS rows_by_deadline ON rows (deadline_ms) WHERE deadline_ms IS NOT NULL",
+    """CREATE TABLE IF NOT EXISTS marks (
+        path TEXT, token TEXT, verdict TEXT, at_ms INTEGER NOT NULL, PRIMARY KEY (path, token, verdict)
+    ) WITHOUT ROWID""",
+    "CREATE INDEX IF NOT EXISTS marks_by_age ON marks (at_ms)",
+)
+
+
+class SqliteRows:
+    """Implements `HighVolumeBackend`, and `Collects` because nobody else removes what expired."""
+
+    def __init__(self, database: Database, runtime: Runtime) -> None:
+        self._database = database
+        self._runtime = runtime
+        database.require(_SCHEMA)
+
+    async def read(self, path: str, *, marks: bool = False) -> Row:
+        def run(connection: sqlite3.Connection) -> Row:
+            state = _state(connection, path)
+            return Row(state, *_marks(connection, path)) if marks else Row(state)
+
+        return await self._database.read(run)
+
+    async def swap(self, path: str, token: ChangeId, expected: str | None, state: State, deadline_s: float) -> bool:
+        def run(connection: sqlite3.Connection) -> bool:
+            # Under the file's write lock: until this commits, nobody collects a mark, however long we are stopped.
+            if self._runtime.boot_time() > deadline_s:
+                raise UnavailableError(f"the swap of {token} at {path} waited too long for its turn; it was not sent")
+            if _is_marked(connection, path, token) or _target(connection, path) not in (None, expected):
+                return False
+            _write(connection, path, token, state)
+            _mark(connection, path, token, "won", self._now_ms())
+            return True
+
+        return await self._database.write(run)
+
+    async def settle(self, path: str, token: ChangeId) -> bool:
+        def run(connection: sqlite3.Connection) -> bool:
+            shown = connection.execute(
+                "SELECT 1 FROM rows WHERE path = ? AND (target = ? OR token = ?)", (path, f"{path}/{token}", token)
+            ).fetchone()
+            if shown is None:
+                _mark(connection, path, token, "refused", self._now_ms())
+            return shown is not None
+
+        return await self._database.write(run)
+
+    async def put_inline(self, path: str, token: ChangeId, state: Inline) -> bool:
+        return await self._replace_inline(path, token, state)
+
+    async def delete_inline(self, path: str, token: ChangeId) -> bool:
+        return await self._replace_inline(path, token, None)
+
+    async def touch(self, path: str, seen: Inline | Tombstone, deadline_ns: int) -> bool:
+        target = seen.target if isinstance(seen, Tombstone) else None
+        payload = seen.payload if isinstance(seen, Inline) else None
+        deadline_ms = deadline_ns // NS_PER_MS
+
+        def run(connection: sqlite3.Connection) -> bool:
+            return connection.execute(
+                "UPDATE rows SET deadline_ms = ? WHERE path = ? AND deadline_ms < ?"
+                " AND target IS ? AND token IS ? AND (token IS NOT NULL OR payload IS ?)",
+                (deadline_ms, path, deadline_ms, target, seen.token, payload),
+            ).rowcount > 0
+
+        return await self._database.write(run)
+
+    async def scan(self, prefix: str, after: str | None, limit: int) -> Sequence[RowName]:
+        def run(connection: sqlite3.Connection) -> Sequence[RowName]:
+            found = connection.execute(
+                "SELECT path, deadline_ms FROM rows WHERE path >= ? AND path > ? ORDER BY path LIMIT ?", (prefix, after or "", limit)
+            )
+            return [RowName(path, _ns(deadline)) for path, deadline in takewhile(lambda row: row[0].startswith(prefix), found)]
+
+        return await self._database.read(run)
+
+    async def collect(self, limit: int) -> int:
+        """Removes expired rows and then marks older than `MARK_AGE_MAX_S`, by this machine's wall clock."""
+        def run(connection: sqlite3.Connection) -> int:
+            now_ms = self._now_ms()
+            rows = connection.execute(
+                "DELETE FROM rows WHERE rowid IN (SELECT rowid FROM rows WHERE deadline_ms <= ? LIMIT ?)", (now_ms, limit)
+            ).rowcount
+            marks = connection.execute(
+                "DELETE FROM marks WHERE (path, token, verdict) IN"
+                " (SELECT path, token, verdict FROM marks WHERE at_ms < ? ORDER BY at_ms LIMIT ?)",
+                (now_ms - MARK_AGE_MAX_S * 1000, limit - rows),
+            ).rowcount
+            return rows + marks
+
+        return await self._database.write(run)
+
+    async def _replace_inline(self, path: str, token: ChangeId, state: Inline | None) -> bool:
+        def run(connection: sqlite3.Connection) -> bool:
+            if _target(connection, path) is not None or _is_marked(connection, path, token):
+                return False
+            _write(connection, path, token, state)
+            return True
+
+        return await self._database.write(run)
+
+    def _now_ms(self) -> int:
+        return self._runtime.wall_ns() // NS_PER_MS
+
+
+# --- one row, inside of a transaction ----------------------------------------------------------------
+
+
+def _state(connection: sqlite3.Connection, path: str) -> State:
+    found = connection.execute("SELECT target, token, deadline_ms, policy, metadata, payload FROM rows WHERE path = ?", (path,)).fetchone()
+    if found is None:
+        return None
+    target, token, deadline_ms, policy, metadata, payload = found
+    if token is not None and not ChangeId.matches(token):
+        raise CorruptRecordError(f"the row {path} has {token!r} for its token, which is no change id")
+    made_by, deadline_ns = ChangeId(token) if token else None, _ns(deadline_ms)
+    if target is not None:
+        return Tombstone(target, decode_policy(json.loads(policy)), deadline_ns, made_by)
+    described = replace(decode_metadata(metadata), time_expires_ns=deadline_ns, size=len(payload))
+    return Inline(described, payload, made_by)
+
+
+def _write(connection: sqlite3.Connection, path: str, token: ChangeId, state: State) -> None:
+    connection.execute("DELETE FROM rows WHERE path = ?", (path,))
+    columns: tuple[str | None, str | None, bytes | None, bytes | None]
+    match state:
+        case None:
+            return
+        case Tombstone(target, expiration):
+            columns = (target, json.dumps(encode_policy(expiration)), None, None)
+        case Inline(metadata, payload):
+            columns = (None, None, encode_metadata(metadata), payload)
+    connection.execute(
+        "INSERT INTO rows (path, token, deadline_ms, target, policy, metadata, payload) VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (path, token, None if state.deadline_ns is None else state.deadline_ns // NS_PER_MS, *columns),
+    )
+
+
+def _target(connection: sqlite3.Connection, path: str) -> str | None:
+    """The blob that a present tombstone names."""
+    found = connection.execute("SELECT target FROM rows WHERE path = ?", (path,)).fetchone()
+    return found[0] if found else None
+
+
+def _is_marked(connection: sqlite3.Connection, path: str, token: ChangeId) -> bool:
+    return connection.execute("SELECT 1 FROM marks WHERE path = ? AND token = ?", (path, token)).fetchone() is not None
+
+
+def _mark(connection: sqlite3.Connection, path: str, token: ChangeId, verdict: str, at_ms: int) -> None:
+    """Repeated, it keeps the mark for longer."""
+    connection.execute("INSERT OR REPLACE INTO marks VALUES (?, ?, ?, ?)", (path, token, verdict, at_ms))
+
+
+def _marks(connection: sqlite3.Connection, path: str) -> tuple[frozenset[ChangeId], frozenset[ChangeId]]:
+    """(won, refused)"""
+    marks = connection.execute("SELECT token, verdict FROM marks WHERE path = ?", (path,)).fetchall()
+    won, refused = (frozenset(ChangeId(token) for token, verdict in marks if verdict == wanted) for wanted in ("won", "refused"))
+    return won, refused
+
+
+def _ns(deadline_ms: int | None) -> int | None:
+    return None if deadline_ms is None else deadline_ms * NS_PER_MS

@@ -1,0 +1,464 @@
+"""`TieredStorage`: put, get, head, delete, list over two tiers. The protocol, as the caller's side sees it.
+
+    small put, delete    no tombstone in the way: ONE row operation, no changelog entry
+                         a tombstone in the way: a change with `old`, as below, without an upload
+    large put            1  read the row and open the upload, at once; record {object, new, old, upload}
+                            while the payload streams, its last piece withheld
+                         2  finalise when the record is durable
+                         3  swap                                                      <- the commit point
+                         4  answer the caller                                             (tiered/commit.py)
+                         5  clean up, 6 forget: in the storage's own tasks, after the answer
+
+*Cancelled or failed* before step 3: the change is abandoned and cleaned up in the background. From step 3 on it
+is carried through whatever becomes of the caller. *Crash*: recovery finishes what the entry names. Bounded:
+an operation holds its slot until its clean-up is done; the payload is never held whole unless it is inline.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from types import TracebackType
+from typing import Self
+
+import anyio
+from anyio.abc import TaskGroup
+
+from changelog.change import Change, ChangeId
+from changelog.lease import Lease
+from changelog.log import ChangeLog
+from changelog.runtime import Runtime, instance_name
+from tiered.admission import Admission, Slot
+from tiered.backends import ByteRange, Inline, Row, RowName, State, Tombstone, Upload
+from tiered.commit import Committer, Token
+from tiered.concurrent import both
+from tiered.errors import (
+    InvalidRequestError,
+    OutcomeUnknownError,
+    TieredError,
+    UnavailableError,
+    UnconfirmedError,
+)
+from tiered.metadata import Metadata, is_expired
+from tiered.object_id import ObjectId, blob_name
+from tiered.payload import Payload, Piece, Pieces, known_size, pieces, split_head
+from tiered.reading import Reader
+from tiered.retry import persist
+from tiered.settings import Settings
+from tiered.settle import Tiers
+from tiered.stored import ObjectHead, PutResult, StoredObject, Tier
+
+logger = logging.getLogger("tiered")
+
+LIST_PAGE = 1000
+
+
+class Outcome(Enum):
+    """What became of a change whose outcome was unknown."""
+
+    TOOK_EFFECT = "it took effect (and may have been replaced since)"
+    NO_EFFECT = "it did not take effect and never will"
+    PENDING = "recovery has not finished it yet; ask again"
+    UNKNOWABLE = "the row does not remember; it will not take effect any more"
+
+
+@dataclass(slots=True, eq=False)
+class _Body:
+    """A payload too large to be inline: what was read of it already, the rest, and its bytes if they are known."""
+
+    head: list[Piece]
+    rest: Pieces
+    size: int | None
+
+
+@dataclass(slots=True, eq=False)
+class _Flight:
+    """One change under way: its caller prepares it, then the storage's own tasks carry it on.
+
+    `change` is set as soon as its entry may be in the log, `lease` when it is.
+    """
+
+    object_id: ObjectId
+    token: Token
+    upload: Upload | None = None
+    change: Change | None = None
+    lease: Lease | None = None
+    error: BaseException | None = None
+    answered: anyio.Event = field(default_factory=anyio.Event)
+    landed: anyio.Event = field(default_factory=anyio.Event)
+    # Shielded: what the caller's scope, or the one around the whole storage, is cancelled for does not stop it.
+    scope: anyio.CancelScope = field(default_factory=lambda: anyio.CancelScope(shield=True))
+
+    def answer(self, error: BaseException | None) -> None:
+        """Tells the caller once; later answers are ignored."""
+        if not self.answered.is_set():
+            self.error = error
+            self.answered.set()
+
+
+class TieredStorage:
+    """An open store: `async with TieredStorage(tiers, log, runtime, settings) as storage`, or `open_storage(…)`.
+
+    All methods may be called at once from many tasks of one event loop. Each may raise `UnavailableError`
+    (nothing happened; retry), `AtCapacityError` (not begun; shed load), `InvalidRequestError` (fix the call) or
+    `CorruptRecordError` (an operator must look).
+    """
+
+    def __init__(self, tiers: Tiers, log: ChangeLog, runtime: Runtime, settings: Settings) -> None:
+        self._tiers = tiers
+        self._log = log
+        self._runtime = runtime
+        self._settings = settings
+        self.instance = settings.instance or instance_name(runtime, "store")
+        store = settings.store
+        self._admission = Admission(store.concurrency_max, store.queue_max, store.queue_wait_s)
+        self._committer = Committer(tiers, log, runtime, settings, self.instance)
+        self._reader = Reader(tiers, runtime, settings)
+        self._touching: set[str] = set()
+        self._flights: dict[ChangeId, _Flight] = {}
+        self._tasks: TaskGroup | None = None
+        self._accepting = False
+        self._heartbeat_scope = anyio.CancelScope(shield=True)
+
+    # --- life ------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        self._tasks = anyio.create_task_group()
+        await self._tasks.__aenter__()
+        self._tasks.start_soon(self._beat)
+        self._accepting = True
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        assert self._tasks is not None, "entered before it is left"
+        try:
+            await self.aclose()
+        finally:
+            tasks, self._tasks = self._tasks, None
+            self._heartbeat_scope.cancel()
+        # Not told of the block's own error, the group lets it pass as it is instead of wrapping it in a group.
+        await tasks.__aexit__(None, None, None)
+
+    async def aclose(self) -> list[ChangeId]:
+        """Takes no more work and waits for what is under way, within `store.drain_budget_s`.
+
+        Returns the changes that are left to recovery (logged, too). `async with` calls it; safe to repeat.
+        """
+        self._accepting = False
+        with anyio.move_on_after(self._settings.store.drain_budget_s, shield=True):
+            for flight in list(self._flights.values()):
+                await flight.landed.wait()
+        left = sorted(self._flights)
+        for flight in self._flights.values():
+            flight.scope.cancel()
+        if left:
+            logger.warning("closed_with_changes_left_to_recovery count=%d ids=%s", len(left), ",".join(left))
+        return left
+
+    @property
+    def dangling_found(self) -> int:
+        """How many reads found a tombstone whose blob is gone, since the store was opened."""
+        return self._reader.dangling
+
+    # --- operations ------------------------------------------------------------------------------
+
+    async def put(self, object_id: ObjectId, payload: Payload, metadata: Metadata | None = None) -> PutResult:
+        """Stores the payload under the id, replacing what is there; durable when it returns.
+
+        Payload: bytes, a path or open binary file, or an (async) iterator of bytes of any length. Raises also
+        `OutcomeUnknownError`, and whatever the payload's own iterator raises; then nothing was stored.
+        """
+        metadata = metadata or Metadata()
+        object_id.validate()
+        metadata.validate()
+        size = known_size(payload) if metadata.size is None else metadata.size
+        async with aclosing(pieces(payload)) as source:
+            with await self._enter() as slot:
+                token = Token.new(self._runtime)
+                metadata = metadata.stamped(token.wall_ns)
+                head, head_size, rest = await split_head(source, self._settings.inline_bytes_max)
+                if rest is not None:
+                    return await self._put_large(object_id, token, metadata, _Body(head, rest, size), slot)
+                _check_declared(metadata, head_size)
+                return await self._put_small(object_id, token, replace(metadata, size=head_size), b"".join(head), slot)
+
+    async def delete(self, object_id: ObjectId) -> None:
+        """Removes the object; one that is absent is removed already. Raises also `OutcomeUnknownError`."""
+        with await self._enter() as slot:
+            token = Token.new(self._runtime)
+            try:
+                deleted = await self._inline(object_id, token, lambda: self._tiers.high_volume.delete_inline(object_id.path, token.id))
+            except OutcomeUnknownError as error:
+                # Settled, so it happens no more: where the row is empty now, the object is deleted, by whomever.
+                if not error.settled or (await self._row(object_id)).state is not None:
+                    raise
+                return
+            if not deleted:
+                await self._change(object_id, token, None, slot)
+
+    async def get(self, object_id: ObjectId, range: ByteRange | None = None) -> StoredObject | None:
+        """Opens the object for reading; None: there is none, or it has expired.
+
+        A range outside of it is an `InvalidRequestError`. `DanglingTombstoneError`: its data is lost.
+        """
+        with await self._enter():
+            found = await self._reader.open(object_id, range)
+            if found is None:
+                return None
+            stored, state = found
+            self._touch(object_id, state)
+            return stored
+
+    async def head(self, object_id: ObjectId) -> ObjectHead | None:
+        """All but the bytes; None: there is none, or it has expired. Counts as no access for time to idle."""
+        with await self._enter():
+            found = await self._reader.open(object_id, None)
+            if found is None:
+                return None
+            async with found[0] as stored:
+                return stored.head
+
+    async def list(self, prefix: str = "") -> AsyncIterator[ObjectId]:
+        """The ids whose storage path begins with `prefix`, in byte order of the path; expired ones left out.
+
+        Read page by page while others write: an object written or deleted meanwhile may be seen or not.
+        """
+        after: str | None = None
+        while True:
+            with await self._enter():
+                page = await self._scan(prefix, after)
+            now_ns = self._runtime.wall_ns()
+            for row in page:
+                if not is_expired(row.deadline_ns, now_ns) and (object_id := _parse_stored(row.path)) is not None:
+                    yield object_id
+            if len(page) < LIST_PAGE:
+                return
+            after = page[-1].path
+
+    async def outcome(self, error: OutcomeUnknownError) -> Outcome:
+        """What became of a change that ended with `OutcomeUnknownError`. Ask again while it is PENDING."""
+        path, change_id, budget_s = error.object_id.path, error.change_id, self._settings.store.answer_budget_s
+        if not error.logged:
+            # No entry, so no recovery: this is where it is settled, if it was not.
+            await persist(lambda: self._tiers.high_volume.settle(path, change_id), self._runtime, budget_s)
+        # The log first: an entry that is gone was settled before, so the row read after it remembers.
+        entry = await persist(lambda: self._log.read(change_id), self._runtime, budget_s)
+        row = await self._row(error.object_id, marks=True)
+        shown = row.target == blob_name(path, change_id) or (row.state is not None and row.state.token == change_id)
+        if shown or change_id in row.won:
+            return Outcome.TOOK_EFFECT
+        if error.logged and change_id in row.refused:
+            return Outcome.NO_EFFECT
+        return Outcome.PENDING if entry is not None else Outcome.UNKNOWABLE
+
+    # --- one row operation -----------------------------------------------------------------------
+
+    async def _put_small(self, object_id: ObjectId, token: Token, metadata: Metadata, payload: bytes, slot: Slot) -> PutResult:
+        state = Inline(metadata, payload, token.id)
+        if not await self._inline(object_id, token, lambda: self._tiers.high_volume.put_inline(object_id.path, token.id, state)):
+            await self._change(object_id, token, state, slot)
+        return PutResult(token.id, Tier.HIGH_VOLUME, len(payload))
+
+    async def _inline(self, object_id: ObjectId, token: Token, write: Callable[[], Awaitable[bool]]) -> bool:
+        """Sends an inline write once, or again only if it certainly never left. False: a tombstone is in the way."""
+        budget_s = self._settings.store.answer_budget_s
+        try:
+            return await persist(write, self._runtime, budget_s, repeat=UnavailableError)
+        except UnconfirmedError as error:
+            if await self._settle_inline(object_id, token):
+                return True  # a put; a deletion leaves no token to show
+            raise OutcomeUnknownError(object_id, token.id, settled=True) from error
+        except anyio.get_cancelled_exc_class():
+            # It may have left and land late, over what the caller writes next: refuse it.
+            flight = self._take_off(object_id, token)
+            self._launch(flight, lambda: self._settle_abandoned(flight))
+            raise
+
+    async def _settle_inline(self, object_id: ObjectId, token: Token) -> bool:
+        """Whether the write shows in the row; if not, it never will any more."""
+        budget_s = self._settings.store.answer_budget_s
+        try:
+            return await persist(lambda: self._tiers.high_volume.settle(object_id.path, token.id), self._runtime, budget_s)
+        except (UnavailableError, UnconfirmedError) as error:
+            raise OutcomeUnknownError(object_id, token.id) from error
+
+    async def _settle_abandoned(self, flight: _Flight) -> None:
+        try:
+            await self._settle_inline(flight.object_id, flight.token)
+        except TieredError as error:
+            logger.warning("abandoned_write_not_settled object=%s: %s", flight.object_id, error)
+
+    # --- changes ---------------------------------------------------------------------------------
+
+    async def _change(self, object_id: ObjectId, token: Token, state: State, slot: Slot) -> None:
+        """Replaces a tombstone by an inline object or nothing."""
+        flight = self._take_off(object_id, token)
+        await self._fly(flight, lambda: self._prepare(flight), state, slot)
+
+    async def _put_large(self, object_id: ObjectId, token: Token, metadata: Metadata, body: _Body, slot: Slot) -> PutResult:
+        flight = self._take_off(object_id, token)
+        name, total = blob_name(object_id.path, token.id), 0
+
+        async def prepare() -> None:
+            nonlocal total
+            total = await self._prepare_upload(flight, name, metadata, body)
+
+        state = Tombstone(name, metadata.expiration, metadata.time_expires_ns, token.id)
+        await self._fly(flight, prepare, state, slot)
+        return PutResult(token.id, Tier.LONG_TERM, total)
+
+    async def _prepare(self, flight: _Flight) -> None:
+        """Step 1a of a change without an upload."""
+        old = await self._present_target(flight.object_id)
+        await self._record(flight, Change(flight.token.id, flight.object_id.path, None, old))
+
+    async def _prepare_upload(self, flight: _Flight, name: str, metadata: Metadata, body: _Body) -> int:
+        """Steps 1 and 2. Returns the payload's bytes."""
+
+        async def open_upload() -> Upload:
+            flight.upload = await self._tiers.long_term.open_upload(name, metadata, body.size)
+            return flight.upload
+
+        old, upload = await both(lambda: self._present_target(flight.object_id), open_upload)
+        change = Change(flight.token.id, flight.object_id.path, name, old, upload.session)
+        total, _ = await both(lambda: _stream(body, upload), lambda: self._record(flight, change))
+        _check_declared(metadata, total)
+        await upload.finalise()
+        return total
+
+    async def _present_target(self, object_id: ObjectId) -> str | None:
+        return (await self._row(object_id)).target
+
+    async def _scan(self, prefix: str, after: str | None) -> Sequence[RowName]:
+        budget_s = self._settings.store.answer_budget_s
+        return await persist(lambda: self._tiers.high_volume.scan(prefix, after, LIST_PAGE), self._runtime, budget_s)
+
+    async def _row(self, object_id: ObjectId, *, marks: bool = False) -> Row:
+        budget_s = self._settings.store.answer_budget_s
+        return await persist(lambda: self._tiers.high_volume.read(object_id.path, marks=marks), self._runtime, budget_s)
+
+    async def _record(self, flight: _Flight, change: Change) -> None:
+        flight.change = change
+        flight.lease = await self._committer.begin(change)
+
+    async def _fly(self, flight: _Flight, prepare: Callable[[], Awaitable[None]], state: State, slot: Slot) -> None:
+        """Prepares the change in the caller's task, hands it over, and waits for the answer."""
+        try:
+            await prepare()
+        except BaseException:
+            self._launch(flight, lambda: self._abandon(flight), slot)
+            raise
+        self._launch(flight, lambda: self._carry_through(flight, state), slot)
+        await flight.answered.wait()
+        if flight.error is not None:
+            raise flight.error
+
+    async def _carry_through(self, flight: _Flight, state: State) -> None:
+        """Steps 3 to 6."""
+        lease = flight.lease
+        assert lease is not None, "prepared, so recorded"
+        verdict = await self._committer.commit(flight.object_id, flight.token, lease, state)
+        flight.answer(verdict.error)
+        if verdict.ours:
+            await self._committer.clean_up(lease, verdict.live)
+
+    async def _abandon(self, flight: _Flight) -> None:
+        """Undoes a change whose swap was never sent."""
+        try:
+            if flight.upload is not None:
+                await flight.upload.abort()
+            if flight.change is not None:
+                # Recorded once more where nobody knows whether it is: a clean-up needs an entry to hold.
+                flight.lease = flight.lease or await self._committer.begin(flight.change)
+                await self._committer.clean_up(flight.lease, live=None)
+        except TieredError as error:
+            logger.warning("abandoned_change_left_to_recovery id=%s object=%s: %s", flight.token.id, flight.object_id, error)
+
+    # --- tasks -----------------------------------------------------------------------------------
+
+    async def _enter(self) -> Slot:
+        if not self._accepting:
+            raise InvalidRequestError("the storage is not open; use it inside 'async with'")
+        return await self._admission.enter()
+
+    async def _beat(self) -> None:
+        with self._heartbeat_scope:
+            await self._committer.run()
+
+    def _take_off(self, object_id: ObjectId, token: Token) -> _Flight:
+        flight = _Flight(object_id, token)
+        self._flights[token.id] = flight
+        return flight
+
+    def _launch(self, flight: _Flight, work: Callable[[], Awaitable[None]], slot: Slot | None = None) -> None:
+        """Carries a flight on in the storage's own tasks, with the caller's slot if it has one."""
+        if self._tasks is None or flight.scope.cancel_called:
+            flight.answer(UnavailableError(f"the storage was closed before {flight.object_id} was changed"))
+            self._land(flight)
+            return
+        self._tasks.start_soon(self._run, flight, work, slot.hand_over() if slot is not None else None)
+
+    async def _run(self, flight: _Flight, work: Callable[[], Awaitable[None]], slot: Slot | None) -> None:
+        try:
+            with flight.scope:
+                await work()
+        except Exception as error:
+            # The entry stays for recovery; a bug in one change must not cancel the caller's other work.
+            logger.exception("change_failed id=%s object=%s", flight.token.id, flight.object_id)
+            flight.answer(error)
+        finally:
+            if slot is not None:
+                slot.release()
+            self._land(flight)
+
+    def _land(self, flight: _Flight) -> None:
+        """The end of every flight: whoever waits is told, and nobody renews its entry any more."""
+        if flight.lease is not None:
+            self._committer.leave(flight.lease)
+        flight.answer(OutcomeUnknownError(flight.object_id, flight.token.id, logged=self._log.durable))
+        self._flights.pop(flight.token.id, None)
+        flight.landed.set()
+
+    def _touch(self, object_id: ObjectId, state: State) -> None:
+        """Extends an idle object's deadline beside the answer. One at a time for each object, and never waited for."""
+        path = object_id.path
+        if self._tasks is not None and state is not None and self._reader.wants_touch(state) and path not in self._touching:
+            self._touching.add(path)
+            self._tasks.start_soon(self._run_touch, object_id, state)
+
+    async def _run_touch(self, object_id: ObjectId, state: Inline | Tombstone) -> None:
+        try:
+            await self._reader.touch(object_id, state)
+        except TieredError as error:
+            logger.warning("touch_failed object=%s: %s", object_id, error)
+        finally:
+            self._touching.discard(object_id.path)
+
+
+async def _stream(body: _Body, upload: Upload) -> int:
+    """Step 1b: everything goes out, and the adapter withholds the last piece."""
+    total = 0
+    while body.head:
+        piece = body.head.pop(0)
+        await upload.write(piece)
+        total += len(piece)
+    async for piece in body.rest:
+        await upload.write(piece)
+        total += len(piece)
+    return total
+
+
+def _check_declared(metadata: Metadata, size: int) -> None:
+    if metadata.size is not None and metadata.size != size:
+        raise InvalidRequestError(f"metadata declares {metadata.size} bytes, but the payload has {size}")
+
+
+def _parse_stored(path: str) -> ObjectId | None:
+    try:
+        return ObjectId.parse(path)
+    except InvalidRequestError as error:
+        logger.warning("unparseable_row skipped: %s", error)
+        return None

@@ -1,0 +1,110 @@
+"""What reads return: an object's head, and its open stream of bytes.
+
+I7: metadata and bytes come from one write, because both come from one row or from one blob, and a blob is
+immutable. I4: once a `StoredObject` is handed out, its bytes are that revision's or an error, never another's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from enum import Enum
+from types import TracebackType
+from typing import Self
+
+from changelog.change import ChangeId
+from tiered.backends import BlobReader
+from tiered.errors import InvalidRequestError
+from tiered.metadata import Metadata
+from tiered.object_id import ObjectId
+
+PIECE_BYTES = 256 * 1024
+
+
+class Tier(Enum):
+    HIGH_VOLUME = "high-volume"
+    LONG_TERM = "long-term"
+
+
+@dataclass(frozen=True, slots=True)
+class PutResult:
+    """`revision`: the token of this write. `size`: bytes of payload."""
+
+    revision: ChangeId
+    tier: Tier
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectHead:
+    """All but the bytes. `size`: bytes of the whole payload. `revision`: None where older software wrote it."""
+
+    object_id: ObjectId
+    metadata: Metadata
+    size: int
+    tier: Tier
+    revision: ChangeId | None
+
+
+class StoredObject:
+    """An object that is open for reading: its head, and its bytes once.
+
+    Read it with `await stored.read()`, with `async for piece in stored`, or inside `async with stored`; any of
+    them closes it at the end. Left alone it holds a file or a connection until `aclose`.
+    """
+
+    def __init__(self, head: ObjectHead, source: BlobReader | memoryview) -> None:
+        self.head = head
+        self._source: BlobReader | memoryview | None = source
+
+    @property
+    def object_id(self) -> ObjectId:
+        return self.head.object_id
+
+    @property
+    def metadata(self) -> Metadata:
+        return self.head.metadata
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole payload, whatever range was asked for."""
+        return self.head.size
+
+    @property
+    def tier(self) -> Tier:
+        return self.head.tier
+
+    @property
+    def revision(self) -> ChangeId | None:
+        return self.head.revision
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        """The bytes of the range in pieces, once. `UnavailableError`: the blob vanished on the way; get it again."""
+        source, self._source = self._source, None
+        if source is None:
+            raise InvalidRequestError(f"{self.object_id} was already read or closed; get it again")
+        if isinstance(source, memoryview):
+            for start in range(0, len(source), PIECE_BYTES):
+                yield bytes(source[start : start + PIECE_BYTES])
+            return
+        try:
+            async for piece in source.pieces():
+                yield piece
+        finally:
+            await source.aclose()
+
+    async def read(self) -> bytes:
+        """All bytes of the range in memory."""
+        return b"".join([piece async for piece in self])
+
+    async def aclose(self) -> None:
+        """Gives up what is unread. Safe to repeat."""
+        source, self._source = self._source, None
+        if source is not None and not isinstance(source, memoryview):
+            await source.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.aclose()
