@@ -3,7 +3,7 @@ PYTHON ?= python3
 N ?= 1000
 SIZE ?= 1
 SECONDS ?= 120
-SEED ?= $(shell date +%s)
+SEED ?=
 ARGS ?=
 STAMP := .venv/installed
 
@@ -30,10 +30,10 @@ check: setup ## ruff and mypy
 sim: setup ## crash tests and seeded worlds, N of them (N=1000)
 	TIERED_SIM_SEEDS=$(N) .venv/bin/python -m pytest tests/crash $(ARGS)
 
-chaos: setup ## real processes, kill -9 at random, for SECONDS seconds (SECONDS=120, SEED=now)
-	.venv/bin/tiered demo --seconds $(SECONDS) --writers 6 --seed $(SEED) $(ARGS)
+chaos: setup ## real processes, kill -9 at random, for SECONDS seconds (SECONDS=120, SEED=)
+	.venv/bin/tiered demo --seconds $(SECONDS) --writers 6 $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-bench: setup ## figures beside what a user would pick instead (SIZE=1: about a minute)
+bench: setup ## figures beside what a user would pick instead (SIZE=1)
 	.venv/bin/python -m benchmarks.embedded --size $(SIZE) $(ARGS)
 
 clean: ## remove what tests, builds and the demo left; .venv stays

@@ -128,8 +128,10 @@ def decode(key: str, raw: bytes, heartbeat_ms: int, state: str | None = None) ->
     """Reads a stored entry; what cannot be read is said, never guessed."""
     stuck = _stuck(state)
     try:
-        return _entry(key, raw, heartbeat_ms, stuck)
-    except (CorruptRecordError, InvalidRequestError, ValueError) as error:
+        entry = _entry(key, raw, heartbeat_ms, stuck)
+        encode(entry)  # JSON can spell text that is no Unicode, which nobody could compare or write back
+        return entry
+    except (CorruptRecordError, InvalidRequestError, ValueError, RecursionError) as error:
         return Unreadable(key, raw, f"the entry at {key} cannot be read: {error}", stuck)
 
 
@@ -143,7 +145,7 @@ def _stuck(state: str | None) -> Stuck | None:
     try:
         value = json.loads(state)
         return Stuck(str(value["error"]), int(value["at"])) if value.get("state") == "stuck" else None
-    except (ValueError, KeyError, AttributeError, TypeError):
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
         return Stuck(f"its state cannot be read: {state[:200]}", 0)
 
 

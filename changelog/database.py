@@ -63,6 +63,7 @@ class Database:
         self._writer_thread = anyio.CapacityLimiter(1)
         self._reader_threads = anyio.CapacityLimiter(READERS)
         self._readers: queue.SimpleQueue[sqlite3.Connection] = queue.SimpleQueue()
+        self._connections: list[sqlite3.Connection] = []
         self._writer: sqlite3.Connection
 
     @classmethod
@@ -74,7 +75,7 @@ class Database:
         holds something else, or a newer format, or cannot be written; nothing was changed.
         """
         database = cls(path, busy_timeout_s)
-        failure: Exception | None = None
+        failure: BaseException | None = None
         try:
             await database._connect(runtime)
             async with anyio.create_task_group() as tasks:
@@ -82,7 +83,9 @@ class Database:
                 with database._to_writer:
                     try:
                         yield database
-                    except Exception as error:  # raised below: the task group would wrap it in an ExceptionGroup
+                    except anyio.get_cancelled_exc_class():
+                        raise
+                    except BaseException as error:  # noqa: BLE001 raised below: the task group would wrap it in a group
                         failure = error
         finally:
             database._to_writer.close()
@@ -99,8 +102,9 @@ class Database:
     async def write(self, run: Run[T]) -> T:
         """Runs `run` in a write transaction, in a thread, and returns its result once it is durable.
 
-        What `run` raises undoes its own writes only. `UnavailableError`: nothing was written.
-        `UnconfirmedError`: it may have been. Cancelled: it was not begun, or it is complete.
+        What `run` raises undoes its own writes only; it may run twice, if its first time was undone.
+        `UnavailableError`: nothing was written. `UnconfirmedError`: it may have been. Cancelled: it was not begun,
+        or it is complete.
         """
         write = _Write(run)
         try:
@@ -136,7 +140,8 @@ class Database:
                 group = [write for write in (first, *self._waiting()) if not write.withdrawn]
                 for write in group:
                     write.taken = True
-                await to_thread.run_sync(self._commit, group, limiter=self._writer_thread)
+                if group:
+                    await to_thread.run_sync(self._commit, group, limiter=self._writer_thread)
                 for write in group:
                     write.told.set()
 
@@ -162,7 +167,7 @@ class Database:
             committing = True
             self._writer.execute("COMMIT")
             del self._required[:len(required)]
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 raised by each of the callers
             with suppress(sqlite3.Error):  # most errors have rolled it back already
                 self._writer.execute("ROLLBACK")
             if _code(error) == sqlite3.SQLITE_FULL and len(group) > 1:
@@ -218,24 +223,24 @@ class Database:
         self._writer.execute("PRAGMA synchronous=FULL")
         self._writer.execute("PRAGMA fullfsync=ON")  # where fsync does not reach the disk without it (macOS)
         self._writer.execute("BEGIN IMMEDIATE")
-        if self._is_new():
-            self._writer.execute(f"PRAGMA application_id={APPLICATION_ID}")
-            self._writer.execute(f"PRAGMA user_version={FORMAT_VERSION}")
+        self._refuse_what_is_not_ours()
+        # Written each time, so that a file that may only be read is found out now.
+        self._writer.execute(f"PRAGMA application_id={APPLICATION_ID}")
+        self._writer.execute(f"PRAGMA user_version={FORMAT_VERSION}")
         self._writer.execute("COMMIT")
 
-    def _is_new(self) -> bool:
+    def _refuse_what_is_not_ours(self) -> None:
         (application,), = self._writer.execute("PRAGMA application_id")
         (version,), = self._writer.execute("PRAGMA user_version")
         (tables,), = self._writer.execute("SELECT count(*) FROM sqlite_schema")
         if application == version == tables == 0:
-            return True
+            return
         if application != APPLICATION_ID:
             raise ConfigurationError(f"{self.path} is an SQLite file of another program; choose another path")
         if version > FORMAT_VERSION:
             raise ConfigurationError(
                 f"{self.path} has format {version} and this software knows up to {FORMAT_VERSION}; upgrade this software"
             )
-        return False
 
     def _in_wal_mode(self, last_try: bool) -> bool:
         """Switches the file over. False: another process is doing so, and SQLite does not wait for that."""
@@ -257,16 +262,17 @@ class Database:
 
     def _connection(self) -> sqlite3.Connection:
         # Only SQLite may open the file: closing any other descriptor of it would drop this process's locks.
-        return sqlite3.connect(self.path, timeout=self._busy_timeout_s, isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(self.path, timeout=self._busy_timeout_s, isolation_level=None, check_same_thread=False)
+        self._connections.append(connection)
+        return connection
 
     def _close(self) -> None:
         """The closed readers go back, so that a late call finds one and is refused instead of waiting."""
-        closed = [self._readers.get() for _ in range(self._readers.qsize())]
-        for connection in closed:
+        readers = [self._readers.get() for _ in self._connections[1:]]
+        for connection in reversed(self._connections):  # the writer last
             connection.close()
+        for connection in readers:
             self._readers.put(connection)
-        if hasattr(self, "_writer"):
-            self._writer.close()
 
     def _fail(self, error: Exception, *, committing: bool = False, opening: bool = False) -> NoReturn:
         if not isinstance(error, sqlite3.Error):

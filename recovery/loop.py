@@ -14,16 +14,16 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, fields
 
 import anyio
+from anyio.abc import TaskGroup
 
 from changelog.change import Entry, Unreadable
 from changelog.errors import CorruptRecordError, LeaseLostError, TieredError, UnavailableError, UnconfirmedError
 from changelog.heartbeat import Heartbeat
 from changelog.lease import Lease, Standing, standing
-from changelog.log import ChangeLog, KeyRange
+from changelog.log import ChangeLog, KeyRange, Page
 from changelog.runtime import Runtime, instance_name
 from recovery.rate import TokenBucket
 from tiered.retry import persist
@@ -105,48 +105,53 @@ class RecoveryLoop:
         now_ms = await self._log.announce(self.instance)
         found: list[tuple[Entry | Unreadable, Standing]] = []
         for within in sorted(self._log.ranges(), key=lambda each: each.start):
-            async for page in self._pages(within, now_ms):
-                found += [(entry, self._standing(entry, now_ms)) for entry in page]
-                if len(found) >= limit:
-                    return found[:limit]
-        return found
+            start: str | None = within.start
+            while start is not None and len(found) < limit:
+                page = await self._page(KeyRange(start, within.end), now_ms)
+                found += [(entry, self._standing(entry, now_ms)) for entry in page.entries]
+                start = page.next_start
+        return found[:limit]
 
     # --- a pass ----------------------------------------------------------------------------------
 
     async def _pass(self, report: Report, limit: float) -> None:
         now_ms = await self._log.announce(self.instance)
-        free = anyio.Semaphore(self._settings.concurrency_max)
+        failure: TieredError | None = None
         async with anyio.create_task_group() as watch:
             watch.start_soon(self._heartbeat.run)
             async with anyio.create_task_group() as workers:
                 watch.start_soon(self._bound_shutdown, workers.cancel_scope)
-                async for entry in self._all_stale(now_ms):
-                    await free.acquire()
-                    if self._stopping.is_set() or report.seen >= limit:
-                        break
-                    report.seen += 1
-                    workers.start_soon(self._work_on, entry, self._standing(entry, now_ms), report, free)
+                try:
+                    await self._hand_out(workers, now_ms, report, limit)
+                except TieredError as error:  # raised below: the groups would wrap it, and the workers go on
+                    failure = error
             await self._release_held()
             watch.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
 
-    async def _all_stale(self, now_ms: int) -> AsyncIterator[Entry | Unreadable]:
-        """Stale entries, in a random order of ranges and within each page, so that instances rarely collide."""
+    async def _hand_out(self, workers: TaskGroup, now_ms: int, report: Report, limit: float) -> None:
+        """Starts a worker for each stale entry as one is free. Ranges and pages in a random order: instances rarely collide."""
+        free = anyio.Semaphore(self._settings.concurrency_max)
         ranges = list(self._log.ranges())
         self._runtime.random.shuffle(ranges)
         for within in ranges:
-            async for page in self._pages(within, now_ms):
-                entries = list(page)
+            start: str | None = within.start
+            while start is not None:
+                page = await self._page(KeyRange(start, within.end), now_ms)
+                entries = list(page.entries)
                 self._runtime.random.shuffle(entries)
                 for entry in entries:
-                    yield entry
+                    await free.acquire()
+                    if self.stopping or report.seen >= limit:
+                        return
+                    report.seen += 1
+                    workers.start_soon(self._work_on, entry, self._standing(entry, now_ms), report, free)
+                start = page.next_start
 
-    async def _pages(self, within: KeyRange, now_ms: int) -> AsyncIterator[tuple[Entry | Unreadable, ...]]:
-        """Each page is one closed call: nothing is open in the log while its entries are worked on."""
-        start: str | None = within.start
-        while start is not None:
-            page = await self._log.stale(KeyRange(start, within.end), now_ms, self._expiry_ms, self._settings.page_max)
-            yield page.entries
-            start = page.next_start
+    async def _page(self, within: KeyRange, now_ms: int) -> Page:
+        """One closed call: nothing is open in the log while its entries are worked on."""
+        return await self._log.stale(within, now_ms, self._expiry_ms, self._settings.page_max)
 
     async def _bound_shutdown(self, scope: anyio.CancelScope) -> None:
         await self._stopping.wait()

@@ -16,7 +16,8 @@ from tiered.errors import (
 from tiered.metadata import Metadata, TimeToIdle, TimeToLive
 from tiered.object_id import ObjectId
 from tiered.settings import Settings, load_settings
-from tiered.storage import ObjectHead, Outcome, PutResult, StoredObject, Tier, TieredStorage
+from tiered.storage import Outcome, TieredStorage
+from tiered.stored import ObjectHead, PutResult, StoredObject, Tier
 
 __all__ = [
     "AtCapacityError", "ByteRange", "ConfigurationError", "CorruptRecordError", "DanglingTombstoneError",

@@ -152,6 +152,7 @@ class BlobFile:
         self.crc = footer.payload_crc
         self.metadata = decode_stored_metadata(os.pread(file.fileno(), footer.metadata_bytes, footer.size), footer)
         self.start, self.stop = (0, self.size) if range is None else range.within(self.size)
+        self.is_whole = (self.start, self.stop) == (0, self.size)
 
     @classmethod
     def open(cls, path: Path, range: ByteRange | None) -> Self | None:
@@ -235,18 +236,18 @@ def _is_at(file: io.FileIO, path: Path) -> bool:
 # --- directories ---------------------------------------------------------------------------------
 
 
-def prepare(root: Path, first: ChangeId, second: ChangeId) -> None:
-    """Makes the directories, durably, and tries them out; leaves none of what it made when that fails.
+def prepare(blobs: Path, uploads: Path, first: ChangeId, second: ChangeId) -> None:
+    """Makes both directories, durably, and tries them out; leaves none of what it made when that fails.
 
     The two trial files are named like uploads, so that a crash leaves what is collected.
     """
     made: list[Path] = []
-    missing = [directory for directory in root.parents if not directory.exists()]
+    missing = [directory for directory in blobs.parents if not directory.exists()]
     try:
-        for directory in (*reversed(missing), root, root / "blobs", root / "uploads"):
+        for directory in (*reversed(missing), blobs, uploads):
             if not directory.is_dir():
                 _make_directory(directory, made)
-        _try_out(root / "uploads" / first, root / "uploads" / second)
+        _try_out(uploads / first, uploads / second)
     except OSError:
         for directory in reversed(made):
             with suppress(OSError):

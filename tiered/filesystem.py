@@ -76,6 +76,7 @@ class FileBlobs:
     """`LongTermBackend` and `Collects` in a directory. Open it with `await FileBlobs.open_directory(root, runtime)`."""
 
     def __init__(self, root: Path, runtime: Runtime) -> None:
+        root = root.absolute()  # the process may change its directory
         self._root = root / "blobs"
         self._uploads = root / "uploads"
         self._runtime = runtime
@@ -85,15 +86,15 @@ class FileBlobs:
     @classmethod
     async def open_directory(cls, root: Path, runtime: Runtime) -> Self:
         """Makes what is missing and tries it out. `ConfigurationError` says what to change; nothing is half-made then."""
-        root = root.absolute()
+        blobs = cls(root, runtime)
         try:
-            await to_thread.run_sync(prepare, root, ChangeId.new(runtime), ChangeId.new(runtime))
+            await to_thread.run_sync(prepare, blobs._root, blobs._uploads, ChangeId.new(runtime), ChangeId.new(runtime))
         except OSError as error:
             raise ConfigurationError(
                 f"{root} cannot hold blobs ({error.strerror}: {error.filename}): give a directory that this process may write to, "
                 "on a local file system with hard links"
             ) from error
-        return cls(root, runtime)
+        return blobs
 
     async def open_upload(self, name: str, metadata: Metadata, size: int | None) -> FileUpload:
         """Its session is the revision in the name, or a new id where the name has none."""
@@ -191,7 +192,7 @@ class FileUpload:
 
 
 class FileReader:
-    """`BlobReader` of an open file."""
+    """`BlobReader` of an open file, and the iterator over its pieces: no generator, so one may be abandoned anywhere."""
 
     def __init__(self, name: str, file: BlobFile, disk: _Disk) -> None:
         self.metadata = file.metadata
@@ -199,17 +200,26 @@ class FileReader:
         self._name = name
         self._file = file
         self._disk = disk
+        self._next = file.start
+        self._crc = 0
 
-    async def pieces(self) -> AsyncIterator[bytes]:
+    def pieces(self) -> AsyncIterator[bytes]:
         """Pieces of 256 KiB. A whole read whose checksum is wrong is a `CorruptRecordError` instead of its last piece."""
-        file, crc = self._file, 0
-        whole = (file.start, file.stop) == (0, file.size)
-        for start in range(file.start, file.stop, PIECE_BYTES):
-            stop = min(start + PIECE_BYTES, file.stop)
-            piece, crc = await self._disk.run(f"read blob {self._name!r}", file.read, start, stop - start, crc)
-            if whole and stop == file.stop and crc != file.crc:
-                raise CorruptRecordError(f"blob {self._name!r} does not match its checksum: bytes on the disk have changed")
-            yield piece
+        return self
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        file, start = self._file, self._next
+        if start == file.stop:
+            raise StopAsyncIteration
+        stop = min(start + PIECE_BYTES, file.stop)
+        piece, self._crc = await self._disk.run(f"read blob {self._name!r}", file.read, start, stop - start, self._crc)
+        if stop == file.stop and file.is_whole and self._crc != file.crc:
+            raise CorruptRecordError(f"blob {self._name!r} does not match its checksum: bytes on the disk have changed")
+        self._next = stop
+        return piece
 
     async def aclose(self) -> None:
         with CancelScope(shield=True):

@@ -54,6 +54,9 @@ async def persist(
                 reraise=True,
             )
             await runtime.sleep(runtime.random.uniform(0, WAIT_FIRST_S))
-            return await retrying(call)
+            async for attempt in retrying:
+                with attempt:
+                    return await call()
+            raise AssertionError("tenacity returns or raises")
     except TimeoutError:
         raise UnconfirmedError(f"no answer within {budget_s:g} s") from None

@@ -26,7 +26,8 @@ from changelog.errors import ConfigurationError
 
 ENV_PREFIX = "TIERED_"
 ENV_NESTED = "__"
-ENV_OTHERS = ("TIERED_CONFIG", "TIERED_SIM_")
+ENV_CONFIG = "TIERED_CONFIG"
+ENV_OTHERS = (ENV_CONFIG, "TIERED_SIM_")
 """How variables begin that are no settings: the path of the settings file, and what `make sim` tells the tests."""
 
 INLINE_BYTES_LIMIT = 8 * 1024 * 1024

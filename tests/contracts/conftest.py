@@ -29,7 +29,9 @@ def runtime() -> Runtime:
 
 
 @pytest.fixture(params=["sqlite", "simulated"])
-async def high_volume(request: pytest.FixtureRequest, anyio_backend: str, runtime: Runtime, tmp_path: Path) -> AsyncIterator[HighVolumeBackend]:
+async def high_volume(
+    request: pytest.FixtureRequest, anyio_backend: str, runtime: Runtime, tmp_path: Path
+) -> AsyncIterator[HighVolumeBackend]:
     if request.param == "simulated":
         yield SimulatedRows(runtime)
         return

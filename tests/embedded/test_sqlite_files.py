@@ -362,10 +362,12 @@ async def test_shielded_clean_up_still_writes_when_everything_around_it_was_canc
         assert await notes(database) == ["cleaned up"]
 
 
-async def test_an_error_of_the_body_comes_out_as_it_is(path: Path, runtime: ShiftedRuntime) -> None:
-    with pytest.raises(KeyError):
+@pytest.mark.parametrize("error", [KeyError("mine"), SystemExit(3)])
+async def test_an_error_of_the_body_comes_out_as_it_is(path: Path, runtime: ShiftedRuntime, error: BaseException) -> None:
+    with pytest.raises(type(error)) as caught:
         async with Database.open(path, runtime):
-            raise KeyError("mine")
+            raise error
+    assert caught.value is error
 
 
 async def test_calls_after_closing_are_refused(path: Path, runtime: ShiftedRuntime) -> None:
@@ -462,8 +464,8 @@ class FailingCommit:
 @pytest.mark.parametrize(
     ("code", "error"),
     [
-        (sqlite3.SQLITE_IOERR_FSYNC, UnconfirmedError), (sqlite3.SQLITE_FULL, UnavailableError), (sqlite3.SQLITE_READONLY, UnavailableError),
-        (sqlite3.SQLITE_NOMEM, UnavailableError), (sqlite3.SQLITE_CORRUPT, CorruptRecordError),
+        (sqlite3.SQLITE_IOERR_FSYNC, UnconfirmedError), (sqlite3.SQLITE_FULL, UnavailableError),
+        (sqlite3.SQLITE_READONLY, UnavailableError), (sqlite3.SQLITE_NOMEM, UnavailableError), (sqlite3.SQLITE_CORRUPT, CorruptRecordError),
     ],
 )
 async def test_a_commit_that_fails_says_what_is_known(

@@ -1,0 +1,189 @@
+"""`SimulatedBlobs`: the long-term tier in memory, open to inspection.
+
+    blobs       name -> blob, visible
+    uploads     session -> upload that can still be finalised
+    collected   names of blobs that were removed because they expired
+
+Each call is atomic: after its request has travelled there is no await. With `sessions=False` every upload is a
+single request instead: nothing of it is at the service before `finalise` is sent, `session` is None, and what
+was sent cannot be called back, so it may land after its sender gave up. *Failure*: a reader whose blob vanishes
+fails, it never continues from another generation (I7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
+
+from changelog.errors import InvalidRequestError, UnavailableError
+from changelog.runtime import Runtime
+from emulators.runtime import Simulated
+from tiered.backends import BlobInfo, ByteRange
+from tiered.metadata import Metadata, is_expired
+from tiered.payload import PIECE_BYTES
+
+SESSION_AGE_MAX_NS = 7 * 86_400 * 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """A blob as stored. Its deadline is in its metadata."""
+
+    metadata: Metadata
+    payload: bytes
+    created_ns: int
+    generation: int
+
+
+class SimulatedBlobs(Simulated):
+    """Implements `LongTermBackend` and `Collects`. `runtime` is the server's."""
+
+    def __init__(self, runtime: Runtime, *, sessions: bool = True) -> None:
+        super().__init__(runtime)
+        self.blobs: dict[str, Blob] = {}
+        self.uploads: dict[str, SimulatedUpload] = {}
+        self.collected: set[str] = set()
+        self._sessions = sessions
+        self._count = 0
+
+    async def open_upload(self, name: str, metadata: Metadata, size: int | None) -> SimulatedUpload:
+        session = f"{name}#{self._next()}" if self._sessions else None
+        if session is not None:
+            await self._travel()
+        upload = SimulatedUpload(self, name, metadata, size, session, self._runtime.wall_ns())
+        if session is not None:
+            self.uploads[session] = upload
+            self._took_effect("blobs.open_upload", session)
+        return upload
+
+    async def cancel(self, session: str) -> None:
+        await self._travel()
+        self._end(session, "blobs.cancel")
+
+    async def open(self, name: str, range: ByteRange | None = None) -> SimulatedReader | None:
+        await self._travel()
+        blob = self.blobs.get(name)
+        return None if blob is None else SimulatedReader(self, name, blob, range)
+
+    async def delete(self, name: str) -> None:
+        await self._travel()
+        if self.blobs.pop(name, None) is not None:
+            self._took_effect("blobs.delete", name)
+
+    async def touch(self, name: str, deadline_ns: int) -> bool:
+        await self._travel()
+        blob = self.blobs.get(name)
+        if blob is None:
+            return False
+        if blob.metadata.time_expires_ns is not None and blob.metadata.time_expires_ns < deadline_ns:
+            self.blobs[name] = replace(blob, metadata=replace(blob.metadata, time_expires_ns=deadline_ns))
+            self._took_effect("blobs.touch", name)
+        return True
+
+    async def list(self, prefix: str, after: str | None, limit: int) -> Sequence[BlobInfo]:
+        await self._travel()
+        names = sorted(name for name in self.blobs if name.startswith(prefix) and name > (after or ""))
+        return [_info(name, self.blobs[name]) for name in names[:limit]]
+
+    async def collect(self, limit: int) -> int:
+        """Removes expired blobs, as a bucket's lifecycle does, then upload sessions older than a week."""
+        await self._travel()
+        now_ns = self._runtime.wall_ns()
+        expired = [name for name, blob in self.blobs.items() if is_expired(blob.metadata.time_expires_ns, now_ns)][:limit]
+        for name in expired:
+            del self.blobs[name]
+            self.collected.add(name)
+            self._took_effect("blobs.collect", name)
+        old = [session for session, upload in self.uploads.items() if now_ns - upload.opened_ns > SESSION_AGE_MAX_NS]
+        old = old[: limit - len(expired)]
+        for session in old:
+            self._end(session, "blobs.collect_upload")
+        return len(expired) + len(old)
+
+    def _create(self, name: str, metadata: Metadata, payload: bytes) -> None:
+        if name in self.blobs:
+            raise UnavailableError(f"blob {name!r} exists already, and nothing is overwritten")
+        self.blobs[name] = Blob(replace(metadata, size=len(payload)), payload, self._runtime.wall_ns(), self._next())
+        self._took_effect("upload.finalise", name)
+
+    def _end(self, session: str, call: str) -> None:
+        if self.uploads.pop(session, None) is not None:
+            self._took_effect(call, session)
+
+    def _next(self) -> int:
+        self._count += 1
+        return self._count
+
+
+class SimulatedUpload:
+    """`Upload`. `session` None: a single request, sent by `finalise`."""
+
+    def __init__(
+        self, blobs: SimulatedBlobs, name: str, metadata: Metadata, size: int | None, session: str | None, opened_ns: int
+    ) -> None:
+        self.session = session
+        self.opened_ns = opened_ns
+        self.payload = bytearray()
+        self._blobs = blobs
+        self._name = name
+        self._metadata = metadata
+        self._declared = metadata.size if size is None else size
+        self._ended = False
+
+    async def write(self, piece: bytes | memoryview) -> None:
+        self._refuse_if_ended()
+        if self._declared is not None and len(self.payload) + len(piece) > self._declared:
+            raise self._wrong_size("more than")
+        await self._blobs._travel()
+        self.payload += piece
+
+    async def finalise(self) -> None:
+        """`UnavailableError`: it was cancelled, or a blob of this name exists."""
+        self._refuse_if_ended()
+        self._ended = True
+        if self._declared is not None and len(self.payload) != self._declared:
+            raise self._wrong_size("not")
+        await self._blobs._travel()
+        if self.session is not None and self._blobs.uploads.pop(self.session, None) is None:
+            raise UnavailableError(f"the upload of {self._name!r} was cancelled before it was finalised; try again")
+        self._blobs._create(self._name, self._metadata, bytes(self.payload))
+
+    async def abort(self) -> None:
+        self._ended = True
+        await self._blobs._travel()
+        if self.session is not None:
+            self._blobs._end(self.session, "upload.abort")
+
+    def _refuse_if_ended(self) -> None:
+        if self._ended:
+            raise InvalidRequestError(f"the upload of {self._name!r} has ended already; begin another")
+
+    def _wrong_size(self, relation: str) -> InvalidRequestError:
+        return InvalidRequestError(f"the payload of {self._name!r} has {len(self.payload)} bytes, {relation} the declared {self._declared}")
+
+
+class SimulatedReader:
+    """`BlobReader` of one generation."""
+
+    def __init__(self, blobs: SimulatedBlobs, name: str, blob: Blob, range: ByteRange | None) -> None:
+        self.metadata = blob.metadata
+        self.size = len(blob.payload)
+        self._start, self._stop = (0, self.size) if range is None else range.within(self.size)
+        self._blobs = blobs
+        self._name = name
+        self._blob = blob
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        for start in range(self._start, self._stop, PIECE_BYTES):
+            await self._blobs._travel()
+            found = self._blobs.blobs.get(self._name)
+            if found is None or found.generation != self._blob.generation:
+                raise UnavailableError(f"blob {self._name!r} vanished while it was read; get the object again")
+            yield self._blob.payload[start : min(start + PIECE_BYTES, self._stop)]
+
+    async def aclose(self) -> None:
+        await self._blobs._travel()
+
+
+def _info(name: str, blob: Blob) -> BlobInfo:
+    return BlobInfo(name, len(blob.payload), blob.created_ns, blob.metadata.time_expires_ns, blob.generation)

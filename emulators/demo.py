@@ -1,0 +1,98 @@
+"""`tiered demo`: real processes on a real disk are killed in the middle of their work, and nothing may be lost.
+
+    writers (N processes)     puts, overwrites, deletes, reads        killed with SIGKILL, or stopped past their lease
+    daemons (M processes)     recovery, as in production              killed and stopped now and then, too
+    director (this process)   kills, stops, restarts; says once a second what happens
+    then                      writers finish, daemons drain the log, and an independent check judges rows, files and
+                              what every caller was told (`emulators.demo_check`)
+
+Simulated: the network between a writer and its tiers (`emulators.demo_network`), and leases of a second
+instead of half a minute. Real: everything else. The seed fixes the operations and their payloads; when a
+process is killed, and what it was doing, is up to the machine. `unfenced` runs the naive protocol of
+`emulators.demo_unfenced` on the same stage.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from changelog.errors import UnavailableError
+from emulators.demo_director import Director
+from emulators.demo_stage import DemoOptions, Stage
+
+__all__ = ["DemoOptions", "run_demo"]
+
+
+def run_demo(options: DemoOptions, as_json: bool) -> int:
+    """Runs it, prints what happens and the verdict; 0 if nothing was wrong, else 1.
+
+    With `as_json` stdout gets one JSON document and stderr the rest. Raises `KeyboardInterrupt`, on SIGTERM too, and
+    `UnavailableError` when the processes cannot run; whatever happens, they have ended when it returns.
+    """
+    said = Console(stderr=as_json, soft_wrap=True, markup=False, highlight=False)
+    given = options.directory is not None
+    stage = Stage(options.directory.absolute() if options.directory else Path(tempfile.mkdtemp(prefix="tiered-demo-")))
+    before, keep = signal.signal(signal.SIGTERM, signal.default_int_handler), given
+    try:
+        report = Director(options, stage, said).run()
+        keep = given or not report["ok"]
+    except UnavailableError:
+        keep = True  # the logs there say why
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        if not keep:
+            shutil.rmtree(stage.root, ignore_errors=True)
+    report["directory"] = str(stage.root) if keep else None
+    if as_json:
+        sys.stdout.write(json.dumps(report, ensure_ascii=False, indent=2) + "\n")
+    else:
+        _show(report, stage, said)
+    return 0 if report["ok"] else 1
+
+
+MEANING = {
+    "dangling": "rows whose blob is gone: data loss",
+    "orphans": "blobs that no row names: a leak",
+    "entries": "left in the changelog",
+    "uploads": "left on the disk",
+    "parked": "entries that recovery gave up",
+    "lost": "acknowledged writes that are gone",
+    "false_no": "took effect though the caller was told no",
+    "mixed_up": "contents that nobody wrote there",
+    "errors": "answers that no caller should get",
+    "crashes": "processes that ended by themselves",
+}
+
+
+def _show(report: dict[str, Any], stage: Stage, said: Console) -> None:
+    told, happened, flaws = report["operations"], report["happened"], report["flaws"]
+    lines = (
+        ("objects", report["objects"], f"stored at the end: {report['inline']:,} inline, {report['blobs']:,} in blobs"),
+        ("operations", told["begun"], f"{told['ok']:,} acknowledged, {told['no']:,} refused, {told['unknown']:,} unknown, "
+                                      f"{told['unanswered']:,} cut off by a kill"),
+        ("kills", happened["writer_kills"], f"writers, in the middle of their work; and {happened['daemon_kills']:,} daemons"),
+        ("stops", happened["stops"], "processes that stood still past their lease, and went on"),
+        ("recovered", happened["recovered"], "changes that were cleaned up after the dead"),
+        *((name.replace("_", "-"), flaws[name], meaning) for name, meaning in MEANING.items()),
+    )
+    said.print()
+    for name, count, meaning in lines:
+        said.print(f"{name:<12}{count:>8,}   {meaning}", style="bold red" if name.replace("-", "_") in flaws and count else None)
+    said.print()
+    for sentence in report["details"]:
+        said.print(f"  {sentence}")
+    verdict = "PASSED: nothing was lost, leaked or mixed up." if report["ok"] else f"FAILED: {report['verdict']}."
+    said.print(verdict, style="bold green" if report["ok"] else "bold red")
+    again = f"Operations and payloads repeat with --seed {report['seed']}; the moments of the kills do not."
+    said.print(again if report["ok"] or not report["unfenced"] else f"{again} Without --unfenced, the same mix passes.")
+    if report["directory"]:
+        said.print(f"Look at the store with: tiered --config {stage.config} ls    (logs and journals beside it)")

@@ -1,0 +1,41 @@
+"""A recovery daemon of the demo: the product's own, in a process of its own, with its log on stderr.
+
+    python -m emulators.demo_daemon CONFIG PARENT_PID [--unfenced]
+
+It stops on SIGTERM, and when its parent is gone.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+import anyio
+
+from changelog.runtime import SystemRuntime
+from emulators.demo_unfenced import open_demo_backends
+from emulators.demo_writer import follow_parent
+from recovery.daemon import run_daemon
+from tiered.settings import load_settings
+
+
+async def recover(config: Path, parent: int, unfenced: bool) -> None:
+    runtime, settings = SystemRuntime(), load_settings(config)
+    async with anyio.create_task_group() as beside:
+        beside.start_soon(follow_parent, parent, runtime, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        async with open_demo_backends(settings, runtime, unfenced) as backends:
+            report = await run_daemon(backends, runtime, settings)
+        logging.getLogger("tiered").info("recovery_report %s", report)
+        beside.cancel_scope.cancel()
+
+
+def main() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    anyio.run(recover, Path(sys.argv[1]), int(sys.argv[2]), "--unfenced" in sys.argv)
+
+
+if __name__ == "__main__":
+    main()

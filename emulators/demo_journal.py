@@ -1,0 +1,126 @@
+"""What the demo's callers were told, kept by each process in a file of its own. The check judges the store by it.
+
+    {"at":…,"begin":ID,"object":…,"kind":…,"size":…,"digest":…}       before an operation starts
+    {"at":…,"end":ID,"answer":…}                                      after its answer; a read adds "digest" and "by"
+    {"at":…,"process":NAME,"event":…}                                 the director's: killed, stopped, ended, …
+
+A line is one `write` to the end of the file, and is not synchronised: only processes die here, not the machine. A
+kill may cut the last line short; whoever reads it takes it for not written. `at` is CLOCK_MONOTONIC, which
+all processes of a machine share.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+DIRECTOR = "director.jsonl"
+
+
+class Kind(StrEnum):
+    PUT = "put"
+    DELETE = "delete"
+    GET = "get"
+
+
+class Answer(StrEnum):
+    OK = "ok"
+    NO = "no"                    # UnavailableError: it did not take effect and never will
+    SETTLED = "settled"          # OutcomeUnknownError: it may have, and will not any more
+    UNKNOWN = "unknown"          # OutcomeUnknownError: it may have, or may still
+    DANGLING = "dangling"        # DanglingTombstoneError
+    ERROR = "error"              # any other: there must be none
+    NONE = "none"                # its process ended first
+
+
+@dataclass(slots=True)
+class Operation:
+    """One operation as its caller saw it. `began`, `ended`: seconds; what may still take effect has not ended.
+
+    `digest`: of the payload that was put, or of the one that was read (None: the object was absent); `by`: the operation
+    that the metadata which were read name.
+    """
+
+    id: str
+    process: str
+    object: str
+    kind: Kind
+    size: int
+    digest: str | None
+    began: float
+    ended: float = math.inf
+    answer: Answer = Answer.NONE
+    by: str | None = None
+    detail: str = ""
+
+
+class Journal:
+    """Appends lines to one file. One process writes each file."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def write(self, **line: object) -> None:
+        os.write(self._file, json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode() + b"\n")
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+class Tail:
+    """The whole lines that were added to the files of a directory since the last look."""
+
+    def __init__(self, directory: Path, pattern: str) -> None:
+        self._directory = directory
+        self._pattern = pattern
+        self._read: dict[Path, int] = {}
+
+    def lines(self) -> Iterator[bytes]:
+        for path in sorted(self._directory.glob(self._pattern)):
+            with path.open("rb") as file:
+                file.seek(self._read.get(path, 0))
+                whole = file.read().rpartition(b"\n")[0]
+            if whole:
+                self._read[path] = self._read.get(path, 0) + len(whole) + 1
+                yield from whole.split(b"\n")
+
+
+def read_operations(directory: Path) -> list[Operation]:
+    """Every operation that began, in no order. What a process left unanswered ended when the process did."""
+    ends = process_ends(directory)
+    return [each for path in sorted(directory.glob("w*.jsonl")) for each in _operations_of(path, ends.get(path.stem, math.inf))]
+
+
+def process_ends(directory: Path) -> dict[str, float]:
+    """When each process was seen to be gone, by its name."""
+    return {line["process"]: line["at"] for line in read_lines(directory / DIRECTOR) if line["event"] in ("killed", "ended", "crashed")}
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    if path.exists():
+        for line in path.read_bytes().split(b"\n")[:-1]:
+            yield json.loads(line)
+
+
+def _operations_of(path: Path, process_ended: float) -> Iterator[Operation]:
+    found: dict[str, Operation] = {}
+    for line in read_lines(path):
+        if "begin" in line:
+            found[line["begin"]] = Operation(
+                line["begin"], path.stem, line["object"], Kind(line["kind"]), line["size"], line["digest"], line["at"], process_ended
+            )
+            continue
+        operation = found[line["end"]]
+        operation.answer = Answer(line["answer"])
+        operation.detail = line.get("detail", "")
+        if operation.answer is not Answer.UNKNOWN:
+            operation.ended = line["at"]
+        if operation.kind is Kind.GET:
+            operation.digest, operation.by = line.get("digest"), line.get("by")
+    yield from found.values()

@@ -1,0 +1,45 @@
+"""A network's delay in front of a tier, which in embedded mode is a file a few microseconds away.
+
+Each call of a tier waits a random moment on its way there, and another on its way back. Both the fenced and the
+unfenced demo's writers stand behind it, so that being killed or stopped in the middle of an exchange is as likely as it
+is with a real service. Nothing is lost, repeated or reordered here: that is the simulation's part.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+from changelog.runtime import Runtime
+from tiered.backends import HighVolumeBackend, LongTermBackend
+from tiered.settle import Tiers
+
+THERE_MAX_S = 0.020
+BACK_MAX_S = 0.005
+
+
+def far(tiers: Tiers, runtime: Runtime) -> Tiers:
+    """The same tiers, a network away."""
+    return Tiers(cast(HighVolumeBackend, _Far(tiers.high_volume, runtime)), cast(LongTermBackend, _Far(tiers.long_term, runtime)))
+
+
+class _Far:
+    """Stands for whatever it is given; only calls that are awaited take time."""
+
+    def __init__(self, near: object, runtime: Runtime) -> None:
+        self._near = near
+        self._runtime = runtime
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._near, name)
+        return self._delayed(found) if inspect.iscoroutinefunction(found) else found
+
+    def _delayed(self, call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def exchange(*arguments: Any, **named: Any) -> Any:
+            await self._runtime.sleep(self._runtime.random.uniform(0, THERE_MAX_S))
+            answer = await call(*arguments, **named)
+            await self._runtime.sleep(self._runtime.random.uniform(0, BACK_MAX_S))
+            return _Far(answer, self._runtime) if hasattr(answer, "finalise") else answer
+
+        return exchange

@@ -1,0 +1,134 @@
+"""A writer process of the demo: puts, overwrites, deletes and reads, until it is told to stop or is killed.
+
+    python -m emulators.demo_writer '{"config":…,"journal":…,"name":"w0.3",…}'
+
+It notes each operation before it begins and after its answer (`emulators.demo_journal`), and judges nothing. SIGTERM ends
+it in order: no new operation, and those under way are finished. It does the same when its parent is gone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from changelog.runtime import Runtime, SystemRuntime
+from emulators.demo_journal import Answer, Journal, Kind
+from emulators.demo_load import Step, digest, object_ids, steps
+from emulators.demo_network import far
+from emulators.demo_unfenced import open_demo_backends
+from tiered.errors import DanglingTombstoneError, OutcomeUnknownError, TieredError, UnavailableError
+from tiered.metadata import Metadata
+from tiered.settings import load_settings
+from tiered.storage import TieredStorage
+
+TASKS = 4
+PARENT_LOOK_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """`config`: the settings file. `name`: this process and incarnation, as in `w0.3`. `parent`: whose end is its own."""
+
+    config: str
+    journal: str
+    name: str
+    seed: int
+    objects: int
+    parent: int
+    unfenced: bool = False
+
+    def command(self) -> list[str]:
+        return [sys.executable, "-m", "emulators.demo_writer", json.dumps(asdict(self))]
+
+
+async def write(orders: Orders, runtime: Runtime) -> None:
+    """Works until SIGTERM, or until the parent is gone."""
+    told = anyio.Event()
+    journal, objects = Journal(Path(orders.journal)), object_ids(orders.objects)
+    settings = load_settings(Path(orders.config))
+    async with anyio.create_task_group() as beside:
+        beside.start_soon(heed, told.set)
+        beside.start_soon(follow_parent, orders.parent, runtime, told.set)
+        async with (
+            open_demo_backends(settings, runtime, orders.unfenced) as backends,
+            TieredStorage(far(backends.tiers, runtime), backends.log, runtime, settings) as storage,
+            anyio.create_task_group() as tasks,
+        ):
+            for task in range(TASKS):
+                tasks.start_soon(_work, storage, journal, runtime, steps(orders.seed, orders.name, task, objects), told)
+        beside.cancel_scope.cancel()
+
+
+async def _work(storage: TieredStorage, journal: Journal, runtime: Runtime, todo: Iterator[Step], told: anyio.Event) -> None:
+    for step in todo:
+        if told.is_set():
+            return
+        await perform(storage, journal, runtime, step)
+
+
+async def perform(storage: TieredStorage, journal: Journal, runtime: Runtime, step: Step) -> Answer:
+    """One operation, between its two lines in the journal."""
+    journal.write(
+        at=runtime.monotonic(), begin=step.id, object=step.object_id.path, kind=step.kind, size=len(step.payload),
+        digest=digest(step.payload) if step.kind is Kind.PUT else None,
+    )
+    answer, said = await _answered(storage, step)
+    journal.write(at=runtime.monotonic(), end=step.id, answer=answer, **said)
+    return answer
+
+
+async def _answered(storage: TieredStorage, step: Step) -> tuple[Answer, dict[str, Any]]:
+    """What the caller is told, in the words of the journal."""
+    try:
+        return Answer.OK, await _carry_out(storage, step)
+    except OutcomeUnknownError as error:
+        return Answer.SETTLED if error.settled else Answer.UNKNOWN, {"detail": str(error)}
+    except UnavailableError as error:
+        return Answer.NO, {"detail": str(error)}
+    except DanglingTombstoneError as error:
+        return Answer.DANGLING, {"detail": str(error)}
+    except TieredError as error:
+        return Answer.ERROR, {"detail": f"{type(error).__name__}: {error}"}
+
+
+async def _carry_out(storage: TieredStorage, step: Step) -> dict[str, Any]:
+    match step.kind:
+        case Kind.PUT:
+            await storage.put(step.object_id, step.payload, Metadata(custom={"operation": step.id}))
+        case Kind.DELETE:
+            await storage.delete(step.object_id)
+        case Kind.GET:
+            stored = await storage.get(step.object_id)
+            if stored is not None:
+                return {"digest": digest(await stored.read()), "by": stored.metadata.custom.get("operation")}
+    return {}
+
+
+async def heed(stop: Callable[[], None]) -> None:
+    with anyio.open_signal_receiver(signal.SIGTERM) as signals:
+        async for _ in signals:
+            stop()
+
+
+async def follow_parent(parent: int, runtime: Runtime, stop: Callable[[], None]) -> None:
+    """Whoever started this process may be killed, too; nobody must be left running then."""
+    while os.getppid() == parent:
+        await runtime.sleep(PARENT_LOOK_S)
+    stop()
+
+
+def main() -> None:
+    orders = Orders(**json.loads(sys.argv[1]))
+    anyio.run(write, orders, SystemRuntime())
+
+
+if __name__ == "__main__":
+    main()

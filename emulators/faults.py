@@ -1,0 +1,244 @@
+"""Processes that can die or stall, and the network between them and the services, call by call.
+
+    Process --call--> Link --request--> [ Network ] --> SimulatedRows, SimulatedChangeLog, SimulatedBlobs
+                       |
+                       a *call point*: "log.record #1", the first `record` of this process on the log
+
+Every call of every protocol, also on the uploads and readers that they return, goes through `Link.call`. What
+happens there is a `Plan`'s choice, from the name of the call point. A *crash* is not a cancellation: the process
+is severed first, so that none of its later calls takes effect or returns, and then cancelled; whatever its
+clean-up does is done in vain. A request that is late or duplicated belongs to the network, and arrives even
+when its sender is dead.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from types import TracebackType
+from typing import Any, Self, TypeVar, cast
+
+import anyio
+
+from changelog.errors import TieredError, UnavailableError, UnconfirmedError
+from changelog.log import ChangeLog
+from changelog.runtime import Runtime
+from emulators.blobs import SimulatedReader, SimulatedUpload
+from emulators.runtime import travel_s
+from tiered.backends import HighVolumeBackend, LongTermBackend
+
+T = TypeVar("T")
+
+
+class Mode(Enum):
+    """What may happen to one call."""
+
+    CRASH_BEFORE = "the process dies before the request leaves"
+    CRASH_AFTER = "the process dies after the effect, before the answer"
+    STALL_BEFORE = "the process stops for a while before the request leaves"
+    STALL_AFTER = "the process stops for a while after the effect, before the answer"
+    UNAVAILABLE = "no effect, and UnavailableError"
+    LOST = "the effect, and UnconfirmedError"
+    LATE = "UnconfirmedError at once, and the effect a while later"
+    DUPLICATED = "the effect and its answer, and the request once more a while later"
+    SLOW = "the effect and its answer after a while"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """`seconds`: how long the while is."""
+
+    mode: Mode
+    seconds: float = 0.0
+
+
+Plan = Callable[[str], Fault | None]
+"""From a call point to its fault. Asked once for each call, when the process makes it."""
+
+
+def no_faults(point: str) -> Fault | None:
+    return None
+
+
+class Network:
+    """Carries late and duplicated requests. `trace`: every call of every process, in order, with its fault.
+
+    `async with` it; leaving waits for nothing that is still under way.
+    """
+
+    def __init__(self) -> None:
+        self.trace: list[str] = []
+        self._tasks = anyio.create_task_group()
+        self._under_way = 0
+
+    async def __aenter__(self) -> Self:
+        await self._tasks.__aenter__()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._tasks.cancel_scope.cancel()
+        await self._tasks.__aexit__(None, None, None)
+
+    @property
+    def quiet(self) -> bool:
+        """Whether no request is under way whose sender has gone on without it."""
+        return self._under_way == 0
+
+    def send(self, point: str, request: Callable[[], Awaitable[object]], seconds: float) -> None:
+        """The request leaves now and arrives in so many seconds; nobody waits for its answer."""
+        self._under_way += 1
+        self._tasks.start_soon(self._deliver, point, request, seconds)
+
+    async def _deliver(self, point: str, request: Callable[[], Awaitable[object]], seconds: float) -> None:
+        travel_s.set(seconds)
+        try:
+            await request()
+            self.trace.append(f"network: {point} has arrived")
+        except TieredError as error:
+            self.trace.append(f"network: {point} has arrived in vain: {error}")
+        finally:
+            self._under_way -= 1
+
+
+class Link:
+    """One process's connection to the world: names its calls, and lets each meet its fault."""
+
+    def __init__(self, process: Process, network: Network, plan: Plan) -> None:
+        self.severed = False
+        self._process = process
+        self._network = network
+        self._plan = plan
+        self._calls: Counter[str] = Counter()
+        self._stalled_until = 0.0
+
+    def rows(self, rows: HighVolumeBackend) -> HighVolumeBackend:
+        return cast(HighVolumeBackend, _Far(self, "rows", rows))
+
+    def log(self, log: ChangeLog) -> ChangeLog:
+        return cast(ChangeLog, _Far(self, "log", log))
+
+    def blobs(self, blobs: LongTermBackend) -> LongTermBackend:
+        return cast(LongTermBackend, _Far(self, "blobs", blobs))
+
+    def stall(self, seconds: float) -> None:
+        """From now on, for so long, no request leaves and no answer arrives."""
+        self._stalled_until = max(self._stalled_until, anyio.current_time() + seconds)
+
+    async def call(self, name: str, request: Callable[[], Awaitable[T]]) -> T:
+        """Makes one call. Returns, raises, or never ends: then the process is dead."""
+        await self._awake()
+        self._calls[name] += 1
+        point = f"{name} #{self._calls[name]}"
+        fault = self._plan(point) or Fault(Mode.SLOW)
+        self._network.trace.append(f"{self._process.name}: {point}" + (f" [{fault.mode.name}]" if fault != Fault(Mode.SLOW) else ""))
+        await self._leave(point, fault, request)
+        travel = travel_s.set(fault.seconds if fault.mode is Mode.SLOW else 0.0)
+        try:
+            return await request()
+        finally:
+            travel_s.reset(travel)
+            await self._answered(point, fault)
+
+    async def _leave(self, point: str, fault: Fault, request: Callable[[], Awaitable[object]]) -> None:
+        match fault.mode:
+            case Mode.CRASH_BEFORE:
+                self._process.crash()
+            case Mode.STALL_BEFORE:
+                self.stall(fault.seconds)
+            case Mode.UNAVAILABLE:
+                raise UnavailableError(f"{point} of {self._process.name} was refused by the service")
+            case Mode.LATE:
+                self._network.send(point, request, fault.seconds)
+                raise UnconfirmedError(f"{point} of {self._process.name} was not answered")
+            case Mode.DUPLICATED:
+                self._network.send(point, request, fault.seconds)
+        await self._awake()
+
+    async def _answered(self, point: str, fault: Fault) -> None:
+        """Between the effect and its answer; raises instead of it."""
+        match fault.mode:
+            case Mode.CRASH_AFTER:
+                self._process.crash()
+            case Mode.STALL_AFTER:
+                self.stall(fault.seconds)
+        await anyio.lowlevel.checkpoint()  # a cancelled caller may have had its effect
+        await self._awake()
+        if fault.mode is Mode.LOST:
+            raise UnconfirmedError(f"the answer to {point} of {self._process.name} was lost")
+
+    async def _awake(self) -> None:
+        while not self.severed and (wait_s := self._stalled_until - anyio.current_time()) > 0:
+            await self._process.runtime.sleep(wait_s)
+        if self.severed:
+            await anyio.sleep_forever()
+
+
+class _Far:
+    """A service as seen through a link: its methods are calls; the rest is passed on."""
+
+    def __init__(self, link: Link, kind: str, target: object) -> None:
+        self._link = link
+        self._kind = kind
+        self._target = target
+
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(self._target, name)
+        if inspect.iscoroutinefunction(attribute):
+            return partial(self._call, name, attribute)
+        if inspect.isasyncgenfunction(attribute):
+            return partial(self._each, name, attribute)
+        return attribute
+
+    async def _call(self, name: str, method: Callable[..., Awaitable[Any]], *args: Any, **named: Any) -> Any:
+        answer = await self._link.call(f"{self._kind}.{name}", partial(method, *args, **named))
+        match answer:
+            case SimulatedUpload():
+                return _Far(self._link, "upload", answer)
+            case SimulatedReader():
+                return _Far(self._link, "reader", answer)
+        return answer
+
+    async def _each(self, name: str, method: Callable[[], AsyncIterator[Any]]) -> AsyncIterator[Any]:
+        pieces = aiter(method())
+        while True:
+            try:
+                piece = await self._link.call(f"{self._kind}.{name}", pieces.__anext__)
+            except StopAsyncIteration:
+                return
+            yield piece
+
+
+class Process:
+    """One simulated process: a name, a runtime of its own, a link, and a life that `crash` ends."""
+
+    def __init__(self, name: str, runtime: Runtime, network: Network, plan: Plan = no_faults) -> None:
+        self.name = name
+        self.runtime = runtime
+        self.link = Link(self, network, plan)
+        self._scope = anyio.CancelScope()
+
+    @property
+    def alive(self) -> bool:
+        return not self.link.severed
+
+    async def run(self, life: Callable[[], Awaitable[None]]) -> None:
+        """Lives until `life` ends or the process crashes. What a dying process raises, nobody hears."""
+        with self._scope:
+            try:
+                await life()
+            except Exception:
+                if self.alive:
+                    raise
+
+    def crash(self) -> None:
+        """kill -9: nothing that it does from now on takes effect. What it had sent already may."""
+        self.link.severed = True
+        self._scope.cancel()
+
+    def stall(self, seconds: float) -> None:
+        """SIGSTOP, and SIGCONT later: no request leaves, no answer arrives, and no timer that needs one helps."""
+        self.link.stall(seconds)

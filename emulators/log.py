@@ -1,0 +1,154 @@
+"""`SimulatedChangeLog`: the changelog in memory, open to inspection.
+
+    stored     row key -> the stored value (bytes as in `changelog.change`), its heartbeat, its state
+    presence   instance -> when it was last announced (Unix ms)
+
+All times are the server's clock. Each call is atomic: after its request has travelled there is no await.
+Compare-and-swaps compare the entry in its current form, so entries of older software can be claimed too (I6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from changelog.change import LOG_PREFIX, SHARDS_DEFAULT, Change, ChangeId, Entry, Stuck, Unreadable, decode, encode, encode_stuck
+from changelog.errors import LeaseLostError
+from changelog.lease import Renewal, Standing, standing
+from changelog.log import KeyRange, Page
+from changelog.runtime import Runtime
+from emulators.runtime import Simulated
+
+PRESENCE_AGE_MAX_MS = 24 * 3600 * 1000
+
+_END = "~changelog0"  # the first key after all that begin with LOG_PREFIX
+_DUE = (Standing.CLAIMABLE, Standing.EXHAUSTED, Standing.UNREADABLE)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """One row of the log. `state` None: open."""
+
+    value: bytes
+    heartbeat_ms: int
+    state: str | None = None
+
+
+class SimulatedChangeLog(Simulated):
+    """Implements `ChangeLog` and `Collects`. `runtime` is the server's."""
+
+    durable = True
+
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__(runtime)
+        self.stored: dict[str, Stored] = {}
+        self.presence: dict[str, int] = {}
+
+    async def record(self, change: Change, owner: str) -> Entry:
+        """As in `ChangeLog`. `LeaseLostError`: it was recorded before and claimed since, so recovery has it."""
+        await self._travel()
+        entry = Entry(change, change.id.row_key(), owner)
+        self.stored.setdefault(entry.key, Stored(encode(entry), 0))
+        recorded = self._swap("log.record", entry, entry)
+        if recorded is None:
+            raise LeaseLostError(f"change {change.id} of {change.object} was taken over by recovery")
+        return recorded
+
+    async def renew(self, entries: Sequence[Entry]) -> Sequence[Renewal]:
+        await self._travel()
+        return [Renewal.RENEWED if self._swap("log.renew", entry, entry) else Renewal.NOT_YOURS for entry in entries]
+
+    async def forget(self, entry: Entry) -> None:
+        await self._travel()
+        self.stored.pop(entry.key, None)
+        self._took_effect("log.forget", entry.key)
+
+    async def release(self, entry: Entry, cleanup_after_ms: int | None = None) -> bool:
+        await self._travel()
+        return self._swap("log.release", entry, entry.released(cleanup_after_ms)) is not None
+
+    async def announce(self, instance: str) -> int:
+        await self._travel()
+        self.presence[instance] = self._now_ms()
+        return self.presence[instance]
+
+    def ranges(self) -> Sequence[KeyRange]:
+        """One for each shard; the first takes in what is under no shard."""
+        starts = [LOG_PREFIX, *(f"{LOG_PREFIX}{shard:02x}/" for shard in range(1, SHARDS_DEFAULT))]
+        return [KeyRange(start, end) for start, end in zip(starts, [*starts[1:], _END], strict=True)]
+
+    async def stale(self, within: KeyRange, now_ms: int, expiry_ms: int, limit: int) -> Page:
+        await self._travel()
+        found = (entry for entry in self._sorted() if within.start <= entry.key < within.end)
+        return _page((entry for entry in found if standing(entry, now_ms, expiry_ms, attempts_max=1) in _DUE), limit)
+
+    async def claim(self, entry: Entry, owner: str) -> Entry | None:
+        await self._travel()
+        return self._swap("log.claim", entry, entry.claimed_by(owner))
+
+    async def park(self, entry: Entry | Unreadable, error: str) -> bool:
+        stuck = encode_stuck(Stuck(error, self._now_ms()))
+        return await self._replace("log.park", entry, lambda stored: replace(stored, state=stuck))
+
+    async def retry(self, entry: Entry | Unreadable) -> bool:
+        value = encode(replace(entry, owner="", attempt=0)) if isinstance(entry, Entry) else entry.raw
+        return await self._replace(
+            "log.retry", entry, lambda stored: None if stored.state is None else replace(stored, value=value, state=None)
+        )
+
+    async def entries(self, start: str, limit: int, *, stuck_only: bool = False) -> Page:
+        await self._travel()
+        return _page((entry for entry in self._sorted() if entry.key >= start and (entry.stuck or not stuck_only)), limit)
+
+    async def read(self, change_id: ChangeId) -> Entry | Unreadable | None:
+        await self._travel()
+        return next((entry for entry in self._sorted() if entry.key.endswith(change_id)), None)
+
+    async def collect(self, limit: int) -> int:
+        """Removes presence rows older than a day."""
+        await self._travel()
+        oldest_ms = self._now_ms() - PRESENCE_AGE_MAX_MS
+        old = [instance for instance, seen_ms in self.presence.items() if seen_ms < oldest_ms][:limit]
+        for instance in old:
+            del self.presence[instance]
+        return len(old)
+
+    def _sorted(self) -> Iterator[Entry | Unreadable]:
+        return (self._decoded(key) for key in sorted(self.stored))
+
+    def _decoded(self, key: str) -> Entry | Unreadable:
+        stored = self.stored[key]
+        return decode(key, stored.value, stored.heartbeat_ms, stored.state)
+
+    def _is_stored(self, seen: Entry | Unreadable) -> bool:
+        return seen.key in self.stored and _value(self._decoded(seen.key)) == _value(seen)
+
+    def _swap(self, call: str, seen: Entry, new: Entry) -> Entry | None:
+        """Writes `new` with a fresh heartbeat iff `seen` is what is stored. None: it is not."""
+        if not self._is_stored(seen):
+            return None
+        swapped = replace(new, heartbeat_ms=self._now_ms())
+        self.stored[new.key] = replace(self.stored[new.key], value=encode(new), heartbeat_ms=swapped.heartbeat_ms)
+        self._took_effect(call, new.key)
+        return swapped
+
+    async def _replace(self, call: str, seen: Entry | Unreadable, change: Callable[[Stored], Stored | None]) -> bool:
+        await self._travel()
+        changed = change(self.stored[seen.key]) if self._is_stored(seen) else None
+        if changed is None:
+            return False
+        self.stored[seen.key] = changed
+        self._took_effect(call, seen.key)
+        return True
+
+
+def _value(entry: Entry | Unreadable) -> bytes:
+    return entry.raw if isinstance(entry, Unreadable) else encode(entry)
+
+
+def _page(entries: Iterator[Entry | Unreadable], limit: int) -> Page:
+    """The first `limit` of them; the next page begins at the one after."""
+    found = tuple(islice(entries, limit))
+    following = next(entries, None)
+    return Page(found, None if following is None else following.key)

@@ -1,0 +1,137 @@
+"""`SimulatedRows`: the high-volume tier in memory, open to inspection.
+
+    states    path -> inline object or tombstone, expired or not
+    won       path -> token -> when (Unix ms, server's clock); `refused` likewise
+
+Each operation is atomic: after its request has travelled there is no await. The deadline is kept in whole
+milliseconds and overrides the one in the metadata, as `size` is the payload's (I7). A swap's deadline is judged
+when the request *leaves*: one that left in time may arrive at any time later, as on a real network.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+from changelog.change import ChangeId
+from changelog.errors import UnavailableError
+from changelog.runtime import Runtime
+from emulators.runtime import Simulated
+from tiered.backends import Inline, Row, RowName, State, Tombstone
+from tiered.metadata import is_expired, whole_ms
+
+MARK_AGE_MAX_MS = 2 * 86_400 * 1000
+
+Marks = dict[str, dict[ChangeId, int]]
+
+
+class SimulatedRows(Simulated):
+    """Implements `HighVolumeBackend` and `Collects`. `runtime` is the server's."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__(runtime)
+        self.states: dict[str, Inline | Tombstone] = {}
+        self.won: Marks = defaultdict(dict)
+        self.refused: Marks = defaultdict(dict)
+
+    async def read(self, path: str, *, marks: bool = False) -> Row:
+        await self._travel()
+        state = self.states.get(path)
+        return Row(state, frozenset(self.won.get(path, ())), frozenset(self.refused.get(path, ()))) if marks else Row(state)
+
+    async def swap(self, path: str, token: ChangeId, expected: str | None, state: State, deadline_s: float) -> bool:
+        if self._runtime.boot_time() > deadline_s:
+            raise UnavailableError(f"the swap of {token} at {path} waited too long for its turn; it was not sent")
+        await self._travel()
+        if self._is_marked(path, token) or self._target(path) not in (None, expected):
+            return False
+        self._write(path, token, state)
+        self.won[path][token] = self._now_ms()
+        self._took_effect("rows.swap", path)
+        return True
+
+    async def settle(self, path: str, token: ChangeId) -> bool:
+        await self._travel()
+        state = self.states.get(path)
+        if state is not None and (state.token == token or self._target(path) == f"{path}/{token}"):
+            return True
+        self.refused[path][token] = self._now_ms()
+        self._took_effect("rows.settle", path)
+        return False
+
+    async def put_inline(self, path: str, token: ChangeId, state: Inline) -> bool:
+        return await self._replace_inline("rows.put_inline", path, token, state)
+
+    async def delete_inline(self, path: str, token: ChangeId) -> bool:
+        return await self._replace_inline("rows.delete_inline", path, token, None)
+
+    async def touch(self, path: str, seen: Inline | Tombstone, deadline_ns: int) -> bool:
+        await self._travel()
+        state, deadline_ns = self.states.get(path), whole_ms(deadline_ns)
+        if state is None or not _is_same(state, seen) or state.deadline_ns is None or state.deadline_ns >= deadline_ns:
+            return False
+        self.states[path] = _with_deadline(state, deadline_ns)
+        self._took_effect("rows.touch", path)
+        return True
+
+    async def scan(self, prefix: str, after: str | None, limit: int) -> Sequence[RowName]:
+        await self._travel()
+        # Text in the order of its code points is in the byte order of its UTF-8.
+        paths = sorted(path for path in self.states if path.startswith(prefix) and path > (after or ""))
+        return [RowName(path, self.states[path].deadline_ns) for path in paths[:limit]]
+
+    async def collect(self, limit: int) -> int:
+        """Removes expired rows, then marks older than two days."""
+        await self._travel()
+        now_ns, oldest_ms = self._runtime.wall_ns(), self._now_ms() - MARK_AGE_MAX_MS
+        expired = [path for path, state in self.states.items() if is_expired(state.deadline_ns, now_ns)][:limit]
+        for path in expired:
+            del self.states[path]
+            self._took_effect("rows.collect", path)
+        marks = [
+            (tokens, token) for kind in (self.won, self.refused) for tokens in kind.values()
+            for token, at_ms in tokens.items() if at_ms < oldest_ms
+        ][: limit - len(expired)]  # fmt: skip
+        for tokens, token in marks:
+            del tokens[token]
+        return len(expired) + len(marks)
+
+    async def _replace_inline(self, call: str, path: str, token: ChangeId, state: Inline | None) -> bool:
+        await self._travel()
+        if self._target(path) is not None or self._is_marked(path, token):
+            return False
+        self._write(path, token, state)
+        self._took_effect(call, path)
+        return True
+
+    def _write(self, path: str, token: ChangeId, state: State) -> None:
+        match state:
+            case None:
+                self.states.pop(path, None)
+            case Inline(metadata, payload):
+                described = replace(metadata, size=len(payload))
+                self.states[path] = _with_deadline(Inline(described, bytes(payload), token), state.deadline_ns)
+            case Tombstone():
+                self.states[path] = _with_deadline(replace(state, token=token), state.deadline_ns)
+
+    def _target(self, path: str) -> str | None:
+        return Row(self.states.get(path)).target
+
+    def _is_marked(self, path: str, token: ChangeId) -> bool:
+        return token in self.won.get(path, ()) or token in self.refused.get(path, ())
+
+
+def _is_same(state: Inline | Tombstone, seen: Inline | Tombstone) -> bool:
+    """Whether they are one write; where older software wrote, and left no token, whether they hold the same."""
+    if Row(state).target != Row(seen).target or state.token != seen.token:
+        return False
+    payloads = [each.payload for each in (state, seen) if isinstance(each, Inline)]
+    return state.token is not None or len(set(payloads)) <= 1
+
+
+def _with_deadline(state: Inline | Tombstone, deadline_ns: int | None) -> Inline | Tombstone:
+    deadline_ns = None if deadline_ns is None else whole_ms(deadline_ns)
+    if isinstance(state, Tombstone):
+        return replace(state, deadline_ns=deadline_ns)
+    return replace(state, metadata=replace(state.metadata, time_expires_ns=deadline_ns))

@@ -1,0 +1,407 @@
+"""What every changelog must do: the sentences of `ChangeLog`, one by one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import TypeVar
+
+import anyio
+import pytest
+
+from changelog.change import LOG_PREFIX, Change, ChangeId, Entry, Unreadable, encode
+from changelog.errors import UnavailableError
+from changelog.lease import Renewal
+from changelog.log import ChangeLog, KeyRange
+from changelog.runtime import Runtime
+from changelog.sqlite import SqliteChangeLog
+
+pytestmark = pytest.mark.anyio
+
+EVERYTHING = KeyRange(LOG_PREFIX, "~changelog0")
+EXPIRY_MS = 30_000
+LATER_MS = 3_600_000
+T = TypeVar("T")
+
+
+@pytest.fixture
+def log(changelog: ChangeLog) -> ChangeLog:
+    return changelog
+
+
+def some_change(runtime: Runtime) -> Change:
+    change_id = ChangeId.new(runtime)
+    path = "notes/org.1/objects/kéy ☃"
+    return Change(change_id, path, f"{path}/{change_id}", path, "session/1", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
+
+
+async def recorded(log: ChangeLog, runtime: Runtime, count: int, owner: str = "me") -> list[Entry]:
+    """So many new entries, in key order."""
+    return sorted([await log.record(some_change(runtime), owner) for _ in range(count)], key=lambda entry: entry.key)
+
+
+async def stale(log: ChangeLog, now_ms: int, within: KeyRange = EVERYTHING) -> list[Entry | Unreadable]:
+    page = await log.stale(within, now_ms, EXPIRY_MS, 1000)
+    assert page.next_start is None
+    return list(page.entries)
+
+
+async def plant(log: ChangeLog, key: str, raw: bytes) -> None:
+    """Puts bytes into the log that no call of this software writes; beaten just now."""
+    now_ms = await log.announce("planter")
+    assert isinstance(log, SqliteChangeLog)
+    await log._database.write(lambda connection: connection.execute("INSERT INTO changes VALUES (?, ?, ?, NULL)", (key, raw, now_ms)))
+
+
+def only(items: list[T]) -> T:
+    (item,) = items
+    return item
+
+
+# --- the owner's life --------------------------------------------------------------------------------
+
+
+async def test_a_recorded_entry_is_read_as_it_was_recorded(log: ChangeLog, runtime: Runtime) -> None:
+    change = some_change(runtime)
+    entry = await log.record(change, "me")
+    assert (entry.change, entry.owner, entry.attempt, entry.cleanup_after_ms, entry.stuck) == (change, "me", 0, None, None)
+    assert entry.key == change.id.row_key()
+    assert await log.read(change.id) == entry
+    assert (await log.entries("", 10)).entries == (entry,)
+
+
+async def test_a_change_that_was_never_recorded_is_none(log: ChangeLog, runtime: Runtime) -> None:
+    await recorded(log, runtime, 3)
+    assert await log.read(ChangeId.new(runtime)) is None
+
+
+async def test_recording_twice_is_recording_once(log: ChangeLog, runtime: Runtime) -> None:
+    change = some_change(runtime)
+    first = await log.record(change, "me")
+    again = await log.record(change, "me")
+    assert replace(again, heartbeat_ms=first.heartbeat_ms) == first and again.heartbeat_ms >= first.heartbeat_ms
+    assert (await log.entries("", 10)).entries == (again,)
+    assert await log.renew([first]) == [Renewal.RENEWED]
+
+
+async def test_recording_again_does_not_take_an_entry_back_from_its_claimer(log: ChangeLog, runtime: Runtime) -> None:
+    change = some_change(runtime)
+    claimed = await log.claim(await log.record(change, "me"), "recovery")
+    assert claimed is not None
+    with pytest.raises(UnavailableError):
+        await log.record(change, "me")
+    assert await log.read(change.id) == claimed
+
+
+async def test_many_entries_recorded_at_once_are_all_there(log: ChangeLog, runtime: Runtime) -> None:
+    changes = [some_change(runtime) for _ in range(64)]
+    async with anyio.create_task_group() as tasks:
+        for change in changes:
+            tasks.start_soon(log.record, change, "me")
+    entries = (await log.entries("", 100)).entries
+    assert {entry.change for entry in entries if isinstance(entry, Entry)} == set(changes) and len(entries) == 64
+
+
+async def test_renewing_beats_once_for_each_entry_and_tells_in_order(log: ChangeLog, runtime: Runtime) -> None:
+    mine, claimed, forgotten, released, last = [await log.record(some_change(runtime), "me") for _ in range(5)]
+    assert await log.claim(claimed, "recovery") is not None
+    await log.forget(forgotten)
+    assert await log.release(released)
+    assert await log.renew([mine, claimed, forgotten, released, last]) == [
+        Renewal.RENEWED, Renewal.NOT_YOURS, Renewal.NOT_YOURS, Renewal.NOT_YOURS, Renewal.RENEWED,
+    ]
+    assert await log.renew([]) == []
+
+
+async def test_a_renewed_entry_has_a_fresh_heartbeat_and_is_otherwise_the_same(log: ChangeLog, runtime: Runtime) -> None:
+    entry = await log.record(some_change(runtime), "me")
+    for _ in range(2):
+        before_ms = await log.announce("clock")
+        assert await log.renew([entry]) == [Renewal.RENEWED]
+        renewed = await log.read(entry.change.id)
+        assert isinstance(renewed, Entry) and replace(renewed, heartbeat_ms=entry.heartbeat_ms) == entry
+        assert before_ms <= renewed.heartbeat_ms <= await log.announce("clock")
+
+
+async def test_renewing_never_recreates_a_forgotten_entry(log: ChangeLog, runtime: Runtime) -> None:
+    entry = await log.record(some_change(runtime), "me")
+    await log.forget(entry)
+    assert await log.renew([entry]) == [Renewal.NOT_YOURS]
+    assert await log.read(entry.change.id) is None
+
+
+async def test_forgetting_removes_the_entry_whoever_holds_it_and_may_be_repeated(log: ChangeLog, runtime: Runtime) -> None:
+    entry, other = await recorded(log, runtime, 2)
+    assert await log.claim(entry, "recovery") is not None
+    for _ in range(2):
+        await log.forget(entry)
+        assert (await log.entries("", 10)).entries == (other,)
+
+
+async def test_the_servers_time_runs_with_its_heartbeats(log: ChangeLog, runtime: Runtime) -> None:
+    before_ms = await log.announce("me")
+    entry = await log.record(some_change(runtime), "me")
+    after_ms = await log.announce("me")
+    assert before_ms <= entry.heartbeat_ms <= after_ms
+    assert (await log.entries("", 10)).entries == (entry,), "a presence row is no entry"
+
+
+# --- giving up ---------------------------------------------------------------------------------------
+
+
+async def test_a_released_entry_is_stale_at_once_though_it_beat_just_now(log: ChangeLog, runtime: Runtime) -> None:
+    entry = await log.record(some_change(runtime), "me")
+    assert await log.release(entry)
+    found = only(await stale(log, await log.announce("clock")))
+    assert isinstance(found, Entry) and (found.owner, found.attempt, found.cleanup_after_ms) == ("", 0, None)
+
+
+async def test_an_entry_that_waits_is_stale_once_the_servers_clock_passes(log: ChangeLog, runtime: Runtime) -> None:
+    entry = await log.record(some_change(runtime), "me")
+    now_ms = await log.announce("clock")
+    assert await log.release(entry, now_ms + LATER_MS)
+    assert await stale(log, now_ms) == await stale(log, now_ms + LATER_MS - 1) == []
+    found = only(await stale(log, now_ms + LATER_MS))
+    assert isinstance(found, Entry) and found.cleanup_after_ms == now_ms + LATER_MS
+
+
+async def test_releasing_what_is_not_ours_changes_nothing(log: ChangeLog, runtime: Runtime) -> None:
+    claimed, forgotten = await recorded(log, runtime, 2)
+    held = await log.claim(claimed, "recovery")
+    await log.forget(forgotten)
+    assert await log.release(claimed) is False
+    assert await log.release(forgotten) is False
+    assert (await log.entries("", 10)).entries == (held,)
+
+
+# --- stale -------------------------------------------------------------------------------------------
+
+
+async def test_an_entry_is_stale_when_nobody_renewed_it_for_longer_than_the_expiry(log: ChangeLog, runtime: Runtime) -> None:
+    entry = await log.record(some_change(runtime), "me")
+    beat_ms = entry.heartbeat_ms
+    assert await stale(log, beat_ms) == await stale(log, beat_ms + EXPIRY_MS) == []
+    assert await stale(log, beat_ms + EXPIRY_MS + 1) == [entry]
+
+
+async def test_a_heartbeat_far_ahead_is_stale_because_the_clock_was_set_back(log: ChangeLog, runtime: Runtime) -> None:
+    entry = await log.record(some_change(runtime), "me")
+    assert await stale(log, entry.heartbeat_ms - EXPIRY_MS) == []
+    assert await stale(log, entry.heartbeat_ms - EXPIRY_MS - 1) == [entry]
+
+
+async def test_stale_entries_come_in_key_order_page_by_page(log: ChangeLog, runtime: Runtime) -> None:
+    entries = await recorded(log, runtime, 7)
+    now_ms = max(entry.heartbeat_ms for entry in entries) + LATER_MS
+    for limit in (1, 3, 7, 8):
+        found: list[Entry | Unreadable] = []
+        start: str | None = LOG_PREFIX
+        while start is not None:
+            page = await log.stale(KeyRange(start, EVERYTHING.end), now_ms, EXPIRY_MS, limit)
+            assert len(page.entries) <= limit and (page.next_start is None or page.next_start > start)
+            found += page.entries
+            start = page.next_start
+        assert found == entries
+
+
+async def test_a_page_of_stale_entries_is_not_filled_by_others(log: ChangeLog, runtime: Runtime) -> None:
+    """However many are held, parked or wait in front of it, the one stale entry is on the first page."""
+    entries = await recorded(log, runtime, 13)
+    now_ms = await log.announce("clock")
+    for index, entry in enumerate(entries[:12]):
+        if index % 3 == 0:
+            assert await log.park(entry, "parked")
+        elif index % 3 == 1:
+            assert await log.release(entry, now_ms + LATER_MS)
+    assert await log.release(entries[12])
+    page = await log.stale(EVERYTHING, now_ms, EXPIRY_MS, 1)
+    assert [entry.key for entry in page.entries] == [entries[12].key] and page.next_start is None
+
+
+async def test_the_ranges_hold_every_entry_once_wherever_older_software_put_it(log: ChangeLog, runtime: Runtime) -> None:
+    entries = await recorded(log, runtime, 64, owner="")
+    ranges = sorted(log.ranges(), key=lambda within: within.start)
+    assert ranges[0].start <= LOG_PREFIX and ranges[-1].end >= EVERYTHING.end
+    assert all(one.end == following.start for one, following in pairwise(ranges))
+    now_ms = await log.announce("clock")
+    found = [entry.key for within in ranges for entry in await stale(log, now_ms, within)]
+    assert found == [entry.key for entry in entries]
+
+
+# --- claiming ----------------------------------------------------------------------------------------
+
+
+async def test_a_claimed_entry_has_a_new_owner_one_more_attempt_and_a_fresh_heartbeat(log: ChangeLog, runtime: Runtime) -> None:
+    entry = await log.record(some_change(runtime), "me")
+    before_ms = await log.announce("clock")
+    claimed = await log.claim(entry, "recovery")
+    assert claimed is not None and replace(claimed, heartbeat_ms=0) == replace(entry, owner="recovery", attempt=1, heartbeat_ms=0)
+    assert claimed.heartbeat_ms >= before_ms
+    assert await log.read(entry.change.id) == claimed
+    assert await stale(log, claimed.heartbeat_ms) == []
+    assert await log.renew([entry, claimed]) == [Renewal.NOT_YOURS, Renewal.RENEWED]
+
+
+async def test_claiming_keeps_what_a_released_entry_waits_for(log: ChangeLog, runtime: Runtime) -> None:
+    entry = await log.record(some_change(runtime), "me")
+    assert await log.release(entry, 1)
+    released = only(await stale(log, await log.announce("clock")))
+    assert isinstance(released, Entry)
+    claimed = await log.claim(released, "recovery")
+    assert claimed is not None and (claimed.cleanup_after_ms, claimed.attempt, claimed.failures) == (1, 1, 0)
+
+
+async def test_of_many_that_claim_an_entry_exactly_one_gets_it(log: ChangeLog, runtime: Runtime) -> None:
+    entry = await log.record(some_change(runtime), "me")
+    won: list[Entry] = []
+
+    async def claim(owner: str) -> None:
+        if claimed := await log.claim(entry, owner):
+            won.append(claimed)
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(32):
+            tasks.start_soon(claim, f"recovery-{number}")
+    assert await log.read(entry.change.id) == only(won)
+
+
+async def test_an_entry_is_claimed_from_its_claimer_when_that_one_died(log: ChangeLog, runtime: Runtime) -> None:
+    entry: Entry | None = await log.record(some_change(runtime), "me")
+    for attempt in (1, 2, 3):
+        assert entry is not None
+        entry = await log.claim(entry, f"recovery-{attempt}")
+        assert entry is not None and entry.attempt == attempt
+
+
+async def test_claiming_what_was_claimed_or_forgotten_is_a_lost_race(log: ChangeLog, runtime: Runtime) -> None:
+    claimed, forgotten = await recorded(log, runtime, 2)
+    held = await log.claim(claimed, "recovery-1")
+    await log.forget(forgotten)
+    assert await log.claim(claimed, "recovery-2") is None
+    assert await log.claim(forgotten, "recovery-2") is None
+    assert (await log.entries("", 10)).entries == (held,)
+
+
+# --- parking -----------------------------------------------------------------------------------------
+
+
+async def test_a_parked_entry_is_seen_by_operators_and_by_no_scan(log: ChangeLog, runtime: Runtime) -> None:
+    entry, other = await recorded(log, runtime, 2)
+    for error in ("the blob's name is not ours", "said again"):
+        before_ms = await log.announce("clock")
+        assert await log.park(entry, error)
+    now_ms = await log.announce("clock")
+    assert await stale(log, now_ms + LATER_MS) == [other]
+    parked = only(list((await log.entries("", 10, stuck_only=True)).entries))
+    assert isinstance(parked, Entry) and parked.stuck is not None
+    assert parked.stuck.error == "said again" and before_ms <= parked.stuck.at_ms <= now_ms
+    assert replace(parked, stuck=None, heartbeat_ms=0) == replace(entry, heartbeat_ms=0)
+    assert await log.read(entry.change.id) == parked
+    assert len((await log.entries("", 10)).entries) == 2
+
+
+async def test_parking_what_changed_meanwhile_marks_nothing(log: ChangeLog, runtime: Runtime) -> None:
+    claimed, forgotten = await recorded(log, runtime, 2)
+    held = await log.claim(claimed, "recovery")
+    await log.forget(forgotten)
+    assert await log.park(claimed, "too late") is False
+    assert await log.park(forgotten, "too late") is False
+    assert (await log.entries("", 10)).entries == (held,)
+
+
+async def test_a_retried_entry_is_stale_at_once_and_has_not_failed(log: ChangeLog, runtime: Runtime) -> None:
+    entry: Entry | None = await log.record(some_change(runtime), "me")
+    for number in range(3):
+        assert entry is not None
+        entry = await log.claim(entry, f"recovery-{number}")
+    assert entry is not None and await log.park(entry, "failed 3 times")
+    parked = only(list((await log.entries("", 10, stuck_only=True)).entries))
+    assert await log.retry(parked) is True
+    assert (await log.entries("", 10, stuck_only=True)).entries == ()
+    retried = only(await stale(log, await log.announce("clock")))
+    assert isinstance(retried, Entry) and (retried.failures, retried.stuck, retried.change) == (0, None, entry.change)
+    assert await log.retry(parked) is False
+
+
+async def test_retrying_what_is_gone_recreates_nothing(log: ChangeLog, runtime: Runtime) -> None:
+    entry = await log.record(some_change(runtime), "me")
+    assert await log.park(entry, "parked")
+    await log.forget(entry)
+    assert await log.retry(entry) is False
+    assert (await log.entries("", 10)).entries == ()
+
+
+# --- for operators -----------------------------------------------------------------------------------
+
+
+async def test_entries_are_listed_in_key_order_page_by_page(log: ChangeLog, runtime: Runtime) -> None:
+    entries = await recorded(log, runtime, 8)
+    stuck = [entry.key for entry in entries[1::2]]
+    for entry in entries[1::2]:
+        assert await log.park(entry, "parked")
+    for stuck_only, expected in ((False, [entry.key for entry in entries]), (True, stuck)):
+        for limit in (1, 3, 4, 8, 9):
+            found: list[str] = []
+            start: str | None = ""
+            while start is not None:
+                page = await log.entries(start, limit, stuck_only=stuck_only)
+                assert len(page.entries) <= limit
+                found += [entry.key for entry in page.entries]
+                start = page.next_start
+            assert found == expected
+
+
+# --- what older or other software wrote --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("raw", [b"", b"\xff\xfe", b"[]", b'{"v":2,"id":"notes/objects/k"}', b'{"v":1,"new":"x"}'])
+async def test_an_unreadable_entry_is_stale_though_it_beat_just_now_and_can_be_parked(
+    log: ChangeLog, runtime: Runtime, raw: bytes
+) -> None:
+    change_id = ChangeId.new(runtime)
+    await plant(log, change_id.row_key(), raw)
+    found = only(await stale(log, await log.announce("clock")))
+    assert isinstance(found, Unreadable) and (found.key, found.raw) == (change_id.row_key(), raw) and found.key in found.error
+    assert await log.read(change_id) == found
+    assert await log.park(replace(found, raw=raw + b" "), "another value") is False
+    assert await log.park(found, found.error) is True
+    assert await stale(log, await log.announce("clock")) == []
+    parked = only(list((await log.entries("", 10, stuck_only=True)).entries))
+    assert isinstance(parked, Unreadable) and parked.raw == raw and parked.stuck is not None and parked.stuck.error == found.error
+    assert await log.retry(parked) is True
+    assert await stale(log, await log.announce("clock")) == [found]
+
+
+async def test_an_unreadable_entry_does_not_block_the_others(log: ChangeLog, runtime: Runtime) -> None:
+    entries = await recorded(log, runtime, 4, owner="")
+    await plant(log, f"{LOG_PREFIX}not a change", b"{}")
+    found = await stale(log, await log.announce("clock"))
+    assert [entry for entry in found if isinstance(entry, Entry)] == entries and len(found) == 5
+
+
+@pytest.mark.parametrize("key", ["~changelog/{}", "~changelog/ff/{}"], ids=["no shard", "another number of shards"])
+async def test_an_entry_under_another_key_is_found_claimed_and_forgotten(log: ChangeLog, runtime: Runtime, key: str) -> None:
+    change = Change(ChangeId.new(runtime), "notes/objects/k", None, "notes/objects/k")
+    await plant(log, key.format(change.id), encode(Entry(change, "", "")))
+    entry = await log.read(change.id)
+    assert isinstance(entry, Entry) and (entry.change, entry.key) == (change, key.format(change.id))
+    now_ms = await log.announce("clock")
+    assert [found for within in log.ranges() for found in await stale(log, now_ms, within)] == [entry]
+    claimed = await log.claim(entry, "recovery")
+    assert claimed is not None and claimed.key == entry.key and await log.renew([claimed]) == [Renewal.RENEWED]
+    await log.forget(claimed)
+    assert (await log.entries("", 10)).entries == ()
+
+
+async def test_an_entry_of_older_software_can_be_claimed_and_parked(log: ChangeLog, runtime: Runtime) -> None:
+    """Its value has only `id`, `new` and `old`, so it is not what this software would write for it."""
+    first, second = ChangeId.new(runtime), ChangeId.new(runtime)
+    for change_id in (first, second):
+        await plant(log, f"{LOG_PREFIX}{change_id}", b'{"id":"notes/objects/k", "old":"notes/objects/k", "new":null}')
+    entries = await stale(log, await log.announce("clock"))
+    assert [entry.owner for entry in entries if isinstance(entry, Entry)] == ["", ""]
+    claimed, parked = (entry for entry in entries if isinstance(entry, Entry))
+    assert await log.claim(claimed, "recovery") is not None
+    assert await log.claim(claimed, "another") is None
+    assert await log.park(parked, "parked") is True
+    assert await stale(log, await log.announce("clock")) == []

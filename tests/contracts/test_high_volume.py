@@ -1,0 +1,523 @@
+"""What every high-volume backend must do: the sentences of `HighVolumeBackend`, one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import product
+
+import anyio
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from changelog.change import ChangeId
+from changelog.errors import UnavailableError
+from changelog.runtime import Runtime
+from tiered.backends import HighVolumeBackend, Inline, Row, State, Tombstone
+from tiered.metadata import NS_PER_MS, NS_PER_S, Metadata, TimeToIdle, TimeToLive
+from tiered.object_id import blob_name
+
+pytestmark = pytest.mark.anyio
+
+PATH = "notes/org.1/objects/key"
+HOUR_NS = 3600 * NS_PER_S
+
+
+class Rows:
+    """The backend under test, with what every call of these tests has in common."""
+
+    def __init__(self, backend: HighVolumeBackend, runtime: Runtime) -> None:
+        self.backend = backend
+        self.runtime = runtime
+
+    def token(self) -> ChangeId:
+        return ChangeId.new(self.runtime)
+
+    def in_ns(self, ns: int) -> int:
+        """A deadline so far from now, in whole milliseconds."""
+        return (self.runtime.wall_ns() + ns) // NS_PER_MS * NS_PER_MS
+
+    async def swap(self, path: str, token: ChangeId, expected: str | None, state: State) -> bool:
+        return await self.backend.swap(path, token, expected, state, self.runtime.boot_time() + 60)
+
+    async def read(self, path: str = PATH) -> Row:
+        return await self.backend.read(path, marks=True)
+
+    async def replace(self, path: str, state: State) -> None:
+        """Brings about `state`, whatever the row holds, by a change of another token or of the state's own."""
+        token = state.token if state is not None and state.token is not None else self.token()
+        assert await self.swap(path, token, (await self.read(path)).target, state)
+
+
+@pytest.fixture
+def rows(high_volume: HighVolumeBackend, runtime: Runtime) -> Rows:
+    return Rows(high_volume, runtime)
+
+
+def inline(token: ChangeId, payload: bytes = b"payload", deadline_ns: int | None = None) -> Inline:
+    expiration = None if deadline_ns is None else TimeToIdle(ns=HOUR_NS)
+    return Inline(Metadata(expiration, time_expires_ns=deadline_ns, size=len(payload)), payload, token)
+
+
+def tombstone(path: str, token: ChangeId, deadline_ns: int | None = None) -> Tombstone:
+    return Tombstone(blob_name(path, token), None if deadline_ns is None else TimeToLive(ns=HOUR_NS), deadline_ns, token)
+
+
+# --- read --------------------------------------------------------------------------------------------
+
+
+async def test_a_row_that_was_never_written_is_absent_and_has_no_marks(rows: Rows) -> None:
+    assert await rows.read() == Row(None)
+
+
+async def test_an_inline_object_is_read_as_it_was_put(rows: Rows) -> None:
+    token = rows.token()
+    metadata = Metadata(
+        TimeToLive(ns=HOUR_NS), rows.runtime.wall_ns(), rows.in_ns(HOUR_NS), "text/plain", "Zstd", "203.0.113.42", "héllo.txt", 5,
+        {"build": "a/b", "ünicode": "☃"}, {"newer": [1, {"key": None}]},
+    )
+    state = Inline(metadata, b"he\x00lo", token)
+    assert await rows.backend.put_inline(PATH, token, state)
+    assert await rows.backend.read(PATH) == Row(state)
+
+
+@pytest.mark.parametrize("size", [0, 1, 1 << 20])
+async def test_payloads_of_any_inline_size_come_back_whole(rows: Rows, size: int) -> None:
+    token = rows.token()
+    assert await rows.backend.put_inline(PATH, token, inline(token, bytes(range(256)) * (size // 256) + b"x" * (size % 256)))
+    state = (await rows.backend.read(PATH)).state
+    assert isinstance(state, Inline) and len(state.payload) == state.metadata.size == size
+
+
+@pytest.mark.parametrize("expiration", [None, TimeToLive(ns=HOUR_NS + 1), TimeToIdle(ns=HOUR_NS)])
+async def test_a_tombstone_is_read_as_it_was_swapped_in(rows: Rows, expiration: TimeToLive | TimeToIdle | None) -> None:
+    token = rows.token()
+    state = Tombstone(blob_name(PATH, token), expiration, rows.in_ns(HOUR_NS) if expiration else None, token)
+    assert await rows.swap(PATH, token, None, state)
+    assert await rows.backend.read(PATH) == Row(state)
+
+
+async def test_an_expired_object_is_still_read_and_its_reader_judges(rows: Rows) -> None:
+    token, deadline_ns = rows.token(), rows.in_ns(-HOUR_NS)
+    await rows.replace(PATH, tombstone(PATH, token, deadline_ns))
+    assert (await rows.read()).state == tombstone(PATH, token, deadline_ns)
+
+
+async def test_marks_are_read_only_when_asked_for(rows: Rows) -> None:
+    won, refused = rows.token(), rows.token()
+    assert await rows.swap(PATH, won, None, None)
+    assert not await rows.backend.settle(PATH, refused)
+    assert await rows.backend.read(PATH) == Row(None)
+    assert await rows.backend.read(PATH, marks=True) == Row(None, frozenset({won}), frozenset({refused}))
+
+
+# --- the matrix: what is present x the marks of the token ----------------------------------------------
+
+A, B = ChangeId("018bcfe5-6800-7000-8000-00000000000a"), ChangeId("018bcfe5-6800-7000-8000-00000000000b")
+PAST_NS = 1_700_000_000 * NS_PER_S
+
+PRESENT: dict[str, Callable[[str], State]] = {
+    "nothing": lambda path: None,
+    "an inline object": lambda path: inline(A),
+    "an expired inline object": lambda path: inline(A, deadline_ns=PAST_NS),
+    "tombstone A": lambda path: tombstone(path, A),
+    "tombstone B": lambda path: tombstone(path, B),
+    "expired tombstone A": lambda path: tombstone(path, A, PAST_NS),
+    "legacy tombstone": lambda path: Tombstone(path, token=A),
+}
+MARKS = ["no mark", "won", "refused", "both"]
+matrix = pytest.mark.parametrize(("present", "marks"), list(product(PRESENT, MARKS)))
+
+
+async def arrange(rows: Rows, path: str, token: ChangeId, present: str, marks: str) -> Row:
+    """A row that holds `present`, where `token` has these marks; as read."""
+    if marks in ("won", "both"):
+        assert await rows.swap(path, token, None, None)
+    if marks in ("refused", "both"):
+        assert not await rows.backend.settle(path, token)
+    state = PRESENT[present](path)
+    if state is not None:
+        await rows.replace(path, state)
+    row = await rows.read(path)
+    assert row.state == state and (token in row.won, token in row.refused) == (marks in ("won", "both"), marks in ("refused", "both"))
+    return row
+
+
+@matrix
+async def test_swap_conflicts_iff_a_mark_exists_or_another_tombstone_is_present(rows: Rows, present: str, marks: str) -> None:
+    for number, (expects, writes) in enumerate(product(["none", "A", "legacy"], ["nothing", "inline", "tombstone"])):
+        path, token = f"{PATH}/{number}", rows.token()
+        before = await arrange(rows, path, token, present, marks)
+        expected = {"none": None, "A": blob_name(path, A), "legacy": path}[expects]
+        state = {"nothing": None, "inline": inline(token, b"new"), "tombstone": tombstone(path, token)}[writes]
+        conflict = marks != "no mark" or (before.target is not None and before.target != expected)
+        assert await rows.swap(path, token, expected, state) is not conflict, (expects, writes)
+        after = before if conflict else replace(before, state=state, won=before.won | {token})
+        assert await rows.read(path) == after, (expects, writes)
+
+
+@matrix
+async def test_inline_writes_conflict_iff_a_tombstone_is_present_or_a_mark_exists(rows: Rows, present: str, marks: str) -> None:
+    for number, deletes in enumerate([False, True]):
+        path, token = f"{PATH}/{number}", rows.token()
+        before = await arrange(rows, path, token, present, marks)
+        conflict = marks != "no mark" or before.target is not None
+        state = None if deletes else inline(token, b"new", rows.in_ns(HOUR_NS))
+        if state is None:
+            assert await rows.backend.delete_inline(path, token) is not conflict
+        else:
+            assert await rows.backend.put_inline(path, token, state) is not conflict
+        assert await rows.read(path) == (before if conflict else replace(before, state=state)), "no mark is written"
+
+
+@matrix
+async def test_settle_refuses_a_token_that_the_row_does_not_show(rows: Rows, present: str, marks: str) -> None:
+    token = rows.token()
+    before = await arrange(rows, PATH, token, present, marks)
+    for _ in range(2):
+        assert await rows.backend.settle(PATH, token) is False
+        assert await rows.read() == replace(before, refused=before.refused | {token})
+
+
+SHOWN: dict[str, Callable[[str, ChangeId], State]] = {
+    "inline object": lambda path, token: inline(token),
+    "tombstone": lambda path, token: tombstone(path, token),
+    "expired tombstone": lambda path, token: tombstone(path, token, PAST_NS),
+    "another change's tombstone that names its blob": lambda path, token: replace(tombstone(path, token), token=A),
+}
+
+
+@pytest.mark.parametrize(("shown", "marks"), [*product(SHOWN, ["no mark"]), *product(list(SHOWN)[3:], MARKS[1:])])
+async def test_settle_finds_a_token_live_that_the_row_shows_and_writes_nothing(rows: Rows, shown: str, marks: str) -> None:
+    token = rows.token()
+    await arrange(rows, PATH, token, "nothing", marks)
+    await rows.replace(PATH, SHOWN[shown](PATH, token))
+    before = await rows.read()
+    for _ in range(2):
+        assert await rows.backend.settle(PATH, token) is True
+        assert await rows.read() == before
+
+
+# --- at most once, for ever --------------------------------------------------------------------------
+
+
+async def test_a_repeated_swap_has_no_effect_and_says_conflict(rows: Rows) -> None:
+    token = rows.token()
+    assert await rows.swap(PATH, token, None, tombstone(PATH, token))
+    before = await rows.read()
+    assert not await rows.swap(PATH, token, None, tombstone(PATH, token))
+    assert not await rows.swap(PATH, token, blob_name(PATH, token), None)
+    assert await rows.read() == before
+
+
+async def test_a_swap_sent_before_its_token_was_refused_has_no_effect_when_it_lands(rows: Rows) -> None:
+    token = rows.token()
+    assert not await rows.backend.settle(PATH, token)
+    assert not await rows.swap(PATH, token, None, tombstone(PATH, token))
+    assert not await rows.backend.put_inline(PATH, token, inline(token))
+    assert await rows.read() == Row(None, refused=frozenset({token}))
+
+
+async def test_a_retried_swap_after_a_delete_has_no_effect(rows: Rows) -> None:
+    """The absent ABA: what the swap expects is true again, and its effect was undone by another."""
+    token, other = rows.token(), rows.token()
+    assert await rows.swap(PATH, token, None, tombstone(PATH, token))
+    assert await rows.swap(PATH, other, blob_name(PATH, token), None)
+    assert not await rows.swap(PATH, token, None, tombstone(PATH, token))
+    assert await rows.read() == Row(None, frozenset({token, other}))
+
+
+async def test_a_retried_overwrite_does_not_bring_back_what_was_replaced(rows: Rows) -> None:
+    first, second, third = rows.token(), rows.token(), rows.token()
+    assert await rows.swap(PATH, first, None, tombstone(PATH, first))
+    assert await rows.swap(PATH, second, blob_name(PATH, first), tombstone(PATH, second))
+    assert await rows.swap(PATH, third, blob_name(PATH, second), tombstone(PATH, first))
+    assert not await rows.swap(PATH, second, blob_name(PATH, first), tombstone(PATH, second))
+    assert (await rows.read()).target == blob_name(PATH, first)
+
+
+async def test_won_and_refused_are_both_kept_and_neither_hides_the_other(rows: Rows) -> None:
+    token = rows.token()
+    assert await rows.swap(PATH, token, None, tombstone(PATH, token))
+    assert await rows.swap(PATH, rows.token(), blob_name(PATH, token), None)
+    assert not await rows.backend.settle(PATH, token)
+    row = await rows.read()
+    assert token in row.won and token in row.refused
+
+
+async def test_marks_survive_every_change_of_the_state(rows: Rows) -> None:
+    token, refused = rows.token(), rows.token()
+    assert await rows.swap(PATH, token, None, None)
+    assert not await rows.backend.settle(PATH, refused)
+    for state in (inline(rows.token()), tombstone(PATH, rows.token()), inline(rows.token()), None):
+        await rows.replace(PATH, state)
+    put, deleted = rows.token(), rows.token()
+    assert await rows.backend.put_inline(PATH, put, inline(put))
+    assert await rows.backend.delete_inline(PATH, deleted)
+    row = await rows.read()
+    assert token in row.won and refused in row.refused
+
+
+async def test_marks_of_one_row_are_not_those_of_another(rows: Rows) -> None:
+    token = rows.token()
+    assert not await rows.backend.settle(f"{PATH}/other", token)
+    assert await rows.swap(PATH, token, None, tombstone(PATH, token))
+
+
+async def test_a_swap_past_its_deadline_is_never_sent(rows: Rows) -> None:
+    token = rows.token()
+    with pytest.raises(UnavailableError):
+        await rows.backend.swap(PATH, token, None, tombstone(PATH, token), rows.runtime.boot_time() - 0.001)
+    assert await rows.read() == Row(None)
+
+
+async def test_an_inline_put_is_live_until_it_is_replaced(rows: Rows) -> None:
+    first, second = rows.token(), rows.token()
+    assert await rows.backend.put_inline(PATH, first, inline(first))
+    assert await rows.backend.settle(PATH, first)
+    assert await rows.backend.put_inline(PATH, second, inline(second))
+    assert not await rows.backend.settle(PATH, first)
+    assert await rows.backend.settle(PATH, second)
+
+
+# --- touch -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["inline", "tombstone"])
+async def test_touch_extends_the_deadline_and_changes_nothing_else(rows: Rows, kind: str) -> None:
+    token, deadline_ns, later_ns = rows.token(), rows.in_ns(HOUR_NS), rows.in_ns(2 * HOUR_NS)
+    build = inline(token, deadline_ns=deadline_ns) if kind == "inline" else tombstone(PATH, token, deadline_ns)
+    await rows.replace(PATH, build)
+    refused = rows.token()
+    assert not await rows.backend.settle(PATH, refused)
+    before = await rows.read()
+    assert isinstance(before.state, (Inline, Tombstone))
+    assert await rows.backend.touch(PATH, before.state, later_ns)
+    after = await rows.read()
+    assert isinstance(after.state, (Inline, Tombstone)) and after.state.deadline_ns == later_ns
+    expected = inline(token, deadline_ns=later_ns) if kind == "inline" else tombstone(PATH, token, later_ns)
+    assert after == replace(before, state=expected)
+
+
+@pytest.mark.parametrize("kind", ["inline", "tombstone"])
+async def test_touch_never_shortens(rows: Rows, kind: str) -> None:
+    token, deadline_ns = rows.token(), rows.in_ns(HOUR_NS)
+    state = inline(token, deadline_ns=deadline_ns) if kind == "inline" else tombstone(PATH, token, deadline_ns)
+    await rows.replace(PATH, state)
+    for sooner_ns in (deadline_ns, deadline_ns - NS_PER_MS, rows.in_ns(0)):
+        assert not await rows.backend.touch(PATH, state, sooner_ns)
+    assert (await rows.read()).state == state
+
+
+@pytest.mark.parametrize("kind", ["inline", "tombstone"])
+async def test_touch_gives_no_deadline_to_what_has_none(rows: Rows, kind: str) -> None:
+    token = rows.token()
+    state = inline(token) if kind == "inline" else tombstone(PATH, token)
+    await rows.replace(PATH, state)
+    assert not await rows.backend.touch(PATH, state, rows.in_ns(HOUR_NS))
+    assert (await rows.read()).state == state
+
+
+@pytest.mark.parametrize("now", ["nothing", "inline", "tombstone"])
+@pytest.mark.parametrize("seen", ["inline", "tombstone"])
+async def test_touch_of_what_was_replaced_has_no_effect(rows: Rows, seen: str, now: str) -> None:
+    old, new, deadline_ns = rows.token(), rows.token(), rows.in_ns(HOUR_NS)
+    state = inline(old, deadline_ns=deadline_ns) if seen == "inline" else tombstone(PATH, old, deadline_ns)
+    await rows.replace(PATH, state)
+    states: dict[str, State] = {
+        "nothing": None, "inline": inline(new, deadline_ns=deadline_ns), "tombstone": tombstone(PATH, new, deadline_ns),
+    }
+    await rows.replace(PATH, states[now])
+    before = await rows.read()
+    assert not await rows.backend.touch(PATH, state, rows.in_ns(2 * HOUR_NS))
+    assert await rows.read() == before
+
+
+# --- scan --------------------------------------------------------------------------------------------
+
+KEYS = ["a", "a/b", "a/b/c", "a0", "ab", "A", "_", "%", "é", "z", "\uffff", "\U00010000", "a_b", "aXb"]
+
+
+async def test_scan_lists_paths_in_byte_order_page_by_page(rows: Rows) -> None:
+    paths = sorted((f"notes/objects/{key}" for key in KEYS), key=str.encode)
+    for path in reversed(paths):
+        await rows.replace(path, inline(rows.token()))
+    for limit in (1, 3, len(paths), 100):
+        found: list[str] = []
+        after: str | None = None
+        while page := await rows.backend.scan("notes/", after, limit):
+            assert len(page) <= limit
+            found += [name.path for name in page]
+            after = found[-1]
+            if len(page) < limit:
+                break
+        assert found == paths
+
+
+@pytest.mark.parametrize("prefix", [*(f"notes/objects/{key}" for key in ("a", "a/", "a_", "%", "é")), "note", "x", ""])
+async def test_scan_lists_what_begins_with_the_prefix_and_nothing_else(rows: Rows, prefix: str) -> None:
+    paths = [f"{usecase}/objects/{key}" for usecase in ("notes", "notes2", "m") for key in KEYS]
+    for path in paths:
+        await rows.replace(path, tombstone(path, rows.token()))
+    expected = sorted((path for path in paths if path.startswith(prefix)), key=str.encode)
+    assert [name.path for name in await rows.backend.scan(prefix, None, 100)] == expected
+    assert [name.path for name in await rows.backend.scan(prefix, "a", 100)] == expected, "after may lie before the prefix"
+    assert not await rows.backend.scan(prefix, "zzz", 100)
+
+
+async def test_scan_tells_deadlines_and_leaves_expired_rows_to_its_reader(rows: Rows) -> None:
+    states = [inline(rows.token()), inline(rows.token(), deadline_ns=rows.in_ns(HOUR_NS)), tombstone(PATH, rows.token(), PAST_NS)]
+    for number, state in enumerate(states):
+        await rows.replace(f"{PATH}/{number}", state)
+    found = await rows.backend.scan(PATH, None, 10)
+    assert [(name.path, name.deadline_ns) for name in found] == [(f"{PATH}/{n}", state.deadline_ns) for n, state in enumerate(states)]
+
+
+async def test_scan_omits_rows_of_marks_only(rows: Rows) -> None:
+    deleted, settled, kept = (f"{PATH}/{name}" for name in ("deleted", "settled", "kept"))
+    await rows.replace(deleted, tombstone(deleted, rows.token()))
+    await rows.replace(deleted, None)
+    assert not await rows.backend.settle(settled, rows.token())
+    await rows.replace(kept, inline(rows.token()))
+    assert [name.path for name in await rows.backend.scan(PATH, None, 2)] == [kept]
+
+
+# --- many at once ------------------------------------------------------------------------------------
+
+
+async def test_of_many_swaps_that_expect_the_same_exactly_one_wins(rows: Rows) -> None:
+    old = rows.token()
+    await rows.replace(PATH, tombstone(PATH, old))
+    told: dict[ChangeId, bool] = {}
+
+    async def swap(token: ChangeId) -> None:
+        told[token] = await rows.swap(PATH, token, blob_name(PATH, old), tombstone(PATH, token))
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(32):
+            tasks.start_soon(swap, rows.token())
+    winners = [token for token, effective in told.items() if effective]
+    assert len(told) == 32 and len(winners) == 1
+    assert await rows.read() == Row(tombstone(PATH, winners[0]), frozenset({old, winners[0]}))
+
+
+async def test_of_many_repeats_of_one_swap_exactly_one_takes_effect(rows: Rows) -> None:
+    token, told = rows.token(), []
+
+    async def swap() -> None:
+        told.append(await rows.swap(PATH, token, None, tombstone(PATH, token)))
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(16):
+            tasks.start_soon(swap)
+    assert sorted(told) == [False] * 15 + [True]
+
+
+async def test_a_swap_and_the_settling_of_its_token_agree(rows: Rows) -> None:
+    for number in range(16):
+        path, token, told = f"{PATH}/{number}", rows.token(), {}
+
+        async def swap(path: str = path, token: ChangeId = token, told: dict[str, bool] = told) -> None:
+            told["swap"] = await rows.swap(path, token, None, tombstone(path, token))
+
+        async def settle(path: str = path, token: ChangeId = token, told: dict[str, bool] = told) -> None:
+            told["live"] = await rows.backend.settle(path, token)
+
+        async with anyio.create_task_group() as tasks:
+            for task in (swap, settle) if number % 2 else (settle, swap):
+                tasks.start_soon(task)
+        row = await rows.read(path)
+        assert told["swap"] == told["live"] == (token in row.won) == (token not in row.refused) == (row.target is not None)
+
+
+async def test_many_puts_of_different_objects_are_all_there(rows: Rows) -> None:
+    async def put(number: int) -> None:
+        token = rows.token()
+        assert await rows.backend.put_inline(f"{PATH}/{number:02}", token, inline(token, str(number).encode()))
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(64):
+            tasks.start_soon(put, number)
+    for number in range(64):
+        state = (await rows.backend.read(f"{PATH}/{number:02}")).state
+        assert isinstance(state, Inline) and state.payload == str(number).encode()
+
+
+async def test_many_puts_of_one_object_leave_one_of_them_whole(rows: Rows) -> None:
+    states = [inline(token, str(token).encode() * number) for number, token in enumerate(rows.token() for _ in range(32))]
+
+    async def put(state: Inline) -> None:
+        assert state.token is not None and await rows.backend.put_inline(PATH, state.token, state)
+
+    async with anyio.create_task_group() as tasks:
+        for state in states:
+            tasks.start_soon(put, state)
+    assert (await rows.read()).state in states
+
+
+# --- any sequence, beside a model --------------------------------------------------------------------
+
+
+class ModelRow:
+    """The row operations in a few lines of Python."""
+
+    def __init__(self) -> None:
+        self.state: State = None
+        self.won: set[ChangeId] = set()
+        self.refused: set[ChangeId] = set()
+
+    def row(self) -> Row:
+        return Row(self.state, frozenset(self.won), frozenset(self.refused))
+
+    def marked(self, token: ChangeId) -> bool:
+        return token in self.won | self.refused
+
+    def swap(self, token: ChangeId, expected: str | None, state: State) -> bool:
+        if self.marked(token) or self.row().target not in (None, expected):
+            return False
+        self.state = state
+        self.won.add(token)
+        return True
+
+    def settle(self, path: str, token: ChangeId) -> bool:
+        live = self.row().target == blob_name(path, token) or (self.state is not None and self.state.token == token)
+        if not live:
+            self.refused.add(token)
+        return live
+
+    def write_inline(self, token: ChangeId, state: Inline | None) -> bool:
+        if self.marked(token) or self.row().target is not None:
+            return False
+        self.state = state
+        return True
+
+
+TOKENS = [ChangeId(f"018bcfe5-6800-7000-8000-00000000000{n}") for n in range(4)]
+tokens = st.sampled_from(TOKENS)
+operations = st.one_of(
+    st.tuples(st.just("swap"), tokens, st.none() | tokens | st.just("legacy"), st.sampled_from(["nothing", "inline", "tombstone"])),
+    st.tuples(st.just("settle"), tokens, st.none(), st.none()),
+    st.tuples(st.just("put"), tokens, st.none(), st.none()),
+    st.tuples(st.just("delete"), tokens, st.none(), st.none()),
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(history=st.lists(operations, max_size=25))
+async def test_any_history_of_calls_agrees_with_the_model(
+    rows: Rows, history: list[tuple[str, ChangeId, ChangeId | str | None, str | None]]
+) -> None:
+    path, model = f"{PATH}/{rows.token()}", ModelRow()
+    for verb, token, expects, writes in history:
+        if verb == "settle":
+            assert await rows.backend.settle(path, token) == model.settle(path, token)
+        elif verb == "put":
+            assert await rows.backend.put_inline(path, token, inline(token)) == model.write_inline(token, inline(token))
+        elif verb == "delete":
+            assert await rows.backend.delete_inline(path, token) == model.write_inline(token, None)
+        else:
+            expected = path if expects == "legacy" else blob_name(path, expects) if isinstance(expects, ChangeId) else None
+            state = {"nothing": None, "inline": inline(token), "tombstone": tombstone(path, token)}[writes or "nothing"]
+            assert await rows.swap(path, token, expected, state) == model.swap(token, expected, state)
+        assert await rows.read(path) == model.row()

@@ -1,0 +1,467 @@
+"""What every long-term tier must do: each sentence of `LongTermBackend`, `Upload` and `BlobReader`, one test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import timedelta
+
+import anyio
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from changelog.change import ChangeId
+from changelog.errors import InvalidRequestError, UnavailableError
+from changelog.runtime import Runtime
+from tiered.backends import ByteRange, LongTermBackend, Upload
+from tiered.metadata import Metadata, TimeToIdle, TimeToLive
+from tiered.object_id import PATH_BYTES_MAX, blob_name
+
+pytestmark = pytest.mark.anyio
+
+KIB, MIB = 1024, 1024 * 1024
+DEADLINE_NS = 2_000_000_000_123_000_000
+METADATA = Metadata()
+FULL_METADATA = Metadata(
+    expiration=TimeToLive(timedelta(hours=1)), time_created_ns=1_700_000_000_123_456_789, time_expires_ns=1_700_003_600_123_000_000,
+    content_type="text/plain; charset=utf-8", compression="Zstd", origin="203.0.113.42", filename="größe 🙂.txt",
+    custom={"build_id": "a/b", "ärger": "ü"}, unknown={"newer": {"nested": [1, None, "x"]}},
+)  # fmt: skip
+several_examples = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.fixture
+def name(runtime: Runtime) -> str:
+    return blob_name("attachments/org.17/objects/abc123", ChangeId.new(runtime))
+
+
+async def begin(blobs: LongTermBackend, name: str, payload: bytes = b"payload", metadata: Metadata = METADATA) -> Upload:
+    upload = await blobs.open_upload(name, metadata, None)
+    await upload.write(payload)
+    return upload
+
+
+async def store(blobs: LongTermBackend, name: str, payload: bytes = b"payload", metadata: Metadata = METADATA) -> None:
+    await (await begin(blobs, name, payload, metadata)).finalise()
+
+
+async def read(blobs: LongTermBackend, name: str, range: ByteRange | None = None) -> bytes | None:
+    reader = await blobs.open(name, range)
+    if reader is None:
+        return None
+    try:
+        return b"".join([piece async for piece in reader.pieces()])
+    finally:
+        await reader.aclose()
+
+
+async def metadata_of(blobs: LongTermBackend, name: str) -> Metadata:
+    reader = await blobs.open(name)
+    assert reader is not None
+    await reader.aclose()
+    return reader.metadata
+
+
+async def names(blobs: LongTermBackend, prefix: str = "", after: str | None = None, limit: int = 1000) -> list[str]:
+    return [info.name for info in await blobs.list(prefix, after, limit)]
+
+
+def in_byte_order(names: Iterable[str]) -> list[str]:
+    return sorted(names, key=str.encode)
+
+
+# --- uploads -------------------------------------------------------------------------------------
+
+
+async def test_nothing_is_visible_before_finalise_and_everything_after(long_term: LongTermBackend, name: str) -> None:
+    upload = await begin(long_term, name)
+    assert await long_term.open(name) is None
+    assert await names(long_term) == []
+    assert not await long_term.touch(name, DEADLINE_NS)
+    await upload.finalise()
+    assert await read(long_term, name) == b"payload"
+    assert await names(long_term) == [name]
+
+
+async def test_an_empty_payload_is_a_blob_of_no_bytes(long_term: LongTermBackend, name: str) -> None:
+    await (await long_term.open_upload(name, METADATA, 0)).finalise()
+    assert await read(long_term, name) == b""
+    assert (await metadata_of(long_term, name)).size == 0
+
+
+@pytest.mark.parametrize("piece_bytes", [100_000, 256 * KIB, MIB])
+async def test_a_payload_of_three_mebibytes_streams_through_whole(long_term: LongTermBackend, name: str, piece_bytes: int) -> None:
+    payload = bytes(range(256)) * (3 * MIB // 256)
+    upload = await long_term.open_upload(name, METADATA, len(payload))
+    for start in range(0, len(payload), piece_bytes):
+        await upload.write(memoryview(payload)[start : start + piece_bytes])
+    await upload.finalise()
+    assert await read(long_term, name) == payload
+
+
+async def test_pieces_of_any_size_arrive_in_order(long_term: LongTermBackend, name: str) -> None:
+    pieces = [bytes([n]) * n for n in range(200)] + [b"x" * 300 * KIB, b"y", b"", b"z" * 256 * KIB, b"end"]
+    upload = await long_term.open_upload(name, METADATA, None)
+    for piece in pieces:
+        await upload.write(piece)
+    await upload.finalise()
+    assert await read(long_term, name) == b"".join(pieces)
+
+
+async def test_a_blob_is_created_only_and_never_overwritten(long_term: LongTermBackend) -> None:
+    name = "legacy/objects/without-revision"
+    late = await begin(long_term, name, b"second")
+    await store(long_term, name, b"first")
+    with pytest.raises(UnavailableError, match="legacy/objects/without-revision"):
+        await late.finalise()
+    assert await read(long_term, name) == b"first"
+
+
+async def test_an_upload_of_a_revision_that_exists_changes_nothing(long_term: LongTermBackend, name: str) -> None:
+    await store(long_term, name, b"first")
+    with pytest.raises(UnavailableError):
+        await store(long_term, name, b"second")
+    assert await read(long_term, name) == b"first"
+
+
+async def test_of_uploads_finalised_at_once_under_one_name_exactly_one_wins(long_term: LongTermBackend) -> None:
+    name, won = "legacy/objects/contested", []
+    uploads = {payload: await begin(long_term, name, payload) for payload in (b"a", b"b", b"c", b"d", b"e")}
+
+    async def finalise(payload: bytes) -> None:
+        try:
+            await uploads[payload].finalise()
+        except UnavailableError:
+            return
+        won.append(payload)
+
+    async with anyio.create_task_group() as tasks:
+        for payload in uploads:
+            tasks.start_soon(finalise, payload)
+    assert len(won) == 1
+    assert await read(long_term, name) == won[0]
+
+
+async def test_a_session_that_was_cancelled_can_never_be_finalised(long_term: LongTermBackend, name: str) -> None:
+    stalled = await begin(long_term, name)
+    assert stalled.session is not None
+    await long_term.cancel(stalled.session)
+    with pytest.raises(UnavailableError):
+        await stalled.finalise()
+    assert await long_term.open(name) is None
+    assert await names(long_term) == []
+
+
+async def test_a_session_cancelled_while_it_is_written_fails_at_the_end_at_the_latest(long_term: LongTermBackend, name: str) -> None:
+    stalled = await begin(long_term, name)
+    assert stalled.session is not None
+    await long_term.cancel(stalled.session)
+    with pytest.raises(UnavailableError):  # noqa: PT012 - either may be the first to know
+        await stalled.write(b"x" * MIB)
+        await stalled.finalise()
+    assert await long_term.open(name) is None
+
+
+async def test_cancelling_after_finalise_keeps_the_blob(long_term: LongTermBackend, name: str) -> None:
+    upload = await begin(long_term, name)
+    assert upload.session is not None
+    await upload.finalise()
+    await long_term.cancel(upload.session)
+    assert await read(long_term, name) == b"payload"
+
+
+async def test_cancelling_is_repeatable_and_a_session_that_is_gone_is_no_error(long_term: LongTermBackend, name: str) -> None:
+    upload = await begin(long_term, name)
+    assert upload.session is not None
+    await long_term.cancel(upload.session)
+    await long_term.cancel(upload.session)
+    await upload.abort()
+    assert await long_term.open(name) is None
+
+
+async def test_finalise_raced_by_cancel_succeeds_exactly_if_the_blob_is_there(long_term: LongTermBackend, runtime: Runtime) -> None:
+    finalised = []
+
+    async def finalise(name: str, upload: Upload) -> None:
+        try:
+            await upload.finalise()
+        except UnavailableError:
+            return
+        finalised.append(name)
+
+    raced = [blob_name("race/objects/key", ChangeId.new(runtime)) for _ in range(20)]
+    for name in raced:
+        upload = await begin(long_term, name)
+        assert upload.session is not None
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(finalise, name, upload)
+            tasks.start_soon(long_term.cancel, upload.session)
+    assert await names(long_term) == in_byte_order(finalised)
+
+
+async def test_an_aborted_upload_leaves_nothing_however_often_it_is_aborted(long_term: LongTermBackend, name: str) -> None:
+    upload = await begin(long_term, name)
+    await upload.abort()
+    await upload.abort()
+    assert await long_term.open(name) is None
+    assert await names(long_term) == []
+
+
+async def test_an_abort_after_finalise_keeps_the_blob(long_term: LongTermBackend, name: str) -> None:
+    upload = await begin(long_term, name)
+    await upload.finalise()
+    await upload.abort()
+    assert await read(long_term, name) == b"payload"
+
+
+@pytest.mark.parametrize("payload", [b"four", b"sixsix"])
+async def test_a_payload_of_another_size_than_declared_is_refused_and_leaves_nothing(
+    long_term: LongTermBackend, name: str, payload: bytes
+) -> None:
+    upload = await long_term.open_upload(name, METADATA, 5)
+    with pytest.raises(InvalidRequestError, match="5"):  # noqa: PT012 - what is too long may be refused at once
+        await upload.write(payload)
+        await upload.finalise()
+    await upload.abort()
+    assert await long_term.open(name) is None
+    assert await names(long_term) == []
+
+
+# --- metadata ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        METADATA,
+        FULL_METADATA,
+        Metadata(expiration=TimeToIdle(timedelta(days=30)), time_expires_ns=DEADLINE_NS),
+        Metadata(expiration=TimeToLive(ns=1), time_expires_ns=1_700_000_000_000_000_000),
+        Metadata(custom={"": "", "key": "x" * 5000}),
+    ],
+)
+async def test_metadata_are_read_as_they_were_written_with_the_size_filled_in(
+    long_term: LongTermBackend, name: str, metadata: Metadata
+) -> None:
+    await store(long_term, name, b"12345", metadata)
+    assert await metadata_of(long_term, name) == replace(metadata, size=5)
+
+
+async def test_an_expired_blob_is_still_there_because_readers_judge_expiry(long_term: LongTermBackend, name: str) -> None:
+    await store(long_term, name, metadata=Metadata(expiration=TimeToLive(ns=1), time_expires_ns=1_000_000))
+    assert await read(long_term, name) == b"payload"
+    assert await names(long_term) == [name]
+
+
+async def test_touch_extends_the_deadline_and_never_shortens_it(long_term: LongTermBackend, name: str) -> None:
+    idle = Metadata(expiration=TimeToIdle(timedelta(days=1)), time_expires_ns=DEADLINE_NS)
+    later = DEADLINE_NS + 86_400_000_000_000
+    await store(long_term, name, metadata=idle)
+    assert await long_term.touch(name, later)
+    assert await metadata_of(long_term, name) == replace(idle, time_expires_ns=later, size=7)
+    assert await long_term.touch(name, DEADLINE_NS)
+    assert (await metadata_of(long_term, name)).time_expires_ns == later
+    assert [info.deadline_ns for info in await long_term.list("", None, 10)] == [later]
+    assert await read(long_term, name) == b"payload"
+
+
+async def test_touching_a_blob_that_never_expires_gives_it_no_deadline(long_term: LongTermBackend, name: str) -> None:
+    await store(long_term, name)
+    assert await long_term.touch(name, DEADLINE_NS)
+    assert (await metadata_of(long_term, name)).time_expires_ns is None
+
+
+async def test_touching_a_blob_that_is_not_there_says_so(long_term: LongTermBackend, name: str) -> None:
+    assert not await long_term.touch(name, DEADLINE_NS)
+    await store(long_term, name)
+    await long_term.delete(name)
+    assert not await long_term.touch(name, DEADLINE_NS)
+
+
+# --- reads ---------------------------------------------------------------------------------------
+
+
+async def test_a_blob_that_is_not_there_opens_as_none(long_term: LongTermBackend, name: str) -> None:
+    assert await long_term.open(name) is None
+    assert await long_term.open(name, ByteRange(5)) is None
+
+
+@several_examples
+@given(size=st.integers(1, 40), start=st.integers(-50, 50), stop=st.none() | st.integers(-5, 60))
+@example(size=10, start=-3, stop=None)
+@example(size=10, start=0, stop=10)
+@example(size=10, start=10, stop=None)
+async def test_a_range_is_a_slice_or_refused(
+    long_term: LongTermBackend, runtime: Runtime, size: int, start: int, stop: int | None
+) -> None:
+    name, payload = blob_name("ranges/objects/key", ChangeId.new(runtime)), bytes(range(size))
+    await store(long_term, name, payload)
+    first = max(0, size + start) if start < 0 else start
+    if first >= size or (stop is not None and stop < first):
+        with pytest.raises(InvalidRequestError, match=f"{size} bytes"):
+            await long_term.open(name, ByteRange(start, stop))
+    else:
+        assert await read(long_term, name, ByteRange(start, stop)) == payload[first:stop]
+
+
+async def test_a_range_of_a_large_blob_crosses_pieces_and_keeps_the_size_of_the_whole(long_term: LongTermBackend, name: str) -> None:
+    payload = bytes(range(256)) * (MIB // 256)
+    await store(long_term, name, payload)
+    reader = await long_term.open(name, ByteRange(200_000, 900_001))
+    assert reader is not None
+    assert (reader.size, reader.metadata.size) == (MIB, MIB)
+    assert b"".join([piece async for piece in reader.pieces()]) == payload[200_000:900_001]
+    await reader.aclose()
+
+
+async def test_a_blob_deleted_while_it_is_read_yields_its_own_bytes_or_fails(long_term: LongTermBackend) -> None:
+    name, payload, got = "legacy/objects/key", b"old" * MIB, []
+    await store(long_term, name, payload)
+    reader = await long_term.open(name)
+    assert reader is not None
+    try:
+        async for piece in reader.pieces():
+            got.append(piece)
+            if len(got) == 1:
+                await long_term.delete(name)
+                await store(long_term, name, b"new" * MIB)
+        assert b"".join(got) == payload
+    except UnavailableError:
+        assert payload.startswith(b"".join(got))
+    await reader.aclose()
+    assert await read(long_term, name) == b"new" * MIB
+
+
+async def test_closing_a_reader_is_repeatable_at_any_moment(long_term: LongTermBackend, name: str) -> None:
+    await store(long_term, name)
+    unread, whole = await long_term.open(name), await long_term.open(name)
+    assert unread is not None and whole is not None
+    assert [piece async for piece in whole.pieces()] == [b"payload"]
+    for reader in (unread, unread, whole, whole):
+        await reader.aclose()
+    assert await read(long_term, name) == b"payload"
+
+
+# --- delete --------------------------------------------------------------------------------------
+
+
+async def test_a_deleted_blob_is_gone_and_what_is_absent_is_deleted_already(long_term: LongTermBackend, name: str) -> None:
+    await long_term.delete(name)
+    await store(long_term, name)
+    await long_term.delete(name)
+    assert await long_term.open(name) is None
+    assert await names(long_term) == []
+    await long_term.delete(name)
+
+
+async def test_deleting_one_blob_leaves_its_neighbours(long_term: LongTermBackend) -> None:
+    neighbours = ["u/objects/a", "u/objects/a/b", "u/objects/ab", "u/objects/A"]
+    for neighbour in neighbours:
+        await store(long_term, neighbour, neighbour.encode())
+    await long_term.delete("u/objects/a")
+    assert await names(long_term) == ["u/objects/A", "u/objects/a/b", "u/objects/ab"]
+    assert [await read(long_term, neighbour) for neighbour in neighbours[1:]] == [neighbour.encode() for neighbour in neighbours[1:]]
+
+
+# --- names and listings --------------------------------------------------------------------------
+
+REVISION = "018bcfe5-6800-7000-8000-000000000001"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "usecase/objects/größe-日本",
+        "usecase/objects/🙂/🏳️‍🌈",
+        "k" * PATH_BYTES_MAX + "/" + REVISION,
+        "/" * PATH_BYTES_MAX + "/" + REVISION,
+        "ü" * 493 + "k/" + REVISION,
+        "../../../etc/passwd",
+        "/absolute",
+        "..",
+        ".",
+        "usecase/./objects/../key",
+        "usecase/objects/a%2Fb",
+        "usecase/objects/a#b?c=d&e",
+        "usecase/objects/CON.txt ",
+        "usecase/objects/line\nbreak\0nul",
+        "usecase/objects/+=%~",
+    ],
+)
+async def test_any_name_is_stored_listed_and_deleted_as_it_is(long_term: LongTermBackend, name: str) -> None:
+    await store(long_term, name, name.encode())
+    assert await names(long_term) == [name]
+    assert await read(long_term, name) == name.encode()
+    await long_term.delete(name)
+    assert await names(long_term) == []
+
+
+@pytest.mark.parametrize("stem", ["a", "k" * 199, "k" * 200, "K" * 199 + "x", "k" * PATH_BYTES_MAX])
+async def test_a_blob_and_one_whose_name_continues_it_coexist(long_term: LongTermBackend, stem: str) -> None:
+    for name in (stem, f"{stem}/{REVISION}"):
+        await store(long_term, name, name.encode())
+    assert await names(long_term) == [stem, f"{stem}/{REVISION}"]
+    await long_term.delete(stem)
+    assert await read(long_term, f"{stem}/{REVISION}") == f"{stem}/{REVISION}".encode()
+
+
+async def test_names_that_differ_only_in_case_are_different_blobs(long_term: LongTermBackend) -> None:
+    await store(long_term, "u/objects/Key", b"upper")
+    await store(long_term, "u/objects/key", b"lower")
+    assert (await read(long_term, "u/objects/Key"), await read(long_term, "u/objects/key")) == (b"upper", b"lower")
+
+
+short_text = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=4)
+any_names = st.lists(
+    short_text | st.sampled_from(["/", "a", "a/", "a0", "A", "~", "\x7f", "é"]) | st.builds(str.__mul__, short_text, st.integers(30, 60)),
+    min_size=1, max_size=8, unique=True,
+)  # fmt: skip
+
+
+@several_examples
+@given(chosen=any_names, limit=st.integers(1, 4), data=st.data())
+async def test_a_listing_is_in_byte_order_whatever_the_page_prefix_and_start(
+    long_term: LongTermBackend, runtime: Runtime, chosen: list[str], limit: int, data: st.DataObject
+) -> None:
+    root = f"{ChangeId.new(runtime)}/"
+    stored = [root + name for name in chosen]
+    for name in stored:
+        await store(long_term, name, b"")
+    prefix = root + data.draw(st.sampled_from(["", *(name[: len(name) // 2 + 1] for name in chosen)]), "prefix")
+    after = data.draw(st.none() | st.sampled_from(stored) | short_text.map(lambda text: root + text), "after")
+    expected = [name for name in in_byte_order(stored) if name.startswith(prefix) and name.encode() > (after or "").encode()]
+    assert await names(long_term, prefix, after) == expected
+    paged: list[str] = []
+    while page := await names(long_term, prefix, paged[-1] if paged else after, limit):
+        assert len(page) <= limit
+        paged += page
+    assert paged == expected
+
+
+async def test_a_prefix_may_end_anywhere_and_hides_the_rest(long_term: LongTermBackend) -> None:
+    for name in ("a/objects/1", "a/objects/10", "a/objects/2", "ab/objects/1"):
+        await store(long_term, name)
+    assert await names(long_term, "a/objects/1") == ["a/objects/1", "a/objects/10"]
+    assert await names(long_term, "a/") == ["a/objects/1", "a/objects/10", "a/objects/2"]
+    assert await names(long_term, "zebra") == []
+
+
+async def test_a_listing_tells_size_creation_and_deadline(long_term: LongTermBackend, runtime: Runtime) -> None:
+    millisecond = 1_000_000  # no store keeps nanoseconds
+    before = runtime.wall_ns() - millisecond
+    await store(long_term, "u/objects/a", b"12345", Metadata(expiration=TimeToLive(ns=1), time_expires_ns=DEADLINE_NS))
+    await store(long_term, "u/objects/b", b"")
+    after = runtime.wall_ns() + millisecond
+    listed = await long_term.list("u/", None, 10)
+    assert [(info.name, info.size, info.deadline_ns) for info in listed] == [("u/objects/a", 5, DEADLINE_NS), ("u/objects/b", 0, None)]
+    assert all(before <= info.created_ns <= after for info in listed)
+
+
+async def test_a_blob_made_again_under_its_name_is_another_generation(long_term: LongTermBackend) -> None:
+    generations = []
+    for payload in (b"first", b"second"):
+        await store(long_term, "u/objects/a", payload)
+        generations += [info.generation for info in await long_term.list("u/", None, 10)]
+        await long_term.delete("u/objects/a")
+    assert len(set(generations)) == 2

@@ -1,0 +1,643 @@
+"""The directory of embedded mode: what lies where, what a crash leaves, what is collected, what is said when the disk fails."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import os
+import signal
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+from anyio import to_thread
+
+from changelog.change import ChangeId
+from changelog.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
+from changelog.log import Collects
+from changelog.runtime import SystemRuntime
+from tiered.backends import ByteRange
+from tiered.blobfile import FOOTER_BYTES, path_of
+from tiered.filesystem import TOUCH_ATTEMPTS, FileBlobs, FileUpload
+from tiered.metadata import Metadata, TimeToIdle
+
+pytestmark = pytest.mark.anyio
+
+ROOT = Path(__file__).parents[2]
+PIECE = 256 * 1024
+HOUR_NS = 3600 * 1_000_000_000
+NAME = "attachments/org.17/objects/abc123/018bcfe5-6800-7000-8000-000000000001"
+LEGACY = "u/objects/key"
+
+
+class ShiftedRuntime(SystemRuntime):
+    """The machine's clocks, with a wall clock that a test may set ahead and sleeps that it counts."""
+
+    ahead_ns = 0
+    sleeps = 0
+
+    def wall_ns(self) -> int:
+        return super().wall_ns() + self.ahead_ns
+
+    async def sleep(self, seconds: float) -> None:
+        self.sleeps += 1
+        await anyio.lowlevel.checkpoint()
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def runtime() -> ShiftedRuntime:
+    return ShiftedRuntime()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+@pytest.fixture
+async def blobs(anyio_backend: str, root: Path, runtime: ShiftedRuntime) -> FileBlobs:
+    return await FileBlobs.open_directory(root, runtime)
+
+
+async def begin(blobs: FileBlobs, name: str, payload: bytes = b"payload", metadata: Metadata | None = None) -> FileUpload:
+    upload = await blobs.open_upload(name, metadata or Metadata(), None)
+    await upload.write(payload)
+    return upload
+
+
+async def store(blobs: FileBlobs, name: str, payload: bytes = b"payload", metadata: Metadata | None = None) -> None:
+    await (await begin(blobs, name, payload, metadata)).finalise()
+
+
+async def read(blobs: FileBlobs, name: str, range: ByteRange | None = None) -> bytes | None:
+    reader = await blobs.open(name, range)
+    if reader is None:
+        return None
+    try:
+        return b"".join([piece async for piece in reader.pieces()])
+    finally:
+        await reader.aclose()
+
+
+async def names(blobs: FileBlobs) -> list[str]:
+    return [info.name for info in await blobs.list("", None, 1000)]
+
+
+def uploads(root: Path) -> list[str]:
+    return os.listdir(root / "uploads")
+
+
+def file_of(root: Path, name: str) -> Path:
+    return root / "blobs" / path_of(name)
+
+
+def idle(runtime: ShiftedRuntime, ttl_ns: int = HOUR_NS) -> Metadata:
+    return Metadata(expiration=TimeToIdle(timedelta(microseconds=ttl_ns // 1000))).stamped(runtime.wall_ns())
+
+
+# --- opening -------------------------------------------------------------------------------------
+
+
+async def test_opening_makes_the_directories_with_their_parents_and_may_be_repeated(tmp_path: Path, runtime: ShiftedRuntime) -> None:
+    root = tmp_path / "not" / "yet" / "there"
+    await store(await FileBlobs.open_directory(root, runtime), NAME)
+    again = await FileBlobs.open_directory(root, runtime)
+    assert await read(again, NAME) == b"payload"
+    assert sorted(os.listdir(root)) == ["blobs", "uploads"]
+    assert uploads(root) == []
+
+
+@pytest.mark.parametrize("taken", ["store", "store/blobs", "store/uploads"])
+async def test_a_file_in_place_of_a_directory_is_refused_and_nothing_is_half_made(
+    tmp_path: Path, runtime: ShiftedRuntime, taken: str
+) -> None:
+    (tmp_path / taken).parent.mkdir(exist_ok=True)
+    (tmp_path / taken).write_text("mine")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ConfigurationError, match=r"cannot hold blobs .*give a directory that this process may write to"):
+        await FileBlobs.open_directory(tmp_path / "store", runtime)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write to a read-only directory, so nothing is refused")
+async def test_a_read_only_directory_is_refused_and_nothing_is_half_made(tmp_path: Path, runtime: ShiftedRuntime) -> None:
+    tmp_path.chmod(0o500)
+    try:
+        with pytest.raises(ConfigurationError, match="Permission denied"):
+            await FileBlobs.open_directory(tmp_path / "store", runtime)
+        assert os.listdir(tmp_path) == []
+    finally:
+        tmp_path.chmod(0o700)
+
+
+async def test_a_file_system_without_hard_links_is_refused_and_nothing_is_half_made(
+    tmp_path: Path, runtime: ShiftedRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "link", failing(errno.EPERM))
+    with pytest.raises(ConfigurationError, match="hard links"):
+        await FileBlobs.open_directory(tmp_path / "new" / "store", runtime)
+    assert os.listdir(tmp_path) == []
+
+
+async def test_a_relative_directory_is_still_found_after_the_process_changed_its_own(
+    tmp_path: Path, runtime: ShiftedRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    blobs = await FileBlobs.open_directory(Path("store"), runtime)
+    monkeypatch.chdir("/")
+    await store(blobs, NAME)
+    assert file_of(tmp_path / "store", NAME).is_file()
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+async def test_a_blob_is_one_file_that_begins_with_its_payload(blobs: FileBlobs, root: Path) -> None:
+    await store(blobs, NAME, b"readable with any tool")
+    path = root / "blobs" / "attachments%2forg%2e17%2fobjects%2fabc123%2f018bcfe5%2d6800%2d7000%2d8000%2d000000000001"
+    assert path.read_bytes().startswith(b'readable with any tool{"content_type":"application/octet-stream","size":22}')
+
+
+async def test_an_upload_is_a_file_named_by_its_revision_until_it_ends(blobs: FileBlobs, root: Path) -> None:
+    upload = await begin(blobs, NAME)
+    assert [upload.session] == uploads(root) == [NAME[-36:]]
+    await upload.finalise()
+    assert uploads(root) == []
+
+
+async def test_a_name_without_a_revision_gets_a_session_of_its_own(blobs: FileBlobs, root: Path) -> None:
+    one, other = await begin(blobs, LEGACY), await begin(blobs, LEGACY)
+    assert {one.session, other.session} == set(uploads(root))
+    await one.abort()
+    await other.abort()
+    assert uploads(root) == []
+
+
+async def test_small_pieces_are_gathered_before_they_are_written(blobs: FileBlobs, root: Path) -> None:
+    upload = await begin(blobs, NAME, b"x" * 1000)
+    temporary = root / "uploads" / NAME[-36:]
+    assert temporary.stat().st_size == 0
+    await upload.write(b"y" * PIECE)
+    assert temporary.stat().st_size == 1000 + PIECE
+    await upload.finalise()
+    assert await read(blobs, NAME) == b"x" * 1000 + b"y" * PIECE
+
+
+async def test_file_and_directories_are_synchronised_around_the_link(
+    blobs: FileBlobs, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+    fsync, link, unlink = os.fsync, os.link, os.unlink
+
+    def noted_fsync(descriptor: int) -> None:
+        fsync(descriptor)
+        events.append(f"fsync {Path(os.readlink(f'/proc/self/fd/{descriptor}')).relative_to(root)}")
+
+    def noted_link(source: Path, target: Path) -> None:
+        link(source, target)
+        events.append("link")
+
+    def noted_unlink(path: Path) -> None:
+        unlink(path)
+        events.append("unlink")
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(os, "link", noted_link)
+    monkeypatch.setattr(os, "unlink", noted_unlink)
+    session = NAME[-36:]
+    await store(blobs, f"{'k' * 400}/{session}")
+    part = "k" * 199 + "+"
+    assert events == [
+        f"fsync uploads/{session}", "link", f"fsync blobs/{part}/{part}", f"fsync blobs/{part}", "fsync blobs", "unlink",
+    ]  # fmt: skip
+
+
+async def test_a_finished_upload_cannot_be_used_again(blobs: FileBlobs) -> None:
+    upload = await begin(blobs, NAME)
+    await upload.finalise()
+    with pytest.raises(InvalidRequestError, match="has ended already"):
+        await upload.finalise()
+    with pytest.raises(InvalidRequestError, match="has ended already"):
+        await upload.write(bytes(2 * PIECE))
+    assert await read(blobs, NAME) == b"payload"
+
+
+async def test_a_cancelled_task_can_still_abort_and_leaves_nothing(blobs: FileBlobs, root: Path) -> None:
+    upload = await begin(blobs, NAME)
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        try:
+            await upload.write(bytes(2 * PIECE))
+        finally:
+            await upload.abort()
+    assert scope.cancelled_caught
+    assert uploads(root) == []
+    assert await names(blobs) == []
+
+
+async def test_a_reader_closed_under_a_read_says_so_and_reads_no_other_file(blobs: FileBlobs) -> None:
+    await store(blobs, NAME, bytes(3 * PIECE))
+    reader = await blobs.open(NAME)
+    assert reader is not None
+    pieces = reader.pieces()
+    await anext(pieces)
+    await reader.aclose()
+    with pytest.raises(InvalidRequestError, match="closed while it was read"):
+        await anext(pieces)
+
+
+async def test_a_cancelled_session_that_is_no_change_id_unlinks_nothing(blobs: FileBlobs, root: Path) -> None:
+    await store(blobs, "victim")
+    for session in ("../blobs/victim", "", ".", str(root / "blobs" / "victim"), "victim"):
+        with pytest.raises(CorruptRecordError, match="expected a change id"):
+            await blobs.cancel(session)
+    assert await read(blobs, "victim") == b"payload"
+
+
+async def test_a_name_longer_than_the_file_system_holds_is_refused(blobs: FileBlobs) -> None:
+    with pytest.raises(InvalidRequestError, match="longer than the file system can hold"):
+        await store(blobs, "/" * 2000)
+    with pytest.raises(InvalidRequestError, match="longer"):
+        await blobs.open("/" * 2000)
+
+
+# --- damage --------------------------------------------------------------------------------------
+
+
+async def test_a_blob_whose_payload_changed_on_the_disk_never_comes_whole(blobs: FileBlobs, root: Path) -> None:
+    await store(blobs, NAME, b"x" * (PIECE + 10))
+    with file_of(root, NAME).open("r+b") as file:
+        file.write(b"y")
+    reader, got = await blobs.open(NAME), []
+    assert reader is not None
+    with pytest.raises(CorruptRecordError, match=r"018bcfe5.* does not match its checksum"):  # noqa: PT012 - fails after the first piece
+        async for piece in reader.pieces():
+            got.append(piece)
+    await reader.aclose()
+    assert len(got) == 1
+    assert await read(blobs, NAME, ByteRange(1, 5)) == b"xxxx"
+
+
+@pytest.mark.parametrize("kept", [0, 10, 2000, -1])
+async def test_a_file_that_was_cut_is_corrupt_by_name_and_not_listed(
+    blobs: FileBlobs, root: Path, kept: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    await store(blobs, NAME, b"x" * 3000)
+    await store(blobs, LEGACY)
+    path = file_of(root, NAME)
+    os.truncate(path, kept if kept >= 0 else path.stat().st_size + kept)
+    with pytest.raises(CorruptRecordError, match=NAME):
+        await blobs.open(NAME)
+    with pytest.raises(CorruptRecordError, match=NAME):
+        await blobs.touch(NAME, HOUR_NS)
+    with caplog.at_level(logging.WARNING, "tiered"):
+        assert await names(blobs) == [LEGACY]
+    assert [record.message.split()[0] for record in caplog.records] == ["corrupt_blob"]
+    assert path.exists()
+
+
+async def test_a_file_cut_while_it_is_read_is_corrupt(blobs: FileBlobs, root: Path) -> None:
+    await store(blobs, NAME, bytes(3 * PIECE))
+    reader = await blobs.open(NAME)
+    assert reader is not None
+    os.truncate(file_of(root, NAME), PIECE + 5)
+    with pytest.raises(CorruptRecordError, match="cut short"):
+        _ = [piece async for piece in reader.pieces()]
+    await reader.aclose()
+
+
+async def test_what_is_no_blob_is_logged_and_left_out_of_listings(
+    blobs: FileBlobs, root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("a", "m", "z" * 300):
+        await store(blobs, name)
+    tree = root / "blobs"
+    for foreign in ("README", ".hidden", "b%zz", "c+", "~ff", os.fsdecode(b"\xff")):
+        (tree / foreign).write_text("not ours")
+    (tree / "directory").mkdir()
+    (tree / ("z" * 199 + "+") / ("q" * 199 + "+")).mkdir()
+    (tree / "link").symlink_to(tree / "a")
+    os.mkfifo(tree / "pipe")
+    with caplog.at_level(logging.WARNING, "tiered"):
+        assert await names(blobs) == ["a", "m", "z" * 300]
+    assert len([record for record in caplog.records if record.message.startswith("foreign_file path=")]) == 9
+    assert await blobs.collect(100) == 0
+    assert (tree / "README").exists()
+
+
+async def test_something_else_in_place_of_a_blob_is_corruption(blobs: FileBlobs, root: Path) -> None:
+    file_of(root, NAME).mkdir()
+    for attempt in (blobs.open(NAME), blobs.touch(NAME, HOUR_NS), blobs.delete(NAME)):
+        with pytest.raises(CorruptRecordError, match="did not put there"):
+            await attempt
+
+
+# --- garbage -------------------------------------------------------------------------------------
+
+UPLOADER = """
+import sys, anyio
+from pathlib import Path
+from changelog.change import ChangeId
+from changelog.runtime import SystemRuntime
+from tiered.filesystem import FileBlobs
+from tiered.metadata import Metadata
+
+async def main():
+    runtime = SystemRuntime()
+    blobs = await FileBlobs.open_directory(Path(sys.argv[1]), runtime)
+    while True:
+        name = "u/objects/key/" + ChangeId.new(runtime)
+        upload = await blobs.open_upload(name, Metadata(), None)
+        await upload.write(bytes(300_000))
+        if sys.argv[2] == "stall":
+            print(name, flush=True)
+            await anyio.sleep_forever()
+        await upload.finalise()
+        print(name, flush=True)
+
+anyio.run(main)
+"""
+
+
+def uploader(root: Path, mode: str) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-c", UPLOADER, str(root), mode], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+
+
+def lines(process: subprocess.Popen[str], count: int) -> list[str]:
+    assert process.stdout is not None
+    return [process.stdout.readline().strip() for _ in range(count)]
+
+
+def killed(process: subprocess.Popen[str]) -> list[str]:
+    """What it had still said."""
+    process.send_signal(signal.SIGKILL)
+    return process.communicate()[0].splitlines()
+
+
+async def test_the_upload_of_a_dead_process_is_collected_and_of_a_living_one_is_not(blobs: FileBlobs, root: Path) -> None:
+    process = uploader(root, "stall")
+    try:
+        (name,) = await to_thread.run_sync(lines, process, 1)
+        assert await blobs.collect(10) == 0
+        assert uploads(root) == [name[-36:]]
+    finally:
+        killed(process)
+    assert await blobs.collect(10) == 1
+    assert uploads(root) == []
+
+
+async def test_the_upload_of_this_process_is_not_collected_while_it_is_open(blobs: FileBlobs, root: Path) -> None:
+    upload = await begin(blobs, NAME)
+    assert await blobs.collect(10) == 0
+    await upload.finalise()
+    assert await read(blobs, NAME) == b"payload"
+
+
+async def test_a_process_killed_at_any_moment_leaves_whole_blobs_and_what_it_said_it_wrote(blobs: FileBlobs, root: Path) -> None:
+    for finished in (1, 5, 12):
+        process = uploader(root, "write")
+        try:
+            written = await to_thread.run_sync(lines, process, finished)
+        finally:
+            written += killed(process)
+        present = await names(blobs)
+        assert set(written) <= set(present)
+        assert all([await read(blobs, name) == bytes(300_000) for name in present])
+        await blobs.collect(1000)
+        assert uploads(root) == []
+        assert await names(blobs) == present
+
+
+async def test_a_temporary_file_that_was_linked_is_collected_and_its_blob_stays(blobs: FileBlobs, root: Path) -> None:
+    await store(blobs, NAME)
+    os.link(file_of(root, NAME), root / "uploads" / NAME[-36:])
+    assert await blobs.collect(10) == 1
+    assert await read(blobs, NAME) == b"payload"
+
+
+async def test_what_is_no_upload_among_the_uploads_is_left_alone(blobs: FileBlobs, root: Path) -> None:
+    (root / "uploads" / "notes.txt").write_text("mine")
+    assert await blobs.collect(10) == 0
+    assert uploads(root) == ["notes.txt"]
+
+
+async def test_expired_blobs_are_collected_up_to_the_limit_and_no_others(blobs: FileBlobs, runtime: ShiftedRuntime) -> None:
+    assert isinstance(blobs, Collects)
+    for number in range(5):
+        await store(blobs, f"mortal{number}", metadata=idle(runtime))
+    await store(blobs, "touched", metadata=idle(runtime))
+    await store(blobs, "immortal")
+    assert await blobs.collect(10) == 0
+    assert await blobs.touch("touched", runtime.wall_ns() + 3 * HOUR_NS)
+    runtime.ahead_ns = 2 * HOUR_NS
+    assert [await blobs.collect(3) for _ in range(3)] == [3, 2, 0]
+    assert await names(blobs) == ["immortal", "touched"]
+
+
+async def test_collecting_goes_round_when_there_are_more_blobs_than_it_looks_at(
+    blobs: FileBlobs, runtime: ShiftedRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tiered.filesystem.COLLECT_PAGE", 2)
+    for number in range(5):
+        await store(blobs, f"blob{number}", metadata=idle(runtime, HOUR_NS * (2 if number == 0 else 1)))
+    runtime.ahead_ns = HOUR_NS
+    assert [await blobs.collect(10) for _ in range(3)] == [1, 2, 1]
+    runtime.ahead_ns = 2 * HOUR_NS
+    assert [await blobs.collect(10) for _ in range(2)] == [1, 0]
+    assert await names(blobs) == []
+
+
+async def test_an_expired_blob_that_is_being_touched_is_not_collected(blobs: FileBlobs, root: Path, runtime: ShiftedRuntime) -> None:
+    await store(blobs, NAME, metadata=idle(runtime))
+    runtime.ahead_ns = 2 * HOUR_NS
+    with file_of(root, NAME).open("rb") as other_process:
+        fcntl.flock(other_process, fcntl.LOCK_EX)
+        assert await blobs.collect(10) == 0
+    assert await blobs.collect(10) == 1
+
+
+async def test_a_touch_waits_for_a_lock_only_so_long(blobs: FileBlobs, root: Path, runtime: ShiftedRuntime) -> None:
+    metadata = idle(runtime)
+    await store(blobs, NAME, metadata=metadata)
+    with file_of(root, NAME).open("rb") as stopped_process:
+        fcntl.flock(stopped_process, fcntl.LOCK_EX)
+        with pytest.raises(UnavailableError, match="stayed locked"):
+            await blobs.touch(NAME, runtime.wall_ns() + 2 * HOUR_NS)
+    assert runtime.sleeps == TOUCH_ATTEMPTS
+    assert [info.deadline_ns for info in await blobs.list("", None, 10)] == [metadata.time_expires_ns]
+
+
+async def test_an_upload_collected_before_it_was_locked_is_refused_and_leaves_nothing(
+    blobs: FileBlobs, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flock = fcntl.flock
+
+    def collected_first(file: Any, operation: int) -> None:
+        os.unlink(root / "uploads" / NAME[-36:])
+        flock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", collected_first)
+    with pytest.raises(UnavailableError, match="collected before it began; try again"):
+        await blobs.open_upload(NAME, Metadata(), None)
+    monkeypatch.undo()
+    await store(blobs, NAME)
+    assert await read(blobs, NAME) == b"payload"
+
+
+async def test_a_touch_whose_blob_was_replaced_meanwhile_says_that_its_blob_is_gone(
+    blobs: FileBlobs, root: Path, monkeypatch: pytest.MonkeyPatch, runtime: ShiftedRuntime
+) -> None:
+    await store(blobs, LEGACY, metadata=idle(runtime))
+    # The blob keeps another name, so only the name itself tells.
+    os.link(file_of(root, LEGACY), root / "uploads" / ChangeId.new(runtime))
+    flock = fcntl.flock
+
+    def deleted_first(file: Any, operation: int) -> None:
+        os.unlink(file_of(root, LEGACY))
+        flock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", deleted_first)
+    assert not await blobs.touch(LEGACY, runtime.wall_ns() + 9 * HOUR_NS)
+
+
+# --- the system fails ----------------------------------------------------------------------------
+
+
+def failing(number: int) -> Any:
+    def fail(*arguments: Any, **options: Any) -> Any:
+        raise OSError(number, os.strerror(number), str(arguments[0]))
+
+    return fail
+
+
+FULL = """
+import resource, sys, anyio
+from pathlib import Path
+from changelog.errors import UnavailableError
+from changelog.runtime import SystemRuntime
+from tiered.filesystem import FileBlobs
+from tiered.metadata import Metadata
+
+async def main():
+    root = Path(sys.argv[1])
+    blobs = await FileBlobs.open_directory(root, SystemRuntime())
+    resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))
+    for payload in (bytes(700_000), bytes(399_990)):  # too long in the payload, and only in the footer
+        upload = await blobs.open_upload("too/long", Metadata(), None)
+        try:
+            for start in range(0, len(payload), 100_000):
+                await upload.write(payload[start : start + 100_000])
+            await upload.finalise()
+        except UnavailableError as error:
+            print(error)
+        print(list((root / "uploads").iterdir()), await blobs.open("too/long"))
+    upload = await blobs.open_upload("small", Metadata(), None)
+    await upload.write(b"fits")
+    await upload.finalise()
+    print([info.name for info in await blobs.list("", None, 10)])
+
+anyio.run(main)
+"""
+
+
+async def test_on_a_full_disk_an_upload_is_refused_and_leaves_nothing_and_the_store_goes_on(root: Path) -> None:
+    done = await anyio.run_process([sys.executable, "-c", FULL, str(root)], cwd=ROOT, check=False, stderr=subprocess.STDOUT)
+    said = done.stdout.decode().splitlines()
+    assert len(said) == 5, said
+    assert said[0].startswith("cannot write blob 'too/long': the disk is full")
+    assert said[2].startswith("cannot finalise blob 'too/long': the disk is full")
+    assert said[1] == said[3] == "[] None"
+    assert said[4] == "['small']"
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "words"),
+    [
+        (errno.ENOSPC, UnavailableError, "the disk is full"),
+        (errno.EDQUOT, UnavailableError, "the disk is full"),
+        (errno.EROFS, UnavailableError, "the system refuses it"),
+        (errno.EACCES, UnavailableError, "the system refuses it"),
+        (errno.EMFILE, UnavailableError, "too many files are open"),
+        (errno.EIO, UnconfirmedError, "may or may not have happened"),
+        (errno.ENOMEM, UnconfirmedError, "Cannot allocate memory; it may or may not have happened"),
+    ],
+)
+@pytest.mark.parametrize("call", ["link", "write"])
+async def test_what_the_system_says_is_translated_and_a_failed_upload_leaves_nothing(
+    blobs: FileBlobs, root: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int, kind: type[TieredError], words: str
+) -> None:
+    upload = await begin(blobs, NAME)
+    monkeypatch.setattr(os, call, failing(number))
+    with pytest.raises(kind, match=words) as raised:
+        await upload.finalise()
+    monkeypatch.undo()
+    assert NAME in str(raised.value)
+    assert uploads(root) == []
+    assert await blobs.open(NAME) is None
+
+
+async def test_a_refusal_names_the_path(blobs: FileBlobs, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    await store(blobs, NAME)
+    monkeypatch.setattr(os, "unlink", failing(errno.EACCES))
+    with pytest.raises(UnavailableError, match="the system refuses it") as raised:
+        await blobs.delete(NAME)
+    assert str(file_of(root, NAME)) in str(raised.value)
+
+
+def failing_for_directories(number: int) -> Any:
+    fsync = os.fsync
+
+    def fail(descriptor: int) -> None:
+        if Path(f"/proc/self/fd/{descriptor}").is_dir():
+            raise OSError(number, os.strerror(number))
+        fsync(descriptor)
+
+    return fail
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+async def test_once_a_blob_was_linked_no_failure_claims_that_nothing_happened(
+    blobs: FileBlobs, root: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    upload = await begin(blobs, NAME)
+    monkeypatch.setattr(os, "fsync", failing_for_directories(number))
+    with pytest.raises(UnconfirmedError, match="was linked, but a power cut may undo it"):
+        await upload.finalise()
+    monkeypatch.undo()
+    assert await read(blobs, NAME) == b"payload"
+    assert uploads(root) == []
+
+
+async def test_a_deletion_that_was_not_made_durable_is_unconfirmed_and_may_be_repeated(
+    blobs: FileBlobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await store(blobs, NAME)
+    monkeypatch.setattr(os, "fsync", failing(errno.EIO))
+    for _ in range(2):
+        with pytest.raises(UnconfirmedError, match="was unlinked, but a power cut may undo it"):
+            await blobs.delete(NAME)
+    monkeypatch.undo()
+    await blobs.delete(NAME)
+    assert await blobs.open(NAME) is None
+
+
+async def test_the_deadline_is_the_only_part_of_a_blob_that_a_touch_writes(blobs: FileBlobs, root: Path, runtime: ShiftedRuntime) -> None:
+    await store(blobs, NAME, b"x" * 1001, idle(runtime))
+    before = file_of(root, NAME).read_bytes()
+    assert await blobs.touch(NAME, runtime.wall_ns() + 5 * HOUR_NS)
+    after = file_of(root, NAME).read_bytes()
+    at = len(before) - FOOTER_BYTES + 8
+    assert at % 8 == 0
+    assert (before[:at], before[at + 8 :]) == (after[:at], after[at + 8 :])
+    assert before[at : at + 8] < after[at : at + 8]

@@ -1,0 +1,171 @@
+"""The `tiered` command as its users meet it: output, errors, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+
+from changelog.change import Change, ChangeId
+from changelog.runtime import SystemRuntime
+from tiered import Settings
+from tiered.compose import open_backends
+
+OBJECT = "photos/org.17/objects/2026/cat.jpg"
+
+
+class Command:
+    """`tiered` in a process of its own, on a store in a temporary directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.store = directory / "store"
+        self.environment = {name: value for name, value in os.environ.items() if not name.startswith("TIERED_")}
+
+    def __call__(self, *arguments: str, stdin: bytes = b"", code: int = 0, store: bool = True) -> str:
+        where = ["--directory", str(self.store)] if store else []
+        done = subprocess.run(
+            [sys.executable, "-m", "recovery.cli", *where, *arguments],
+            input=stdin, capture_output=True, cwd=self.directory, env=self.environment | {"PYTHONPATH": os.getcwd()}, timeout=60, check=False,
+        )
+        self.errors = done.stderr.decode()
+        assert done.returncode == code, f"exit code {done.returncode}: {self.errors}"
+        assert "Traceback" not in self.errors
+        return done.stdout.decode()
+
+
+@pytest.fixture
+def tiered(tmp_path: Path) -> Command:
+    return Command(tmp_path)
+
+
+def test_object_is_put_listed_shown_fetched_and_removed(tiered: Command, tmp_path: Path) -> None:
+    (tmp_path / "cat").write_bytes(b"meow" * 500_000)
+    assert "long-term" in tiered("put", OBJECT, "cat", "--content-type", "image/jpeg", "--custom", "a=b", "--ttl", "36h")
+    assert tiered("ls") == OBJECT + "\n"
+    head = json.loads(tiered("head", OBJECT, "--json"))
+    assert (head["size"], head["tier"], head["metadata"]["custom"]) == (2_000_000, "long-term", {"a": "b"})
+    assert head["expires"] > head["created"]
+    assert tiered("get", OBJECT, "--range", "2:6") == "owme"
+    assert json.loads(tiered("get", OBJECT, "--json", "-o", "copy"))["size"] == 2_000_000
+    assert (tmp_path / "copy").read_bytes() == (tmp_path / "cat").read_bytes()
+    assert json.loads(tiered("rm", OBJECT, "--json")) == {"object": OBJECT, "deleted": True}
+    assert tiered("ls") == ""
+    assert tiered("get", OBJECT, code=1) == ""
+    assert OBJECT in tiered.errors
+
+
+def test_stdin_is_a_payload(tiered: Command) -> None:
+    assert json.loads(tiered("put", OBJECT, "-", "--json", stdin=b"hello"))["size"] == 5
+    assert tiered("get", OBJECT) == "hello"
+
+
+def test_listing_takes_a_prefix_and_a_limit(tiered: Command) -> None:
+    for key in ("a/objects/1", "a/objects/2", "b/objects/1"):
+        tiered("put", key, "-")
+    assert tiered("ls", "a/") == "a/objects/1\na/objects/2\n"
+    assert tiered("ls", "--limit", "1", "--json") == '"a/objects/1"\n'
+
+
+@pytest.mark.parametrize(("arguments", "code", "says"), [
+    (["get", "nonsense"], 3, "'nonsense' is not an object id"),
+    (["put", "a/objects/../x", "-"], 3, "'.' or '..' segment"),
+    (["put", OBJECT, "no-such-file"], 3, "no-such-file"),
+    (["put", OBJECT, "-", "--ttl", "soon"], 3, "36h"),
+    (["put", OBJECT, "-", "--ttl", "1h", "--tti", "1h"], 3, "not both"),
+    (["put", OBJECT, "-", "--custom", "x"], 3, "KEY=VALUE"),
+    (["get", OBJECT, "--range", "x"], 3, "START:STOP"),
+    (["get", OBJECT, "--json"], 3, "--output"),
+    (["head", OBJECT], 1, "there is no object"),
+    (["log", "show", "x"], 3, "not a change id"),
+    (["log", "show", "018bcfe5-6800-7000-8000-000000000001"], 1, "no entry"),
+    (["log", "retry"], 3, "--all"),
+    (["recover", "--limit", "3"], 3, "--once"),
+    (["nonsense"], 2, "nonsense"),
+])
+def test_error_is_one_sentence_with_its_exit_code(tiered: Command, arguments: list[str], code: int, says: str) -> None:
+    assert tiered(*arguments, code=code) == ""
+    assert says in tiered.errors
+    if code != 2:
+        assert tiered.errors.count("\n") == 1, tiered.errors
+
+
+def test_settings_are_shown_with_where_they_come_from(tiered: Command, tmp_path: Path) -> None:
+    (tmp_path / "tiered.yaml").write_text("directory: store\nchangelog: sqlite\nlease: {expiry_s: 40}\n")
+    tiered.environment["TIERED_RECOVERY__IDLE_S"] = "7"
+    shown = json.loads(tiered("--config", "tiered.yaml", "config", "show", "--json", store=False))
+    assert shown["lease.expiry_s"] == {"value": 40.0, "from": "tiered.yaml"}
+    assert shown["recovery.idle_s"] == {"value": 7.0, "from": "TIERED_RECOVERY__IDLE_S"}
+    assert shown["inline_bytes_max"]["from"] == "default"
+
+
+@pytest.mark.parametrize(("text", "says"), [
+    ("directory: store\nchangelock: sqlite\n", "changelog"),
+    ("directory: store\nlease: {expiry_s: 5}\n", "heartbeat_interval_s"),
+    ("changelog: sqlite\n", "directory"),
+    ("- 1\n", "mapping"),
+])
+def test_settings_that_are_wrong_are_refused_in_a_sentence(tiered: Command, tmp_path: Path, text: str, says: str) -> None:
+    (tmp_path / "tiered.yaml").write_text(text)
+    tiered("--config", "tiered.yaml", "ls", code=3, store=False)
+    assert says in tiered.errors
+
+
+def test_log_commands_say_that_a_noop_log_keeps_nothing(tiered: Command, tmp_path: Path) -> None:
+    (tmp_path / "tiered.yaml").write_text("directory: store\nchangelog: noop\n")
+    tiered("--config", "tiered.yaml", "log", "list", code=3, store=False)
+    assert "changelog: sqlite" in tiered.errors
+
+
+def plant(store: Path, old: str | None) -> ChangeId:
+    """An entry of a process that died long ago."""
+    async def record() -> ChangeId:
+        runtime = SystemRuntime()
+        async with open_backends(Settings(directory=store, changelog="sqlite"), runtime) as backends:
+            change = Change(ChangeId.new(runtime), OBJECT, None, old)
+            entry = await backends.log.record(change, "dead")
+            assert await backends.log.release(entry)
+            return change.id
+
+    return anyio.run(record)
+
+
+def test_operator_sees_a_dead_change_recovers_it_and_retries_a_stuck_one(tiered: Command) -> None:
+    dead, bad = plant(tiered.store, None), plant(tiered.store, "someone/objects/else")
+    survey = json.loads(tiered("recover", "--dry-run", "--json"))
+    assert {each["id"]: each["standing"] for each in survey} == {dead: "claimable", bad: "claimable"}
+    assert "someone/objects/else" in tiered("log", "show", bad)
+    report = json.loads(tiered("recover", "--once", "--json"))
+    assert (report["recovered"], report["parked"]) == (1, 1)
+    stuck, = json.loads(tiered("log", "list", "--stuck", "--json"))
+    assert stuck["id"] == bad and "someone/objects/else" in stuck["stuck"]["error"]
+    assert bad in tiered("log", "list")
+    assert "1 given back" in tiered("log", "retry", "--all")
+    assert json.loads(tiered("recover", "--once", "--json"))["parked"] == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_daemon_recovers_and_stops_at_a_signal(tiered: Command, number: signal.Signals) -> None:
+    plant(tiered.store, None)
+    daemon = subprocess.Popen(
+        [sys.executable, "-m", "recovery.cli", "--directory", str(tiered.store), "recover", "--json"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=tiered.environment,
+    )
+    try:
+        assert daemon.stderr is not None
+        for line in daemon.stderr:
+            if "recovered id=" in line:
+                break
+        daemon.send_signal(number)
+        out, _ = daemon.communicate(timeout=60)
+        assert daemon.returncode == 0
+        assert json.loads(out)["recovered"] == 1
+    finally:
+        daemon.kill()
+        daemon.wait()

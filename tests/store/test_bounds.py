@@ -1,0 +1,192 @@
+"""Nothing is unbounded: operations, the queue, waiting, closing. And cancelling is safe."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio
+import pytest
+
+from tests.store.conftest import LARGE, OBJECT, SMALL, World
+from tiered import AtCapacityError, InvalidRequestError, ObjectId, TieredStorage
+
+pytestmark = pytest.mark.anyio
+
+
+async def slow(world: World, seconds: float) -> AsyncIterator[bytes]:
+    yield SMALL
+    await world.runtime.sleep(seconds)
+
+
+def other(number: int) -> ObjectId:
+    return ObjectId.create("attachments", f"key{number}")
+
+
+# --- capacity --------------------------------------------------------------------------------------
+
+
+async def test_operation_beyond_the_queue_is_refused_at_once(world: World) -> None:
+    async with world.store(store={"concurrency_max": 2, "queue_max": 1}) as storage, anyio.create_task_group() as tasks:
+        for number in range(3):
+            tasks.start_soon(storage.put, other(number), slow(world, 2))
+        await world.runtime.sleep(1)
+        before = world.runtime.monotonic()
+        with pytest.raises(AtCapacityError, match="queue_max"):
+            await storage.put(OBJECT, SMALL)
+        assert world.runtime.monotonic() == before
+
+
+async def test_operation_that_waits_too_long_is_refused(world: World) -> None:
+    async with world.store(store={"concurrency_max": 1, "queue_wait_s": 5}) as storage, anyio.create_task_group() as tasks:
+        tasks.start_soon(storage.put, other(1), slow(world, 20))
+        await world.runtime.sleep(1)
+        with pytest.raises(AtCapacityError, match="5 s"):
+            await storage.put(OBJECT, SMALL)
+        assert world.runtime.monotonic() == pytest.approx(6)
+
+
+async def test_operation_keeps_its_slot_until_its_clean_up_is_done(world: World) -> None:
+    async def slow_delete(real: Any, *args: Any) -> Any:
+        await world.runtime.sleep(3)
+        return await real(*args)
+
+    async with world.store(store={"concurrency_max": 1}) as storage:
+        await storage.put(OBJECT, LARGE)
+        world.blobs.hooks["delete"] = slow_delete
+        await storage.put(OBJECT, SMALL)
+        assert world.runtime.monotonic() == 0, "the caller does not wait for the clean-up"
+        await storage.put(other(1), SMALL)
+        assert world.runtime.monotonic() == 3, "the next operation does"
+
+
+async def test_failed_and_cancelled_operations_give_their_slots_back(world: World) -> None:
+    async with world.store(store={"concurrency_max": 1}) as storage:
+        for _ in range(5):
+            with pytest.raises(InvalidRequestError):
+                await storage.put(OBJECT, [b"x", "no bytes"])  # type: ignore[list-item]
+            with anyio.move_on_after(1):
+                await storage.put(OBJECT, slow(world, 10))
+        await storage.put(OBJECT, SMALL)
+
+
+# --- cancellation ----------------------------------------------------------------------------------
+
+
+async def test_caller_cancelled_while_it_uploads_leaves_nothing(world: World) -> None:
+    async def payload() -> AsyncIterator[bytes]:
+        yield LARGE
+        await world.runtime.sleep(100)
+
+    async with world.store() as storage:
+        await storage.put(OBJECT, SMALL)
+        with anyio.move_on_after(10) as scope:
+            await storage.put(OBJECT, payload())
+        assert scope.cancelled_caught
+        assert await read(storage) == SMALL
+    assert await world.is_clean()
+    assert "swap" not in world.calls
+
+
+async def test_caller_cancelled_during_the_swap_detaches_and_the_change_is_carried_through(world: World) -> None:
+    async def slow_swap(real: Any, *args: Any) -> Any:
+        await world.runtime.sleep(10)
+        return await real(*args)
+
+    world.rows.hooks["swap"] = slow_swap
+    async with world.store() as storage:
+        with anyio.move_on_after(5) as scope:
+            await storage.put(OBJECT, LARGE)
+        assert scope.cancelled_caught
+        assert await read(storage) is None
+        await world.runtime.sleep(6)
+        assert await read(storage) == LARGE
+    assert await world.is_clean()
+
+
+async def test_inline_put_whose_caller_was_cancelled_cannot_land_over_a_later_one(world: World) -> None:
+    sent: list[Any] = []
+
+    async def lost_in_the_network(real: Any, *args: Any) -> Any:
+        if not sent:
+            sent.append((real, args))
+            await world.runtime.sleep(1000)
+        return await real(*args)
+
+    world.rows.hooks["put_inline"] = lost_in_the_network
+    async with world.store() as storage:
+        with anyio.move_on_after(1):
+            await storage.put(OBJECT, SMALL)
+        await world.runtime.sleep(1)
+        await storage.put(OBJECT, b"later")
+        (real, args), = sent
+        assert not await real(*args)
+        assert await read(storage) == b"later"
+
+
+async def test_scope_around_the_whole_store_is_cancelled_and_changes_still_land(world: World) -> None:
+    async def slow_swap(real: Any, *args: Any) -> Any:
+        await world.runtime.sleep(3)
+        return await real(*args)
+
+    world.rows.hooks["swap"] = slow_swap
+    with anyio.move_on_after(2):
+        async with world.store() as storage:
+            await storage.put(OBJECT, LARGE)
+    assert world.runtime.monotonic() == 3
+    assert await world.is_clean()
+    assert len(await world.blob_names()) == 1
+
+
+# --- closing ---------------------------------------------------------------------------------------
+
+
+async def test_closing_waits_for_clean_up_and_leaves_nothing(world: World) -> None:
+    async def slow_delete(real: Any, *args: Any) -> Any:
+        await world.runtime.sleep(5)
+        return await real(*args)
+
+    async with world.store() as storage:
+        await storage.put(OBJECT, LARGE)
+        world.blobs.hooks["delete"] = slow_delete
+        await storage.put(OBJECT, SMALL)
+        assert await storage.aclose() == []
+    assert await world.is_clean()
+
+
+async def test_closing_says_what_it_leaves_to_recovery_when_its_budget_is_spent(world: World) -> None:
+    async def hangs(real: Any, *args: Any) -> Any:
+        await world.runtime.sleep(10_000)
+
+    async with world.store(store={"drain_budget_s": 7}) as storage:
+        await storage.put(OBJECT, LARGE)
+        world.blobs.hooks["delete"] = hangs
+        result = await storage.put(OBJECT, SMALL)
+        assert await storage.aclose() == [result.revision]
+        assert world.runtime.monotonic() == 7
+        await world.runtime.sleep(1)  # closing cancels its own work, not its caller's
+    world.blobs.hooks.clear()
+    await world.runtime.sleep(60)
+    assert (await world.recovery().run_once()).recovered == 1
+    assert await world.is_clean()
+
+
+async def test_closed_store_takes_no_more_work(world: World) -> None:
+    async with world.store() as storage:
+        await storage.aclose()
+        with pytest.raises(InvalidRequestError, match="not open"):
+            await storage.get(OBJECT)
+    with pytest.raises(InvalidRequestError, match="not open"):
+        await storage.put(OBJECT, SMALL)
+
+
+async def test_error_of_the_callers_own_block_comes_out_plain(world: World) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with world.store() as storage:
+            await storage.put(OBJECT, LARGE)
+            raise ZeroDivisionError
+
+
+async def read(storage: TieredStorage) -> bytes | None:
+    stored = await storage.get(OBJECT)
+    return None if stored is None else await stored.read()

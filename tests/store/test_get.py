@@ -1,0 +1,203 @@
+"""What readers see: ranges, expiry, overwrites under their hands, lost blobs, listings."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.store.conftest import LARGE, OBJECT, SMALL, World
+from tiered import ByteRange, DanglingTombstoneError, InvalidRequestError, Metadata, ObjectId, TimeToIdle, TimeToLive, UnavailableError
+from tiered.backends import Inline
+
+pytestmark = pytest.mark.anyio
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.mark.parametrize("payload", [SMALL, LARGE])
+async def test_head_tells_everything_but_the_bytes(world: World, payload: bytes) -> None:
+    async with world.store() as storage:
+        result = await storage.put(OBJECT, payload, Metadata(content_type="text/plain", filename="a.txt", custom={"k": "ö"}))
+        head = await storage.head(OBJECT)
+    assert head is not None
+    assert (head.size, head.tier, head.revision) == (len(payload), result.tier, result.revision)
+    assert (head.metadata.content_type, head.metadata.filename, head.metadata.custom) == ("text/plain", "a.txt", {"k": "ö"})
+    assert head.metadata.time_created_ns is not None and head.metadata.time_expires_ns is None
+
+
+@pytest.mark.parametrize("payload", [SMALL, LARGE])
+@pytest.mark.parametrize("range_", [ByteRange(0, 2), ByteRange(3), ByteRange(-2), ByteRange(1, 10_000), ByteRange(0, 0)])
+async def test_range_is_a_slice(world: World, payload: bytes, range_: ByteRange) -> None:
+    async with world.store() as storage:
+        await storage.put(OBJECT, payload)
+        stored = await storage.get(OBJECT, range=range_)
+        assert stored is not None and stored.size == len(payload)
+        assert await stored.read() == payload[range_.start : range_.stop]
+
+
+@pytest.mark.parametrize("payload", [SMALL, LARGE])
+@pytest.mark.parametrize("range_", [ByteRange(5000), ByteRange(9999, 10_000), ByteRange(3, 1)])
+async def test_range_outside_of_the_object_is_refused_with_its_size(world: World, payload: bytes, range_: ByteRange) -> None:
+    async with world.store() as storage:
+        await storage.put(OBJECT, payload)
+        with pytest.raises(InvalidRequestError, match=str(len(payload))):
+            await storage.get(OBJECT, range=range_)
+
+
+async def test_stored_object_is_read_once(world: World) -> None:
+    async with world.store() as storage:
+        await storage.put(OBJECT, SMALL)
+        stored = await storage.get(OBJECT)
+        assert stored is not None
+        await stored.read()
+        with pytest.raises(InvalidRequestError, match="already read"):
+            await stored.read()
+
+
+@pytest.mark.parametrize("payload", [SMALL, LARGE])
+async def test_expired_object_is_absent_to_every_reader(world: World, payload: bytes) -> None:
+    async with world.store() as storage:
+        await storage.put(OBJECT, payload, Metadata(expiration=TimeToLive(HOUR)))
+        await world.runtime.sleep(3599)
+        assert await storage.get(OBJECT) is not None
+        await world.runtime.sleep(1)
+        assert await storage.get(OBJECT) is None
+        assert await storage.head(OBJECT) is None
+        assert [each async for each in storage.list()] == []
+
+
+async def test_expired_tombstone_still_counts_as_present_for_writers(world: World) -> None:
+    async with world.store() as storage:
+        await storage.put(OBJECT, LARGE, Metadata(expiration=TimeToLive(HOUR)))
+        await world.runtime.sleep(7200)
+        await storage.put(OBJECT, SMALL)
+        stored = await storage.get(OBJECT)
+        assert stored is not None and await stored.read() == SMALL
+    assert await world.is_clean()
+
+
+async def test_reader_whose_blob_was_replaced_before_its_first_byte_gets_the_new_object(world: World) -> None:
+    async with world.store() as storage:
+        await storage.put(OBJECT, LARGE)
+
+        async def overtaken(real: Any, *args: Any) -> Any:
+            world.blobs.hooks.clear()
+            await storage.put(OBJECT, LARGE + b"2")
+            await world.runtime.sleep(1)
+            return await real(*args)
+
+        world.blobs.hooks["open"] = overtaken
+        stored = await storage.get(OBJECT)
+        assert stored is not None and await stored.read() == LARGE + b"2"
+        assert storage.dangling_found == 0
+
+
+async def test_reader_of_an_object_deleted_meanwhile_finds_none(world: World) -> None:
+    async with world.store() as storage:
+        await storage.put(OBJECT, LARGE)
+
+        async def overtaken(real: Any, *args: Any) -> Any:
+            world.blobs.hooks.clear()
+            await storage.delete(OBJECT)
+            await world.runtime.sleep(1)
+            return await real(*args)
+
+        world.blobs.hooks["open"] = overtaken
+        assert await storage.get(OBJECT) is None
+
+
+async def test_reader_that_is_overtaken_every_time_gives_up_in_the_end(world: World) -> None:
+    async with world.store() as storage:
+        await storage.put(OBJECT, LARGE)
+
+        async def overtaken(real: Any, *args: Any) -> Any:
+            await storage.put(OBJECT, LARGE)
+            await world.runtime.sleep(1)
+            return await real(*args)
+
+        world.blobs.hooks["open"] = overtaken
+        with pytest.raises(UnavailableError, match="overwritten 5 times"):
+            await storage.get(OBJECT)
+
+
+async def test_lost_blob_is_reported_as_data_loss_and_counted(world: World) -> None:
+    async with world.store() as storage:
+        await storage.put(OBJECT, LARGE)
+        name, = await world.blob_names()
+        await world.blobs.target.delete(name)
+        with pytest.raises(DanglingTombstoneError, match=name):
+            await storage.get(OBJECT)
+        assert storage.dangling_found == 1
+
+
+@pytest.mark.parametrize("payload", [SMALL, LARGE])
+async def test_reading_an_idle_object_extends_it_blob_first(world: World, payload: bytes) -> None:
+    async with world.store() as storage:
+        await storage.put(OBJECT, payload, Metadata(expiration=TimeToIdle(HOUR)))
+        for _ in range(10):
+            await world.runtime.sleep(1800)
+            stored = await storage.get(OBJECT)
+            assert stored is not None
+            await stored.aclose()
+        await world.runtime.sleep(1)
+        touches = world.calls.count("touch")
+        assert touches == 10 * (1 if payload == SMALL else 2)
+        await world.runtime.sleep(3600)
+        assert await storage.get(OBJECT) is None
+
+
+async def test_reading_again_soon_touches_nothing(world: World) -> None:
+    async with world.store() as storage:
+        await storage.put(OBJECT, SMALL, Metadata(expiration=TimeToIdle(HOUR)))
+        await world.runtime.sleep(60)
+        await storage.get(OBJECT)
+        await world.runtime.sleep(1)
+    assert "touch" not in world.calls
+
+
+async def test_touch_never_revives_a_replaced_object(world: World) -> None:
+    async with world.store() as storage:
+        await storage.put(OBJECT, LARGE, Metadata(expiration=TimeToIdle(HOUR)))
+
+        async def overtaken(real: Any, *args: Any) -> Any:
+            world.blobs.hooks.clear()
+            await storage.put(OBJECT, SMALL)
+            await world.runtime.sleep(1)
+            return await real(*args)
+
+        world.blobs.hooks["touch"] = overtaken
+        await world.runtime.sleep(1800)
+        stored = await storage.get(OBJECT)
+        assert stored is not None
+        await world.runtime.sleep(5)
+        state = (await world.rows.target.read(OBJECT.path)).state
+        assert isinstance(state, Inline) and state.payload == SMALL
+
+
+async def test_failing_touch_does_not_fail_the_read(world: World) -> None:
+    async def down(real: Any, *args: Any) -> Any:
+        raise UnavailableError("down")
+
+    world.rows.hooks["touch"] = down
+    async with world.store() as storage:
+        await storage.put(OBJECT, SMALL, Metadata(expiration=TimeToIdle(HOUR)))
+        await world.runtime.sleep(3000)
+        stored = await storage.get(OBJECT)
+        assert stored is not None and await stored.read() == SMALL
+
+
+async def test_list_pages_through_everything_in_byte_order_and_skips_what_is_no_object(world: World) -> None:
+    wanted = sorted((f"{'ä' if n % 7 == 0 else 'a'}/objects/{n}" for n in range(2500)), key=str.encode)
+    async with world.store() as storage:
+        for path in wanted:
+            await storage.put(ObjectId.parse(path), b"")
+        await storage.put(ObjectId("no", (("upload", "s"),), "x"), b"")
+        token = (await storage.put(OBJECT, SMALL)).revision
+        await world.rows.target.put_inline("not-an-object", token, Inline(Metadata(), b""))
+        found = [str(each) async for each in storage.list("a/")]
+        everything = [str(each) async for each in storage.list()]
+    assert found == [path for path in wanted if path.startswith("a/")]
+    assert set(everything) == {*wanted, OBJECT.path, "no/upload.s/objects/x"}
+    assert everything == sorted(everything, key=str.encode)

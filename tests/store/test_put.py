@@ -1,0 +1,358 @@
+"""What put and delete do, call by call, and what their callers are told."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from changelog.change import ChangeId
+from changelog.errors import UnconfirmedError
+from tests.store.conftest import LARGE, OBJECT, SMALL, World
+from tiered import InvalidRequestError, LeaseLostError, Metadata, Outcome, OutcomeUnknownError, Tier, TieredStorage, UnavailableError
+from tiered.backends import Tombstone
+from tiered.object_id import blob_name
+
+pytestmark = pytest.mark.anyio
+
+
+async def read(storage: TieredStorage) -> bytes | None:
+    stored = await storage.get(OBJECT)
+    return None if stored is None else await stored.read()
+
+
+async def answer_lost(real: Any, *args: Any, **named: Any) -> Any:
+    await real(*args, **named)
+    raise UnconfirmedError("the answer was lost")
+
+
+async def never_arrives(real: Any, *args: Any, **named: Any) -> Any:
+    raise UnconfirmedError("the request was lost")
+
+
+async def unavailable(real: Any, *args: Any, **named: Any) -> Any:
+    raise UnavailableError("down")
+
+
+async def test_small_put_is_one_row_operation(world: World) -> None:
+    async with world.store() as storage:
+        result = await storage.put(OBJECT, SMALL)
+        assert world.calls == ["put_inline"]
+        assert (result.tier, result.size) == (Tier.HIGH_VOLUME, len(SMALL))
+        assert await read(storage) == SMALL
+
+
+async def test_small_delete_is_one_row_operation(world: World) -> None:
+    async with world.store() as storage:
+        await storage.put(OBJECT, SMALL)
+        world.calls.clear()
+        await storage.delete(OBJECT)
+        assert world.calls == ["delete_inline"]
+        assert await read(storage) is None
+
+
+async def test_large_put_reads_records_uploads_swaps_and_forgets_and_nothing_more(world: World) -> None:
+    async with world.store() as storage:
+        result = await storage.put(OBJECT, LARGE)
+    assert sorted(world.calls) == ["forget", "open_upload", "read", "record", "swap"]
+    assert (result.tier, result.size) == (Tier.LONG_TERM, len(LARGE))
+    assert await world.is_clean()
+
+
+async def test_put_at_the_inline_limit_is_small_and_one_byte_more_is_large(world: World) -> None:
+    async with world.store(inline_bytes_max=10) as storage:
+        assert (await storage.put(OBJECT, b"x" * 10)).tier is Tier.HIGH_VOLUME
+        assert (await storage.put(OBJECT, b"x" * 11)).tier is Tier.LONG_TERM
+
+
+async def test_empty_payload_is_an_object_of_no_bytes(world: World) -> None:
+    async with world.store() as storage:
+        assert (await storage.put(OBJECT, b"")).size == 0
+        assert await read(storage) == b""
+
+
+@pytest.mark.parametrize("after", [SMALL, LARGE + b"2", None])
+async def test_replaced_blob_is_deleted_and_its_entry_forgotten(world: World, after: bytes | None) -> None:
+    async with world.store() as storage:
+        await storage.put(OBJECT, LARGE)
+        await (storage.delete(OBJECT) if after is None else storage.put(OBJECT, after))
+        assert await read(storage) == after
+    assert await world.is_clean()
+    assert len(await world.blob_names()) == (after is not None and len(after) > 100)
+
+
+async def test_payload_of_unknown_length_is_streamed(world: World) -> None:
+    async def payload() -> AsyncIterator[bytes]:
+        for _ in range(50):
+            yield b"0123456789"
+
+    async with world.store() as storage:
+        assert (await storage.put(OBJECT, payload())).size == 500
+        assert await read(storage) == b"0123456789" * 50
+
+
+@pytest.mark.parametrize("bytes_before", [0, 50, 5000])
+async def test_payload_that_raises_half_way_stores_nothing_and_its_error_comes_out_plain(world: World, bytes_before: int) -> None:
+    class OwnError(Exception):
+        pass
+
+    async def payload() -> AsyncIterator[bytes]:
+        for _ in range(bytes_before // 10):
+            yield b"0123456789"
+        raise OwnError
+
+    async with world.store() as storage:
+        await storage.put(OBJECT, SMALL)
+        with pytest.raises(OwnError):
+            await storage.put(OBJECT, payload())
+        assert await read(storage) == SMALL
+    assert await world.is_clean()
+
+
+@pytest.mark.parametrize("payload", [SMALL, LARGE])
+async def test_payload_of_another_length_than_declared_is_refused(world: World, payload: bytes) -> None:
+    async with world.store() as storage:
+        with pytest.raises(InvalidRequestError, match="7"):
+            await storage.put(OBJECT, payload, Metadata(size=7))
+        assert await read(storage) is None
+    assert await world.is_clean()
+
+
+# --- lost answers, lost races ----------------------------------------------------------------------
+
+
+async def test_swap_whose_answer_is_lost_is_told_ok(world: World) -> None:
+    world.rows.hooks["swap"] = answer_lost
+    async with world.store() as storage:
+        await storage.put(OBJECT, LARGE)
+        assert await read(storage) == LARGE
+    assert await world.is_clean()
+
+
+async def test_swap_that_never_arrives_is_refused_and_told_unavailable(world: World) -> None:
+    sent: list[Any] = []
+
+    async def keep(real: Any, *args: Any) -> Any:
+        sent.append((real, args))
+        raise UnconfirmedError("lost")
+
+    async with world.store() as storage:
+        await storage.put(OBJECT, LARGE)
+        world.rows.hooks["swap"] = keep
+        with pytest.raises(UnavailableError):
+            await storage.put(OBJECT, LARGE + b"2")
+        for real, args in sent:
+            assert not await real(*args), "a swap that lands after its caller was answered has no effect"
+        assert await read(storage) == LARGE
+    assert await world.is_clean()
+
+
+async def test_put_superseded_by_another_is_told_ok_and_leaves_no_blob(world: World) -> None:
+    other = OBJECT.path + "/018bcfe5-6800-7000-8000-000000000001"
+
+    async def overtake(real: Any, path: str, token: Any, expected: Any, state: Any, deadline_s: float) -> Any:
+        world.rows.hooks.clear()
+        upload = await world.blobs.target.open_upload(other, Metadata(), None)
+        await upload.write(b"other")
+        await upload.finalise()
+        assert await world.rows.target.swap(path, ChangeId(other[-36:]), expected, Tombstone(other), deadline_s)
+        return await real(path, token, expected, state, deadline_s)
+
+    world.rows.hooks["swap"] = overtake
+    async with world.store() as storage:
+        await storage.put(OBJECT, LARGE)
+        assert await read(storage) == b"other"
+    assert await world.is_clean()
+
+
+async def test_change_refused_by_recovery_is_told_unavailable(world: World) -> None:
+    async def refused(real: Any, path: str, token: Any, *args: Any) -> Any:
+        await world.rows.target.settle(path, token)
+        return await real(path, token, *args)
+
+    world.rows.hooks["swap"] = refused
+    async with world.store() as storage:
+        with pytest.raises(UnavailableError):
+            await storage.put(OBJECT, LARGE)
+        assert await read(storage) is None
+    assert await world.is_clean()
+
+
+# --- unknown outcomes ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+async def test_change_that_cannot_be_settled_in_time_is_unknown_until_recovery_tells(world: World, arrives: bool) -> None:
+    world.rows.hooks["swap"] = answer_lost if arrives else never_arrives
+    world.rows.hooks["settle"] = unavailable
+    async with world.store() as storage:
+        with pytest.raises(OutcomeUnknownError) as caught:
+            await storage.put(OBJECT, LARGE)
+        assert caught.value.logged
+        world.rows.hooks.clear()
+        assert await storage.outcome(caught.value) is (Outcome.TOOK_EFFECT if arrives else Outcome.PENDING)
+        await world.runtime.sleep(60)
+        assert (await world.recovery().run_once()).recovered == 1
+        assert await storage.outcome(caught.value) is (Outcome.TOOK_EFFECT if arrives else Outcome.NO_EFFECT)
+        assert await read(storage) == (LARGE if arrives else None)
+    assert await world.is_clean()
+
+
+async def test_inline_put_whose_answer_is_lost_is_told_ok_when_the_row_shows_it(world: World) -> None:
+    world.rows.hooks["put_inline"] = answer_lost
+    async with world.store() as storage:
+        await storage.put(OBJECT, SMALL)
+        assert world.calls == ["put_inline", "settle"], "sent once"
+        assert await read(storage) == SMALL
+
+
+async def test_inline_put_that_never_arrived_is_unknown_and_can_take_effect_no_more(world: World) -> None:
+    sent: list[Any] = []
+
+    async def keep(real: Any, *args: Any) -> Any:
+        sent.append((real, args))
+        raise UnconfirmedError("lost")
+
+    world.rows.hooks["put_inline"] = keep
+    async with world.store() as storage:
+        with pytest.raises(OutcomeUnknownError) as caught:
+            await storage.put(OBJECT, SMALL)
+        assert caught.value.settled
+        (real, args), = sent
+        assert not await real(*args), "the late request is refused"
+        assert await read(storage) is None
+        assert await storage.outcome(caught.value) is Outcome.UNKNOWABLE
+
+
+async def test_inline_put_is_repeated_only_when_it_certainly_never_left(world: World) -> None:
+    failures = [UnavailableError("never left"), UnavailableError("never left")]
+
+    async def twice_down(real: Any, *args: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return await real(*args)
+
+    world.rows.hooks["put_inline"] = twice_down
+    async with world.store() as storage:
+        await storage.put(OBJECT, SMALL)
+    assert world.calls == ["put_inline"] * 3
+
+
+async def test_delete_whose_answer_is_lost_is_told_ok_when_the_row_is_empty(world: World) -> None:
+    async with world.store() as storage:
+        await storage.put(OBJECT, SMALL)
+        world.rows.hooks["delete_inline"] = answer_lost
+        await storage.delete(OBJECT)
+        assert await read(storage) is None
+
+
+async def test_delete_that_never_arrived_is_unknown(world: World) -> None:
+    async with world.store() as storage:
+        await storage.put(OBJECT, SMALL)
+        world.rows.hooks["delete_inline"] = never_arrives
+        with pytest.raises(OutcomeUnknownError):
+            await storage.delete(OBJECT)
+        assert await read(storage) == SMALL
+
+
+async def test_unknown_outcome_survives_pickling() -> None:
+    error = OutcomeUnknownError(OBJECT, ChangeId("018bcfe5-6800-7000-8000-000000000001"), logged=True)
+    again = pickle.loads(pickle.dumps(error))
+    assert (again.object_id, again.change_id, again.logged, str(again)) == (OBJECT, error.change_id, True, str(error))
+
+
+# --- leases and ages -------------------------------------------------------------------------------
+
+
+async def test_change_that_lost_its_lease_sends_no_swap_and_leaves_its_entry_to_the_claimer(world: World) -> None:
+    async def stalled(real: Any, *args: Any) -> Any:
+        upload = await real(*args)
+
+        async def finalise() -> None:
+            await world.runtime.sleep(100)
+            await type(upload).finalise(upload)
+
+        upload.finalise = finalise
+        return upload
+
+    async def silent(real: Any, *args: Any) -> Any:
+        raise UnavailableError("the log is down")
+
+    world.blobs.hooks["open_upload"] = stalled
+    world.log.hooks["renew"] = silent
+    async with world.store() as storage:
+        with pytest.raises(LeaseLostError):
+            await storage.put(OBJECT, LARGE)
+    assert "swap" not in world.calls and "forget" not in world.calls and "delete" not in world.calls
+    assert len(await world.entries()) == 1
+    world.log.hooks.clear()
+    await world.runtime.sleep(60)
+    assert (await world.recovery().run_once()).recovered == 1
+    assert await world.is_clean()
+
+
+async def test_heartbeat_keeps_a_slow_change_alive(world: World) -> None:
+    async def payload() -> AsyncIterator[bytes]:
+        for _ in range(20):
+            await world.runtime.sleep(20)
+            yield b"0123456789"
+            assert (await world.recovery().run_once()).seen == 0
+
+    async with world.store() as storage:
+        await storage.put(OBJECT, payload())
+        assert await read(storage) == b"0123456789" * 20
+    assert world.calls.count("renew") > 20
+
+
+async def test_swap_of_a_change_older_than_its_marks_may_be_relied_on_is_never_sent(world: World) -> None:
+    async def payload() -> AsyncIterator[bytes]:
+        yield LARGE
+        await world.runtime.sleep(25 * 3600)
+
+    async with world.store() as storage:
+        with pytest.raises(UnavailableError, match="took longer"):
+            await storage.put(OBJECT, payload())
+    assert "swap" not in world.calls
+    assert await world.is_clean()
+
+
+async def test_finalise_waits_for_the_record(world: World) -> None:
+    order: list[str] = []
+
+    async def slow_record(real: Any, *args: Any) -> Any:
+        await world.runtime.sleep(5)
+        order.append("recorded")
+        return await real(*args)
+
+    async def watched(real: Any, *args: Any) -> Any:
+        upload = await real(*args)
+
+        async def finalise() -> None:
+            order.append("finalised")
+            await type(upload).finalise(upload)
+
+        upload.finalise = finalise
+        return upload
+
+    world.log.hooks["record"] = slow_record
+    world.blobs.hooks["open_upload"] = watched
+    async with world.store() as storage:
+        await storage.put(OBJECT, LARGE)
+    assert order == ["recorded", "finalised"]
+
+
+async def test_record_that_fails_stores_nothing_and_is_told_unavailable(world: World) -> None:
+    world.log.hooks["record"] = unavailable
+    async with world.store() as storage:
+        with pytest.raises(UnavailableError):
+            await storage.put(OBJECT, LARGE)
+        assert await read(storage) is None
+    assert await world.blob_names() == []
+
+
+async def test_revision_is_the_last_segment_of_the_blob_name(world: World) -> None:
+    async with world.store() as storage:
+        result = await storage.put(OBJECT, LARGE)
+    assert await world.blob_names() == [blob_name(OBJECT.path, result.revision)]

@@ -1,0 +1,288 @@
+"""The recovery loop on its own: what it claims, what it leaves alone, what it parks, how it stops."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+
+from changelog.change import Change, ChangeId, Entry
+from changelog.errors import UnavailableError
+from changelog.lease import Standing
+from tests.store.conftest import LARGE, OBJECT, World
+from tiered.backends import Inline, Tombstone
+from tiered.metadata import Metadata
+from tiered.object_id import blob_name
+
+pytestmark = pytest.mark.anyio
+
+FOREVER_S = 1e9
+
+
+async def plant_blob(world: World, name: str) -> None:
+    upload = await world.blobs.target.open_upload(name, Metadata(), None)
+    await upload.write(LARGE)
+    await upload.finalise()
+
+
+async def plant_dead_change(world: World, *, old: str | None = None, finalised: bool = True, session: bool = True) -> Change:
+    """What a writer leaves that died after its upload and before its swap."""
+    token = ChangeId.new(world.runtime)
+    name = blob_name(OBJECT.path, token)
+    upload = await world.blobs.target.open_upload(name, Metadata(), None)
+    await upload.write(LARGE)
+    if finalised:
+        await upload.finalise()
+    change = Change(token, OBJECT.path, name, old, upload.session if session else None)
+    await world.log.target.record(change, "dead")
+    return change
+
+
+async def stale(world: World) -> None:
+    await world.runtime.sleep(31)
+
+
+async def test_dead_writers_blob_is_removed_and_its_token_refused(world: World) -> None:
+    change = await plant_dead_change(world)
+    await stale(world)
+    assert (await world.recovery().run_once()).recovered == 1
+    assert await world.is_clean()
+    assert change.id in (await world.rows.target.read(OBJECT.path, marks=True)).refused
+
+
+async def test_unfinished_upload_is_cancelled_and_can_never_appear(world: World) -> None:
+    token = ChangeId.new(world.runtime)
+    name = blob_name(OBJECT.path, token)
+    upload = await world.blobs.target.open_upload(name, Metadata(), None)
+    await upload.write(LARGE)
+    await world.log.target.record(Change(token, OBJECT.path, name, None, upload.session), "stalled")
+    await stale(world)
+    assert (await world.recovery().run_once()).recovered == 1
+    with pytest.raises(UnavailableError):
+        await upload.finalise()
+    assert await world.is_clean()
+
+
+async def test_live_writers_entry_is_left_alone(world: World) -> None:
+    change = await plant_dead_change(world)
+    entry, = await world.entries()
+    await world.runtime.sleep(25)
+    await world.log.target.renew([entry])
+    await world.runtime.sleep(25)
+    assert (await world.recovery().run_once()).seen == 0
+    assert await world.blob_names() == [change.new]
+
+
+async def test_change_that_took_effect_keeps_its_blob_and_loses_only_the_old_one(world: World) -> None:
+    old = blob_name(OBJECT.path, ChangeId.new(world.runtime))
+    await plant_blob(world, old)
+    change = await plant_dead_change(world, old=old)
+    await world.rows.target.swap(OBJECT.path, change.id, None, Tombstone(str(change.new)), FOREVER_S)
+    await stale(world)
+    assert (await world.recovery().run_once()).recovered == 1
+    assert await world.blob_names() == [change.new]
+    assert await world.is_clean()
+
+
+async def test_recovery_never_finishes_a_put(world: World) -> None:
+    await plant_dead_change(world)
+    await stale(world)
+    await world.recovery().run_once()
+    assert (await world.rows.target.read(OBJECT.path)).state is None
+
+
+# --- legacy targets --------------------------------------------------------------------------------
+
+
+async def legacy(world: World, state: Callable[[], Any], *, won: bool) -> list[str]:
+    """An unsuffixed legacy blob as the old target of a dead deletion; the blobs that recovery leaves."""
+    await plant_blob(world, OBJECT.path)
+    change = Change(ChangeId.new(world.runtime), OBJECT.path, None, OBJECT.path)
+    await world.log.target.record(change, "dead")
+    if won:
+        assert await world.rows.target.swap(OBJECT.path, change.id, OBJECT.path, state(), FOREVER_S)
+    elif state() is not None:
+        assert await world.rows.target.swap(OBJECT.path, ChangeId.new(world.runtime), None, state(), FOREVER_S)
+    await stale(world)
+    assert (await world.recovery().run_once()).recovered == 1
+    return await world.blob_names()
+
+
+async def test_legacy_blob_is_kept_while_its_row_names_it(world: World) -> None:
+    assert await legacy(world, lambda: Tombstone(OBJECT.path), won=False) == [OBJECT.path]
+
+
+async def test_legacy_blob_is_kept_when_nothing_proves_that_it_was_replaced(world: World) -> None:
+    assert await legacy(world, lambda: None, won=False) == [OBJECT.path]
+
+
+@pytest.mark.parametrize("won", [True, False])
+async def test_legacy_blob_is_deleted_when_another_object_is_present(world: World, won: bool) -> None:
+    assert await legacy(world, lambda: Inline(Metadata(), b""), won=won) == []
+
+
+async def test_legacy_blob_is_deleted_when_its_deletion_won(world: World) -> None:
+    assert await legacy(world, lambda: None, won=True) == []
+
+
+# --- the late-upload grace -------------------------------------------------------------------------
+
+
+async def test_single_request_upload_is_waited_for_and_its_late_blob_deleted(world: World) -> None:
+    change = await plant_dead_change(world, session=False)
+    await stale(world)
+    assert (await world.recovery().run_once()).deferred == 1
+    assert await world.blob_names() == []
+    await plant_blob(world, str(change.new))  # it lands late
+    await world.runtime.sleep(600)
+    assert (await world.recovery().run_once()).seen == 0, "the grace is not over"
+    await world.runtime.sleep(400)
+    assert (await world.recovery().run_once()).recovered == 1
+    assert await world.is_clean()
+
+
+# --- bad entries -----------------------------------------------------------------------------------
+
+
+async def test_entry_that_names_another_objects_blob_is_parked_and_deletes_nothing(world: World) -> None:
+    await plant_blob(world, "someone/objects/else")
+    await world.log.target.record(Change(ChangeId.new(world.runtime), OBJECT.path, None, "someone/objects/else"), "dead")
+    await stale(world)
+    assert (await world.recovery().run_once()).parked == 1
+    entry, = await world.entries()
+    assert "someone/objects/else" in entry.stuck.error
+    assert await world.blob_names() == ["someone/objects/else"]
+    assert (await world.recovery().run_once()).seen == 0, "a parked entry is never seen again"
+
+
+async def test_entry_whose_claimers_always_died_is_parked(world: World) -> None:
+    await plant_dead_change(world)
+    for _ in range(5):
+        entry, = await world.entries()
+        assert await world.log.target.claim(entry, "dies")
+        await stale(world)
+    assert (await world.recovery().run_once()).parked == 1
+    entry, = await world.entries()
+    assert "claimed 5 times" in entry.stuck.error
+
+
+async def test_entry_that_always_fails_is_parked_with_its_error_and_never_blocks_the_others(world: World) -> None:
+    bad = await plant_dead_change(world)
+
+    async def refuses_one(real: Any, name: str) -> Any:
+        if name == bad.new:
+            raise UnavailableError("a retention policy forbids it")
+        return await real(name)
+
+    world.blobs.hooks["delete"] = refuses_one
+    recovery = world.recovery(recovery={"concurrency_max": 2})
+    for _ in range(5):
+        await plant_dead_change(world)
+        await stale(world)
+        await recovery.run_once()
+    assert recovery.total.recovered == 5
+    entry, = await world.entries()
+    assert isinstance(entry, Entry) and entry.change == bad
+    assert entry.stuck is not None and "retention policy" in entry.stuck.error
+    world.blobs.hooks.clear()
+    assert await world.log.target.retry(entry)
+    assert (await world.recovery().run_once()).recovered == 1
+    assert await world.is_clean()
+
+
+# --- many, and stopping ----------------------------------------------------------------------------
+
+
+async def test_two_loops_share_the_work_and_do_nothing_twice(world: World) -> None:
+    for _ in range(50):
+        await plant_dead_change(world)
+    await stale(world)
+    one, two = world.recovery(), world.recovery()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(one.run_once)
+        tasks.start_soon(two.run_once)
+    assert one.total.recovered + two.total.recovered == 50
+    assert world.calls.count("cancel") == 50
+    assert await world.is_clean()
+
+
+async def test_limit_bounds_a_pass(world: World) -> None:
+    for _ in range(10):
+        await plant_dead_change(world)
+    await stale(world)
+    assert (await world.recovery().run_once(limit=3)).recovered == 3
+    assert len(await world.entries()) == 7
+
+
+async def test_survey_changes_nothing(world: World) -> None:
+    change = await plant_dead_change(world)
+    await stale(world)
+    before = await world.entries()
+    (entry, found), = await world.recovery().survey(10)
+    assert isinstance(entry, Entry) and entry.change == change and found is Standing.CLAIMABLE
+    assert await world.entries() == before and await world.blob_names() == [change.new]
+
+
+@asynccontextmanager
+async def running(world: World, **values: Any) -> AsyncIterator[Any]:
+    recovery = world.recovery(recovery=values)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(recovery.run)
+        yield recovery
+        recovery.stop()
+
+
+async def test_running_loop_recovers_what_goes_stale_later(world: World) -> None:
+    async with running(world):
+        for _ in range(3):
+            await plant_dead_change(world)
+            await world.runtime.sleep(60)
+            assert await world.is_clean()
+
+
+async def test_stopping_loop_claims_nothing_more_and_finishes_what_it_holds(world: World) -> None:
+    async def slow(real: Any, *args: Any) -> Any:
+        await world.runtime.sleep(5)
+        return await real(*args)
+
+    for _ in range(10):
+        await plant_dead_change(world)
+    await stale(world)
+    world.blobs.hooks["delete"] = slow
+    async with running(world, concurrency_max=2) as recovery:
+        await world.runtime.sleep(1)
+        recovery.stop()
+    assert recovery.total.recovered == 2
+    assert len(await world.entries()) == 8
+
+
+async def test_stopping_loop_releases_what_its_budget_does_not_suffice_for(world: World) -> None:
+    async def hangs(real: Any, *args: Any) -> Any:
+        await world.runtime.sleep(10_000)
+
+    await plant_dead_change(world)
+    await stale(world)
+    world.blobs.hooks["delete"] = hangs
+    async with running(world, shutdown_budget_s=3) as recovery:
+        await world.runtime.sleep(1)
+        recovery.stop()
+    assert world.runtime.monotonic() == pytest.approx(31 + 1 + 3)
+    world.blobs.hooks.clear()
+    assert (await world.recovery().run_once()).recovered == 1, "released: nobody has to wait for it to go stale"
+
+
+async def test_loop_backs_off_while_the_log_is_down_and_goes_on_when_it_is_back(world: World) -> None:
+    async def down(real: Any, *args: Any) -> Any:
+        raise UnavailableError("down")
+
+    await plant_dead_change(world)
+    world.log.hooks["stale"] = down
+    async with running(world):
+        await world.runtime.sleep(3600)
+        assert world.calls.count("stale") < 150
+        world.log.hooks.clear()
+        await world.runtime.sleep(120)
+        assert await world.is_clean()

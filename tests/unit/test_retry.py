@@ -1,0 +1,99 @@
+"""`persist`: what it repeats, for how long, and what it gives up with."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import pytest
+from trio.testing import MockClock
+
+from changelog.errors import CorruptRecordError, LeaseLostError, UnavailableError, UnconfirmedError
+from changelog.runtime import SystemRuntime
+from emulators.runtime import SimulatedRuntime
+from tiered.concurrent import both
+from tiered.retry import persist
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    return "trio", {"clock": MockClock(autojump_threshold=0)}
+
+
+def failing(*errors: Exception) -> tuple[Callable[[], Awaitable[str]], list[int]]:
+    """A call that fails with these, and then succeeds."""
+    left, calls = list(errors), [0]
+
+    async def call() -> str:
+        calls[0] += 1
+        if left:
+            raise left.pop(0)
+        return "done"
+
+    return call, calls
+
+
+async def test_unavailable_and_unconfirmed_calls_are_repeated() -> None:
+    call, calls = failing(UnavailableError("a"), UnconfirmedError("b"), UnavailableError("c"))
+    assert await persist(call, SimulatedRuntime(seed=1), 30) == "done"
+    assert calls == [4]
+
+
+@pytest.mark.parametrize("error", [LeaseLostError("gone"), CorruptRecordError("bad"), ValueError("bug")])
+async def test_other_errors_are_raised_at_once(error: Exception) -> None:
+    call, calls = failing(error)
+    with pytest.raises(type(error)):
+        await persist(call, SimulatedRuntime(seed=1), 30)
+    assert calls == [1]
+
+
+async def test_error_that_is_not_to_be_repeated_ends_the_repeating() -> None:
+    call, calls = failing(UnavailableError("a"), UnconfirmedError("b"))
+    with pytest.raises(UnconfirmedError):
+        await persist(call, SimulatedRuntime(seed=1), 30, repeat=UnavailableError)
+    assert calls == [2]
+
+
+async def test_budget_ends_with_the_last_error() -> None:
+    runtime = SimulatedRuntime(seed=1)
+    call, calls = failing(*[UnavailableError(str(n)) for n in range(1000)])
+    with pytest.raises(UnavailableError):
+        await persist(call, runtime, 30)
+    assert 5 < calls[0] < 100
+    assert runtime.monotonic() <= 30
+
+
+async def test_call_that_never_answers_is_unconfirmed_when_the_budget_is_spent() -> None:
+    with pytest.raises(UnconfirmedError, match="30 s"):
+        await persist(anyio.sleep_forever, SimulatedRuntime(seed=1), 30)
+
+
+async def test_both_runs_at_once_and_returns_both() -> None:
+    runtime = SystemRuntime()
+
+    async def after(seconds: float) -> float:
+        await runtime.sleep(seconds)
+        return seconds
+
+    started = anyio.current_time()
+    assert await both(lambda: after(3), lambda: after(5)) == (3, 5)
+    assert anyio.current_time() - started == 5
+
+
+@pytest.mark.parametrize("fails_first", [True, False])
+async def test_both_raises_the_plain_error_of_the_one_that_failed_and_cancels_the_other(fails_first: bool) -> None:
+    finished = []
+
+    async def fails() -> None:
+        raise ZeroDivisionError
+
+    async def waits() -> None:
+        await anyio.sleep(100)
+        finished.append(True)
+
+    with pytest.raises(ZeroDivisionError):
+        await (both(fails, waits) if fails_first else both(waits, fails))
+    assert not finished
