@@ -15,6 +15,7 @@ process is killed, and what it was doing, is up to the machine. `unfenced` runs 
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import signal
 import sys
@@ -95,4 +96,4 @@ def _show(report: dict[str, Any], stage: Stage, said: Console) -> None:
     again = f"Operations and payloads repeat with --seed {report['seed']}; the moments of the kills do not."
     said.print(again if report["ok"] or not report["unfenced"] else f"{again} Without --unfenced, the same mix passes.")
     if report["directory"]:
-        said.print(f"Look at the store with: tiered --config {stage.config} ls    (logs and journals beside it)")
+        said.print(f"Look at the store with: tiered --config {shlex.quote(str(stage.config))} ls    (logs and journals are beside it)")

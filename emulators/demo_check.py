@@ -6,7 +6,7 @@
     lost         what is stored, or was read, ended before an acknowledged write to it began    I4
     false_no     an operation took effect though its caller was told that it never will         I4
     mixed_up     bytes that no operation wrote there, or not the one that the metadata name     I7
-    errors       answers that no caller should get
+    errors       answers that no caller should get, such as "its data is lost"
 
 It uses none of the code under test: names are encoded, footers decoded and rows read here once more, from the
 formats alone. To be called when all processes have ended, except for `dangling`, which may be asked at any time.
@@ -33,14 +33,15 @@ from emulators.demo_journal import Answer, Kind, Operation, read_operations
 from emulators.demo_load import digest
 
 FLAWS = ("dangling", "orphans", "entries", "uploads", "parked", "lost", "false_no", "mixed_up", "errors")
-DETAILS_MAX = 20
+DETAILS_MAX = 3
+SHOWN_MAX = 100
 
 _FOOTER = struct.Struct(">6sHqqQIII")
 
 
 @dataclass(slots=True)
 class Findings:
-    """What the check found. `flaws`: how many of each of FLAWS; `details`: the first few of them, a sentence each."""
+    """What the check found. `flaws`: how many of each of FLAWS; `details`: a sentence for the first few of each."""
 
     objects: int = 0
     inline: int = 0
@@ -50,7 +51,7 @@ class Findings:
 
     def add(self, flaw: str, sentence: str) -> None:
         self.flaws[flaw] += 1
-        if len(self.details) < DETAILS_MAX:
+        if self.flaws[flaw] <= DETAILS_MAX:
             self.details.append(f"{flaw}: {sentence}")
 
 
@@ -67,12 +68,11 @@ def check(store: Path, journal: Path, seen_dangling: Collection[str] = ()) -> Fi
     findings, operations = Findings(), read_operations(journal)
     contents = _check_tiers(store, findings)
     _check_log(store, findings)
-    for name in sorted(seen_dangling):
-        findings.add("dangling", f"for a while, a row redirected to {name}, which did not exist")
+    for name in sorted(set(seen_dangling) - dangling(store)):
+        findings.add("dangling", f"for a while, a row redirected to {_short(name)}, which did not exist")
     for operation in operations:
-        if operation.answer in (Answer.ERROR, Answer.DANGLING):
-            flaw = "dangling" if operation.answer is Answer.DANGLING else "errors"
-            findings.add(flaw, f"{operation.kind} {operation.id} of {operation.object} was told: {operation.detail}")
+        if operation.answer is Answer.ERROR:
+            findings.add("errors", f"{operation.kind} {operation.id} was told: {operation.detail}")
     _check_contents(contents, operations, findings)
     return findings
 
@@ -127,14 +127,14 @@ def _check_tiers(store: Path, findings: Findings) -> dict[str, Content | None]:
         named.add(file)
         contents[path] = None
         if not file.exists():
-            findings.add("dangling", f"the row {path} redirects to {target}, which does not exist")
+            findings.add("dangling", f"the row {_short(path)} redirects to a blob {target[-36:]}, which does not exist")
         elif (content := read_blob(file)) is None:
-            findings.add("mixed_up", f"the file of {target} does not agree with its own footer")
+            findings.add("mixed_up", f"the file of {_short(target)} does not agree with its own footer")
         else:
             contents[path] = content
     for file in _files(store / "blobs"):
         if file not in named:
-            findings.add("orphans", f"no row names the blob {file.relative_to(store)}")
+            findings.add("orphans", f"no row names the blob {_short(str(file.relative_to(store)))}")
     for file in _files(store / "uploads"):
         findings.add("uploads", f"an upload was left: {file.relative_to(store)}")
     return contents
@@ -237,13 +237,18 @@ def _check_contents(contents: Mapping[str, Content | None], operations: Iterable
         content = contents.get(path)
         found_already = path in contents and content is None
         if not found_already and (flaw := history.flaw(content)):
-            findings.add(flaw, f"{path} holds {_said(content)}")
+            findings.add(flaw, f"{_short(path)} holds {_said(content)}")
         for read in of_object[path]:
             if read.kind is Kind.GET and read.answer is Answer.OK:
                 seen = None if read.digest is None else Content(read.digest, read.by)
                 if flaw := history.flaw(seen, read.began, read.ended):
-                    findings.add(flaw, f"{read.id} of {path} read {_said(seen)}")
+                    findings.add(flaw, f"{read.id} of {_short(path)} read {_said(seen)}")
 
 
 def _said(content: Content | None) -> str:
     return "nothing" if content is None else f"what {content.by} wrote"
+
+
+def _short(name: str) -> str:
+    """Long names by their beginning and their end."""
+    return name if len(name) <= SHOWN_MAX else f"{name[: SHOWN_MAX // 2]}…{name[-SHOWN_MAX // 2 :]}"

@@ -68,7 +68,8 @@ class Director:
         self._chance = Random(f"director {self._seed}")
         self._writers = [f"w{number}" for number in range(options.writers)]
         self._daemons = [f"d{number}" for number in range(options.daemons)]
-        self._troupe = Troupe(stage, Journal(stage.journal / DIRECTOR), self._command)
+        self._journal = Journal(stage.journal / DIRECTOR)
+        self._troupe = Troupe(stage, self._journal, self._command)
         self._score = Score()
         self._journals = Tail(stage.journal, "w*.jsonl")
         self._logs = Tail(stage.log, "d*.log")
@@ -84,6 +85,7 @@ class Director:
             self._drain()
         finally:
             self._troupe.end_all()
+            self._journal.close()
         self._look()
         return self._report(check(self._stage.store, self._stage.journal, self._score.dangling))
 
@@ -93,8 +95,8 @@ class Director:
         options = self._options
         protocol = "the naive protocol, without the fence" if options.unfenced else "the protocol as it is"
         self._said.print(
-            f"{options.writers} writers of {TASKS} tasks, {options.daemons} recovery daemons, {options.objects} objects, {options.seconds:g} s, "
-            f"seed {self._seed}: {protocol}."
+            f"{options.writers} writers of {TASKS} tasks, {options.daemons} recovery daemons, {options.objects} objects,"
+            f" {options.seconds:g} s, seed {self._seed}: {protocol}."
         )
         self._said.print(
             f"Real processes, files and signals in {self._stage.root}; simulated is only a network of up to "

@@ -34,7 +34,6 @@ class Answer(StrEnum):
     NO = "no"                    # UnavailableError: it did not take effect and never will
     SETTLED = "settled"          # OutcomeUnknownError: it may have, and will not any more
     UNKNOWN = "unknown"          # OutcomeUnknownError: it may have, or may still
-    DANGLING = "dangling"        # DanglingTombstoneError
     ERROR = "error"              # any other: there must be none
     NONE = "none"                # its process ended first
 

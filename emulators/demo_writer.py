@@ -24,7 +24,7 @@ from emulators.demo_journal import Answer, Journal, Kind
 from emulators.demo_load import Step, digest, object_ids, steps
 from emulators.demo_network import far
 from emulators.demo_unfenced import open_demo_backends
-from tiered.errors import DanglingTombstoneError, OutcomeUnknownError, TieredError, UnavailableError
+from tiered.errors import OutcomeUnknownError, TieredError, UnavailableError
 from tiered.metadata import Metadata
 from tiered.settings import load_settings
 from tiered.storage import TieredStorage
@@ -93,8 +93,6 @@ async def _answered(storage: TieredStorage, step: Step) -> tuple[Answer, dict[st
         return Answer.SETTLED if error.settled else Answer.UNKNOWN, {"detail": str(error)}
     except UnavailableError as error:
         return Answer.NO, {"detail": str(error)}
-    except DanglingTombstoneError as error:
-        return Answer.DANGLING, {"detail": str(error)}
     except TieredError as error:
         return Answer.ERROR, {"detail": f"{type(error).__name__}: {error}"}
 

@@ -53,7 +53,9 @@ EXIT_CODES: tuple[tuple[type[TieredError], int], ...] = (
 )
 PAGE = 500
 
-app = typer.Typer(help="A blob store over two tiers whose every write survives a kill.", no_args_is_help=True, pretty_exceptions_enable=False)
+app = typer.Typer(
+    help="A blob store over two tiers whose every write survives a kill.", no_args_is_help=True, pretty_exceptions_enable=False
+)
 log_app = typer.Typer(help="The changelog: changes under way, and those that are stuck.", no_args_is_help=True)
 config_app = typer.Typer(help="The settings.", no_args_is_help=True)
 app.add_typer(log_app, name="log")
@@ -81,14 +83,15 @@ _choice = _Choice()
 @app.callback()
 def choose(
     config: Annotated[Path | None, typer.Option("--config", "-c", envvar="TIERED_CONFIG", help="Settings file (YAML).")] = None,
-    directory: Annotated[Path | None, typer.Option("--directory", "-d", help="Instead of settings: an embedded store in this directory.")] = None,
+    directory: Annotated[Path | None, typer.Option("--directory", "-d", help="Instead: an embedded store in this directory.")] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say on stderr what happens.")] = False,
 ) -> None:
     """Settings come from --config, with TIERED_… variables over them; or from --directory alone."""
     if directory is not None and config is not None:
         raise typer.BadParameter("give either --config or --directory, not both")
     _choice.config, _choice.directory = config, directory
-    logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    level = logging.INFO if verbose else logging.WARNING
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
 
 
 # --- objects ---------------------------------------------------------------------------------------
@@ -120,7 +123,7 @@ def put(
 def get(
     object_id: ObjectArgument,
     file: Annotated[str, typer.Option("--output", "-o", help="Where the payload goes; - is stdout.")] = "-",
-    range_: Annotated[str | None, typer.Option("--range", help="START:STOP in bytes, STOP excluded; :N, N: and -N: work as in Python.")] = None,
+    range_: Annotated[str | None, typer.Option("--range", help="START:STOP in bytes, without STOP; :N, N: and -N: too.")] = None,
     as_json: Json = False,
 ) -> None:
     """Fetches an object's payload. With --json, prints its head; the payload then needs --output FILE."""
@@ -343,7 +346,7 @@ async def _backends() -> AsyncIterator[tuple[Backends, Settings]]:
     settings = _choice.settings()
     async with open_backends(settings, SystemRuntime()) as backends:
         if not backends.log.durable:
-            raise InvalidRequestError("no changelog is kept here (changelog: noop), so there is nothing to recover or to show; set changelog: sqlite")
+            raise InvalidRequestError("no changelog is kept here, so there is nothing to recover or to show; set changelog: sqlite")
         yield backends, settings
 
 

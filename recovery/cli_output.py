@@ -78,8 +78,8 @@ def show_entry(entry: Entry | Unreadable, row: Row | None, as_json: bool) -> Non
     value = _entry(entry)
     if isinstance(entry, Entry) and row is not None:
         token = entry.change.id
-        shown = row.state is not None and row.state.token == token
-        value["row"] = {"shows_it": shown or row.target == entry.change.new is not None, "won": token in row.won, "refused": token in row.refused}
+        shown = row.state is not None and (row.state.token == token or row.target == entry.change.new)
+        value["row"] = {"shows_it": shown, "won": token in row.won, "refused": token in row.refused}
     _show_fields(value, as_json)
 
 

@@ -23,7 +23,9 @@ class Admission:
     async def enter(self) -> Slot:
         """Waits for a slot. Raises `AtCapacityError` when the queue is full, or after the wait limit."""
         if self._slots.value == 0 and self._slots.statistics().tasks_waiting >= self._queue_max:
-            raise AtCapacityError(f"{self._concurrency_max} operations are under way and {self._queue_max} wait; shed load or raise store.queue_max")
+            raise AtCapacityError(
+                f"{self._concurrency_max} operations are under way and {self._queue_max} wait; shed load or raise store.queue_max"
+            )
         try:
             with anyio.fail_after(self._queue_wait_s):
                 await self._slots.acquire()

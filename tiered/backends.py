@@ -123,7 +123,8 @@ class ByteRange:
         start = max(0, size + self.start) if self.start < 0 else self.start
         stop = size if self.stop is None else min(self.stop, size)
         if (start >= size and start > 0) or stop < start or (self.stop is not None and self.stop < 0):
-            raise InvalidRequestError(f"range {self.start}:{'' if self.stop is None else self.stop} lies outside of the object's {size} bytes")
+            stop_text = "" if self.stop is None else self.stop
+            raise InvalidRequestError(f"range {self.start}:{stop_text} lies outside of the object's {size} bytes")
         return start, stop
 
 

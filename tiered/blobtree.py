@@ -10,6 +10,7 @@ never waited for, because a stopped process may hold one for ever. Event loops a
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import heapq
 import io
@@ -248,6 +249,8 @@ def prepare(blobs: Path, uploads: Path, first: ChangeId, second: ChangeId) -> No
             if not directory.is_dir():
                 _make_directory(directory, made)
         _try_out(uploads / first, uploads / second)
+        if not os.access(blobs, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(blobs))
     except OSError:
         for directory in reversed(made):
             with suppress(OSError):

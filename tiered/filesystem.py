@@ -244,5 +244,5 @@ class _Disk:
 def _translated(doing: str, error: OSError) -> TieredError:
     """What the table does not know may have happened."""
     kind, meaning = _TRANSLATIONS.get(error.errno or 0, (UnconfirmedError, f"{error.strerror}; it may or may not have happened"))
-    where = f" ({error.filename})" if error.filename else ""
-    return kind(f"cannot {doing}{where}: {meaning}")
+    path = error.filename2 or error.filename  # of a link, its target
+    return kind(f"cannot {doing}{f' ({path})' if path else ''}: {meaning}")

@@ -23,8 +23,8 @@ from tiered.errors import DanglingTombstoneError, UnavailableError
 from tiered.metadata import Expiration, is_expired, touch_deadline
 from tiered.object_id import ObjectId, revision_of
 from tiered.retry import persist
-from tiered.settle import Tiers
 from tiered.settings import Settings
+from tiered.settle import Tiers
 from tiered.stored import ObjectHead, StoredObject, Tier
 
 logger = logging.getLogger("tiered")
@@ -49,7 +49,7 @@ class Reader:
                 return None
             if isinstance(state, Inline):
                 return _open_inline(object_id, state, range), state
-            blob = await persist(lambda: self._tiers.long_term.open(state.target, range), self._runtime, self._budget_s)
+            blob = await self._blob(state.target, range)
             if blob is not None:
                 return StoredObject(_head_of_blob(object_id, state, blob), blob), state
             if isinstance(seen, Tombstone) and seen.target == state.target:
@@ -74,6 +74,9 @@ class Reader:
         row = await persist(lambda: self._tiers.high_volume.read(path), self._runtime, self._budget_s)
         state = row.state
         return None if state is None or is_expired(state.deadline_ns, self._runtime.wall_ns()) else state
+
+    async def _blob(self, name: str, range: ByteRange | None) -> BlobReader | None:
+        return await persist(lambda: self._tiers.long_term.open(name, range), self._runtime, self._budget_s)
 
     def _lost(self, object_id: ObjectId, blob: str) -> DanglingTombstoneError:
         self.dangling += 1

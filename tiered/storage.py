@@ -21,6 +21,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -190,7 +191,8 @@ class TieredStorage:
         with await self._enter() as slot:
             token = Token.new(self._runtime)
             try:
-                deleted = await self._inline(object_id, token, lambda: self._tiers.high_volume.delete_inline(object_id.path, token.id))
+                write = partial(self._tiers.high_volume.delete_inline, object_id.path, token.id)
+                deleted = await self._inline(object_id, token, write, slot)
             except OutcomeUnknownError as error:
                 # Settled, so it happens no more: where the row is empty now, the object is deleted, by whomever.
                 if not error.settled or (await self._row(object_id)).state is not None:
@@ -258,11 +260,12 @@ class TieredStorage:
 
     async def _put_small(self, object_id: ObjectId, token: Token, metadata: Metadata, payload: bytes, slot: Slot) -> PutResult:
         state = Inline(metadata, payload, token.id)
-        if not await self._inline(object_id, token, lambda: self._tiers.high_volume.put_inline(object_id.path, token.id, state)):
+        write = partial(self._tiers.high_volume.put_inline, object_id.path, token.id, state)
+        if not await self._inline(object_id, token, write, slot):
             await self._change(object_id, token, state, slot)
         return PutResult(token.id, Tier.HIGH_VOLUME, len(payload))
 
-    async def _inline(self, object_id: ObjectId, token: Token, write: Callable[[], Awaitable[bool]]) -> bool:
+    async def _inline(self, object_id: ObjectId, token: Token, write: Callable[[], Awaitable[bool]], slot: Slot) -> bool:
         """Sends an inline write once, or again only if it certainly never left. False: a tombstone is in the way."""
         budget_s = self._settings.store.answer_budget_s
         try:
@@ -274,7 +277,7 @@ class TieredStorage:
         except anyio.get_cancelled_exc_class():
             # It may have left and land late, over what the caller writes next: refuse it.
             flight = self._take_off(object_id, token)
-            self._launch(flight, lambda: self._settle_abandoned(flight))
+            self._launch(flight, lambda: self._settle_abandoned(flight), slot)
             raise
 
     async def _settle_inline(self, object_id: ObjectId, token: Token) -> bool:
@@ -393,15 +396,15 @@ class TieredStorage:
         self._flights[token.id] = flight
         return flight
 
-    def _launch(self, flight: _Flight, work: Callable[[], Awaitable[None]], slot: Slot | None = None) -> None:
-        """Carries a flight on in the storage's own tasks, with the caller's slot if it has one."""
+    def _launch(self, flight: _Flight, work: Callable[[], Awaitable[None]], slot: Slot) -> None:
+        """Carries a flight on in the storage's own tasks, with the caller's slot."""
         if self._tasks is None or flight.scope.cancel_called:
             flight.answer(UnavailableError(f"the storage was closed before {flight.object_id} was changed"))
             self._land(flight)
             return
-        self._tasks.start_soon(self._run, flight, work, slot.hand_over() if slot is not None else None)
+        self._tasks.start_soon(self._run, flight, work, slot.hand_over())
 
-    async def _run(self, flight: _Flight, work: Callable[[], Awaitable[None]], slot: Slot | None) -> None:
+    async def _run(self, flight: _Flight, work: Callable[[], Awaitable[None]], slot: Slot) -> None:
         try:
             with flight.scope:
                 await work()
@@ -410,8 +413,7 @@ class TieredStorage:
             logger.exception("change_failed id=%s object=%s", flight.token.id, flight.object_id)
             flight.answer(error)
         finally:
-            if slot is not None:
-                slot.release()
+            slot.release()
             self._land(flight)
 
     def _land(self, flight: _Flight) -> None:

@@ -6,7 +6,6 @@ immutable. I4: once a `StoredObject` is handed out, its bytes are that revision'
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
@@ -55,7 +54,9 @@ class StoredObject:
 
     def __init__(self, head: ObjectHead, source: BlobReader | memoryview) -> None:
         self.head = head
-        self._source: BlobReader | memoryview | None = source
+        self._blob = None if isinstance(source, memoryview) else source
+        self._pieces = _Slices(source) if isinstance(source, memoryview) else source.pieces()
+        self._begun = False
 
     @property
     def object_id(self) -> ObjectId:
@@ -78,20 +79,20 @@ class StoredObject:
     def revision(self) -> ChangeId | None:
         return self.head.revision
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
+    def __aiter__(self) -> Self:
         """The bytes of the range in pieces, once. `UnavailableError`: the blob vanished on the way; get it again."""
-        source, self._source = self._source, None
-        if source is None:
+        if self._begun:
             raise InvalidRequestError(f"{self.object_id} was already read or closed; get it again")
-        if isinstance(source, memoryview):
-            for start in range(0, len(source), PIECE_BYTES):
-                yield bytes(source[start : start + PIECE_BYTES])
-            return
+        self._begun = True
+        return self
+
+    async def __anext__(self) -> bytes:
+        # No generator: one that is left half-way is closed by nobody.
         try:
-            async for piece in source.pieces():
-                yield piece
-        finally:
-            await source.aclose()
+            return await anext(self._pieces)
+        except BaseException:
+            await self.aclose()
+            raise
 
     async def read(self) -> bytes:
         """All bytes of the range in memory."""
@@ -99,12 +100,29 @@ class StoredObject:
 
     async def aclose(self) -> None:
         """Gives up what is unread. Safe to repeat."""
-        source, self._source = self._source, None
-        if source is not None and not isinstance(source, memoryview):
-            await source.aclose()
+        self._begun = True
+        blob, self._blob = self._blob, None
+        if blob is not None:
+            await blob.aclose()
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.aclose()
+
+
+class _Slices:
+    """The pieces of what is in memory."""
+
+    def __init__(self, whole: memoryview) -> None:
+        self._rest = whole
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if not self._rest:
+            raise StopAsyncIteration
+        piece, self._rest = self._rest[:PIECE_BYTES], self._rest[PIECE_BYTES:]
+        return bytes(piece)

@@ -32,7 +32,7 @@ class Command:
         where = ["--directory", str(self.store)] if store else []
         done = subprocess.run(
             [sys.executable, "-m", "recovery.cli", *where, *arguments],
-            input=stdin, capture_output=True, cwd=self.directory, env=self.environment | {"PYTHONPATH": os.getcwd()}, timeout=60, check=False,
+            input=stdin, capture_output=True, cwd=self.directory, env=self.environment, timeout=60, check=False,
         )
         self.errors = done.stderr.decode()
         assert done.returncode == code, f"exit code {done.returncode}: {self.errors}"

@@ -63,19 +63,20 @@ class World:
         self.log = Tapped(SimulatedChangeLog(self.runtime), self.calls)
 
     def settings(self, **values: Any) -> Settings:
-        return Settings(**{"directory": "unused", "changelog": "noop", "inline_bytes_max": INLINE_MAX} | values)
+        defaults: dict[str, Any] = {"directory": "unused", "changelog": "noop", "inline_bytes_max": INLINE_MAX}
+        return Settings(**(defaults | values))
 
     @property
     def tiers(self) -> Tiers:
-        return Tiers(self.rows, self.blobs)  # type: ignore[arg-type]
+        return Tiers(self.rows, self.blobs)
 
     @asynccontextmanager
     async def store(self, **values: Any) -> AsyncIterator[TieredStorage]:
-        async with TieredStorage(self.tiers, self.log, self.runtime, self.settings(**values)) as storage:  # type: ignore[arg-type]
+        async with TieredStorage(self.tiers, self.log, self.runtime, self.settings(**values)) as storage:
             yield storage
 
     def recovery(self, **values: Any) -> RecoveryLoop:
-        return RecoveryLoop(self.tiers, self.log, self.runtime, self.settings(**values))  # type: ignore[arg-type]
+        return RecoveryLoop(self.tiers, self.log, self.runtime, self.settings(**values))
 
     async def entries(self) -> list[Any]:
         return list((await self.log.target.entries("", 1000)).entries)

@@ -181,10 +181,13 @@ async def test_closed_store_takes_no_more_work(world: World) -> None:
 
 
 async def test_error_of_the_callers_own_block_comes_out_plain(world: World) -> None:
-    with pytest.raises(ZeroDivisionError):
+    async def block() -> None:
         async with world.store() as storage:
             await storage.put(OBJECT, LARGE)
             raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await block()
 
 
 async def read(storage: TieredStorage) -> bytes | None:

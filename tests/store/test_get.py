@@ -201,3 +201,17 @@ async def test_list_pages_through_everything_in_byte_order_and_skips_what_is_no_
     assert found == [path for path in wanted if path.startswith("a/")]
     assert set(everything) == {*wanted, OBJECT.path, "no/upload.s/objects/x"}
     assert everything == sorted(everything, key=str.encode)
+
+
+@pytest.mark.parametrize("payload", [SMALL, LARGE])
+async def test_stored_object_left_half_way_can_be_closed_and_is_not_read_again(world: World, payload: bytes) -> None:
+    async with world.store() as storage:
+        await storage.put(OBJECT, payload)
+        stored = await storage.get(OBJECT)
+        assert stored is not None
+        async for _ in stored:
+            break
+        await stored.aclose()
+        await stored.aclose()
+        with pytest.raises(InvalidRequestError, match="already read or closed"):
+            await stored.read()

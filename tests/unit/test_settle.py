@@ -22,7 +22,9 @@ INLINE = Inline(Metadata(), b"")
 @pytest.mark.parametrize(("live", "won", "old", "state"), list(product(
     (True, False), (True, False), (None, OLD_BLOB), (None, INLINE, Tombstone(OLD_BLOB), Tombstone(OTHER_BLOB)),
 )))
-def test_ok_is_told_iff_it_took_effect_or_another_tombstone_than_old_is_present(live: bool, won: bool, old: str | None, state: State) -> None:
+def test_ok_is_told_iff_it_took_effect_or_another_tombstone_than_old_is_present(
+    live: bool, won: bool, old: str | None, state: State
+) -> None:
     change = Change(ID, PATH, NEW_BLOB, old)
     row = Row(state, won=frozenset({ID} if won else ()), refused=frozenset({OTHER}))
     superseded = isinstance(state, Tombstone) and state.target != old
