@@ -39,7 +39,6 @@ _COLUMNS = "key, value, heartbeat_ms, state"
 _DUE = (Standing.CLAIMABLE, Standing.EXHAUSTED, Standing.UNREADABLE)
 
 
-
 class SqliteChangeLog:
     """Implements `ChangeLog`, and `Collects` because nobody else removes old presence rows."""
 

@@ -232,7 +232,7 @@ def _check_contents(contents: Mapping[str, Content | None], operations: Iterable
     of_object: defaultdict[str, list[Operation]] = defaultdict(list)
     for operation in operations:
         of_object[operation.object].append(operation)
-    for path in of_object.keys() | contents.keys():
+    for path in sorted(of_object.keys() | contents.keys()):
         history = History(of_object[path])
         content = contents.get(path)
         found_already = path in contents and content is None

@@ -58,10 +58,10 @@ class Troupe:
         name = f"{part}.{incarnation}"
         with (self._stage.log / f"{name}.log").open("wb") as log:
             running = subprocess.Popen(
-                self._command(name), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=_environment()
+                self._command(name), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=environment()
             )
         self.actors[part] = Actor(part, incarnation, running)
-        self._note("started", name)
+        self._note("started", name, pid=running.pid)
         return self.actors[part]
 
     def kill(self, actor: Actor) -> None:
@@ -144,8 +144,8 @@ class Troupe:
         if crashed:
             self.crashes.append(f"{actor.name} (exit code {actor.running.returncode})")
 
-    def _note(self, event: str, name: str) -> None:
-        self._journal.write(at=time.monotonic(), process=name, event=event)
+    def _note(self, event: str, name: str, **more: object) -> None:
+        self._journal.write(at=time.monotonic(), process=name, event=event, **more)
 
     def _write_lock_is_free(self) -> bool:
         with closing(sqlite3.connect(self._stage.store / "tiered.db", timeout=LOCK_WAIT_S, isolation_level=None)) as connection:
@@ -163,7 +163,7 @@ def _is_stopped(pid: int) -> bool:
     return found is not None and found.si_code == os.CLD_STOPPED
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """This process's imports, and none of the settings that it was given."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TIERED_")}
     return kept | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}

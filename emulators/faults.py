@@ -45,7 +45,7 @@ class Mode(Enum):
     LOST = "the effect, and UnconfirmedError"
     LATE = "UnconfirmedError at once, and the effect a while later"
     DUPLICATED = "the effect and its answer, and the request once more a while later"
-    SLOW = "the effect and its answer after a while"
+    SLOW = "the effect a while later, then its answer, if the caller still waits"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +93,27 @@ class Network:
         self._under_way += 1
         self._tasks.start_soon(self._deliver, point, request, seconds)
 
+    async def carry(self, point: str, request: Callable[[], Awaitable[T]], seconds: float) -> T:
+        """The same, but its sender waits for the answer. If it gives up waiting, the request arrives all the same."""
+        answers: list[T] = []
+        errors: list[TieredError] = []
+        answered = anyio.Event()
+
+        async def noted() -> None:
+            try:
+                answers.append(await request())
+            except TieredError as error:
+                errors.append(error)
+                raise
+            finally:
+                answered.set()
+
+        self.send(point, noted, seconds)
+        await answered.wait()
+        for error in errors:
+            raise error
+        return answers[0]
+
     async def _deliver(self, point: str, request: Callable[[], Awaitable[object]], seconds: float) -> None:
         travel_s.set(seconds)
         try:
@@ -133,41 +154,40 @@ class Link:
         await self._awake()
         self._calls[name] += 1
         point = f"{name} #{self._calls[name]}"
-        fault = self._plan(point) or Fault(Mode.SLOW)
-        self._network.trace.append(f"{self._process.name}: {point}" + (f" [{fault.mode.name}]" if fault != Fault(Mode.SLOW) else ""))
-        await self._leave(point, fault, request)
-        travel = travel_s.set(fault.seconds if fault.mode is Mode.SLOW else 0.0)
+        fault = self._plan(point)
+        mode, seconds = (None, 0.0) if fault is None else (fault.mode, fault.seconds)
+        self._network.trace.append(f"{self._process.name}: {point}" + (f" [{mode.name} {seconds:g} s]" if mode else ""))
+        await self._leave(point, mode, seconds, request)
         try:
-            return await request()
+            return await (self._network.carry(point, request, seconds) if mode is Mode.SLOW else request())
         finally:
-            travel_s.reset(travel)
-            await self._answered(point, fault)
+            await self._answered(point, mode, seconds)
 
-    async def _leave(self, point: str, fault: Fault, request: Callable[[], Awaitable[object]]) -> None:
-        match fault.mode:
+    async def _leave(self, point: str, mode: Mode | None, seconds: float, request: Callable[[], Awaitable[object]]) -> None:
+        match mode:
             case Mode.CRASH_BEFORE:
                 self._process.crash()
             case Mode.STALL_BEFORE:
-                self.stall(fault.seconds)
+                self.stall(seconds)
             case Mode.UNAVAILABLE:
                 raise UnavailableError(f"{point} of {self._process.name} was refused by the service")
             case Mode.LATE:
-                self._network.send(point, request, fault.seconds)
+                self._network.send(point, request, seconds)
                 raise UnconfirmedError(f"{point} of {self._process.name} was not answered")
             case Mode.DUPLICATED:
-                self._network.send(point, request, fault.seconds)
+                self._network.send(point, request, seconds)
         await self._awake()
 
-    async def _answered(self, point: str, fault: Fault) -> None:
+    async def _answered(self, point: str, mode: Mode | None, seconds: float) -> None:
         """Between the effect and its answer; raises instead of it."""
-        match fault.mode:
+        match mode:
             case Mode.CRASH_AFTER:
                 self._process.crash()
             case Mode.STALL_AFTER:
-                self.stall(fault.seconds)
+                self.stall(seconds)
         await anyio.lowlevel.checkpoint()  # a cancelled caller may have had its effect
         await self._awake()
-        if fault.mode is Mode.LOST:
+        if mode is Mode.LOST:
             raise UnconfirmedError(f"the answer to {point} of {self._process.name} was lost")
 
     async def _awake(self) -> None:
@@ -205,9 +225,8 @@ class _Far:
     async def _each(self, name: str, method: Callable[[], AsyncIterator[Any]]) -> AsyncIterator[Any]:
         pieces = aiter(method())
         while True:
-            try:
-                piece = await self._link.call(f"{self._kind}.{name}", pieces.__anext__)
-            except StopAsyncIteration:
+            piece = await self._link.call(f"{self._kind}.{name}", lambda: anext(pieces, None))
+            if piece is None:
                 return
             yield piece
 

@@ -25,7 +25,7 @@ from emulators.log import SimulatedChangeLog
 from emulators.rows import SimulatedRows
 from emulators.runtime import SimulatedRuntime
 from recovery.loop import RecoveryLoop
-from tiered.errors import InvalidRequestError, OutcomeUnknownError, TieredError, UnavailableError
+from tiered.errors import InvalidRequestError, OutcomeUnknownError, UnavailableError
 from tiered.metadata import Expiration, Metadata
 from tiered.object_id import ObjectId
 from tiered.payload import Payload
@@ -38,6 +38,10 @@ DRAIN_PASSES_MAX = 100
 
 SETTINGS = Settings(directory=Path("simulated"), changelog="noop", inline_bytes_max=INLINE_BYTES_MAX)
 """As shipped, but for payloads that are easier to read. The components are simulated whatever they say."""
+
+
+class BrokenPayload(Exception):
+    """What a caller's own payload raises half-way."""
 
 
 class World:
@@ -105,8 +109,10 @@ class Client:
         self._process = process
         self._history = history
 
-    async def put(self, object_id: ObjectId, label: str, size: int, payload: Payload | None = None, expiration: Expiration = None) -> Answer:
-        """Puts `content(label, size)`, as `payload` if that is given."""
+    async def put(
+        self, object_id: ObjectId, label: str, size: int, *, payload: Payload | None = None, expiration: Expiration = None
+    ) -> Answer:
+        """Puts `content(label, size)`, as `payload` if that is given. A payload that gives up raises `BrokenPayload`."""
         metadata = Metadata(expiration, custom={"label": label})
         async with self._write(object_id, label) as write:
             await self.storage.put(object_id, content(label, size) if payload is None else payload, metadata)
@@ -134,14 +140,10 @@ class Client:
         write, answer = self._history.begin_write(object_id.path, label), Answer.OK
         try:
             yield write
-        except (UnavailableError, InvalidRequestError):
+        except (UnavailableError, InvalidRequestError, BrokenPayload):
             answer = Answer.NO
         except OutcomeUnknownError as error:
             answer = Answer.OVER if error.settled else Answer.UNKNOWN
-        except TieredError:
-            raise
-        except Exception:
-            answer = Answer.NO  # the payload's own
         if self._process.alive:
             self._history.end_write(write, answer)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -17,7 +18,9 @@ PACKAGES = ("changelog", "emulators", "recovery", "tiered")
 def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
     """Runs it as a stranger would: from elsewhere, with nothing of this tree on its path."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"PYTHONSAFEPATH": "1"}
-    return subprocess.run(command, cwd=cwd, env=environment, text=True, capture_output=True, stdin=subprocess.DEVNULL, timeout=300, check=False)
+    return subprocess.run(
+        command, cwd=cwd, env=environment, text=True, capture_output=True, stdin=subprocess.DEVNULL, timeout=300, check=False,
+    )
 
 
 def succeeded(done: subprocess.CompletedProcess[str]) -> str:
@@ -43,5 +46,9 @@ def test_the_demo_recovers_from_kills_where_only_the_wheel_is_installed(wheel: P
     succeeded(run(sys.executable, "-m", "venv", "venv", cwd=tmp_path))
     bin = tmp_path / "venv" / "bin"
     succeeded(run(bin / "python", "-m", "pip", "install", f"{wheel}[daemon]", "-c", ROOT / "constraints.txt", cwd=tmp_path))
-    shown = succeeded(run(bin / "tiered", "demo", "--seconds", "4", "--writers", "2", "--seed", "1", cwd=tmp_path))
-    assert "dangling" in shown
+    demo = run(bin / "tiered", "demo", "--seconds", "4", "--writers", "2", "--seed", "1", "--json", cwd=tmp_path)
+    report = json.loads(succeeded(demo))
+    assert report["happened"]["writer_kills"] > 0, demo.stderr
+    assert report["happened"]["recovered"] > 0, demo.stderr
+    assert set(report["flaws"].values()) == {0}, demo.stderr
+    assert "dangling" in report["flaws"]

@@ -6,6 +6,7 @@ immutable. I4: once a `StoredObject` is handed out, its bytes are that revision'
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
@@ -103,6 +104,8 @@ class StoredObject:
         self._begun = True
         blob, self._blob = self._blob, None
         if blob is not None:
+            if isinstance(self._pieces, AsyncGenerator):
+                await self._pieces.aclose()
             await blob.aclose()
 
     async def __aenter__(self) -> Self:

@@ -15,6 +15,7 @@ from changelog.lease import Renewal
 from changelog.log import ChangeLog, KeyRange
 from changelog.runtime import Runtime
 from changelog.sqlite import SqliteChangeLog
+from emulators.log import SimulatedChangeLog, Stored
 
 pytestmark = pytest.mark.anyio
 
@@ -49,8 +50,13 @@ async def stale(log: ChangeLog, now_ms: int, within: KeyRange = EVERYTHING) -> l
 async def plant(log: ChangeLog, key: str, raw: bytes) -> None:
     """Puts bytes into the log that no call of this software writes; beaten just now."""
     now_ms = await log.announce("planter")
-    assert isinstance(log, SqliteChangeLog)
-    await log._database.write(lambda connection: connection.execute("INSERT INTO changes VALUES (?, ?, ?, NULL)", (key, raw, now_ms)))
+    match log:
+        case SqliteChangeLog(_database=database):
+            await database.write(lambda connection: connection.execute("INSERT INTO changes VALUES (?, ?, ?, NULL)", (key, raw, now_ms)))
+        case SimulatedChangeLog(stored=stored):
+            stored[key] = Stored(raw, now_ms)
+        case _:
+            pytest.fail(f"tell this test how to plant bytes into {type(log).__name__}")
 
 
 def only(items: list[T]) -> T:
@@ -321,6 +327,12 @@ async def test_a_retried_entry_is_stale_at_once_and_has_not_failed(log: ChangeLo
     retried = only(await stale(log, await log.announce("clock")))
     assert isinstance(retried, Entry) and (retried.failures, retried.stuck, retried.change) == (0, None, entry.change)
     assert await log.retry(parked) is False
+
+
+async def test_retrying_what_is_not_stuck_does_not_take_it_from_its_owner(log: ChangeLog, runtime: Runtime) -> None:
+    entry = await log.record(some_change(runtime), "me")
+    assert await log.retry(entry) is False
+    assert await log.renew([entry]) == [Renewal.RENEWED]
 
 
 async def test_retrying_what_is_gone_recreates_nothing(log: ChangeLog, runtime: Runtime) -> None:

@@ -367,7 +367,9 @@ async def test_scan_lists_what_begins_with_the_prefix_and_nothing_else(rows: Row
 
 
 async def test_scan_tells_deadlines_and_leaves_expired_rows_to_its_reader(rows: Rows) -> None:
-    states = [inline(rows.token()), inline(rows.token(), deadline_ns=rows.in_ns(HOUR_NS)), tombstone(PATH, rows.token(), PAST_NS)]
+    states: list[Inline | Tombstone] = [
+        inline(rows.token()), inline(rows.token(), deadline_ns=rows.in_ns(HOUR_NS)), tombstone(PATH, rows.token(), PAST_NS),
+    ]
     for number, state in enumerate(states):
         await rows.replace(f"{PATH}/{number}", state)
     found = await rows.backend.scan(PATH, None, 10)
@@ -416,7 +418,8 @@ async def test_of_many_repeats_of_one_swap_exactly_one_takes_effect(rows: Rows) 
 
 async def test_a_swap_and_the_settling_of_its_token_agree(rows: Rows) -> None:
     for number in range(16):
-        path, token, told = f"{PATH}/{number}", rows.token(), {}
+        path, token = f"{PATH}/{number}", rows.token()
+        told: dict[str, bool] = {}
 
         async def swap(path: str = path, token: ChangeId = token, told: dict[str, bool] = told) -> None:
             told["swap"] = await rows.swap(path, token, None, tombstone(path, token))

@@ -492,6 +492,34 @@ async def test_a_damaged_file_is_corrupt_not_unavailable(path: Path, runtime: Sh
             await notes(database)
 
 
+# --- what lies in the tables ---------------------------------------------------------------------------
+
+
+async def test_an_entry_kept_for_the_feed_is_listed_and_never_claimed(database: Database, runtime: ShiftedRuntime) -> None:
+    log = SqliteChangeLog(database, runtime)
+    entry = await log.record(Change(ChangeId.new(runtime), "u/objects/k"), "")
+    await database.write(lambda connection: connection.execute("""UPDATE changes SET state = '{"state":"done"}'"""))
+    assert [(await log.stale(within, runtime.wall_ns() // 1_000_000, 1, 10)).entries for within in log.ranges()] == [()] * 16
+    assert (await log.entries("", 10)).entries == (entry,)
+    assert (await log.entries("", 10, stuck_only=True)).entries == ()
+
+
+async def test_the_size_that_is_read_is_the_payloads(database: Database, runtime: ShiftedRuntime) -> None:
+    rows, token = SqliteRows(database, runtime), ChangeId.new(runtime)
+    assert await rows.put_inline("u/objects/k", token, Inline(Metadata(), b"12345", token))
+    assert await rows.read("u/objects/k") == Row(Inline(Metadata(size=5), b"12345", token))
+
+
+@pytest.mark.parametrize("column", ["token = 'x'", "metadata = '{'", "metadata = '[]'"])
+async def test_a_row_that_breaks_the_format_is_corrupt_and_stays(database: Database, runtime: ShiftedRuntime, column: str) -> None:
+    rows = SqliteRows(database, runtime)
+    await put(rows, "u/objects/k", runtime, None)
+    await database.write(lambda connection: connection.execute(f"UPDATE rows SET {column}"))
+    with pytest.raises(CorruptRecordError):
+        await rows.read("u/objects/k")
+    assert [name.path for name in await rows.scan("", None, 10)] == ["u/objects/k"]
+
+
 # --- collecting --------------------------------------------------------------------------------------
 
 

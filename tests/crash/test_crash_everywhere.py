@@ -1,0 +1,368 @@
+"""Every operation, and recovery itself, with one thing going wrong at every call it makes; then recovery, then I1-I7.
+
+Each scenario runs once without faults to learn its call points, and then again for each point and each mode. A
+failure's id names the three, as in `put_large_over_large-rows.swap #1-CRASH_AFTER`, and its message shows every call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import cache
+from typing import Any
+
+import anyio
+import pytest
+
+from changelog.change import ChangeId
+from changelog.errors import UnavailableError, UnconfirmedError
+from emulators.blobs import Blob
+from emulators.checker import Answer
+from emulators.faults import Fault, Mode, Plan, Process, no_faults
+from emulators.log import Stored
+from emulators.runtime import run_world
+from emulators.world import SETTINGS, BrokenPayload, Client, World, content
+from tiered.backends import Tombstone
+from tiered.metadata import Metadata, TimeToIdle
+from tiered.object_id import ObjectId
+
+SEED = 1
+SMALL, LARGE = 50, 500
+OBJECT = ObjectId.create("attachments", "victim", {"org": "17"})
+BYSTANDERS = {SMALL: ObjectId.create("attachments", "small-bystander"), LARGE: ObjectId.create("attachments", "large-bystander")}
+IDLE = TimeToIdle(timedelta(hours=1))
+AFTER_EXPIRY_S = SETTINGS.lease.expiry_s + 1
+SHORT_S, LONG_S = 1.0, 100.0
+"""A while within an operation's budgets and lease, and one beyond all of them but the late-upload grace."""
+
+Act = Callable[[Client], Awaitable[object]]
+
+
+# --- what is done --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """`act` by one caller, on the object as `before` describes it: absent, small, large or legacy (a blob without revision)."""
+
+    name: str
+    before: str
+    act: Act
+    sessions: bool = True
+
+    def __str__(self) -> str:
+        return self.name
+
+
+async def put_small(client: Client) -> None:
+    await client.put(OBJECT, "new", SMALL)
+
+
+async def put_large(client: Client) -> None:
+    await client.put(OBJECT, "new", LARGE)
+
+
+async def put_broken(client: Client) -> None:
+    async def payload() -> AsyncIterator[bytes]:
+        yield content("new", LARGE // 2)
+        raise BrokenPayload
+
+    assert await client.put(OBJECT, "new", LARGE, payload=payload()) is Answer.NO
+
+
+async def put_cancelled(client: Client) -> None:
+    with anyio.CancelScope() as scope:
+
+        async def payload() -> AsyncIterator[bytes]:
+            yield content("new", LARGE // 2)
+            scope.cancel()
+            await anyio.lowlevel.checkpoint()
+
+        await client.put(OBJECT, "new", LARGE, payload=payload())
+
+
+async def delete(client: Client) -> None:
+    await client.delete(OBJECT)
+
+
+async def get_idle(client: Client) -> None:
+    """A read that extends the deadline of an object with a time to idle."""
+    await anyio.sleep(40 * 60)
+    await client.get(OBJECT)
+
+
+def scenarios() -> Iterator[Scenario]:
+    for act in (put_small, put_large, delete):
+        for before in ("absent", "small", "large", "legacy"):
+            yield Scenario(f"{act.__name__}_on_{before}", before, act)
+    for act in (put_broken, put_cancelled):
+        yield Scenario(f"{act.__name__}_on_large", "large", act)
+    for before in ("small", "large"):
+        yield Scenario(f"get_idle_{before}", f"idle {before}", get_idle)
+    for act in (put_large, put_broken, put_cancelled):
+        yield Scenario(f"{act.__name__}_on_large_in_one_request", "large", act, sessions=False)
+
+
+SCENARIOS = {scenario.name: scenario for scenario in scenarios()}
+
+
+# --- one world -----------------------------------------------------------------------------------
+
+
+async def prepare(world: World, before: str) -> None:
+    if before == "legacy":
+        # As older software left it: a tombstone without a token, and the blob under the storage path itself.
+        metadata = Metadata(custom={"label": "old"}, size=LARGE)
+        world.blobs.blobs[OBJECT.path] = Blob(metadata, content("old", LARGE), world.runtime.wall_ns(), 0)
+        world.rows.states[OBJECT.path] = Tombstone(OBJECT.path)
+        world.history.end_write(world.history.begin_write(OBJECT.path, "old"), Answer.OK)
+    async with world.client(world.process("setup")) as client:
+        for size, bystander in BYSTANDERS.items():
+            assert await client.put(bystander, "bystander", size) is Answer.OK
+        if before not in ("absent", "legacy"):
+            size = SMALL if "small" in before else LARGE
+            assert await client.put(OBJECT, "old", size, expiration=IDLE if "idle" in before else None) is Answer.OK
+
+
+async def check(world: World) -> None:
+    """Recovery ends what is left; then everything is read, twice, and all invariants are verified."""
+    await world.drain()
+    found = []
+    async with world.client(world.process("reader")) as client:
+        for _ in range(2):
+            found.append([await client.get(each) for each in (OBJECT, *BYSTANDERS.values())])
+    world.verify()
+    assert found[0] == found[1]
+    assert found[0][0] in ("old", "new", None) and found[0][1:] == ["bystander", "bystander"]
+    assert all(read.ended is not None for read in world.history.reads if read.path != OBJECT.path), "a bystander could not be read"
+
+
+async def live(world: World, scenario: Scenario, plan: Plan) -> Process:
+    """The scenario's caller, from the opening of its store to its close, or to its death."""
+    victim = world.process("victim", plan)
+
+    async def life() -> None:
+        async with world.client(victim) as client:
+            await scenario.act(client)
+
+    await victim.run(life)
+    return victim
+
+
+async def run_scenario(scenario: Scenario, plan: Plan = no_faults) -> World:
+    async with World(SEED, sessions=scenario.sessions) as world:
+        await prepare(world, scenario.before)
+        victim = await live(world, scenario, plan)
+        await check(world)
+        if victim.alive and not any("open_upload" in line and "[" in line for line in world.network.trace):
+            assert world.blobs.uploads == {}, "a living store left an upload open"
+        return world
+
+
+def points_of(world: World, process: str) -> list[str]:
+    """The call points of one process, in the order of its calls."""
+    lines = [line.partition(": ") for line in world.network.trace]
+    return [point.partition(" [")[0] for name, _, point in lines if name == process]
+
+
+@cache
+def points(name: str) -> list[str]:
+    return points_of(run_world(lambda: run_scenario(SCENARIOS[name]), SEED), "victim")
+
+
+# --- what goes wrong -----------------------------------------------------------------------------
+
+READS = ("rows.read", "rows.scan", "blobs.open", "reader.", "log.stale", "log.read", "log.entries")
+ONCE = ("rows.put_inline", "rows.delete_inline", "upload.", "blobs.open_upload")
+"""Calls that no client sends twice, so that no network has two of them to deliver."""
+STREAM = ("upload.write",)
+"""Comes after what was sent before, or not at all."""
+
+CRASHES = [Fault(Mode.CRASH_BEFORE), Fault(Mode.CRASH_AFTER)]
+
+
+def faults_at(point: str) -> list[Fault]:
+    """What else can happen to this call."""
+    faults = [Fault(Mode.UNAVAILABLE), Fault(Mode.LOST), Fault(Mode.SLOW, LONG_S)]
+    if not point.startswith(READS):
+        faults += [] if point.startswith(STREAM) else [Fault(Mode.LATE, SHORT_S), Fault(Mode.LATE, LONG_S)]
+        faults += [] if point.startswith(ONCE) else [Fault(Mode.DUPLICATED, SHORT_S), Fault(Mode.DUPLICATED, LONG_S)]
+    return faults
+
+
+def only_at(point: str, fault: Fault) -> Plan:
+    return {point: fault}.get
+
+
+def at_every(call: str, fault: Fault) -> Plan:
+    return lambda point: fault if point.startswith(f"{call} #") else None
+
+
+def case(*parts: object) -> Any:
+    def text(part: object) -> str:
+        return f"{part.mode.name}{f'_{part.seconds:g}s' if part.seconds else ''}" if isinstance(part, Fault) else str(part)
+
+    return pytest.param(*parts, id="-".join(map(text, parts)))
+
+
+CRASH_CASES = [case(name, point, fault) for name in SCENARIOS for point in points(name) for fault in CRASHES]
+FAULT_CASES = [case(name, point, fault) for name in SCENARIOS for point in points(name) for fault in faults_at(point)]
+OUTAGE_CASES = [
+    case(name, call, fault)
+    for name in SCENARIOS
+    for call in dict.fromkeys(point.partition(" #")[0] for point in points(name))
+    for fault in faults_at(call)
+]
+STALL_CASES = [
+    case(name, point, Fault(mode, LONG_S))
+    for name in SCENARIOS
+    if name.endswith(("_on_large", "_on_large_in_one_request"))
+    for point in points(name)
+    for mode in (Mode.STALL_BEFORE, Mode.STALL_AFTER)
+]
+
+
+@pytest.mark.parametrize(("name", "point", "fault"), CRASH_CASES)
+def test_an_operation_crashed_at_any_call_leaves_old_or_new_and_nothing_else(name: str, point: str, fault: Fault) -> None:
+    run_world(lambda: run_scenario(SCENARIOS[name], only_at(point, fault)), SEED)
+
+
+@pytest.mark.parametrize(("name", "point", "fault"), FAULT_CASES)
+def test_an_operation_with_a_fault_at_any_call_answers_honestly_and_leaves_nothing(name: str, point: str, fault: Fault) -> None:
+    run_world(lambda: run_scenario(SCENARIOS[name], only_at(point, fault)), SEED)
+
+
+@pytest.mark.parametrize(("name", "call", "fault"), OUTAGE_CASES)
+def test_an_operation_during_an_outage_of_any_call_answers_honestly_and_leaves_nothing(name: str, call: str, fault: Fault) -> None:
+    run_world(lambda: run_scenario(SCENARIOS[name], at_every(call, fault)), SEED)
+
+
+# --- cancelled callers ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", [Mode.STALL_BEFORE, Mode.STALL_AFTER, Mode.SLOW], ids=lambda mode: mode.name)
+@pytest.mark.parametrize(("name", "point"), [case(name, point) for name in SCENARIOS for point in points(name)])
+def test_an_operation_cancelled_during_any_call_leaves_old_or_new_and_nothing_else(name: str, point: str, mode: Mode) -> None:
+    """Before the request leaves, after its effect, or while it is under way (it arrives all the same)."""
+    scope = anyio.CancelScope()
+
+    def plan(made: str) -> Fault | None:
+        if made != point:
+            return None
+        scope.deadline = anyio.current_time() + SHORT_S / 2
+        return Fault(mode, SHORT_S)
+
+    async def act(client: Client) -> None:
+        with scope:
+            await SCENARIOS[name].act(client)
+
+    run_world(lambda: run_scenario(replace(SCENARIOS[name], act=act), plan), SEED)
+
+
+# --- two at once ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "point", "fault"), STALL_CASES)
+def test_a_writer_stalled_past_its_lease_while_recovery_cleans_up_does_no_harm(name: str, point: str, fault: Fault) -> None:
+    scenario = SCENARIOS[name]
+
+    async def world_of_two() -> None:
+        async with World(SEED, sessions=scenario.sessions) as world, anyio.create_task_group() as tasks:
+            await prepare(world, scenario.before)
+            cleaner = world.process("cleaner")
+            recovery = world.recovery(cleaner)
+            tasks.start_soon(cleaner.run, recovery.run)
+            await live(world, scenario, only_at(point, fault))
+            recovery.stop()
+            await check(world)
+
+    run_world(world_of_two, SEED)
+
+
+# --- recovery ------------------------------------------------------------------------------------
+
+STALE = {
+    "upload_open": ("put_large_on_large", "upload.finalise #1", Mode.CRASH_BEFORE),
+    "blob_written": ("put_large_on_large", "rows.swap #1", Mode.CRASH_BEFORE),
+    "blob_written_nothing_before": ("put_large_on_absent", "rows.swap #1", Mode.CRASH_BEFORE),
+    "blob_swapped_in": ("put_large_on_large", "rows.swap #1", Mode.CRASH_AFTER),
+    "blob_swapped_in_over_legacy": ("put_large_on_legacy", "rows.swap #1", Mode.CRASH_AFTER),
+    "inline_swapped_in": ("put_small_on_large", "rows.swap #1", Mode.CRASH_AFTER),
+    "deleted": ("delete_on_large", "rows.swap #1", Mode.CRASH_AFTER),
+    "deleted_legacy": ("delete_on_legacy", "rows.swap #1", Mode.CRASH_AFTER),
+    "request_not_sent": ("put_large_on_large_in_one_request", "upload.finalise #1", Mode.CRASH_BEFORE),
+    "request_landed": ("put_large_on_large_in_one_request", "upload.finalise #1", Mode.CRASH_AFTER),
+}
+"""How each kind of stale entry comes about: the scenario, and where its writer dies."""
+
+
+async def run_recovery(kind: str, plan: Plan = no_faults, unreadable: str | None = None) -> World:
+    """A writer dies; a recoverer with faults makes a pass over what it left; then another one drains the log."""
+    name, point, mode = STALE[kind]
+    scenario = SCENARIOS[name]
+    async with World(SEED, sessions=scenario.sessions) as world:
+        await prepare(world, scenario.before)
+        await live(world, scenario, only_at(point, Fault(mode)))
+        if unreadable is not None:
+            world.log.stored[unreadable] = Stored(b"{", 0)
+        assert world.log.stored, "the writer left no entry to recover"
+        recoverer = world.process("recoverer", plan)
+
+        async def life() -> None:
+            await anyio.sleep(AFTER_EXPIRY_S)
+            try:
+                await world.recovery(recoverer).run_once()
+            except (UnavailableError, UnconfirmedError):
+                assert plan is not no_faults
+
+        await recoverer.run(life)
+        if unreadable is not None:
+            await world.drain()
+            parked = world.log.stored.pop(unreadable)
+            assert parked.state is not None and "cannot be read" in parked.state
+        await check(world)
+        return world
+
+
+@cache
+def recovery_points(kind: str) -> list[str]:
+    return points_of(run_world(lambda: run_recovery(kind), SEED), "recoverer")
+
+
+RECOVERY_CASES = [
+    case(kind, point, fault)
+    for kind in STALE
+    for point in recovery_points(kind)
+    if not point.startswith("log.stale #") or point == "log.stale #1"  # the other shards are alike
+    for fault in (*CRASHES, *faults_at(point), Fault(Mode.STALL_BEFORE, LONG_S), Fault(Mode.STALL_AFTER, LONG_S))
+]
+
+
+@pytest.mark.parametrize(("kind", "point", "fault"), RECOVERY_CASES)
+def test_recovery_crashed_or_disturbed_at_any_call_is_finished_by_another(kind: str, point: str, fault: Fault) -> None:
+    run_world(lambda: run_recovery(kind, only_at(point, fault)), SEED)
+
+
+@pytest.mark.parametrize("kind", STALE)
+def test_two_recoveries_at_once_do_no_more_than_one(kind: str) -> None:
+    """I5: in lock step on one entry, with every call of one of them made twice."""
+
+    async def world_of_two() -> None:
+        name, point, mode = STALE[kind]
+        async with World(SEED, sessions=SCENARIOS[name].sessions) as world:
+            await prepare(world, SCENARIOS[name].before)
+            await live(world, SCENARIOS[name], only_at(point, Fault(mode)))
+            await anyio.sleep(AFTER_EXPIRY_S)
+            async with anyio.create_task_group() as tasks:
+                for number, plan in enumerate([no_faults, lambda point: Fault(Mode.DUPLICATED, SHORT_S)]):
+                    tasks.start_soon(world.recovery(world.process(f"recoverer-{number}", plan)).run_once)
+            await check(world)
+
+    run_world(world_of_two, SEED)
+
+
+@pytest.mark.parametrize("kind", STALE)
+def test_an_unreadable_entry_is_parked_and_the_other_recovered(kind: str) -> None:
+    key = ChangeId("018bcfe5-6800-7000-8000-000000000001").row_key()
+    run_world(lambda: run_recovery(kind, unreadable=key), SEED)
