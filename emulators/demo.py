@@ -25,7 +25,6 @@ from typing import Any
 
 from rich.console import Console
 
-from changelog.errors import UnavailableError
 from emulators.demo_director import Director
 from emulators.demo_stage import DemoOptions, Stage
 
@@ -41,12 +40,12 @@ def run_demo(options: DemoOptions, as_json: bool) -> int:
     said = Console(stderr=as_json, soft_wrap=True, markup=False, highlight=False)
     given = options.directory is not None
     stage = Stage(options.directory.absolute() if options.directory else Path(tempfile.mkdtemp(prefix="tiered-demo-")))
-    before, keep = signal.signal(signal.SIGTERM, signal.default_int_handler), given
+    before, keep = signal.signal(signal.SIGTERM, signal.default_int_handler), True  # an error leaves the logs, which say why
     try:
         report = Director(options, stage, said).run()
         keep = given or not report["ok"]
-    except UnavailableError:
-        keep = True  # the logs there say why
+    except KeyboardInterrupt:
+        keep = given
         raise
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -91,9 +90,19 @@ def _show(report: dict[str, Any], stage: Stage, said: Console) -> None:
     said.print()
     for sentence in report["details"]:
         said.print(f"  {sentence}")
-    verdict = "PASSED: nothing was lost, leaked or mixed up." if report["ok"] else f"FAILED: {report['verdict']}."
-    said.print(verdict, style="bold green" if report["ok"] else "bold red")
-    again = f"Operations and payloads repeat with --seed {report['seed']}; the moments of the kills do not."
-    said.print(again if report["ok"] or not report["unfenced"] else f"{again} Without --unfenced, the same mix passes.")
+    said.print(_verdict(report), style="bold green" if report["ok"] else "bold red")
+    said.print(f"Operations and payloads repeat with --seed {report['seed']}; the moments of the kills do not.")
     if report["directory"]:
         said.print(f"Look at the store with: tiered --config {shlex.quote(str(stage.config))} ls    (logs and journals are beside it)")
+
+
+def _verdict(report: dict[str, Any]) -> str:
+    match report["ok"], report["unfenced"]:
+        case True, False:
+            return "PASSED: nothing was lost, leaked or mixed up."
+        case True, _:
+            return "Nothing was found this time: without the fence that is luck. Run it for longer."
+        case _, True:
+            return f"FAILED without the fence: {report['verdict']}. The same mix passes with it."
+        case _:
+            return f"FAILED: {report['verdict']}."

@@ -67,9 +67,7 @@ class Troupe:
     def kill(self, actor: Actor) -> None:
         """SIGKILL; the next `revive` starts it again."""
         actor.running.kill()
-        actor.running.wait()
-        del self.actors[actor.part]
-        self._note("killed", actor.name)
+        self._lay_off(actor, "killed" if actor.running.wait() == -signal.SIGKILL else "crashed")
 
     def stop(self, actor: Actor, seconds: float) -> bool:
         """SIGSTOP for so long. False: it ended, or was inside of a transaction every time.
@@ -80,7 +78,8 @@ class Troupe:
         """
         for _ in range(STOP_TRIES):
             actor.running.send_signal(signal.SIGSTOP)
-            if not _is_stopped(actor.running.pid):
+            time.sleep(BREATH_S)  # until all of its threads stand still
+            if actor.running.poll() is not None:
                 return False
             if self._write_lock_is_free():
                 actor.resume_at = time.monotonic() + seconds
@@ -104,7 +103,7 @@ class Troupe:
         """Starts whoever of these is not running. One that ended by itself has crashed."""
         for actor in list(self.actors.values()):
             if actor.running.poll() is not None:
-                self._lay_off(actor, crashed=True)
+                self._lay_off(actor, "crashed")
         if len(self.crashes) > CRASHES_MAX:
             raise UnavailableError(f"the demo's processes crash, see the logs in {self._stage.log}: {', '.join(self.crashes)}")
         for part in parts:
@@ -123,7 +122,7 @@ class Troupe:
             try:
                 code = actor.running.wait(max(0.0, ends_at - time.monotonic()))
                 # One that was told before it could listen ends by the signal itself.
-                self._lay_off(actor, crashed=code not in (0, -signal.SIGTERM))
+                self._lay_off(actor, "ended" if code in (0, -signal.SIGTERM) else "crashed")
             except subprocess.TimeoutExpired:
                 late.append(actor.name)
                 self.kill(actor)
@@ -138,10 +137,10 @@ class Troupe:
         """Those of this letter who run and are not stopped."""
         return (actor for actor in self.actors.values() if actor.part.startswith(letter) and actor.resume_at is None)
 
-    def _lay_off(self, actor: Actor, crashed: bool) -> None:
+    def _lay_off(self, actor: Actor, event: str) -> None:
         del self.actors[actor.part]
-        self._note("crashed" if crashed else "ended", actor.name)
-        if crashed:
+        self._note(event, actor.name)
+        if event == "crashed":
             self.crashes.append(f"{actor.name} (exit code {actor.running.returncode})")
 
     def _note(self, event: str, name: str, **more: object) -> None:
@@ -155,12 +154,6 @@ class Troupe:
             except sqlite3.OperationalError:
                 return False
         return True
-
-
-def _is_stopped(pid: int) -> bool:
-    """Waits until all threads of the child stand still. False: it has ended instead."""
-    found = os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-    return found is not None and found.si_code == os.CLD_STOPPED
 
 
 def environment() -> dict[str, str]:

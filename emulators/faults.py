@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -222,13 +223,10 @@ class _Far:
                 return _Far(self._link, "reader", answer)
         return answer
 
-    async def _each(self, name: str, method: Callable[[], AsyncIterator[Any]]) -> AsyncIterator[Any]:
-        pieces = aiter(method())
-        while True:
-            piece = await self._link.call(f"{self._kind}.{name}", lambda: anext(pieces, None))
-            if piece is None:
-                return
-            yield piece
+    async def _each(self, name: str, method: Callable[[], AsyncGenerator[Any, None]]) -> AsyncIterator[Any]:
+        async with aclosing(method()) as pieces:
+            while (piece := await self._link.call(f"{self._kind}.{name}", lambda: anext(pieces, None))) is not None:
+                yield piece
 
 
 class Process:

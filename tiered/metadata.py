@@ -19,6 +19,7 @@ from changelog.errors import CorruptRecordError, InvalidRequestError
 NS_PER_S = 1_000_000_000
 NS_PER_MS = 1_000_000
 CONTENT_TYPE_DEFAULT = "application/octet-stream"
+DEADLINE_MAX_NS = 253_402_300_799 * NS_PER_S
 TOUCH_SLACK_MAX_NS = 24 * 3600 * NS_PER_S
 
 
@@ -84,6 +85,8 @@ class Metadata:
         if self.time_expires_ns is not None and self.expiration is None:
             raise InvalidRequestError("time_expires is computed: set expiration to TimeToLive or TimeToIdle instead")
         deadline = None if self.expiration is None else whole_ms(now_ns + self.expiration.ns)
+        if deadline is not None and deadline > DEADLINE_MAX_NS:
+            raise InvalidRequestError("the object would expire after the year 9999; leave its expiration out")
         created = now_ns if self.time_created_ns is None else self.time_created_ns
         return replace(self, time_created_ns=created, time_expires_ns=deadline)
 

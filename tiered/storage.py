@@ -19,17 +19,14 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
-from types import TracebackType
 from typing import Self
 
 import anyio
-from anyio.abc import TaskGroup
 
 from changelog.change import Change, ChangeId
-from changelog.lease import Lease
 from changelog.log import ChangeLog
 from changelog.runtime import Runtime, instance_name
 from tiered.admission import Admission, Slot
@@ -43,6 +40,7 @@ from tiered.errors import (
     UnavailableError,
     UnconfirmedError,
 )
+from tiered.flights import Flight, Flights
 from tiered.metadata import Metadata, is_expired
 from tiered.object_id import ObjectId, blob_name
 from tiered.payload import Payload, Piece, Pieces, known_size, pieces, split_head
@@ -75,31 +73,6 @@ class _Body:
     size: int | None
 
 
-@dataclass(slots=True, eq=False)
-class _Flight:
-    """One change under way: its caller prepares it, then the storage's own tasks carry it on.
-
-    `change` is set as soon as its entry may be in the log, `lease` when it is.
-    """
-
-    object_id: ObjectId
-    token: Token
-    upload: Upload | None = None
-    change: Change | None = None
-    lease: Lease | None = None
-    error: BaseException | None = None
-    answered: anyio.Event = field(default_factory=anyio.Event)
-    landed: anyio.Event = field(default_factory=anyio.Event)
-    # Shielded: what the caller's scope, or the one around the whole storage, is cancelled for does not stop it.
-    scope: anyio.CancelScope = field(default_factory=lambda: anyio.CancelScope(shield=True))
-
-    def answer(self, error: BaseException | None) -> None:
-        """Tells the caller once; later answers are ignored."""
-        if not self.answered.is_set():
-            self.error = error
-            self.answered.set()
-
-
 class TieredStorage:
     """An open store: `async with TieredStorage(tiers, log, runtime, settings) as storage`, or `open_storage(…)`.
 
@@ -118,43 +91,30 @@ class TieredStorage:
         self._admission = Admission(store.concurrency_max, store.queue_max, store.queue_wait_s)
         self._committer = Committer(tiers, log, runtime, settings, self.instance)
         self._reader = Reader(tiers, runtime, settings)
+        self._flights = Flights(self._committer, recovered=log.durable)
         self._touching: set[str] = set()
-        self._flights: dict[ChangeId, _Flight] = {}
-        self._tasks: TaskGroup | None = None
-        self._accepting = False
-        self._heartbeat_scope = anyio.CancelScope(shield=True)
+        self._open = False
 
     # --- life ------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        self._tasks = anyio.create_task_group()
-        await self._tasks.__aenter__()
-        self._tasks.start_soon(self._beat)
-        self._accepting = True
+        await self._flights.__aenter__()
+        self._open = True
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        assert self._tasks is not None, "entered before it is left"
+    async def __aexit__(self, *_: object) -> None:
         try:
             await self.aclose()
         finally:
-            tasks, self._tasks = self._tasks, None
-            self._heartbeat_scope.cancel()
-        # Not told of the block's own error, the group lets it pass as it is instead of wrapping it in a group.
-        await tasks.__aexit__(None, None, None)
+            await self._flights.__aexit__()
 
     async def aclose(self) -> list[ChangeId]:
         """Takes no more work and waits for what is under way, within `store.drain_budget_s`.
 
         Returns the changes that are left to recovery (logged, too). `async with` calls it; safe to repeat.
         """
-        self._accepting = False
-        with anyio.move_on_after(self._settings.store.drain_budget_s, shield=True):
-            for flight in list(self._flights.values()):
-                await flight.landed.wait()
-        left = sorted(self._flights)
-        for flight in self._flights.values():
-            flight.scope.cancel()
+        self._open = False
+        left = await self._flights.drain(self._settings.store.drain_budget_s)
         if left:
             logger.warning("closed_with_changes_left_to_recovery count=%d ids=%s", len(left), ",".join(left))
         return left
@@ -276,8 +236,8 @@ class TieredStorage:
             raise OutcomeUnknownError(object_id, token.id, settled=True) from error
         except anyio.get_cancelled_exc_class():
             # It may have left and land late, over what the caller writes next: refuse it.
-            flight = self._take_off(object_id, token)
-            self._launch(flight, lambda: self._settle_abandoned(flight), slot)
+            flight = self._flights.take_off(object_id, token)
+            self._flights.launch(flight, lambda: self._settle_abandoned(flight), slot)
             raise
 
     async def _settle_inline(self, object_id: ObjectId, token: Token) -> bool:
@@ -288,7 +248,7 @@ class TieredStorage:
         except (UnavailableError, UnconfirmedError) as error:
             raise OutcomeUnknownError(object_id, token.id) from error
 
-    async def _settle_abandoned(self, flight: _Flight) -> None:
+    async def _settle_abandoned(self, flight: Flight) -> None:
         try:
             await self._settle_inline(flight.object_id, flight.token)
         except TieredError as error:
@@ -298,11 +258,11 @@ class TieredStorage:
 
     async def _change(self, object_id: ObjectId, token: Token, state: State, slot: Slot) -> None:
         """Replaces a tombstone by an inline object or nothing."""
-        flight = self._take_off(object_id, token)
+        flight = self._flights.take_off(object_id, token)
         await self._fly(flight, lambda: self._prepare(flight), state, slot)
 
     async def _put_large(self, object_id: ObjectId, token: Token, metadata: Metadata, body: _Body, slot: Slot) -> PutResult:
-        flight = self._take_off(object_id, token)
+        flight = self._flights.take_off(object_id, token)
         name, total = blob_name(object_id.path, token.id), 0
 
         async def prepare() -> None:
@@ -313,12 +273,12 @@ class TieredStorage:
         await self._fly(flight, prepare, state, slot)
         return PutResult(token.id, Tier.LONG_TERM, total)
 
-    async def _prepare(self, flight: _Flight) -> None:
+    async def _prepare(self, flight: Flight) -> None:
         """Step 1a of a change without an upload."""
         old = await self._present_target(flight.object_id)
         await self._record(flight, Change(flight.token.id, flight.object_id.path, None, old))
 
-    async def _prepare_upload(self, flight: _Flight, name: str, metadata: Metadata, body: _Body) -> int:
+    async def _prepare_upload(self, flight: Flight, name: str, metadata: Metadata, body: _Body) -> int:
         """Steps 1 and 2. Returns the payload's bytes."""
 
         async def open_upload() -> Upload:
@@ -343,23 +303,23 @@ class TieredStorage:
         budget_s = self._settings.store.answer_budget_s
         return await persist(lambda: self._tiers.high_volume.read(object_id.path, marks=marks), self._runtime, budget_s)
 
-    async def _record(self, flight: _Flight, change: Change) -> None:
+    async def _record(self, flight: Flight, change: Change) -> None:
         flight.change = change
         flight.lease = await self._committer.begin(change)
 
-    async def _fly(self, flight: _Flight, prepare: Callable[[], Awaitable[None]], state: State, slot: Slot) -> None:
+    async def _fly(self, flight: Flight, prepare: Callable[[], Awaitable[None]], state: State, slot: Slot) -> None:
         """Prepares the change in the caller's task, hands it over, and waits for the answer."""
         try:
             await prepare()
         except BaseException:
-            self._launch(flight, lambda: self._abandon(flight), slot)
+            self._flights.launch(flight, lambda: self._abandon(flight), slot)
             raise
-        self._launch(flight, lambda: self._carry_through(flight, state), slot)
+        self._flights.launch(flight, lambda: self._carry_through(flight, state), slot)
         await flight.answered.wait()
         if flight.error is not None:
             raise flight.error
 
-    async def _carry_through(self, flight: _Flight, state: State) -> None:
+    async def _carry_through(self, flight: Flight, state: State) -> None:
         """Steps 3 to 6."""
         lease = flight.lease
         assert lease is not None, "prepared, so recorded"
@@ -368,7 +328,7 @@ class TieredStorage:
         if verdict.ours:
             await self._committer.clean_up(lease, verdict.live)
 
-    async def _abandon(self, flight: _Flight) -> None:
+    async def _abandon(self, flight: Flight) -> None:
         """Undoes a change whose swap was never sent."""
         try:
             if flight.upload is not None:
@@ -380,56 +340,19 @@ class TieredStorage:
         except TieredError as error:
             logger.warning("abandoned_change_left_to_recovery id=%s object=%s: %s", flight.token.id, flight.object_id, error)
 
-    # --- tasks -----------------------------------------------------------------------------------
+    # --- beside ----------------------------------------------------------------------------------
 
     async def _enter(self) -> Slot:
-        if not self._accepting:
+        if not self._open:
             raise InvalidRequestError("the storage is not open; use it inside 'async with'")
         return await self._admission.enter()
-
-    async def _beat(self) -> None:
-        with self._heartbeat_scope:
-            await self._committer.run()
-
-    def _take_off(self, object_id: ObjectId, token: Token) -> _Flight:
-        flight = _Flight(object_id, token)
-        self._flights[token.id] = flight
-        return flight
-
-    def _launch(self, flight: _Flight, work: Callable[[], Awaitable[None]], slot: Slot) -> None:
-        """Carries a flight on in the storage's own tasks, with the caller's slot."""
-        if self._tasks is None or flight.scope.cancel_called:
-            flight.answer(UnavailableError(f"the storage was closed before {flight.object_id} was changed"))
-            self._land(flight)
-            return
-        self._tasks.start_soon(self._run, flight, work, slot.hand_over())
-
-    async def _run(self, flight: _Flight, work: Callable[[], Awaitable[None]], slot: Slot) -> None:
-        try:
-            with flight.scope:
-                await work()
-        except Exception as error:
-            # The entry stays for recovery; a bug in one change must not cancel the caller's other work.
-            logger.exception("change_failed id=%s object=%s", flight.token.id, flight.object_id)
-            flight.answer(error)
-        finally:
-            slot.release()
-            self._land(flight)
-
-    def _land(self, flight: _Flight) -> None:
-        """The end of every flight: whoever waits is told, and nobody renews its entry any more."""
-        if flight.lease is not None:
-            self._committer.leave(flight.lease)
-        flight.answer(OutcomeUnknownError(flight.object_id, flight.token.id, logged=self._log.durable))
-        self._flights.pop(flight.token.id, None)
-        flight.landed.set()
 
     def _touch(self, object_id: ObjectId, state: State) -> None:
         """Extends an idle object's deadline beside the answer. One at a time for each object, and never waited for."""
         path = object_id.path
-        if self._tasks is not None and state is not None and self._reader.wants_touch(state) and path not in self._touching:
+        if state is not None and self._reader.wants_touch(state) and path not in self._touching:
             self._touching.add(path)
-            self._tasks.start_soon(self._run_touch, object_id, state)
+            self._flights.run_beside(self._run_touch, object_id, state)
 
     async def _run_touch(self, object_id: ObjectId, state: Inline | Tombstone) -> None:
         try:

@@ -25,7 +25,7 @@ from emulators.demo import DemoOptions, run_demo
 from emulators.demo_check import check, unfinished
 from emulators.demo_journal import DIRECTOR, Answer, Journal, read_lines, read_operations
 from emulators.demo_stage import Stage
-from emulators.demo_troupe import environment
+from emulators.demo_troupe import Troupe, environment
 from emulators.demo_writer import Orders
 from recovery.daemon import collect
 from recovery.loop import RecoveryLoop
@@ -127,6 +127,27 @@ def test_an_interrupted_demo_leaves_no_process_behind(tmp_path: Path) -> None:
     pids = processes(directory / "journal")
     assert len(pids) >= 6
     assert not any(is_running(pid) for pid in pids)
+
+
+def test_a_process_that_ends_by_itself_has_crashed_and_one_that_does_not_listen_is_killed(tmp_path: Path) -> None:
+    stage = Stage(tmp_path / "run")
+    stage.set_up()
+    journal = Journal(stage.journal / DIRECTOR)
+    ignoring = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(600)"
+    troupe = Troupe(stage, journal, lambda name: [sys.executable, "-c", "raise SystemExit(3)" if name.startswith("w") else ignoring])
+    try:
+        writer, daemon = troupe.start("w0"), troupe.start("d0")
+        writer.running.wait()
+        troupe.revive(["d0"])
+        assert troupe.crashes == ["w0.0 (exit code 3)"]
+        while not (stage.log / "d0.0.log").read_bytes():
+            time.sleep(0.01)
+        assert troupe.dismiss("d", 0.1) == ["d0.0"]
+        assert daemon.running.returncode == -signal.SIGKILL
+        assert troupe.actors == {}
+    finally:
+        troupe.end_all()
+        journal.close()
 
 
 @pytest.mark.parametrize(

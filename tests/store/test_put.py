@@ -11,7 +11,17 @@ import pytest
 from changelog.change import ChangeId
 from changelog.errors import UnconfirmedError
 from tests.store.conftest import LARGE, OBJECT, SMALL, World
-from tiered import InvalidRequestError, LeaseLostError, Metadata, Outcome, OutcomeUnknownError, Tier, TieredStorage, UnavailableError
+from tiered import (
+    InvalidRequestError,
+    LeaseLostError,
+    Metadata,
+    Outcome,
+    OutcomeUnknownError,
+    Tier,
+    TieredStorage,
+    TimeToLive,
+    UnavailableError,
+)
 from tiered.backends import Tombstone
 from tiered.object_id import blob_name
 
@@ -118,6 +128,12 @@ async def test_payload_of_another_length_than_declared_is_refused(world: World, 
             await storage.put(OBJECT, payload, Metadata(size=7))
         assert await read(storage) is None
     assert await world.is_clean()
+
+
+async def test_lifetime_beyond_the_calendar_is_refused(world: World) -> None:
+    async with world.store() as storage:
+        with pytest.raises(InvalidRequestError, match="9999"):
+            await storage.put(OBJECT, SMALL, Metadata(expiration=TimeToLive(ns=10**21)))
 
 
 # --- lost answers, lost races ----------------------------------------------------------------------
