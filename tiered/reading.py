@@ -22,7 +22,7 @@ from tiered.backends import BlobReader, ByteRange, Inline, State, Tombstone
 from tiered.errors import DanglingTombstoneError, UnavailableError
 from tiered.metadata import Expiration, is_expired, touch_deadline
 from tiered.object_id import ObjectId, revision_of
-from tiered.retry import persist
+from tiered.retry import ask
 from tiered.settings import Settings
 from tiered.settle import Tiers
 from tiered.stored import ObjectHead, StoredObject, Tier
@@ -71,12 +71,12 @@ class Reader:
         return state is not None and touch_deadline(_expiration(state), state.deadline_ns, now_ns) is not None
 
     async def _state(self, path: str) -> State:
-        row = await persist(lambda: self._tiers.high_volume.read(path), self._runtime, self._budget_s)
+        row = await ask(lambda: self._tiers.high_volume.read(path), self._runtime, self._budget_s)
         state = row.state
         return None if state is None or is_expired(state.deadline_ns, self._runtime.wall_ns()) else state
 
     async def _blob(self, name: str, range: ByteRange | None) -> BlobReader | None:
-        return await persist(lambda: self._tiers.long_term.open(name, range), self._runtime, self._budget_s)
+        return await ask(lambda: self._tiers.long_term.open(name, range), self._runtime, self._budget_s)
 
     def _lost(self, object_id: ObjectId, blob: str) -> DanglingTombstoneError:
         self.dangling += 1

@@ -60,3 +60,11 @@ async def persist(
             raise AssertionError("tenacity returns or raises")
     except TimeoutError:
         raise UnconfirmedError(f"no answer within {budget_s:g} s") from None
+
+
+async def ask(read: Callable[[], Awaitable[T]], runtime: Runtime, budget_s: float) -> T:
+    """`persist` for what changes nothing: never answered means no more than unavailable."""
+    try:
+        return await persist(read, runtime, budget_s)
+    except UnconfirmedError as error:
+        raise UnavailableError(str(error)) from error

@@ -45,7 +45,7 @@ from tiered.metadata import Metadata, is_expired
 from tiered.object_id import ObjectId, blob_name
 from tiered.payload import Payload, Piece, Pieces, known_size, pieces, split_head
 from tiered.reading import Reader
-from tiered.retry import persist
+from tiered.retry import ask, persist
 from tiered.settings import Settings
 from tiered.settle import Tiers
 from tiered.stored import ObjectHead, PutResult, StoredObject, Tier
@@ -205,9 +205,9 @@ class TieredStorage:
         path, change_id, budget_s = error.object_id.path, error.change_id, self._settings.store.answer_budget_s
         if not error.logged:
             # No entry, so no recovery: this is where it is settled, if it was not.
-            await persist(lambda: self._tiers.high_volume.settle(path, change_id), self._runtime, budget_s)
+            await ask(lambda: self._tiers.high_volume.settle(path, change_id), self._runtime, budget_s)
         # The log first: an entry that is gone was settled before, so the row read after it remembers.
-        entry = await persist(lambda: self._log.read(change_id), self._runtime, budget_s)
+        entry = await ask(lambda: self._log.read(change_id), self._runtime, budget_s)
         row = await self._row(error.object_id, marks=True)
         shown = row.target == blob_name(path, change_id) or (row.state is not None and row.state.token == change_id)
         if shown or change_id in row.won:
@@ -297,11 +297,11 @@ class TieredStorage:
 
     async def _scan(self, prefix: str, after: str | None) -> Sequence[RowName]:
         budget_s = self._settings.store.answer_budget_s
-        return await persist(lambda: self._tiers.high_volume.scan(prefix, after, LIST_PAGE), self._runtime, budget_s)
+        return await ask(lambda: self._tiers.high_volume.scan(prefix, after, LIST_PAGE), self._runtime, budget_s)
 
     async def _row(self, object_id: ObjectId, *, marks: bool = False) -> Row:
         budget_s = self._settings.store.answer_budget_s
-        return await persist(lambda: self._tiers.high_volume.read(object_id.path, marks=marks), self._runtime, budget_s)
+        return await ask(lambda: self._tiers.high_volume.read(object_id.path, marks=marks), self._runtime, budget_s)
 
     async def _record(self, flight: Flight, change: Change) -> None:
         flight.change = change
@@ -311,8 +311,10 @@ class TieredStorage:
         """Prepares the change in the caller's task, hands it over, and waits for the answer."""
         try:
             await prepare()
-        except BaseException:
+        except BaseException as error:
             self._flights.launch(flight, lambda: self._abandon(flight), slot)
+            if isinstance(error, UnconfirmedError):  # whatever it was, the swap was not sent
+                raise UnavailableError(f"{flight.object_id} was not changed: {error}") from error
             raise
         self._flights.launch(flight, lambda: self._carry_through(flight, state), slot)
         await flight.answered.wait()

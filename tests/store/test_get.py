@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from changelog.errors import UnconfirmedError
 from tests.store.conftest import LARGE, OBJECT, SMALL, World
 from tiered import ByteRange, DanglingTombstoneError, InvalidRequestError, Metadata, ObjectId, TimeToIdle, TimeToLive, UnavailableError
 from tiered.backends import Inline
@@ -44,6 +45,19 @@ async def test_range_outside_of_the_object_is_refused_with_its_size(world: World
         await storage.put(OBJECT, payload)
         with pytest.raises(InvalidRequestError, match=str(len(payload))):
             await storage.get(OBJECT, range=range_)
+
+
+@pytest.mark.parametrize("call", ["read", "open", "scan"])
+async def test_read_that_is_never_answered_is_unavailable(world: World, call: str) -> None:
+    async def silent(real: Any, *args: Any, **named: Any) -> Any:
+        raise UnconfirmedError("no answer")
+
+    async with world.store() as storage:
+        await storage.put(OBJECT, LARGE)
+        world.rows.hooks[call] = world.blobs.hooks[call] = silent
+        with pytest.raises(UnavailableError):
+            await storage.get(OBJECT)
+            _ = [each async for each in storage.list()]
 
 
 async def test_stored_object_is_read_once(world: World) -> None:

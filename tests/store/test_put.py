@@ -196,6 +196,41 @@ async def test_change_refused_by_recovery_is_told_unavailable(world: World) -> N
     assert await world.is_clean()
 
 
+@pytest.mark.parametrize("call", ["read", "open_upload", "record"])
+async def test_preparation_that_is_never_answered_is_told_unavailable_and_cleaned_up(world: World, call: str) -> None:
+    async with world.store() as storage:
+        await storage.put(OBJECT, SMALL)
+        for backend in (world.rows, world.blobs, world.log):
+            backend.hooks[call] = answer_lost
+        with pytest.raises(UnavailableError):
+            await storage.put(OBJECT, LARGE)
+        for backend in (world.rows, world.blobs, world.log):
+            backend.hooks.clear()
+        await world.runtime.sleep(60)
+        assert await read(storage) == SMALL
+    await world.recovery().run_once()
+    assert await world.is_clean()
+
+
+async def test_finalise_whose_answer_is_lost_is_told_unavailable_and_its_blob_removed(world: World) -> None:
+    async def unanswered(real: Any, *args: Any) -> Any:
+        upload = await real(*args)
+
+        async def finalise() -> None:
+            await type(upload).finalise(upload)
+            raise UnconfirmedError("the answer was lost")
+
+        upload.finalise = finalise
+        return upload
+
+    world.blobs.hooks["open_upload"] = unanswered
+    async with world.store() as storage:
+        with pytest.raises(UnavailableError):
+            await storage.put(OBJECT, LARGE)
+    assert await world.is_clean()
+    assert "swap" not in world.calls
+
+
 # --- unknown outcomes ------------------------------------------------------------------------------
 
 
