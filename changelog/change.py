@@ -27,6 +27,8 @@ from changelog.runtime import Runtime, uuid7
 LOG_PREFIX = "~changelog/"
 DAEMON_PREFIX = "~daemon/"
 SHARDS_DEFAULT = 16
+LEGACY_OWNER = "legacy"
+"""Older software records no owner; its entries are no less held while they beat."""
 
 _UUID7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _KEY = re.compile(r"~changelog/(?:[0-9a-f]{2}/)?([0-9a-f-]{36})")
@@ -162,9 +164,9 @@ def _entry(key: str, raw: bytes, heartbeat_ms: int, stuck: Stuck | None) -> Entr
         ChangeId(found[1]), _text(value, "id"), _optional(value, "new"), _optional(value, "old"),
         _optional(value, "upload"), _optional(value, "trace"),
     )
+    owner = _optional(value, "owner") if "owner" in value else LEGACY_OWNER
     return Entry(
-        change, key, _optional(value, "owner") or "", _count(value, "attempt") or 0, _count(value, "cleanup_after"),
-        heartbeat_ms, stuck,
+        change, key, owner or "", _count(value, "attempt") or 0, _count(value, "cleanup_after"), heartbeat_ms, stuck
     )
 
 

@@ -12,6 +12,8 @@ from enum import Enum
 
 from changelog.change import Entry, Unreadable
 
+SET_BACK_MS = 3_600_000
+
 
 class Standing(Enum):
     """Where an entry stands in the eyes of recovery."""
@@ -43,8 +45,11 @@ def standing(entry: Entry | Unreadable, now_ms: int, expiry_ms: int, attempts_ma
 
 
 def is_stale(heartbeat_ms: int, now_ms: int, expiry_ms: int) -> bool:
-    """Older than the expiry; or further ahead than it, which only a clock that was set back explains."""
-    return abs(now_ms - heartbeat_ms) > expiry_ms
+    """Older than the expiry; or so far ahead that only a clock that was set back explains it.
+
+    A little ahead is a living owner's: it beat after `now_ms` was asked for.
+    """
+    return now_ms - heartbeat_ms > expiry_ms or heartbeat_ms - now_ms > SET_BACK_MS
 
 
 class Renewal(Enum):

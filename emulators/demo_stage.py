@@ -10,8 +10,6 @@ from changelog.errors import InvalidRequestError
 from emulators.demo_load import INLINE_BYTES_MAX
 
 LIMITS = {"writers": (1, 64), "daemons": (1, 16), "seconds": (1, 86_400), "objects": (1, 100_000)}
-
-
 EXPIRY_S = 1.0
 
 # A daemon that is killed here on purpose says nothing of the entry it held: hence the many attempts.

@@ -34,7 +34,7 @@ from tiered.settle import Tiers
 from tiered.storage import TieredStorage
 
 INLINE_BYTES_MAX = 100
-DRAIN_PASSES_MAX = 100
+DRAIN_PASSES_MAX = 10
 
 SETTINGS = Settings(directory=Path("simulated"), changelog="noop", inline_bytes_max=INLINE_BYTES_MAX)
 """As shipped, but for payloads that are easier to read. The components are simulated whatever they say."""
@@ -77,13 +77,14 @@ class World:
         return RecoveryLoop(self._tiers(process), process.link.log(self.log), process.runtime, SETTINGS)
 
     async def drain(self) -> None:
-        """Passes of a recovery without faults until the log is empty and the network quiet; gives up after many."""
-        recovery = self.recovery(self.process("drain"))
+        """Passes of a recovery without faults until no entry is open and the network quiet, or for some hours."""
+        recovery, pause_s = self.recovery(self.process("drain")), SETTINGS.lease.expiry_s + 1
         for _ in range(DRAIN_PASSES_MAX):
             await recovery.run_once()
-            if not self.log.stored and self.network.quiet:
+            if self.network.quiet and all(stored.state for stored in self.log.stored.values()):
                 return
-            await self.runtime.sleep(SETTINGS.lease.expiry_s + 1)
+            await self.runtime.sleep(pause_s)
+            pause_s *= 2
 
     def verify(self) -> None:
         """Raises the first `InvariantViolation`. Call it when processes have ended and the log is drained."""

@@ -1,6 +1,6 @@
 """The recovery loop: takes over the entries of processes that died, and removes what they left behind.
 
-    announce (learn the log's now) -> for each key range, in random order: page of stale entries
+    for each key range, in random order: announce (learn the log's now) -> a page of stale entries
       each entry, as a worker is free: claim (CAS) -> heartbeat -> settle, sweep -> forget | wait out the grace
                                        lost the race: someone else has it      unreadable, or failed too often: park
 
@@ -70,6 +70,7 @@ class RecoveryLoop:
         self._heartbeat = Heartbeat(log, runtime, self.instance, settings.lease.heartbeat_interval_s, settings.lease.expiry_s)
         self._bucket = TokenBucket(runtime, settings.recovery.rate_per_s)
         self._stopping = anyio.Event()
+        self._log_now_ms, self._asked_at = 0, -math.inf
         self._held: list[Lease] = []
 
     @property
@@ -102,27 +103,25 @@ class RecoveryLoop:
 
     async def survey(self, limit: int) -> list[tuple[Entry | Unreadable, Standing]]:
         """What a pass would work on, in key order; claims and changes nothing but the presence row."""
-        now_ms = await self._log.announce(self.instance)
         found: list[tuple[Entry | Unreadable, Standing]] = []
         for within in sorted(self._log.ranges(), key=lambda each: each.start):
             start: str | None = within.start
             while start is not None and len(found) < limit:
-                page = await self._page(KeyRange(start, within.end), now_ms)
-                found += [(entry, self._standing(entry, now_ms)) for entry in page.entries]
+                page, more = await self._page(KeyRange(start, within.end))
+                found += more
                 start = page.next_start
         return found[:limit]
 
     # --- a pass ----------------------------------------------------------------------------------
 
     async def _pass(self, report: Report, limit: float) -> None:
-        now_ms = await self._log.announce(self.instance)
         failure: TieredError | None = None
         async with anyio.create_task_group() as watch:
             watch.start_soon(self._heartbeat.run)
             async with anyio.create_task_group() as workers:
                 watch.start_soon(self._bound_shutdown, workers.cancel_scope)
                 try:
-                    await self._hand_out(workers, now_ms, report, limit)
+                    await self._hand_out(workers, report, limit)
                 except TieredError as error:  # raised below: the groups would wrap it, and the workers go on
                     failure = error
             await self._release_held()
@@ -130,7 +129,7 @@ class RecoveryLoop:
         if failure is not None:
             raise failure
 
-    async def _hand_out(self, workers: TaskGroup, now_ms: int, report: Report, limit: float) -> None:
+    async def _hand_out(self, workers: TaskGroup, report: Report, limit: float) -> None:
         """Starts a worker for each stale entry as one is free. Ranges and pages in a random order: instances rarely collide."""
         free = anyio.Semaphore(self._settings.concurrency_max)
         ranges = list(self._log.ranges())
@@ -138,20 +137,29 @@ class RecoveryLoop:
         for within in ranges:
             start: str | None = within.start
             while start is not None:
-                page = await self._page(KeyRange(start, within.end), now_ms)
-                entries = list(page.entries)
-                self._runtime.random.shuffle(entries)
-                for entry in entries:
+                page, found = await self._page(KeyRange(start, within.end))
+                self._runtime.random.shuffle(found)
+                for entry, where in found:
                     await free.acquire()
                     if self.stopping or report.seen >= limit:
                         return
                     report.seen += 1
-                    workers.start_soon(self._work_on, entry, self._standing(entry, now_ms), report, free)
+                    workers.start_soon(self._work_on, entry, where, report, free)
                 start = page.next_start
 
-    async def _page(self, within: KeyRange, now_ms: int) -> Page:
-        """One closed call: nothing is open in the log while its entries are worked on."""
-        return await self._log.stale(within, now_ms, self._expiry_ms, self._settings.page_max)
+    async def _page(self, within: KeyRange) -> tuple[Page, list[tuple[Entry | Unreadable, Standing]]]:
+        """The next page, and where its entries stand. One closed call: nothing stays open while they are worked on."""
+        now_ms = await self._now_ms()
+        page = await self._log.stale(within, now_ms, self._expiry_ms, self._settings.page_max)
+        rules = (now_ms, self._expiry_ms, self._settings.attempts_max)
+        return page, [(entry, standing(entry, *rules)) for entry in page.entries]
+
+    async def _now_ms(self) -> int:
+        """The log's now, asked for anew in a long pass: an old one finds too little, and tells nobody that we live."""
+        now = self._runtime.monotonic()
+        if now - self._asked_at > self._expiry_ms / 4000:
+            self._log_now_ms, self._asked_at = await self._log.announce(self.instance), now
+        return self._log_now_ms
 
     async def _bound_shutdown(self, scope: anyio.CancelScope) -> None:
         await self._stopping.wait()
@@ -174,9 +182,6 @@ class RecoveryLoop:
             await self._stopping.wait()
 
     # --- one entry -------------------------------------------------------------------------------
-
-    def _standing(self, entry: Entry | Unreadable, now_ms: int) -> Standing:
-        return standing(entry, now_ms, self._expiry_ms, self._settings.attempts_max)
 
     async def _work_on(self, entry: Entry | Unreadable, found: Standing, report: Report, free: anyio.Semaphore) -> None:
         try:

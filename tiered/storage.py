@@ -17,8 +17,8 @@ an operation holds its slot until its clean-up is done; the payload is never hel
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
@@ -249,10 +249,8 @@ class TieredStorage:
             raise OutcomeUnknownError(object_id, token.id) from error
 
     async def _settle_abandoned(self, flight: Flight) -> None:
-        try:
+        with _logged("write_not_settled", flight):
             await self._settle_inline(flight.object_id, flight.token)
-        except TieredError as error:
-            logger.warning("abandoned_write_not_settled object=%s: %s", flight.object_id, error)
 
     # --- changes ---------------------------------------------------------------------------------
 
@@ -332,15 +330,14 @@ class TieredStorage:
 
     async def _abandon(self, flight: Flight) -> None:
         """Undoes a change whose swap was never sent."""
-        try:
-            if flight.upload is not None:
+        if flight.upload is not None:
+            with _logged("upload_not_aborted", flight):  # its session is cancelled below, too
                 await flight.upload.abort()
-            if flight.change is not None:
+        if flight.change is not None:
+            with _logged("change_left_to_recovery", flight):
                 # Recorded once more where nobody knows whether it is: a clean-up needs an entry to hold.
                 flight.lease = flight.lease or await self._committer.begin(flight.change)
                 await self._committer.clean_up(flight.lease, live=None)
-        except TieredError as error:
-            logger.warning("abandoned_change_left_to_recovery id=%s object=%s: %s", flight.token.id, flight.object_id, error)
 
     # --- beside ----------------------------------------------------------------------------------
 
@@ -363,6 +360,15 @@ class TieredStorage:
             logger.warning("touch_failed object=%s: %s", object_id, error)
         finally:
             self._touching.discard(object_id.path)
+
+
+@contextmanager
+def _logged(event: str, flight: Flight) -> Iterator[None]:
+    """For what is done when the caller is gone: an error is written down, and the work goes on."""
+    try:
+        yield
+    except TieredError as error:
+        logger.warning("%s id=%s object=%s: %s", event, flight.token.id, flight.object_id, error)
 
 
 async def _stream(body: _Body, upload: Upload) -> int:

@@ -7,6 +7,7 @@ immutable. I4: once a `StoredObject` is handed out, its bytes are that revision'
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
@@ -14,7 +15,7 @@ from typing import Self
 
 from changelog.change import ChangeId
 from tiered.backends import BlobReader
-from tiered.errors import InvalidRequestError
+from tiered.errors import InvalidRequestError, UnavailableError, UnconfirmedError
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId
 
@@ -91,8 +92,10 @@ class StoredObject:
         # No generator: one that is left half-way is closed by nobody.
         try:
             return await anext(self._pieces)
-        except BaseException:
+        except BaseException as error:
             await self.aclose()
+            if isinstance(error, UnconfirmedError):
+                raise UnavailableError(f"{self.object_id} could not be read to its end: {error}") from error
             raise
 
     async def read(self) -> bytes:
@@ -104,9 +107,10 @@ class StoredObject:
         self._begun = True
         blob, self._blob = self._blob, None
         if blob is not None:
-            if isinstance(self._pieces, AsyncGenerator):
-                await self._pieces.aclose()
-            await blob.aclose()
+            with suppress(UnavailableError, UnconfirmedError):  # nothing depends on how it was given up
+                if isinstance(self._pieces, AsyncGenerator):
+                    await self._pieces.aclose()
+                await blob.aclose()
 
     async def __aenter__(self) -> Self:
         return self

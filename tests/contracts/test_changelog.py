@@ -9,9 +9,9 @@ from typing import TypeVar
 import anyio
 import pytest
 
-from changelog.change import LOG_PREFIX, Change, ChangeId, Entry, Unreadable, encode
+from changelog.change import LEGACY_OWNER, LOG_PREFIX, Change, ChangeId, Entry, Unreadable, encode
 from changelog.errors import UnavailableError
-from changelog.lease import Renewal
+from changelog.lease import SET_BACK_MS, Renewal
 from changelog.log import ChangeLog, KeyRange
 from changelog.runtime import Runtime
 from changelog.sqlite import SqliteChangeLog
@@ -192,8 +192,8 @@ async def test_an_entry_is_stale_when_nobody_renewed_it_for_longer_than_the_expi
 
 async def test_a_heartbeat_far_ahead_is_stale_because_the_clock_was_set_back(log: ChangeLog, runtime: Runtime) -> None:
     entry = await log.record(some_change(runtime), "me")
-    assert await stale(log, entry.heartbeat_ms - EXPIRY_MS) == []
-    assert await stale(log, entry.heartbeat_ms - EXPIRY_MS - 1) == [entry]
+    assert await stale(log, entry.heartbeat_ms - SET_BACK_MS) == []
+    assert await stale(log, entry.heartbeat_ms - SET_BACK_MS - 1) == [entry]
 
 
 async def test_stale_entries_come_in_key_order_page_by_page(log: ChangeLog, runtime: Runtime) -> None:
@@ -410,10 +410,11 @@ async def test_an_entry_of_older_software_can_be_claimed_and_parked(log: ChangeL
     first, second = ChangeId.new(runtime), ChangeId.new(runtime)
     for change_id in (first, second):
         await plant(log, f"{LOG_PREFIX}{change_id}", b'{"id":"notes/objects/k", "old":"notes/objects/k", "new":null}')
-    entries = await stale(log, await log.announce("clock"))
-    assert [entry.owner for entry in entries if isinstance(entry, Entry)] == ["", ""]
+    assert await stale(log, await log.announce("clock")) == [], "held while it beats, though nobody is named"
+    entries = await stale(log, await log.announce("clock") + LATER_MS)
+    assert [entry.owner for entry in entries if isinstance(entry, Entry)] == [LEGACY_OWNER, LEGACY_OWNER]
     claimed, parked = (entry for entry in entries if isinstance(entry, Entry))
     assert await log.claim(claimed, "recovery") is not None
     assert await log.claim(claimed, "another") is None
     assert await log.park(parked, "parked") is True
-    assert await stale(log, await log.announce("clock")) == []
+    assert [entry.key for entry in await stale(log, await log.announce("clock") + LATER_MS)] == [claimed.key]

@@ -94,6 +94,38 @@ async def test_recovery_never_finishes_a_put(world: World) -> None:
     assert (await world.rows.target.read(OBJECT.path)).state is None
 
 
+async def test_pass_that_takes_longer_than_the_expiry_leaves_living_writers_alone(world: World) -> None:
+    async def slow(real: Any, *args: Any) -> Any:
+        await world.runtime.sleep(20)
+        return await real(*args)
+
+    for _ in range(5):
+        await plant_dead_change(world)
+    await stale(world)
+    world.blobs.hooks["delete"] = slow
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(world.recovery(recovery={"concurrency_max": 1, "page_max": 1}).run_once)
+        await world.runtime.sleep(90)
+        living = await plant_dead_change(world)
+        while await world.blob_names() != [living.new]:
+            entry, = [each for each in await world.entries() if each.change.id == living.id]
+            assert await world.log.target.renew([entry])
+            await world.runtime.sleep(1)
+        await world.runtime.sleep(5)
+        assert [each.change.id for each in await world.entries()] == [living.id]
+
+
+async def test_loop_that_was_stopped_before_its_scan_leaves_living_writers_alone(world: World) -> None:
+    async def stopped(real: Any, *args: Any) -> Any:
+        world.log.hooks.clear()
+        await world.runtime.sleep(60)
+        await plant_dead_change(world)
+        return await real(*args)
+
+    world.log.hooks["stale"] = stopped
+    assert (await world.recovery().run_once()).seen == 0
+
+
 # --- legacy targets --------------------------------------------------------------------------------
 
 

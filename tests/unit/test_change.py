@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from changelog.change import SHARDS_DEFAULT, Change, ChangeId, Entry, Stuck, Unreadable, decode, encode, encode_stuck
+from changelog.change import LEGACY_OWNER, SHARDS_DEFAULT, Change, ChangeId, Entry, Stuck, Unreadable, decode, encode, encode_stuck
 from changelog.errors import InvalidRequestError
 from changelog.runtime import SystemRuntime, uuid7
 
@@ -126,9 +126,9 @@ def test_waiting_out_the_grace_is_no_failure() -> None:
 
 
 @pytest.mark.parametrize("key", [f"~changelog/{ID}", f"~changelog/ff/{ID}"])
-def test_an_entry_of_older_software_is_read_as_unowned(key: str) -> None:
+def test_an_entry_of_older_software_is_held_while_it_beats(key: str) -> None:
     raw = json.dumps({"id": PATH, "new": f"{PATH}/{ID}", "old": PATH}).encode()
-    assert decode(key, raw, 7) == Entry(Change(ID, PATH, f"{PATH}/{ID}", PATH), key, "", heartbeat_ms=7)
+    assert decode(key, raw, 7) == Entry(Change(ID, PATH, f"{PATH}/{ID}", PATH), key, LEGACY_OWNER, heartbeat_ms=7)
 
 
 def test_keys_that_this_software_does_not_know_are_ignored() -> None:
