@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from changelog.change import Unreadable, decode
+from changelog.runtime import Runtime
 from emulators.blobs import SimulatedBlobs
 from emulators.log import SimulatedChangeLog
 from emulators.rows import SimulatedRows
@@ -39,11 +40,12 @@ class InvariantViolation(AssertionError):
 # --- the state -----------------------------------------------------------------------------------
 
 
-def dangling(rows: SimulatedRows, blobs: SimulatedBlobs) -> list[str]:
-    """I1: paths of present tombstones, expired or not, whose blob is missing and was not collected as expired."""
+def dangling(rows: SimulatedRows, blobs: SimulatedBlobs, now_ns: int) -> list[str]:
+    """I1: paths of present tombstones whose blob is missing, unless the bucket's lifecycle collected it and both have expired."""
     return [
         path for path, state in rows.states.items()
-        if isinstance(state, Tombstone) and state.target not in blobs.blobs and state.target not in blobs.collected
+        if isinstance(state, Tombstone) and state.target not in blobs.blobs
+        and not (state.target in blobs.collected and is_expired(state.deadline_ns, now_ns))
     ]  # fmt: skip
 
 
@@ -63,8 +65,11 @@ def left_over(log: SimulatedChangeLog, uploads: Sequence[str]) -> list[str]:
 class Watch:
     """Looks at the services after every effect. `recorded`: the upload sessions that were ever named in the log."""
 
-    def __init__(self, rows: SimulatedRows, blobs: SimulatedBlobs, log: SimulatedChangeLog, trace: list[str]) -> None:
+    def __init__(
+        self, rows: SimulatedRows, blobs: SimulatedBlobs, log: SimulatedChangeLog, runtime: Runtime, trace: list[str]
+    ) -> None:
         self.recorded: set[str] = set()
+        self._runtime = runtime
         self._rows = rows
         self._blobs = blobs
         self._log = log
@@ -83,7 +88,7 @@ class Watch:
             self._report("I2 settle first", f"blob {what} was deleted, and no row had refused its revision")
         if call == "log.record":
             self._remember_upload(what)
-        for path in dangling(self._rows, self._blobs):
+        for path in dangling(self._rows, self._blobs, self._runtime.wall_ns()):
             self._report("I1 no dangling", f"{path} names a blob that does not exist, after {call} of {what}")
 
     def _may_delete(self, blob: str) -> bool:

@@ -18,6 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import anyio
+
 from emulators.blobs import SimulatedBlobs
 from emulators.checker import Answer, History, InvariantViolation, Watch, Write, left_over, orphans
 from emulators.faults import Network, Plan, Process, no_faults
@@ -54,7 +56,7 @@ class World:
         self.log = SimulatedChangeLog(self.runtime)
         self.blobs = SimulatedBlobs(self.runtime, sessions=sessions)
         self.network = Network()
-        self.watch = Watch(self.rows, self.blobs, self.log, self.network.trace)
+        self.watch = Watch(self.rows, self.blobs, self.log, self.runtime, self.network.trace)
         self.history = History()
 
     async def __aenter__(self) -> Self:
@@ -71,7 +73,10 @@ class World:
     async def client(self, process: Process) -> AsyncIterator[Client]:
         """An open store in this process."""
         async with TieredStorage(self._tiers(process), process.link.log(self.log), process.runtime, SETTINGS) as storage:
-            yield Client(process, storage, self.history)
+            client = Client(process, storage, self.history)
+            yield client
+            if not await storage.aclose():
+                client.note_end()
 
     def recovery(self, process: Process) -> RecoveryLoop:
         return RecoveryLoop(self._tiers(process), process.link.log(self.log), process.runtime, SETTINGS)
@@ -109,6 +114,7 @@ class Client:
         self.storage = storage
         self._process = process
         self._history = history
+        self._cancelled: list[Write] = []
 
     async def put(
         self, object_id: ObjectId, label: str, size: int, *, payload: Payload | None = None, expiration: Expiration = None
@@ -136,6 +142,11 @@ class Client:
             self._history.end_read(read, found)
         return found
 
+    def note_end(self) -> None:
+        """The store has closed and left nothing behind: what was cancelled has had its effect, or never will."""
+        for write in self._cancelled:
+            self._history.end_write(write, Answer.OVER)
+
     @asynccontextmanager
     async def _write(self, object_id: ObjectId, label: str | None) -> AsyncIterator[Write]:
         write, answer = self._history.begin_write(object_id.path, label), Answer.OK
@@ -145,6 +156,9 @@ class Client:
             answer = Answer.NO
         except OutcomeUnknownError as error:
             answer = Answer.OVER if error.settled else Answer.UNKNOWN
+        except anyio.get_cancelled_exc_class():
+            self._cancelled.append(write)
+            raise
         if self._process.alive:
             self._history.end_write(write, answer)
 

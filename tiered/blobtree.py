@@ -249,7 +249,7 @@ def prepare(blobs: Path, uploads: Path, first: ChangeId, second: ChangeId) -> No
             if not directory.is_dir():
                 _make_directory(directory, made)
         _try_out(uploads / first, uploads / second)
-        if not os.access(blobs, os.W_OK | os.X_OK):
+        if not os.access(blobs, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(blobs))
     except OSError:
         for directory in reversed(made):

@@ -130,20 +130,19 @@ async def test_a_file_in_place_of_a_directory_is_refused_and_nothing_is_half_mad
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write to a read-only directory, so nothing is refused")
 @pytest.mark.parametrize("read_only", [".", "store", "store/blobs", "store/uploads"])
 async def test_a_read_only_directory_is_refused_and_nothing_is_half_made(
-    tmp_path: Path, runtime: ShiftedRuntime, read_only: str
+    unprivileged: Path, runtime: ShiftedRuntime, read_only: str
 ) -> None:
-    (tmp_path / read_only).mkdir(parents=True, exist_ok=True)
-    before = sorted(tmp_path.rglob("*"))
-    (tmp_path / read_only).chmod(0o500)
+    (unprivileged / read_only).mkdir(parents=True, exist_ok=True)
+    before = sorted(unprivileged.rglob("*"))
+    (unprivileged / read_only).chmod(0o500)
     try:
         with pytest.raises(ConfigurationError, match="Permission denied"):
-            await FileBlobs.open_directory(tmp_path / "store", runtime)
-        assert sorted(tmp_path.rglob("*")) == before
+            await FileBlobs.open_directory(unprivileged / "store", runtime)
+        assert sorted(unprivileged.rglob("*")) == before
     finally:
-        (tmp_path / read_only).chmod(0o700)
+        (unprivileged / read_only).chmod(0o700)
 
 
 async def test_a_file_system_without_hard_links_is_refused_and_nothing_is_half_made(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import sqlite3
 import subprocess
@@ -150,18 +149,19 @@ async def test_a_directory_in_place_of_the_file_is_named(path: Path, runtime: Sh
     await refused(path, runtime)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 @pytest.mark.parametrize("existing", [False, True])
-async def test_a_directory_that_may_not_be_written_is_named(path: Path, runtime: ShiftedRuntime, existing: bool) -> None:
+async def test_a_directory_that_may_not_be_written_is_named(unprivileged: Path, runtime: ShiftedRuntime, existing: bool) -> None:
+    path = unprivileged / "store" / "tiered.db"
     if existing:
         async with Database.open(path, runtime):
             pass
+    path.parent.mkdir(exist_ok=True)
     path.parent.chmod(0o555)
     assert "let this user write" in await refused(path, runtime)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-async def test_a_file_that_may_not_be_written_is_named(path: Path, runtime: ShiftedRuntime) -> None:
+async def test_a_file_that_may_not_be_written_is_named(unprivileged: Path, runtime: ShiftedRuntime) -> None:
+    path = unprivileged / "store" / "tiered.db"
     async with Database.open(path, runtime):
         pass
     path.chmod(0o444)
