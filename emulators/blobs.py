@@ -149,9 +149,10 @@ class SimulatedUpload:
         self._blobs._create(self._name, self._metadata, bytes(self.payload))
 
     async def abort(self) -> None:
-        self._ended = True
+        """A single request has nothing at the service to give up, and one that was sent goes on."""
         await self._blobs._travel()
         if self.session is not None:
+            self._ended = True
             self._blobs._end(self.session, "upload.abort")
 
     def _refuse_if_ended(self) -> None:

@@ -66,7 +66,7 @@ def no_faults(point: str) -> Fault | None:
 
 
 class Network:
-    """Carries late and duplicated requests. `trace`: every call of every process, in order, with its fault.
+    """Carries late and duplicated requests. `trace`: every call of every process, in order, with its time and fault.
 
     `async with` it; leaving waits for nothing that is still under way.
     """
@@ -83,6 +83,9 @@ class Network:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._tasks.cancel_scope.cancel()
         await self._tasks.__aexit__(None, None, None)
+
+    def note(self, line: str) -> None:
+        self.trace.append(f"{anyio.current_time():9.3f} {line}")
 
     @property
     def quiet(self) -> bool:
@@ -119,18 +122,19 @@ class Network:
         travel_s.set(seconds)
         try:
             await request()
-            self.trace.append(f"network: {point} has arrived")
+            self.note(f"network: {point} has arrived")
         except TieredError as error:
-            self.trace.append(f"network: {point} has arrived in vain: {error}")
+            self.note(f"network: {point} has arrived in vain: {error}")
         finally:
             self._under_way -= 1
 
 
 class Link:
-    """One process's connection to the world: names its calls, and lets each meet its fault."""
+    """One process's connection to the world: names its calls, and lets each meet its fault. `points`: those made so far."""
 
     def __init__(self, process: Process, network: Network, plan: Plan) -> None:
         self.severed = False
+        self.points: list[str] = []
         self._process = process
         self._network = network
         self._plan = plan
@@ -157,7 +161,8 @@ class Link:
         point = f"{name} #{self._calls[name]}"
         fault = self._plan(point)
         mode, seconds = (None, 0.0) if fault is None else (fault.mode, fault.seconds)
-        self._network.trace.append(f"{self._process.name}: {point}" + (f" [{mode.name} {seconds:g} s]" if mode else ""))
+        self.points.append(point)
+        self._network.note(f"{self._process.name}: {point}" + (f" [{mode.name} {seconds:g} s]" if mode else ""))
         await self._leave(point, mode, seconds, request)
         try:
             return await (self._network.carry(point, request, seconds) if mode is Mode.SLOW else request())

@@ -1,0 +1,488 @@
+"""The simulated world itself: each fault does what its name says, and the checker finds what is planted."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import anyio
+import pytest
+from trio._core import _run as trio_run
+
+from changelog.change import Change, ChangeId
+from changelog.errors import UnavailableError, UnconfirmedError
+from changelog.runtime import uuid7
+from emulators.checker import Answer, History, InvariantViolation, dangling, left_over, orphans
+from emulators.faults import Fault, Mode, Plan, Process, no_faults
+from emulators.runtime import SimulatedRuntime, run_world
+from emulators.world import World, content
+from tiered.backends import HighVolumeBackend, Inline, Tombstone
+from tiered.metadata import Metadata, TimeToLive
+from tiered.object_id import ObjectId
+
+PATH = "attachments/objects/key"
+OBJECT = ObjectId.parse(PATH)
+TOKEN = ChangeId("018bcfe5-6800-7000-8000-000000000001")
+OTHER_TOKEN = ChangeId("018bcfe5-6800-7000-8000-000000000002")
+BLOB = f"{PATH}/{TOKEN}"
+DAY_S = 86_400.0
+SMALL = Inline(Metadata(), b"small")
+
+
+def simulated(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+    """Runs an async test in virtual time."""
+    def run() -> None:
+        run_world(test, seed=1)
+
+    run.__name__, run.__doc__ = test.__name__, test.__doc__
+    return run
+
+
+async def put_small(rows: HighVolumeBackend, token: ChangeId = TOKEN) -> bool:
+    return await rows.put_inline(PATH, token, SMALL)
+
+
+async def store_blob(world: World, name: str = BLOB, metadata: Metadata | None = None) -> None:
+    upload = await world.blobs.open_upload(name, metadata or Metadata(), None)
+    await upload.write(b"payload")
+    await upload.finalise()
+
+
+# --- time, chance and order ----------------------------------------------------------------------
+
+
+@simulated
+async def test_a_day_of_sleep_passes_at_once_on_every_clock() -> None:
+    runtime = SimulatedRuntime(1, wall_start_ns=5_000_000_000)
+    await runtime.sleep(DAY_S)
+    assert (runtime.monotonic(), runtime.boot_time(), runtime.wall_ns()) == (DAY_S, DAY_S, 5_000_000_000 + 86_400_000_000_000)
+
+
+@simulated
+async def test_skew_sets_only_the_wall_clock_wrong() -> None:
+    right, wrong = SimulatedRuntime(1), SimulatedRuntime(1, skew_s=-3600.0)
+    assert right.wall_ns() - wrong.wall_ns() == 3_600_000_000_000
+    assert right.monotonic() == wrong.monotonic()
+
+
+@simulated
+async def test_ids_follow_the_seed() -> None:
+    first, again, other = (uuid7(SimulatedRuntime(seed)) for seed in ("a", "a", "b"))
+    assert first == again != other
+
+
+async def order_of_ten() -> list[int]:
+    order = []
+
+    async def run(number: int) -> None:
+        await anyio.lowlevel.checkpoint()
+        order.append(number)
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(10):
+            tasks.start_soon(run, number)
+    return order
+
+
+def test_the_seed_chooses_the_order_in_which_ready_tasks_run() -> None:
+    assert run_world(order_of_ten, 1) == run_world(order_of_ten, 1)
+    assert len({tuple(run_world(order_of_ten, seed)) for seed in range(10)}) > 5
+
+
+def test_trio_is_left_as_it_was_found_also_when_the_world_fails() -> None:
+    async def fail() -> None:
+        raise ZeroDivisionError
+
+    chance, deterministic = trio_run._r.getstate(), trio_run._ALLOW_DETERMINISTIC_SCHEDULING
+    with pytest.raises(ZeroDivisionError):
+        run_world(fail, 1)
+    assert (trio_run._r.getstate(), trio_run._ALLOW_DETERMINISTIC_SCHEDULING) == (chance, deterministic)
+
+
+# --- faults --------------------------------------------------------------------------------------
+
+
+def only(mode: Mode, seconds: float = 0.0) -> Plan:
+    """At the first `put_inline`."""
+    return {"rows.put_inline #1": Fault(mode, seconds)}.get
+
+
+class Stage:
+    """One process that does one put through its link, and notes how it ended."""
+
+    def __init__(self, world: World, plan: Plan) -> None:
+        self.world = world
+        self.process = world.process("writer", plan)
+        self.rows = self.process.link.rows(world.rows)
+        self.ended = ""
+
+    async def put(self) -> None:
+        try:
+            self.ended = str(await put_small(self.rows))
+        except (UnavailableError, UnconfirmedError) as error:
+            self.ended = type(error).__name__
+
+    @property
+    def effect(self) -> bool:
+        return PATH in self.world.rows.states
+
+
+@pytest.mark.parametrize(
+    ("mode", "ended", "effect", "later"),
+    [
+        (Mode.CRASH_BEFORE, "", False, False),
+        (Mode.CRASH_AFTER, "", True, True),
+        (Mode.STALL_BEFORE, "True", True, True),
+        (Mode.STALL_AFTER, "True", True, True),
+        (Mode.UNAVAILABLE, "UnavailableError", False, False),
+        (Mode.LOST, "UnconfirmedError", True, True),
+        (Mode.LATE, "UnconfirmedError", False, True),
+        (Mode.DUPLICATED, "True", True, True),
+        (Mode.SLOW, "True", True, True),
+    ],
+    ids=lambda value: value.name if isinstance(value, Mode) else "",
+)
+def test_a_fault_does_what_its_name_says(mode: Mode, ended: str, effect: bool, later: bool) -> None:
+    async def test() -> None:
+        async with World(1) as world:
+            stage = Stage(world, only(mode, 10.0))
+            await stage.process.run(stage.put)
+            assert (stage.ended, stage.effect, stage.process.alive) == (ended, effect, "CRASH" not in mode.name)
+            assert world.network.quiet == (mode not in (Mode.LATE, Mode.DUPLICATED))
+            await anyio.sleep(11)
+            assert stage.effect == later and world.network.quiet
+
+    run_world(test, 1)
+
+
+@simulated
+async def test_a_duplicated_request_arrives_twice() -> None:
+    async with World(1) as world:
+        stage = Stage(world, only(Mode.DUPLICATED, 10.0))
+        await stage.process.run(stage.put)
+        await world.rows.delete_inline(PATH, OTHER_TOKEN)
+        assert not stage.effect
+        await anyio.sleep(11)
+        assert stage.effect
+
+
+@simulated
+async def test_a_late_request_arrives_though_its_sender_is_dead() -> None:
+    async with World(1) as world:
+        stage = Stage(world, only(Mode.LATE, 10.0))
+        await stage.process.run(stage.put)
+        stage.process.crash()
+        await anyio.sleep(11)
+        assert stage.effect
+
+
+@simulated
+async def test_a_slow_request_arrives_though_its_sender_has_given_up() -> None:
+    async with World(1) as world:
+        stage = Stage(world, only(Mode.SLOW, 10.0))
+        with anyio.move_on_after(1):
+            await stage.put()
+        assert not stage.effect and not stage.ended
+        await anyio.sleep(11)
+        assert stage.effect
+
+
+@simulated
+async def test_a_request_that_left_in_time_may_arrive_after_its_deadline_but_none_leaves_after_it() -> None:
+    async with World(1) as world:
+        rows = world.process("writer", {"rows.swap #1": Fault(Mode.SLOW, 100.0)}.get).link.rows(world.rows)
+        assert await rows.swap(PATH, TOKEN, None, SMALL, deadline_s=30.0)
+        with pytest.raises(UnavailableError):
+            await rows.swap(PATH, OTHER_TOKEN, None, SMALL, deadline_s=30.0)
+
+
+@simulated
+async def test_nothing_that_a_crashed_process_does_in_its_clean_up_takes_effect() -> None:
+    async with World(1) as world:
+        stage = Stage(world, no_faults)
+
+        async def life() -> None:
+            try:
+                await anyio.sleep_forever()
+            finally:
+                with anyio.move_on_after(5, shield=True):
+                    await stage.put()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(stage.process.run, life)
+            await anyio.sleep(1)
+            stage.process.crash()
+        assert not stage.effect and not stage.ended and stage.process.link.points == []
+
+
+@simulated
+async def test_what_a_dying_process_raises_is_not_heard_and_what_a_living_one_raises_is() -> None:
+    async with World(1) as world:
+        dying, living = world.process("dying"), world.process("living")
+
+        async def fail(process: Process) -> None:
+            if process is dying:
+                process.crash()
+            raise ZeroDivisionError
+
+        await dying.run(lambda: fail(dying))
+        with pytest.raises(ZeroDivisionError):
+            await living.run(lambda: fail(living))
+
+
+@simulated
+async def test_a_stalled_process_sends_nothing_until_it_goes_on_while_others_do() -> None:
+    async with World(1) as world:
+        stage = Stage(world, no_faults)
+        async with anyio.create_task_group() as tasks:
+            stage.process.stall(60)
+            tasks.start_soon(stage.process.run, stage.put)
+            await anyio.sleep(59)
+            assert not stage.effect
+            assert await world.process("other").link.log(world.log).announce("other") > 0
+            await anyio.sleep(2)
+            assert stage.effect
+
+
+@simulated
+async def test_calls_on_uploads_and_readers_are_call_points_too() -> None:
+    async with World(1) as world:
+        link = world.process("writer").link
+        blobs = link.blobs(world.blobs)
+        upload = await blobs.open_upload(BLOB, Metadata(), None)
+        await upload.write(b"payload")
+        await upload.finalise()
+        reader = await blobs.open(BLOB)
+        assert reader is not None and [piece async for piece in reader.pieces()] == [b"payload"]
+        await reader.aclose()
+        assert link.points == [
+            "blobs.open_upload #1", "upload.write #1", "upload.finalise #1",
+            "blobs.open #1", "reader.pieces #1", "reader.pieces #2", "reader.aclose #1",
+        ]  # fmt: skip
+        assert [line.split(maxsplit=1)[1] for line in world.network.trace] == [f"writer: {point}" for point in link.points]
+
+
+@simulated
+async def test_a_single_request_upload_cannot_be_called_back_and_a_session_can() -> None:
+    for sessions, lands in ((True, False), (False, True)):
+        async with World(1, sessions=sessions) as world:
+            upload = await world.process("writer", {"upload.finalise #1": Fault(Mode.LATE, 10.0)}.get).link.blobs(
+                world.blobs
+            ).open_upload(BLOB, Metadata(), None)
+            await upload.write(b"payload")
+            with pytest.raises(UnconfirmedError):
+                await upload.finalise()
+            await upload.abort()
+            await anyio.sleep(11)
+            assert (upload.session is None, BLOB in world.blobs.blobs) == (lands, lands)
+
+
+# --- the state -----------------------------------------------------------------------------------
+
+
+@simulated
+async def test_a_tombstone_without_its_blob_is_dangling_unless_both_expired_and_the_blob_was_collected() -> None:
+    deadline_ns = SimulatedRuntime(1).wall_ns() + 1_000_000_000
+    async with World(1) as world:
+        world.rows.states[PATH] = Tombstone(BLOB, TimeToLive(ns=1), deadline_ns)
+        assert dangling(world.rows, world.blobs, deadline_ns - 1) == dangling(world.rows, world.blobs, deadline_ns) == [PATH]
+        await store_blob(world, metadata=Metadata(TimeToLive(ns=1), time_expires_ns=deadline_ns))
+        assert dangling(world.rows, world.blobs, deadline_ns) == []
+        await anyio.sleep(2)
+        assert await world.blobs.collect(10) == 1
+        assert dangling(world.rows, world.blobs, deadline_ns - 1) == [PATH]
+        assert dangling(world.rows, world.blobs, deadline_ns) == []
+
+
+@simulated
+async def test_a_blob_that_no_row_names_is_an_orphan_until_it_expires() -> None:
+    async with World(1) as world:
+        await store_blob(world, metadata=Metadata(TimeToLive(ns=1), time_expires_ns=1000))
+        assert orphans(world.rows, world.blobs, 999) == [BLOB]
+        assert orphans(world.rows, world.blobs, 1000) == []
+        world.rows.states[PATH] = Tombstone(BLOB)
+        assert orphans(world.rows, world.blobs, 999) == []
+
+
+@simulated
+async def test_entries_and_uploads_that_were_named_in_the_log_are_left_over() -> None:
+    async with World(1) as world:
+        upload = await world.blobs.open_upload(BLOB, Metadata(), None)
+        assert left_over(world.log, []) == []
+        world.verify()
+        entry = await world.log.record(Change(TOKEN, PATH, BLOB, None, upload.session), "writer")
+        assert [line.split()[0] for line in left_over(world.log, list(world.blobs.uploads))] == ["entry", "upload"]
+        await world.log.forget(entry)
+        with pytest.raises(InvariantViolation, match="I6 drained: upload"):
+            world.verify()
+
+
+@simulated
+async def test_a_blob_deleted_before_its_revision_was_refused_is_a_violation_and_after_it_is_none() -> None:
+    for settled in (False, True):
+        async with World(1) as world:
+            await store_blob(world)
+            if settled:
+                assert not await world.rows.settle(PATH, TOKEN)
+            await world.process("writer").link.blobs(world.blobs).delete(BLOB)
+            if settled:
+                world.verify()
+            else:
+                with pytest.raises(InvariantViolation, match=r"(?s)I2 settle first: .*writer: blobs.delete #1"):
+                    world.verify()
+
+
+@simulated
+async def test_a_legacy_blob_may_go_once_its_row_is_seen_to_have_left_it() -> None:
+    for state, allowed in ((None, False), (Tombstone(PATH), False), (SMALL, True), (Tombstone(BLOB), True)):
+        async with World(1) as world:
+            await store_blob(world, PATH)
+            await store_blob(world, BLOB)
+            if state is not None:
+                world.rows.states[PATH] = state
+            await world.blobs.delete(PATH)
+            if allowed:
+                world.watch.verify()
+            else:
+                with pytest.raises(InvariantViolation):
+                    world.watch.verify()
+
+
+@simulated
+async def test_a_blob_deleted_under_its_tombstone_is_reported_at_that_very_effect() -> None:
+    async with World(1) as world:
+        await store_blob(world)
+        await world.rows.settle(PATH, TOKEN)
+        world.rows.states[PATH] = Tombstone(BLOB)
+        await world.blobs.delete(BLOB)
+        del world.rows.states[PATH]
+        with pytest.raises(InvariantViolation, match="I1 no dangling"):
+            world.verify()
+
+
+# --- what callers were told ----------------------------------------------------------------------
+
+
+def told(history: History, value: str | None, answer: Answer) -> None:
+    history.end_write(history.begin_write(PATH, value), answer)
+
+
+def read(history: History, found: str | None) -> None:
+    history.end_read(history.begin_read(PATH), found)
+
+
+@pytest.mark.parametrize(
+    ("writes", "found", "explained"),
+    [
+        ([], None, True),
+        ([], "a", False),
+        ([("a", Answer.OK)], "a", True),
+        ([("a", Answer.OK)], None, False),
+        ([("a", Answer.NO)], "a", False),
+        ([("a", Answer.NO)], None, True),
+        ([("a", Answer.UNKNOWN)], "a", True),
+        ([("a", Answer.UNKNOWN)], None, True),
+        ([("a", Answer.OVER)], "a", True),
+        ([("a", Answer.OK), ("b", Answer.OK)], "b", True),
+        ([("a", Answer.OK), ("b", Answer.OK)], "a", False),
+        ([("a", Answer.OK), ("b", Answer.NO)], "a", True),
+        ([("a", Answer.OK), ("b", Answer.OVER)], "a", True),
+        ([("a", Answer.OVER), ("b", Answer.OK)], "a", False),
+        ([("a", Answer.UNKNOWN), ("b", Answer.OK)], "a", True),
+        ([("a", Answer.OK), (None, Answer.OK)], None, True),
+        ([("a", Answer.OK), (None, Answer.OK)], "a", False),
+        ([("a", Answer.OK), (None, Answer.OVER)], None, True),
+    ],
+)
+def test_a_read_is_explained_by_a_write_that_nothing_acknowledged_has_replaced(
+    writes: list[tuple[str | None, Answer]], found: str | None, explained: bool
+) -> None:
+    history = History()
+    for value, answer in writes:
+        told(history, value, answer)
+    read(history, found)
+    assert (history.unexplained() == []) == explained
+
+
+def test_of_two_writes_at_once_either_may_be_read() -> None:
+    for found in ("a", "b"):
+        history = History()
+        first, second = history.begin_write(PATH, "a"), history.begin_write(PATH, "b")
+        history.end_write(first, Answer.OK)
+        history.end_write(second, Answer.OK)
+        read(history, found)
+        assert history.unexplained() == []
+
+
+def test_a_read_during_a_write_finds_what_was_there_or_what_is_written() -> None:
+    for found, explained in (("old", True), ("new", True), (None, False)):
+        history = History()
+        told(history, "old", Answer.OK)
+        write, during = history.begin_write(PATH, "new"), history.begin_read(PATH)
+        history.end_read(during, found)
+        history.end_write(write, Answer.OK)
+        assert (history.unexplained() == []) == explained
+
+
+def test_a_value_read_before_it_was_written_is_not_explained() -> None:
+    history = History()
+    read(history, "new")
+    told(history, "new", Answer.OK)
+    [finding] = history.unexplained()
+    assert "'new'" in finding and PATH in finding
+
+
+def test_a_read_that_failed_says_nothing() -> None:
+    history = History()
+    told(history, "old", Answer.OK)
+    history.begin_read(PATH)
+    assert history.unexplained() == []
+
+
+# --- the whole -----------------------------------------------------------------------------------
+
+
+@simulated
+async def test_a_client_notes_what_it_was_told_and_what_it_read() -> None:
+    async with World(1) as world:
+        async with world.client(world.process("writer")) as client:
+            for size in (50, 500):
+                assert await client.put(OBJECT, f"size-{size}", size) is Answer.OK
+                assert await client.get(OBJECT) == f"size-{size}"
+            assert await client.delete(OBJECT) is Answer.OK
+            assert await client.get(OBJECT) is None
+        await world.drain()
+        world.verify()
+        assert [(write.value, write.answer.name) for write in world.history.writes] == [("size-50", "OK"), ("size-500", "OK"), (None, "OK")]
+
+
+@simulated
+async def test_a_payload_under_the_metadata_of_another_write_is_found_out() -> None:
+    async with World(1) as world, world.client(world.process("writer")) as client:
+        assert await client.put(OBJECT, "label", 50) is Answer.OK
+        await world.rows.put_inline(PATH, TOKEN, Inline(Metadata(custom={"label": "label"}), content("other", 50)))
+        await client.get(OBJECT)
+        with pytest.raises(InvariantViolation, match="I4"):
+            world.verify()
+
+
+@simulated
+async def test_a_crashed_client_was_told_nothing() -> None:
+    async with World(1) as world:
+        writer = world.process("writer", {"rows.put_inline #1": Fault(Mode.CRASH_AFTER)}.get)
+
+        async def life() -> None:
+            async with world.client(writer) as client:
+                await client.put(OBJECT, "label", 50)
+
+        await writer.run(life)
+        assert [write.answer for write in world.history.writes] == [Answer.UNKNOWN] and world.history.writes[0].ended is None
+
+
+@simulated
+async def test_a_write_cancelled_in_a_store_that_closed_cleanly_is_over() -> None:
+    async with World(1) as world:
+        writer = world.process("writer", {"rows.put_inline #1": Fault(Mode.SLOW, 5.0)}.get)
+        async with world.client(writer) as client:
+            with anyio.move_on_after(1):
+                await client.put(OBJECT, "label", 50)
+        assert [write.answer for write in world.history.writes] == [Answer.OVER]
