@@ -9,8 +9,9 @@ A change's id is its *token* in the row and, when it uploads a blob, that blob's
     row key   ~changelog/{shard:02x}/{change id}
     value     {"v":1,"id":…,"new":…,"old":…,"upload":…,"owner":…,"attempt":0,"cleanup_after":…,"trace":…}
 
-Also read: `~changelog/{change id}` with only `id`, `new`, `old` (older software). Values are compared
-byte for byte in every compare-and-swap, so (owner, attempt) must differ after each hand-over, and does.
+Also read: `~changelog/{change id}` with only `id`, `new`, `old` (older software). Every compare-and-swap
+compares the whole value. An instance that releases an entry and claims it again writes the same value as before: a
+renewal of its own that comes late then renews the new claim, which is harmless, as leases are.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ from changelog.errors import CorruptRecordError, InvalidRequestError
 from changelog.runtime import Runtime, uuid7
 
 LOG_PREFIX = "~changelog/"
-DAEMON_PREFIX = "~daemon/"
 SHARDS_DEFAULT = 16
 LEGACY_OWNER = "legacy"
 """Older software records no owner; its entries are no less held while they beat."""
@@ -84,7 +84,10 @@ class Stuck:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A change as recorded. `owner` is empty when it was released; `heartbeat_ms` is server-assigned."""
+    """A change as recorded. `owner` is empty when it was released; `heartbeat_ms` is server-assigned.
+
+    `attempt`: how often it was claimed since it was recorded or last released.
+    """
 
     change: Change
     key: str
@@ -98,12 +101,8 @@ class Entry:
         return replace(self, owner=owner, attempt=self.attempt + 1)
 
     def released(self, cleanup_after_ms: int | None) -> Entry:
-        return replace(self, owner="", cleanup_after_ms=cleanup_after_ms)
-
-    @property
-    def failures(self) -> int:
-        """Claims that came to nothing. Waiting out the late-upload grace is not a failure."""
-        return self.attempt - (self.cleanup_after_ms is not None)
+        """Given up in good order, which is no failed attempt."""
+        return replace(self, owner="", attempt=0, cleanup_after_ms=cleanup_after_ms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,8 +85,11 @@ class Database:
                         yield database
                     except anyio.get_cancelled_exc_class():
                         raise
-                    except BaseException as error:  # noqa: BLE001 raised below: the task group would wrap it in a group
+                    except BaseException as error:  # noqa: BLE001 - raised below: the task group would wrap it in a group
                         failure = error
+        except anyio.get_cancelled_exc_class():
+            if failure is None:  # the block's own error comes first
+                raise
         finally:
             database._to_writer.close()
             database._from_callers.close()
@@ -110,7 +113,7 @@ class Database:
         try:
             await self._to_writer.send(write)
             await write.told.wait()
-        except anyio.ClosedResourceError:
+        except (anyio.ClosedResourceError, anyio.BrokenResourceError):
             raise UnavailableError(f"{self.path} is closed") from None
         except BaseException:
             write.withdrawn = True
@@ -135,15 +138,33 @@ class Database:
 
     async def _commit_groups(self) -> None:
         """Ends when the database is closed, never before: clean-up in cancelled scopes still writes."""
-        with anyio.CancelScope(shield=True):
-            async for first in self._from_callers:
-                group = [write for write in (first, *self._waiting()) if not write.withdrawn]
-                for write in group:
-                    write.taken = True
-                if group:
-                    await to_thread.run_sync(self._commit, group, limiter=self._writer_thread)
-                for write in group:
-                    write.told.set()
+        try:
+            with anyio.CancelScope(shield=True):
+                async for first in self._from_callers:
+                    await self._commit_group([first, *self._waiting()])
+        finally:
+            # If it ends otherwise (asyncio's own shutdown, no thread to be had), nobody may wait for it.
+            while waiting := self._waiting():
+                self._give_up(waiting)
+            self._from_callers.close()
+
+    async def _commit_group(self, received: list[_Write[Any]]) -> None:
+        group = [write for write in received if not write.withdrawn]
+        for write in group:
+            write.taken = True
+        try:
+            if group:
+                await to_thread.run_sync(self._commit, group, limiter=self._writer_thread)
+        except BaseException:
+            self._give_up(group)
+            raise
+        for write in group:
+            write.told.set()
+
+    def _give_up(self, group: list[_Write[Any]]) -> None:
+        for write in group:
+            write.error = UnconfirmedError(f"{self.path} was given up while it was written to")
+            write.told.set()
 
     def _waiting(self) -> list[_Write[Any]]:
         """The writes that wait at this moment, besides the one just received."""

@@ -56,7 +56,8 @@ class Heartbeat:
 
     def drop(self, lease: Lease) -> None:
         """Stops renewing. Safe to repeat."""
-        self._leases.pop(lease.entry.key, None)
+        if self._leases.get(lease.entry.key) is lease:  # an old lease must not stop a new one of the same entry
+            del self._leases[lease.entry.key]
 
     async def run(self) -> None:
         """Renews for ever, in batches; ends only by cancellation."""

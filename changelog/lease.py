@@ -38,7 +38,7 @@ def standing(entry: Entry | Unreadable, now_ms: int, expiry_ms: int, attempts_ma
             return Standing.HELD
         case Entry(cleanup_after_ms=after) if after is not None and after > now_ms:
             return Standing.WAITING
-        case Entry() if entry.failures >= attempts_max:
+        case Entry() if entry.attempt >= attempts_max:
             return Standing.EXHAUSTED
         case _:
             return Standing.CLAIMABLE

@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
 import anyio
+from anyio.lowlevel import checkpoint
 
 from changelog.errors import TieredError, UnavailableError, UnconfirmedError
 from changelog.log import ChangeLog
@@ -66,7 +67,7 @@ def no_faults(point: str) -> Fault | None:
 
 
 class Network:
-    """Carries late and duplicated requests. `trace`: every call of every process, in order, with its time and fault.
+    """Carries slow, late and duplicated requests. `trace`: every call of every process, in order, with its time and fault.
 
     `async with` it; leaving waits for nothing that is still under way.
     """
@@ -89,7 +90,7 @@ class Network:
 
     @property
     def quiet(self) -> bool:
-        """Whether no request is under way whose sender has gone on without it."""
+        """Whether no slow, late or duplicated request is under way any more."""
         return self._under_way == 0
 
     def send(self, point: str, request: Callable[[], Awaitable[object]], seconds: float) -> None:
@@ -191,7 +192,7 @@ class Link:
                 self._process.crash()
             case Mode.STALL_AFTER:
                 self.stall(seconds)
-        await anyio.lowlevel.checkpoint()  # a cancelled caller may have had its effect
+        await checkpoint()  # a cancelled caller may have had its effect
         await self._awake()
         if mode is Mode.LOST:
             raise UnconfirmedError(f"the answer to {point} of {self._process.name} was lost")

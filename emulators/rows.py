@@ -18,10 +18,8 @@ from changelog.change import ChangeId
 from changelog.errors import UnavailableError
 from changelog.runtime import Runtime
 from emulators.runtime import Simulated
-from tiered.backends import Inline, Row, RowName, State, Tombstone
+from tiered.backends import MARK_AGE_MAX_S, Inline, Row, RowName, State, Tombstone
 from tiered.metadata import is_expired, whole_ms
-
-MARK_AGE_MAX_MS = 2 * 86_400 * 1000
 
 Marks = dict[str, dict[ChangeId, int]]
 
@@ -84,7 +82,7 @@ class SimulatedRows(Simulated):
     async def collect(self, limit: int) -> int:
         """Removes expired rows, then marks older than two days."""
         await self._travel()
-        now_ns, oldest_ms = self._runtime.wall_ns(), self._now_ms() - MARK_AGE_MAX_MS
+        now_ns, oldest_ms = self._runtime.wall_ns(), self._now_ms() - MARK_AGE_MAX_S * 1000
         expired = [path for path, state in self.states.items() if is_expired(state.deadline_ns, now_ns)][:limit]
         for path in expired:
             del self.states[path]

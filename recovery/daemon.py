@@ -30,12 +30,18 @@ EXIT_AT_ONCE = 130
 async def run_daemon(backends: Backends, runtime: Runtime, settings: Settings) -> Report:
     """Runs until a signal stops it; returns what it did. Signals need the main thread."""
     loop = RecoveryLoop(backends.tiers, backends.log, runtime, settings)
+    failure: TieredError | None = None
     async with anyio.create_task_group() as beside:
         beside.start_soon(_heed_signals, loop)
         beside.start_soon(_collect_for_ever, backends, runtime, settings.recovery.collect_every_s)
         logger.info("recovery_started instance=%s", loop.instance)
-        await loop.run()
+        try:
+            await loop.run()
+        except TieredError as error:  # raised below: the group would wrap it
+            failure = error
         beside.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
     logger.info("recovery_stopped instance=%s", loop.instance)
     return loop.total
 

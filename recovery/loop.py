@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 
 import anyio
@@ -82,23 +84,31 @@ class RecoveryLoop:
         self._stopping.set()
 
     async def run(self) -> None:
-        """Passes until `stop`: at once again while there is work, after a jittered wait otherwise."""
+        """Passes until `stop`: at once again while there is work, after a jittered wait otherwise.
+
+        `CorruptRecordError`: the log is damaged as a whole, and an operator must look.
+        """
         failures = 0
         while not self._stopping.is_set():
             try:
                 report = await self.run_once()
-            except (UnavailableError, UnconfirmedError) as error:
+            except UnavailableError as error:
                 logger.warning("recovery_pass_failed instance=%s: %s", self.instance, error)
                 report = Report(failed=1)
-            failures = failures + 1 if report.failed else 0
+            failures = failures + 1 if report.failed and not report.recovered else 0
             if report.failed or not report.seen:
                 await self._pause(failures)
 
     async def run_once(self, limit: int | None = None) -> Report:
-        """One pass over the whole log, at most `limit` entries. Raises when the log itself is unavailable."""
+        """One pass over the whole log, at most `limit` entries.
+
+        `UnavailableError`: the log is out of reach. `CorruptRecordError`: it is damaged as a whole.
+        """
         report = Report()
-        await self._pass(report, math.inf if limit is None else limit)
-        self.total.add(report)
+        try:
+            await self._pass(report, math.inf if limit is None else limit)
+        finally:
+            self.total.add(report)
         return report
 
     async def survey(self, limit: int) -> list[tuple[Entry | Unreadable, Standing]]:
@@ -149,8 +159,9 @@ class RecoveryLoop:
 
     async def _page(self, within: KeyRange) -> tuple[Page, list[tuple[Entry | Unreadable, Standing]]]:
         """The next page, and where its entries stand. One closed call: nothing stays open while they are worked on."""
-        now_ms = await self._now_ms()
-        page = await self._log.stale(within, now_ms, self._expiry_ms, self._settings.page_max)
+        with self._answered_in_time():
+            now_ms = await self._now_ms()
+            page = await self._log.stale(within, now_ms, self._expiry_ms, self._settings.page_max)
         rules = (now_ms, self._expiry_ms, self._settings.attempts_max)
         return page, [(entry, standing(entry, *rules)) for entry in page.entries]
 
@@ -160,6 +171,15 @@ class RecoveryLoop:
         if now - self._asked_at > self._expiry_ms / 4000:
             self._log_now_ms, self._asked_at = await self._log.announce(self.instance), now
         return self._log_now_ms
+
+    @contextmanager
+    def _answered_in_time(self) -> Iterator[None]:
+        """A log that does not answer is as good as unavailable: nothing waits for it for ever."""
+        try:
+            with anyio.fail_after(self._settings.attempt_budget_s):
+                yield
+        except (TimeoutError, UnconfirmedError) as error:
+            raise UnavailableError(f"the changelog did not answer: {error}") from error
 
     async def _bound_shutdown(self, scope: anyio.CancelScope) -> None:
         await self._stopping.wait()
@@ -193,14 +213,16 @@ class RecoveryLoop:
                     await self._park(entry, f"claimed {entry.attempt} times, and each time its claimer died or gave up", report)
                 case Entry() if found is Standing.CLAIMABLE:
                     await self._take_over(entry, report)
-        except (UnavailableError, UnconfirmedError) as error:
+        except Exception as error:
+            # Whatever it is, it is this entry's: the others must not wait for it, nor end with it (I6).
             report.failed += 1
-            logger.warning("recovery_failed key=%s: %s", entry.key, error)
+            logger.warning("recovery_failed key=%s", entry.key, exc_info=error)
         finally:
             free.release()
 
     async def _take_over(self, entry: Entry, report: Report) -> None:
-        lease = await self._heartbeat.claim(entry)
+        with self._answered_in_time():  # if not, the claim, should it be one, goes stale
+            lease = await self._heartbeat.claim(entry)
         if lease is None:
             report.lost += 1
             return
@@ -223,15 +245,23 @@ class RecoveryLoop:
             report.lost += 1
         except CorruptRecordError as error:
             await self._park(lease.entry, str(error), report)
-        except Exception as error:
-            # Whatever it is, it is this entry's: the others must not wait for it (I6).
-            logger.warning("recovery_failed key=%s attempt=%d", lease.entry.key, lease.entry.attempt, exc_info=error)
-            if lease.entry.failures >= self._settings.attempts_max:
-                await self._park(lease.entry, f"failed {lease.entry.attempt} times, at last with: {error}", report)
-            else:
-                report.failed += 1
+        except (UnavailableError, UnconfirmedError) as error:
+            await self._fail(lease, error, report, alone=report.recovered + report.deferred > 0)
+        except Exception as error:  # noqa: BLE001 - logged with its traceback, and counted
+            await self._fail(lease, error, report, alone=True)
         else:
             self._count(lease.entry, ending, report)
+
+    async def _fail(self, lease: Lease, error: Exception, report: Report, *, alone: bool) -> None:
+        """`alone`: others succeeded in this pass, so it is this entry that fails; otherwise it is an outage, and nobody's fault."""
+        entry = lease.entry
+        logger.warning("recovery_failed key=%s attempt=%d", entry.key, entry.attempt, exc_info=error)
+        if alone and entry.attempt >= self._settings.attempts_max:
+            await self._park(entry, f"failed {entry.attempt} times, at last with: {error}", report)
+            return
+        if not alone:
+            await self._log.release(entry, entry.cleanup_after_ms)
+        report.failed += 1
 
     def _count(self, entry: Entry, ending: Ending, report: Report) -> None:
         if ending is Ending.FORGOTTEN:

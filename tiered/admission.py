@@ -6,6 +6,7 @@ clean-up falls behind sheds load instead of piling up changes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Self
 
 import anyio
@@ -19,6 +20,9 @@ class Admission:
         self._concurrency_max = concurrency_max
         self._queue_max = queue_max
         self._queue_wait_s = queue_wait_s
+        self._under_way = 0
+        self._idle = anyio.Event()
+        self._idle.set()
 
     async def enter(self) -> Slot:
         """Waits for a slot. Raises `AtCapacityError` when the queue is full, or after the wait limit."""
@@ -26,33 +30,65 @@ class Admission:
             raise AtCapacityError(
                 f"{self._concurrency_max} operations are under way and {self._queue_max} wait; shed load or raise store.queue_max"
             )
+        self._begin()
         try:
             with anyio.fail_after(self._queue_wait_s):
                 await self._slots.acquire()
-        except TimeoutError:
+        except BaseException as error:
+            self._end()
+            if not isinstance(error, TimeoutError):
+                raise
             raise AtCapacityError(
                 f"no operation of {self._concurrency_max} ended within {self._queue_wait_s:g} s; shed load or raise store.concurrency_max"
             ) from None
-        return Slot(self._slots)
+        return Slot(self._leave)
+
+    def try_enter(self) -> Slot | None:
+        """A slot if there is one right now."""
+        try:
+            self._slots.acquire_nowait()
+        except anyio.WouldBlock:
+            return None
+        self._begin()
+        return Slot(self._leave)
+
+    async def wait_idle(self) -> None:
+        """Until nothing is under way and nothing waits."""
+        while self._under_way:
+            await self._idle.wait()
+
+    def _leave(self) -> None:
+        self._slots.release()
+        self._end()
+
+    def _begin(self) -> None:
+        if not self._under_way:
+            self._idle = anyio.Event()
+        self._under_way += 1
+
+    def _end(self) -> None:
+        self._under_way -= 1
+        if not self._under_way:
+            self._idle.set()
 
 
 class Slot:
-    """The right to be under way. `async with` or `with` it, or `hand_over` and release it later."""
+    """The right to be under way. Use it in a `with`, or `hand_over` and release it later."""
 
-    def __init__(self, slots: anyio.Semaphore) -> None:
-        self._slots: anyio.Semaphore | None = slots
+    def __init__(self, leave: Callable[[], None]) -> None:
+        self._leave: Callable[[], None] | None = leave
 
     def release(self) -> None:
         """Gives the slot back. Safe to repeat."""
-        slots, self._slots = self._slots, None
-        if slots is not None:
-            slots.release()
+        leave, self._leave = self._leave, None
+        if leave is not None:
+            leave()
 
     def hand_over(self) -> Slot:
         """Moves the right to a new owner: releasing this one does nothing any more."""
-        slots, self._slots = self._slots, None
-        assert slots is not None, "a slot is handed over once"
-        return Slot(slots)
+        leave, self._leave = self._leave, None
+        assert leave is not None, "a slot is handed over once"
+        return Slot(leave)
 
     def __enter__(self) -> Self:
         return self

@@ -17,6 +17,9 @@ from changelog.change import ChangeId
 from changelog.errors import InvalidRequestError
 from tiered.metadata import Expiration, Metadata
 
+MARK_AGE_MAX_S = 172_800
+"""How long a row remembers a token: longer than any request of its change can still be sent."""
+
 # --- high-volume tier ----------------------------------------------------------------------------
 
 

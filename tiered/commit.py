@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from changelog.change import Change, ChangeId
-from changelog.errors import LeaseLostError, TieredError, UnavailableError, UnconfirmedError
+from changelog.errors import LeaseLostError, TieredError, UnavailableError
 from changelog.heartbeat import Heartbeat
 from changelog.lease import Lease
 from changelog.log import ChangeLog
@@ -139,7 +139,7 @@ class Committer:
 
         try:
             told = await persist(once, self._runtime, self._settings.store.answer_budget_s)
-        except (UnavailableError, UnconfirmedError):
+        except TieredError:
             return Told.NOTHING
         return Told.NOTHING if sent and told in (Told.LEASE_LOST, Told.TOO_OLD) else told
 
@@ -147,8 +147,10 @@ class Committer:
         change = lease.entry.change
         try:
             live, row = await persist(lambda: self._settle_and_read(change), self._runtime, self._settings.store.answer_budget_s)
-        except (UnavailableError, UnconfirmedError):
-            return Verdict(OutcomeUnknownError(object_id, change.id, logged=self._log.durable), None, ours=False)
+        except TieredError as error:
+            unknown = OutcomeUnknownError(object_id, change.id, logged=self._log.durable)
+            unknown.__cause__ = error
+            return Verdict(unknown, None, ours=False)
         if may_tell_ok(change, live, row):
             return Verdict(None, live)
         return Verdict(UnavailableError(f"{object_id} was changed by another writer, or recovery took over; try again"), live)

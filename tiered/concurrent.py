@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 import anyio
@@ -27,12 +27,10 @@ async def both(main: Callable[[], Awaitable[A]], beside: Callable[[], Awaitable[
             group.start_soon(run_beside)
             first = await main()
     except BaseExceptionGroup as errors:
-        raise _first(errors) from None
+        raise _foremost(errors.exceptions) from None
     return first, done[0]
 
 
-def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    error: BaseException = errors
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
+def _foremost(errors: Sequence[BaseException]) -> BaseException:
+    """The one that ends most: an interrupt or a cancellation before an ordinary error. Groups in it are the callers' own."""
+    return next((error for error in errors if not isinstance(error, Exception)), errors[0])

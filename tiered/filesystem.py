@@ -38,7 +38,7 @@ from changelog.runtime import Runtime
 from tiered.backends import BlobInfo, ByteRange
 from tiered.blobfile import encode_name, microseconds, path_of
 from tiered.blobtree import BlobFile, UploadFile, collect_expired, collect_uploads, delete, extend, list_blobs, prepare, unlink
-from tiered.metadata import Metadata, is_expired
+from tiered.metadata import NS_PER_S, Metadata, is_expired
 from tiered.payload import PIECE_BYTES
 
 T = TypeVar("T")
@@ -46,6 +46,9 @@ Ts = TypeVarTuple("Ts")
 
 THREADS_MAX = 16
 COLLECT_PAGE = 10_000
+EXPIRED_SLACK_NS = 3600 * NS_PER_S
+"""How long a blob outlives its deadline: a reader whose clock is behind must not find its row without its blob."""
+
 TOUCH_ATTEMPTS = 50
 TOUCH_WAIT_S = 0.02
 
@@ -131,12 +134,12 @@ class FileBlobs:
         return await self._disk.run(f"list blobs {prefix!r}", list_blobs, self._root, encode_name(prefix), encode_name(after or ""), limit)
 
     async def collect(self, limit: int) -> int:
-        """Removes uploads whose process died, then expired blobs: of the next `COLLECT_PAGE` blobs, going round."""
+        """Removes uploads whose process died, then blobs that expired an hour ago: of the next `COLLECT_PAGE`, going round."""
         removed = await self._disk.run("collect uploads", collect_uploads, self._uploads, limit)
         if removed >= limit:
             return removed
         page = await self.list("", self._collected_to, COLLECT_PAGE)
-        now_ns = self._runtime.wall_ns()
+        now_ns = self._runtime.wall_ns() - EXPIRED_SLACK_NS
         expired = [self._path(info.name) for info in page if is_expired(info.deadline_ns, now_ns)]
         removed += await self._disk.run("collect blobs", collect_expired, expired[: limit - removed], now_ns)
         if removed < limit:

@@ -1,18 +1,20 @@
 """Changes under way, on both sides of their hand-over: the caller prepares, the storage's own tasks carry on.
 
-    take_off -> (the caller's task: read, record, upload) -> launch -> (own task: swap, answer, clean up) -> land
+    take_off -> (the caller's task: read, upload) -> launch -> (own task: swap, answer, clean up) -> land
+                 record: in a task of its own, beside the upload
 
 From `launch` on a flight is shielded: neither its caller's cancellation nor that of the scope around the whole
-storage stops it. `drain` waits for all of them within a budget, and leaves the rest to recovery. A flight that
-lands always tells whoever waits for it. What is done in the air is `tiered.storage`'s and `tiered.commit`'s.
+storage stops it; only `stop` does, and leaves it to recovery. The payload is streamed in its caller's own task, in no
+scope of ours, because iterators may hold scopes of their own between two pieces. A flight that lands always tells
+whoever waits for it. What is done in the air is `tiered.storage`'s and `tiered.commit`'s.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, Self, TypeVarTuple, Unpack
+from typing import Self
 
 import anyio
 from anyio.abc import TaskGroup
@@ -27,8 +29,6 @@ from tiered.object_id import ObjectId
 
 logger = logging.getLogger("tiered")
 
-Ts = TypeVarTuple("Ts")
-
 
 @dataclass(slots=True, eq=False)
 class Flight:
@@ -39,16 +39,43 @@ class Flight:
     upload: Upload | None = None
     change: Change | None = None
     lease: Lease | None = None
+    record_error: Exception | None = None
+    recorded: anyio.Event = field(default_factory=anyio.Event)
     error: BaseException | None = None
     answered: anyio.Event = field(default_factory=anyio.Event)
-    landed: anyio.Event = field(default_factory=anyio.Event)
-    scope: anyio.CancelScope = field(default_factory=lambda: anyio.CancelScope(shield=True))
+    stopped: bool = False
+    scopes: list[anyio.CancelScope] = field(default_factory=list)
+
+    def raise_record_error(self) -> None:
+        if self.record_error is not None:
+            raise self.record_error
+
+    async def wait_recorded(self) -> Lease:
+        """Until the entry is durable. Raises what `ChangeLog.record` did."""
+        await self.recorded.wait()
+        self.raise_record_error()
+        if self.lease is None:
+            raise UnavailableError(f"the storage was closed before {self.object_id} was changed")
+        return self.lease
 
     def answer(self, error: BaseException | None) -> None:
         """Tells the caller once; later answers are ignored."""
         if not self.answered.is_set():
             self.error = error
             self.answered.set()
+
+    def shield(self) -> anyio.CancelScope:
+        """A scope that only `stop` cancels."""
+        scope = anyio.CancelScope(shield=True)
+        self.scopes.append(scope)
+        if self.stopped:
+            scope.cancel()
+        return scope
+
+    def stop(self) -> None:
+        self.stopped = True
+        for scope in self.scopes:
+            scope.cancel()
 
 
 class Flights:
@@ -67,60 +94,85 @@ class Flights:
         self._tasks.start_soon(self._beat)
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         tasks, self._tasks = self._tasks, None
         assert tasks is not None, "entered before it is left"
         self._heartbeat_scope.cancel()
-        # Not told of the block's own error, the group lets it pass as it is instead of wrapping it in a group.
-        await tasks.__aexit__(None, None, None)
+        tasks.cancel_scope.cancel()  # what runs beside and is not done; flights are shielded, and have landed or stopped
+        try:
+            # Not told of the block's own error, the group lets it pass as it is instead of wrapping it in a group.
+            await tasks.__aexit__(None, None, None)
+        except anyio.get_cancelled_exc_class() as cancelled:
+            if error is None or isinstance(error, type(cancelled)):
+                raise
 
     def take_off(self, object_id: ObjectId, token: Token) -> Flight:
         flight = Flight(object_id, token)
         self._flights[token.id] = flight
         return flight
 
+    def record(self, flight: Flight, change: Change) -> None:
+        """Records the change beside whatever its caller does next; see `Flight.wait_recorded`."""
+        flight.change = change
+        assert self._tasks is not None, "open"
+        self._tasks.start_soon(self._record, flight, change)
+
     def launch(self, flight: Flight, work: Callable[[], Awaitable[None]], slot: Slot) -> None:
         """Carries the flight on in a task of its own, with the caller's slot."""
-        if self._tasks is None or flight.scope.cancel_called:
+        if self._tasks is None or flight.stopped:
             flight.answer(UnavailableError(f"the storage was closed before {flight.object_id} was changed"))
             self._land(flight)
             return
         self._tasks.start_soon(self._run, flight, work, slot.hand_over())
 
-    def run_beside(self, work: Callable[[Unpack[Ts]], Coroutine[Any, Any, Any]], *args: *Ts) -> None:
-        """Runs what nobody waits for, and what is cancelled with the scope around the storage."""
-        if self._tasks is not None:
-            self._tasks.start_soon(work, *args)
+    def run_beside(self, work: Callable[[], Awaitable[None]], slot: Slot) -> None:
+        """Runs what nobody waits for; cancelled with the scope around the storage."""
+        assert self._tasks is not None, "open"
+        self._tasks.start_soon(self._run_beside, work, slot)
 
-    async def drain(self, budget_s: float) -> list[ChangeId]:
-        """Waits for every flight, at most so long; then stops those in the air. Returns what is left to recovery."""
-        with anyio.move_on_after(budget_s, shield=True):
-            for flight in list(self._flights.values()):
-                await flight.landed.wait()
+    def stop(self) -> list[ChangeId]:
+        """Stops what is in the air. Returns the changes whose entries are left to recovery."""
         for flight in self._flights.values():
-            flight.scope.cancel()
-        return sorted(self._flights)
+            flight.stop()
+        return sorted(flight.token.id for flight in self._flights.values() if flight.change is not None)
 
     async def _beat(self) -> None:
         with self._heartbeat_scope:
             await self._committer.run()
 
+    async def _record(self, flight: Flight, change: Change) -> None:
+        try:
+            with flight.shield():
+                flight.lease = await self._committer.begin(change)
+        except Exception as error:  # noqa: BLE001 - raised where the caller waits for it
+            flight.record_error = error
+        finally:
+            flight.recorded.set()
+
     async def _run(self, flight: Flight, work: Callable[[], Awaitable[None]], slot: Slot) -> None:
         try:
-            with flight.scope:
+            with flight.shield():
                 await work()
         except Exception as error:
             # The entry stays for recovery; a bug in one change must not cancel the caller's other work.
             logger.exception("change_failed id=%s object=%s", flight.token.id, flight.object_id)
-            flight.answer(error)
+            flight.answer(self._unknown(flight, error))
         finally:
             slot.release()
             self._land(flight)
+
+    async def _run_beside(self, work: Callable[[], Awaitable[None]], slot: Slot) -> None:
+        with slot:
+            await work()
 
     def _land(self, flight: Flight) -> None:
         """The end of every flight: nobody renews its entry any more."""
         if flight.lease is not None:
             self._committer.leave(flight.lease)
-        flight.answer(OutcomeUnknownError(flight.object_id, flight.token.id, logged=self._recovered))
+        flight.answer(self._unknown(flight, None))
         self._flights.pop(flight.token.id, None)
-        flight.landed.set()
+
+    def _unknown(self, flight: Flight, cause: Exception | None) -> OutcomeUnknownError:
+        unknown = OutcomeUnknownError(flight.object_id, flight.token.id, logged=self._recovered)
+        unknown.__cause__ = cause
+        return unknown

@@ -35,6 +35,12 @@ class ObjectId:
     scopes: tuple[tuple[str, str], ...]
     key: str
 
+    def __post_init__(self) -> None:
+        try:
+            self.path.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidRequestError(f"{self.path!r} is not valid Unicode: {error.reason}") from None
+
     @classmethod
     def create(cls, usecase: str, key: str, scopes: Mapping[str, str] | Iterable[tuple[str, str]] = ()) -> Self:
         """A validated id; scopes keep their order. Raises `InvalidRequestError` naming the part and the limit."""
@@ -126,9 +132,6 @@ def _refuse_control_characters(part: str, text: str) -> None:
 
 
 def _validate_length(path: str) -> None:
-    try:
-        size = len(path.encode())
-    except UnicodeEncodeError as error:
-        raise InvalidRequestError(f"{path!r} is not valid Unicode: {error.reason}") from None
+    size = len(path.encode())
     if size > PATH_BYTES_MAX:
         raise InvalidRequestError(f"the storage path has {size} bytes of UTF-8; at most {PATH_BYTES_MAX} fit: {path[:80]!r}…")

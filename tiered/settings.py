@@ -23,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError,
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from changelog.errors import ConfigurationError
+from tiered.backends import MARK_AGE_MAX_S
 
 ENV_PREFIX = "TIERED_"
 ENV_NESTED = "__"
@@ -63,9 +64,8 @@ class LeaseSettings(_Section):
 
 
 class MarkSettings(_Section):
-    """How long a row remembers a token, and how old a change may be when its swap is still sent."""
+    """How old a change may be when its swap is still sent: rows remember its token for `MARK_AGE_MAX_S` only."""
 
-    age_max_s: Seconds = 172_800.0
     swap_age_max_s: Seconds = 86_400.0
     swap_deadline_s: Seconds = 30.0
 
@@ -165,11 +165,11 @@ def _relations(settings: Settings) -> Iterator[str]:
             f" ({lease.heartbeat_interval_s:g}), so one lost renewal could end a lease:"
             f" raise it to {BEATS_PER_EXPIRY_MIN * lease.heartbeat_interval_s:g}, or beat more often"
         )
-    needed_s = marks.swap_age_max_s + marks.swap_deadline_s + MARK_MARGIN_S
-    if marks.age_max_s <= needed_s:
+    latest_s = marks.swap_age_max_s + marks.swap_deadline_s + MARK_MARGIN_S
+    if latest_s >= MARK_AGE_MAX_S:
         yield (
-            f"marks.age_max_s ({marks.age_max_s:g}) is not above marks.swap_age_max_s + marks.swap_deadline_s + an hour"
-            f" ({needed_s:g}), so a swap could arrive after its mark was collected: raise it, or lower marks.swap_age_max_s"
+            f"marks.swap_age_max_s + marks.swap_deadline_s + an hour ({latest_s:g}) is not below the {MARK_AGE_MAX_S} s that marks are"
+            " kept, so a swap could arrive after its mark was collected: lower marks.swap_age_max_s"
         )
 
 

@@ -22,11 +22,8 @@ from changelog.change import ChangeId
 from changelog.database import Database
 from changelog.errors import CorruptRecordError, UnavailableError
 from changelog.runtime import Runtime
-from tiered.backends import Inline, Row, RowName, State, Tombstone
-from tiered.metadata import NS_PER_MS, decode_metadata, decode_policy, encode_metadata, encode_policy
-
-MARK_AGE_MAX_S = 172_800
-"""How long marks are kept: longer than any request of their change can still be sent."""
+from tiered.backends import MARK_AGE_MAX_S, Inline, Row, RowName, State, Tombstone
+from tiered.metadata import NS_PER_MS, Expiration, decode_metadata, decode_policy, encode_metadata, encode_policy
 
 _SCHEMA = (
     """CREATE TABLE IF NOT EXISTS rows (
@@ -150,9 +147,16 @@ def _state(connection: sqlite3.Connection, path: str) -> State:
         raise CorruptRecordError(f"the row {path} has {token!r} for its token, which is no change id")
     made_by, deadline_ns = ChangeId(token) if token else None, _ns(deadline_ms)
     if target is not None:
-        return Tombstone(target, decode_policy(json.loads(policy)), deadline_ns, made_by)
+        return Tombstone(target, _policy(path, policy), deadline_ns, made_by)
     described = replace(decode_metadata(metadata), time_expires_ns=deadline_ns, size=len(payload))
     return Inline(described, payload, made_by)
+
+
+def _policy(path: str, policy: str | None) -> Expiration:
+    try:
+        return decode_policy(json.loads(policy or ""))
+    except ValueError as error:
+        raise CorruptRecordError(f"the row {path} has {policy!r} for its expiration policy, which is not JSON") from error
 
 
 def _write(connection: sqlite3.Connection, path: str, token: ChangeId, state: State) -> None:
@@ -189,6 +193,8 @@ def _mark(connection: sqlite3.Connection, path: str, token: ChangeId, verdict: s
 def _marks(connection: sqlite3.Connection, path: str) -> tuple[frozenset[ChangeId], frozenset[ChangeId]]:
     """(won, refused)"""
     marks = connection.execute("SELECT token, verdict FROM marks WHERE path = ?", (path,)).fetchall()
+    if foreign := [token for token, _ in marks if not ChangeId.matches(token)]:
+        raise CorruptRecordError(f"the row {path} has a mark of {foreign[0]!r}, which is no change id")
     won, refused = (frozenset(ChangeId(token) for token, verdict in marks if verdict == wanted) for wanted in ("won", "refused"))
     return won, refused
 

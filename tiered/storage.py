@@ -22,6 +22,7 @@ from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
+from types import TracebackType
 from typing import Self
 
 import anyio
@@ -88,7 +89,10 @@ class TieredStorage:
         self._settings = settings
         self.instance = settings.instance or instance_name(runtime, "store")
         store = settings.store
-        self._admission = Admission(store.concurrency_max, store.queue_max, store.queue_wait_s)
+        # Apart, so that writers who wait for a changelog that is down, and touches, do not keep readers out.
+        self._reads = Admission(store.concurrency_max, store.queue_max, store.queue_wait_s)
+        self._writes = Admission(store.concurrency_max, store.queue_max, store.queue_wait_s)
+        self._touches = Admission(store.concurrency_max, queue_max=0, queue_wait_s=0)
         self._committer = Committer(tiers, log, runtime, settings, self.instance)
         self._reader = Reader(tiers, runtime, settings)
         self._flights = Flights(self._committer, recovered=log.durable)
@@ -102,11 +106,11 @@ class TieredStorage:
         self._open = True
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         try:
             await self.aclose()
         finally:
-            await self._flights.__aexit__()
+            await self._flights.__aexit__(kind, error, trace)
 
     async def aclose(self) -> list[ChangeId]:
         """Takes no more work and waits for what is under way, within `store.drain_budget_s`.
@@ -114,7 +118,11 @@ class TieredStorage:
         Returns the changes that are left to recovery (logged, too). `async with` calls it; safe to repeat.
         """
         self._open = False
-        left = await self._flights.drain(self._settings.store.drain_budget_s)
+        with anyio.move_on_after(self._settings.store.drain_budget_s, shield=True):
+            await self._writes.wait_idle()
+            await self._reads.wait_idle()
+            await self._touches.wait_idle()
+        left = self._flights.stop()
         if left:
             logger.warning("closed_with_changes_left_to_recovery count=%d ids=%s", len(left), ",".join(left))
         return left
@@ -137,7 +145,7 @@ class TieredStorage:
         metadata.validate()
         size = known_size(payload) if metadata.size is None else metadata.size
         async with aclosing(pieces(payload)) as source:
-            with await self._enter() as slot:
+            with await self._enter(self._writes) as slot:
                 token = Token.new(self._runtime)
                 metadata = metadata.stamped(token.wall_ns)
                 head, head_size, rest = await split_head(source, self._settings.inline_bytes_max)
@@ -148,14 +156,13 @@ class TieredStorage:
 
     async def delete(self, object_id: ObjectId) -> None:
         """Removes the object; one that is absent is removed already. Raises also `OutcomeUnknownError`."""
-        with await self._enter() as slot:
+        with await self._enter(self._writes) as slot:
             token = Token.new(self._runtime)
+            write = partial(self._tiers.high_volume.delete_inline, object_id.path, token.id)
             try:
-                write = partial(self._tiers.high_volume.delete_inline, object_id.path, token.id)
                 deleted = await self._inline(object_id, token, write, slot)
             except OutcomeUnknownError as error:
-                # Settled, so it happens no more: where the row is empty now, the object is deleted, by whomever.
-                if not error.settled or (await self._row(object_id)).state is not None:
+                if not await self._is_absent_after(error):
                     raise
                 return
             if not deleted:
@@ -166,7 +173,7 @@ class TieredStorage:
 
         A range outside of it is an `InvalidRequestError`. `DanglingTombstoneError`: its data is lost.
         """
-        with await self._enter():
+        with await self._enter(self._reads):
             found = await self._reader.open(object_id, range)
             if found is None:
                 return None
@@ -176,7 +183,7 @@ class TieredStorage:
 
     async def head(self, object_id: ObjectId) -> ObjectHead | None:
         """All but the bytes; None: there is none, or it has expired. Counts as no access for time to idle."""
-        with await self._enter():
+        with await self._enter(self._reads):
             found = await self._reader.open(object_id, None)
             if found is None:
                 return None
@@ -190,7 +197,7 @@ class TieredStorage:
         """
         after: str | None = None
         while True:
-            with await self._enter():
+            with await self._enter(self._reads):
                 page = await self._scan(prefix, after)
             now_ns = self._runtime.wall_ns()
             for row in page:
@@ -227,18 +234,25 @@ class TieredStorage:
 
     async def _inline(self, object_id: ObjectId, token: Token, write: Callable[[], Awaitable[bool]], slot: Slot) -> bool:
         """Sends an inline write once, or again only if it certainly never left. False: a tombstone is in the way."""
-        budget_s = self._settings.store.answer_budget_s
         try:
-            return await persist(write, self._runtime, budget_s, repeat=UnavailableError)
-        except UnconfirmedError as error:
-            if await self._settle_inline(object_id, token):
-                return True  # a put; a deletion leaves no token to show
-            raise OutcomeUnknownError(object_id, token.id, settled=True) from error
+            try:
+                return await persist(write, self._runtime, self._settings.store.answer_budget_s, repeat=UnavailableError)
+            except UnconfirmedError as error:
+                if await self._settle_inline(object_id, token):
+                    return True  # a put; a deletion leaves no token to show
+                raise OutcomeUnknownError(object_id, token.id, settled=True) from error
         except anyio.get_cancelled_exc_class():
             # It may have left and land late, over what the caller writes next: refuse it.
             flight = self._flights.take_off(object_id, token)
             self._flights.launch(flight, lambda: self._settle_abandoned(flight), slot)
             raise
+
+    async def _is_absent_after(self, error: OutcomeUnknownError) -> bool:
+        """Settled, so it happens no more: where the row is empty now, the object is deleted, by whomever."""
+        try:
+            return error.settled and (await self._row(error.object_id)).state is None
+        except UnavailableError:
+            return False
 
     async def _settle_inline(self, object_id: ObjectId, token: Token) -> bool:
         """Whether the write shows in the row; if not, it never will any more."""
@@ -274,7 +288,7 @@ class TieredStorage:
     async def _prepare(self, flight: Flight) -> None:
         """Step 1a of a change without an upload."""
         old = await self._present_target(flight.object_id)
-        await self._record(flight, Change(flight.token.id, flight.object_id.path, None, old))
+        self._flights.record(flight, Change(flight.token.id, flight.object_id.path, None, old))
 
     async def _prepare_upload(self, flight: Flight, name: str, metadata: Metadata, body: _Body) -> int:
         """Steps 1 and 2. Returns the payload's bytes."""
@@ -284,9 +298,10 @@ class TieredStorage:
             return flight.upload
 
         old, upload = await both(lambda: self._present_target(flight.object_id), open_upload)
-        change = Change(flight.token.id, flight.object_id.path, name, old, upload.session)
-        total, _ = await both(lambda: _stream(body, upload), lambda: self._record(flight, change))
+        self._flights.record(flight, Change(flight.token.id, flight.object_id.path, name, old, upload.session))
+        total = await _stream(body, flight, upload)
         _check_declared(metadata, total)
+        await flight.wait_recorded()
         await upload.finalise()
         return total
 
@@ -301,14 +316,11 @@ class TieredStorage:
         budget_s = self._settings.store.answer_budget_s
         return await ask(lambda: self._tiers.high_volume.read(object_id.path, marks=marks), self._runtime, budget_s)
 
-    async def _record(self, flight: Flight, change: Change) -> None:
-        flight.change = change
-        flight.lease = await self._committer.begin(change)
-
     async def _fly(self, flight: Flight, prepare: Callable[[], Awaitable[None]], state: State, slot: Slot) -> None:
         """Prepares the change in the caller's task, hands it over, and waits for the answer."""
         try:
             await prepare()
+            await flight.wait_recorded()
         except BaseException as error:
             self._flights.launch(flight, lambda: self._abandon(flight), slot)
             if isinstance(error, UnconfirmedError):  # whatever it was, the swap was not sent
@@ -331,31 +343,36 @@ class TieredStorage:
     async def _abandon(self, flight: Flight) -> None:
         """Undoes a change whose swap was never sent."""
         if flight.upload is not None:
-            with _logged("upload_not_aborted", flight):  # its session is cancelled below, too
-                await flight.upload.abort()
+            with _logged("upload_not_aborted", flight), anyio.move_on_after(self._settings.store.cleanup_budget_s):
+                await flight.upload.abort()  # its session is cancelled below, too
         if flight.change is not None:
-            with _logged("change_left_to_recovery", flight):
-                # Recorded once more where nobody knows whether it is: a clean-up needs an entry to hold.
-                flight.lease = flight.lease or await self._committer.begin(flight.change)
-                await self._committer.clean_up(flight.lease, live=None)
+            await flight.recorded.wait()
+        if flight.lease is not None:
+            await self._committer.clean_up(flight.lease, live=None)
 
     # --- beside ----------------------------------------------------------------------------------
 
-    async def _enter(self) -> Slot:
+    async def _enter(self, admission: Admission) -> Slot:
         if not self._open:
             raise InvalidRequestError("the storage is not open; use it inside 'async with'")
-        return await self._admission.enter()
+        return await admission.enter()
 
     def _touch(self, object_id: ObjectId, state: State) -> None:
-        """Extends an idle object's deadline beside the answer. One at a time for each object, and never waited for."""
+        """Extends an idle object's deadline beside the answer: one at a time for each object, and so many in all.
+
+        Beyond that it is left to the next read.
+        """
         path = object_id.path
-        if state is not None and self._reader.wants_touch(state) and path not in self._touching:
+        if state is None or path in self._touching or not self._reader.wants_touch(state):
+            return
+        if (slot := self._touches.try_enter()) is not None:
             self._touching.add(path)
-            self._flights.run_beside(self._run_touch, object_id, state)
+            self._flights.run_beside(partial(self._run_touch, object_id, state), slot)
 
     async def _run_touch(self, object_id: ObjectId, state: Inline | Tombstone) -> None:
         try:
-            await self._reader.touch(object_id, state)
+            with anyio.move_on_after(self._settings.store.answer_budget_s):
+                await self._reader.touch(object_id, state)
         except TieredError as error:
             logger.warning("touch_failed object=%s: %s", object_id, error)
         finally:
@@ -371,14 +388,15 @@ def _logged(event: str, flight: Flight) -> Iterator[None]:
         logger.warning("%s id=%s object=%s: %s", event, flight.token.id, flight.object_id, error)
 
 
-async def _stream(body: _Body, upload: Upload) -> int:
-    """Step 1b: everything goes out, and the adapter withholds the last piece."""
+async def _stream(body: _Body, flight: Flight, upload: Upload) -> int:
+    """Step 1b: everything goes out, and the adapter withholds the last piece. Ends early when the record has failed."""
     total = 0
     while body.head:
         piece = body.head.pop(0)
         await upload.write(piece)
         total += len(piece)
     async for piece in body.rest:
+        flight.raise_record_error()
         await upload.write(piece)
         total += len(piece)
     return total

@@ -1,7 +1,7 @@
 """Every operation, and recovery itself, with one thing going wrong at every call it makes; then recovery, then I1-I7.
 
 Each scenario runs once without faults to learn its call points, and then again for each point and each mode. A
-failure's id names the three, as in `put_large_over_large-rows.swap #1-CRASH_AFTER`, and its message shows every call.
+failure's id names the three, as in `put_large_on_large-rows.swap #1-CRASH_AFTER`, and its message shows every call.
 """
 
 from __future__ import annotations
@@ -50,9 +50,6 @@ class Scenario:
     before: str
     act: Act
     sessions: bool = True
-
-    def __str__(self) -> str:
-        return self.name
 
 
 def put(label: str, size: int) -> Act:
@@ -160,7 +157,8 @@ async def run_scenario(scenario: Scenario, plan: Plan = no_faults, then: Act | N
             await anyio.sleep(30 * 60)
             await world.blobs.collect(1000)
         await check(world)
-        if victim.alive and not any("open_upload" in line and "[" in line for line in world.network.trace):
+        told_of_its_upload = not any("open_upload" in line and "[" in line for line in world.network.trace)
+        if victim.alive and told_of_its_upload:
             assert world.blobs.uploads == {}, "a living store left an upload open"
         return victim
 

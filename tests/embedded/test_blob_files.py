@@ -456,8 +456,10 @@ async def test_collecting_goes_round_when_there_are_more_blobs_than_it_looks_at(
     for number in range(5):
         await store(blobs, f"blob{number}", metadata=idle(runtime, HOUR_NS * (2 if number == 0 else 1)))
     runtime.ahead_ns = HOUR_NS
-    assert [await blobs.collect(10) for _ in range(3)] == [1, 2, 1]
+    assert [await blobs.collect(10) for _ in range(3)] == [0, 0, 0], "a blob outlives its deadline by an hour"
     runtime.ahead_ns = 2 * HOUR_NS
+    assert [await blobs.collect(10) for _ in range(3)] == [1, 2, 1]
+    runtime.ahead_ns = 3 * HOUR_NS
     assert [await blobs.collect(10) for _ in range(2)] == [1, 0]
     assert await names(blobs) == []
 

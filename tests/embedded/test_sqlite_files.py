@@ -22,9 +22,9 @@ from changelog.errors import ConfigurationError, CorruptRecordError, Unavailable
 from changelog.log import Collects
 from changelog.runtime import SystemRuntime
 from changelog.sqlite import Database, SqliteChangeLog
-from tiered.backends import Inline, Row, Tombstone
+from tiered.backends import MARK_AGE_MAX_S, Inline, Row, Tombstone
 from tiered.metadata import Metadata, TimeToLive
-from tiered.sqlite import MARK_AGE_MAX_S, SqliteRows
+from tiered.sqlite import SqliteRows
 
 pytestmark = pytest.mark.anyio
 
@@ -333,6 +333,32 @@ async def test_a_write_cancelled_by_asyncio_itself_leaves_the_database_working(d
     assert [type(outcome) for outcome in await asyncio.gather(task, waiting, return_exceptions=True)] == [asyncio.CancelledError] * 2
     await database.write(note("after"))
     assert await notes(database) == ["gate", "after"]
+
+
+async def test_when_the_writers_task_dies_nobody_waits_for_it(path: Path, runtime: ShiftedRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def no_thread(function: object, *args: object, **named: object) -> object:
+        if getattr(function, "__name__", "") == "_commit":
+            raise RuntimeError("can't start new thread")
+        return await to_thread.run_sync(function, *args, **named)  # type: ignore[arg-type]
+
+    told: list[Exception] = []
+
+    async def write(database: Database) -> None:
+        try:
+            await database.write(note("never"))
+        except (UnavailableError, UnconfirmedError) as error:
+            told.append(error)
+
+    async def use() -> None:
+        async with Database.open(path, runtime) as database:
+            monkeypatch.setattr("changelog.database.to_thread", type("NoThread", (), {"run_sync": staticmethod(no_thread)}))
+            async with anyio.create_task_group() as tasks:
+                for _ in range(200):
+                    tasks.start_soon(write, database)
+
+    with anyio.fail_after(30), pytest.raises(BaseExceptionGroup):
+        await use()
+    assert told, "those whose write was taken; the others were cancelled with the database"
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 import anyio
 import pytest
 
+from changelog.errors import UnconfirmedError
 from tests.store.conftest import LARGE, OBJECT, SMALL, World
-from tiered import AtCapacityError, InvalidRequestError, ObjectId, TieredStorage
+from tiered import AtCapacityError, InvalidRequestError, Metadata, ObjectId, TieredStorage, TimeToIdle, UnavailableError
 
 pytestmark = pytest.mark.anyio
 
@@ -70,6 +73,56 @@ async def test_failed_and_cancelled_operations_give_their_slots_back(world: Worl
         await storage.put(OBJECT, SMALL)
 
 
+async def test_readers_are_not_kept_out_by_writers_who_wait_for_the_changelog(world: World) -> None:
+    async def down(real: Any, *args: Any) -> Any:
+        raise UnavailableError("the log is down")
+
+    async def write(number: int) -> None:
+        with suppress(UnavailableError):
+            await storage.put(other(number), LARGE)
+
+    async with world.store(store={"concurrency_max": 2, "queue_max": 10}) as storage:
+        await storage.put(OBJECT, SMALL)
+        world.log.hooks["record"] = down
+        async with anyio.create_task_group() as tasks:
+            for number in range(6):
+                tasks.start_soon(write, number)
+            for _ in range(20):
+                await world.runtime.sleep(1)
+                assert await read(storage) == SMALL
+
+
+async def test_touches_are_bounded_and_never_hold_up_reading_or_closing(world: World) -> None:
+    async def hangs(real: Any, *args: Any) -> Any:
+        await anyio.sleep_forever()
+
+    async with world.store(store={"concurrency_max": 3, "queue_max": 0}) as storage:
+        for number in range(50):
+            await storage.put(other(number), SMALL, Metadata(expiration=TimeToIdle(timedelta(hours=1))))
+        await world.runtime.sleep(1800)
+        world.rows.hooks["touch"] = hangs
+        for number in range(50):
+            assert await read(storage, other(number)) == SMALL
+        await world.runtime.sleep(1)
+        assert world.calls.count("touch") == 3
+        closed_at = world.runtime.monotonic()
+    assert world.runtime.monotonic() == closed_at + 10
+
+
+async def test_upload_whose_abort_never_answers_gives_its_slot_back(world: World) -> None:
+    async def open_upload(real: Any, *args: Any) -> Any:
+        upload = await real(*args)
+        upload.abort = anyio.sleep_forever
+        return upload
+
+    world.blobs.hooks["open_upload"] = open_upload
+    async with world.store(store={"concurrency_max": 1, "queue_wait_s": 100}) as storage:
+        with pytest.raises(InvalidRequestError):
+            await storage.put(OBJECT, [LARGE, "no bytes"])  # type: ignore[list-item]
+        await storage.put(OBJECT, SMALL)
+    assert await world.is_clean() and world.blobs.target.uploads == {}
+
+
 # --- cancellation ----------------------------------------------------------------------------------
 
 
@@ -124,6 +177,54 @@ async def test_inline_put_whose_caller_was_cancelled_cannot_land_over_a_later_on
         assert await read(storage) == b"later"
 
 
+async def test_inline_put_cancelled_while_it_is_settled_cannot_land_over_a_later_one(world: World) -> None:
+    sent: list[Any] = []
+
+    async def lost(real: Any, *args: Any) -> Any:
+        sent.append((real, args))
+        raise UnconfirmedError("no answer")
+
+    async def slow(real: Any, *args: Any) -> Any:
+        world.rows.hooks.clear()
+        await world.runtime.sleep(10)
+        raise UnavailableError("busy")
+
+    world.rows.hooks |= {"put_inline": lost, "settle": slow}
+    async with world.store() as storage:
+        with anyio.move_on_after(5):
+            await storage.put(OBJECT, SMALL)
+        await storage.put(OBJECT, b"later")
+        await world.runtime.sleep(1)
+        (real, args), = sent
+        assert not await real(*args)
+        assert await read(storage) == b"later"
+
+
+async def test_payload_may_hold_a_scope_of_its_own_between_its_pieces(world: World) -> None:
+    async def payload() -> AsyncIterator[bytes]:
+        with anyio.fail_after(60):
+            async with anyio.create_task_group():
+                for _ in range(10):
+                    yield SMALL * 10
+
+    async with world.store() as storage:
+        await storage.put(OBJECT, payload())
+        assert await read(storage) == SMALL * 100
+
+
+async def test_payloads_own_exception_group_comes_out_whole(world: World) -> None:
+    group = ExceptionGroup("mine", [ValueError("a"), KeyError("b")])
+
+    async def payload() -> AsyncIterator[bytes]:
+        yield LARGE
+        raise group
+
+    async with world.store() as storage:
+        with pytest.raises(ExceptionGroup) as caught:
+            await storage.put(OBJECT, payload())
+    assert caught.value is group
+
+
 async def test_scope_around_the_whole_store_is_cancelled_and_changes_still_land(world: World) -> None:
     async def slow_swap(real: Any, *args: Any) -> Any:
         await world.runtime.sleep(3)
@@ -171,6 +272,21 @@ async def test_closing_says_what_it_leaves_to_recovery_when_its_budget_is_spent(
     assert await world.is_clean()
 
 
+async def test_closing_waits_for_operations_that_were_accepted_and_still_read_their_payload_or_queue(world: World) -> None:
+    async def payload() -> AsyncIterator[bytes]:
+        yield SMALL
+        await world.runtime.sleep(5)
+        yield LARGE
+
+    async with anyio.create_task_group() as tasks, world.store(store={"concurrency_max": 1, "queue_wait_s": 100}) as storage:
+        tasks.start_soon(storage.put, OBJECT, payload())
+        await world.runtime.sleep(1)
+        tasks.start_soon(storage.put, other(1), LARGE)
+        await world.runtime.sleep(1)
+    assert await world.is_clean()
+    assert len(await world.blob_names()) == 2
+
+
 async def test_closed_store_takes_no_more_work(world: World) -> None:
     async with world.store() as storage:
         await storage.aclose()
@@ -180,16 +296,19 @@ async def test_closed_store_takes_no_more_work(world: World) -> None:
         await storage.put(OBJECT, SMALL)
 
 
-async def test_error_of_the_callers_own_block_comes_out_plain(world: World) -> None:
-    async def block() -> None:
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_error_of_the_callers_own_block_comes_out_plain(world: World, cancelled: bool) -> None:
+    async def block(scope: anyio.CancelScope) -> None:
         async with world.store() as storage:
             await storage.put(OBJECT, LARGE)
+            if cancelled:
+                scope.cancel()
             raise ZeroDivisionError
 
-    with pytest.raises(ZeroDivisionError):
-        await block()
+    with pytest.raises(ZeroDivisionError), anyio.CancelScope() as scope:
+        await block(scope)
 
 
-async def read(storage: TieredStorage) -> bytes | None:
-    stored = await storage.get(OBJECT)
+async def read(storage: TieredStorage, object_id: ObjectId = OBJECT) -> bytes | None:
+    stored = await storage.get(object_id)
     return None if stored is None else await stored.read()

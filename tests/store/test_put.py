@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from changelog.change import ChangeId
-from changelog.errors import UnconfirmedError
+from changelog.errors import CorruptRecordError, UnconfirmedError
 from tests.store.conftest import LARGE, OBJECT, SMALL, World
 from tiered import (
     InvalidRequestError,
@@ -297,6 +297,31 @@ async def test_delete_whose_answer_is_lost_is_told_ok_when_the_row_is_empty(worl
         world.rows.hooks["delete_inline"] = answer_lost
         await storage.delete(OBJECT)
         assert await read(storage) is None
+
+
+async def test_delete_whose_answer_is_lost_is_unknown_when_the_row_cannot_be_read(world: World) -> None:
+    async with world.store() as storage:
+        await storage.put(OBJECT, SMALL)
+        world.rows.hooks |= {"delete_inline": answer_lost, "read": unavailable}
+        with pytest.raises(OutcomeUnknownError):
+            await storage.delete(OBJECT)
+
+
+async def test_swap_whose_answer_is_lost_in_a_corrupt_row_is_unknown(world: World) -> None:
+    async def corrupt(real: Any, *args: Any, **named: Any) -> Any:
+        raise CorruptRecordError("the row breaks the format")
+
+    async def lost_then_corrupt(real: Any, *args: Any) -> Any:
+        world.rows.hooks["swap"] = corrupt
+        return await answer_lost(real, *args)
+
+    world.rows.hooks |= {"swap": lost_then_corrupt, "settle": corrupt}
+    async with world.store() as storage:
+        with pytest.raises(OutcomeUnknownError) as caught:
+            await storage.put(OBJECT, LARGE)
+        assert isinstance(caught.value.__cause__, CorruptRecordError)
+        world.rows.hooks.clear()
+        assert await storage.outcome(caught.value) is Outcome.TOOK_EFFECT
 
 
 async def test_delete_that_never_arrived_is_unknown(world: World) -> None:

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from changelog.change import Change, ChangeId, Entry
-from changelog.errors import UnavailableError
+from changelog.errors import CorruptRecordError, UnavailableError
 from changelog.lease import Standing
 from tests.store.conftest import LARGE, OBJECT, World
 from tiered.backends import Inline, Tombstone
@@ -118,7 +118,7 @@ async def test_pass_that_takes_longer_than_the_expiry_leaves_living_writers_alon
 async def test_loop_that_was_stopped_before_its_scan_leaves_living_writers_alone(world: World) -> None:
     async def stopped(real: Any, *args: Any) -> Any:
         world.log.hooks.clear()
-        await world.runtime.sleep(60)
+        await world.runtime.sleep(50)
         await plant_dead_change(world)
         return await real(*args)
 
@@ -223,6 +223,86 @@ async def test_entry_that_always_fails_is_parked_with_its_error_and_never_blocks
     assert await world.log.target.retry(entry)
     assert (await world.recovery().run_once()).recovered == 1
     assert await world.is_clean()
+
+
+async def test_outage_parks_nothing_however_long_it_lasts(world: World) -> None:
+    async def down(real: Any, *args: Any) -> Any:
+        raise UnavailableError("down")
+
+    await plant_dead_change(world)
+    await stale(world)
+    world.rows.hooks["settle"] = down
+    async with running(world) as recovery:
+        await world.runtime.sleep(24 * 3600)
+        world.rows.hooks.clear()
+        await world.runtime.sleep(300)
+        assert recovery.total.parked == 0
+        assert await world.is_clean()
+
+
+async def test_shutting_down_is_no_failed_attempt(world: World) -> None:
+    async def slow(real: Any, *args: Any) -> Any:
+        await world.runtime.sleep(40)
+        return await real(*args)
+
+    await plant_dead_change(world)
+    await stale(world)
+    world.blobs.hooks["cancel"] = slow
+    for _ in range(10):
+        async with running(world) as recovery:
+            await world.runtime.sleep(1)
+            recovery.stop()
+    entry, = await world.entries()
+    assert (entry.owner, entry.attempt, entry.stuck) == ("", 0, None)
+
+
+@pytest.mark.parametrize("error", [CorruptRecordError("page 7 is damaged"), ZeroDivisionError(), None])
+async def test_entry_whose_claim_fails_or_never_answers_ends_nobody_elses_recovery(world: World, error: Exception | None) -> None:
+    bad = await plant_dead_change(world)
+    for _ in range(5):
+        await plant_dead_change(world)
+
+    async def broken(real: Any, entry: Entry, owner: str) -> Any:
+        if entry.change == bad:
+            if error is None:
+                await anyio.sleep_forever()
+            else:
+                raise error
+        return await real(entry, owner)
+
+    await stale(world)
+    world.log.hooks["claim"] = broken
+    report = await world.recovery().run_once()
+    assert (report.recovered, report.failed) == (5, 1)
+    assert [entry.change for entry in await world.entries()] == [bad]
+
+
+async def test_damaged_log_ends_the_loop_with_the_plain_error(world: World) -> None:
+    async def damaged(real: Any, *args: Any) -> Any:
+        raise CorruptRecordError("tiered.db is damaged")
+
+    world.log.hooks["stale"] = damaged
+    with pytest.raises(CorruptRecordError, match="damaged"):
+        await world.recovery().run()
+
+
+async def test_total_counts_what_a_pass_did_before_it_failed(world: World) -> None:
+    for _ in range(5):
+        await plant_dead_change(world)
+    await stale(world)
+    left = [12]
+
+    async def fails_later(real: Any, *args: Any) -> Any:
+        left[0] -= 1
+        if not left[0]:
+            raise UnavailableError("down")
+        return await real(*args)
+
+    world.log.hooks["stale"] = fails_later
+    recovery = world.recovery()
+    with pytest.raises(UnavailableError):
+        await recovery.run_once()
+    assert recovery.total.recovered == 5 - len(await world.entries()) > 0
 
 
 # --- many, and stopping ----------------------------------------------------------------------------
