@@ -32,7 +32,7 @@ from emulators.demo_troupe import Actor, Troupe
 from emulators.demo_writer import TASKS, Orders
 
 STOP_S = (1.5, 2.2)
-PAUSE_S = (0.3, 0.9)
+PAUSE_S = (0.2, 0.6)
 FIRST_KILL_S = 0.3
 KILL_SHARE = 0.5
 DAEMON_SHARE = 0.15

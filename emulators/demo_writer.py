@@ -29,7 +29,7 @@ from tiered.metadata import Metadata
 from tiered.settings import load_settings
 from tiered.storage import TieredStorage
 
-TASKS = 4
+TASKS = 8
 PARENT_LOOK_S = 0.5
 
 

@@ -106,10 +106,6 @@ class Metadata:
             _validate_text("custom key", key)
             _validate_text(f"custom value of {key!r}", value)
 
-    def touched(self, now_ns: int) -> int | None:
-        """See `touch_deadline`."""
-        return touch_deadline(self.expiration, self.time_expires_ns, now_ns)
-
 
 def touch_deadline(expiration: Expiration, deadline_ns: int | None, now_ns: int) -> int | None:
     """The deadline that a read at `now_ns` should extend an object to; None: it was extended lately, or never is."""

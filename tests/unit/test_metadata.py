@@ -244,7 +244,6 @@ def test_an_idle_object_is_renewed_once_a_quarter_or_a_day_of_its_time_has_passe
 @pytest.mark.parametrize(("expiration", "deadline_ns"), [(None, None), (TimeToLive(HOUR), NOW_NS), (TimeToIdle(HOUR), None)])
 def test_only_time_to_idle_is_ever_renewed(expiration: Expiration, deadline_ns: int | None) -> None:
     assert touch_deadline(expiration, deadline_ns, NOW_NS) is None
-    assert Metadata(expiration=expiration, time_expires_ns=deadline_ns).touched(NOW_NS) is None
 
 
 @given(idle_ns=st.integers(NS_PER_S, 400 * DAY_NS), age_ns=st.integers(0, 800 * DAY_NS))
