@@ -13,6 +13,7 @@ import os
 import signal
 
 import anyio
+from anyio.abc import TaskStatus
 
 from changelog.log import Collects
 from changelog.runtime import Runtime
@@ -32,7 +33,7 @@ async def run_daemon(backends: Backends, runtime: Runtime, settings: Settings) -
     loop = RecoveryLoop(backends.tiers, backends.log, runtime, settings)
     failure: TieredError | None = None
     async with anyio.create_task_group() as beside:
-        beside.start_soon(_heed_signals, loop)
+        await beside.start(_heed_signals, loop)
         beside.start_soon(_collect_for_ever, backends, runtime, settings.recovery.collect_every_s)
         logger.info("recovery_started instance=%s", loop.instance)
         try:
@@ -74,8 +75,9 @@ async def _collect_for_ever(backends: Backends, runtime: Runtime, every_s: float
         await runtime.sleep(every_s * runtime.random.uniform(0.5, 1.0))
 
 
-async def _heed_signals(loop: RecoveryLoop) -> None:
+async def _heed_signals(loop: RecoveryLoop, *, task_status: TaskStatus[None]) -> None:
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        task_status.started()
         async for number in signals:
             if loop.stopping:
                 os._exit(EXIT_AT_ONCE)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import anyio
@@ -169,3 +171,30 @@ def test_daemon_recovers_and_stops_at_a_signal(tiered: Command, number: signal.S
     finally:
         daemon.kill()
         daemon.wait()
+
+
+def test_second_signal_leaves_at_once(tiered: Command, tmp_path: Path) -> None:
+    (tmp_path / "tiered.yaml").write_text(
+        f"directory: {tiered.store}\nchangelog: sqlite\n"
+        "lease: {heartbeat_interval_s: 0.1, expiry_s: 0.3}\nrecovery: {idle_s: 0.05, backoff_max_s: 0.1}\n"
+    )
+    daemon = subprocess.Popen(
+        [sys.executable, "-m", "recovery.cli", "--config", str(tmp_path / "tiered.yaml"), "recover"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=tiered.environment,
+    )
+    try:
+        assert daemon.stderr is not None
+        assert any("recovery_started" in line for line in daemon.stderr)
+        lock = sqlite3.connect(tiered.store / "tiered.db", isolation_level=None)
+        lock.execute("BEGIN IMMEDIATE")
+        # From now on it waits five seconds for the file, fails, and does so again a moment later.
+        assert any("recovery_pass_failed" in line for line in daemon.stderr)
+        time.sleep(1)
+        daemon.send_signal(signal.SIGTERM)
+        assert any("once more to leave at once" in line for line in daemon.stderr)
+        daemon.send_signal(signal.SIGTERM)
+        assert daemon.wait(timeout=60) == 130
+        lock.close()
+    finally:
+        daemon.kill()
+        daemon.communicate()
