@@ -21,7 +21,7 @@ from anyio import to_thread
 from changelog.change import ChangeId
 from changelog.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
 from changelog.log import Collects
-from changelog.runtime import SystemRuntime
+from tests.embedded.conftest import ShiftedRuntime
 from tiered.backends import ByteRange
 from tiered.blobfile import FOOTER_BYTES, path_of
 from tiered.filesystem import TOUCH_ATTEMPTS, FileBlobs, FileUpload
@@ -36,28 +36,19 @@ NAME = "attachments/org.17/objects/abc123/018bcfe5-6800-7000-8000-000000000001"
 LEGACY = "u/objects/key"
 
 
-class ShiftedRuntime(SystemRuntime):
-    """The machine's clocks, with a wall clock that a test may set ahead and sleeps that it counts."""
+class HurriedRuntime(ShiftedRuntime):
+    """Counts sleeps instead of sleeping."""
 
-    ahead_ns = 0
     sleeps = 0
-
-    def wall_ns(self) -> int:
-        return super().wall_ns() + self.ahead_ns
 
     async def sleep(self, seconds: float) -> None:
         self.sleeps += 1
         await anyio.lowlevel.checkpoint()
 
 
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 @pytest.fixture
-def runtime() -> ShiftedRuntime:
-    return ShiftedRuntime()
+def runtime() -> HurriedRuntime:
+    return HurriedRuntime()
 
 
 @pytest.fixture
@@ -66,7 +57,7 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def blobs(anyio_backend: str, root: Path, runtime: ShiftedRuntime) -> FileBlobs:
+async def blobs(anyio_backend: str, root: Path, runtime: HurriedRuntime) -> FileBlobs:
     return await FileBlobs.open_directory(root, runtime)
 
 
@@ -102,14 +93,14 @@ def file_of(root: Path, name: str) -> Path:
     return root / "blobs" / path_of(name)
 
 
-def idle(runtime: ShiftedRuntime, ttl_ns: int = HOUR_NS) -> Metadata:
+def idle(runtime: HurriedRuntime, ttl_ns: int = HOUR_NS) -> Metadata:
     return Metadata(expiration=TimeToIdle(timedelta(microseconds=ttl_ns // 1000))).stamped(runtime.wall_ns())
 
 
 # --- opening -------------------------------------------------------------------------------------
 
 
-async def test_opening_makes_the_directories_with_their_parents_and_may_be_repeated(tmp_path: Path, runtime: ShiftedRuntime) -> None:
+async def test_opening_makes_the_directories_with_their_parents_and_may_be_repeated(tmp_path: Path, runtime: HurriedRuntime) -> None:
     root = tmp_path / "not" / "yet" / "there"
     await store(await FileBlobs.open_directory(root, runtime), NAME)
     again = await FileBlobs.open_directory(root, runtime)
@@ -120,7 +111,7 @@ async def test_opening_makes_the_directories_with_their_parents_and_may_be_repea
 
 @pytest.mark.parametrize("taken", ["store", "store/blobs", "store/uploads"])
 async def test_a_file_in_place_of_a_directory_is_refused_and_nothing_is_half_made(
-    tmp_path: Path, runtime: ShiftedRuntime, taken: str
+    tmp_path: Path, runtime: HurriedRuntime, taken: str
 ) -> None:
     (tmp_path / taken).parent.mkdir(exist_ok=True)
     (tmp_path / taken).write_text("mine")
@@ -132,7 +123,7 @@ async def test_a_file_in_place_of_a_directory_is_refused_and_nothing_is_half_mad
 
 @pytest.mark.parametrize("read_only", [".", "store", "store/blobs", "store/uploads"])
 async def test_a_read_only_directory_is_refused_and_nothing_is_half_made(
-    unprivileged: Path, runtime: ShiftedRuntime, read_only: str
+    unprivileged: Path, runtime: HurriedRuntime, read_only: str
 ) -> None:
     (unprivileged / read_only).mkdir(parents=True, exist_ok=True)
     before = sorted(unprivileged.rglob("*"))
@@ -146,7 +137,7 @@ async def test_a_read_only_directory_is_refused_and_nothing_is_half_made(
 
 
 async def test_a_file_system_without_hard_links_is_refused_and_nothing_is_half_made(
-    tmp_path: Path, runtime: ShiftedRuntime, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, runtime: HurriedRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "link", failing(errno.EPERM))
     with pytest.raises(ConfigurationError, match="hard links"):
@@ -155,7 +146,7 @@ async def test_a_file_system_without_hard_links_is_refused_and_nothing_is_half_m
 
 
 async def test_a_relative_directory_is_still_found_after_the_process_changed_its_own(
-    tmp_path: Path, runtime: ShiftedRuntime, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, runtime: HurriedRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     blobs = await FileBlobs.open_directory(Path("store"), runtime)
@@ -436,7 +427,7 @@ async def test_what_is_no_upload_among_the_uploads_is_left_alone(blobs: FileBlob
     assert uploads(root) == ["notes.txt"]
 
 
-async def test_expired_blobs_are_collected_up_to_the_limit_and_no_others(blobs: FileBlobs, runtime: ShiftedRuntime) -> None:
+async def test_expired_blobs_are_collected_up_to_the_limit_and_no_others(blobs: FileBlobs, runtime: HurriedRuntime) -> None:
     assert isinstance(blobs, Collects)
     for number in range(5):
         await store(blobs, f"mortal{number}", metadata=idle(runtime))
@@ -450,7 +441,7 @@ async def test_expired_blobs_are_collected_up_to_the_limit_and_no_others(blobs: 
 
 
 async def test_collecting_goes_round_when_there_are_more_blobs_than_it_looks_at(
-    blobs: FileBlobs, runtime: ShiftedRuntime, monkeypatch: pytest.MonkeyPatch
+    blobs: FileBlobs, runtime: HurriedRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tiered.filesystem.COLLECT_PAGE", 2)
     for number in range(5):
@@ -464,7 +455,7 @@ async def test_collecting_goes_round_when_there_are_more_blobs_than_it_looks_at(
     assert await names(blobs) == []
 
 
-async def test_an_expired_blob_that_is_being_touched_is_not_collected(blobs: FileBlobs, root: Path, runtime: ShiftedRuntime) -> None:
+async def test_an_expired_blob_that_is_being_touched_is_not_collected(blobs: FileBlobs, root: Path, runtime: HurriedRuntime) -> None:
     await store(blobs, NAME, metadata=idle(runtime))
     runtime.ahead_ns = 2 * HOUR_NS
     with file_of(root, NAME).open("rb") as other_process:
@@ -473,7 +464,7 @@ async def test_an_expired_blob_that_is_being_touched_is_not_collected(blobs: Fil
     assert await blobs.collect(10) == 1
 
 
-async def test_a_touch_waits_for_a_lock_only_so_long(blobs: FileBlobs, root: Path, runtime: ShiftedRuntime) -> None:
+async def test_a_touch_waits_for_a_lock_only_so_long(blobs: FileBlobs, root: Path, runtime: HurriedRuntime) -> None:
     metadata = idle(runtime)
     await store(blobs, NAME, metadata=metadata)
     with file_of(root, NAME).open("rb") as stopped_process:
@@ -502,7 +493,7 @@ async def test_an_upload_collected_before_it_was_locked_is_refused_and_leaves_no
 
 
 async def test_a_touch_whose_blob_was_replaced_meanwhile_says_that_its_blob_is_gone(
-    blobs: FileBlobs, root: Path, monkeypatch: pytest.MonkeyPatch, runtime: ShiftedRuntime
+    blobs: FileBlobs, root: Path, monkeypatch: pytest.MonkeyPatch, runtime: HurriedRuntime
 ) -> None:
     await store(blobs, LEGACY, metadata=idle(runtime))
     # The blob keeps another name, so only the name itself tells.
@@ -638,7 +629,7 @@ async def test_a_deletion_that_was_not_made_durable_is_unconfirmed_and_may_be_re
     assert await blobs.open(NAME) is None
 
 
-async def test_the_deadline_is_the_only_part_of_a_blob_that_a_touch_writes(blobs: FileBlobs, root: Path, runtime: ShiftedRuntime) -> None:
+async def test_the_deadline_is_the_only_part_of_a_blob_that_a_touch_writes(blobs: FileBlobs, root: Path, runtime: HurriedRuntime) -> None:
     await store(blobs, NAME, b"x" * 1001, idle(runtime))
     before = file_of(root, NAME).read_bytes()
     assert await blobs.touch(NAME, runtime.wall_ns() + 5 * HOUR_NS)

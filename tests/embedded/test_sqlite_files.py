@@ -22,8 +22,9 @@ from changelog.errors import ConfigurationError, CorruptRecordError, Unavailable
 from changelog.log import Collects
 from changelog.runtime import SystemRuntime
 from changelog.sqlite import Database, SqliteChangeLog
+from tests.embedded.conftest import ShiftedRuntime
 from tiered.backends import MARK_AGE_MAX_S, Inline, Row, Tombstone
-from tiered.metadata import Metadata, TimeToLive
+from tiered.metadata import NS_PER_S, Metadata, TimeToLive
 from tiered.sqlite import SqliteRows
 
 pytestmark = pytest.mark.anyio
@@ -31,25 +32,6 @@ pytestmark = pytest.mark.anyio
 ROOT = Path(__file__).parents[2]
 DAY_S = 24 * 3600
 NOTES = ["CREATE TABLE IF NOT EXISTS notes (id INTEGER PRIMARY KEY, text TEXT)"]
-
-
-class ShiftedRuntime(SystemRuntime):
-    """The machine's clocks, with a wall clock that a test may set ahead."""
-
-    ahead_s = 0
-
-    def wall_ns(self) -> int:
-        return super().wall_ns() + self.ahead_s * 1_000_000_000
-
-
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def runtime() -> ShiftedRuntime:
-    return ShiftedRuntime()
 
 
 @pytest.fixture
@@ -560,7 +542,7 @@ async def test_collect_removes_expired_rows_of_both_kinds_and_no_others(database
     assert await rows.collect(100) == 0
     touched = (await rows.read("u/objects/touched")).state
     assert touched is not None and await rows.touch("u/objects/touched", touched, soon_ns + 3600 * 1_000_000_000)
-    runtime.ahead_s = 120
+    runtime.ahead_ns = 120 * NS_PER_S
     assert await rows.collect(1) == 1
     assert await rows.collect(100) == 1
     assert await rows.collect(100) == 0
@@ -571,10 +553,10 @@ async def test_collect_keeps_marks_for_two_days(database: Database, runtime: Shi
     rows, path = SqliteRows(database, runtime), "u/objects/k"
     won, refused = await bury(rows, path, runtime, None), ChangeId.new(runtime)
     assert not await rows.settle(path, refused)
-    runtime.ahead_s = MARK_AGE_MAX_S - 60
+    runtime.ahead_ns = (MARK_AGE_MAX_S - 60) * NS_PER_S
     assert await rows.collect(100) == 0
     assert (await rows.read(path, marks=True)).won == {won}
-    runtime.ahead_s = MARK_AGE_MAX_S + 60
+    runtime.ahead_ns = (MARK_AGE_MAX_S + 60) * NS_PER_S
     assert await rows.collect(100) == 2
     row = await rows.read(path, marks=True)
     assert row.target == f"{path}/{won}" and row.won == row.refused == frozenset()
@@ -585,7 +567,7 @@ async def test_collect_removes_presence_rows_after_a_day(database: Database, run
     assert isinstance(log, Collects)
     entry = await log.record(Change(ChangeId.new(runtime), "u/objects/k"), "me")
     await log.announce("dead")
-    runtime.ahead_s = DAY_S + 60
+    runtime.ahead_ns = (DAY_S + 60) * NS_PER_S
     await log.announce("alive")
     assert await log.collect(100) == 1
     assert await log.collect(100) == 0

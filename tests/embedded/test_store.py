@@ -12,10 +12,11 @@ from pathlib import Path
 import anyio
 import pytest
 
-from changelog.runtime import SystemRuntime
 from recovery.daemon import collect
+from tests.embedded.conftest import ShiftedRuntime
 from tiered import ConfigurationError, Metadata, ObjectId, Settings, TieredStorage, TimeToIdle, TimeToLive, open_storage
 from tiered.compose import open_backends
+from tiered.metadata import NS_PER_S
 
 pytestmark = pytest.mark.anyio
 
@@ -23,20 +24,8 @@ OBJECT = ObjectId.create("attachments", "key", {"org": "17"})
 LARGE = b"large" * 500_000
 
 
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 def embedded(directory: Path) -> Settings:
     return Settings(directory=directory, changelog="sqlite")
-
-
-class Later(SystemRuntime):
-    """Two hours from now."""
-
-    def wall_ns(self) -> int:
-        return super().wall_ns() + 2 * 3600 * 10**9
 
 
 async def read(storage: TieredStorage, object_id: ObjectId = OBJECT) -> bytes | None:
@@ -100,16 +89,18 @@ async def test_database_of_another_program_is_refused_and_left_alone(tmp_path: P
 
 
 @pytest.mark.parametrize("expiration", [TimeToLive(timedelta(milliseconds=50)), TimeToIdle(timedelta(milliseconds=50))])
-async def test_expired_objects_are_collected_rows_and_blobs(tmp_path: Path, expiration: TimeToLive | TimeToIdle) -> None:
+async def test_expired_objects_are_collected_rows_and_blobs(
+    tmp_path: Path, runtime: ShiftedRuntime, expiration: TimeToLive | TimeToIdle
+) -> None:
     settings = embedded(tmp_path)
     async with open_storage(settings) as storage:
         await storage.put(ObjectId.create("a", "small"), b"small", Metadata(expiration=expiration))
         await storage.put(ObjectId.create("a", "large"), LARGE, Metadata(expiration=expiration))
         await storage.put(OBJECT, LARGE)
         await anyio.sleep(0.1)
-        async with open_backends(settings, SystemRuntime()) as backends:
+        async with open_backends(settings, runtime) as backends:
             assert await collect(backends) == 2, "the rows at once, the blob an hour later"
-        async with open_backends(settings, Later()) as backends:
+            runtime.ahead_ns = 2 * 3600 * NS_PER_S
             assert await collect(backends) == 1
             assert [row.path for row in await backends.tiers.high_volume.scan("", None, 10)] == [OBJECT.path]
         assert len(files(tmp_path)) == 1

@@ -1,0 +1,26 @@
+"""The embedded backends run on both event loops, under a clock that a test can put forward."""
+
+from __future__ import annotations
+
+import pytest
+
+from changelog.runtime import SystemRuntime
+
+
+class ShiftedRuntime(SystemRuntime):
+    """The machine's, but for a wall clock that is `ahead_ns` ahead."""
+
+    ahead_ns = 0
+
+    def wall_ns(self) -> int:
+        return super().wall_ns() + self.ahead_ns
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def runtime() -> ShiftedRuntime:
+    return ShiftedRuntime()
