@@ -29,8 +29,11 @@ LAZILY = {"recovery/cli*.py": "emulators"}
 """Only inside a function: the demo, which a service that never runs it should not load."""
 
 HOMES: dict[str, tuple[str, ...]] = {
-    # vendors: behind the adapters, of which there are none yet
-    "google": (), "grpc": (), "aiohttp": (), "pyspark": (), "pyarrow": (), "pandas": (), "prometheus_client": (),
+    # vendors: behind the adapters and what runs their emulators
+    "google": ("changelog/bigtable_channel.py", "emulators/bigtable.py"),
+    "grpc": ("changelog/bigtable_channel.py", "emulators/bigtable.py"),
+    "aiohttp": ("emulators/gcs.py",), "multidict": ("emulators/gcs_wire.py",), "google_crc32c": ("emulators/gcs_store.py",),
+    "pyspark": (), "pyarrow": (), "pandas": (), "prometheus_client": (),
     # one module each
     "tenacity": ("tiered/retry.py",),
     "pydantic": ("tiered/settings.py",), "pydantic_core": ("tiered/settings.py",), "pydantic_settings": ("tiered/settings.py",),

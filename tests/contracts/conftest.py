@@ -1,12 +1,17 @@
-"""One contract suite per protocol; every implementation is a parameter of its fixture."""
+"""One contract suite per protocol; every implementation is a parameter of its fixture.
+
+Bigtable's run on its emulator, and on asyncio only, as `grpc.aio` does.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from itertools import product
 from pathlib import Path
 
 import pytest
 
+from changelog.bigtable import BigTableChangeLog
 from changelog.log import ChangeLog
 from changelog.runtime import Runtime, SystemRuntime
 from changelog.sqlite import Database, SqliteChangeLog
@@ -14,11 +19,27 @@ from emulators.blobs import SimulatedBlobs
 from emulators.log import SimulatedChangeLog
 from emulators.rows import SimulatedRows
 from tiered.backends import HighVolumeBackend, LongTermBackend
+from tiered.bigtable import BigtableRows
 from tiered.filesystem import FileBlobs
 from tiered.sqlite import SqliteRows
 
+LOOPS = ["asyncio", "trio"]
+IMPLEMENTATIONS = {
+    "high_volume": ["sqlite", "simulated", "bigtable"],
+    "changelog": ["sqlite", "simulated", "bigtable"],
+    "long_term": ["filesystem", "simulated"],
+}
+ASYNCIO_ONLY = {"bigtable"}
 
-@pytest.fixture(params=["asyncio", "trio"])
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    for fixture, implementations in IMPLEMENTATIONS.items():
+        if fixture in metafunc.fixturenames:
+            pairs = [(loop, name) for loop, name in product(LOOPS, implementations) if loop == "asyncio" or name not in ASYNCIO_ONLY]
+            metafunc.parametrize(("anyio_backend", fixture), pairs, indirect=True)
+
+
+@pytest.fixture
 def anyio_backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -28,27 +49,35 @@ def runtime() -> Runtime:
     return SystemRuntime()
 
 
-@pytest.fixture(params=["sqlite", "simulated"])
+@pytest.fixture
 async def high_volume(
     request: pytest.FixtureRequest, anyio_backend: str, runtime: Runtime, tmp_path: Path
 ) -> AsyncIterator[HighVolumeBackend]:
     if request.param == "simulated":
         yield SimulatedRows(runtime)
         return
+    if request.param == "bigtable":
+        async with request.getfixturevalue("fresh_table")() as table:
+            yield BigtableRows(table, runtime)
+        return
     async with Database.open(tmp_path / "tiered.db", runtime) as database:
         yield SqliteRows(database, runtime)
 
 
-@pytest.fixture(params=["sqlite", "simulated"])
+@pytest.fixture
 async def changelog(request: pytest.FixtureRequest, anyio_backend: str, runtime: Runtime, tmp_path: Path) -> AsyncIterator[ChangeLog]:
     if request.param == "simulated":
         yield SimulatedChangeLog(runtime)
+        return
+    if request.param == "bigtable":
+        async with request.getfixturevalue("fresh_table")() as table:
+            yield BigTableChangeLog(table, runtime)
         return
     async with Database.open(tmp_path / "tiered.db", runtime) as database:
         yield SqliteChangeLog(database, runtime)
 
 
-@pytest.fixture(params=["filesystem", "simulated"])
+@pytest.fixture
 async def long_term(request: pytest.FixtureRequest, anyio_backend: str, runtime: Runtime, tmp_path: Path) -> AsyncIterator[LongTermBackend]:
     if request.param == "simulated":
         yield SimulatedBlobs(runtime)

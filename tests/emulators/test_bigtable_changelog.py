@@ -1,0 +1,206 @@
+"""The changelog in Bigtable, cell by cell: what is written, whose version counts, and requests that land late."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from typing import Any
+
+import anyio
+import pytest
+from google.cloud.bigtable_v2.types import RowFilter
+
+from changelog.bigtable import BigTableChangeLog
+from changelog.bigtable_channel import BigtableTable, insecure_channel, set_cell
+from changelog.change import LOG_PREFIX, Change, ChangeId, Entry, encode
+from changelog.errors import LeaseLostError, UnconfirmedError
+from changelog.lease import Renewal
+from changelog.log import KeyRange
+from changelog.runtime import SystemRuntime
+from emulators.bigtable import provision, start_bigtable
+
+pytestmark = pytest.mark.anyio
+
+RUNTIME = SystemRuntime()
+PATH = "notes/org.1/objects/k"
+EVERYTHING = KeyRange(LOG_PREFIX, "~changelog0")
+EXPIRY_MS, LATER_MS = 30_000, 3_600_000
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+async def table(anyio_backend: str, fresh_table: Callable[[], AbstractAsyncContextManager[BigtableTable]]) -> AsyncIterator[BigtableTable]:
+    async with fresh_table() as table:
+        yield table
+
+
+@pytest.fixture
+def log(table: BigtableTable) -> BigTableChangeLog:
+    return BigTableChangeLog(table, RUNTIME)
+
+
+def some_change() -> Change:
+    change_id = ChangeId.new(RUNTIME)
+    return Change(change_id, PATH, f"{PATH}/{change_id}", None, "session/1")
+
+
+async def cells(table: BigtableTable, key: str) -> list[tuple[bytes, bytes, bool]]:
+    """(column, value, whether it is dated 0), all versions of them."""
+    row = await table.read(key.encode(), RowFilter.pb()(pass_all_filter=True))
+    return [] if row is None else [(cell.column, cell.value, cell.timestamp_us == 0) for cell in row.cells]
+
+
+async def test_an_entry_is_one_cell_however_often_it_is_written(table: BigtableTable, log: BigTableChangeLog) -> None:
+    change = some_change()
+    entry = await log.record(change, "me")
+    assert entry.key == change.id.row_key() and await cells(table, entry.key) == [(b"c", encode(entry), False)]
+    await RUNTIME.sleep(0.002)
+    assert await log.renew([entry, entry]) == [Renewal.RENEWED] * 2
+    claimed = await log.claim(entry, "recovery")
+    assert claimed is not None and await cells(table, entry.key) == [(b"c", encode(claimed), False)]
+
+
+@pytest.mark.parametrize("claimer", ["a", "me", "z"], ids=["sorts before", "only its attempt differs", "sorts after"])
+async def test_recording_again_never_overwrites_a_claim(table: BigtableTable, log: BigTableChangeLog, claimer: str) -> None:
+    change = some_change()
+    claimed = await log.claim(await log.record(change, "me"), claimer)
+    assert claimed is not None
+    with pytest.raises(LeaseLostError, match=change.id):
+        await log.record(change, "me")
+    assert await cells(table, claimed.key) == [(b"c", encode(claimed), False)]
+
+
+async def test_what_has_no_owner_is_dated_0_until_it_is_claimed(table: BigtableTable, log: BigTableChangeLog) -> None:
+    entry = await log.record(some_change(), "me")
+    assert await log.release(entry, 5)
+    released = entry.released(5)
+    assert await cells(table, entry.key) == [(b"c", encode(released), True)]
+    claimed = await log.claim(released, "recovery")
+    assert claimed is not None and claimed.heartbeat_ms > 0 and await cells(table, entry.key) == [(b"c", encode(claimed), False)]
+
+
+async def test_parking_adds_a_cell_that_is_dated_by_the_server_and_leaves_the_entry(table: BigtableTable, log: BigTableChangeLog) -> None:
+    entry = await log.record(some_change(), "me")
+    assert await log.park(entry, "it has no end")
+    parked = await log.read(entry.change.id)
+    assert isinstance(parked, Entry) and parked.stuck is not None and replace(parked, stuck=None) == entry
+    (_, value, _), (column, state, _) = await cells(table, entry.key)
+    assert (column, value) == (b"s", encode(entry)) and state.startswith(b'{"state":"stuck","error":"it has no end","at":')
+    row = await table.read(entry.key.encode())
+    assert row is not None and row.cells[1].timestamp_us == parked.stuck.at_ms * 1000
+
+
+async def test_an_entry_kept_as_done_is_no_work(table: BigtableTable, log: BigTableChangeLog) -> None:
+    entry = await log.record(some_change(), "")
+    await table.mutate(entry.key.encode(), set_cell("fc", b"s", b'{"state":"done"}'))
+    assert (await log.stale(EVERYTHING, await log.announce("clock"), EXPIRY_MS, 10)).entries == ()
+    assert (await log.entries("", 10)).entries == (entry,)
+
+
+async def test_of_several_versions_only_the_newest_counts(table: BigtableTable, log: BigTableChangeLog) -> None:
+    """Whoever does not delete what he replaces leaves versions behind until they are collected."""
+    change = some_change()
+    old, now = Entry(change, change.id.row_key(), "me"), Entry(change, change.id.row_key(), "recovery", 1)
+    now_ms = await log.announce("clock")
+    for entry, at_ms in ((old, now_ms - LATER_MS), (now, now_ms)):
+        await table.mutate(entry.key.encode(), set_cell("fc", b"c", encode(entry), at_ms * 1000))
+    assert await log.renew([old]) == [Renewal.NOT_YOURS]
+    assert await log.claim(old, "another") is None
+    assert (await log.stale(EVERYTHING, now_ms, EXPIRY_MS, 10)).entries == ()
+    assert await log.read(change.id) == replace(now, heartbeat_ms=now_ms)
+    assert await log.renew([now]) == [Renewal.RENEWED]
+    assert await cells(table, now.key) == [(b"c", encode(now), False)]
+
+
+async def test_a_scan_for_stale_entries_is_not_sent_those_that_beat(
+    table: BigtableTable, log: BigTableChangeLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[int] = []
+    real = table.scan
+
+    async def noted(*arguments: Any) -> Any:
+        rows = await real(*arguments)
+        sent.append(len(rows))
+        return rows
+
+    monkeypatch.setattr(table, "scan", noted)
+    entries = [await log.record(some_change(), "me") for _ in range(20)]
+    assert await log.release(entries[7])
+    page = await log.stale(EVERYTHING, await log.announce("clock"), EXPIRY_MS, 10)
+    assert [entry.key for entry in page.entries] == [entries[7].key] and sent == [1]
+
+
+async def test_long_ranges_are_read_by_bounded_requests(table: BigtableTable, log: BigTableChangeLog) -> None:
+    entries = sorted([await log.record(some_change(), "") for _ in range(250)], key=lambda entry: entry.key)
+    for entry in entries[:240]:
+        assert await log.park(entry, "parked")
+    page = await log.stale(EVERYTHING, await log.announce("clock"), EXPIRY_MS, 4)
+    assert list(page.entries) == entries[240:244] and page.next_start == entries[244].key
+    assert len((await log.entries("", 300)).entries) == 250
+
+
+async def test_the_servers_time_is_told_by_one_call_and_never_goes_back(table: BigtableTable, log: BigTableChangeLog) -> None:
+    told = [await log.announce("daemon-1") for _ in range(3)]
+    assert told == sorted(told) and abs(told[-1] * 1_000_000 - RUNTIME.wall_ns()) < 60e9
+    row = await table.read(b"~daemon/daemon-1")
+    assert row is not None and [cell.timestamp_us // 1000 for cell in row.cells] == told[-1:]
+
+
+async def test_each_call_costs_as_many_requests_as_the_module_says(
+    table: BigtableTable, log: BigTableChangeLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    def noted(name: str, real: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
+            calls.append(name)
+            return real(*arguments, **options)
+
+        return call
+
+    for name in ("check_and_mutate", "mutate", "increment", "read", "read_all", "scan"):
+        monkeypatch.setattr(table, name, noted(name, getattr(table, name)))
+
+    async def after(call: Any) -> tuple[Any, list[str]]:
+        calls.clear()
+        return await call, list(calls)
+
+    entry, made = await after(log.record(some_change(), "me"))
+    assert made == ["check_and_mutate", "read"]
+    assert (await after(log.renew([entry, entry, entry])))[1] == ["check_and_mutate"] * 3
+    claimed, made = await after(log.claim(entry, "recovery"))
+    assert made == ["check_and_mutate", "read"]
+    assert (await after(log.claim(entry, "another")))[1] == ["check_and_mutate", "read"]
+    assert (await after(log.park(claimed, "parked")))[1] == ["check_and_mutate"]
+    assert (await after(log.retry(claimed)))[1] == ["read", "check_and_mutate"]
+    assert (await after(log.announce("me")))[1] == ["increment"]
+    assert (await after(log.stale(EVERYTHING, 1, EXPIRY_MS, 10)))[1] == ["scan"]
+    assert (await after(log.read(entry.change.id)))[1] == ["read_all"]
+    assert (await after(log.forget(entry)))[1] == ["mutate"]
+
+
+async def test_renewals_that_land_late_revive_nothing() -> None:
+    async with start_bigtable() as emulator:
+        await provision(emulator.host, "test", "emulated", "rows", "changes")
+        async with insecure_channel(emulator.host) as channel:
+            name = "projects/test/instances/emulated/tables/changes"
+            log = BigTableChangeLog(BigtableTable(channel, name), RUNTIME)
+            hasty = BigTableChangeLog(BigtableTable(channel, name, timeout_s=0.3), RUNTIME)
+            forgotten, claimed, mine = [await log.record(some_change(), "me") for _ in range(3)]
+            emulator.freeze()
+            with pytest.raises(UnconfirmedError):
+                await hasty.forget(forgotten)
+            assert await hasty.renew([forgotten, claimed, mine]) == [Renewal.FAILED] * 3
+            emulator.thaw()
+            held = await log.claim(claimed, "recovery")
+            await log.forget(forgotten)
+            for _ in range(20):
+                assert await log.read(forgotten.change.id) is None
+                assert await log.read(claimed.change.id) == held
+                await anyio.sleep(0.005)
+            assert await log.renew([forgotten, claimed, mine]) == [Renewal.NOT_YOURS, Renewal.NOT_YOURS, Renewal.RENEWED]

@@ -1,0 +1,340 @@
+"""`BigtableRows`, the high-volume tier in a Bigtable table.
+
+    family fg    of an object that expires: each cell's timestamp *is* the deadline (GC: max age 1 s)
+    family fm    of one that does not: server timestamps (no GC)
+                 p  payload        m  metadata, JSON              an inline object
+                 r  blob's name    t  {"expiration_policy":…}     a tombstone
+                 v  token of the write
+    family ff    w:{token} won, r:{token} refused (GC: max age 2 d)
+
+Each operation is ONE `CheckAndMutateRow` whose predicate yields a cell exactly when there is a conflict (swap, inline
+writes) or the row shows what is asked for (settle, touch): I2, I4 and I5 rest on that. Predicates go by presence,
+expired or not. "Not X" is two open ranges of values; a Condition is not atomic with its branches by its documentation,
+and a regex is slow. Data goes by `DeleteFromFamily`, never by row: that would take the marks along. A
+row of marks only is an absent object. Also read, and replaced by the next write: a payload in `fpg` or `fpm` (one
+more call), no `t`, deadlines in whole seconds, a tombstone that is `{"is_redirect_tombstone":true…` in `m` or has an empty
+`r` (both mean the blob named by the path itself). Rows under `…/uploads/…` and `~…` are no objects.
+
+Calls: read, swap, settle, put_inline, delete_inline, touch 1; scan 1 for a page; touch of a row without a token 2.
+*Crash* at any call: the row is as before or as after. *Failure*: see `changelog.bigtable_channel`. A swap is not sent
+after its deadline by the boot-time clock, and what was sent is given up by then. No blob is known here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from changelog.bigtable_channel import (
+    NEWEST,
+    SERVER_TIME,
+    WITHOUT_VALUES,
+    BigtableTable,
+    Cell,
+    CellRow,
+    KeySpan,
+    Message,
+    after_prefix,
+    chain,
+    column_is,
+    delete_family,
+    either,
+    family_is,
+    set_cell,
+    timestamp_in,
+    value_after,
+    value_before,
+    value_begins_with,
+    value_between,
+    value_is,
+)
+from changelog.change import ChangeId
+from changelog.errors import CorruptRecordError, UnavailableError
+from changelog.runtime import Runtime
+from tiered.backends import Inline, Row, RowName, State, Tombstone
+from tiered.metadata import (
+    Expiration,
+    Metadata,
+    decode_metadata,
+    decode_policy,
+    encode_metadata,
+    encode_policy,
+    is_expired,
+    whole_ms,
+)
+from tiered.object_id import blob_name
+
+EXPIRING, MANUAL, MARKS = "fg", "fm", "ff"
+DATA_FAMILIES = (EXPIRING, MANUAL)
+LEGACY_FAMILIES = {"fpg": EXPIRING, "fpm": MANUAL}
+"""Where older software kept payloads, and the family that such a payload belongs to."""
+
+NS_PER_US = 1000
+
+_PAYLOAD, _METADATA, _TARGET, _POLICY, _TOKEN = b"p", b"m", b"r", b"t", b"v"
+_WON, _REFUSED = "w:", "r:"
+_LEGACY_TOMBSTONE = b'{"is_redirect_tombstone":true'
+_TARGETS = [column_is(family, _TARGET) for family in DATA_FAMILIES]
+_LEGACY_TOMBSTONES = [chain(column_is(family, _METADATA), value_begins_with(_LEGACY_TOMBSTONE)) for family in DATA_FAMILIES]
+_TOMBSTONES = [*_TARGETS, *_LEGACY_TOMBSTONES]
+_CLEAR = [delete_family(family) for family in DATA_FAMILIES]
+_STATE = chain(either(*map(family_is, DATA_FAMILIES)), NEWEST)
+_NAMES = chain(
+    either(*(column_is(family, column) for family in DATA_FAMILIES for column in (_METADATA, _TARGET))), NEWEST, WITHOUT_VALUES
+)
+
+
+class BigtableRows:
+    """Implements `HighVolumeBackend`. `runtime` tells a half-collected row from a corrupt one, and judges a swap's deadline."""
+
+    def __init__(self, table: BigtableTable, runtime: Runtime) -> None:
+        self._table = table
+        self._runtime = runtime
+
+    async def read(self, path: str, *, marks: bool = False) -> Row:
+        row = await self._table.read(path.encode(), NEWEST if marks else _STATE)
+        if row is not None and not marks and _lacks_payload(row):
+            row = await self._table.read(path.encode())  # older software's: its payload has a family of its own
+        if row is None:
+            return Row(None)
+        state = _decode(path, row, self._runtime.wall_ns())
+        return Row(state, *_marks(path, row)) if marks else Row(state)
+
+    async def swap(self, path: str, token: ChangeId, expected: str | None, state: State, deadline_s: float) -> bool:
+        left_s = deadline_s - self._runtime.boot_time()
+        if left_s <= 0:
+            raise UnavailableError(f"the swap of {token} at {path} waited too long for its turn; it was not sent")
+        conflict = either(*_marked(token), *_targets_another(path, expected))
+        writes = [*_CLEAR, *_cells(state, token), set_cell(MARKS, f"{_WON}{token}".encode(), b"")]
+        return not await self._table.check_and_mutate(path.encode(), conflict, otherwise=writes, timeout_s=left_s)
+
+    async def settle(self, path: str, token: ChangeId) -> bool:
+        live = either(*(
+            chain(column_is(family, column), value_is(value.encode()))
+            for family in DATA_FAMILIES for column, value in ((_TARGET, blob_name(path, token)), (_TOKEN, token))
+        ))  # fmt: skip
+        refused = set_cell(MARKS, f"{_REFUSED}{token}".encode(), b"")
+        return await self._table.check_and_mutate(path.encode(), live, otherwise=[refused])
+
+    async def put_inline(self, path: str, token: ChangeId, state: Inline) -> bool:
+        return await self._replace_inline(path, token, state)
+
+    async def delete_inline(self, path: str, token: ChangeId) -> bool:
+        return await self._replace_inline(path, token, None)
+
+    async def touch(self, path: str, seen: Inline | Tombstone, deadline_ns: int) -> bool:
+        deadline_ns = whole_ms(deadline_ns)
+        if seen.deadline_ns is None or seen.deadline_ns >= deadline_ns:
+            return False
+        if seen.token is None:
+            same = await self._untokened(path, seen)
+        else:
+            earlier = timestamp_in(0, deadline_ns // NS_PER_US)
+            same = chain(column_is(EXPIRING, _TOKEN), value_is(seen.token.encode()), earlier)
+        if same is None:
+            return False
+        return await self._table.check_and_mutate(path.encode(), same, then=[*_CLEAR, *_cells(_until(seen, deadline_ns), seen.token)])
+
+    async def scan(self, prefix: str, after: str | None, limit: int) -> Sequence[RowName]:
+        found: list[RowName] = []
+        start = b"" if after is None else after.encode() + b"\0"
+        while len(found) < limit:
+            wanted = limit - len(found)
+            rows = await self._table.scan(_spans(prefix.encode(), start), _NAMES, wanted)
+            found += [_row_name(row) for row in rows if not _is_upload(row.key)]
+            if len(rows) < wanted:
+                break
+            start = rows[-1].key + b"\0"
+        return found
+
+    async def _replace_inline(self, path: str, token: ChangeId, state: Inline | None) -> bool:
+        conflict = either(*_marked(token), *_targets_another(path, None))
+        return not await self._table.check_and_mutate(path.encode(), conflict, otherwise=[*_CLEAR, *_cells(state, token)])
+
+    async def _untokened(self, path: str, seen: Inline | Tombstone) -> Message | None:
+        """Shows that what older software wrote is still there: its first cell, value and deadline. None: it is not.
+
+        A later write has a cell of another deadline, or is one that nobody could tell from it.
+        """
+        row = await self._table.read(path.encode())
+        if row is None or _decode(path, row, self._runtime.wall_ns()) != seen:
+            return None
+        cell = next(cell for cell in row.cells if cell.family == EXPIRING and cell.column in (_METADATA, _TARGET))
+        exactly = timestamp_in(cell.timestamp_us, cell.timestamp_us + 1000)
+        return chain(column_is(EXPIRING, cell.column), value_is(cell.value), exactly)
+
+
+# --- predicates --------------------------------------------------------------------------------------
+
+
+def _marked(token: ChangeId) -> Iterator[Message]:
+    return (column_is(MARKS, f"{verdict}{token}".encode()) for verdict in (_WON, _REFUSED))
+
+
+def _targets_another(path: str, expected: str | None) -> list[Message]:
+    """What yields a cell iff a tombstone is present whose target is not `expected`; None: any tombstone."""
+    if expected is None:
+        return _TOMBSTONES
+    value = expected.encode()
+    if expected == path:  # also meant by an empty target, and by every legacy tombstone
+        another, legacy = either(value_between(b"", value), value_after(value)), []
+    else:
+        another, legacy = either(value_before(value), value_after(value)), _LEGACY_TOMBSTONES
+    return [*(chain(target, another) for target in _TARGETS), *legacy]
+
+
+# --- one state as cells --------------------------------------------------------------------------------
+
+
+def _cells(state: State, token: ChangeId | None) -> Iterator[Message]:
+    """The mutations that write it, in the current form."""
+    if state is None:
+        return
+    family = MANUAL if state.deadline_ns is None else EXPIRING
+    timestamp_us = SERVER_TIME if state.deadline_ns is None else whole_ms(state.deadline_ns) // NS_PER_US
+    match state:
+        case Inline(metadata, payload):
+            columns = {_PAYLOAD: payload, _METADATA: encode_metadata(metadata)}
+        case Tombstone(target, expiration):
+            columns = {_TARGET: target.encode(), _POLICY: _encode_policy(expiration)}
+    if token is not None:
+        columns[_TOKEN] = token.encode()
+    for column, value in columns.items():
+        yield set_cell(family, column, value, timestamp_us)
+
+
+def _until(state: Inline | Tombstone, deadline_ns: int) -> Inline | Tombstone:
+    if isinstance(state, Tombstone):
+        return replace(state, deadline_ns=deadline_ns)
+    return replace(state, metadata=replace(state.metadata, time_expires_ns=deadline_ns))
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """The data cells of one row, by column; all of one family and, where they expire, of one deadline."""
+
+    path: str
+    cells: dict[bytes, Cell]
+    deadline_ns: int | None
+
+    def value(self, column: bytes) -> bytes | None:
+        return self.cells[column].value if column in self.cells else None
+
+    def text(self, column: bytes) -> str | None:
+        value = self.value(column)
+        try:
+            return None if value is None else value.decode()
+        except UnicodeDecodeError as error:
+            raise self.corrupt(f"its column {column.decode()} is no UTF-8") from error
+
+    def corrupt(self, fault: str) -> CorruptRecordError:
+        return CorruptRecordError(f"the row {self.path} breaks the format: {fault}")
+
+
+def _decode(path: str, row: CellRow, now_ns: int) -> State:
+    """The row's state. Half of an expired one is what is left while garbage is collected, and absent."""
+    shown = _shown(path, row)
+    target, metadata, payload = shown.value(_TARGET), shown.value(_METADATA), shown.value(_PAYLOAD)
+    if target is not None and metadata is None and payload is None:
+        return Tombstone(shown.text(_TARGET) or path, _decode_policy(shown), shown.deadline_ns, _token(shown))
+    if metadata is not None and metadata.startswith(_LEGACY_TOMBSTONE) and target is None and not payload:
+        return Tombstone(path, _metadata(shown, metadata, 0).expiration, shown.deadline_ns, _token(shown))
+    if target is not None:
+        raise shown.corrupt("it is an object and a tombstone")
+    if metadata is not None and payload is not None:
+        return Inline(_metadata(shown, metadata, len(payload)), payload, _token(shown))
+    if metadata is None and (payload is None or is_expired(shown.deadline_ns, now_ns)):
+        return None
+    if is_expired(shown.deadline_ns, now_ns):
+        return None
+    raise shown.corrupt("it has metadata and no payload" if payload is None else "it has a payload and no metadata")
+
+
+def _shown(path: str, row: CellRow) -> _Shown:
+    cells = {cell.column: cell for cell in row.cells if cell.family in DATA_FAMILIES}
+    families = {cell.family for cell in row.cells if cell.family in DATA_FAMILIES}
+    timestamps = {cell.timestamp_us for cell in cells.values()}
+    deadline_ns = timestamps.pop() * NS_PER_US if families == {EXPIRING} else None
+    shown = _Shown(path, cells, deadline_ns)
+    if len(families) > 1:
+        raise shown.corrupt("it both expires and does not")
+    if deadline_ns is not None and timestamps:
+        raise shown.corrupt("its cells have different deadlines")
+    if _METADATA in cells and _PAYLOAD not in cells:
+        cells.update((cell.column, cell) for cell in row.cells if LEGACY_FAMILIES.get(cell.family) in families and cell.column == _PAYLOAD)
+    return shown
+
+
+def _lacks_payload(row: CellRow) -> bool:
+    columns = {cell.column: cell.value for cell in row.cells}
+    return _METADATA in columns and _PAYLOAD not in columns and not columns[_METADATA].startswith(_LEGACY_TOMBSTONE)
+
+
+def _metadata(shown: _Shown, raw: bytes, size: int) -> Metadata:
+    """The cell's deadline and the payload's size override what the JSON says (I7)."""
+    try:
+        return replace(decode_metadata(raw), time_expires_ns=shown.deadline_ns, size=size)
+    except CorruptRecordError as error:
+        raise shown.corrupt(str(error)) from error
+
+
+def _encode_policy(expiration: Expiration) -> bytes:
+    policy = encode_policy(expiration)
+    return json.dumps({} if policy is None else {"expiration_policy": policy}, separators=(",", ":")).encode()
+
+
+def _decode_policy(shown: _Shown) -> Expiration:
+    raw = shown.value(_POLICY)
+    if raw is None:
+        return None
+    try:
+        value = json.loads(raw)
+        return decode_policy(value.get("expiration_policy"))
+    except (ValueError, AttributeError, CorruptRecordError) as error:
+        raise shown.corrupt(f"its column t is {raw[:200]!r}, which is no expiration policy") from error
+
+
+def _token(shown: _Shown) -> ChangeId | None:
+    token = shown.text(_TOKEN)
+    if token is None:
+        return None
+    if not ChangeId.matches(token):
+        raise shown.corrupt(f"its token is {token!r}, which is no change id")
+    return ChangeId(token)
+
+
+def _marks(path: str, row: CellRow) -> tuple[frozenset[ChangeId], frozenset[ChangeId]]:
+    """(won, refused)"""
+    marks = [cell.column.decode(errors="replace") for cell in row.cells if cell.family == MARKS]
+    if foreign := [mark for mark in marks if mark[:2] not in (_WON, _REFUSED) or not ChangeId.matches(mark[2:])]:
+        raise CorruptRecordError(f"the row {path} has a mark {foreign[0]!r}, which is w: or r: and no change id")
+    won, refused = (frozenset(ChangeId(mark[2:]) for mark in marks if mark[:2] == verdict) for verdict in (_WON, _REFUSED))
+    return won, refused
+
+
+# --- scanning ----------------------------------------------------------------------------------------
+
+
+def _spans(prefix: bytes, start: bytes) -> list[KeySpan]:
+    """The keys that begin with `prefix`, from `start` on, except those that begin with `~`."""
+    end, tilde = after_prefix(prefix), KeySpan.prefix(b"~")
+    if prefix.startswith(b"~"):
+        return []
+    parts = [KeySpan(prefix, end)] if prefix else [KeySpan(b"", tilde.start), KeySpan(tilde.end, b"")]
+    return [left for part in parts if (left := part.beginning(start)) is not None]
+
+
+def _row_name(row: CellRow) -> RowName:
+    cell = row.cells[0]
+    try:
+        path = row.key.decode()
+    except UnicodeDecodeError as error:
+        raise CorruptRecordError(f"the row key {row.key!r} is no UTF-8") from error
+    return RowName(path, cell.timestamp_us * NS_PER_US if cell.family == EXPIRING else None)
+
+
+def _is_upload(key: bytes) -> bool:
+    """Whether it marks a resumable upload of older software: `uploads` where an object has `objects`."""
+    kind = next((segment for segment in key.split(b"/")[1:] if segment in (b"objects", b"uploads")), b"")
+    return kind == b"uploads"
