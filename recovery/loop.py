@@ -213,8 +213,7 @@ class RecoveryLoop:
                     await self._park(entry, f"claimed {entry.attempt} times, and each time its claimer died or gave up", report)
                 case Entry() if found is Standing.CLAIMABLE:
                     await self._take_over(entry, report)
-        except Exception as error:
-            # Whatever it is, it is this entry's: the others must not wait for it, nor end with it (I6).
+        except Exception as error:  # noqa: BLE001 - it is this entry's: the others must not wait for it, nor end with it (I6)
             report.failed += 1
             _log_failure(entry, error)
         finally:
