@@ -36,8 +36,8 @@ chaos: setup ## real processes, kill -9 at random, for SECONDS seconds (SECONDS=
 bench: setup ## figures beside what a user would pick instead (SIZE=1)
 	.venv/bin/python -m benchmarks.embedded --size $(SIZE) $(ARGS)
 
-clean: ## remove what tests, builds and the demo left; .venv stays
-	rm -rf dist build demo-store .pytest_cache .mypy_cache .ruff_cache .hypothesis
+clean: ## remove what tests and builds left here; .venv stays
+	rm -rf dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +
 
 help: ## this list

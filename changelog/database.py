@@ -12,6 +12,7 @@ and a killed one's are released with it. *Crash* at any point: a write is in the
 
 from __future__ import annotations
 
+import errno
 import os
 import queue
 import sqlite3
@@ -335,6 +336,8 @@ def _make_directory(directory: Path) -> None:
     """With its parents, each durable before something is put into it."""
     if directory.is_dir():
         return
+    if directory.exists():
+        raise NotADirectoryError(errno.ENOTDIR, "it is a file", str(directory))
     _make_directory(directory.parent)
     directory.mkdir(exist_ok=True)
     descriptor = os.open(directory.parent, os.O_RDONLY)

@@ -4,22 +4,24 @@ Every command has `--json`; results go to stdout, everything else to stderr. An 
 fix. Exit codes:
 
     0    done
-    1    there is no such object or entry; or the demo's check found something
+    1    there is no such object or (stuck) entry; or the demo's check found something
     2    the command line itself is wrong
     3    the request or the settings are wrong
-    4    unavailable: nothing happened, try again
+    4    unavailable, or an output cannot be written: try again
     5    the outcome is unknown: it may have happened
-    6    stored data is corrupt or lost: an operator must look
+    6    stored data is corrupt or lost, or an entry is stuck: an operator must look
     130  interrupted
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
@@ -27,14 +29,15 @@ import anyio
 import typer
 from rich.console import Console
 
-from changelog.change import ChangeId, Entry, Unreadable
+from changelog.change import LOG_PREFIX, ChangeId, Entry, Unreadable
 from changelog.runtime import SystemRuntime
 from recovery import cli_output as output
 from recovery.daemon import collect, run_daemon
 from recovery.loop import RecoveryLoop
 from tiered.backends import ByteRange
-from tiered.compose import Backends, open_backends, open_storage
+from tiered.compose import DATABASE_NAME, Backends, open_backends, open_storage
 from tiered.errors import (
+    ConfigurationError,
     CorruptRecordError,
     DanglingTombstoneError,
     InvalidRequestError,
@@ -62,6 +65,7 @@ app.add_typer(log_app, name="log")
 app.add_typer(config_app, name="config")
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+EntryArgument = Annotated[str, typer.Argument(metavar="ID", help="A change's id, or an entry's key.")]
 ObjectArgument = Annotated[str, typer.Argument(metavar="OBJECT", help="USECASE/[NAME.VALUE/…]objects/KEY")]
 
 
@@ -72,23 +76,42 @@ class _Choice:
     directory: Path | None = None
 
     def settings(self) -> Settings:
-        if self.directory is not None:
-            return Settings(directory=self.directory, changelog="sqlite")
-        return load_settings(self.config)
+        """Of a store that may yet have to be made."""
+        if self.directory is None:
+            return load_settings(self.config)
+        return load_settings(None, below={"directory": self.directory, "changelog": "sqlite"}, below_from="--directory")
+
+    def existing(self) -> Settings:
+        """Of a store that must be there: a mistyped directory is not to be filled by a command that reads."""
+        settings = self.settings()
+        if settings.directory is not None and not (settings.directory / DATABASE_NAME).exists():
+            raise ConfigurationError(f"there is no store in {settings.directory.absolute()}; check the directory, or put something first")
+        return settings
 
 
 _choice = _Choice()
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"tiered {version('tiered')}")
+        raise typer.Exit
+
+
 @app.callback()
 def choose(
+    context: typer.Context,
     config: Annotated[Path | None, typer.Option("--config", "-c", envvar="TIERED_CONFIG", help="Settings file (YAML).")] = None,
     directory: Annotated[Path | None, typer.Option("--directory", "-d", help="Instead: an embedded store in this directory.")] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say on stderr what happens.")] = False,
+    _version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")] = False,
 ) -> None:
-    """Settings come from --config, with TIERED_… variables over them; or from --directory alone."""
+    """Settings come from --config, or from --directory alone; TIERED_… variables go over them."""
     if directory is not None and config is not None:
-        raise typer.BadParameter("give either --config or --directory, not both")
+        source = context.get_parameter_source("config")
+        if source is None or source.name != "ENVIRONMENT":
+            raise typer.BadParameter("give either --config or --directory, not both")
+        config = None
     _choice.config, _choice.directory = config, directory
     level = logging.INFO if verbose else logging.WARNING
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
@@ -111,7 +134,7 @@ def put(
 
     async def command() -> None:
         metadata = Metadata(expiration=_expiration(ttl, tti), content_type=content_type, custom=_custom(custom or []))
-        payload = sys.stdin.buffer if file == "-" else Path(file)
+        payload = output.read_stdin() if file == "-" else Path(file)
         async with open_storage(_choice.settings()) as storage:
             result = await storage.put(ObjectId.parse(object_id), payload, metadata)
         output.show_put(result, object_id, as_json)
@@ -123,15 +146,18 @@ def put(
 def get(
     object_id: ObjectArgument,
     file: Annotated[str, typer.Option("--output", "-o", help="Where the payload goes; - is stdout.")] = "-",
-    range_: Annotated[str | None, typer.Option("--range", help="START:STOP in bytes, without STOP; :N, N: and -N: too.")] = None,
+    range_: Annotated[str | None, typer.Option("--range", help="FIRST:END in bytes, END excluded; also :END, FIRST: and -LAST:.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Fetches an object's payload. With --json, prints its head; the payload then needs --output FILE."""
+    """Fetches an object's payload. With --json, prints its head; the payload then needs --output FILE.
+
+    A file gets the whole payload or none of it; stdout may have got a part when an error is told.
+    """
 
     async def command() -> None:
         if as_json and file == "-":
             raise InvalidRequestError("--json takes stdout for the head; add --output FILE for the payload")
-        async with open_storage(_choice.settings()) as storage:
+        async with open_storage(_choice.existing()) as storage:
             stored = await storage.get(ObjectId.parse(object_id), _range(range_))
             if stored is None:
                 raise output.absent(object_id)
@@ -148,7 +174,7 @@ def head(object_id: ObjectArgument, as_json: Json = False) -> None:
     """Shows all that is known of an object but its payload."""
 
     async def command() -> None:
-        async with open_storage(_choice.settings()) as storage:
+        async with open_storage(_choice.existing()) as storage:
             found = await storage.head(ObjectId.parse(object_id))
         if found is None:
             raise output.absent(object_id)
@@ -162,7 +188,7 @@ def rm(object_id: ObjectArgument, as_json: Json = False) -> None:
     """Deletes an object; one that is absent is deleted already."""
 
     async def command() -> None:
-        async with open_storage(_choice.settings()) as storage:
+        async with open_storage(_choice.existing()) as storage:
             await storage.delete(ObjectId.parse(object_id))
         output.show_deleted(object_id, as_json)
 
@@ -179,7 +205,7 @@ def ls(
 
     async def command() -> None:
         left = limit
-        async with open_storage(_choice.settings()) as storage:
+        async with open_storage(_choice.existing()) as storage:
             async for object_id in storage.list(prefix):
                 output.show_line(str(object_id), as_json)
                 left = None if left is None else left - 1
@@ -204,13 +230,15 @@ def recover(
     async def command() -> None:
         if limit is not None and not (once or dry_run):
             raise InvalidRequestError("--limit goes with --once or --dry-run")
-        async with _backends() as (backends, settings):
+        async with _backends(_choice.existing() if once or dry_run else _choice.settings()) as (backends, settings):
             loop = RecoveryLoop(backends.tiers, backends.log, SystemRuntime(), settings)
             if dry_run:
-                output.show_survey(await loop.survey(limit or PAGE), as_json)
+                found = await loop.survey(limit or PAGE)
+                output.show_survey(found, await _count_open(backends), settings, as_json)
             elif once:
                 report = await loop.run_once(limit)
                 output.show_report(report, await collect(backends), as_json)
+                output.raise_unless_clean(report)
             else:
                 logging.getLogger("tiered").setLevel(logging.INFO)
                 output.show_report(await run_daemon(backends, SystemRuntime(), settings), None, as_json)
@@ -230,18 +258,19 @@ def log_list(
     """Lists the entries of changes under way, dead or stuck."""
 
     async def command() -> None:
-        async with _backends() as (backends, _):
-            output.show_entries([entry async for entry in _entries(backends, stuck, limit)], as_json)
+        async with _backends(_choice.existing()) as (backends, settings):
+            entries = [entry async for entry in _entries(backends, stuck, limit)]
+            output.show_entries(entries, SystemRuntime().wall_ns() // 1_000_000, settings, as_json)
 
     _run(command)
 
 
 @log_app.command("show")
-def log_show(change_id: Annotated[str, typer.Argument(metavar="ID")], as_json: Json = False) -> None:
+def log_show(change_id: EntryArgument, as_json: Json = False) -> None:
     """Shows one entry and what the row says of its change."""
 
     async def command() -> None:
-        async with _backends() as (backends, _):
+        async with _backends(_choice.existing()) as (backends, _):
             entry = await _entry(backends, change_id)
             row = await backends.tiers.high_volume.read(entry.change.object, marks=True) if isinstance(entry, Entry) else None
             output.show_entry(entry, row, as_json)
@@ -251,7 +280,7 @@ def log_show(change_id: Annotated[str, typer.Argument(metavar="ID")], as_json: J
 
 @log_app.command("retry")
 def log_retry(
-    change_id: Annotated[str | None, typer.Argument(metavar="[ID]")] = None,
+    change_id: Annotated[str | None, typer.Argument(metavar="[ID]", help="A change's id, or an entry's key.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Every stuck entry.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -260,9 +289,11 @@ def log_retry(
     async def command() -> None:
         if (change_id is None) != everything:
             raise InvalidRequestError("give the ID of one stuck entry, or --all")
-        async with _backends() as (backends, _):
+        async with _backends(_choice.existing()) as (backends, _):
             if change_id is not None:
                 entries = [await _entry(backends, change_id)]
+                if entries[0].stuck is None:
+                    raise output.AbsentError(f"the entry {change_id} is not stuck: recovery has it anyway")
             else:
                 entries = [entry async for entry in _entries(backends, True, None)]
             retried = [entry.key for entry in entries if await backends.log.retry(entry)]
@@ -324,7 +355,9 @@ def _run(command: Callable[[], Awaitable[None]]) -> None:
 def _guard(call: Callable[[], int]) -> int:
     """Turns errors into one sentence on stderr and an exit code."""
     try:
-        return call()
+        code = call()
+        sys.stdout.flush()
+        return code
     except output.AbsentError as error:
         _say(str(error))
         return 1
@@ -332,9 +365,14 @@ def _guard(call: Callable[[], int]) -> int:
         _say(str(error))
         return next((code for kind, code in EXIT_CODES if isinstance(error, kind)), 4)
     except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains of it while it ends
         return 0
+    except OSError as error:
+        _say(f"the output cannot be written: {error.strerror}")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 4
     except KeyboardInterrupt:
-        return 130
+        os._exit(130)  # a thread may still wait for stdin, and nothing else is left to do
 
 
 def _say(sentence: str) -> None:
@@ -342,8 +380,7 @@ def _say(sentence: str) -> None:
 
 
 @asynccontextmanager
-async def _backends() -> AsyncIterator[tuple[Backends, Settings]]:
-    settings = _choice.settings()
+async def _backends(settings: Settings) -> AsyncIterator[tuple[Backends, Settings]]:
     async with open_backends(settings, SystemRuntime()) as backends:
         if not backends.log.durable:
             raise InvalidRequestError("no changelog is kept here, so there is nothing to recover or to show; set changelog: sqlite")
@@ -361,8 +398,17 @@ async def _entries(backends: Backends, stuck_only: bool, limit: int | None) -> A
         start = page.next_start
 
 
+async def _count_open(backends: Backends) -> int:
+    return len([entry async for entry in _entries(backends, False, None) if entry.stuck is None])
+
+
 async def _entry(backends: Backends, change_id: str) -> Entry | Unreadable:
-    entry = await backends.log.read(ChangeId(change_id))
+    entry: Entry | Unreadable | None
+    if change_id.startswith(LOG_PREFIX):
+        page = await backends.log.entries(change_id, 1)
+        entry = next((each for each in page.entries if each.key == change_id), None)
+    else:
+        entry = await backends.log.read(ChangeId(change_id))
     if entry is None:
         raise output.AbsentError(f"there is no entry of change {change_id}: it was finished, or never recorded")
     return entry
@@ -381,9 +427,12 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 def _lifetime(text: str) -> timedelta:
     number, unit = text[:-1], _UNITS.get(text[-1:])
-    if unit is None or not number.isdecimal():
+    if unit is None or not (number.isascii() and number.isdecimal()):
         raise InvalidRequestError(f"{text!r} is not a lifetime: write a whole number and s, m, h or d, such as 36h")
-    return timedelta(**{unit: int(number)})
+    try:
+        return timedelta(**{unit: int(number)})
+    except OverflowError:
+        raise InvalidRequestError(f"{text!r} is longer than any calendar; leave the lifetime out") from None
 
 
 def _custom(pairs: list[str]) -> dict[str, str]:
@@ -403,4 +452,4 @@ def _range(text: str | None) -> ByteRange | None:
             raise ValueError
         return ByteRange(int(start or 0), int(stop) if stop else None)
     except ValueError:
-        raise InvalidRequestError(f"{text!r} is not a range: write START:STOP, such as 0:100, 100: or -100:") from None
+        raise InvalidRequestError(f"{text!r} is not a range: write FIRST:END, such as 0:100, 100: or -100:") from None

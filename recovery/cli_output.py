@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import stat
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict
+from io import BufferedReader
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import typer
 from anyio import to_thread
@@ -16,12 +19,13 @@ from rich.console import Console
 from rich.table import Table
 
 from changelog.change import Entry, Unreadable
-from changelog.lease import Standing
+from changelog.lease import Standing, standing
 from recovery.loop import Report
 from tiered.backends import Row
-from tiered.errors import InvalidRequestError
+from tiered.errors import CorruptRecordError, InvalidRequestError, UnavailableError
 from tiered.metadata import encode_metadata
-from tiered.stored import ObjectHead, PutResult, StoredObject
+from tiered.settings import Settings
+from tiered.stored import PIECE_BYTES, ObjectHead, PutResult, StoredObject
 
 
 class AbsentError(Exception):
@@ -54,11 +58,15 @@ def show_line(text: str, as_json: bool) -> None:
     typer.echo(_dump(text) if as_json else text)
 
 
-def show_survey(found: Sequence[tuple[Entry | Unreadable, Standing]], as_json: bool) -> None:
+def show_survey(found: Sequence[tuple[Entry | Unreadable, Standing]], open_count: int, settings: Settings, as_json: bool) -> None:
+    """`open_count`: of all entries, also those that are held."""
     if as_json:
-        typer.echo(_dump([_entry(entry) | {"standing": standing.name.lower()} for entry, standing in found]))
+        typer.echo(_dump([_entry(entry) | {"standing": where.name.lower()} for entry, where in found]))
         return
-    _table(["key", "standing", "object"], [(entry.key, standing.value, _object(entry)) for entry, standing in found], "nothing to recover")
+    nothing = "nothing to recover"
+    if open_count:
+        nothing += f" yet: {open_count} changes are under way, or went silent less than {settings.lease.expiry_s:g} s ago"
+    _table(["key", "standing", "object"], [(entry.key, where.value, _object(entry)) for entry, where in found], nothing)
 
 
 def show_report(report: Report, collected: int | None, as_json: bool) -> None:
@@ -66,12 +74,25 @@ def show_report(report: Report, collected: int | None, as_json: bool) -> None:
     _show(value, "  ".join(f"{name} {count}" for name, count in value.items()), as_json)
 
 
-def show_entries(entries: Sequence[Entry | Unreadable], as_json: bool) -> None:
+def raise_unless_clean(report: Report) -> None:
+    """What a cron job must notice."""
+    if report.parked:
+        raise CorruptRecordError(f"{report.parked} entries were parked: look at them with 'tiered log list --stuck'")
+    if report.failed:
+        raise UnavailableError(f"{report.failed} entries could not be recovered now; try again")
+
+
+def show_entries(entries: Sequence[Entry | Unreadable], now_ms: int, settings: Settings, as_json: bool) -> None:
+    rules = (now_ms, round(settings.lease.expiry_s * 1000), settings.recovery.attempts_max)
+    standings = [standing(entry, *rules) for entry in entries]
     if as_json:
-        typer.echo(_dump([_entry(entry) for entry in entries]))
+        typer.echo(_dump([_entry(entry) | {"standing": where.name.lower()} for entry, where in zip(entries, standings, strict=True)]))
         return
-    rows = [(entry.key, _owner(entry), _object(entry), entry.stuck.error if entry.stuck else "") for entry in entries]
-    _table(["key", "owner", "object", "stuck"], rows, "the changelog is empty")
+    rows = [
+        (entry.change.id if isinstance(entry, Entry) else entry.key, where.value, _beat(entry, now_ms), _object(entry), _error(entry))
+        for entry, where in zip(entries, standings, strict=True)
+    ]
+    _table(["id", "standing", "last beat", "object", "error"], rows, "the changelog is empty")
 
 
 def show_entry(entry: Entry | Unreadable, row: Row | None, as_json: bool) -> None:
@@ -94,24 +115,60 @@ def show_settings(shown: Mapping[str, Mapping[str, Any]], as_json: bool) -> None
     _table(["setting", "value", "from"], [(key, _plain(each["value"]), str(each["from"])) for key, each in shown.items()], "")
 
 
+async def read_stdin() -> AsyncIterator[bytes]:
+    """In threads that are left to themselves when the command is interrupted: nothing else ends a read."""
+    if sys.stdin is None:
+        raise InvalidRequestError("stdin is closed; name a file")
+    source = cast(BufferedReader, sys.stdin.buffer)
+    while piece := await to_thread.run_sync(source.read1, PIECE_BYTES, abandon_on_cancel=True):
+        yield piece
+
+
 async def save(stored: StoredObject, file: str) -> None:
-    """The payload to stdout, or whole into a file: one that is not whole never bears the name."""
+    """The payload to stdout, or into a file: whole, or the file is as it was. What is no plain file is written to."""
     if file == "-":
-        async for piece in stored:
-            await to_thread.run_sync(sys.stdout.buffer.write, piece)
-        await to_thread.run_sync(sys.stdout.buffer.flush)
+        if sys.stdout is None:
+            raise InvalidRequestError("stdout is closed; add --output FILE")
+        await _write(stored, sys.stdout.buffer)
         return
-    target = Path(file)
+    target, is_plain = _target(file)
+    try:
+        if is_plain:
+            await _replace(stored, target)
+        else:
+            with target.open("wb") as out:
+                await _write(stored, out)
+    except OSError as error:
+        kind = UnavailableError if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO) else InvalidRequestError
+        raise kind(f"{file} cannot be written: {error.strerror}") from None
+
+
+async def _replace(stored: StoredObject, target: Path) -> None:
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
         with partial.open("wb") as out:
-            async for piece in stored:
-                await to_thread.run_sync(out.write, piece)
+            _keep_mode(partial, target)
+            await _write(stored, out)
         partial.replace(target)
-    except OSError as error:
-        raise InvalidRequestError(f"{file} cannot be written: {error.strerror}") from None
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _target(file: str) -> tuple[Path, bool]:
+    """Where a symbolic link leads, and whether a plain file is there or may be made."""
+    target = Path(file).resolve()
+    return target, target.is_file() or not target.exists()
+
+
+def _keep_mode(partial: Path, target: Path) -> None:
+    if target.exists():
+        partial.chmod(stat.S_IMODE(target.stat().st_mode))
+
+
+async def _write(stored: StoredObject, out: BinaryIO) -> None:
+    async for piece in stored:
+        await to_thread.run_sync(out.write, piece)
+    await to_thread.run_sync(out.flush)
 
 
 def _entry(entry: Entry | Unreadable) -> dict[str, Any]:
@@ -128,8 +185,14 @@ def _entry(entry: Entry | Unreadable) -> dict[str, Any]:
     }
 
 
-def _owner(entry: Entry | Unreadable) -> str:
-    return entry.owner or "(released)" if isinstance(entry, Entry) else "?"
+def _beat(entry: Entry | Unreadable, now_ms: int) -> str:
+    if isinstance(entry, Unreadable) or not entry.owner:
+        return "-"
+    return f"{max(0, now_ms - entry.heartbeat_ms) / 1000:.0f} s ago"
+
+
+def _error(entry: Entry | Unreadable) -> str:
+    return entry.stuck.error if entry.stuck else ""
 
 
 def _object(entry: Entry | Unreadable) -> str:
@@ -155,7 +218,7 @@ def _table(columns: Sequence[str], rows: Sequence[tuple[str, ...]], nothing: str
     table = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for row in rows:
         table.add_row(*(_escape(cell) for cell in row))
-    console = Console(soft_wrap=not sys.stdout.isatty(), highlight=False, markup=False)
+    console = _Console(soft_wrap=not sys.stdout.isatty(), highlight=False, markup=False)
     if not sys.stdout.isatty():
         console.width = 4096  # a pipe has no width: cut nothing that a program may read
     console.print(table)
@@ -175,3 +238,9 @@ def _time(moment: Any) -> str | None:
 
 def _dump(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """rich's own ends the program with 1; whoever closed the pipe has seen enough."""
+        raise BrokenPipeError

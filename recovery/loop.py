@@ -213,10 +213,9 @@ class RecoveryLoop:
                     await self._park(entry, f"claimed {entry.attempt} times, and each time its claimer died or gave up", report)
                 case Entry() if found is Standing.CLAIMABLE:
                     await self._take_over(entry, report)
-        except Exception as error:
-            # Whatever it is, it is this entry's: the others must not wait for it, nor end with it (I6).
+        except Exception as error:  # noqa: BLE001 - it is this entry's: the others must not wait for it, nor end with it (I6)
             report.failed += 1
-            logger.warning("recovery_failed key=%s", entry.key, exc_info=error)
+            _log_failure(entry, error)
         finally:
             free.release()
 
@@ -255,7 +254,7 @@ class RecoveryLoop:
     async def _fail(self, lease: Lease, error: Exception, report: Report, *, alone: bool) -> None:
         """`alone`: others succeeded in this pass, so it is this entry that fails; otherwise it is an outage, and nobody's fault."""
         entry = lease.entry
-        logger.warning("recovery_failed key=%s attempt=%d", entry.key, entry.attempt, exc_info=error)
+        _log_failure(entry, error)
         if alone and entry.attempt >= self._settings.attempts_max:
             await self._park(entry, f"failed {entry.attempt} times, at last with: {error}", report)
             return
@@ -276,3 +275,9 @@ class RecoveryLoop:
             logger.error("entry_parked key=%s: %s", entry.key, error)
         else:
             report.lost += 1
+
+
+def _log_failure(entry: Entry | Unreadable, error: Exception) -> None:
+    """With a traceback only where nobody foresaw it."""
+    unforeseen = None if isinstance(error, TieredError) else error
+    logger.warning("recovery_failed key=%s: %s", entry.key, str(error) or type(error).__name__, exc_info=unforeseen)

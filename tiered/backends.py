@@ -121,13 +121,17 @@ class ByteRange:
     start: int
     stop: int | None = None
 
+    def __post_init__(self) -> None:
+        if type(self.start) is not int or (self.stop is not None and type(self.stop) is not int):
+            raise InvalidRequestError(f"a range has whole numbers of bytes, not {self.start!r} and {self.stop!r}")
+
     def within(self, size: int) -> tuple[int, int]:
         """The (start, stop) it means for `size` bytes."""
         start = max(0, size + self.start) if self.start < 0 else self.start
         stop = size if self.stop is None else min(self.stop, size)
         if (start >= size and start > 0) or stop < start or (self.stop is not None and self.stop < 0):
-            stop_text = "" if self.stop is None else self.stop
-            raise InvalidRequestError(f"range {self.start}:{stop_text} lies outside of the object's {size} bytes")
+            wrong = "is no range within" if self.stop is not None and stop < start else "begins after"
+            raise InvalidRequestError(f"{self.start}:{'' if self.stop is None else self.stop} {wrong} the object's {size} bytes")
         return start, stop
 
 

@@ -51,7 +51,7 @@ async def open_backends(settings: Settings, runtime: Runtime) -> AsyncIterator[B
         raise ConfigurationError("no directory is set: say where the store lives, e.g. directory: ./data, or TIERED_DIRECTORY")
     if settings.changelog is None:
         logger.warning(
-            "no changelog is set, so what a killed process leaves behind stays there until an audit finds it; "
+            "no changelog is set, so what a killed process leaves behind stays there for good; "
             "set changelog: sqlite (or changelog: noop to accept it)"
         )
     async with Database.open(settings.directory / DATABASE_NAME, runtime) as database:

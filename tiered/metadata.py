@@ -20,6 +20,9 @@ NS_PER_S = 1_000_000_000
 NS_PER_MS = 1_000_000
 CONTENT_TYPE_DEFAULT = "application/octet-stream"
 DEADLINE_MAX_NS = 253_402_300_799 * NS_PER_S
+METADATA_BYTES_MAX = 8192
+"""What storage services accept beside an object."""
+
 TOUCH_SLACK_MAX_NS = 24 * 3600 * NS_PER_S
 
 
@@ -30,6 +33,8 @@ class _Lifetime:
     def __init__(self, lifetime: timedelta | None = None, *, ns: int | None = None) -> None:
         if (lifetime is None) == (ns is None):
             raise InvalidRequestError("give a lifetime either as a timedelta or as ns=")
+        if lifetime is not None and not isinstance(lifetime, timedelta):
+            raise InvalidRequestError(f"a lifetime is a timedelta such as timedelta(hours=1), not {lifetime!r}")
         value = ns if lifetime is None else lifetime // timedelta(microseconds=1) * 1000
         if type(value) is not int or value <= 0:
             raise InvalidRequestError(f"a lifetime must be longer than nothing, not {lifetime if ns is None else ns}")
@@ -92,6 +97,8 @@ class Metadata:
 
     def validate(self) -> None:
         """Raises `InvalidRequestError` unless it can be stored and read back as it is."""
+        if self.expiration is not None and not isinstance(self.expiration, _Lifetime):
+            raise InvalidRequestError(f"expiration is TimeToLive(…), TimeToIdle(…) or None, not {self.expiration!r}")
         texts = {"content_type": self.content_type, "compression": self.compression, "origin": self.origin, "filename": self.filename}
         for name, text in texts.items():
             if text is not None:
@@ -105,6 +112,12 @@ class Metadata:
         for key, value in self.custom.items():
             _validate_text("custom key", key)
             _validate_text(f"custom value of {key!r}", value)
+        if any(texts.values()) or self.custom or self.unknown:
+            self._validate_size()
+
+    def _validate_size(self) -> None:
+        if (size := len(encode_metadata(self))) > METADATA_BYTES_MAX:
+            raise InvalidRequestError(f"the metadata has {size} bytes as JSON; at most {METADATA_BYTES_MAX} fit: put it into the payload")
 
 
 def touch_deadline(expiration: Expiration, deadline_ns: int | None, now_ns: int) -> int | None:

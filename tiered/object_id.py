@@ -36,6 +36,8 @@ class ObjectId:
     key: str
 
     def __post_init__(self) -> None:
+        if not isinstance(self.usecase, str) or not isinstance(self.key, str):
+            raise InvalidRequestError(f"usecase and key are text, not {self.usecase!r} and {self.key!r}")
         try:
             self.path.encode()
         except UnicodeEncodeError as error:
@@ -44,6 +46,8 @@ class ObjectId:
     @classmethod
     def create(cls, usecase: str, key: str, scopes: Mapping[str, str] | Iterable[tuple[str, str]] = ()) -> Self:
         """A validated id; scopes keep their order. Raises `InvalidRequestError` naming the part and the limit."""
+        if isinstance(scopes, str):
+            raise InvalidRequestError(f"scopes are pairs such as {{'org': '17'}}, not the text {scopes!r}")
         pairs = scopes.items() if isinstance(scopes, Mapping) else scopes
         object_id = cls(usecase, tuple((name, value) for name, value in pairs), key)
         object_id.validate()

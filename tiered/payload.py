@@ -42,6 +42,8 @@ def known_size(payload: Payload) -> int | None:
         return _size_of_path(payload)
     if isinstance(payload, io.BytesIO):
         return max(0, payload.getbuffer().nbytes - payload.tell())
+    if isinstance(payload, AsyncIterable):
+        return None
     if isinstance(getattr(payload, "raw", payload), io.FileIO):
         # Only plain files: a GzipFile has the descriptor of the compressed file and another length.
         return _size_of_file(cast(BinaryIO, payload))

@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from changelog.errors import ConfigurationError
@@ -120,6 +120,13 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         return (init_settings,)
 
+    @field_validator("directory", mode="before")
+    @classmethod
+    def _named(cls, directory: object) -> object:
+        if directory is not None and (not isinstance(directory, str | Path) or not str(directory).strip()):
+            raise ValueError(f"directory is {directory!r}, not the path of a directory")
+        return directory
+
     @model_validator(mode="after")
     def _related(self) -> Settings:
         if wrong := list(_relations(self)):
@@ -141,12 +148,16 @@ class Settings(BaseSettings):
         return self._origins.get(key, "code" if name in owner.model_fields_set else "default")
 
 
-def load_settings(path: Path | None) -> Settings:
-    """The file's settings, if there is a file, and over them the environment's. Raises `ConfigurationError`."""
+def load_settings(path: Path | None, *, below: Mapping[str, Any] = MappingProxyType({}), below_from: str = "default") -> Settings:
+    """The file's settings, if there is a file, and over them the environment's. Raises `ConfigurationError`.
+
+    `below`: settings that hold where neither says otherwise, and where they come from. A relative directory is
+    relative to the current one.
+    """
     file = {} if path is None else _read(path)
     variables = _variables()
-    origins = dict.fromkeys(_named(file), str(path)) | variables
-    return Settings(_origins=origins, **_merged(file, EnvSettingsSource(Settings)()))
+    origins = dict.fromkeys(_named(below), below_from) | dict.fromkeys(_named(file), str(path)) | variables
+    return Settings(_origins=origins, **_merged(_merged(below, file), EnvSettingsSource(Settings)()))
 
 
 # --- relations -----------------------------------------------------------------------------------

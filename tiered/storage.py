@@ -140,7 +140,8 @@ class TieredStorage:
         Payload: bytes, a path or open binary file, or an (async) iterator of bytes of any length. Raises also
         `OutcomeUnknownError`, and whatever the payload's own iterator raises; then nothing was stored.
         """
-        metadata = metadata or Metadata()
+        metadata = Metadata() if metadata is None else metadata
+        _check_types(object_id, metadata=metadata)
         object_id.validate()
         metadata.validate()
         size = known_size(payload) if metadata.size is None else metadata.size
@@ -156,6 +157,7 @@ class TieredStorage:
 
     async def delete(self, object_id: ObjectId) -> None:
         """Removes the object; one that is absent is removed already. Raises also `OutcomeUnknownError`."""
+        _check_types(object_id)
         with await self._enter(self._writes) as slot:
             token = Token.new(self._runtime)
             write = partial(self._tiers.high_volume.delete_inline, object_id.path, token.id)
@@ -173,6 +175,7 @@ class TieredStorage:
 
         A range outside of it is an `InvalidRequestError`. `DanglingTombstoneError`: its data is lost.
         """
+        _check_types(object_id, range=range)
         with await self._enter(self._reads):
             found = await self._reader.open(object_id, range)
             if found is None:
@@ -183,6 +186,7 @@ class TieredStorage:
 
     async def head(self, object_id: ObjectId) -> ObjectHead | None:
         """All but the bytes; None: there is none, or it has expired. Counts as no access for time to idle."""
+        _check_types(object_id)
         with await self._enter(self._reads):
             found = await self._reader.open(object_id, None)
             if found is None:
@@ -195,6 +199,8 @@ class TieredStorage:
 
         Read page by page while others write: an object written or deleted meanwhile may be seen or not.
         """
+        if not isinstance(prefix, str):
+            raise InvalidRequestError(f"a prefix is text such as 'photos/org.17/', not {prefix!r}")
         after: str | None = None
         while True:
             with await self._enter(self._reads):
@@ -400,6 +406,15 @@ async def _stream(body: _Body, flight: Flight, upload: Upload) -> int:
         await upload.write(piece)
         total += len(piece)
     return total
+
+
+def _check_types(object_id: object, *, metadata: object = None, range: object = None) -> None:
+    if not isinstance(object_id, ObjectId):
+        raise InvalidRequestError(f"pass an ObjectId, not {object_id!r}: ObjectId.create(…), or ObjectId.parse(text)")
+    if metadata is not None and not isinstance(metadata, Metadata):
+        raise InvalidRequestError(f"metadata is Metadata(…), not {metadata!r}")
+    if range is not None and not isinstance(range, ByteRange):
+        raise InvalidRequestError(f"a range is ByteRange(start, stop), not {range!r}")
 
 
 def _check_declared(metadata: Metadata, size: int) -> None:

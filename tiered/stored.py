@@ -60,6 +60,9 @@ class StoredObject:
         self._pieces = _Slices(source) if isinstance(source, memoryview) else source.pieces()
         self._begun = False
 
+    def __repr__(self) -> str:
+        return f"<StoredObject {self.object_id} of {self.size} bytes, revision {self.revision}>"
+
     @property
     def object_id(self) -> ObjectId:
         return self.head.object_id

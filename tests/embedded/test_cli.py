@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sqlite3
+import stat
 import subprocess
 import sys
 import time
@@ -82,7 +83,12 @@ def test_listing_takes_a_prefix_and_a_limit(tiered: Command) -> None:
     (["put", OBJECT, "-", "--ttl", "soon"], 3, "36h"),
     (["put", OBJECT, "-", "--ttl", "1h", "--tti", "1h"], 3, "not both"),
     (["put", OBJECT, "-", "--custom", "x"], 3, "KEY=VALUE"),
-    (["get", OBJECT, "--range", "x"], 3, "START:STOP"),
+    (["put", OBJECT, "-", "--ttl", "99999999999d"], 3, "longer than any calendar"),
+    (["put", OBJECT, "-", "--ttl", "999999999d"], 3, "9999"),
+    (["get", "a/objects/other", "--range", "3:1"], 3, "is no range"),
+    (["get", "a/objects/other", "-o", "no/such/directory"], 3, "cannot be written"),
+    (["log", "show", "~changelog/zz/garbage"], 1, "no entry"),
+    (["get", OBJECT, "--range", "x"], 3, "FIRST:END"),
     (["get", OBJECT, "--json"], 3, "--output"),
     (["head", OBJECT], 1, "there is no object"),
     (["log", "show", "x"], 3, "not a change id"),
@@ -92,6 +98,7 @@ def test_listing_takes_a_prefix_and_a_limit(tiered: Command) -> None:
     (["nonsense"], 2, "nonsense"),
 ])
 def test_error_is_one_sentence_with_its_exit_code(tiered: Command, arguments: list[str], code: int, says: str) -> None:
+    tiered("put", "a/objects/other", "-")
     assert tiered(*arguments, code=code) == ""
     assert says in tiered.errors
     if code != 2:
@@ -120,19 +127,20 @@ def test_settings_that_are_wrong_are_refused_in_a_sentence(tiered: Command, tmp_
 
 
 def test_log_commands_say_that_a_noop_log_keeps_nothing(tiered: Command, tmp_path: Path) -> None:
+    tiered("put", OBJECT, "-")
     (tmp_path / "tiered.yaml").write_text("directory: store\nchangelog: noop\n")
     tiered("--config", "tiered.yaml", "log", "list", code=3, store=False)
     assert "changelog: sqlite" in tiered.errors
 
 
-def plant(store: Path, old: str | None) -> ChangeId:
-    """An entry of a process that died long ago."""
+def plant(store: Path, old: str | None, *, released: bool = True) -> ChangeId:
+    """An entry of a process that died: long ago, or just now."""
     async def record() -> ChangeId:
         runtime = SystemRuntime()
         async with open_backends(Settings(directory=store, changelog="sqlite"), runtime) as backends:
             change = Change(ChangeId.new(runtime), OBJECT, None, old)
             entry = await backends.log.record(change, "dead")
-            assert await backends.log.release(entry)
+            assert not released or await backends.log.release(entry)
             return change.id
 
     return anyio.run(record)
@@ -143,13 +151,106 @@ def test_operator_sees_a_dead_change_recovers_it_and_retries_a_stuck_one(tiered:
     survey = json.loads(tiered("recover", "--dry-run", "--json"))
     assert {each["id"]: each["standing"] for each in survey} == {dead: "claimable", bad: "claimable"}
     assert "someone/objects/else" in tiered("log", "show", bad)
-    report = json.loads(tiered("recover", "--once", "--json"))
+    report = json.loads(tiered("recover", "--once", "--json", code=6))
     assert (report["recovered"], report["parked"]) == (1, 1)
+    assert "log list --stuck" in tiered.errors
     stuck, = json.loads(tiered("log", "list", "--stuck", "--json"))
     assert stuck["id"] == bad and "someone/objects/else" in stuck["stuck"]["error"]
     assert bad in tiered("log", "list")
+    assert json.loads(tiered("log", "show", stuck["key"], "--json"))["id"] == bad
     assert "1 given back" in tiered("log", "retry", "--all")
-    assert json.loads(tiered("recover", "--once", "--json"))["parked"] == 1
+    assert json.loads(tiered("recover", "--once", "--json", code=6))["parked"] == 1
+    tiered("log", "retry", bad)
+    tiered("log", "retry", bad, code=1)
+    assert "not stuck" in tiered.errors
+
+
+def test_changes_that_are_not_stale_yet_are_spoken_of(tiered: Command) -> None:
+    plant(tiered.store, None, released=False)
+    assert "nothing to recover yet: 1 changes" in tiered("recover", "--dry-run")
+    listed = tiered("log", "list")
+    assert "its owner renews it" in listed and "s ago" in listed
+
+
+@pytest.mark.parametrize("arguments", [["ls"], ["get", OBJECT], ["head", OBJECT], ["rm", OBJECT], ["recover", "--once"], ["log", "list"]])
+def test_command_that_reads_makes_no_store_in_a_mistyped_directory(tiered: Command, arguments: list[str]) -> None:
+    assert tiered(*arguments, code=3) == ""
+    assert "there is no store in" in tiered.errors
+    assert not tiered.store.exists()
+
+
+def test_environment_goes_over_the_directory_option_which_beats_a_settings_file_from_the_environment(tiered: Command) -> None:
+    tiered.environment |= {"TIERED_LEASE__EXPIRY_S": "40", "TIERED_CONFIG": "elsewhere.yaml"}
+    shown = json.loads(tiered("config", "show", "--json"))
+    assert shown["lease.expiry_s"] == {"value": 40.0, "from": "TIERED_LEASE__EXPIRY_S"}
+    assert shown["directory"] == {"value": str(tiered.store), "from": "--directory"}
+    assert shown["changelog"] == {"value": "sqlite", "from": "--directory"}
+
+
+# --- outputs ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stored(tiered: Command) -> Command:
+    tiered("put", OBJECT, "-", stdin=b"x" * 2_000_000)
+    return tiered
+
+
+def test_output_keeps_the_files_mode_and_follows_links(stored: Command, tmp_path: Path) -> None:
+    (tmp_path / "real").write_text("old")
+    (tmp_path / "real").chmod(0o600)
+    (tmp_path / "link").symlink_to("real")
+    stored("get", OBJECT, "-o", "link")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").stat().st_size == 2_000_000
+    assert stat.S_IMODE((tmp_path / "real").stat().st_mode) == 0o600
+
+
+def test_output_that_is_no_plain_file_is_written_to_and_not_replaced(stored: Command, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    reader = subprocess.Popen(["bash", "-c", "cat pipe > copy"], cwd=tmp_path)
+    try:
+        stored("get", OBJECT, "-o", "pipe")
+        assert reader.wait(timeout=60) == 0
+    finally:
+        reader.kill()
+        reader.wait()
+    assert (tmp_path / "copy").stat().st_size == 2_000_000
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+
+
+def shell(stored: Command, line: str) -> subprocess.CompletedProcess[bytes]:
+    """Runs a line in which `tiered` is the command."""
+    tiered = f"{sys.executable} -m recovery.cli --directory {stored.store}"
+    command = ["bash", "-o", "pipefail", "-c", line.replace("tiered", tiered, 1)]
+    return subprocess.run(command, capture_output=True, env=stored.environment, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("arguments", [f"get {OBJECT}", "ls", "config show", f"head {OBJECT} --json"])
+def test_output_that_cannot_be_written_is_told_in_a_sentence(stored: Command, arguments: str) -> None:
+    done = shell(stored, f"tiered {arguments} > /dev/full")
+    assert done.returncode == 4
+    assert done.stderr.decode() == "tiered: the output cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize("arguments", [f"get {OBJECT}", "ls", "config show"])
+def test_output_that_nobody_reads_to_its_end_is_no_error(stored: Command, arguments: str) -> None:
+    done = shell(stored, f"tiered {arguments} | head -c 0")
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_put_of_an_open_stdin_is_interrupted_at_once(tiered: Command) -> None:
+    command = [sys.executable, "-m", "recovery.cli", "--directory", str(tiered.store), "put", OBJECT, "-"]
+    writing = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=tiered.environment)
+    try:
+        while not (tiered.store / "tiered.db").exists():
+            time.sleep(0.05)
+        time.sleep(0.5)
+        writing.send_signal(signal.SIGINT)
+        assert writing.wait(timeout=30) == 130
+    finally:
+        writing.kill()
+        writing.communicate()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -128,6 +129,19 @@ async def test_payload_of_another_length_than_declared_is_refused(world: World, 
             await storage.put(OBJECT, payload, Metadata(size=7))
         assert await read(storage) is None
     assert await world.is_clean()
+
+
+@pytest.mark.parametrize("call", [
+    lambda storage: storage.put("a/objects/k", SMALL), lambda storage: storage.get("a/objects/k"), lambda storage: storage.head(None),
+    lambda storage: storage.delete(5), lambda storage: storage.put(OBJECT, SMALL, {"size": 5}), lambda storage: storage.get(OBJECT, (0, 1)),
+    lambda storage: storage.put(OBJECT, SMALL, Metadata(expiration=timedelta(1))),  # type: ignore[arg-type]
+    lambda storage: storage.put(OBJECT, SMALL, Metadata(custom={"k": "v" * 9000})), lambda storage: anext(storage.list(5)),
+])
+async def test_call_that_is_wrong_is_told_so_and_sends_nothing(world: World, call: Callable[[Any], Awaitable[Any]]) -> None:
+    async with world.store() as storage:
+        with pytest.raises(InvalidRequestError):
+            await call(storage)
+    assert world.calls == []
 
 
 async def test_lifetime_beyond_the_calendar_is_refused(world: World) -> None:

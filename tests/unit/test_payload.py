@@ -11,6 +11,7 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -259,3 +260,10 @@ async def test_many_tiny_pieces_are_joined_so_that_the_head_stays_small() -> Non
         head, size, rest = await split_head(source, 20_000)
     assert (b"".join(head), size, rest) == (b"x" * 10_000, 10_000, None)
     assert len(head) <= 1024
+
+
+async def test_a_file_of_anyio_is_a_payload_of_unknown_length(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"one\ntwo\n")
+    async with await anyio.open_file(tmp_path / "file", "rb") as file:
+        assert known_size(file) is None
+        assert b"".join([bytes(piece) async for piece in pieces(file)]) == b"one\ntwo\n"
