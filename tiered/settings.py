@@ -12,14 +12,15 @@ refused, in the file and in the environment: a typo must not be silent.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from changelog.errors import ConfigurationError
@@ -30,6 +31,11 @@ ENV_NESTED = "__"
 ENV_CONFIG = "TIERED_CONFIG"
 ENV_OTHERS = (ENV_CONFIG, "TIERED_SIM_")
 """How variables begin that are no settings: the path of the settings file, and what `make sim` tells the tests."""
+
+BIGTABLE_EMULATOR, GCS_EMULATOR = "BIGTABLE_EMULATOR_HOST", "STORAGE_EMULATOR_HOST"
+"""Google's own variables. Wherever they are set, all of Google's clients go to an emulator, and so does this one."""
+
+_GOOGLES = {"bigtable.emulator_host": BIGTABLE_EMULATOR, "gcs.endpoint": GCS_EMULATOR}
 
 INLINE_BYTES_LIMIT = 8 * 1024 * 1024
 BEATS_PER_EXPIRY_MIN = 2.5
@@ -42,6 +48,50 @@ Count = Annotated[int, Field(ge=1)]
 
 class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def _matching(pattern: str, wanted: str) -> AfterValidator:
+    def check(value: str) -> str:
+        if not re.fullmatch(pattern, value):
+            raise ValueError(f"give {wanted}")
+        return value
+
+    return AfterValidator(check)
+
+
+def _url(endpoint: str) -> str:
+    """Google's variable may leave the scheme out, or end in a slash."""
+    return (endpoint if "://" in endpoint else f"http://{endpoint}").rstrip("/")
+
+
+ProjectId = Annotated[str, _matching(r"[a-z][a-z0-9.:-]{2,60}", "the id of a project, such as my-project-123")]
+ResourceId = Annotated[str, _matching(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,49}", "the id alone, without a path: letters, digits, -, _ and .")]
+BucketName = Annotated[str, _matching(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]", "the name of a bucket alone, without gs://")]
+Address = Annotated[str, _matching(r"[^/\s]+:\d{1,5}", "host:port, such as 127.0.0.1:8086")]
+Endpoint = Annotated[str, AfterValidator(_url), _matching(r"https?://[^/\s]+", "a URL without a path, such as http://127.0.0.1:9000")]
+
+
+class BigtableSettings(_Section):
+    """The high-volume tier in Bigtable, and the changelog's table, which may be the same one.
+
+    `emulator_host`: unset, `BIGTABLE_EMULATOR_HOST`; where neither is set, the real service.
+    """
+
+    project: ProjectId
+    instance: ResourceId
+    table: ResourceId = "tiered"
+    changelog_table: ResourceId = "tiered-changelog"
+    app_profile: ResourceId = "default"
+    connections: Annotated[int, Field(ge=1, le=64)] = 4
+    emulator_host: Address | None = Field(default_factory=lambda: os.environ.get(BIGTABLE_EMULATOR) or None, validate_default=True)
+
+
+class GcsSettings(_Section):
+    """The long-term tier in a bucket of GCS. `endpoint`: unset, `STORAGE_EMULATOR_HOST`; where neither is set, the real service."""
+
+    bucket: BucketName
+    connections_max: Count = 256
+    endpoint: Endpoint | None = Field(default_factory=lambda: os.environ.get(GCS_EMULATOR) or None, validate_default=True)
 
 
 class StoreSettings(_Section):
@@ -88,8 +138,9 @@ class RecoverySettings(_Section):
 class Settings(BaseSettings):
     """Everything a store and a recovery daemon are told. Frozen; raises `ConfigurationError` when it is wrong.
 
-    `directory`: holds `tiered.db`, `blobs/` and `uploads/`. `changelog`: unset means noop, of which the store
-    warns. `instance`: this process's name in the log, one that no other process bears; unset makes one up.
+    Either `directory` (embedded mode: it holds `tiered.db`, `blobs/` and `uploads/`), or `bigtable` and `gcs`.
+    `changelog`: unset means noop, of which the store warns. `instance`: this process's name in the log, one that
+    no other process bears; unset makes one up.
     """
 
     model_config = SettingsConfigDict(
@@ -97,6 +148,8 @@ class Settings(BaseSettings):
     )
 
     directory: Path | None = None
+    bigtable: BigtableSettings | None = None
+    gcs: GcsSettings | None = None
     changelog: Literal["noop", "sqlite", "bigtable"] | None = None
     instance: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.\-]{1,100}$")] | None = None
     inline_bytes_max: Annotated[int, Field(gt=0, le=INLINE_BYTES_LIMIT)] = 1_048_576
@@ -124,7 +177,7 @@ class Settings(BaseSettings):
     @classmethod
     def _named(cls, directory: object) -> object:
         if directory is not None and (not isinstance(directory, str | Path) or not str(directory).strip()):
-            raise ValueError(f"directory is {directory!r}, not the path of a directory")
+            raise ValueError("give the path of a directory")
         return directory
 
     @model_validator(mode="after")
@@ -140,12 +193,24 @@ class Settings(BaseSettings):
         value is asterisks.
         """
         values = self.model_dump(mode="json")
-        return {key: {"value": _value(values, key), "from": self._origin(key)} for key in _keys(type(self))}
+        return {key: {"value": _value(values, key), "from": self._origin(key)} for key in self._shown_keys()}
+
+    def _shown_keys(self) -> Iterator[str]:
+        """Of a section that is not there, only its name."""
+        for key in _keys(type(self)):
+            section, dot, _ = key.partition(".")
+            if dot and getattr(self, section) is None:
+                if key == next(_keys(type(self), section)):
+                    yield section
+            else:
+                yield key
 
     def _origin(self, key: str) -> str:
         section, _, name = key.rpartition(".")
         owner: BaseModel = getattr(self, section) if section else self
-        return self._origins.get(key, "code" if name in owner.model_fields_set else "default")
+        if key in self._origins or name in owner.model_fields_set:
+            return self._origins.get(key, "code")
+        return _GOOGLES[key] if key in _GOOGLES and os.environ.get(_GOOGLES[key]) else "default"
 
 
 def load_settings(path: Path | None, *, below: Mapping[str, Any] = MappingProxyType({}), below_from: str = "default") -> Settings:
@@ -166,10 +231,21 @@ def load_settings(path: Path | None, *, below: Mapping[str, Any] = MappingProxyT
 def _relations(settings: Settings) -> Iterator[str]:
     """One sentence for each relation that does not hold."""
     lease, marks = settings.lease, settings.marks
-    if settings.directory is None:
-        yield "directory is not set: give the directory that holds (or shall hold) tiered.db, blobs/ and uploads/"
-    if settings.changelog == "bigtable":
-        yield "changelog is bigtable: it needs the bigtable backend, which this version does not have; use sqlite or noop"
+    in_google = [name for name in ("bigtable", "gcs") if getattr(settings, name) is not None]
+    if settings.directory is None and not in_google:
+        yield (
+            "directory is not set: give the directory that holds (or shall hold) tiered.db, blobs/ and uploads/,"
+            " or the sections bigtable and gcs"
+        )
+    elif settings.directory is not None and in_google:
+        yield f"directory and {' and '.join(in_google)} are set: a store is either in a directory or in Bigtable and GCS; remove one"
+    elif len(in_google) == 1:
+        [missing] = {"bigtable", "gcs"} - set(in_google)
+        yield f"{in_google[0]} is set and {missing} is not: rows go to Bigtable and blobs to GCS, so give the section {missing} too"
+    if settings.changelog == "bigtable" and settings.directory is not None:
+        yield "changelog is bigtable, but the store is in a directory: use sqlite or noop"
+    if settings.changelog == "sqlite" and in_google:
+        yield "changelog is sqlite, but the store is in Bigtable and GCS, where others must see it: use bigtable or noop"
     if lease.expiry_s < BEATS_PER_EXPIRY_MIN * lease.heartbeat_interval_s:
         yield (
             f"lease.expiry_s ({lease.expiry_s:g}) is less than {BEATS_PER_EXPIRY_MIN:g} times lease.heartbeat_interval_s"
@@ -231,8 +307,12 @@ def _sentences(model: type[BaseModel], error: ValidationError, origins: Mapping[
         key = ".".join(str(part) for part in problem["loc"])
         where = f" ({origins[key]})" if key in origins else ""
         match problem["type"]:
-            case "value_error":
+            case "value_error" if not key:
                 yield str(problem["ctx"]["error"])
+            case "value_error":
+                yield f"{key}{where} is {problem['input']!r}: {problem['ctx']['error']}"
+            case "missing":
+                yield f"{key} is not set: the section {key.rpartition('.')[0]} needs it"
             case "extra_forbidden":
                 yield f"{key}{where} is no setting; the nearest is {_nearest(key, [*_keys(model), *model.model_fields])}"
             case "model_type":
@@ -245,13 +325,20 @@ def _nearest(word: str, known: Collection[str]) -> str:
     return get_close_matches(word, known, n=1, cutoff=0.0)[0]
 
 
-def _keys(model: type[BaseModel]) -> Iterator[str]:
-    """The key of every setting, in the order of declaration: `directory`, …, `store.concurrency_max`, …"""
+def _keys(model: type[BaseModel], within: str | None = None) -> Iterator[str]:
+    """The key of every setting, in the order of declaration: `directory`, …, `store.concurrency_max`, …; of one section only, if named."""
     for name, field in model.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield from (f"{name}.{key}" for key in _keys(field.annotation))
-        else:
+        if within not in (None, name):
+            continue
+        section = next((kind for kind in (field.annotation, *get_args(field.annotation)) if _is_section(kind)), None)
+        if section is None:
             yield name
+        else:
+            yield from (f"{name}.{key}" for key in _keys(section))
+
+
+def _is_section(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
 
 
 def _named(values: Mapping[str, Any]) -> Iterator[str]:

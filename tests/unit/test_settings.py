@@ -158,10 +158,83 @@ def test_a_directory_is_required() -> None:
     assert sentence.startswith("directory is not set: give the directory")
 
 
-def test_the_bigtable_changelog_is_refused_with_what_to_use_instead() -> None:
-    [sentence] = problems(changelog="bigtable")
-    assert sentence.startswith("changelog is bigtable:")
-    assert sentence.endswith("use sqlite or noop")
+def in_google(**values: Any) -> list[str]:
+    """The sentences that refuse these for a store in Bigtable and GCS; none: they are taken."""
+    given: dict[str, Any] = {"bigtable": {"project": "my-project", "instance": "main"}, "gcs": {"bucket": "blobs"}} | values
+    try:
+        Settings(**given)
+    except ConfigurationError as error:
+        return str(error).splitlines()
+    return []
+
+
+def test_a_store_is_in_a_directory_or_in_bigtable_and_gcs() -> None:
+    assert in_google() == [] and in_google(changelog="bigtable") == [] and in_google(changelog="noop") == []
+    [sentence] = in_google(directory="data")
+    assert sentence == "directory and bigtable and gcs are set: a store is either in a directory or in Bigtable and GCS; remove one"
+    assert [sentence.partition(":")[0] for sentence in in_google(gcs=None)] == ["bigtable is set and gcs is not"]
+    assert [sentence.partition(":")[0] for sentence in in_google(bigtable=None)] == ["gcs is set and bigtable is not"]
+
+
+def test_a_changelog_that_does_not_go_with_the_store_is_refused_with_what_to_use_instead() -> None:
+    assert problems(changelog="bigtable") == ["changelog is bigtable, but the store is in a directory: use sqlite or noop"]
+    assert in_google(changelog="sqlite") == [
+        "changelog is sqlite, but the store is in Bigtable and GCS, where others must see it: use bigtable or noop"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("section", "name", "value", "fix"),
+    [
+        ("bigtable", "project", "My Project", "give the id of a project"),
+        ("bigtable", "instance", "projects/p/instances/i", "the id alone, without a path"),
+        ("bigtable", "table", "", "the id alone"),
+        ("bigtable", "emulator_host", "http://127.0.0.1:8086", "give host:port"),
+        ("gcs", "bucket", "gs://blobs", "without gs://"),
+        ("gcs", "endpoint", "http://127.0.0.1:9000/storage/v1", "a URL without a path"),
+    ],
+)  # fmt: skip
+def test_a_name_that_google_would_refuse_is_refused_with_the_fix(section: str, name: str, value: str, fix: str) -> None:
+    given = {"bigtable": {"project": "my-project", "instance": "main"}, "gcs": {"bucket": "blobs"}}[section]
+    [sentence] = in_google(**{section: given | {name: value}})
+    assert sentence.startswith(f"{section}.{name} is {value!r}: ") and fix in sentence
+
+
+def test_what_a_section_needs_and_lacks_is_named() -> None:
+    assert in_google(bigtable={"instance": "main"}) == ["bigtable.project is not set: the section bigtable needs it"]
+
+
+def test_googles_own_variables_lead_to_the_emulators_also_from_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {"bigtable": {"project": "my-project", "instance": "main"}, "gcs": {"bucket": "blobs"}}
+    monkeypatch.delenv("BIGTABLE_EMULATOR_HOST", raising=False)
+    monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
+    real = Settings(**given)
+    assert real.bigtable is not None and real.gcs is not None
+    assert (real.bigtable.emulator_host, real.gcs.endpoint) == (None, None)
+    monkeypatch.setenv("BIGTABLE_EMULATOR_HOST", "127.0.0.1:8086")
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "127.0.0.1:9000/")
+    emulated = Settings(**given)
+    assert emulated.bigtable is not None and emulated.gcs is not None
+    assert (emulated.bigtable.emulator_host, emulated.gcs.endpoint) == ("127.0.0.1:8086", "http://127.0.0.1:9000")
+    assert emulated.shown()["gcs.endpoint"] == {"value": "http://127.0.0.1:9000", "from": "STORAGE_EMULATOR_HOST"}
+    monkeypatch.setenv("BIGTABLE_EMULATOR_HOST", "nonsense")
+    with pytest.raises(ConfigurationError, match=r"^bigtable.emulator_host is 'nonsense': give host:port"):
+        Settings(**given)
+
+
+def test_sections_of_google_come_from_the_environment_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIERED_BIGTABLE__PROJECT", "my-project")
+    monkeypatch.setenv("TIERED_BIGTABLE__INSTANCE", "main")
+    monkeypatch.setenv("TIERED_GCS__BUCKET", "blobs")
+    shown = load_settings(None).shown()
+    assert shown["gcs.bucket"] == {"value": "blobs", "from": "TIERED_GCS__BUCKET"}
+    assert shown["bigtable.table"] == {"value": "tiered", "from": "default"}
+
+
+def test_of_a_section_that_is_not_there_only_the_name_is_shown() -> None:
+    shown = Settings(directory="data").shown()
+    assert shown["bigtable"] == shown["gcs"] == {"value": None, "from": "default"}
+    assert not any(key.startswith(("bigtable.", "gcs.")) for key in shown)
 
 
 def test_an_expiry_below_two_and_a_half_heartbeats_is_refused() -> None:
@@ -180,7 +253,7 @@ def test_marks_must_outlive_every_swap_by_an_hour() -> None:
 
 
 def test_all_broken_relations_are_told_at_once() -> None:
-    assert len(problems(directory=None, changelog="bigtable", lease={"expiry_s": 1}, marks={"swap_age_max_s": 172_800})) == 4
+    assert len(problems(gcs={"bucket": "blobs"}, changelog="bigtable", lease={"expiry_s": 1}, marks={"swap_age_max_s": 172_800})) == 4
 
 
 # --- shown ---------------------------------------------------------------------------------------
