@@ -1,0 +1,88 @@
+"""The servers that the production figures are taken against, each in a process of its own, and a store's settings for them.
+
+    client (measured) --> [relay: answers come later] --> Google's Bigtable emulator; our emulator of GCS
+
+They die with the process that started them: Google's has a warden, ours end when their stdin does.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import anyio
+from anyio.streams.buffered import BufferedByteReceiveStream
+
+from changelog.change import ChangeId
+from changelog.runtime import SystemRuntime
+from emulators.bigtable import provision, start_bigtable
+from tiered import Settings
+from tiered.settings import BigtableSettings, GcsSettings
+
+ROOT = Path(__file__).parent.parent
+PROJECT, INSTANCE, BUCKET = "bench-project", "bench", "bench-bucket"
+START_S = 20.0
+STOP_S = 5.0
+
+
+@dataclass(frozen=True)
+class Servers:
+    """`bigtable_host`: address:port. `gcs_url`: without a slash at its end."""
+
+    bigtable_host: str
+    gcs_url: str
+
+    async def new_table(self) -> str:
+        """An empty table for objects and changelog alike; its id."""
+        name = f"bench-{ChangeId.new(SystemRuntime())}"
+        await provision(self.bigtable_host, PROJECT, INSTANCE, name, name)
+        return name
+
+    def full_name(self, table: str) -> str:
+        return f"projects/{PROJECT}/instances/{INSTANCE}/tables/{table}"
+
+    def settings(self, table: str, changelog: Literal["bigtable", "noop"], **more: Any) -> Settings:
+        bigtable = BigtableSettings(
+            project=PROJECT, instance=INSTANCE, table=table, changelog_table=table, emulator_host=self.bigtable_host
+        )
+        gcs = GcsSettings(bucket=BUCKET, endpoint=self.gcs_url)
+        return Settings(bigtable=bigtable, gcs=gcs, changelog=changelog, **more)
+
+
+@asynccontextmanager
+async def started_servers() -> AsyncIterator[Servers]:
+    async with start_bigtable() as bigtable, started("benchmarks.gcs_server", BUCKET) as [url]:
+        yield Servers(bigtable.host, url)
+
+
+@asynccontextmanager
+async def delayed(servers: Servers, bigtable_ms: float, gcs_ms: float) -> AsyncIterator[Servers]:
+    """The same, with every answer so much later."""
+    targets = [servers.bigtable_host, str(bigtable_ms), servers.gcs_url.removeprefix("http://"), str(gcs_ms)]
+    async with started("benchmarks.relay", *targets) as [bigtable, gcs]:
+        yield Servers(bigtable, f"http://{gcs}")
+
+
+@asynccontextmanager
+async def started(module: str, *arguments: str) -> AsyncIterator[list[str]]:
+    """Runs a module of ours beside until the block ends; yields the words of the line by which it says that it is ready."""
+    command = [sys.executable, "-m", module, *arguments]
+    running = await anyio.open_process(command, stdin=subprocess.PIPE, stderr=None, cwd=ROOT, start_new_session=True)
+    assert running.stdin is not None and running.stdout is not None
+    try:
+        with anyio.fail_after(START_S):
+            ready = await BufferedByteReceiveStream(running.stdout).receive_until(b"\n", 4096)
+        yield ready.decode().split()
+    finally:
+        with anyio.CancelScope(shield=True):
+            await running.stdin.aclose()
+            with anyio.move_on_after(STOP_S):
+                await running.wait()
+            if running.returncode is None:
+                running.kill()
+            await running.aclose()
