@@ -48,6 +48,11 @@ class ChangeId(str):
     def new(cls, runtime: Runtime) -> Self:
         return cls(str(uuid7(runtime)))
 
+    @classmethod
+    def first(cls, created_ms: int) -> Self:
+        """The least id that can be made at that time (Unix ms)."""
+        return cls(str(UUID(int=max(0, created_ms) << 80 | 0x7 << 76 | 0b10 << 62)))
+
     @staticmethod
     def matches(text: str) -> bool:
         return _UUID7.fullmatch(text) is not None

@@ -121,11 +121,17 @@ class MarkSettings(_Section):
 
 
 class RecoverySettings(_Section):
-    """How hard recovery works. `attempts_max` failures park an entry; `late_upload_grace_s` is no failure."""
+    """How hard recovery works. `attempts_max` failures park an entry; `late_upload_grace_s` is no failure.
+
+    Most passes look only at changes made within `recent_s`; one each `full_pass_every_s` looks at all, and finds what
+    lived longer and then died.
+    """
 
     concurrency_max: Count = 16
     page_max: Count = 100
     rate_per_s: Positive = 50.0
+    recent_s: Seconds = 1800.0
+    full_pass_every_s: Seconds = 600.0
     idle_s: Seconds = 5.0
     attempts_max: Count = 5
     attempt_budget_s: Seconds = 60.0

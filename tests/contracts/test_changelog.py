@@ -240,6 +240,17 @@ async def test_the_ranges_hold_every_entry_once_wherever_older_software_put_it(l
     assert found == [entry.key for entry in entries]
 
 
+async def test_ranges_since_a_time_hold_the_entries_of_changes_made_since(log: ChangeLog, runtime: Runtime) -> None:
+    entries = await recorded(log, runtime, 64, owner="")
+    now_ms = await log.announce("clock")
+    for back_ms in (-LATER_MS, 0, LATER_MS):
+        for cut in (entries[0], entries[31], entries[63]):
+            since_ms = cut.change.id.created_ms - back_ms
+            parts = sorted((within.since(since_ms) for within in log.ranges()), key=lambda within: within.start)
+            found = [entry.key for within in parts for entry in await stale(log, now_ms, within)]
+            assert found == [entry.key for entry in entries if entry.change.id.created_ms >= since_ms]
+
+
 # --- claiming ----------------------------------------------------------------------------------------
 
 
