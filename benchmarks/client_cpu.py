@@ -172,7 +172,7 @@ async def figures(servers: Servers, size: float) -> list[Figures]:
             payload = os.urandom(SMALL_BYTES)
             rows += await Contest("row", [OurRows(backends.tiers.high_volume), official, bare], payload, in_flight, small).rows(ROUNDS)
             whole += await Contest("small", [store, official, bare], payload, in_flight, small).rows(ROUNDS)
-            sides = [store, official_blobs, bare_blobs]
+            sides: list[Side] = [store, official_blobs, bare_blobs]
             blobs += await Contest("large", sides, os.urandom(LARGE_BYTES), in_flight, large).rows(ROUNDS)
     columns = ["", "in flight", "ours, µs", "official, µs", "ratio", "half of the rounds", "bare, µs", "ratio", "half of the rounds"]
     goal = f"Goal: at most {GOAL_OFFICIAL} of the official client, at most {GOAL_BARE} of bare calls. Medians of {ROUNDS} rounds."

@@ -14,7 +14,6 @@ from typing import Any, Self
 
 import requests.adapters
 from anyio import CapacityLimiter, to_thread
-from google.api_core.exceptions import NotFound
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 from google.cloud.bigtable.data import BigtableDataClientAsync, DeleteAllFromFamily, SetCell
@@ -97,7 +96,7 @@ class OfficialBlobs:
     @classmethod
     @asynccontextmanager
     async def connect(cls, rows: OfficialRows, url: str, bucket: str, threads: int) -> AsyncIterator[Self]:
-        client = storage.Client("bench", AnonymousCredentials(), client_options={"api_endpoint": url})
+        client = storage.Client("bench", AnonymousCredentials(), client_options={"api_endpoint": url})  # type: ignore[no-untyped-call]
         # Its pool of 10 would open and drop connections by the hundred.
         client._http.mount("http://", requests.adapters.HTTPAdapter(pool_connections=1, pool_maxsize=threads))
         try:
@@ -124,10 +123,7 @@ class OfficialBlobs:
     async def delete(self, path: str, token: str) -> None:
         name = await self._target(path)
         await self._table.mutate_row(path, _CLEAR)
-        try:
-            await self._in_thread(lambda: self._bucket.blob(name).delete())
-        except NotFound:
-            pass
+        await self._in_thread(lambda: self._bucket.blob(name).delete())
 
     async def _target(self, path: str) -> str | None:
         row = await self._table.read_row(path, row_filter=_STATE)
