@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 
 from benchmarks.calls import CountedStore, cases, count_case, counted_store
 from benchmarks.servers import BUCKET
@@ -72,7 +73,7 @@ async def test_the_payload_is_on_its_way_before_the_record_is_written(
     async def record_later(change: Change, owner: str) -> Entry:
         with anyio.fail_after(10):
             while not {"upload.multipart", "upload.put"} & set(store.server.calls):
-                await anyio.sleep(0)
+                await checkpoint()
         return await record(change, owner)
 
     monkeypatch.setattr(store.log, "record", record_later)
