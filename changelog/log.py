@@ -51,7 +51,7 @@ class ChangeLog(Protocol):
     """False only for the Noop log: what a dying process leaves behind is then the audit's to find."""
 
     async def record(self, change: Change, owner: str) -> Entry:
-        """Writes the entry, durably before it returns. Repeating it with the same arguments is safe."""
+        """Writes the entry, durably before it returns; its heartbeat is not told. Repeating it with the same arguments is safe."""
 
     async def renew(self, entries: Sequence[Entry]) -> Sequence[Renewal]:
         """Beats once for each entry, in order: a fresh server timestamp iff the value is still this one.
@@ -82,7 +82,10 @@ class ChangeLog(Protocol):
         """
 
     async def claim(self, entry: Entry, owner: str) -> Entry | None:
-        """Takes the entry over: owner and attempt + 1 iff the value is still this one. None: lost the race."""
+        """Takes the entry over: owner and attempt + 1 iff the value is still this one. None: lost the race.
+
+        The heartbeat of what it returns is not told.
+        """
 
     async def park(self, entry: Entry | Unreadable, error: str) -> bool:
         """Marks it stuck with `error`, so that no scan returns it until an operator retries it.
