@@ -30,8 +30,10 @@ LAZILY = {"recovery/cli*.py": "emulators"}
 
 HOMES: dict[str, tuple[str, ...]] = {
     # vendors: behind the adapters and what runs their emulators
-    "google": ("changelog/bigtable_channel.py", "emulators/bigtable.py"),
-    "grpc": ("changelog/bigtable_channel.py", "emulators/bigtable.py"),
+    "google": (
+        "changelog/bigtable_channel.py", "tiered/schema.py", "tiered/bigtable_admin.py", "tiered/gcs_admin.py", "emulators/bigtable.py",
+    ),
+    "grpc": ("changelog/bigtable_channel.py", "tiered/bigtable_admin.py"),
     "aiohttp": ("emulators/gcs.py",), "multidict": ("emulators/gcs_wire.py",), "google_crc32c": ("emulators/gcs_store.py",),
     "pyspark": (), "pyarrow": (), "pandas": (), "prometheus_client": (),
     # one module each
