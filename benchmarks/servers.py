@@ -69,13 +69,13 @@ async def delayed(servers: Servers, bigtable_ms: float, gcs_ms: float) -> AsyncI
 
 
 @asynccontextmanager
-async def started(module: str, *arguments: str) -> AsyncIterator[list[str]]:
-    """Runs a module of ours beside until the block ends; yields the words of the line by which it says that it is ready."""
+async def started(module: str, *arguments: str, within_s: float = START_S) -> AsyncIterator[list[str]]:
+    """Runs a module of ours beside until the block ends; yields the words of the one line that it says."""
     command = [sys.executable, "-m", module, *arguments]
     running = await anyio.open_process(command, stdin=subprocess.PIPE, stderr=None, cwd=ROOT, start_new_session=True)
     assert running.stdin is not None and running.stdout is not None
     try:
-        with anyio.fail_after(START_S):
+        with anyio.fail_after(within_s):
             ready = await BufferedByteReceiveStream(running.stdout).receive_until(b"\n", 4096)
         yield ready.decode().split()
     finally:
