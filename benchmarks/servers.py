@@ -10,12 +10,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import anyio
+from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from changelog.change import ChangeId
@@ -79,10 +80,18 @@ async def started(module: str, *arguments: str, within_s: float = START_S) -> As
             ready = await BufferedByteReceiveStream(running.stdout).receive_until(b"\n", 4096)
         yield ready.decode().split()
     finally:
-        with anyio.CancelScope(shield=True):
+        await stop(running, within_s=STOP_S)
+
+
+async def stop(running: Process, within_s: float) -> None:
+    """Ends its stdin, waits so long, kills it."""
+    assert running.stdin is not None
+    with anyio.CancelScope(shield=True):
+        with suppress(anyio.BrokenResourceError):
             await running.stdin.aclose()
-            with anyio.move_on_after(STOP_S):
-                await running.wait()
-            if running.returncode is None:
-                running.kill()
-            await running.aclose()
+        with anyio.move_on_after(within_s):
+            await running.wait()
+        if running.returncode is None:
+            running.kill()
+            await running.wait()
+        await running.aclose()
