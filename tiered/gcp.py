@@ -42,6 +42,7 @@ async def open_google(settings: Settings, runtime: Runtime) -> AsyncIterator[tup
             gcs.bucket, runtime, endpoint=gcs.endpoint, authorize=authorize, connections_max=gcs.connections_max
         ) as blobs,
     ):
+        await blobs.list("", None, 1)  # a bucket that is missing or forbidden is said now, not by the first large put
         rows, entries = (
             BigtableTable(channel, f"{instance}/tables/{table}", bigtable.app_profile)
             for table in (bigtable.table, bigtable.changelog_table)
