@@ -146,8 +146,9 @@ if __name__ == "__main__":
     parser.add_argument("--directory", type=Path, help="where the disk to measure is mounted (default: the system's temporary directory)")
     parser.add_argument("--docs", type=Path, help="a page with a place for the figures, such as docs/benchmarks.md")
     arguments = parser.parse_args()
+    load = os.getloadavg()[0]
     with TemporaryDirectory(prefix="tiered-bench-", dir=arguments.directory) as temporary:
         measured = anyio.run(measure, Path(temporary), arguments.size)
     measured.show()
     if arguments.docs:
-        put_into(arguments.docs, "embedded", [measured], arguments.size)
+        put_into(arguments.docs, "embedded", [measured], arguments.size, load)

@@ -54,10 +54,10 @@ def loaded(text: str) -> list[Figures]:
     return [Figures(**each) for each in json.loads(text)]
 
 
-def put_into(page: Path, name: str, figures: list[Figures], size: float) -> None:
-    """Replaces what the page says between the marks of `name`."""
+def put_into(page: Path, name: str, figures: list[Figures], size: float, load: float) -> None:
+    """Replaces what the page says between the marks of `name`. `load`: the machine's average before the run."""
     begin, end = f"<!-- figures {name} -->", f"<!-- end of {name} -->"
-    told = f"Measured on {date.today()} at size {size:g}, on {machine()}.\n"
+    told = f"Measured on {date.today()} at size {size:g}, with a load of {load:.1f} before, on {machine()}.\n"
     block = "\n".join([begin, told, *(each.markdown() for each in figures), end])
     text = page.read_text("utf-8")
     replaced, count = re.subn(re.escape(begin) + ".*?" + re.escape(end), lambda _: block, text, flags=re.DOTALL)

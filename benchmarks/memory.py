@@ -41,7 +41,7 @@ async def figures(servers: Servers, size: float) -> list[Figures]:
     for name, side, at_once in sides:
         async with (
             started("benchmarks.gcs_sink") as [url],
-            started("benchmarks.memory", side, str(at_once), servers.bigtable_host, url, within_s=TIMEOUT_S) as told,
+            started("benchmarks.memory", side, str(at_once), str(UPLOAD_BYTES), servers.bigtable_host, url, within_s=TIMEOUT_S) as told,
         ):
             base, peak = map(int, told)
         extra_mib = (peak - base) / 1024
@@ -59,18 +59,18 @@ def peak_kib() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-async def pieces() -> AsyncIterator[bytes]:
-    for piece in fresh_pieces():
+async def pieces(size: int) -> AsyncIterator[bytes]:
+    for piece in fresh_pieces(size):
         yield piece
 
 
-def fresh_pieces() -> Iterator[bytes]:
+def fresh_pieces(size: int) -> Iterator[bytes]:
     chance = os.urandom(PIECE_BYTES)
-    for number in range(UPLOAD_BYTES // PIECE_BYTES):
+    for number in range(size // PIECE_BYTES):
         yield number.to_bytes(8, "big") + chance[8:]
 
 
-async def ours(uploads: int, servers: Servers) -> tuple[int, int]:
+async def ours(uploads: int, size: int, servers: Servers) -> tuple[int, int]:
     settings = servers.settings(await servers.new_table(), "bigtable", store=StoreSettings(concurrency_max=uploads))
     async with open_storage(settings) as storage:
 
@@ -78,7 +78,7 @@ async def ours(uploads: int, servers: Servers) -> tuple[int, int]:
             await storage.put(ObjectId.create("bench", f"small{name}"), bytes(1024))
 
         async def put_large(name: int) -> None:
-            await storage.put(ObjectId.create("bench", f"large{name}"), pieces())
+            await storage.put(ObjectId.create("bench", f"large{name}"), pieces(size))
 
         await run_in_flight(put_small, range(uploads), uploads)
         base = peak_kib()
@@ -86,14 +86,14 @@ async def ours(uploads: int, servers: Servers) -> tuple[int, int]:
     return base, peak_kib()
 
 
-async def official(uploads: int, servers: Servers) -> tuple[int, int]:
+async def official(uploads: int, size: int, servers: Servers) -> tuple[int, int]:
     client = google_storage.Client("bench", AnonymousCredentials(), client_options={"api_endpoint": servers.gcs_url})  # type: ignore[no-untyped-call]
     client._http.mount("http://", requests.adapters.HTTPAdapter(pool_connections=1, pool_maxsize=uploads))
     bucket, threads = client.bucket(BUCKET), CapacityLimiter(uploads)
 
     def write(name: int) -> None:
         with bucket.blob(f"large{name}").open("wb", if_generation_match=0) as blob:
-            for piece in fresh_pieces():
+            for piece in fresh_pieces(size):
                 blob.write(piece)
 
     async def put_small(name: int) -> None:
@@ -110,5 +110,5 @@ async def official(uploads: int, servers: Servers) -> tuple[int, int]:
 
 
 if __name__ == "__main__":
-    side, how_many, host, address = sys.argv[1:]
-    print(*anyio.run({"ours": ours, "official": official}[side], int(how_many), Servers(host, address)), flush=True)
+    side, how_many, how_large, host, address = sys.argv[1:]
+    print(*anyio.run({"ours": ours, "official": official}[side], int(how_many), int(how_large), Servers(host, address)), flush=True)

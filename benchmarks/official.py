@@ -8,6 +8,7 @@ writers or one late request leave a row whose blob is gone. It does less, and is
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any, Self
@@ -54,7 +55,10 @@ class OfficialRows:
     @classmethod
     @asynccontextmanager
     async def connect(cls, project: str, instance: str, table: str) -> AsyncIterator[Self]:
-        async with BigtableDataClientAsync(project=project) as client, client.get_table(instance, table) as opened:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # it says that it goes to an emulator
+            client = BigtableDataClientAsync(project=project)
+        async with client, client.get_table(instance, table) as opened:
             yield cls(opened)
 
     def ready(self) -> AbstractAsyncContextManager[object]:
