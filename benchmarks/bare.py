@@ -53,7 +53,6 @@ _CLEAR = [_Mutation(delete_from_family=_Mutation.DeleteFromFamily(family_name=fa
 _NEWEST = _Filter(cells_per_column_limit_filter=1)
 _STATE = _chain([_either([_Filter(column_range_filter=_Range(family_name=family)) for family in FAMILIES]), _NEWEST])
 _DELETE_ROW = _Mutation(delete_from_row=_Mutation.DeleteFromRow())
-_REPLACED = _Mutation(delete_from_column=_Mutation.DeleteFromColumn(family_name="fc", column_qualifier=b"c"))
 
 
 class BareRows:
@@ -92,19 +91,15 @@ class BareRows:
         return None if value is None else value.decode()
 
     async def record(self, path: str, token: str, new: str | None, old: str | None) -> None:
-        """An entry of the changelog, iff there is no other of this change."""
-        key = _entry_key(token)
+        """An entry of the changelog: nobody else has one of an id that is new."""
         value = (
             f'{{"v":1,"id":"{path}","new":{_quoted(new)},"old":{_quoted(old)},"upload":null,"owner":"bare","attempt":0,'
             '"cleanup_after":null,"trace":null}'
         ).encode()
-        before, after = (_Filter(value_range_filter=_Values(**{end: value})) for end in ("end_value_open", "start_value_open"))
-        another = _chain([_chain([_column("fc", b"c"), _NEWEST]), _either([before, after])])
-        await self._write(key, another, [_REPLACED, _set("fc", b"c", value)])
+        await self._blind(_entry_key(token), _set("fc", b"c", value))
 
     async def forget(self, token: str) -> None:
-        request = _Mutate(table_name=self._table, row_key=_entry_key(token), mutations=[_DELETE_ROW])
-        await self._mutate(request, timeout=TIMEOUT_S, metadata=self._metadata)
+        await self._blind(_entry_key(token), _DELETE_ROW)
 
     async def swap(self, path: str, token: str, expected: str | None, new: str | None) -> None:
         marks, conflict = [_column("ff", f"{verdict}{token}".encode()) for verdict in ("w:", "r:")], [*_TARGETS, *_LEGACY]
@@ -132,6 +127,10 @@ class BareRows:
         request = _CheckAndMutate(table_name=self._table, row_key=key, predicate_filter=predicate, false_mutations=otherwise)
         if (await self._check_and_mutate(request, timeout=TIMEOUT_S, metadata=self._metadata)).predicate_matched:
             raise AssertionError(f"{key!r} could not be written")
+
+    async def _blind(self, key: bytes, mutation: Any) -> None:
+        request = _Mutate(table_name=self._table, row_key=key, mutations=[mutation])
+        await self._mutate(request, timeout=TIMEOUT_S, metadata=self._metadata)
 
     async def _value(self, path: str, wanted: bytes) -> bytes | None:
         """Of the only cell of that column, if it came in one piece."""

@@ -36,17 +36,17 @@ TIMEOUT_S = 240.0
 
 
 async def figures(servers: Servers, size: float) -> list[Figures]:
-    uploads, rows = max(2, round(UPLOADS * size)), []
+    uploads = max(2, round(UPLOADS * size))
     sides = (("ours, streamed", "ours", uploads), ("google-cloud-storage, BlobWriter in threads", "official", max(2, uploads // 4)))
-    for name, side, at_once in sides:
-        async with (
-            started("benchmarks.gcs_sink") as [url],
-            started("benchmarks.memory", side, str(at_once), str(UPLOAD_BYTES), servers.bigtable_host, url, within_s=TIMEOUT_S) as told,
-        ):
-            base, peak = map(int, told)
-        extra_mib = (peak - base) / 1024
-        what = f"{at_once} x {UPLOAD_BYTES // MIB} MiB"
-        rows.append([name, what, f"{base / 1024:.0f}", f"{extra_mib:.0f}", f"{extra_mib / at_once:.2f}"])
+    rows = []
+    async with started("benchmarks.gcs_sink") as [url]:
+        for name, side, at_once in sides:
+            told = [side, str(at_once), str(UPLOAD_BYTES), servers.bigtable_host, url]
+            async with started("benchmarks.memory", *told, within_s=TIMEOUT_S) as peaks:
+                base, peak = map(int, peaks)
+            extra_mib = (peak - base) / 1024
+            what = f"{at_once} x {UPLOAD_BYTES // MIB} MiB"
+            rows.append([name, what, f"{base / 1024:.0f}", f"{extra_mib:.0f}", f"{extra_mib / at_once:.2f}"])
     columns = ["", "at once", "peak of as many small puts, MiB", "more with the uploads, MiB", "for each, MiB"]
     return [Figures("Memory of concurrent uploads", columns, rows)]
 

@@ -18,6 +18,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -60,10 +61,7 @@ class Run:
 async def figures(servers: Servers, size: float) -> list[Figures]:
     entries = max(4, round(ENTRIES * size))
 
-    def side(daemons: int):  # type: ignore[no-untyped-def]
-        return lambda: _run(servers, daemons, entries)
-
-    runs = await take_turns([side(daemons) for daemons in DAEMONS], ROUNDS)
+    runs = await take_turns([partial(_run, servers, daemons, entries) for daemons in DAEMONS], ROUNDS)
     rates = [[run.entries_per_s for run in each] for each in runs]
     rows = [
         [str(daemons), f"{median(rate):,.0f}", f"{Ratio.of(rate, rates[0]).middle:.2f}", *(
