@@ -7,8 +7,8 @@
 
 So a million requests build no million tasks, and a consumer that is slow slows the reading of the requests, while
 the storage's own slots are free again as soon as an operation is done. The requests are read in one task, because
-a generator may hold scopes of its own. Writes to one object are made one after the other, in the order
-of the requests: the last one wins.
+a generator may hold scopes of its own. Puts of one object are made one after the other, in the order of the
+requests: the last one wins.
 
 *Failure* of one item is that item's result. An error of the requests' own iterator is raised by the iteration, plain, after
 the results of all items that were begun. *Leaving* the block, by whatever way, cancels what is under way and
@@ -88,17 +88,14 @@ class ItemResult(Generic[R, V]):
 class Bulk(Generic[R, V]):
     """A bulk call: `async with` it, and inside `async for` its results, in the order in which they complete, once."""
 
-    def __init__(
-        self, requests: Requests[R], kind: type[R], operate: Callable[[R], Awaitable[V]], concurrency: int, *, in_turn: bool = False
-    ) -> None:
-        """`kind`: the type of every request. `in_turn`: of requests with one object, begin one when the former is done."""
+    def __init__(self, requests: Requests[R], kind: type[R], operate: Callable[[R], Awaitable[V]], concurrency: int) -> None:
+        """`kind`: the type of every request."""
         if isinstance(requests, (str, bytes)) or not isinstance(requests, (AsyncIterable, Iterable)):
             raise InvalidRequestError(f"pass an iterable or async iterable of {kind.__name__}, not one {type(requests).__name__}")
         self._requests = requests
         self._kind = kind
         self._operate = operate
         self._places = anyio.Semaphore(concurrency)
-        self._in_turn = in_turn
         self._writing: dict[str, anyio.Event] = {}
         self._running = 0
         self._requests_error: Exception | None = None
@@ -174,7 +171,7 @@ class Bulk(Generic[R, V]):
             self._requests_error = error
 
     async def _begin(self, position: int, request: R) -> None:
-        path = _path(request) if self._in_turn else None
+        path = _written(request)
         if path is not None:
             while (former := self._writing.get(path)) is not None:
                 await former.wait()
@@ -238,7 +235,6 @@ async def _each(requests: Requests[R]) -> AsyncGenerator[R, None]:
             await source.aclose()
 
 
-def _path(request: object) -> str | None:
-    """Of the object that is written; None where the request has none, because it is wrong."""
-    object_id = request.object_id if isinstance(request, PutRequest) else request
-    return object_id.path if isinstance(object_id, ObjectId) else None
+def _written(request: object) -> str | None:
+    """The path of the object for whose writes order matters; None for reads, deletions, and what is wrong anyway."""
+    return request.object_id.path if isinstance(request, PutRequest) and isinstance(request.object_id, ObjectId) else None

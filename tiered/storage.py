@@ -256,12 +256,12 @@ class TieredStorage:
         async def put(request: PutRequest) -> PutResult:
             return await self._put(share, request.object_id, request.payload, request.metadata)
 
-        return Bulk(requests, PutRequest, put, concurrency, in_turn=True)
+        return Bulk(requests, PutRequest, put, concurrency)
 
     def delete_many(self, object_ids: Requests[ObjectId], *, concurrency: int | None = None) -> Bulk[ObjectId, None]:
         """Deletes all of them, as `put_many` puts."""
         concurrency = bounded_concurrency(concurrency, self._settings.store.concurrency_max)
-        return Bulk(object_ids, ObjectId, partial(self._delete, Share(self._writes, concurrency)), concurrency, in_turn=True)
+        return Bulk(object_ids, ObjectId, partial(self._delete, Share(self._writes, concurrency)), concurrency)
 
     def get_many(
         self, object_ids: Requests[ObjectId], *, concurrency: int | None = None, payload_bytes_max: int = PAYLOAD_BYTES_MAX

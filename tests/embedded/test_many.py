@@ -124,6 +124,34 @@ async def test_cancelling_a_bare_asyncio_task_leaves_nothing_and_it_ends_cancell
         assert await is_left_alone(storage, stuck, tmp_path)
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_cancelling_a_bare_asyncio_task_while_it_leaves_the_block_is_not_lost(tmp_path: Path) -> None:
+    reading, leaving, may_end = anyio.Event(), anyio.Event(), anyio.Event()
+
+    async def payload() -> AsyncIterator[bytes]:
+        try:
+            reading.set()
+            await anyio.sleep_forever()
+            yield b""
+        finally:
+            leaving.set()
+            with anyio.CancelScope(shield=True):
+                await may_end.wait()
+
+    async with open_storage(embedded(tmp_path)) as storage:
+
+        async def run() -> None:
+            async with storage.put_many([PutRequest(other(1), payload())]):
+                await reading.wait()
+
+        task = asyncio.create_task(run())
+        await leaving.wait()
+        task.cancel()
+        may_end.set()
+        await asyncio.wait([task])
+        assert task.cancelled()
+
+
 async def test_error_of_the_requests_comes_out_plain(tmp_path: Path) -> None:
     async def requests() -> AsyncIterator[PutRequest]:
         yield PutRequest(other(1), b"small")

@@ -292,16 +292,44 @@ async def test_items_that_wait_leave_the_queue_to_others(world: World) -> None:
         tasks.start_soon(collect_into, results, storage.put_many(puts(range(10, 20)), concurrency=2))
         await world.runtime.sleep(1)
         await storage.put(OBJECT, SMALL)
-    assert world.runtime.monotonic() == 100
-    assert [result.error for result in results] == [None] * 10
+        assert world.runtime.monotonic() == 100
+        await world.runtime.sleep(1)
+        assert [result.error for result in results] == [None] * 10
+
+        for number in range(3):
+            tasks.start_soon(storage.put, other(number), slow(world, 100))
+        await world.runtime.sleep(1)
+        with pytest.raises(AtCapacityError, match="queue_max"):  # the bulk call is over: the queue is as long as ever
+            await storage.put(OBJECT, SMALL)
 
 
-async def test_item_waits_longer_than_any_queue(world: World) -> None:
-    async with world.store(store={"concurrency_max": 1, "queue_max": 0, "queue_wait_s": 5}) as storage, anyio.create_task_group() as tasks:
+@pytest.mark.parametrize("name", ["put_many", "delete_many", "get_many"])
+async def test_item_waits_longer_than_any_queue(world: World, name: str) -> None:
+    async def slow_read(real: Any, *args: Any, **named: Any) -> Any:
+        world.rows.hooks.clear()
+        await world.runtime.sleep(500)
+        return await real(*args, **named)
+
+    settings = {"concurrency_max": 1, "queue_max": 0, "queue_wait_s": 5, "answer_budget_s": 1000}
+    async with world.store(store=settings) as storage, anyio.create_task_group() as tasks:
+        world.rows.hooks["read"] = slow_read
+        tasks.start_soon(storage.get, OBJECT)
         tasks.start_soon(storage.put, OBJECT, slow(world, 500))
         await world.runtime.sleep(1)
-        assert [result.error for result in await collect(storage.put_many(puts(range(5))))] == [None] * 5
+        requests = puts(range(5)) if name == "put_many" else map(other, range(5))
+        assert [result.error for result in await collect(getattr(storage, name)(requests))] == [None] * 5
         assert world.runtime.monotonic() == 500
+
+
+async def test_items_that_were_cancelled_while_they_waited_do_not_keep_the_store_from_closing(world: World) -> None:
+    async with world.store(store={"concurrency_max": 1}) as storage, anyio.create_task_group() as tasks:
+        tasks.start_soon(storage.put, OBJECT, slow(world, 20))
+        await world.runtime.sleep(1)
+        with anyio.move_on_after(5):
+            await collect(storage.put_many(puts(range(5))))
+        await world.runtime.sleep(100)
+        assert await storage.aclose() == []
+        assert world.runtime.monotonic() == 106
 
 
 async def test_clean_up_of_a_bulk_call_counts_so_that_it_cannot_crowd_others_out(world: World) -> None:
@@ -415,17 +443,13 @@ async def test_error_of_the_requests_comes_plain_after_the_results_of_all_that_w
         raise mine from cause
 
     async with world.store() as storage:
-        positions = []
         async with storage.put_many(given(requests())) as results:
-            try:
-                async for result in results:
-                    assert result.error is None
-                    positions.append(result.position)
-            except ValueError as error:
-                assert error is mine and mine.__cause__ is cause
-                positions.append(-1)
+            begun = [await anext(results) for _ in range(2)]
+            with pytest.raises(ValueError, match="mine") as caught:
+                await anext(results)
+            assert caught.value is mine and mine.__cause__ is cause
             assert [result async for result in results] == []
-        assert positions == [1, 0, -1]
+        assert [(result.position, result.error) for result in begun] == [(1, None), (0, None)]
         assert await read(storage, other(0)) == SMALL
 
 
@@ -539,3 +563,21 @@ async def test_closing_the_store_lets_items_finish_that_were_begun_and_refuses_t
         errors = {result.position: result.error async for result in results}
     assert errors.pop(0) is None and errors.pop(1) is None
     assert all("not open" in str(error) for error in errors.values()) and len(errors) == 4
+
+
+async def test_closing_the_store_waits_for_an_item_that_waits_for_the_clean_up_of_another(world: World) -> None:
+    async def slow_delete(real: Any, *args: Any) -> Any:
+        await world.runtime.sleep(5)
+        return await real(*args)
+
+    for _ in range(10):
+        async with world.store() as storage:
+            await collect(storage.put_many(puts(range(2), LARGE)))
+            world.blobs.hooks["delete"] = slow_delete
+            async with storage.put_many(puts(range(2)), concurrency=1) as results:
+                assert (await anext(results)).error is None
+                await world.runtime.sleep(1)
+                assert await storage.aclose() == []
+                assert (await anext(results)).error is None
+        world.blobs.hooks.clear()
+    assert await world.is_clean()
