@@ -18,7 +18,8 @@ README = (ROOT / "README.md").read_text("utf-8")
 
 
 def block(language: str, number: int = 0) -> str:
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)[number]
+    found: list[str] = re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+    return found[number]
 
 
 def test_the_librarys_ten_lines_run(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ class Bulk(Generic[R, V]):
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        tasks, self._tasks = self._tasks, None
+        tasks = self._tasks
         assert tasks is not None, "entered before it is left"
         cancelled, failed = anyio.get_cancelled_exc_class(), None
         try:
@@ -129,6 +129,7 @@ class Bulk(Generic[R, V]):
         except BaseExceptionGroup as errors:
             failed = foremost(errors.exceptions)
         finally:
+            self._tasks = None  # not before: the feeder may be about to begin one more, and end with it
             self._send.close()
             self._receive.close()
         if failed is not None:
