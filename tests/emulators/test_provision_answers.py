@@ -141,8 +141,9 @@ async def test_a_server_that_never_answers_ends_the_opening_after_the_first_call
 async def test_a_missing_instance_is_said_instead_of_its_missing_tables(admin: Scripted) -> None:
     server, at = admin
     server.answers = dict.fromkeys(["GetTable", "GetAppProfile", "GetInstance", "ListClusters"], grpc.StatusCode.NOT_FOUND)
-    with pytest.raises(ConfigurationError, match=r"there is no Bigtable instance i in .*gcloud bigtable instances create i"):
+    with pytest.raises(ConfigurationError, match=r"there is no Bigtable instance i in .*gcloud bigtable instances create i") as wrong:
         await verify_on_open(at, MarkSettings())
+    assert "\n" not in str(wrong.value)
     assert len({finding.sentence for finding in provision_tables(at, MarkSettings(), dry_run=True)}) == 1
 
 

@@ -68,7 +68,7 @@ async def up(*arguments: str, lines: int = 2) -> AsyncIterator[Up]:
     )
     assert running.stdout is not None
     try:
-        yield Up(running, [(await running.stdout.readline()).decode().strip() for _ in range(lines)])
+        yield Up(running, [(await asyncio.wait_for(running.stdout.readline(), 60)).decode().strip() for _ in range(lines)])
     finally:
         if running.returncode is None:
             running.kill()
