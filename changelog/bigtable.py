@@ -60,7 +60,7 @@ from changelog.change import LOG_PREFIX, SHARDS_DEFAULT, Change, ChangeId, Entry
 from changelog.errors import LeaseLostError, TieredError
 from changelog.group_commit import GroupCommit
 from changelog.lease import SET_BACK_MS, Renewal, Standing, standing
-from changelog.log import KeyRange, Page
+from changelog.log import PRESENCE_AGE_MAX_MS, KeyRange, Page
 from changelog.row_merge import CellRow
 from changelog.runtime import Runtime
 
@@ -82,7 +82,7 @@ _DUE = (Standing.CLAIMABLE, Standing.EXHAUSTED, Standing.UNREADABLE)
 
 
 class BigTableChangeLog:
-    """Implements `ChangeLog`. `runtime` only dates what is parked, until it is read back."""
+    """Implements `ChangeLog`. `runtime` dates what is parked, until it is read back, and what is old enough to be collected."""
 
     durable = True
 
@@ -182,6 +182,12 @@ class BigTableChangeLog:
         keys = [key.encode() for key in (f"{LOG_PREFIX}{change_id}", *shards)]
         found = [entry for row in await self._table.read_all(keys) if (entry := _entry(row)) is not None]
         return found[0] if found else None
+
+    async def collect(self, limit: int) -> int:
+        """Removes presence rows older than a day, which no GC rule can: it would keep the last version for ever."""
+        old = chain(column_is(FAMILY, _ENTRY), NEWEST, timestamp_in(0, (self._runtime.wall_ns() // 1_000_000 - PRESENCE_AGE_MAX_MS) * 1000))
+        rows = await self._table.scan([KeySpan.prefix(DAEMON_PREFIX.encode())], old, limit)
+        return sum([await self._table.check_and_mutate(row.key, old, then=[DELETE_ROW]) for row in rows])
 
     async def _renew(self, entry: Entry) -> Renewal:
         """Only what this software wrote is ever renewed, so the bytes are known."""

@@ -12,7 +12,7 @@ import pytest
 from google.cloud.bigtable_v2.types import RowFilter
 
 from changelog.bigtable import BigTableChangeLog
-from changelog.bigtable_channel import BigtableTable, insecure_channel, set_cell
+from changelog.bigtable_channel import DELETE_ROW, NEWEST, BigtableTable, KeySpan, insecure_channel, set_cell
 from changelog.change import LOG_PREFIX, Change, ChangeId, Entry, encode
 from changelog.errors import LeaseLostError, UnconfirmedError
 from changelog.lease import Renewal
@@ -273,3 +273,18 @@ async def test_renewals_that_land_late_revive_nothing() -> None:
                 assert await log.read(claimed.change.id) == held
                 await anyio.sleep(0.005)
             assert await log.renew([forgotten, claimed, mine]) == [Renewal.NOT_YOURS, Renewal.NOT_YOURS, Renewal.RENEWED]
+
+
+async def test_presence_rows_of_daemons_that_are_gone_are_collected_after_a_day(table: BigtableTable, log: BigTableChangeLog) -> None:
+    for instance in ("living", "gone", "long-gone"):
+        await log.announce(instance)
+    day_us = 24 * 3600 * 1_000_000
+    now_us = RUNTIME.wall_ns() // 1000 // 1000 * 1000
+    for instance, age_us in (("gone", day_us + 60_000_000), ("long-gone", 30 * day_us), ("nearly", day_us - 60_000_000)):
+        key = f"~daemon/{instance}".encode()
+        await table.mutate(key, DELETE_ROW)
+        await table.mutate(key, set_cell("fc", b"c", bytes(8), now_us - age_us))
+    entry = await log.record(some_change(), "")
+    assert [await log.collect(1) for _ in range(3)] == [1, 1, 0]
+    left = await table.scan([KeySpan.prefix(b"~")], NEWEST, 10)
+    assert [row.key.decode() for row in left] == [entry.key, "~daemon/living", "~daemon/nearly"]
