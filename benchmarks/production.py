@@ -25,7 +25,7 @@ from benchmarks.servers import ROOT, Servers, started_servers
 PARTS = ("calls", "client_cpu", "latency", "memory", "recovery_rate")
 """Modules with `async def figures(servers, size)`."""
 
-PART_S = 400.0
+PART_S = 600.0
 PART_OPTION = "--part"
 
 
