@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 import anyio
-from anyio import to_thread
 
+from benchmarks.servers import left_alone
 from emulators.gcs import GcsEmulator
 
 
@@ -14,7 +14,7 @@ async def serve(bucket: str) -> None:
     async with GcsEmulator() as server:
         server.create_bucket(bucket)
         print(server.url, flush=True)
-        await to_thread.run_sync(sys.stdin.read, abandon_on_cancel=True)
+        await left_alone()
 
 
 if __name__ == "__main__":

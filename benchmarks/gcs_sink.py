@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import base64
 import re
-import sys
 from dataclasses import dataclass
 
 import anyio
 import google_crc32c
 from aiohttp import web
-from anyio import to_thread
+
+from benchmarks.servers import left_alone
 
 SECONDS_TO_STOP = 1.0
 
@@ -67,7 +67,7 @@ async def main() -> None:
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     print(f"http://127.0.0.1:{runner.addresses[0][1]}", flush=True)
-    await to_thread.run_sync(sys.stdin.read, abandon_on_cancel=True)
+    await left_alone()
     await runner.cleanup()
 
 

@@ -14,6 +14,7 @@ import os
 import resource
 import sys
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 
 import anyio
 import requests.adapters
@@ -23,7 +24,7 @@ from google.cloud import storage as google_storage
 
 from benchmarks.figures import Figures
 from benchmarks.rounds import run_in_flight
-from benchmarks.servers import BUCKET, Servers, started
+from benchmarks.servers import BUCKET, Servers, started, unless_left_alone
 from tiered import ObjectId
 from tiered.compose import open_storage
 from tiered.settings import StoreSettings
@@ -39,11 +40,11 @@ async def figures(servers: Servers, size: float) -> list[Figures]:
     uploads = max(2, round(UPLOADS * size))
     sides = (("ours, streamed", "ours", uploads), ("google-cloud-storage, BlobWriter in threads", "official", max(2, uploads // 4)))
     rows = []
-    async with started("benchmarks.gcs_sink") as [url]:
+    async with started("benchmarks.gcs_sink") as url:
         for name, side, at_once in sides:
-            told = [side, str(at_once), str(UPLOAD_BYTES), servers.bigtable_host, url]
+            told = [side, str(at_once), str(UPLOAD_BYTES), servers.bigtable_host, url.strip()]
             async with started("benchmarks.memory", *told, within_s=TIMEOUT_S) as peaks:
-                base, peak = map(int, peaks)
+                base, peak = map(int, peaks.split())
             extra_mib = (peak - base) / 1024
             what = f"{at_once} x {UPLOAD_BYTES // MIB} MiB"
             rows.append([name, what, f"{base / 1024:.0f}", f"{extra_mib:.0f}", f"{extra_mib / at_once:.2f}"])
@@ -111,4 +112,5 @@ async def official(uploads: int, size: int, servers: Servers) -> tuple[int, int]
 
 if __name__ == "__main__":
     side, how_many, how_large, host, address = sys.argv[1:]
-    print(*anyio.run({"ours": ours, "official": official}[side], int(how_many), int(how_large), Servers(host, address)), flush=True)
+    measure = partial({"ours": ours, "official": official}[side], int(how_many), int(how_large), Servers(host, address))
+    print(*anyio.run(unless_left_alone, measure), flush=True)

@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 import sys
 from collections.abc import Awaitable, Callable
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
 import anyio
 
 from benchmarks.figures import Figures, dumped, loaded, put_into
-from benchmarks.servers import ROOT, Servers, started_servers
+from benchmarks.servers import Servers, started, started_servers, unless_left_alone
 
 PARTS = ("calls", "client_cpu", "latency", "memory", "recovery_rate")
 """Modules with `async def figures(servers, size)`."""
@@ -35,23 +35,23 @@ async def run_part(part: str, size: float) -> list[Figures]:
         return await take(servers, size)
 
 
-def take_apart(part: str, size: float) -> list[Figures] | None:
+async def take_apart(part: str, size: float) -> list[Figures] | None:
     """In a process of its own. None: it failed, and has said why on stderr."""
-    command = [sys.executable, "-m", "benchmarks.production", PART_OPTION, part, "--size", f"{size:g}"]
     try:
-        ran = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, timeout=PART_S * max(1.0, size), check=True)
-    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as failed:
-        print(f"{part} failed: {failed}", file=sys.stderr)
-        return None
-    return loaded(ran.stdout.decode().splitlines()[-1])
+        async with started("benchmarks.production", PART_OPTION, part, "--size", f"{size:g}", within_s=PART_S * max(1.0, size)) as told:
+            return loaded(told)
+    except TimeoutError:
+        print(f"{part} took longer than {PART_S * max(1.0, size):.0f} s", file=sys.stderr)
+    except anyio.IncompleteRead:
+        print(f"{part} failed", file=sys.stderr)
+    return None
 
 
-def main(parts: list[str], size: float, docs: Path | None) -> int:
+async def main(parts: list[str], size: float, docs: Path | None) -> int:
     """Shows each part's figures as soon as they are there. Exit code 1: some failed."""
-    failures = 0
+    failures, load = 0, os.getloadavg()[0]
     for part in parts:
-        load = os.getloadavg()[0]
-        figures = take_apart(part, size)
+        figures = await take_apart(part, size)
         if figures is None:
             failures += 1
             continue
@@ -70,6 +70,6 @@ if __name__ == "__main__":
     parser.add_argument(PART_OPTION, choices=PARTS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.part:
-        print(dumped(anyio.run(run_part, arguments.part, arguments.size)))
+        print(dumped(anyio.run(unless_left_alone, partial(run_part, arguments.part, arguments.size))), flush=True)
     else:
-        sys.exit(main(arguments.only or list(PARTS), arguments.size, arguments.docs))
+        sys.exit(anyio.run(main, arguments.only or list(PARTS), arguments.size, arguments.docs))

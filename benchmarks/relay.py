@@ -13,6 +13,8 @@ import sys
 from functools import partial
 from typing import cast
 
+from benchmarks.servers import left_alone
+
 
 class _Leg(asyncio.Protocol):
     """One direction's receiving end. Writes what comes to the other leg, `delay_s` later; a full buffer stops the sender."""
@@ -88,7 +90,7 @@ async def main(targets: list[tuple[str, int, float]]) -> None:
         listening = await loop.create_server(partial(_Accepted, host, port, delay_s), "127.0.0.1", 0)
         addresses.append(f"127.0.0.1:{listening.sockets[0].getsockname()[1]}")
     print(*addresses, flush=True)
-    await loop.run_in_executor(None, sys.stdin.read)
+    await left_alone()
 
 
 if __name__ == "__main__":
