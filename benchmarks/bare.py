@@ -1,7 +1,7 @@
 """The same work by bare calls: protobuf messages over `grpc.aio`, JSON over aiohttp, and not one line more than the requests need.
 
 Rows: byte for byte the requests of `tiered.bigtable` (a test compares them), built per call but for what never changes. Blobs: the
-calls of the protocol for a change that meets no trouble. No error is translated, no deadline kept, no answer verified.
+calls that the store makes, in its order. No error is translated, no deadline kept, no answer verified.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from google.cloud.bigtable_v2.types import bigtable, data
 
 TIMEOUT_S = 10.0
 PIECE_BYTES = 256 * 1024
+FIELDS = "name,size,generation,metageneration,timeCreated,customTime,contentType,contentEncoding,crc32c,metadata"
 SERVICE = "/google.bigtable.v2.Bigtable/"
 
 _Filter, _Range, _Values, _Mutation = data.RowFilter.pb(), data.ColumnRange.pb(), data.ValueRange.pb(), data.Mutation.pb()
@@ -55,6 +56,11 @@ _STATE = _chain([_either([_Filter(column_range_filter=_Range(family_name=family)
 _DELETE_ROW = _Mutation(delete_from_row=_Mutation.DeleteFromRow())
 
 
+def _conflict(token: str) -> Any:
+    marks = [_column("ff", f"{verdict}{token}".encode()) for verdict in ("w:", "r:")]
+    return _either([*marks, *_TARGETS, *_LEGACY])
+
+
 class BareRows:
     """One connection."""
 
@@ -82,6 +88,10 @@ class BareRows:
 
     async def delete(self, path: str, token: str) -> None:
         await self._replace(path, token, [])
+
+    async def ask_to_delete(self, path: str, token: str) -> bool:
+        """Whether there was no tombstone."""
+        return not await self._conflicts(path.encode(), _conflict(token), _CLEAR)
 
     async def get(self, path: str) -> bytes | None:
         return await self._value(path, b"p")
@@ -120,13 +130,16 @@ class BareRows:
         await self._write(path.encode(), live, [_set("ff", f"r:{token}".encode(), b"")])
 
     async def _replace(self, path: str, token: str, state: list[Any]) -> None:
-        marks = [_column("ff", f"{verdict}{token}".encode()) for verdict in ("w:", "r:")]
-        await self._write(path.encode(), _either([*marks, *_TARGETS, *_LEGACY]), [*_CLEAR, *state])
+        await self._write(path.encode(), _conflict(token), [*_CLEAR, *state])
 
     async def _write(self, key: bytes, predicate: Any, otherwise: list[Any]) -> None:
-        request = _CheckAndMutate(table_name=self._table, row_key=key, predicate_filter=predicate, false_mutations=otherwise)
-        if (await self._check_and_mutate(request, timeout=TIMEOUT_S, metadata=self._metadata)).predicate_matched:
+        if await self._conflicts(key, predicate, otherwise):
             raise AssertionError(f"{key!r} could not be written")
+
+    async def _conflicts(self, key: bytes, predicate: Any, otherwise: list[Any]) -> bool:
+        request = _CheckAndMutate(table_name=self._table, row_key=key, predicate_filter=predicate, false_mutations=otherwise)
+        response = await self._check_and_mutate(request, timeout=TIMEOUT_S, metadata=self._metadata)
+        return bool(response.predicate_matched)
 
     async def _blind(self, key: bytes, mutation: Any) -> None:
         request = _Mutate(table_name=self._table, row_key=key, mutations=[mutation])
@@ -152,7 +165,7 @@ def _quoted(text: str | None) -> str:
 
 
 class BareBlobs:
-    """Large objects: the calls of the protocol, side by side where it allows."""
+    """Large objects: the calls that the store makes (`benchmarks.calls`), side by side where it does."""
 
     def __init__(self, rows: BareRows, http: aiohttp.ClientSession, url: str, bucket: str) -> None:
         self._rows = rows
@@ -180,10 +193,13 @@ class BareBlobs:
         name = await self._rows.target(path)
         if name is None:
             return None
-        async with self._http.get(f"{self._objects}/{quote(name, safe='')}?alt=media") as answer:
-            return b"".join([piece async for piece in answer.content.iter_any()])
+        address = f"{self._objects}/{quote(name, safe='')}"
+        _, payload = await asyncio.gather(self._described(address), self._media(address))
+        return payload
 
     async def delete(self, path: str, token: str) -> None:
+        if await self._rows.ask_to_delete(path, token):
+            raise AssertionError(f"{path} was not large")
         old = await self._rows.target(path)
         assert old is not None, "put before"
         await self._rows.record(path, token, None, old)
@@ -192,6 +208,14 @@ class BareBlobs:
         async with self._http.delete(f"{self._objects}/{quote(old, safe='')}") as answer:
             answer.raise_for_status()
         await self._rows.forget(token)
+
+    async def _described(self, address: str) -> bytes:
+        async with self._http.get(f"{address}?fields={FIELDS}") as answer:
+            return await answer.read()
+
+    async def _media(self, address: str) -> bytes:
+        async with self._http.get(f"{address}?alt=media") as answer:
+            return b"".join([piece async for piece in answer.content.iter_any()])
 
     async def _upload(self, name: str, payload: bytes) -> None:
         before = (

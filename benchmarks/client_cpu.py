@@ -6,7 +6,7 @@
     blobs, 2 MiB    ours          `TieredStorage` with its changelog; clean-up included
                     official      google-cloud-storage in threads and plain row operations of the `data` client: what a
                                   user would write himself, without changelog and without safety
-                    bare          the calls of our protocol and nothing else: `grpc.aio` and aiohttp
+                    bare          the calls that the store makes and nothing else: `grpc.aio` and aiohttp
 
 Measured is `time.process_time`: all threads of this process, and nothing of the servers, which have their own.
 """
