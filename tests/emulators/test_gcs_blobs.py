@@ -179,6 +179,7 @@ async def test_the_other_calls_are_one_each_but_two_to_open_and_to_touch(blobs: 
     assert await calls(read(blobs, range=ByteRange(-3))) == ["object.get", "object.read"]
     assert await calls(read(blobs, range=ByteRange(-3, 6))) == ["object.get", "object.read"]
     assert await calls(read(blobs, range=ByteRange(3, 3))) == ["object.get"]
+    assert await calls(blobs.head(NAME)) == ["object.get"]
     assert await calls(blobs.touch(NAME, DEADLINE_NS + NS_PER_S)) == ["object.get", "object.patch"]
     assert await calls(blobs.touch(NAME, DEADLINE_NS)) == ["object.get"]
     assert await calls(blobs.list("a", None, 10)) == ["object.list"]
@@ -678,6 +679,7 @@ async def test_a_corrupt_blob_is_named_and_not_taken_for_absent(blobs: GcsBlobs,
 
 WITHOUT_BUCKET: dict[str, Callable[[GcsBlobs], Any]] = {
     "open": lambda blobs: blobs.open(NAME),
+    "head": lambda blobs: blobs.head(NAME),
     "open a range": lambda blobs: blobs.open(NAME, ByteRange(-5, 3)),
     "list": lambda blobs: blobs.list("", None, 1),
     "delete": lambda blobs: blobs.delete(NAME),
