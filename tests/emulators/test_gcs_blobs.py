@@ -17,6 +17,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from changelog.change import ChangeId
 from changelog.errors import (
     ConfigurationError,
     CorruptRecordError,
@@ -770,8 +771,11 @@ async def test_every_request_is_authorised_but_those_of_a_session() -> None:
         await client.list("", None, 1)
         assert upload.session is not None
         await client.cancel(upload.session)
+        await upload.write(b"x")
+        with pytest.raises(UnavailableError, match="crc32c is None"):
+            await upload.finalise()
     assert {request.partition("?")[0].split("/")[0] + str("upload_id" in request): told for request, told in seen.items()} == {
-        "POST False": True, "DELETE False": True, "GET False": True, "DELETE True": False,
+        "POST False": True, "DELETE False": True, "GET False": True, "DELETE True": False, "PUT True": False,
     }  # fmt: skip
 
 
@@ -814,6 +818,21 @@ async def test_a_session_of_another_address_is_not_accepted_from_a_server() -> N
         with pytest.raises(ConfigurationError, match="session of another address") as caught:
             await client.open_upload(NAME, Metadata(), None)
     assert "evil" not in everything_told(caught.value)
+
+
+async def test_the_address_of_a_session_is_not_told_even_if_the_service_does() -> None:
+    secret = str(ChangeId.new(RUNTIME))
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        target = (await reader.readuntil(b"\r\n\r\n")).decode().split(" ")[1]
+        body = json.dumps({"error": {"code": 400, "message": f"Bad request: {target}"}}).encode()
+        writer.write(b"HTTP/1.1 400 No\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (len(body), body))
+        await writer.drain()
+
+    async with scripted(answer) as url, GcsBlobs.connect("blobs", RUNTIME, endpoint=url) as client:
+        with pytest.raises(InvalidRequestError, match="Bad request") as caught:
+            await client.cancel(f"{url}/upload/storage/v1/b/blobs/o?uploadType=resumable&upload_id={secret}")
+    assert secret not in everything_told(caught.value)
 
 
 @pytest.mark.parametrize("status", [None, 400, 403, 500, 302])
