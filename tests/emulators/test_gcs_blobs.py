@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 from urllib.parse import unquote
 
+import aiohttp
 import anyio
 import anyio.lowlevel
 import pytest
@@ -833,6 +834,25 @@ async def test_the_address_of_a_session_is_not_told_even_if_the_service_does() -
         with pytest.raises(InvalidRequestError, match="Bad request") as caught:
             await client.cancel(f"{url}/upload/storage/v1/b/blobs/o?uploadType=resumable&upload_id={secret}")
     assert secret not in everything_told(caught.value)
+
+
+async def test_an_error_of_the_library_that_tells_the_whole_address_is_neither_shown_nor_chained_to(
+    blobs: GcsBlobs, server: GcsEmulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upload = await blobs.open_upload(NAME, Metadata(), None)
+    [upload_id] = server.sessions
+    assert upload.session is not None
+
+    async def fail(self: aiohttp.ClientSession, method: str, url: object, **named: Any) -> None:
+        raise aiohttp.ClientOSError(32, f"Can not write request body for {url}")
+
+    monkeypatch.setattr(aiohttp.ClientSession, "request", fail)
+    with pytest.raises(UnconfirmedError, match="broke off") as caught:
+        await blobs.cancel(upload.session)
+    assert upload_id not in everything_told(caught.value)
+    with pytest.raises(UnavailableError, match="broke off") as caught_too:
+        await upload.finalise()
+    assert upload_id not in everything_told(caught_too.value)
 
 
 @pytest.mark.parametrize("status", [None, 400, 403, 500, 302])
