@@ -8,7 +8,7 @@ import logging
 import re
 import sys
 import traceback
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 from urllib.parse import unquote
@@ -751,21 +751,35 @@ async def test_a_client_that_was_closed_says_so(server: GcsEmulator) -> None:
 # --- credentials and sessions --------------------------------------------------------------------
 
 
+class Proof:
+    """`Authorize`: numbered tokens, a new one after each that was refused."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.number = 1
+        self._error = error
+
+    async def __call__(self) -> Mapping[str, str]:
+        if self._error is not None:
+            raise self._error
+        return {"Authorization": f"Bearer secret-{self.number}"}
+
+    def refused(self, headers: Mapping[str, str]) -> None:
+        assert headers == {"Authorization": f"Bearer secret-{self.number}"}
+        self.number += 1
+
+
 async def test_every_request_is_authorised_but_those_of_a_session() -> None:
     seen: dict[str, bool] = {}
     base = ""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
-        seen[head.split(" HTTP")[0]] = "Authorization: Bearer secret" in head
+        seen[head.split(" HTTP")[0]] = "Authorization: Bearer secret-1" in head
         location = f"Location: {base}/upload/storage/v1/b/blobs/o?uploadType=resumable&upload_id=x\r\n"
         writer.write(f"HTTP/1.1 200 OK\r\n{location}Content-Length: 2\r\nConnection: close\r\n\r\n{{}}".encode())
         await writer.drain()
 
-    async def authorize() -> dict[str, str]:
-        return {"Authorization": "Bearer secret"}
-
-    async with scripted(answer) as url, GcsBlobs.connect("blobs", RUNTIME, endpoint=url, authorize=authorize) as client:
+    async with scripted(answer) as url, GcsBlobs.connect("blobs", RUNTIME, endpoint=url, authorize=Proof()) as client:
         base = url
         upload = await client.open_upload(NAME, Metadata(), None)
         await client.delete(NAME)
@@ -781,14 +795,23 @@ async def test_every_request_is_authorised_but_those_of_a_session() -> None:
 
 
 async def test_credentials_that_fail_are_the_error_of_every_call(server: GcsEmulator) -> None:
-    async def authorize() -> dict[str, str]:
-        raise UnavailableError("the Google credentials could not be renewed")
-
+    authorize = Proof(UnavailableError("the Google credentials could not be renewed"))
     async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, authorize=authorize) as blobs:
         for call in WITHOUT_BUCKET.values():
             with pytest.raises(UnavailableError, match="credentials could not be renewed"):
                 await call(blobs)
     assert server.calls == []
+
+
+async def test_credentials_that_were_refused_are_replaced_for_the_next_call(server: GcsEmulator) -> None:
+    authorize = Proof()
+    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, authorize=authorize) as blobs:
+        server.faults.append(GcsFault(FaultMode.STATUS, "object.delete", status=401))
+        with pytest.raises(UnavailableError, match="not accepted; renew them"):
+            await blobs.delete(NAME)
+        assert authorize.number == 2
+        await blobs.delete(NAME)
+    assert authorize.number == 2
 
 
 @pytest.mark.parametrize(
