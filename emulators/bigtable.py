@@ -87,9 +87,7 @@ class BigtableEmulator:
 
     def freeze(self) -> None:
         """Stops it in its tracks: requests arrive, none is answered, until `thaw`."""
-        os.kill(self._own_pid(), signal.SIGSTOP)
-        # A signal takes a moment to reach every thread, and one of them might answer a request in it.
-        os.waitid(os.P_PID, self._own_pid(), os.WSTOPPED | os.WNOWAIT)
+        freeze(self._own_pid())
 
     def thaw(self) -> None:
         """Lets it go on with all that arrived meanwhile: a write whose deadline has passed may still land."""
@@ -101,14 +99,21 @@ class BigtableEmulator:
         return self.pid
 
 
+def freeze(pid: int) -> None:
+    """Stops a child of this process in its tracks, and returns when it stands still."""
+    os.kill(pid, signal.SIGSTOP)
+    # A signal takes a moment to reach every thread, and one of them might answer a request in it.
+    os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
+
+
 @asynccontextmanager
-async def start_bigtable() -> AsyncIterator[BigtableEmulator]:
+async def start_bigtable(*, own: bool = False) -> AsyncIterator[BigtableEmulator]:
     """An emulator that answers, on a loopback port of its own; at exit it is gone. One that was named is left alone.
 
-    Raises `EmulatorNotFoundError`, or `EmulatorFailedError` if it does not answer within 10 s. The first start on a
-    machine may build it, which takes minutes.
+    `own`: one that may be frozen, even if another was named. Raises `EmulatorNotFoundError`, or `EmulatorFailedError` if it
+    does not answer within 10 s. The first start on a machine may build it, which takes minutes.
     """
-    if named := os.environ.get(HOST_VARIABLE):
+    if (named := os.environ.get(HOST_VARIABLE)) and not own:
         await _await_answer(named, f"; start it, or unset {HOST_VARIABLE}")
         yield BigtableEmulator(named, None)
         return

@@ -90,10 +90,10 @@ class Tail:
                 yield from whole.split(b"\n")
 
 
-def read_operations(directory: Path) -> list[Operation]:
-    """Every operation that began, in no order. What a process left unanswered ended when the process did."""
+def read_operations(directory: Path, late_s: float = 0.0) -> list[Operation]:
+    """Every operation that began, in no order. What a process left unanswered ended at most `late_s` after the process did."""
     ends = process_ends(directory)
-    return [each for path in sorted(directory.glob("w*.jsonl")) for each in _operations_of(path, ends.get(path.stem, math.inf))]
+    return [each for path in sorted(directory.glob("w*.jsonl")) for each in _operations_of(path, ends.get(path.stem, math.inf) + late_s)]
 
 
 def process_ends(directory: Path) -> dict[str, float]:

@@ -12,12 +12,13 @@ Never a part of the product.
 from __future__ import annotations
 
 import json
+import logging
 import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from changelog.change import ChangeId
-from changelog.errors import ConfigurationError, UnavailableError
+from changelog.errors import ConfigurationError, UnavailableError, UnconfirmedError
 from changelog.runtime import Runtime
 from changelog.sqlite import Database, SqliteChangeLog
 from tiered.backends import Inline, State, Tombstone
@@ -28,14 +29,23 @@ from tiered.settings import Settings
 from tiered.settle import Tiers
 from tiered.sqlite import SqliteRows
 
+logger = logging.getLogger("tiered")
+
 
 @asynccontextmanager
-async def open_demo_backends(settings: Settings, runtime: Runtime, unfenced: bool) -> AsyncIterator[Backends]:
-    """The product's own backends, or the same with unfenced rows."""
-    if not unfenced:
-        async with open_backends(settings, runtime) as backends:
-            yield backends
-        return
+async def open_demo_backends(settings: Settings, runtime: Runtime, unfenced: bool) -> AsyncIterator[Backends | None]:
+    """The product's own backends, or the same with unfenced rows; None: they are out of reach."""
+    async with AsyncExitStack() as stack:
+        try:
+            backends = await stack.enter_async_context((_open_unfenced if unfenced else open_backends)(settings, runtime))
+        except (UnavailableError, UnconfirmedError) as error:
+            logger.warning("out_of_reach: %s", error)
+            backends = None
+        yield backends
+
+
+@asynccontextmanager
+async def _open_unfenced(settings: Settings, runtime: Runtime) -> AsyncIterator[Backends]:
     if settings.directory is None:
         raise ConfigurationError("no directory is set: say where the store lives")
     async with Database.open(settings.directory / DATABASE_NAME, runtime) as database:

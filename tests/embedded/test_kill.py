@@ -23,8 +23,9 @@ from changelog.errors import InvalidRequestError
 from changelog.runtime import SystemRuntime
 from emulators.demo import DemoOptions, run_demo
 from emulators.demo_check import check, unfinished
+from emulators.demo_files import StoredFiles
 from emulators.demo_journal import DIRECTOR, Answer, Journal, read_lines, read_operations
-from emulators.demo_stage import Stage
+from emulators.demo_stage import EmbeddedStage
 from emulators.demo_troupe import Troupe, environment
 from emulators.demo_writer import Orders
 from recovery.daemon import collect
@@ -53,7 +54,7 @@ async def recover(store: Path) -> int:
         loop = RecoveryLoop(backends.tiers, backends.log, runtime, settings)
         for _ in range(PASSES_MAX):
             await loop.run_once()
-            if unfinished(store)[0] == 0:
+            if unfinished(StoredFiles(store))[0] == 0:
                 break
             await anyio.sleep(0.05)
         await collect(backends)
@@ -61,8 +62,7 @@ async def recover(store: Path) -> int:
 
 
 def test_a_writer_killed_at_any_moment_loses_leaks_and_mixes_up_nothing(tmp_path: Path) -> None:
-    stage, chance, recovered = Stage(tmp_path / "run"), Random(7), 0
-    stage.set_up()
+    stage, chance, recovered = EmbeddedStage(tmp_path / "run").__enter__(), Random(7), 0
     director = Journal(stage.journal / DIRECTOR)
     for number in range(ROUNDS):
         name = f"w0.{number}"
@@ -76,7 +76,7 @@ def test_a_writer_killed_at_any_moment_loses_leaks_and_mixes_up_nothing(tmp_path
                 writer.kill()
         director.write(at=time.monotonic(), process=name, event="killed")
         recovered += anyio.run(recover, stage.store)
-        found = check(stage.store, stage.journal)
+        found = check(stage.stored, stage.journal)
         assert found.flaws == {}, f"round {number}: {found.details}"
     director.close()
     answers = [operation.answer for operation in read_operations(stage.journal)]
@@ -130,8 +130,7 @@ def test_an_interrupted_demo_leaves_no_process_behind(tmp_path: Path) -> None:
 
 
 def test_a_process_that_ends_by_itself_has_crashed_and_one_that_does_not_listen_is_killed(tmp_path: Path) -> None:
-    stage = Stage(tmp_path / "run")
-    stage.set_up()
+    stage = EmbeddedStage(tmp_path / "run").__enter__()
     journal = Journal(stage.journal / DIRECTOR)
     ignoring = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(600)"
     troupe = Troupe(stage, journal, lambda name: [sys.executable, "-c", "raise SystemExit(3)" if name.startswith("w") else ignoring])

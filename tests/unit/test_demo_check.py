@@ -18,7 +18,8 @@ import pytest
 from changelog.change import Change, ChangeId
 from changelog.database import Database
 from changelog.runtime import SystemRuntime
-from emulators.demo_check import FLAWS, Content, History, blob_path, check, dangling, unfinished
+from emulators.demo_check import FLAWS, Content, History, check, dangling, unfinished
+from emulators.demo_files import StoredFiles, blob_path
 from emulators.demo_journal import DIRECTOR, Answer, Journal, Kind, Operation, Tail, process_ends, read_operations
 from emulators.demo_load import INLINE_BYTES_MAX, Step, object_ids, payload, steps
 from emulators.demo_unfenced import UnfencedRows
@@ -40,8 +41,12 @@ class Run:
     store: Path
     journal: Path
 
+    @property
+    def stored(self) -> StoredFiles:
+        return StoredFiles(self.store)
+
     def flaws(self) -> dict[str, int]:
-        return dict(check(self.store, self.journal).flaws)
+        return dict(check(self.stored, self.journal).flaws)
 
     def sql(self, statement: str, *values: object) -> None:
         with closing(sqlite3.connect(self.store / "tiered.db")) as connection, connection:
@@ -190,26 +195,26 @@ def test_a_planted_flaw_is_counted_and_nothing_else(run: Run, plant: Callable[[R
 
 
 def test_the_check_counts_what_is_stored(run: Run) -> None:
-    found = check(run.store, run.journal)
+    found = check(run.stored, run.journal)
     assert (found.objects, found.inline, found.blobs) == (2, 1, 1)
 
 
 def test_a_tombstone_without_its_blob_is_seen_while_others_write(run: Run) -> None:
-    assert dangling(run.store) == set()
+    assert dangling(run.stored) == set()
     unlink_a_blob(run)
-    (name,) = dangling(run.store)
+    (name,) = dangling(run.stored)
     assert name.startswith(LARGE.path)
 
 
 def test_what_dangled_for_a_while_is_counted_although_it_is_gone(run: Run) -> None:
-    assert check(run.store, run.journal, {"u/objects/k/revision"}).flaws == {"dangling": 1}
+    assert check(run.stored, run.journal, {"u/objects/k/revision"}).flaws == {"dangling": 1}
 
 
 def test_what_is_unfinished_is_counted(run: Run) -> None:
-    assert unfinished(run.store) == (0, 0)
+    assert unfinished(run.stored) == (0, 0)
     leave_an_upload(run)
     leave_an_entry(run)
-    assert unfinished(run.store) == (1, 1)
+    assert unfinished(run.stored) == (1, 1)
 
 
 @pytest.mark.parametrize("object_id", object_ids(10), ids=lambda object_id: object_id.key[:20])
