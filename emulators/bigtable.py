@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import IO
 
 import anyio
 import anyio.to_thread
@@ -107,11 +108,12 @@ def freeze(pid: int) -> None:
 
 
 @asynccontextmanager
-async def start_bigtable(*, own: bool = False) -> AsyncIterator[BigtableEmulator]:
+async def start_bigtable(*, own: bool = False, said: IO[bytes] | None = None) -> AsyncIterator[BigtableEmulator]:
     """An emulator that answers, on a loopback port of its own; at exit it is gone. One that was named is left alone.
 
-    `own`: one that may be frozen, even if another was named. Raises `EmulatorNotFoundError`, or `EmulatorFailedError` if it
-    does not answer within 10 s. The first start on a machine may build it, which takes minutes.
+    `own`: one that may be frozen, even if another was named. `said`: takes what it says, instead of stderr. Raises
+    `EmulatorNotFoundError`, or `EmulatorFailedError` if it does not answer within 10 s. The first start on a machine may
+    build it, which takes minutes.
     """
     if (named := os.environ.get(HOST_VARIABLE)) and not own:
         await _await_answer(named, f"; start it, or unset {HOST_VARIABLE}")
@@ -120,7 +122,7 @@ async def start_bigtable(*, own: bool = False) -> AsyncIterator[BigtableEmulator
     command = [str(find_cbtemulator() or await _build()), "-host", "127.0.0.1", "-port", "0"]
     # A session of its own: Ctrl-C is for this process, which then stops the emulator in order.
     running = await anyio.open_process(
-        ["sh", "-c", WITH_WARDEN, "sh", *command], stderr=None, env={**os.environ, **EMULATOR_ENV}, start_new_session=True
+        ["sh", "-c", WITH_WARDEN, "sh", *command], stderr=said, env={**os.environ, **EMULATOR_ENV}, start_new_session=True
     )
     try:
         host = await _await_start(running, command[0])

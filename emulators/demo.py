@@ -28,7 +28,7 @@ from rich.console import Console
 from changelog.errors import ConfigurationError
 from emulators.demo_director import Director
 from emulators.demo_stage import DemoOptions, EmbeddedStage, Stage
-from emulators.demo_weather import CUTS, FREEZES
+from emulators.demo_weather import CUTS, FREEZES, STALLS
 
 __all__ = ["DemoOptions", "run_demo"]
 
@@ -97,8 +97,10 @@ def _show(report: dict[str, Any], stage: Stage, said: Console) -> None:
         ("stops", happened["writer_stops"],
          f"writers that stood still past their lease, and went on; and {happened['daemon_stops']:,} daemons"),
         *(("freezes", happened[f"{name}_{FREEZES}"],
-           f"of {name}, past every deadline; and {happened[f'{name}_{CUTS}']:,} times all connections to it were cut")
+           f"of {name}, past every deadline; {happened[f'{name}_{STALLS}']:,} times half of its requests were held back so long,"
+           f" {happened[f'{name}_{CUTS}']:,} times all its connections were cut")
           for name in (service.name for service in stage.services)),
+        *([("late", happened["late"], "swaps that landed after their sender had given up")] if stage.services else []),
         ("recovered", happened["recovered"], "changes that were cleaned up after the dead"),
         *((name.replace("_", "-"), flaws[name], meaning) for name, meaning in MEANING.items()),
     )

@@ -31,11 +31,10 @@ from emulators.demo_journal import DIRECTOR, Answer, Journal, Tail, read_lines
 from emulators.demo_network import BACK_MAX_S, THERE_MAX_S
 from emulators.demo_stage import EXPIRY_S, DemoOptions, Stage
 from emulators.demo_troupe import Troupe
-from emulators.demo_weather import Weather
+from emulators.demo_weather import KINDS, Weather
 from emulators.demo_writer import TASKS, Orders
 
 STOP_S = (1.5, 2.2)
-PAUSE_S = (0.2, 0.6)
 FIRST_KILL_S = 0.3
 STRIKES = ("writer_kills",) * 5 + ("writer_stops",) * 5 + ("daemon_kills", "daemon_stops")
 """A deck that is shuffled and drawn to its end."""
@@ -131,7 +130,7 @@ class Director:
                 self._score.news.append(passed)
             if now >= strike_at:
                 self._strike()
-                strike_at = time.monotonic() + self._chance.uniform(*PAUSE_S)
+                strike_at = time.monotonic() + self._chance.uniform(*self._stage.pause_s)
             self._say_each_second()
             time.sleep(TICK_S)
         self._weather.clear()
@@ -187,7 +186,7 @@ class Director:
         counts = Counter[str]()
         for kind, count in self._happened().items():
             counts[kind.rpartition("_")[2]] += count
-        weather = f" {counts['freezes']:3,} freezes {counts['cuts']:3,} cuts" if self._stage.services else ""
+        weather = "".join(f" {counts[kind]:3,} {kind}" for kind in KINDS) if self._stage.services else ""
         self._said.print(
             f"{time.monotonic() - self._began_at:5.1f} s {score.answers[Answer.OK]:7,} ok {score.answers[Answer.NO]:4,} refused"
             f" {counts['kills']:4,} kills {counts['stops']:3,} stops{weather} {score.unfinished:4,} open {counts['recovered']:5,} recovered"
@@ -227,7 +226,7 @@ class Director:
                 "begun": score.begun, "ok": answers[Answer.OK], "no": answers[Answer.NO],
                 "unknown": answers[Answer.UNKNOWN] + answers[Answer.SETTLED], "unanswered": score.begun - answers.total(),
             },
-            "happened": self._happened(),
+            "happened": {**self._happened(), "late": findings.late},
             "flaws": flaws,
             "details": findings.details + self._troupe.crashes,
         }

@@ -1,11 +1,11 @@
 """The demo's stage on the emulators of Bigtable and GCS: real servers in processes of their own, frozen and cut off at random.
 
-    writers, daemons --> relay --> Bigtable emulator          frozen: SIGSTOP          cut: the relay breaks all connections
+    writers, daemons --> relay --> Bigtable emulator          frozen: SIGSTOP          cut, stalled: by the relay
     writers, daemons --> relay --> GCS emulator
     director, check  ------------> both, directly
 
 A frozen service keeps the requests that it was sent, so what timed out may land late: no call waits for an answer as long as a
-freeze lasts (CALL_S), and an aborted upload's entry outlives everything that may still come (GRACE_S). *Crash*: the
+freeze or a stall lasts (CALL_S), and an aborted upload's entry outlives everything that may still come (GRACE_S). *Crash*: the
 emulators keep all in memory, and their wardens end them with this process.
 """
 
@@ -42,12 +42,14 @@ BUCKET = "tiered-demo"
 
 class EmulatorStage(Stage):
     backend = "emulators"
+    pause_s = (0.4, 1.2)
     rest_s = GRACE_S
 
     def _raise(self) -> Mapping[str, Any]:
         enter = self._standing.enter_context
         portal = enter(start_blocking_portal())
-        bigtable = enter(portal.wrap_async_context_manager(start_bigtable(own=True)))
+        said = enter((self.log / "bigtable.log").open("wb"))
+        bigtable = enter(portal.wrap_async_context_manager(start_bigtable(own=True, said=said)))
         gcs_pid, gcs_port = enter(_started_gcs(self.log / "gcs.log"))
         assert bigtable.pid is not None, "our own"
         bigtable_relay = enter(portal.wrap_async_context_manager(_relayed(int(bigtable.host.rpartition(":")[2]))))
@@ -79,7 +81,8 @@ class EmulatorStage(Stage):
 
 
 def _service(name: str, pid: int, portal: BlockingPortal, relay: Relay) -> Service:
-    return Service(name, partial(freeze, pid), partial(os.kill, pid, signal.SIGCONT), partial(portal.call, relay.cut))
+    cut, stall = partial(portal.call, relay.cut), partial(portal.call, relay.stall)
+    return Service(name, partial(freeze, pid), partial(os.kill, pid, signal.SIGCONT), cut, stall)
 
 
 @asynccontextmanager

@@ -22,7 +22,13 @@ from urllib.parse import quote, urlencode
 import google_crc32c
 from google.auth.credentials import AnonymousCredentials
 from google.cloud.bigtable.data import BigtableDataClient, ReadRowsQuery, RowRange
-from google.cloud.bigtable.data.row_filters import CellsColumnLimitFilter, FamilyNameRegexFilter, RowFilter, RowFilterChain
+from google.cloud.bigtable.data.row_filters import (
+    CellsColumnLimitFilter,
+    ColumnQualifierRegexFilter,
+    FamilyNameRegexFilter,
+    RowFilter,
+    RowFilterChain,
+)
 
 from emulators.bigtable import HOST_VARIABLE
 from emulators.demo_check import Content, StoredRow, content_of
@@ -32,6 +38,7 @@ from tiered.settings import BigtableSettings
 CALL_S = 20.0
 NEWEST = CellsColumnLimitFilter(1)
 STATE = RowFilterChain([FamilyNameRegexFilter("f[gm]"), NEWEST])
+WON = RowFilterChain([FamilyNameRegexFilter("ff"), ColumnQualifierRegexFilter("w:.*")])
 OPERATION = "x-snme-operation"
 
 
@@ -94,6 +101,10 @@ class StoredInGoogle(AbstractContextManager["StoredInGoogle"]):
         if base64.b64decode(resource["crc32c"]) != google_crc32c.value(payload).to_bytes(4, "big"):
             return None
         return Content(digest(payload), resource.get("metadata", {}).get(OPERATION))
+
+    def won(self) -> dict[str, int]:
+        found = self._rows.read_rows(ReadRowsQuery(row_filter=WON), operation_timeout=CALL_S)
+        return {cell.qualifier.decode()[2:]: cell.timestamp_micros // 1000 for row in found for cell in row}
 
     def uploads(self) -> tuple[()]:
         """A session that was opened and never named in an entry shows nothing, costs nothing, and the service ends it in a week."""

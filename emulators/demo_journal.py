@@ -3,6 +3,7 @@
     {"at":…,"begin":ID,"object":…,"kind":…,"size":…,"digest":…}       before an operation starts
     {"at":…,"end":ID,"answer":…}                                      after its answer; a read adds "digest" and "by"
     {"at":…,"process":NAME,"event":…}                                 the director's: killed, stopped, ended, …
+    {"token":…,"given_up_ms":…}                                       a swap of a change; in a file of its own (SWAPS)
 
 A line is one `write` to the end of the file, and is not synchronised: only processes die here, not the machine. A
 kill may cut the last line short; whoever reads it takes it for not written. `at` is CLOCK_MONOTONIC, which
@@ -20,7 +21,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-DIRECTOR = "director.jsonl"
+DIRECTOR, SWAPS = "director.jsonl", ".swaps"
 
 
 class Kind(StrEnum):
@@ -94,6 +95,12 @@ def read_operations(directory: Path, late_s: float = 0.0) -> list[Operation]:
     """Every operation that began, in no order. What a process left unanswered ended at most `late_s` after the process did."""
     ends = process_ends(directory)
     return [each for path in sorted(directory.glob("w*.jsonl")) for each in _operations_of(path, ends.get(path.stem, math.inf) + late_s)]
+
+
+def given_up_swaps(directory: Path) -> dict[str, int]:
+    """When each change's swap was given up for the last time, in Unix milliseconds, if no answer ever said that it took effect."""
+    last = {line["token"]: line["given_up_ms"] for path in directory.glob(f"w*{SWAPS}") for line in read_lines(path)}
+    return {token: at for token, at in last.items() if at is not None}
 
 
 def process_ends(directory: Path) -> dict[str, float]:

@@ -1,4 +1,7 @@
-"""A network's delay in front of a tier, which in embedded mode is a file a few microseconds away.
+"""A network's delay in front of a tier, which is a file or a loopback server a few microseconds away; and a witness of it.
+
+    far        each call of a tier takes a while
+    witness    notes which swaps were given up unanswered, so that it can be told which of them landed later all the same
 
 Each call of a tier waits a random moment on its way there, and another on its way back. Both the fenced and the
 unfenced demo's writers stand behind it, so that being killed or stopped in the middle of an exchange is as likely as it
@@ -11,8 +14,11 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
+from changelog.change import ChangeId
+from changelog.errors import UnconfirmedError
 from changelog.runtime import Runtime
-from tiered.backends import HighVolumeBackend, LongTermBackend
+from emulators.demo_journal import Journal
+from tiered.backends import HighVolumeBackend, LongTermBackend, State
 from tiered.settle import Tiers
 
 THERE_MAX_S = 0.020
@@ -43,3 +49,30 @@ class _Far:
             return _Far(answer, self._runtime) if hasattr(answer, "finalise") else answer
 
         return exchange
+
+
+def witness(tiers: Tiers, journal: Journal, runtime: Runtime) -> Tiers:
+    """The same tiers; the journal gets a line for each swap that was given up (when: Unix milliseconds), or took effect (null)."""
+    return Tiers(cast(HighVolumeBackend, _Witness(tiers.high_volume, journal, runtime)), tiers.long_term)
+
+
+class _Witness:
+    """Stands for rows."""
+
+    def __init__(self, rows: HighVolumeBackend, journal: Journal, runtime: Runtime) -> None:
+        self._rows = rows
+        self._journal = journal
+        self._runtime = runtime
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._rows, name)
+
+    async def swap(self, path: str, token: ChangeId, expected: str | None, state: State, deadline_s: float) -> bool:
+        try:
+            effective = await self._rows.swap(path, token, expected, state, deadline_s)
+        except UnconfirmedError:
+            self._journal.write(token=token, given_up_ms=self._runtime.wall_ns() // 1_000_000)
+            raise
+        if effective:
+            self._journal.write(token=token, given_up_ms=None)
+        return effective

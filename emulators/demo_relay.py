@@ -1,7 +1,9 @@
-"""A relay between everybody and one server on loopback, so that its connections can be cut.
+"""A relay between everybody and one server on loopback, so that its connections can be cut, and requests be late.
 
     clients --> 127.0.0.1:port --> the server          bytes go through as they come, both ways; an end goes through, too
     cut                            every connection breaks on both sides at once, whatever was under way; so do new ones for a while
+    stall                          what every second client sends stands still for a while, and then arrives, though its sender may
+                                   have given it up, or have died; everybody else's overtakes it
 
 *Failure*: a server that refuses or breaks off is passed on to the client as a broken connection.
 """
@@ -10,23 +12,29 @@ from __future__ import annotations
 
 import time
 from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
 
 import anyio
 from anyio.abc import SocketAttribute, SocketStream, TaskStatus
 
 BROKEN = (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError)
-PIECE_BYTES = 256 * 1024
+
+
+@dataclass(slots=True, eq=False)
+class _Connection:
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    stalled_until: float = 0.0
 
 
 class Relay:
-    """To `port` on loopback. `serve` must run; all else in its event loop."""
+    """To `server_port` on loopback, from `port`. `serve` must run; all else in its event loop."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, server_port: int) -> None:
         self.port = 0
-        self.joined = 0
-        self._server_port = port
-        self._scopes: set[anyio.CancelScope] = set()
+        self._server_port = server_port
+        self._connections: list[_Connection] = []
         self._cut_until = 0.0
+        self._first = 0
 
     async def serve(self, *, task_status: TaskStatus[None]) -> None:
         async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener:
@@ -36,27 +44,34 @@ class Relay:
 
     def cut(self, seconds: float) -> None:
         self._cut_until = time.monotonic() + seconds
-        for scope in self._scopes:
-            scope.cancel()
+        for connection in self._connections:
+            connection.scope.cancel()
+
+    def stall(self, seconds: float) -> None:
+        """The others' turn is next time."""
+        for connection in self._connections[self._first :: 2]:
+            connection.stalled_until = time.monotonic() + seconds
+        self._first = 1 - self._first
 
     async def _join(self, client: SocketStream) -> None:
         async with AsyncExitStack() as ends:
             await ends.enter_async_context(client)
             if time.monotonic() < self._cut_until:
                 return
-            with anyio.CancelScope() as scope, suppress(*BROKEN):
-                self._scopes.add(scope)
-                ends.callback(self._scopes.remove, scope)
+            self._connections.append(connection := _Connection())
+            ends.callback(self._connections.remove, connection)
+            with connection.scope, suppress(*BROKEN):
                 server = await ends.enter_async_context(await anyio.connect_tcp("127.0.0.1", self._server_port))
-                self.joined += 1
                 async with anyio.create_task_group() as ways:
-                    ways.start_soon(_pass_on, client, server)
-                    ways.start_soon(_pass_on, server, client)
+                    ways.start_soon(_pass_on, client, server, connection)
+                    ways.start_soon(_pass_on, server, client, None)
 
 
-async def _pass_on(source: SocketStream, target: SocketStream) -> None:
+async def _pass_on(source: SocketStream, target: SocketStream, stalls: _Connection | None) -> None:
     with suppress(*BROKEN):
         async for piece in source:
+            if stalls and (left_s := stalls.stalled_until - time.monotonic()) > 0:
+                await anyio.sleep(left_s)
             await target.send(piece)
     with suppress(*BROKEN):
         await target.send_eof()

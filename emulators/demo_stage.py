@@ -66,12 +66,17 @@ class DemoOptions:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A server that everybody's requests go to. `cut`: breaks all connections, and those that are made within so many seconds."""
+    """A server that everybody's requests go to.
+
+    `cut` breaks all connections, and those that are made within so many seconds; `stall` holds back for so long what half of
+    them send.
+    """
 
     name: str
     freeze: Callable[[], None]
     thaw: Callable[[], None]
     cut: Callable[[float], None]
+    stall: Callable[[float], None]
 
 
 class Stage(ABC):
@@ -80,6 +85,8 @@ class Stage(ABC):
     backend: str
     stored: Stored
     services: Sequence[Service] = ()
+    pause_s = (0.2, 0.6)
+    """Between two processes that are killed or stopped, at least and at most, in seconds."""
     rest_s = 0.0
     """A process that went on after it was stopped is left alone for so long, in seconds."""
 

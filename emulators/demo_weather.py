@@ -1,10 +1,11 @@
-"""The demo's weather: at random moments a service stands still for longer than a call's deadline, or loses all its connections.
+"""The demo's weather: at random moments a service stands still, loses its connections, or gets its requests late.
 
     freeze    it takes requests in and answers none; what timed out meanwhile may still land when it thaws
+    stall     the same for every second connection, while the others go on: what lands late lands after what was sent later
     cut       all connections to it break, and so do those that are made within a moment; whether what was sent arrived, nobody knows
 
-One trouble at a time, drawn from a shuffled deck of all kinds, so none is rarer than another. Without services
-there is no weather.
+A freeze and a stall outlive the deadline of every call. One trouble at a time, drawn from a shuffled deck of all
+kinds, so none is rarer than another. Without services there is no weather.
 """
 
 from __future__ import annotations
@@ -17,17 +18,18 @@ from random import Random
 from emulators.demo_stage import Service
 
 FREEZE_S = (1.6, 2.4)
+STALL_S = (1.6, 2.4)
 CUT_S = (0.0, 0.6)
-PAUSE_S = (0.6, 1.6)
+PAUSE_S = (0.4, 1.2)
 
-FREEZES, CUTS = "freezes", "cuts"
+FREEZES, STALLS, CUTS = KINDS = ("freezes", "stalls", "cuts")
 
 
 class Weather:
     """`happened`: how often each trouble did, as in `gcs_cuts`. `pass_by` must be called all the time."""
 
     def __init__(self, services: Sequence[Service], chance: Random) -> None:
-        self.happened: Counter[str] = Counter({f"{service.name}_{what}": 0 for service in services for what in (FREEZES, CUTS)})
+        self.happened: Counter[str] = Counter({f"{service.name}_{kind}": 0 for service in services for kind in KINDS})
         self._services = services
         self._chance = chance
         self._deck: list[tuple[Service, str]] = []
@@ -46,19 +48,23 @@ class Weather:
         if self._frozen is not None:
             return self.clear()
         if not self._deck:
-            self._deck = [(each, what) for each in self._services for what in (FREEZES, CUTS)]
+            self._deck = [(each, kind) for each in self._services for kind in KINDS]
             self._chance.shuffle(self._deck)
-        service, what = self._deck.pop()
-        self.happened[f"{service.name}_{what}"] += 1
-        if what == FREEZES:
-            service.freeze()
-            self._frozen = service
-            self._turns_at = time.monotonic() + self._chance.uniform(*FREEZE_S)
-            return f"froze {service.name}"
-        cut_s = self._chance.uniform(*CUT_S)
-        service.cut(cut_s)
-        self._turns_at = time.monotonic() + cut_s + self._chance.uniform(*PAUSE_S)
-        return f"cut {service.name}"
+        service, kind = self._deck.pop()
+        self.happened[f"{service.name}_{kind}"] += 1
+        match kind:
+            case "freezes":
+                service.freeze()
+                self._frozen, lasts_s = service, self._chance.uniform(*FREEZE_S)
+            case "stalls":
+                lasts_s = self._chance.uniform(*STALL_S)
+                service.stall(lasts_s)
+            case _:
+                lasts_s = self._chance.uniform(*CUT_S)
+                service.cut(lasts_s)
+        pause_s = 0.0 if self._frozen else self._chance.uniform(*PAUSE_S)
+        self._turns_at = time.monotonic() + lasts_s + pause_s
+        return f"{kind[:-1]} of {service.name}"
 
     def clear(self) -> str | None:
         """Thaws what is frozen."""

@@ -20,9 +20,9 @@ from typing import Any
 import anyio
 
 from changelog.runtime import Runtime, SystemRuntime
-from emulators.demo_journal import Answer, Journal, Kind
+from emulators.demo_journal import SWAPS, Answer, Journal, Kind
 from emulators.demo_load import Step, digest, object_ids, steps
-from emulators.demo_network import far
+from emulators.demo_network import far, witness
 from emulators.demo_unfenced import open_demo_backends
 from tiered.compose import Backends
 from tiered.errors import OutcomeUnknownError, TieredError, UnavailableError
@@ -68,8 +68,9 @@ async def write(orders: Orders, runtime: Runtime) -> int:
 
 async def _work_all(orders: Orders, backends: Backends, runtime: Runtime, settings: Settings, told: anyio.Event) -> None:
     journal, objects = Journal(Path(orders.journal)), object_ids(orders.objects)
+    tiers = far(witness(backends.tiers, Journal(Path(orders.journal).with_suffix(SWAPS)), runtime), runtime)
     async with (
-        TieredStorage(far(backends.tiers, runtime), backends.log, runtime, settings) as storage,
+        TieredStorage(tiers, backends.log, runtime, settings) as storage,
         anyio.create_task_group() as tasks,
     ):
         for task in range(TASKS):
