@@ -10,8 +10,8 @@ finds it. Each change of an entry is one `CheckAndMutateRow` on the exact bytes 
 (older versions go in the same step: nothing can compare with them, and a server whose clock is behind cannot
 write beneath them). Calls to the service, where nothing is amiss:
 
-    record, claim 2 (the second tells the heartbeat)   renew 1 for each entry   release, park, forget, announce 1
-    retry 2   read 1   stale, entries 1 for a page     a compare-and-swap that fails: 1 more, see `_compare_and_mutate`
+    record, claim, release, park, forget, announce 1   renew 1 for each entry   retry 2   read 1
+    stale, entries 1 for a page                        a compare-and-swap that fails: 1 more, see `_compare_and_mutate`
 
 *Crash* at any call leaves the entry in the log or out of it, whole. A `record` that was not confirmed may land after its
 entry was forgotten; recovery then finds a change that is settled, and forgets it again (I5). *Failure*: see
@@ -46,7 +46,7 @@ from changelog.bigtable_channel import (
     value_is,
 )
 from changelog.change import LOG_PREFIX, SHARDS_DEFAULT, Change, ChangeId, Entry, Stuck, Unreadable, decode, encode, encode_stuck
-from changelog.errors import LeaseLostError, TieredError, UnavailableError, UnconfirmedError
+from changelog.errors import LeaseLostError, TieredError
 from changelog.lease import SET_BACK_MS, Renewal, Standing, standing
 from changelog.log import KeyRange, Page
 from changelog.runtime import Runtime
@@ -82,11 +82,9 @@ class BigTableChangeLog:
         entry = Entry(change, change.id.row_key(), owner)
         raw = encode(entry)
         another = chain(_CURRENT, either(value_before(raw), value_after(raw)))
-        taken = await self._table.check_and_mutate(entry.key.encode(), another, otherwise=_replacing(entry))
-        recorded = None if taken else await self._confirmed(entry)
-        if recorded is None:
+        if await self._table.check_and_mutate(entry.key.encode(), another, otherwise=_replacing(entry)):
             raise LeaseLostError(f"change {change.id} of {change.object} was taken over by recovery")
-        return recorded
+        return entry
 
     async def renew(self, entries: Sequence[Entry]) -> Sequence[Renewal]:
         """As in `ChangeLog`; `RENEWALS_AT_ONCE` at a time. What fails is FAILED for its entry only."""
@@ -139,7 +137,7 @@ class BigTableChangeLog:
 
     async def claim(self, entry: Entry, owner: str) -> Entry | None:
         claimed = entry.claimed_by(owner)
-        return await self._confirmed(claimed) if await self._compare_and_mutate(entry, _replacing(claimed)) else None
+        return claimed if await self._compare_and_mutate(entry, _replacing(claimed)) else None
 
     async def park(self, entry: Entry | Unreadable, error: str) -> bool:
         stuck = encode_stuck(Stuck(error, self._runtime.wall_ns() // 1_000_000))
@@ -189,15 +187,6 @@ class BigTableChangeLog:
         if stored is None or spelt is None or spelt[0] == raw or _value(stored) != raw:
             return False
         return await self._table.check_and_mutate(key, chain(_CURRENT, value_is(spelt[0])), then=mutations)
-
-    async def _confirmed(self, written: Entry) -> Entry | None:
-        """The entry that was just written, with its heartbeat; None: it is someone else's already."""
-        try:
-            row = await self._table.read(written.key.encode())
-        except UnavailableError as error:
-            raise UnconfirmedError(f"the entry {written.key} was written, and then could not be read: {error}") from error
-        stored = None if row is None else _entry(row)
-        return stored if isinstance(stored, Entry) and encode(stored) == encode(written) else None
 
     async def _page(self, within: KeyRange, yields: Message, chosen: Choice, limit: int) -> Page:
         """The first `limit` chosen entries of the range, by requests for so many rows each; the next page begins at the one after."""

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import urlencode
 
+import anyio
+import anyio.lowlevel
 import grpc
 import grpc.aio
 from google.cloud.bigtable_v2.types import bigtable, data
@@ -29,9 +31,13 @@ SCAN_TIMEOUT_S = 60.0
 SERVER_TIME = -1
 """As a cell's timestamp: the server puts its own, in whole milliseconds."""
 
-_SERVICE = "/google.bigtable.v2.Bigtable/"
-_UNLIMITED = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
-"""gRPC's own limit of 4 MiB is below that of a cell."""
+SERVICE = "/google.bigtable.v2.Bigtable/"
+CHANNEL_OPTIONS = [
+    # gRPC's own limit of 4 MiB is below that of a cell.
+    ("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1),
+    # Channels that are alike would share one connection.
+    ("grpc.use_local_subchannel_pool", 1),
+]  # fmt: skip
 
 Message = Any
 """A protobuf message: the package's classes are made at run time, so nothing is known of their types."""
@@ -169,8 +175,8 @@ class Channel(Protocol):
 
 
 def insecure_channel(host: str) -> grpc.aio.Channel:
-    """To an emulator at `host:port`. The caller closes it."""
-    return grpc.aio.insecure_channel(host, options=_UNLIMITED)
+    """One connection to an emulator at `host:port`, whatever the environment says of proxies. The caller closes it."""
+    return grpc.aio.insecure_channel(host, options=[*CHANNEL_OPTIONS, ("grpc.enable_http_proxy", 0)])
 
 
 class BigtableTable:
@@ -188,7 +194,7 @@ class BigtableTable:
         self._mutate = _unary(channel, "MutateRow", bigtable.MutateRowRequest, bigtable.MutateRowResponse)
         self._modify = _unary(channel, "ReadModifyWriteRow", bigtable.ReadModifyWriteRowRequest, bigtable.ReadModifyWriteRowResponse)
         self._read = channel.unary_stream(
-            f"{_SERVICE}ReadRows", bigtable.ReadRowsRequest.pb().SerializeToString, bigtable.ReadRowsResponse.pb().FromString
+            f"{SERVICE}ReadRows", bigtable.ReadRowsRequest.pb().SerializeToString, bigtable.ReadRowsResponse.pb().FromString
         )
 
     async def check_and_mutate(
@@ -239,7 +245,7 @@ class BigtableTable:
             async for response in stream:
                 found.extend(merge.add(response.chunks))
         except (grpc.RpcError, grpc.aio.UsageError) as error:
-            raise _translated(error, f"reading {self.name}", sent=False) from error
+            raise translated(error, f"reading {self.name}", sent=False) from error
         finally:
             stream.cancel()
         merge.end()
@@ -248,9 +254,9 @@ class BigtableTable:
     async def _write(self, method: Any, request: Message, timeout_s: float) -> Message:
         call = self._begun(method, request, timeout_s)
         try:
-            return await call
+            return await answer(call)
         except grpc.RpcError as error:
-            raise _translated(error, f"writing the row {request.row_key.decode(errors='replace')} of {self.name}", sent=True) from error
+            raise translated(error, f"writing the row {request.row_key.decode(errors='replace')} of {self.name}", sent=True) from error
 
     def _begun(self, method: Any, request: Message, timeout_s: float) -> Any:
         try:
@@ -259,8 +265,17 @@ class BigtableTable:
             raise UnavailableError(f"{self.name} cannot be reached, the channel is closed: open the storage again ({error})") from error
 
 
+async def answer(call: Any) -> Message:
+    """Of a unary call. Cancelled, gRPC raises an error of its own, by which no cancel scope would know what it did itself."""
+    try:
+        return await call
+    except anyio.get_cancelled_exc_class():
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        raise
+
+
 def _unary(channel: Channel, method: str, request: Any, response: Any) -> Any:
-    return channel.unary_unary(_SERVICE + method, request.pb().SerializeToString, response.pb().FromString)
+    return channel.unary_unary(SERVICE + method, request.pb().SerializeToString, response.pb().FromString)
 
 
 # --- failure -----------------------------------------------------------------------------------------
@@ -282,7 +297,7 @@ _ADVICE: dict[grpc.StatusCode, tuple[type[TieredError], str]] = {
 """Answers that prove that nothing was written. Every other status of a mutation proves nothing."""
 
 
-def _translated(error: Any, doing: str, *, sent: bool) -> TieredError:
+def translated(error: Any, doing: str, *, sent: bool) -> TieredError:
     """`sent`: it may have had an effect."""
     if not isinstance(error, grpc.aio.AioRpcError):  # only of a stream whose channel was closed meanwhile
         return UnavailableError(f"{doing} failed: {error}")

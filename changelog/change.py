@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 from uuid import UUID
 
@@ -47,6 +47,11 @@ class ChangeId(str):
     @classmethod
     def new(cls, runtime: Runtime) -> Self:
         return cls(str(uuid7(runtime)))
+
+    @classmethod
+    def first(cls, created_ms: int) -> Self:
+        """The least id that can be made at that time (Unix ms)."""
+        return cls(str(UUID(int=max(0, created_ms) << 80 | 0x7 << 76 | 0b10 << 62)))
 
     @staticmethod
     def matches(text: str) -> bool:
@@ -84,9 +89,11 @@ class Stuck:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A change as recorded. `owner` is empty when it was released; `heartbeat_ms` is server-assigned.
+    """A change as recorded. `owner` is empty when it was released.
 
-    `attempt`: how often it was claimed since it was recorded or last released.
+    `attempt`: how often it was claimed since it was recorded or last released. `heartbeat_ms` is server-assigned, and known
+    only of an entry that was read: what `record` and `claim` return has none (0). It is no part of what an entry *is*, so
+    two are equal whenever they last beat.
     """
 
     change: Change
@@ -94,7 +101,7 @@ class Entry:
     owner: str
     attempt: int = 0
     cleanup_after_ms: int | None = None
-    heartbeat_ms: int = 0
+    heartbeat_ms: int = field(default=0, compare=False)
     stuck: Stuck | None = None
 
     def claimed_by(self, owner: str) -> Entry:

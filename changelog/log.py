@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from changelog.change import Change, ChangeId, Entry, Unreadable
+from changelog.change import LOG_PREFIX, Change, ChangeId, Entry, Unreadable
 from changelog.lease import Renewal
 
 
@@ -28,6 +28,14 @@ class KeyRange:
 
     start: str
     end: str
+
+    def since(self, created_ms: int) -> KeyRange:
+        """Its part without the current form's entries of changes made before that (Unix ms, their maker's clock).
+
+        Sorted entries that are gone are what makes a queue's range slow to scan: Bigtable walks over them for days.
+        """
+        shard = self.start if self.start != LOG_PREFIX else f"{LOG_PREFIX}00/"
+        return KeyRange(f"{shard}{ChangeId.first(created_ms)}", self.end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +51,7 @@ class ChangeLog(Protocol):
     """False only for the Noop log: what a dying process leaves behind is then the audit's to find."""
 
     async def record(self, change: Change, owner: str) -> Entry:
-        """Writes the entry, durably before it returns. Repeating it with the same arguments is safe."""
+        """Writes the entry, durably before it returns; its heartbeat is not told. Repeating it with the same arguments is safe."""
 
     async def renew(self, entries: Sequence[Entry]) -> Sequence[Renewal]:
         """Beats once for each entry, in order: a fresh server timestamp iff the value is still this one.
@@ -74,7 +82,10 @@ class ChangeLog(Protocol):
         """
 
     async def claim(self, entry: Entry, owner: str) -> Entry | None:
-        """Takes the entry over: owner and attempt + 1 iff the value is still this one. None: lost the race."""
+        """Takes the entry over: owner and attempt + 1 iff the value is still this one. None: lost the race.
+
+        The heartbeat of what it returns is not told.
+        """
 
     async def park(self, entry: Entry | Unreadable, error: str) -> bool:
         """Marks it stuck with `error`, so that no scan returns it until an operator retries it.

@@ -54,10 +54,9 @@ class SqliteChangeLog:
         def run(connection: sqlite3.Connection) -> Entry:
             entry = Entry(change, change.id.row_key(), owner)
             connection.execute("INSERT INTO changes VALUES (?, ?, 0, NULL) ON CONFLICT DO NOTHING", (entry.key, encode(entry)))
-            recorded = self._swap(connection, entry, entry)
-            if recorded is None:
+            if not self._swap(connection, entry, entry):
                 raise LeaseLostError(f"change {change.id} of {change.object} was taken over by recovery")
-            return recorded
+            return entry
 
         return await self._database.write(run)
 
@@ -72,7 +71,7 @@ class SqliteChangeLog:
 
     async def release(self, entry: Entry, cleanup_after_ms: int | None = None) -> bool:
         released = entry.released(cleanup_after_ms)
-        return await self._database.write(lambda connection: self._swap(connection, entry, released)) is not None
+        return await self._database.write(lambda connection: self._swap(connection, entry, released))
 
     async def announce(self, instance: str) -> int:
         def run(connection: sqlite3.Connection) -> int:
@@ -98,7 +97,8 @@ class SqliteChangeLog:
         return await self._database.read(run)
 
     async def claim(self, entry: Entry, owner: str) -> Entry | None:
-        return await self._database.write(lambda connection: self._swap(connection, entry, entry.claimed_by(owner)))
+        claimed = entry.claimed_by(owner)
+        return claimed if await self._database.write(lambda connection: self._swap(connection, entry, claimed)) else None
 
     async def park(self, entry: Entry | Unreadable, error: str) -> bool:
         def run(connection: sqlite3.Connection) -> bool:
@@ -148,13 +148,12 @@ class SqliteChangeLog:
 
         return await self._database.write(run)
 
-    def _swap(self, connection: sqlite3.Connection, seen: Entry, new: Entry) -> Entry | None:
-        """Writes `new` with a fresh heartbeat iff `seen` is what is stored. None: it is not."""
+    def _swap(self, connection: sqlite3.Connection, seen: Entry, new: Entry) -> bool:
+        """Writes `new` with a fresh heartbeat iff `seen` is what is stored."""
         if not _is_stored(connection, seen):
-            return None
-        stored = replace(new, heartbeat_ms=self._now_ms())
-        connection.execute("UPDATE changes SET value = ?, heartbeat_ms = ? WHERE key = ?", (encode(new), stored.heartbeat_ms, new.key))
-        return stored
+            return False
+        connection.execute("UPDATE changes SET value = ?, heartbeat_ms = ? WHERE key = ?", (encode(new), self._now_ms(), new.key))
+        return True
 
     def _now_ms(self) -> int:
         """The server's clock."""

@@ -9,10 +9,8 @@ Found in this order:
 
 It keeps everything in memory, so stopping it is a kill and loses what it held. *Crash here*, be it by a kill -9,
 and no emulator is left behind: a warden beside it sees this process end, and kills it.
-Its traps: failed mutations are not atomic, and it collects no garbage until a ModifyColumnFamilies, which
-`provision` therefore always sends.
-
-gRPC is used blocking, in worker threads: `grpc.aio` wants one event loop per process, and that is the caller's.
+Its traps: failed mutations are not atomic, and it collects no garbage until a ModifyColumnFamilies, which `tiered.provision`
+therefore always sends to an emulator. The schema is the product's (`tiered.schema`).
 """
 
 from __future__ import annotations
@@ -22,27 +20,26 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO
 
 import anyio
 import anyio.to_thread
-import grpc
 from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
-from google.api_core.exceptions import AlreadyExists, GoogleAPICallError
-from google.cloud.bigtable_admin_v2.services.bigtable_table_admin.client import BaseBigtableTableAdminClient
-from google.cloud.bigtable_admin_v2.services.bigtable_table_admin.transports.grpc import BigtableTableAdminGrpcTransport
-from google.cloud.bigtable_admin_v2.types import ColumnFamily, GcRule, ModifyColumnFamiliesRequest, Table
+from google.api_core.exceptions import NotFound
 
-from changelog.errors import TieredError
+from changelog.errors import TieredError, UnavailableError
+from tiered.bigtable_admin import open_admin
+from tiered.findings import Kind
+from tiered.provision import provision_tables
+from tiered.settings import BIGTABLE_EMULATOR, BigtableSettings, MarkSettings
 
-HOST_VARIABLE = "BIGTABLE_EMULATOR_HOST"
+HOST_VARIABLE = BIGTABLE_EMULATOR
 GO_PACKAGE, GO_VERSION = "cloud.google.com/go/bigtable/cmd/emulator", "v1.58.0"
 
 START_S = 10.0
@@ -56,13 +53,6 @@ EMULATOR_ENV = {"GOMAXPROCS": "1", "GOGC": "800"}
 # The shell becomes the emulator and leaves a warden. A line on stdin dismisses the warden; the end of stdin, which
 # the death of this process brings, makes it kill. (What runs in the background has no stdin of its own, hence 3.)
 WITH_WARDEN = 'exec 3<&0; { read _ <&3 || kill -9 $$; } >/dev/null 2>&1 & exec "$@" </dev/null 3<&-'
-
-OBJECT_FAMILIES = {
-    "fg": GcRule(max_age=timedelta(seconds=1)),
-    "fm": GcRule(),
-    "ff": GcRule(max_age=timedelta(days=2)),
-}
-CHANGELOG_FAMILIES = {"fc": GcRule(max_num_versions=1)}
 
 
 class EmulatorNotFoundError(TieredError):
@@ -108,8 +98,8 @@ def freeze(pid: int) -> None:
 
 
 @asynccontextmanager
-async def start_bigtable(*, own: bool = False, said: IO[bytes] | None = None) -> AsyncIterator[BigtableEmulator]:
-    """An emulator that answers, on a loopback port of its own; at exit it is gone. One that was named is left alone.
+async def start_bigtable(port: int = 0, *, own: bool = False, said: IO[bytes] | None = None) -> AsyncIterator[BigtableEmulator]:
+    """An emulator that answers, on a loopback port (0: any free one); at exit it is gone. One that was named is left alone.
 
     `own`: one that may be frozen, even if another was named. `said`: takes what it says, instead of stderr. Raises
     `EmulatorNotFoundError`, or `EmulatorFailedError` if it does not answer within 10 s. The first start on a machine may
@@ -119,7 +109,7 @@ async def start_bigtable(*, own: bool = False, said: IO[bytes] | None = None) ->
         await _await_answer(named, f"; start it, or unset {HOST_VARIABLE}")
         yield BigtableEmulator(named, None)
         return
-    command = [str(find_cbtemulator() or await _build()), "-host", "127.0.0.1", "-port", "0"]
+    command = [str(find_cbtemulator() or await _build()), "-host", "127.0.0.1", "-port", str(port)]
     # A session of its own: Ctrl-C is for this process, which then stops the emulator in order.
     running = await anyio.open_process(
         ["sh", "-c", WITH_WARDEN, "sh", *command], stderr=said, env={**os.environ, **EMULATOR_ENV}, start_new_session=True
@@ -134,20 +124,10 @@ async def start_bigtable(*, own: bool = False, said: IO[bytes] | None = None) ->
 
 
 async def provision(host: str, project: str, instance: str, table: str, changelog_table: str) -> list[str]:
-    """Creates the two tables (they may be one) with their families, or makes existing ones right. Repeatable.
-
-    Returns a sentence for every family that was missing from a table or had another GC rule. Families that are not
-    ours are left alone. Only for emulators: the channel is neither encrypted nor authenticated.
-    """
-    wanted: dict[str, dict[str, GcRule]] = {table: dict(OBJECT_FAMILIES)}
-    wanted[changelog_table] = wanted.get(changelog_table, {}) | CHANGELOG_FAMILIES
-    parent = f"projects/{project}/instances/{instance}"
-
-    def provision_each() -> list[str]:
-        with _admin(host) as admin:
-            return [mended for name, rules in wanted.items() for mended in _provision_table(admin, parent, name, rules)]
-
-    return await anyio.to_thread.run_sync(provision_each)
+    """What `tiered provision` does for the two tables, which may be one. Returns a sentence for each thing it did."""
+    at = BigtableSettings(project=project, instance=instance, table=table, changelog_table=changelog_table, emulator_host=host)
+    findings = await anyio.to_thread.run_sync(lambda: list(provision_tables(at, MarkSettings())))
+    return [finding.sentence for finding in findings if finding.kind is Kind.DONE]
 
 
 def find_cbtemulator() -> Path | None:
@@ -210,13 +190,15 @@ async def _await_start(running: Process, binary: str) -> str:
 
 
 async def _await_answer(host: str, cure: str) -> None:
-    def list_tables() -> None:
-        with _admin(host) as admin:
-            admin.list_tables(parent="projects/any/instances/any", retry=None, timeout=CALL_S)
+    """Asks for a table that it does not have: that it has none is an answer."""
+
+    def ask() -> None:
+        with open_admin(BigtableSettings(project="any", instance="any", emulator_host=host)) as admin, suppress(NotFound):
+            admin.look(lambda: admin.tables.get_table(name=admin.table("none"), retry=None, timeout=CALL_S))
 
     try:
-        await anyio.to_thread.run_sync(list_tables)
-    except GoogleAPICallError as failed:
+        await anyio.to_thread.run_sync(ask)
+    except UnavailableError as failed:
         raise EmulatorFailedError(f"no Bigtable emulator answers at {host}{cure}: {failed}") from failed
 
 
@@ -227,46 +209,3 @@ async def _stop(running: Process) -> None:
     with suppress(ProcessLookupError):  # it died on its own
         running.kill()
     await running.aclose()
-
-
-# --- the schema ----------------------------------------------------------------------------------
-
-
-@contextmanager
-def _admin(host: str) -> Iterator[BaseBigtableTableAdminClient]:
-    """The admin client ignores BIGTABLE_EMULATOR_HOST, so it gets a channel; one that no proxy setting diverts."""
-    with grpc.insecure_channel(host, options=[("grpc.enable_http_proxy", 0)]) as channel:
-        yield BaseBigtableTableAdminClient(transport=BigtableTableAdminGrpcTransport(channel=channel))
-
-
-def _provision_table(admin: BaseBigtableTableAdminClient, parent: str, name: str, rules: dict[str, GcRule]) -> list[str]:
-    """An update of every family follows, needed or not: it is what switches the emulator's GC on."""
-    families = {family: ColumnFamily(gc_rule=rule) for family, rule in rules.items()}
-    try:
-        table = admin.create_table(
-            parent=parent, table_id=name, table=Table(column_families=families), retry=None, timeout=CALL_S
-        )
-    except AlreadyExists:
-        table = admin.get_table(name=f"{parent}/tables/{name}", retry=None, timeout=CALL_S)
-    present = {family: found.gc_rule for family, found in table.column_families.items()}
-    admin.modify_column_families(
-        name=f"{parent}/tables/{name}",
-        modifications=[_modification(family, wanted, family in present) for family, wanted in families.items()],
-        retry=None, timeout=CALL_S,
-    )  # fmt: skip
-    missing = [f"table {name} had no family {family}; it was added" for family in rules if family not in present]
-    wrong = [
-        f"family {family} of table {name} had the GC rule {_words(present[family])}; it is {_words(rule)} now"
-        for family, rule in rules.items() if family in present and present[family] != rule
-    ]  # fmt: skip
-    return missing + wrong
-
-
-def _modification(family: str, wanted: ColumnFamily, is_present: bool) -> ModifyColumnFamiliesRequest.Modification:
-    if is_present:
-        return ModifyColumnFamiliesRequest.Modification(id=family, update=wanted)
-    return ModifyColumnFamiliesRequest.Modification(id=family, create=wanted)
-
-
-def _words(rule: GcRule) -> str:
-    return " ".join(str(rule).split()) or "none"

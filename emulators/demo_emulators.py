@@ -25,12 +25,15 @@ from typing import Any
 import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from emulators.bigtable import WITH_WARDEN, EmulatorFailedError, freeze, provision, start_bigtable
+from changelog.errors import ConfigurationError
+from emulators.bigtable import WITH_WARDEN, EmulatorFailedError, freeze, start_bigtable
 from emulators.demo_google import StoredInGoogle
 from emulators.demo_relay import Relay
 from emulators.demo_stage import Service, Stage
 from emulators.demo_troupe import environment
-from tiered.settings import BigtableSettings
+from tiered.findings import problems
+from tiered.provision import provision
+from tiered.settings import Settings
 
 CALL_S = 1.0
 GRACE_S = 6.0
@@ -54,18 +57,18 @@ class EmulatorStage(Stage):
         assert bigtable.pid is not None, "our own"
         bigtable_relay = enter(portal.wrap_async_context_manager(_relayed(int(bigtable.host.rpartition(":")[2]))))
         gcs_relay = enter(portal.wrap_async_context_manager(_relayed(gcs_port)))
-        portal.call(lambda: provision(bigtable.host, **NAMES))
         self.services = (
             _service("bigtable", bigtable.pid, portal, bigtable_relay), _service("gcs", gcs_pid, portal, gcs_relay),
         )
-        self.stored = enter(StoredInGoogle(bigtable.host, f"127.0.0.1:{gcs_port}", BigtableSettings.model_validate(NAMES), BUCKET, GRACE_S))
-        self.stored.create_bucket()
-        return {
+        settings: dict[str, Any] = {
             "bigtable": {**NAMES, "emulator_host": f"127.0.0.1:{bigtable_relay.port}", "timeout_s": CALL_S},
             "gcs": {"bucket": BUCKET, "endpoint": f"http://127.0.0.1:{gcs_relay.port}", "timeout_s": CALL_S},
             "changelog": "bigtable",
-            "recovery": {"late_upload_grace_s": GRACE_S},
         }
+        if wrong := problems(portal.call(provision, Settings(**settings))):
+            raise ConfigurationError("\n".join(wrong))
+        self.stored = enter(StoredInGoogle(bigtable.host, f"127.0.0.1:{gcs_port}", NAMES, BUCKET, GRACE_S))
+        return settings | {"recovery": {"late_upload_grace_s": GRACE_S}}
 
     def introduce(self) -> str:
         return (

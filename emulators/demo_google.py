@@ -12,7 +12,7 @@ import base64
 import json
 import os
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
 from http.client import HTTPConnection
 from types import TracebackType
@@ -33,7 +33,6 @@ from google.cloud.bigtable.data.row_filters import (
 from emulators.bigtable import HOST_VARIABLE
 from emulators.demo_check import Content, StoredRow, content_of
 from emulators.demo_load import digest
-from tiered.settings import BigtableSettings
 
 CALL_S = 20.0
 NEWEST = CellsColumnLimitFilter(1)
@@ -45,24 +44,21 @@ OPERATION = "x-snme-operation"
 class StoredInGoogle(AbstractContextManager["StoredInGoogle"]):
     """Implements `Stored`; a place is a blob's name. `bigtable` and `gcs`: host:port of the emulators themselves."""
 
-    def __init__(self, bigtable: str, gcs: str, names: BigtableSettings, bucket: str, late_s: float) -> None:
+    def __init__(self, bigtable: str, gcs: str, names: Mapping[str, str], bucket: str, late_s: float) -> None:
         self.late_s = late_s
         self._gcs = gcs
         self._bucket = bucket
         with _variable(HOST_VARIABLE, bigtable), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it says where it connects to
-            self._client = BigtableDataClient(project=names.project, credentials=AnonymousCredentials())  # type: ignore[no-untyped-call]
-        self._rows = self._client.get_table(names.instance, names.table)
-        self._log = self._client.get_table(names.instance, names.changelog_table)
+            self._client = BigtableDataClient(project=names["project"], credentials=AnonymousCredentials())  # type: ignore[no-untyped-call]
+        self._rows = self._client.get_table(names["instance"], names["table"])
+        self._log = self._client.get_table(names["instance"], names["changelog_table"])
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._client.close()
-
-    def create_bucket(self) -> None:
-        self._call("POST", f"/storage/v1/b?project={self._client.project}", json.dumps({"name": self._bucket}))
 
     def rows(self) -> Iterator[StoredRow]:
         for path, cells in self._read(STATE):
@@ -122,16 +118,13 @@ class StoredInGoogle(AbstractContextManager["StoredInGoogle"]):
             yield row.row_key.decode(), {(cell.family, cell.qualifier): cell.value for cell in row}
 
     def _get(self, path: str) -> bytes:
-        return self._call("GET", f"/storage/v1/b/{self._bucket}{path}")
-
-    def _call(self, method: str, path: str, body: str | None = None) -> bytes:
         with closing(HTTPConnection(self._gcs, timeout=CALL_S)) as connection:
-            connection.request(method, path, body, {"Content-Type": "application/json"})
+            connection.request("GET", f"/storage/v1/b/{self._bucket}{path}")
             answer = connection.getresponse()
-            said = answer.read()
+            body = answer.read()
         if answer.status != 200:
-            raise OSError(f"the GCS emulator answered {method} {path} with {answer.status}: {said[:300]!r}")
-        return said
+            raise OSError(f"the GCS emulator answered {path} with {answer.status}: {body[:300]!r}")
+        return body
 
 
 @contextmanager

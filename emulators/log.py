@@ -50,10 +50,9 @@ class SimulatedChangeLog(Simulated):
         await self._travel()
         entry = Entry(change, change.id.row_key(), owner)
         self.stored.setdefault(entry.key, Stored(encode(entry), 0))
-        recorded = self._swap("log.record", entry, entry)
-        if recorded is None:
+        if not self._swap("log.record", entry, entry):
             raise LeaseLostError(f"change {change.id} of {change.object} was taken over by recovery")
-        return recorded
+        return entry
 
     async def renew(self, entries: Sequence[Entry]) -> Sequence[Renewal]:
         await self._travel()
@@ -66,7 +65,7 @@ class SimulatedChangeLog(Simulated):
 
     async def release(self, entry: Entry, cleanup_after_ms: int | None = None) -> bool:
         await self._travel()
-        return self._swap("log.release", entry, entry.released(cleanup_after_ms)) is not None
+        return self._swap("log.release", entry, entry.released(cleanup_after_ms))
 
     async def announce(self, instance: str) -> int:
         await self._travel()
@@ -85,7 +84,8 @@ class SimulatedChangeLog(Simulated):
 
     async def claim(self, entry: Entry, owner: str) -> Entry | None:
         await self._travel()
-        return self._swap("log.claim", entry, entry.claimed_by(owner))
+        claimed = entry.claimed_by(owner)
+        return claimed if self._swap("log.claim", entry, claimed) else None
 
     async def park(self, entry: Entry | Unreadable, error: str) -> bool:
         stuck = encode_stuck(Stuck(error, self._now_ms()))
@@ -124,14 +124,13 @@ class SimulatedChangeLog(Simulated):
     def _is_stored(self, seen: Entry | Unreadable) -> bool:
         return seen.key in self.stored and _value(self._decoded(seen.key)) == _value(seen)
 
-    def _swap(self, call: str, seen: Entry, new: Entry) -> Entry | None:
-        """Writes `new` with a fresh heartbeat iff `seen` is what is stored. None: it is not."""
+    def _swap(self, call: str, seen: Entry, new: Entry) -> bool:
+        """Writes `new` with a fresh heartbeat iff `seen` is what is stored."""
         if not self._is_stored(seen):
-            return None
-        swapped = replace(new, heartbeat_ms=self._now_ms())
-        self.stored[new.key] = replace(self.stored[new.key], value=encode(new), heartbeat_ms=swapped.heartbeat_ms)
+            return False
+        self.stored[new.key] = replace(self.stored[new.key], value=encode(new), heartbeat_ms=self._now_ms())
         self._took_effect(call, new.key)
-        return swapped
+        return True
 
     async def _replace(self, call: str, seen: Entry | Unreadable, change: Callable[[Stored], Stored | None]) -> bool:
         await self._travel()

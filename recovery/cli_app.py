@@ -1,4 +1,4 @@
-"""The command line: the store by hand, the recovery daemon, the changelog, the settings, the demo.
+"""The command line: the store by hand, the recovery daemon, the changelog, the settings, the schema, the demo.
 
 Every command has `--json`; results go to stdout, everything else to stderr. An error is one sentence with its
 fix. Exit codes:
@@ -6,7 +6,7 @@ fix. Exit codes:
     0    done
     1    there is no such object or (stuck) entry; or the demo's check found something
     2    the command line itself is wrong
-    3    the request or the settings are wrong
+    3    the request or the settings are wrong, or `check` found something that is
     4    unavailable, or an output cannot be written: try again
     5    the outcome is unknown: it may have happened
     6    stored data is corrupt or lost, or an entry is stuck: an operator must look
@@ -36,6 +36,7 @@ from recovery.daemon import collect, run_daemon
 from recovery.loop import RecoveryLoop
 from tiered.backends import ByteRange
 from tiered.compose import DATABASE_NAME, Backends, open_backends, open_storage
+from tiered.embedded_check import inspect_directory
 from tiered.errors import (
     ConfigurationError,
     CorruptRecordError,
@@ -46,6 +47,7 @@ from tiered.errors import (
     UnavailableError,
     UnconfirmedError,
 )
+from tiered.findings import Finding, Kind
 from tiered.metadata import CONTENT_TYPE_DEFAULT, Expiration, Metadata, TimeToIdle, TimeToLive
 from tiered.object_id import ObjectId
 from tiered.settings import Settings, load_settings
@@ -55,6 +57,8 @@ EXIT_CODES: tuple[tuple[type[TieredError], int], ...] = (
     (CorruptRecordError, 6), (DanglingTombstoneError, 6),
 )
 PAGE = 500
+GCP_MODULES = ("google", "grpc", "aiohttp")
+"""What the extra `gcp` brings."""
 
 app = typer.Typer(
     help="A blob store over two tiers whose every write survives a kill.", no_args_is_help=True, pretty_exceptions_enable=False
@@ -302,6 +306,46 @@ def log_retry(
     _run(command)
 
 
+# --- the deployment --------------------------------------------------------------------------------
+
+
+@app.command()
+def provision(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    location: Annotated[str | None, typer.Option(help="Where a new bucket is made for good: EU, US, europe-west1, …")] = None,
+    as_json: Json = False,
+) -> None:
+    """Creates what is missing in Bigtable and GCS: tables, families, GC rules, app profile, bucket. Nothing is removed."""
+
+    async def command() -> None:
+        settings = _choice.settings()
+        if settings.directory is not None:
+            output.show_findings([Finding(Kind.OK, f"nothing is needed: the store makes {settings.directory} itself")], as_json)
+            return
+        from tiered.provision import provision as provision_all
+
+        output.show_findings(await provision_all(settings, dry_run=dry_run, location=location), as_json)
+
+    _run(command)
+
+
+@app.command()
+def check(as_json: Json = False) -> None:
+    """Looks whether everything that the store needs is there, and says in a sentence each what is not. Changes nothing."""
+
+    async def command() -> None:
+        settings = _choice.existing()
+        if settings.directory is not None:
+            found = await inspect_directory(settings.directory, DATABASE_NAME, settings.changelog, SystemRuntime())
+        else:
+            from tiered.provision import inspect
+
+            found = await inspect(settings)
+        output.show_findings(found, as_json)
+
+    _run(command)
+
+
 # --- settings and demo -----------------------------------------------------------------------------
 
 
@@ -366,6 +410,11 @@ def _guard(call: Callable[[], int]) -> int:
     except TieredError as error:
         _say(str(error))
         return next((code for kind, code in EXIT_CODES if isinstance(error, kind)), 4)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in GCP_MODULES:
+            raise
+        _say(f"Bigtable and GCS need {error.name}; install it with: pip install 'tiered[gcp]'")
+        return 3
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains of it while it ends
         return 0

@@ -22,7 +22,8 @@ from changelog.change import Entry, Unreadable
 from changelog.lease import Standing, standing
 from recovery.loop import Report
 from tiered.backends import Row
-from tiered.errors import CorruptRecordError, InvalidRequestError, UnavailableError
+from tiered.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, UnavailableError
+from tiered.findings import Finding, problems
 from tiered.metadata import encode_metadata
 from tiered.settings import Settings
 from tiered.stored import PIECE_BYTES, ObjectHead, PutResult, StoredObject
@@ -106,6 +107,18 @@ def show_entry(entry: Entry | Unreadable, row: Row | None, as_json: bool) -> Non
 
 def show_retried(keys: Sequence[str], as_json: bool) -> None:
     _show({"retried": list(keys)}, f"{len(keys)} given back to recovery", as_json)
+
+
+def show_findings(findings: Sequence[Finding], as_json: bool) -> None:
+    """A line each. Raises `ConfigurationError` if there is a problem among them, once all are printed."""
+    wrong = problems(findings)
+    if as_json:
+        typer.echo(_dump({"ok": not wrong, "findings": [{"kind": each.kind.value, "sentence": each.sentence} for each in findings]}))
+    else:
+        for each in findings:
+            typer.echo(f"{each.kind.value:8}{each.sentence}")
+    if wrong:
+        raise ConfigurationError(f"{len(wrong)} of these must be mended, see: problem")
 
 
 def show_settings(shown: Mapping[str, Mapping[str, Any]], as_json: bool) -> None:

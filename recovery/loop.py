@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 
@@ -73,6 +73,7 @@ class RecoveryLoop:
         self._bucket = TokenBucket(runtime, settings.recovery.rate_per_s)
         self._stopping = anyio.Event()
         self._log_now_ms, self._asked_at = 0, -math.inf
+        self._full_pass_at = -math.inf
         self._held: list[Lease] = []
 
     @property
@@ -86,15 +87,19 @@ class RecoveryLoop:
     async def run(self) -> None:
         """Passes until `stop`: at once again while there is work, after a jittered wait otherwise.
 
+        The first looks at the whole log, as does one each `full_pass_every_s`; those between, at recent changes,
+        as long as nothing fails: what is left over grows old.
         `CorruptRecordError`: the log is damaged as a whole, and an operator must look.
         """
         failures = 0
         while not self._stopping.is_set():
             try:
-                report = await self.run_once()
+                report = await self._run_next()
             except UnavailableError as error:
                 logger.warning("recovery_pass_failed instance=%s: %s", self.instance, error)
                 report = Report(failed=1)
+            if report.failed:
+                self._full_pass_at = -math.inf
             failures = failures + 1 if report.failed and not report.recovered else 0
             if report.failed or not report.seen:
                 await self._pause(failures)
@@ -104,12 +109,7 @@ class RecoveryLoop:
 
         `UnavailableError`: the log is out of reach. `CorruptRecordError`: it is damaged as a whole.
         """
-        report = Report()
-        try:
-            await self._pass(report, math.inf if limit is None else limit)
-        finally:
-            self.total.add(report)
-        return report
+        return await self._counted(self._log.ranges(), math.inf if limit is None else limit)
 
     async def survey(self, limit: int) -> list[tuple[Entry | Unreadable, Standing]]:
         """What a pass would work on, in key order; claims and changes nothing but the presence row."""
@@ -124,14 +124,33 @@ class RecoveryLoop:
 
     # --- a pass ----------------------------------------------------------------------------------
 
-    async def _pass(self, report: Report, limit: float) -> None:
+    async def _run_next(self) -> Report:
+        """Over all, if it is time; else over what is recent."""
+        began = self._runtime.monotonic()
+        if began - self._full_pass_at >= self._settings.full_pass_every_s:
+            report = await self.run_once()
+            self._full_pass_at = began
+            return report
+        with self._answered_in_time():
+            since_ms = await self._now_ms() - round(self._settings.recent_s * 1000)
+        return await self._counted([within.since(since_ms) for within in self._log.ranges()], math.inf)
+
+    async def _counted(self, ranges: Sequence[KeyRange], limit: float) -> Report:
+        report = Report()
+        try:
+            await self._pass(ranges, report, limit)
+        finally:
+            self.total.add(report)
+        return report
+
+    async def _pass(self, ranges: Sequence[KeyRange], report: Report, limit: float) -> None:
         failure: TieredError | None = None
         async with anyio.create_task_group() as watch:
             watch.start_soon(self._heartbeat.run)
             async with anyio.create_task_group() as workers:
                 watch.start_soon(self._bound_shutdown, workers.cancel_scope)
                 try:
-                    await self._hand_out(workers, report, limit)
+                    await self._hand_out(ranges, workers, report, limit)
                 except TieredError as error:  # raised below: the groups would wrap it, and the workers go on
                     failure = error
             await self._release_held()
@@ -139,12 +158,12 @@ class RecoveryLoop:
         if failure is not None:
             raise failure
 
-    async def _hand_out(self, workers: TaskGroup, report: Report, limit: float) -> None:
+    async def _hand_out(self, ranges: Sequence[KeyRange], workers: TaskGroup, report: Report, limit: float) -> None:
         """Starts a worker for each stale entry as one is free. Ranges and pages in a random order: instances rarely collide."""
         free = anyio.Semaphore(self._settings.concurrency_max)
-        ranges = list(self._log.ranges())
-        self._runtime.random.shuffle(ranges)
-        for within in ranges:
+        shuffled = list(ranges)
+        self._runtime.random.shuffle(shuffled)
+        for within in shuffled:
             start: str | None = within.start
             while start is not None:
                 page, found = await self._page(KeyRange(start, within.end))

@@ -18,6 +18,8 @@ from changelog.bigtable_channel import BigtableTable, insecure_channel
 from changelog.change import ChangeId
 from changelog.runtime import SystemRuntime
 from emulators.bigtable import EmulatorNotFoundError, start_bigtable
+from tiered.bigtable import LEGACY_FAMILIES
+from tiered.schema import FAMILIES
 from tiered.settings import ENV_OTHERS, ENV_PREFIX
 
 # Derandomised: a submission is judged by its own change, not by the examples it happened to draw; `make sim`
@@ -64,7 +66,6 @@ def bigtable_host() -> Iterator[str]:
 
 
 FreshTable = Callable[[], AbstractAsyncContextManager[BigtableTable]]
-FAMILIES = ["fg", "fm", "ff", "fc", "fpg", "fpm"]
 
 
 @pytest.fixture
@@ -78,7 +79,7 @@ def fresh_table(bigtable_host: str) -> FreshTable:
             create = channel.unary_unary(
                 "/google.bigtable.admin.v2.BigtableTableAdmin/CreateTable", CreateTableRequest.serialize, Table.deserialize
             )
-            families = {family: ColumnFamily() for family in FAMILIES}
+            families = {family: ColumnFamily() for family in (*FAMILIES, *LEGACY_FAMILIES)}
             await create(CreateTableRequest(parent=parent, table_id=name, table=Table(column_families=families)), timeout=10)
             yield BigtableTable(channel, f"{parent}/tables/{name}")
 

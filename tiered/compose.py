@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import anyio
+
 from changelog.log import ChangeLog
 from changelog.noop import NoopChangeLog
 from changelog.runtime import Runtime, SystemRuntime
@@ -36,7 +38,7 @@ class Backends:
 async def open_storage(source: str | Path | Settings, runtime: Runtime | None = None) -> AsyncIterator[TieredStorage]:
     """An open store from a YAML file or from `Settings`. Raises `ConfigurationError` with the fix.
 
-    Embedded mode: the directory is created; any number of stores and processes may have it open at once.
+    Embedded mode: the directory is created. Any number of stores and processes may have one store open at once.
     """
     settings = source if isinstance(source, Settings) else load_settings(Path(source))
     runtime = runtime or SystemRuntime()
@@ -46,16 +48,32 @@ async def open_storage(source: str | Path | Settings, runtime: Runtime | None = 
 
 @asynccontextmanager
 async def open_backends(settings: Settings, runtime: Runtime) -> AsyncIterator[Backends]:
-    """Opens both tiers and the changelog as the settings say."""
-    if settings.directory is None:
-        raise ConfigurationError("no directory is set: say where the store lives, e.g. directory: ./data, or TIERED_DIRECTORY")
+    """Opens both tiers and the changelog as the settings say. Raises `ConfigurationError` with the fix."""
     if settings.changelog is None:
+        durable = "sqlite" if settings.directory else "bigtable"
         logger.warning(
             "no changelog is set, so what a killed process leaves behind stays there for good; "
-            "set changelog: sqlite (or changelog: noop to accept it)"
+            "set changelog: %s (or changelog: noop to accept it)", durable,
         )
+    async with _open_embedded(settings, runtime) if settings.directory else _open_google(settings, runtime) as (tiers, log):
+        yield Backends(tiers, NoopChangeLog() if settings.changelog in (None, "noop") else log)
+
+
+@asynccontextmanager
+async def _open_embedded(settings: Settings, runtime: Runtime) -> AsyncIterator[tuple[Tiers, ChangeLog]]:
+    assert settings.directory is not None
     async with Database.open(settings.directory / DATABASE_NAME, runtime) as database:
-        rows = SqliteRows(database, runtime)
         blobs = await FileBlobs.open_directory(settings.directory, runtime)
-        log: ChangeLog = SqliteChangeLog(database, runtime) if settings.changelog == "sqlite" else NoopChangeLog()
-        yield Backends(Tiers(rows, blobs), log)
+        yield Tiers(SqliteRows(database, runtime), blobs), SqliteChangeLog(database, runtime)
+
+
+@asynccontextmanager
+async def _open_google(settings: Settings, runtime: Runtime) -> AsyncIterator[tuple[Tiers, ChangeLog]]:
+    if anyio.get_cancelled_exc_class().__module__.startswith("trio"):
+        raise ConfigurationError("Bigtable and GCS need asyncio, because gRPC does: run this with anyio.run(main) or asyncio.run(main())")
+    try:
+        from tiered.gcp import open_google  # embedded mode needs none of Google's packages
+    except ModuleNotFoundError as missing:
+        raise ConfigurationError(f"Bigtable and GCS need packages that are not installed: pip install 'tiered[gcp]' ({missing})") from None
+    async with open_google(settings, runtime) as opened:
+        yield opened

@@ -74,6 +74,7 @@ Endpoint = Annotated[str, AfterValidator(_url), _matching(r"https?://[^/\s]+", "
 class BigtableSettings(_Section):
     """The high-volume tier in Bigtable, and the changelog's table, which may be the same one.
 
+    `timeout_s`: how long a call waits for its answer; a page of a scan may take longer.
     `emulator_host`: unset, `BIGTABLE_EMULATOR_HOST`; where neither is set, the real service.
     """
 
@@ -83,14 +84,19 @@ class BigtableSettings(_Section):
     changelog_table: ResourceId = "tiered-changelog"
     app_profile: ResourceId = "default"
     connections: Annotated[int, Field(ge=1, le=64)] = 4
+    timeout_s: Seconds = 10.0
     emulator_host: Address | None = Field(default_factory=lambda: os.environ.get(BIGTABLE_EMULATOR) or None, validate_default=True)
 
 
 class GcsSettings(_Section):
-    """The long-term tier in a bucket of GCS. `endpoint`: unset, `STORAGE_EMULATOR_HOST`; where neither is set, the real service."""
+    """The long-term tier in a bucket of GCS. `endpoint`: unset, `STORAGE_EMULATOR_HOST`; where neither is set, the real service.
+
+    `timeout_s`: how long an answer, or the taking or giving of a piece of a body, may take.
+    """
 
     bucket: BucketName
     connections_max: Count = 256
+    timeout_s: Seconds = 10.0
     endpoint: Endpoint | None = Field(default_factory=lambda: os.environ.get(GCS_EMULATOR) or None, validate_default=True)
 
 
@@ -121,11 +127,17 @@ class MarkSettings(_Section):
 
 
 class RecoverySettings(_Section):
-    """How hard recovery works. `attempts_max` failures park an entry; `late_upload_grace_s` is no failure."""
+    """How hard recovery works. `attempts_max` failures park an entry; `late_upload_grace_s` is no failure.
+
+    Most passes look only at changes made within `recent_s`; one each `full_pass_every_s` looks at all, and finds what
+    lived longer and then died.
+    """
 
     concurrency_max: Count = 16
     page_max: Count = 100
     rate_per_s: Positive = 50.0
+    recent_s: Seconds = 1800.0
+    full_pass_every_s: Seconds = 600.0
     idle_s: Seconds = 5.0
     attempts_max: Count = 5
     attempt_budget_s: Seconds = 60.0

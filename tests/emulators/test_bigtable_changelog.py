@@ -81,7 +81,7 @@ async def test_what_has_no_owner_is_dated_0_until_it_is_claimed(table: BigtableT
     released = entry.released(5)
     assert await cells(table, entry.key) == [(b"c", encode(released), True)]
     claimed = await log.claim(released, "recovery")
-    assert claimed is not None and claimed.heartbeat_ms > 0 and await cells(table, entry.key) == [(b"c", encode(claimed), False)]
+    assert claimed is not None and await cells(table, entry.key) == [(b"c", encode(claimed), False)]
 
 
 async def test_parking_adds_a_cell_that_is_dated_by_the_server_and_leaves_the_entry(table: BigtableTable, log: BigTableChangeLog) -> None:
@@ -112,7 +112,8 @@ async def test_of_several_versions_only_the_newest_counts(table: BigtableTable, 
     assert await log.renew([old]) == [Renewal.NOT_YOURS]
     assert await log.claim(old, "another") is None
     assert (await log.stale(EVERYTHING, now_ms, EXPIRY_MS, 10)).entries == ()
-    assert await log.read(change.id) == replace(now, heartbeat_ms=now_ms)
+    read = await log.read(change.id)
+    assert isinstance(read, Entry) and read == now and read.heartbeat_ms == now_ms
     assert await log.renew([now]) == [Renewal.RENEWED]
     assert await cells(table, now.key) == [(b"c", encode(now), False)]
 
@@ -171,10 +172,10 @@ async def test_each_call_costs_as_many_requests_as_the_module_says(
         return await call, list(calls)
 
     entry, made = await after(log.record(some_change(), "me"))
-    assert made == ["check_and_mutate", "read"]
+    assert made == ["check_and_mutate"]
     assert (await after(log.renew([entry, entry, entry])))[1] == ["check_and_mutate"] * 3
     claimed, made = await after(log.claim(entry, "recovery"))
-    assert made == ["check_and_mutate", "read"]
+    assert made == ["check_and_mutate"]
     assert (await after(log.claim(entry, "another")))[1] == ["check_and_mutate", "read"]
     assert (await after(log.park(claimed, "parked")))[1] == ["check_and_mutate"]
     assert (await after(log.retry(claimed)))[1] == ["read", "check_and_mutate"]

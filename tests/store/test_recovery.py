@@ -12,6 +12,7 @@ import pytest
 from changelog.change import Change, ChangeId, Entry
 from changelog.errors import CorruptRecordError, UnavailableError
 from changelog.lease import Standing
+from changelog.log import KeyRange
 from tests.store.conftest import LARGE, OBJECT, World
 from tiered.backends import Inline, Tombstone
 from tiered.metadata import Metadata
@@ -85,6 +86,41 @@ async def test_change_that_took_effect_keeps_its_blob_and_loses_only_the_old_one
     assert (await world.recovery().run_once()).recovered == 1
     assert await world.blob_names() == [change.new]
     assert await world.is_clean()
+
+
+async def test_daemon_looks_at_recent_changes_often_and_now_and_then_at_all(world: World) -> None:
+    scanned: list[KeyRange] = []
+
+    async def note(real: Any, within: KeyRange, *args: Any) -> Any:
+        scanned.append(within)
+        return await real(within, *args)
+
+    world.log.hooks["stale"] = note
+    recovery = world.recovery(recovery={"idle_s": 50, "full_pass_every_s": 600, "recent_s": 1800})
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(recovery.run)
+        await world.runtime.sleep(550)
+        whole = set(world.log.ranges())
+        assert whole == set(scanned[:16])
+        assert len(scanned) > 100 and not whole & set(scanned[16:])
+        await world.runtime.sleep(100)
+        assert whole <= set(scanned[16:])
+        recovery.stop()
+
+
+async def test_daemon_finds_a_change_that_lived_longer_than_what_is_recent_and_then_died(world: World) -> None:
+    await plant_dead_change(world)
+    entry, = await world.entries()
+    recovery = world.recovery(recovery={"full_pass_every_s": 600, "recent_s": 60})
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(recovery.run)
+        for _ in range(40):
+            await world.runtime.sleep(10)
+            await world.log.target.renew([entry])
+        assert recovery.total.seen == 0
+        await world.runtime.sleep(600)
+        assert recovery.total.recovered == 1 and await world.is_clean()
+        recovery.stop()
 
 
 async def test_recovery_never_finishes_a_put(world: World) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -88,6 +89,11 @@ def test_the_shard_is_the_last_byte_modulo_the_number_of_shards() -> None:
 def test_an_entry_has_exactly_these_bytes(entry: Entry) -> None:
     assert encode(entry) == GOLDEN[entry]
     assert decode(KEY, GOLDEN[entry], entry.heartbeat_ms) == entry
+
+
+def test_a_heartbeat_is_read_and_is_no_part_of_what_an_entry_is() -> None:
+    read = decode(KEY, GOLDEN[FULL], 8)
+    assert isinstance(read, Entry) and read.heartbeat_ms == 8 and read == replace(read, heartbeat_ms=9) == FULL
 
 
 texts = st.text(st.characters(codec="utf-8"))

@@ -1,0 +1,337 @@
+"""The connections to Bigtable: how calls are spread over them, warmed, replaced and closed, against a scripted server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import anyio
+import grpc
+import grpc.aio
+import pytest
+from google.auth.credentials import AnonymousCredentials
+from google.cloud.bigtable_v2.types import MutateRowRequest, MutateRowResponse, ReadRowsRequest, ReadRowsResponse
+
+from changelog.bigtable_channel import BigtableTable, answer, column_is, insecure_channel
+from changelog.bigtable_pool import AGE_MAX_S, AGE_MIN_S, ChannelPool, connect
+from changelog.errors import ConfigurationError, UnavailableError
+from changelog.runtime import SystemRuntime
+
+pytestmark = pytest.mark.anyio
+
+INSTANCE = "projects/p/instances/i"
+WRITE = ("/google.bigtable.v2.Bigtable/MutateRow", MutateRowRequest.pb().SerializeToString, MutateRowResponse.pb().FromString)
+READ = ("/google.bigtable.v2.Bigtable/ReadRows", ReadRowsRequest.pb().SerializeToString, ReadRowsResponse.pb().FromString)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class HandRuntime(SystemRuntime):
+    """Whoever sleeps is woken by hand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.random = Random(7)
+        self.asleep: list[tuple[float, anyio.Event]] = []
+
+    async def sleep(self, seconds: float) -> None:
+        event = anyio.Event()
+        self.asleep.append((seconds, event))
+        await event.wait()
+
+    def wake_one(self) -> None:
+        self.asleep.pop(0)[1].set()
+
+
+@pytest.fixture
+def runtime() -> HandRuntime:
+    return HandRuntime()
+
+
+async def comes_true(check: Callable[[], object]) -> None:
+    for _ in range(10_000):
+        if check():
+            return
+        await anyio.sleep(0.001)
+    raise TimeoutError("it did not come true within 10 s")
+
+
+def write(channel: Any, timeout_s: float = 10) -> Any:
+    return channel.unary_unary(*WRITE)(MutateRowRequest.pb()(), timeout=timeout_s)
+
+
+def read(channel: Any, timeout_s: float = 10) -> Any:
+    return channel.unary_stream(*READ)(ReadRowsRequest.pb()(), timeout=timeout_s)
+
+
+# --- which connection --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("begin", [write, read])
+async def test_calls_that_are_open_at_once_are_spread_evenly(server: Any, runtime: HandRuntime, begin: Callable[[Any], Any]) -> None:
+    server.scripts["MutateRow"] = server.scripts["ReadRows"] = [asyncio.Event()]
+    async with connect(INSTANCE, runtime, emulator_host=server.host, channels=4) as channel:
+        calls = [begin(channel) for _ in range(12)]
+        peers = Counter(call.peer for call in (await server.until(16))[4:])
+        assert sorted(peers.values()) == [3, 3, 3, 3]
+        for call in calls:
+            call.cancel()
+
+
+async def answered(call: Any) -> None:
+    if hasattr(call, "read"):
+        await call.read()
+    assert await call.code() is grpc.StatusCode.OK
+
+
+async def failed(call: Any) -> None:
+    assert await call.code() is grpc.StatusCode.INTERNAL
+
+
+async def out_of_time(call: Any) -> None:
+    assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+async def cancelled_at_once(call: Any) -> None:
+    call.cancel()
+
+
+async def cancelled_on_its_way(call: Any) -> None:
+    await anyio.sleep(0.01)
+    call.cancel()
+
+
+async def cancelled_with_its_caller(call: Any) -> None:
+    with anyio.move_on_after(0.01):
+        await (call.read() if hasattr(call, "read") else answer(call))
+
+
+@pytest.mark.parametrize(("begin", "message"), [(write, MutateRowResponse.pb()()), (read, ReadRowsResponse.pb()())])
+@pytest.mark.parametrize("ends", [answered, failed, out_of_time, cancelled_at_once, cancelled_on_its_way, cancelled_with_its_caller])
+async def test_a_call_counts_until_it_ends_however_it_does(
+    server: Any, fails: Any, runtime: HandRuntime, begin: Callable[..., Any], message: Any, ends: Callable[[Any], Any]
+) -> None:
+    scripts: dict[Any, list[Any]] = {answered: [message], failed: [fails(grpc.StatusCode.INTERNAL)]}
+    server.scripts["MutateRow"] = server.scripts["ReadRows"] = scripts.get(ends, [asyncio.Event()])
+    async with connect(INSTANCE, runtime, emulator_host=server.host, channels=2) as channel:
+        assert isinstance(channel, ChannelPool)
+        for _ in range(4):
+            call = begin(channel, 0.03 if ends is out_of_time else 10)
+            assert sum(connection.calls for connection in channel._connections) == 1
+            await ends(call)
+            await comes_true(lambda: sum(connection.calls for connection in channel._connections) == 0)
+
+
+async def test_a_connection_that_cannot_be_reached_takes_no_calls_while_another_can(server: Any, runtime: HandRuntime) -> None:
+    channels = [insecure_channel("127.0.0.1:1"), insecure_channel(server.host)]
+    pool = ChannelPool(lambda: channels.pop(0), INSTANCE, "", runtime, 2)
+    async with pool:
+        for _ in range(5):
+            await write(pool)
+    assert len(await server.until(6)) == 6
+
+
+# --- warm --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("profile", "route"), [("", f"name={INSTANCE}"), ("one", f"name={INSTANCE}&app_profile_id=one")])
+async def test_each_connection_is_warm_before_it_takes_calls(server: Any, runtime: HandRuntime, profile: str, route: str) -> None:
+    async with connect(INSTANCE, runtime, emulator_host=server.host, app_profile=profile, channels=3):
+        assert [call.method for call in server.arrived] == ["PingAndWarm"] * 3
+    assert len({call.peer for call in server.arrived}) == 3
+    for call in server.arrived:
+        assert (call.request.name, call.request.app_profile_id, call.metadata["x-goog-request-params"]) == (INSTANCE, profile, route)
+        assert call.time_left_s is not None
+
+
+async def test_a_service_that_is_away_for_now_is_no_reason_not_to_open(
+    server: Any, fails: Any, runtime: HandRuntime, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.scripts["PingAndWarm"] = [fails(grpc.StatusCode.UNAVAILABLE)]
+    async with connect(INSTANCE, runtime, emulator_host=server.host, channels=2) as channel:
+        await write(channel)
+    assert [record.getMessage().split()[0] for record in caplog.records] == ["warm_up_failed"] * 2
+
+
+async def test_a_mistake_in_the_settings_is_told_at_once(server: Any, fails: Any, runtime: HandRuntime) -> None:
+    server.scripts["PingAndWarm"] = [fails(grpc.StatusCode.PERMISSION_DENIED)]
+    opened: list[grpc.aio.Channel] = []
+
+    def opens() -> grpc.aio.Channel:
+        opened.append(insecure_channel(server.host))
+        return opened[-1]
+
+    with pytest.raises(ConfigurationError, match=r"projects/p/instances/i.*roles/bigtable.user"):
+        async with ChannelPool(opens, INSTANCE, "", runtime, 2):
+            pytest.fail("opened")
+    assert [channel.get_state() for channel in opened] == [grpc.ChannelConnectivity.SHUTDOWN] * 2 and not runtime.asleep
+
+
+@pytest.mark.parametrize("channels", [0, -1])
+async def test_no_connections_are_a_mistake(runtime: HandRuntime, channels: int) -> None:
+    with pytest.raises(ConfigurationError, match=f"channels is {channels}"):
+        async with connect(INSTANCE, runtime, emulator_host="127.0.0.1:1", channels=channels):
+            pytest.fail("opened")
+
+
+# --- replaced ----------------------------------------------------------------------------------------
+
+
+class Opened:
+    """A pool of two connections, and the gRPC channels it opened, in order."""
+
+    def __init__(self, server: Any, runtime: HandRuntime) -> None:
+        self.channels: list[grpc.aio.Channel] = []
+        self._server = server
+        self.pool = ChannelPool(self._open, INSTANCE, "", runtime, 2)
+
+    def _open(self) -> grpc.aio.Channel:
+        self.channels.append(insecure_channel(self._server.host))
+        return self.channels[-1]
+
+
+def is_shut(channel: grpc.aio.Channel) -> bool:
+    return bool(channel.get_state() is grpc.ChannelConnectivity.SHUTDOWN)
+
+
+async def test_each_connection_is_replaced_at_an_age_of_35_to_45_minutes(server: Any, runtime: HandRuntime) -> None:
+    made = Opened(server, runtime)
+    async with made.pool:
+        for number in range(3, 9):
+            await comes_true(lambda: len(runtime.asleep) == 2)
+            ages = [age for age, _ in runtime.asleep]
+            assert all(AGE_MIN_S <= age <= AGE_MAX_S for age in ages) and ages[0] != ages[1]
+            runtime.wake_one()
+            await server.until(number, "PingAndWarm")
+            await comes_true(lambda: sum(map(is_shut, made.channels)) == len(made.channels) - 2)
+    assert len(made.channels) == 8 and all(map(is_shut, made.channels)) and not made.pool._retired
+
+
+async def test_a_connection_that_is_replaced_is_closed_once_its_calls_have_ended(server: Any, runtime: HandRuntime) -> None:
+    go_on = asyncio.Event()
+    server.scripts["MutateRow"] = [go_on, MutateRowResponse.pb()()]
+    made = Opened(server, runtime)
+    async with made.pool:
+        on_first, on_second = write(made.pool), write(made.pool)
+        first, second = await server.until(2, "MutateRow")
+        await comes_true(lambda: len(runtime.asleep) == 2)
+        runtime.wake_one()
+        await comes_true(lambda: len(runtime.asleep) == 2)
+        fresh = write(made.pool)
+        third = (await server.until(3, "MutateRow"))[2]
+        assert third.peer == (await server.until(3, "PingAndWarm"))[2].peer not in (first.peer, second.peer)
+        assert not is_shut(made.channels[0])
+        go_on.set()
+        for call in (on_first, on_second, fresh):
+            await call
+        await comes_true(lambda: is_shut(made.channels[0]))
+        assert not is_shut(made.channels[1])
+
+
+async def test_a_connection_that_cannot_be_warmed_replaces_nothing(
+    server: Any, fails: Any, runtime: HandRuntime, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = Opened(server, runtime)
+    async with made.pool:
+        for code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.PERMISSION_DENIED):
+            await comes_true(lambda: len(runtime.asleep) == 2)
+            server.scripts["PingAndWarm"] = [fails(code)]
+            runtime.wake_one()
+            await comes_true(lambda: not made.pool._retired and len(runtime.asleep) == 2)
+            await write(made.pool)
+        assert not is_shut(made.channels[0]) and not is_shut(made.channels[1])
+    assert len(made.channels) == 4 and len(caplog.records) == 2
+
+
+# --- closed ------------------------------------------------------------------------------------------
+
+
+async def test_at_exit_every_call_ends_also_on_a_connection_that_was_replaced(server: Any, runtime: HandRuntime) -> None:
+    server.scripts["MutateRow"] = [asyncio.Event()]
+    made = Opened(server, runtime)
+    async with made.pool:
+        calls = [write(made.pool), write(made.pool)]
+        await server.until(2, "MutateRow")
+        await comes_true(lambda: len(runtime.asleep) == 2)
+        runtime.wake_one()
+        await comes_true(lambda: len(runtime.asleep) == 2)
+    assert all(call.cancelled() for call in calls) and all(map(is_shut, made.channels))
+
+
+async def test_what_the_block_raises_comes_out_as_it_is(server: Any, runtime: HandRuntime) -> None:
+    with pytest.raises(KeyError, match="its own"):
+        async with connect(INSTANCE, runtime, emulator_host=server.host, channels=2):
+            raise KeyError("its own")
+
+
+async def test_a_cancelled_block_ends_as_cancelled(server: Any, runtime: HandRuntime) -> None:
+    with anyio.CancelScope() as scope:
+        async with connect(INSTANCE, runtime, emulator_host=server.host, channels=2):
+            scope.cancel()
+            await anyio.sleep_forever()
+    assert scope.cancelled_caught
+
+
+async def test_a_closed_pool_sends_nothing(server: Any, runtime: HandRuntime) -> None:
+    async with connect(INSTANCE, runtime, emulator_host=server.host, channels=2) as channel:
+        table = BigtableTable(channel, f"{INSTANCE}/tables/t")
+    with pytest.raises(UnavailableError, match="closed"):
+        await table.check_and_mutate(b"k", column_is("fg", b"r"))
+
+
+# --- the service itself ------------------------------------------------------------------------------
+
+
+async def test_without_credentials_one_sentence_says_where_to_get_them(
+    runtime: HandRuntime, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_CLOUD_PROJECT", "GCLOUD_PROJECT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
+    with pytest.raises(ConfigurationError, match="gcloud auth application-default login") as caught:
+        async with connect(INSTANCE, runtime, emulator_host=None, channels=2):
+            pytest.fail("opened")
+    assert "GOOGLE_APPLICATION_CREDENTIALS" in str(caught.value) and "\n" not in str(caught.value)
+
+
+async def test_the_service_is_spoken_to_over_tls_by_connections_of_their_own(
+    server: Any, runtime: HandRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, Any, dict[str, int]]] = []
+
+    def secure_channel(target: str, credentials: Any, options: Any, **_: Any) -> grpc.aio.Channel:
+        asked.append((target, type(credentials), dict(options)))
+        return insecure_channel(server.host)
+
+    monkeypatch.setattr(grpc.aio, "secure_channel", secure_channel)
+    async with connect(INSTANCE, runtime, emulator_host=None, channels=2, credentials=AnonymousCredentials()) as channel:  # type: ignore[no-untyped-call]
+        await write(channel)
+    options = {
+        "grpc.max_send_message_length": -1, "grpc.max_receive_message_length": -1, "grpc.use_local_subchannel_pool": 1,
+        "grpc.keepalive_time_ms": 30_000, "grpc.keepalive_timeout_ms": 10_000,
+    }
+    assert asked == [("bigtable.googleapis.com:443", grpc.ChannelCredentials, options)] * 2
+
+
+async def test_an_emulator_is_reached_whatever_the_environment_says_of_proxies(
+    server: Any, runtime: HandRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "https_proxy", "grpc_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    for name in ("no_proxy", "no_grpc_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    async with connect(INSTANCE, runtime, emulator_host=server.host, channels=2) as channel:
+        await write(channel)
+
+
+async def test_the_real_emulator_can_be_warmed(bigtable_host: str, runtime: HandRuntime, caplog: pytest.LogCaptureFixture) -> None:
+    async with connect(INSTANCE, runtime, emulator_host=bigtable_host, channels=2):
+        assert not caplog.records

@@ -1,0 +1,138 @@
+"""The schema's judgement of GC rules and lifecycle rules that it finds: by what they do."""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from google.cloud.bigtable_admin_v2.types import GcRule
+
+from tiered.schema import (
+    FAMILIES,
+    LIFECYCLE_RULE,
+    collects_expired,
+    deletes_at_deadline,
+    deletes_live_blobs,
+    harm,
+    lives_s,
+    mark_age_min_s,
+    tables_of,
+    waste,
+    words,
+)
+from tiered.settings import BigtableSettings, MarkSettings
+
+MARKS = MarkSettings()
+
+
+def age(seconds: float) -> GcRule:
+    return GcRule(max_age=timedelta(seconds=seconds))
+
+
+def either(*rules: GcRule) -> GcRule:
+    return GcRule(union=GcRule.Union(rules=rules))
+
+
+def both(*rules: GcRule) -> GcRule:
+    return GcRule(intersection=GcRule.Intersection(rules=rules))
+
+
+NONE, ONE = GcRule(), GcRule(max_num_versions=1)
+
+
+def test_the_rules_are_those_of_the_stored_format() -> None:
+    assert {family: words(rule) for family, rule in FAMILIES.items()} == {"fg": "maxage=1s", "fm": "none", "ff": "maxage=2d", "fc": "maxversions=1"}
+
+
+def test_two_tables_share_the_families_and_one_table_has_them_all() -> None:
+    two = BigtableSettings(project="project", instance="i", table="a", changelog_table="b")
+    assert {name: set(families) for name, families in tables_of(two).items()} == {"a": {"fg", "fm", "ff"}, "b": {"fc"}}
+    one = BigtableSettings(project="project", instance="i", table="a", changelog_table="a")
+    assert {name: set(families) for name, families in tables_of(one).items()} == {"a": {"fg", "fm", "ff", "fc"}}
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_a_rule_of_ours_neither_harms_nor_wastes(family: str) -> None:
+    assert (harm(family, FAMILIES[family], MARKS), waste(family, FAMILIES[family])) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        (NONE, math.inf), (ONE, math.inf), (age(60), 60), (either(age(60), ONE), 60), (both(age(60), ONE), math.inf),
+        (either(age(60), age(30)), 30), (both(age(60), age(30)), 60), (either(both(age(60), ONE), age(90)), 90), (either(), math.inf),
+    ],
+)
+def test_the_newest_cell_lives_until_the_rule_may_take_it(rule: GcRule, expected: float) -> None:
+    assert lives_s(rule) == expected
+
+
+@pytest.mark.parametrize(
+    ("family", "rule", "harms"),
+    [
+        ("fm", age(10**9), True), ("fm", either(age(60), ONE), True), ("fm", ONE, False), ("fm", both(age(60), ONE), False),
+        ("fc", age(10**9), True), ("fc", NONE, False), ("fc", GcRule(max_num_versions=9), False), ("fc", either(ONE, age(60)), True),
+        ("fg", age(0.001), False), ("fg", NONE, False),
+        ("ff", age(86_400 + 30 + 3600), True), ("ff", age(86_400 + 30 + 3600 + 1), False), ("ff", NONE, False), ("ff", ONE, False),
+    ],
+)
+def test_a_rule_harms_iff_it_may_collect_what_is_still_needed(family: str, rule: GcRule, harms: bool) -> None:
+    assert (harm(family, rule, MARKS) is not None) is harms
+
+
+def test_how_long_marks_must_live_follows_from_the_settings() -> None:
+    assert mark_age_min_s(MarkSettings(swap_age_max_s=100, swap_deadline_s=20)) == 3720
+    assert harm("ff", age(3721), MarkSettings(swap_age_max_s=100, swap_deadline_s=20)) is None
+
+
+@pytest.mark.parametrize(
+    ("family", "rule", "wastes"),
+    [
+        ("fg", NONE, True), ("fg", ONE, True), ("fg", age(10**9), False), ("ff", NONE, True), ("ff", ONE, True), ("ff", age(10**9), False),
+        ("fc", NONE, True), ("fc", GcRule(max_num_versions=9), False), ("fm", NONE, False), ("fm", ONE, False),
+    ],
+)
+def test_a_rule_wastes_iff_it_never_collects_what_nobody_needs(family: str, rule: GcRule, wastes: bool) -> None:
+    assert (waste(family, rule) is not None) is wastes
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [(age(90), "maxage=90s"), (age(7200), "maxage=2h"), (either(age(60), ONE), "(maxage=1m or maxversions=1)"),
+     (both(ONE, age(0.5)), "(maxversions=1 and maxage=0.5s)")],
+)
+def test_a_rule_reads_as_cbt_takes_it(rule: GcRule, said: str) -> None:
+    assert words(rule) == said
+
+
+def deleting(**condition: Any) -> dict[str, Any]:
+    return {"action": {"type": "Delete"}, "condition": condition}
+
+
+@pytest.mark.parametrize(
+    ("rule", "deletes"),
+    [
+        (LIFECYCLE_RULE, False), (deleting(age=30), True), (deleting(age=30, daysSinceCustomTime=0), False), (deleting(isLive=False), False),
+        (deleting(isLive=True), True), (deleting(numNewerVersions=3), False), (deleting(customTimeBefore="2099-01-01"), True),
+        (deleting(age=1, matchesPrefix=["tmp/"]), True),
+        ({"action": {"type": "SetStorageClass", "storageClass": "NEARLINE"}, "condition": {"age": 30}}, False),
+        ({"action": {"type": "AbortIncompleteMultipartUpload"}, "condition": {"age": 1}}, False),
+    ],
+)
+def test_a_lifecycle_rule_deletes_live_blobs_unless_a_condition_spares_them(rule: dict[str, Any], deletes: bool) -> None:
+    assert deletes_live_blobs(rule) is deletes
+
+
+def test_expired_blobs_go_only_by_a_rule_that_spares_none_of_them() -> None:
+    assert collects_expired([deleting(age=30), LIFECYCLE_RULE])
+    assert collects_expired([deleting(daysSinceCustomTime=30)])
+    assert not collects_expired([deleting(daysSinceCustomTime=1, matchesPrefix=["a/"])])
+    assert not collects_expired([{"action": {"type": "SetStorageClass"}, "condition": {"daysSinceCustomTime": 1}}])
+    assert not collects_expired([])
+
+
+def test_only_a_rule_of_no_day_leaves_clocks_no_room() -> None:
+    assert deletes_at_deadline(deleting(daysSinceCustomTime=0))
+    assert not deletes_at_deadline(LIFECYCLE_RULE) and not deletes_at_deadline(deleting(age=0))

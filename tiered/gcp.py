@@ -1,0 +1,51 @@
+"""The production form, opened from settings: rows and changelog in Bigtable, blobs in GCS. Only `tiered.compose` calls it.
+
+    one pool of connections -> BigtableTable, objects   -> BigtableRows
+                            -> BigtableTable, changelog -> BigTableChangeLog
+    one HTTP session                                    -> GcsBlobs
+
+A module of its own, so that embedded mode loads none of Google's packages. The schema is looked at first: without its
+families nothing could be written, and marks that are collected too early would lose data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from changelog.bigtable import BigTableChangeLog
+from changelog.bigtable_channel import BigtableTable
+from changelog.bigtable_pool import connect
+from changelog.log import ChangeLog
+from changelog.runtime import Runtime
+from tiered.bigtable import BigtableRows
+from tiered.bigtable_admin import verify_on_open
+from tiered.gcs import GcsBlobs
+from tiered.gcs_auth import GoogleAuthorization
+from tiered.settings import Settings
+from tiered.settle import Tiers
+
+
+@asynccontextmanager
+async def open_google(settings: Settings, runtime: Runtime) -> AsyncIterator[tuple[Tiers, ChangeLog]]:
+    """Both tiers, and the changelog in Bigtable. Raises `ConfigurationError` with what to run, `UnavailableError`."""
+    bigtable, gcs = settings.bigtable, settings.gcs
+    assert bigtable is not None and gcs is not None, "settings allow one only with the other"
+    await verify_on_open(bigtable, settings.marks)
+    instance = f"projects/{bigtable.project}/instances/{bigtable.instance}"
+    authorize = None if gcs.endpoint else await GoogleAuthorization.default(runtime)
+    async with (
+        connect(
+            instance, runtime, emulator_host=bigtable.emulator_host, app_profile=bigtable.app_profile, channels=bigtable.connections
+        ) as channel,
+        GcsBlobs.connect(
+            gcs.bucket, runtime, endpoint=gcs.endpoint, authorize=authorize, connections_max=gcs.connections_max,
+            answer_timeout_s=gcs.timeout_s,
+        ) as blobs,
+    ):
+        await blobs.list("", None, 1)  # a bucket that is missing or forbidden is said now, not by the first large put
+        rows, entries = (
+            BigtableTable(channel, f"{instance}/tables/{table}", bigtable.app_profile, bigtable.timeout_s)
+            for table in (bigtable.table, bigtable.changelog_table)
+        )
+        yield Tiers(BigtableRows(rows, runtime), blobs), BigTableChangeLog(entries, runtime)
