@@ -100,7 +100,7 @@ def _show(report: dict[str, Any], stage: Stage, said: Console) -> None:
            f"of {name}, past every deadline; {happened[f'{name}_{STALLS}']:,} times half of its requests were held back so long,"
            f" {happened[f'{name}_{CUTS}']:,} times all its connections were cut")
           for name in (service.name for service in stage.services)),
-        *([("late", happened["late"], "swaps that landed after their sender had given up")] if stage.services else []),
+        *([("late", happened["late"], "writes that landed after they had timed out")] if stage.services else []),
         ("recovered", happened["recovered"], "changes that were cleaned up after the dead"),
         *((name.replace("_", "-"), flaws[name], meaning) for name, meaning in MEANING.items()),
     )

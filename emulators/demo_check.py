@@ -25,7 +25,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Protocol
 
-from emulators.demo_journal import Answer, Kind, Operation, given_up_swaps, read_operations
+from emulators.demo_journal import Answer, Kind, Operation, late_writes, read_operations
 from emulators.demo_load import digest
 
 FLAWS = ("dangling", "orphans", "entries", "uploads", "parked", "lost", "false_no", "mixed_up", "errors")
@@ -37,7 +37,7 @@ SHOWN_MAX = 100
 class Findings:
     """What the check found. `flaws`: how many of each of FLAWS; `details`: a sentence for the first few of each.
 
-    `late`: swaps that took effect after their sender had given them up, which is no flaw.
+    `late`: writes of rows that took effect after they had timed out, which is no flaw.
     """
 
     objects: int = 0
@@ -96,8 +96,8 @@ class Stored(Protocol):
     def blob(self, place: str) -> Content | None:
         """None: its bytes are not what its checksum says."""
 
-    def won(self) -> dict[str, int]:
-        """When each change took effect whose mark is left, in Unix milliseconds."""
+    def won(self) -> Collection[str]:
+        """The changes that are marked to have taken effect."""
 
     def uploads(self) -> Collection[str]:
         """Those that were begun and would stay for good."""
@@ -118,8 +118,7 @@ def check(stored: Stored, journal: Path, seen_dangling: Collection[str] = ()) ->
         if operation.answer is Answer.ERROR:
             findings.add("errors", f"{operation.kind} {operation.id} was told: {operation.detail}")
     _check_contents(contents, operations, findings)
-    won = stored.won()
-    findings.late = sum(won.get(token, 0) > given_up_ms for token, given_up_ms in given_up_swaps(journal).items())
+    findings.late = late_writes(journal, stored.won())
     return findings
 
 

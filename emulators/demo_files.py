@@ -51,8 +51,8 @@ class StoredFiles:
         whole = (magic, version, len(metadata), zlib.crc32(payload), zlib.crc32(metadata))
         return content_of(payload, metadata) if whole == (b"tiered", 1, metadata_size, payload_crc, metadata_crc) else None
 
-    def won(self) -> dict[str, int]:
-        return dict(self._query("SELECT token, at_ms FROM marks WHERE verdict = 'won'"))
+    def won(self) -> set[str]:
+        return {token for (token,) in self._query("SELECT token FROM marks WHERE verdict = 'won'")}
 
     def uploads(self) -> list[str]:
         return self._files("uploads")

@@ -98,9 +98,8 @@ class StoredInGoogle(AbstractContextManager["StoredInGoogle"]):
             return None
         return Content(digest(payload), resource.get("metadata", {}).get(OPERATION))
 
-    def won(self) -> dict[str, int]:
-        found = self._rows.read_rows(ReadRowsQuery(row_filter=WON), operation_timeout=CALL_S)
-        return {cell.qualifier.decode()[2:]: cell.timestamp_micros // 1000 for row in found for cell in row}
+    def won(self) -> set[str]:
+        return {column.decode()[2:] for _, cells in self._read(WON) for _, column in cells}
 
     def uploads(self) -> tuple[()]:
         """A session that was opened and never named in an entry shows nothing, costs nothing, and the service ends it in a week."""

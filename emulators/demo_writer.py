@@ -20,7 +20,7 @@ from typing import Any
 import anyio
 
 from changelog.runtime import Runtime, SystemRuntime
-from emulators.demo_journal import SWAPS, Answer, Journal, Kind
+from emulators.demo_journal import WRITES, Answer, Journal, Kind
 from emulators.demo_load import Step, digest, object_ids, steps
 from emulators.demo_network import far, witness
 from emulators.demo_unfenced import open_demo_backends
@@ -68,9 +68,11 @@ async def write(orders: Orders, runtime: Runtime) -> int:
 
 async def _work_all(orders: Orders, backends: Backends, runtime: Runtime, settings: Settings, told: anyio.Event) -> None:
     journal, objects = Journal(Path(orders.journal)), object_ids(orders.objects)
-    tiers = far(witness(backends.tiers, Journal(Path(orders.journal).with_suffix(SWAPS)), runtime), runtime)
+    tiers = backends.tiers
+    if settings.bigtable is not None:
+        tiers = witness(tiers, Journal(Path(orders.journal).with_suffix(WRITES)), runtime, settings.bigtable.timeout_s)
     async with (
-        TieredStorage(tiers, backends.log, runtime, settings) as storage,
+        TieredStorage(far(tiers, runtime), backends.log, runtime, settings) as storage,
         anyio.create_task_group() as tasks,
     ):
         for task in range(TASKS):
