@@ -67,7 +67,7 @@ class EmulatorStage(Stage):
         }
         if wrong := problems(portal.call(provision, Settings(**settings))):
             raise ConfigurationError("\n".join(wrong))
-        self.stored = enter(StoredInGoogle(bigtable.host, f"127.0.0.1:{gcs_port}", NAMES, BUCKET, GRACE_S))
+        self.stored: StoredInGoogle = enter(StoredInGoogle(bigtable.host, f"127.0.0.1:{gcs_port}", NAMES, BUCKET, GRACE_S))
         return settings | {"recovery": {"late_upload_grace_s": GRACE_S}}
 
     def introduce(self) -> str:
@@ -84,8 +84,8 @@ class EmulatorStage(Stage):
 
 
 def _service(name: str, pid: int, portal: BlockingPortal, relay: Relay) -> Service:
-    cut, stall = partial(portal.call, relay.cut), partial(portal.call, relay.stall)
-    return Service(name, partial(freeze, pid), partial(os.kill, pid, signal.SIGCONT), cut, stall)
+    in_relay = (partial(portal.call, step) for step in (relay.stall, relay.release, relay.cut, relay.mend))
+    return Service(name, partial(freeze, pid), partial(os.kill, pid, signal.SIGCONT), *in_relay)
 
 
 @asynccontextmanager

@@ -46,13 +46,13 @@ class StoredInGoogle(AbstractContextManager["StoredInGoogle"]):
 
     def __init__(self, bigtable: str, gcs: str, names: Mapping[str, str], bucket: str, late_s: float) -> None:
         self.late_s = late_s
-        self._gcs = gcs
+        self.gcs = gcs
         self._bucket = bucket
         with _variable(HOST_VARIABLE, bigtable), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it says where it connects to
             self._client = BigtableDataClient(project=names["project"], credentials=AnonymousCredentials())  # type: ignore[no-untyped-call]
-        self._rows = self._client.get_table(names["instance"], names["table"])
-        self._log = self._client.get_table(names["instance"], names["changelog_table"])
+        self.tables = tuple(self._client.get_table(names["instance"], names[table]) for table in ("table", "changelog_table"))
+        """Of the rows and of the changelog."""
 
     def __enter__(self) -> Self:
         return self
@@ -106,18 +106,18 @@ class StoredInGoogle(AbstractContextManager["StoredInGoogle"]):
         return ()
 
     def entries(self) -> list[tuple[str, str | None]]:
-        found = self._log.read_rows(
+        found = self.tables[1].read_rows(
             ReadRowsQuery(row_ranges=RowRange("~changelog/", "~changelog0"), row_filter=NEWEST), operation_timeout=CALL_S
         )
         states = ((row.row_key, [cell.value for cell in row if cell.qualifier == b"s"]) for row in found)
         return [(key.decode(), state[0].decode() if state else None) for key, state in states]
 
     def _read(self, wanted: RowFilter) -> Iterator[tuple[str, dict[tuple[str, bytes], bytes]]]:
-        for row in self._rows.read_rows(ReadRowsQuery(row_filter=wanted), operation_timeout=CALL_S):
+        for row in self.tables[0].read_rows(ReadRowsQuery(row_filter=wanted), operation_timeout=CALL_S):
             yield row.row_key.decode(), {(cell.family, cell.qualifier): cell.value for cell in row}
 
     def _get(self, path: str) -> bytes:
-        with closing(HTTPConnection(self._gcs, timeout=CALL_S)) as connection:
+        with closing(HTTPConnection(self.gcs, timeout=CALL_S)) as connection:
             connection.request("GET", f"/storage/v1/b/{self._bucket}{path}")
             answer = connection.getresponse()
             body = answer.read()

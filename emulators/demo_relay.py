@@ -1,16 +1,15 @@
 """A relay between everybody and one server on loopback, so that its connections can be cut, and requests be late.
 
     clients --> 127.0.0.1:port --> the server          bytes go through as they come, both ways; an end goes through, too
-    cut                            every connection breaks on both sides at once, whatever was under way; so do new ones for a while
-    stall                          what every second client sends stands still for a while, and then arrives, though its sender may
-                                   have given it up, or have died; everybody else's overtakes it
+    cut ... mend           every connection breaks on both sides at once, whatever was under way, and so do new ones meanwhile
+    stall ... release      what every second client sends stands still, and then arrives, though its sender may have given it up, or
+                           have died; everybody else's overtakes it
 
 *Failure*: a server that refuses or breaks off is passed on to the client as a broken connection.
 """
 
 from __future__ import annotations
 
-import time
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 
@@ -23,7 +22,7 @@ BROKEN = (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError)
 @dataclass(slots=True, eq=False)
 class _Connection:
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
-    stalled_until: float = 0.0
+    released: anyio.Event | None = None
 
 
 class Relay:
@@ -33,7 +32,7 @@ class Relay:
         self.port = 0
         self._server_port = server_port
         self._connections: list[_Connection] = []
-        self._cut_until = 0.0
+        self._is_cut = False
         self._first = 0
 
     async def serve(self, *, task_status: TaskStatus[None]) -> None:
@@ -42,21 +41,30 @@ class Relay:
             task_status.started()
             await listener.serve(self._join)
 
-    def cut(self, seconds: float) -> None:
-        self._cut_until = time.monotonic() + seconds
+    def cut(self) -> None:
+        self._is_cut = True
         for connection in self._connections:
             connection.scope.cancel()
 
-    def stall(self, seconds: float) -> None:
+    def mend(self) -> None:
+        self._is_cut = False
+
+    def stall(self) -> None:
         """The others' turn is next time."""
+        released = anyio.Event()
         for connection in self._connections[self._first :: 2]:
-            connection.stalled_until = time.monotonic() + seconds
+            connection.released = released
         self._first = 1 - self._first
+
+    def release(self) -> None:
+        for connection in self._connections:
+            if connection.released is not None:
+                connection.released.set()
 
     async def _join(self, client: SocketStream) -> None:
         async with AsyncExitStack() as ends:
             await ends.enter_async_context(client)
-            if time.monotonic() < self._cut_until:
+            if self._is_cut:
                 return
             self._connections.append(connection := _Connection())
             ends.callback(self._connections.remove, connection)
@@ -70,8 +78,8 @@ class Relay:
 async def _pass_on(source: SocketStream, target: SocketStream, stalls: _Connection | None) -> None:
     with suppress(*BROKEN):
         async for piece in source:
-            if stalls and (left_s := stalls.stalled_until - time.monotonic()) > 0:
-                await anyio.sleep(left_s)
+            if stalls is not None and stalls.released is not None:
+                await stalls.released.wait()
             await target.send(piece)
     with suppress(*BROKEN):
         await target.send_eof()

@@ -66,17 +66,15 @@ class DemoOptions:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A server that everybody's requests go to.
-
-    `cut` breaks all connections, and those that are made within so many seconds; `stall` holds back for so long what half of
-    them send.
-    """
+    """A server that everybody's requests go to. Each trouble it can get into has a beginning and an end (`emulators.demo_weather`)."""
 
     name: str
     freeze: Callable[[], None]
     thaw: Callable[[], None]
-    cut: Callable[[float], None]
-    stall: Callable[[float], None]
+    stall: Callable[[], None]
+    release: Callable[[], None]
+    cut: Callable[[], None]
+    mend: Callable[[], None]
 
 
 class Stage(ABC):

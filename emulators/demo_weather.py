@@ -12,17 +12,14 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 
 from emulators.demo_stage import Service
 
-FREEZE_S = (1.6, 2.4)
-STALL_S = (1.6, 2.4)
-CUT_S = (0.0, 0.6)
+LASTS_S = {"freezes": (1.6, 2.4), "stalls": (1.6, 2.4), "cuts": (0.0, 0.6)}
 PAUSE_S = (0.4, 1.2)
-
-FREEZES, STALLS, CUTS = KINDS = ("freezes", "stalls", "cuts")
+FREEZES, STALLS, CUTS = KINDS = tuple(LASTS_S)
 
 
 class Weather:
@@ -30,47 +27,39 @@ class Weather:
 
     def __init__(self, services: Sequence[Service], chance: Random) -> None:
         self.happened: Counter[str] = Counter({f"{service.name}_{kind}": 0 for service in services for kind in KINDS})
+        self.still = False
+        """Whether a service is frozen: whoever asks it now waits until it thaws."""
         self._services = services
         self._chance = chance
         self._deck: list[tuple[Service, str]] = []
-        self._frozen: Service | None = None
-        self._turns_at = time.monotonic() + chance.uniform(*PAUSE_S)
-
-    @property
-    def still(self) -> bool:
-        """Whether a service is frozen: whoever asks it now waits until it thaws."""
-        return self._frozen is not None
+        self._end: Callable[[], None] | None = None
+        self._turns_at = 0.0
+        self.clear()
 
     def pass_by(self) -> str | None:
-        """Does what is due, if anything; returns a word on it."""
+        """Does what is due, if anything; returns a word on what begins."""
         if not self._services or time.monotonic() < self._turns_at:
             return None
-        if self._frozen is not None:
-            return self.clear()
+        if self._end is not None:
+            self.clear()
+            return None
         if not self._deck:
             self._deck = [(each, kind) for each in self._services for kind in KINDS]
             self._chance.shuffle(self._deck)
         service, kind = self._deck.pop()
+        begin, self._end = {
+            FREEZES: (service.freeze, service.thaw), STALLS: (service.stall, service.release), CUTS: (service.cut, service.mend)
+        }[kind]
+        begin()
+        self.still = kind == FREEZES
         self.happened[f"{service.name}_{kind}"] += 1
-        match kind:
-            case "freezes":
-                service.freeze()
-                self._frozen, lasts_s = service, self._chance.uniform(*FREEZE_S)
-            case "stalls":
-                lasts_s = self._chance.uniform(*STALL_S)
-                service.stall(lasts_s)
-            case _:
-                lasts_s = self._chance.uniform(*CUT_S)
-                service.cut(lasts_s)
-        pause_s = 0.0 if self._frozen else self._chance.uniform(*PAUSE_S)
-        self._turns_at = time.monotonic() + lasts_s + pause_s
+        self._turns_at = time.monotonic() + self._chance.uniform(*LASTS_S[kind])
         return f"{kind[:-1]} of {service.name}"
 
-    def clear(self) -> str | None:
-        """Thaws what is frozen."""
-        thawed, self._frozen = self._frozen, None
+    def clear(self) -> None:
+        """Ends what is under way; it is a while until the next."""
+        end, self._end = self._end, None
+        if end is not None:
+            end()
+        self.still = False
         self._turns_at = time.monotonic() + self._chance.uniform(*PAUSE_S)
-        if thawed is None:
-            return None
-        thawed.thaw()
-        return f"thawed {thawed.name}"

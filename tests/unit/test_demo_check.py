@@ -210,6 +210,21 @@ def test_what_dangled_for_a_while_is_counted_although_it_is_gone(run: Run) -> No
     assert check(run.stored, run.journal, {"u/objects/k/revision"}).flaws == {"dangling": 1}
 
 
+@pytest.mark.parametrize(("late_s", "flaws"), [(0.0, {"lost": 1}), (4.0, {})])
+def test_what_a_dead_process_sent_may_take_effect_for_as_long_as_the_backend_says(late_s: float, flaws: dict[str, int], run: Run) -> None:
+    dead, other, director = (Journal(run.journal / name) for name in ("w1.0.jsonl", "w2.0.jsonl", DIRECTOR))
+    dead.write(at=1.0, begin="dead", object="o", kind="put", size=1, digest="d")
+    director.write(at=2.0, process="w1.0", event="killed")
+    for at, operation, kind, digest in ((3.0, "put", "put", "o"), (5.0, "get", "get", None), (7.0, "delete", "delete", None)):
+        other.write(at=at, begin=operation, object="o", kind=kind, size=1, digest=digest)
+        other.write(at=at + 1, end=operation, answer="ok", digest="d", by="dead")
+    for journal in (dead, other, director):
+        journal.close()
+    stored = run.stored
+    stored.late_s = late_s
+    assert check(stored, run.journal).flaws == flaws
+
+
 def test_what_is_unfinished_is_counted(run: Run) -> None:
     assert unfinished(run.stored) == (0, 0)
     leave_an_upload(run)
