@@ -6,22 +6,34 @@
     ~daemon/{instance}               c  how often it announced itself; its timestamp is the server's time then
 
 Timestamps are the server's, except 0 on an entry that has no owner: it is stale at once, so whatever searches by time
-finds it. Each change of an entry is one `CheckAndMutateRow` on the exact bytes of its newest `c`, which it replaces
+finds it. Those recorded and forgotten at the same time share calls (`changelog.group_commit`).
+Each other change of an entry is one `CheckAndMutateRow` on the exact bytes of its newest `c`, which it replaces
 (older versions go in the same step: nothing can compare with them, and a server whose clock is behind cannot
 write beneath them). Calls to the service, where nothing is amiss:
 
     record, claim, release, park, forget, announce 1   renew 1 for each entry   retry 2   read 1
     stale, entries 1 for a page                        a compare-and-swap that fails: 1 more, see `_compare_and_mutate`
 
-*Crash* at any call leaves the entry in the log or out of it, whole. A `record` that was not confirmed may land after its
-entry was forgotten; recovery then finds a change that is settled, and forgets it again (I5). *Failure*: see
-`changelog.bigtable_channel`.
+The first `record` of a change is blind, because nobody else can have an entry of an id that is new; a repeat replaces nothing
+but what the first wrote.
+
+*Crash* at any call leaves the entry in the log or out of it, whole. A first `record` that was not confirmed may land late, once:
+
+    after the entry was forgotten     recovery finds a change that is settled, and forgets it again (I5)
+    over a claim                      the claimer's renewal says NOT_YOURS; the entry is stale again, and claimed again, after
+                                      the expiry; two may clean up at once, which settling allows (I5)
+    over a release                    what it waited for is lost, so the claimer waits out a whole late-upload grace anew (I3)
+    over a parked one                 it stays parked
+
+Nothing is deleted on the word of an entry, only on that of a settled row, so none of these harms I1, I2 or I4; each costs one more
+turn of recovery, and a failed attempt may not be counted (I6). *Failure*: see `changelog.bigtable_channel`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from weakref import WeakSet
 
 import anyio
 
@@ -30,7 +42,6 @@ from changelog.bigtable_channel import (
     NEWEST,
     SERVER_TIME,
     BigtableTable,
-    CellRow,
     KeySpan,
     Message,
     after_prefix,
@@ -47,8 +58,10 @@ from changelog.bigtable_channel import (
 )
 from changelog.change import LOG_PREFIX, SHARDS_DEFAULT, Change, ChangeId, Entry, Stuck, Unreadable, decode, encode, encode_stuck
 from changelog.errors import LeaseLostError, TieredError
+from changelog.group_commit import GroupCommit
 from changelog.lease import SET_BACK_MS, Renewal, Standing, standing
-from changelog.log import KeyRange, Page
+from changelog.log import PRESENCE_AGE_MAX_MS, KeyRange, Page
+from changelog.row_merge import CellRow
 from changelog.runtime import Runtime
 
 FAMILY = "fc"
@@ -69,18 +82,24 @@ _DUE = (Standing.CLAIMABLE, Standing.EXHAUSTED, Standing.UNREADABLE)
 
 
 class BigTableChangeLog:
-    """Implements `ChangeLog`. `runtime` only dates what is parked, until it is read back."""
+    """Implements `ChangeLog`. `runtime` dates what is parked, until it is read back, and what is old enough to be collected."""
 
     durable = True
 
     def __init__(self, table: BigtableTable, runtime: Runtime) -> None:
         self._table = table
         self._runtime = runtime
+        self._writes = GroupCommit(table)
+        self._sent = WeakSet[Change]()
 
     async def record(self, change: Change, owner: str) -> Entry:
         """As in `ChangeLog`. `LeaseLostError`: it was recorded before and claimed since, so recovery has it."""
         entry = Entry(change, change.id.row_key(), owner)
         raw = encode(entry)
+        if change not in self._sent:
+            self._sent.add(change)
+            await self._writes.mutate(entry.key.encode(), set_cell(FAMILY, _ENTRY, raw, _timestamp_us(entry)))
+            return entry
         another = chain(_CURRENT, either(value_before(raw), value_after(raw)))
         if await self._table.check_and_mutate(entry.key.encode(), another, otherwise=_replacing(entry)):
             raise LeaseLostError(f"change {change.id} of {change.object} was taken over by recovery")
@@ -101,7 +120,7 @@ class BigTableChangeLog:
         return renewals
 
     async def forget(self, entry: Entry) -> None:
-        await self._table.mutate(entry.key.encode(), DELETE_ROW)
+        await self._writes.mutate(entry.key.encode(), DELETE_ROW)
 
     async def release(self, entry: Entry, cleanup_after_ms: int | None = None) -> bool:
         return await self._compare_and_mutate(entry, _replacing(entry.released(cleanup_after_ms)))
@@ -147,9 +166,9 @@ class BigTableChangeLog:
         row = await self._table.read(entry.key.encode())
         if row is None or _cell(row, _STATE) is None:
             return False
-        key, raw = entry.key, entry.raw if isinstance(entry, Unreadable) else encode(replace(entry, owner="", attempt=0))
+        raw = entry.raw if isinstance(entry, Unreadable) else encode(replace(entry, owner="", attempt=0))
         # Dated 0, as whatever has no owner: also an unreadable value is looked for by its age.
-        return await self._compare_and_mutate(entry, [*_setting(key, raw, 0), delete_column(FAMILY, _STATE)])
+        return await self._compare_and_mutate(entry, [*_setting(raw, 0), delete_column(FAMILY, _STATE)])
 
     async def entries(self, start: str, limit: int, *, stuck_only: bool = False) -> Page:
         def wanted(row: CellRow) -> Entry | Unreadable | None:
@@ -163,6 +182,12 @@ class BigTableChangeLog:
         keys = [key.encode() for key in (f"{LOG_PREFIX}{change_id}", *shards)]
         found = [entry for row in await self._table.read_all(keys) if (entry := _entry(row)) is not None]
         return found[0] if found else None
+
+    async def collect(self, limit: int) -> int:
+        """Removes presence rows older than a day, which no GC rule can: it would keep the last version for ever."""
+        old = chain(column_is(FAMILY, _ENTRY), NEWEST, timestamp_in(0, (self._runtime.wall_ns() // 1_000_000 - PRESENCE_AGE_MAX_MS) * 1000))
+        rows = await self._table.scan([KeySpan.prefix(DAEMON_PREFIX.encode())], old, limit)
+        return sum([await self._table.check_and_mutate(row.key, old, then=[DELETE_ROW]) for row in rows])
 
     async def _renew(self, entry: Entry) -> Renewal:
         """Only what this software wrote is ever renewed, so the bytes are known."""
@@ -201,10 +226,14 @@ class BigTableChangeLog:
 
 
 def _replacing(entry: Entry) -> list[Message]:
-    return _setting(entry.key, encode(entry), SERVER_TIME if entry.owner else 0)
+    return _setting(encode(entry), _timestamp_us(entry))
 
 
-def _setting(key: str, raw: bytes, timestamp_us: int) -> list[Message]:
+def _timestamp_us(entry: Entry) -> int:
+    return SERVER_TIME if entry.owner else 0
+
+
+def _setting(raw: bytes, timestamp_us: int) -> list[Message]:
     return [delete_column(FAMILY, _ENTRY), set_cell(FAMILY, _ENTRY, raw, timestamp_us)]
 
 

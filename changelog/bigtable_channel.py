@@ -2,6 +2,7 @@
 
     check_and_mutate    one atomic row operation: which mutations are applied depends on whether a predicate yields a cell
     mutate, increment   the same without a predicate; `increment` tells the server's time of its own write
+    mutate_rows         many rows at once, each for itself
     read, scan          the cells of one row; of a page of rows in byte order
 
 The messages are the client package's own, beneath proto-plus, which alone would double the CPU of a call. Each request
@@ -13,7 +14,7 @@ survive a fork. Rows, entries and retries do not belong here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import urlencode
@@ -25,6 +26,7 @@ import grpc.aio
 from google.cloud.bigtable_v2.types import bigtable, data
 
 from changelog.errors import ConfigurationError, InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
+from changelog.row_merge import Cell, CellRow, RowMerge
 
 CALL_TIMEOUT_S = 10.0
 SCAN_TIMEOUT_S = 60.0
@@ -45,24 +47,7 @@ Message = Any
 _Filter, _Mutation = data.RowFilter.pb(), data.Mutation.pb()
 _ColumnRange, _ValueRange, _TimestampRange = data.ColumnRange.pb(), data.ValueRange.pb(), data.TimestampRange.pb()
 _RowSet, _RowRange, _Rule = data.RowSet.pb(), data.RowRange.pb(), data.ReadModifyWriteRule.pb()
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One cell. Its timestamp is in microseconds since 1970, whole milliseconds."""
-
-    family: str
-    column: bytes
-    timestamp_us: int
-    value: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class CellRow:
-    """A row's cells as the filter yields them: by family, by column, newest first."""
-
-    key: bytes
-    cells: tuple[Cell, ...]
+_Entry = bigtable.MutateRowsRequest.Entry.pb()
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,9 +178,8 @@ class BigtableTable:
         self._check_and_mutate = _unary(channel, "CheckAndMutateRow", bigtable.CheckAndMutateRowRequest, bigtable.CheckAndMutateRowResponse)
         self._mutate = _unary(channel, "MutateRow", bigtable.MutateRowRequest, bigtable.MutateRowResponse)
         self._modify = _unary(channel, "ReadModifyWriteRow", bigtable.ReadModifyWriteRowRequest, bigtable.ReadModifyWriteRowResponse)
-        self._read = channel.unary_stream(
-            f"{SERVICE}ReadRows", bigtable.ReadRowsRequest.pb().SerializeToString, bigtable.ReadRowsResponse.pb().FromString
-        )
+        self._mutate_rows = _stream(channel, "MutateRows", bigtable.MutateRowsRequest, bigtable.MutateRowsResponse)
+        self._read = _stream(channel, "ReadRows", bigtable.ReadRowsRequest, bigtable.ReadRowsResponse)
 
     async def check_and_mutate(
         self, key: bytes, predicate: Message, *, then: Sequence[Message] = (), otherwise: Sequence[Message] = (),
@@ -212,6 +196,28 @@ class BigtableTable:
     async def mutate(self, key: bytes, *mutations: Message) -> None:
         request = bigtable.MutateRowRequest.pb()(row_key=key, mutations=mutations, **self._target)
         await self._write(self._mutate, request, self._timeout_s)
+
+    async def mutate_rows(self, rows: Sequence[tuple[bytes, Sequence[Message]]]) -> list[TieredError | None]:
+        """For each row, in order, what went wrong; None: it is written. Each is atomic; between rows there is no order.
+
+        At most 100,000 mutations and, as every request, 256 MiB. Raises nothing but cancellation.
+        """
+        entries = [_Entry(row_key=key, mutations=mutations) for key, mutations in rows]
+        request = bigtable.MutateRowsRequest.pb()(entries=entries, **self._target)
+        doing = f"writing {len(rows)} rows of {self.name}"
+        told: dict[int, TieredError | None] = {}
+        error: TieredError = UnconfirmedError(f"{doing} was answered, but not for this row")
+        try:
+            async for response in self._begun(self._mutate_rows, request, self._timeout_s):
+                told.update((entry.index, _told(entry.status, doing)) for entry in response.entries)
+        except (grpc.RpcError, grpc.aio.UsageError) as failure:
+            error = translated(failure, doing, sent=True)
+            if told:  # what was begun proves nothing for the rest
+                error = UnconfirmedError(str(error))
+        except UnavailableError as closed:
+            error = closed
+        # An error each: it is raised by as many callers.
+        return [told[index] if index in told else type(error)(*error.args) for index in range(len(rows))]
 
     async def increment(self, key: bytes, family: str, column: bytes) -> Cell:
         """Counts the cell up by one; returns it, with the server's time of this write."""
@@ -278,6 +284,10 @@ def _unary(channel: Channel, method: str, request: Any, response: Any) -> Any:
     return channel.unary_unary(SERVICE + method, request.pb().SerializeToString, response.pb().FromString)
 
 
+def _stream(channel: Channel, method: str, request: Any, response: Any) -> Any:
+    return channel.unary_stream(SERVICE + method, request.pb().SerializeToString, response.pb().FromString)
+
+
 # --- failure -----------------------------------------------------------------------------------------
 
 _ADVICE: dict[grpc.StatusCode, tuple[type[TieredError], str]] = {
@@ -297,91 +307,25 @@ _ADVICE: dict[grpc.StatusCode, tuple[type[TieredError], str]] = {
 """Answers that prove that nothing was written. Every other status of a mutation proves nothing."""
 
 
+_CODES: dict[int, Any] = {code.value[0]: code for code in grpc.StatusCode}
+
+
 def translated(error: Any, doing: str, *, sent: bool) -> TieredError:
     """`sent`: it may have had an effect."""
     if not isinstance(error, grpc.aio.AioRpcError):  # only of a stream whose channel was closed meanwhile
-        return UnavailableError(f"{doing} failed: {error}")
-    code, details = error.code(), error.details()
+        return _failure(grpc.StatusCode.CANCELLED, str(error), doing, sent=sent)
+    return _failure(error.code(), error.details(), doing, sent=sent)
+
+
+def _told(status: Message, doing: str) -> TieredError | None:
+    """What a `google.rpc.Status` says of one row."""
+    return _failure(_CODES.get(status.code, grpc.StatusCode.UNKNOWN), status.message, doing, sent=True) if status.code else None
+
+
+def _failure(code: Any, details: str | None, doing: str, *, sent: bool) -> TieredError:
     if code in _ADVICE:
         kind, advice = _ADVICE[code]
         return kind(f"{doing} failed with {code.name}: {advice} ({details})")
     if sent:
         return UnconfirmedError(f"{doing} was never confirmed: {code.name} ({details})")
     return UnavailableError(f"{doing} failed with {code.name}: {details}")
-
-
-# --- what ReadRows answers ---------------------------------------------------------------------------
-
-
-class RowMerge:
-    """Puts rows together from the chunks of ReadRows, without I/O.
-
-    A chunk is a cell or a piece of one; it leaves out the key, family and column that did not change. `value_size`
-    announces that more pieces of the cell follow; a row counts only when committed, and one that is reset begins
-    again. A message may hold many rows or a part of one. What breaks these rules is `UnavailableError`: read again.
-    """
-
-    _key: bytes | None
-    _cells: list[Cell]
-    _pieces: list[bytes]
-
-    def __init__(self) -> None:
-        self._last_key = b""
-        self._clear()
-
-    def add(self, chunks: Iterable[Message]) -> Iterator[CellRow]:
-        """The rows that these chunks, the next in order, commit."""
-        for chunk in chunks:
-            if chunk.reset_row:
-                self._check(self._key is not None and not chunk.row_key and not chunk.value, "resets no row")
-                self._clear()
-                continue
-            self._begin(chunk)
-            self._pieces.append(chunk.value)
-            if chunk.value_size:
-                self._check(not chunk.commit_row, "commits a row in the middle of a cell")
-                self._split = True
-                continue
-            self._end_cell()
-            if chunk.commit_row:
-                yield self._commit()
-
-    def end(self) -> None:
-        """The stream has ended."""
-        self._check(self._key is None, "ends in the middle of a row")
-
-    def _begin(self, chunk: Message) -> None:
-        if self._split:
-            self._check(not chunk.HasField("family_name") and not chunk.HasField("qualifier"), "begins a cell in the middle of another")
-            self._check(chunk.row_key in (b"", self._key), "begins a row in the middle of another")
-            return
-        if self._key is None:
-            self._check(chunk.row_key > self._last_key, "does not begin a row in order")
-            self._check(chunk.HasField("family_name"), "begins a row without a family")
-            self._key = chunk.row_key
-        self._check(chunk.row_key in (b"", self._key), "begins a row in the middle of another")
-        if chunk.HasField("family_name"):
-            self._check(chunk.HasField("qualifier"), "begins a family without a column")
-            self._family = chunk.family_name.value
-        if chunk.HasField("qualifier"):
-            self._column = chunk.qualifier.value
-        self._timestamp_us = chunk.timestamp_micros
-
-    def _end_cell(self) -> None:
-        self._cells.append(Cell(self._family, self._column, self._timestamp_us, b"".join(self._pieces)))
-        self._pieces, self._split = [], False
-
-    def _commit(self) -> CellRow:
-        assert self._key is not None
-        row = CellRow(self._key, tuple(self._cells))
-        self._last_key = self._key
-        self._clear()
-        return row
-
-    def _clear(self) -> None:
-        self._key, self._cells, self._pieces, self._split = None, [], [], False
-        self._family, self._column, self._timestamp_us = "", b"", 0
-
-    def _check(self, holds: bool, fault: str) -> None:
-        if not holds:
-            raise UnavailableError(f"ReadRows answered with a chunk that {fault}, after row {self._last_key!r}; read again")

@@ -58,7 +58,7 @@ async def connect(
     instance: str, runtime: Runtime, *, emulator_host: str | None, channels: int, app_profile: str = "",
     credentials: Credentials | None = None,
 ) -> AsyncIterator[Channel]:
-    """A channel of so many connections to `instance` (projects/…/instances/…), all closed at exit.
+    """A channel of so many connections to `instance` (projects/…/instances/…), all closed at exit; calls still open are cancelled.
 
     `emulator_host`: `host:port` of an emulator, without encryption and credentials; None: Google's service, by
     `credentials` or the application default ones. `ConfigurationError`: there are none, or the service says what is wrong.

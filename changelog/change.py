@@ -67,7 +67,7 @@ class ChangeId(str):
         return f"{LOG_PREFIX}{UUID(self).int % 256 % shards:02x}/{self}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Change:
     """One mutation that may touch both tiers. `new` and `old` are blob names, `upload` a session."""
 

@@ -21,6 +21,9 @@ from typing import Protocol, runtime_checkable
 from changelog.change import LOG_PREFIX, Change, ChangeId, Entry, Unreadable
 from changelog.lease import Renewal
 
+PRESENCE_AGE_MAX_MS = 24 * 3600 * 1000
+"""Presence rows of instances that were silent for so long are garbage; one that lives writes its own again."""
+
 
 @dataclass(frozen=True, slots=True)
 class KeyRange:
@@ -105,7 +108,7 @@ class ChangeLog(Protocol):
 
 @runtime_checkable
 class Collects(Protocol):
-    """An embedded log or backend, which nobody else collects garbage for: the daemon does, now and then."""
+    """A log or backend with garbage that no service collects: the daemon does, now and then."""
 
     async def collect(self, limit: int) -> int:
         """Removes up to `limit` things that nothing needs any more; returns how many. Never shortens a promise."""

@@ -21,12 +21,11 @@ from changelog.change import LOG_PREFIX, SHARDS_DEFAULT, Change, ChangeId, Entry
 from changelog.database import Database
 from changelog.errors import LeaseLostError
 from changelog.lease import Renewal, Standing, standing
-from changelog.log import KeyRange, Page
+from changelog.log import PRESENCE_AGE_MAX_MS, KeyRange, Page
 from changelog.runtime import Runtime
 
 __all__ = ["Database", "SqliteChangeLog"]
 
-PRESENCE_AGE_MAX_MS = 24 * 3600 * 1000
 
 _SCHEMA = (
     """CREATE TABLE IF NOT EXISTS changes (

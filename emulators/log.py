@@ -16,11 +16,9 @@ from itertools import islice
 from changelog.change import LOG_PREFIX, SHARDS_DEFAULT, Change, ChangeId, Entry, Stuck, Unreadable, decode, encode, encode_stuck
 from changelog.errors import LeaseLostError
 from changelog.lease import Renewal, Standing, standing
-from changelog.log import KeyRange, Page
+from changelog.log import PRESENCE_AGE_MAX_MS, KeyRange, Page
 from changelog.runtime import Runtime
 from emulators.runtime import Simulated
-
-PRESENCE_AGE_MAX_MS = 24 * 3600 * 1000
 
 _END = "~changelog0"  # the first key after all that begin with LOG_PREFIX
 _DUE = (Standing.CLAIMABLE, Standing.EXHAUSTED, Standing.UNREADABLE)

@@ -6,7 +6,7 @@ fix. Exit codes:
     0    done
     1    there is no such object or (stuck) entry; or the demo's check found something
     2    the command line itself is wrong
-    3    the request or the settings are wrong, or `check` found something that is
+    3    the request or the settings are wrong, or `check` or `provision` found a problem
     4    unavailable, or an output cannot be written: try again
     5    the outcome is unknown: it may have happened
     6    stored data is corrupt or lost, or an entry is stuck: an operator must look

@@ -6,18 +6,20 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import indent
+
+import pytest
 
 from recovery.cli_app import EXIT_CODES, app
-from tiered import load_settings
+from tiered import ObjectId, PutRequest, Settings, load_settings, open_storage
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text("utf-8")
 
 
-def block(language: str) -> str:
-    found = re.search(rf"```{language}\n(.*?)```", README, re.DOTALL)
-    assert found is not None
-    return found[1]
+def block(language: str, number: int = 0) -> str:
+    found: list[str] = re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+    return found[number]
 
 
 def test_the_librarys_ten_lines_run(tmp_path: Path) -> None:
@@ -25,6 +27,19 @@ def test_the_librarys_ten_lines_run(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout == "b'...any size: bytes, a path, a file, an async iterator...'\n"
     assert done.stderr == ""
+
+
+@pytest.mark.anyio
+async def test_the_bulk_call_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (directory := tmp_path / "photos").mkdir()
+    (directory / "cat.jpg").write_bytes(b"cat")
+    (directory / "a folder").mkdir()
+    async with open_storage(Settings(directory=tmp_path / "store", changelog="sqlite")) as storage:
+        names = {"storage": storage, "directory": directory, "PutRequest": PutRequest, "ObjectId": ObjectId}
+        exec(f"async def run():\n{indent(block('python', 1), '    ')}", names)
+        await names["run"]()  # type: ignore[operator]
+        assert [object_id.key async for object_id in storage.list()] == ["cat.jpg"]
+    assert re.fullmatch(r"photos/objects/a folder: the payload .* cannot be read: Is a directory\n", capsys.readouterr().out)
 
 
 def test_the_settings_are_accepted(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from tiered.errors import (
     TieredError,
     UnavailableError,
 )
+from tiered.many import Bulk, ItemResult, LoadedObject, PutRequest
 from tiered.metadata import Metadata, TimeToIdle, TimeToLive
 from tiered.object_id import ObjectId
 from tiered.settings import Settings, load_settings
@@ -20,8 +21,14 @@ from tiered.storage import Outcome, TieredStorage
 from tiered.stored import ObjectHead, PutResult, StoredObject, Tier
 
 __all__ = [
-    "AtCapacityError", "ByteRange", "ConfigurationError", "CorruptRecordError", "DanglingTombstoneError",
-    "InvalidRequestError", "LeaseLostError", "Metadata", "ObjectHead", "ObjectId", "Outcome", "OutcomeUnknownError",
-    "PutResult", "Settings", "StoredObject", "Tier", "TieredError", "TieredStorage", "TimeToIdle", "TimeToLive",
-    "UnavailableError", "load_settings", "open_storage",
+    "AtCapacityError", "Bulk", "ByteRange", "ConfigurationError", "CorruptRecordError", "DanglingTombstoneError",
+    "InvalidRequestError", "ItemResult", "LeaseLostError", "LoadedObject", "Metadata", "ObjectHead", "ObjectId", "Outcome",
+    "OutcomeUnknownError", "PutRequest", "PutResult", "Settings", "StoredObject", "Tier", "TieredError", "TieredStorage",
+    "TimeToIdle", "TimeToLive", "UnavailableError", "load_settings", "open_storage",
 ]
+
+for _error in (
+    AtCapacityError, ConfigurationError, CorruptRecordError, DanglingTombstoneError, InvalidRequestError, LeaseLostError,
+    OutcomeUnknownError, TieredError, UnavailableError,
+):
+    _error.__module__ = __name__  # tracebacks show them under the names that callers import

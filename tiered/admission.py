@@ -1,7 +1,8 @@
 """Bounds what is under way: so many operations at once, so many waiting, and none waiting for long.
 
 An operation keeps its slot until its clean-up is done, also after its caller was answered: a store whose
-clean-up falls behind sheds load instead of piling up changes.
+clean-up falls behind sheds load instead of piling up changes. A bulk call has a `Share`: so many slots at most, clean-up
+included, and however long it waits for them it neither fails nor fills the queue.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ class Admission:
         self._concurrency_max = concurrency_max
         self._queue_max = queue_max
         self._queue_wait_s = queue_wait_s
+        self._patient = 0
         self._under_way = 0
         self._idle = anyio.Event()
         self._idle.set()
 
     async def enter(self) -> Slot:
         """Waits for a slot. Raises `AtCapacityError` when the queue is full, or after the wait limit."""
-        if self._slots.value == 0 and self._slots.statistics().tasks_waiting >= self._queue_max:
+        if self._slots.value == 0 and self._slots.statistics().tasks_waiting - self._patient >= self._queue_max:
             raise AtCapacityError(
                 f"{self._concurrency_max} operations are under way and {self._queue_max} wait; shed load or raise store.queue_max"
             )
@@ -42,6 +44,33 @@ class Admission:
                 f"no operation of {self._concurrency_max} ended within {self._queue_wait_s:g} s; shed load or raise store.concurrency_max"
             ) from None
         return Slot(self._leave)
+
+    async def enter_share(self, share: anyio.Semaphore) -> Slot:
+        """Waits for as long as it takes, first for its turn within the share, then for a slot, in line with all others."""
+        self._begin()
+        try:
+            await share.acquire()
+            try:
+                await self._acquire_patiently()
+            except BaseException:
+                share.release()
+                raise
+        except BaseException:
+            self._end()
+            raise
+
+        def leave() -> None:
+            self._leave()
+            share.release()
+
+        return Slot(leave)
+
+    async def _acquire_patiently(self) -> None:
+        self._patient += 1
+        try:
+            await self._slots.acquire()
+        finally:
+            self._patient -= 1
 
     def try_enter(self) -> Slot | None:
         """A slot if there is one right now."""
@@ -70,6 +99,17 @@ class Admission:
         self._under_way -= 1
         if not self._under_way:
             self._idle.set()
+
+
+class Share:
+    """A part of an admission, for one bulk call: its operations never hold more than `slots_max` slots together."""
+
+    def __init__(self, whole: Admission, slots_max: int) -> None:
+        self._whole = whole
+        self._slots = anyio.Semaphore(slots_max)
+
+    async def enter(self) -> Slot:
+        return await self._whole.enter_share(self._slots)
 
 
 class Slot:

@@ -31,8 +31,6 @@ from changelog.bigtable_channel import (
     SERVER_TIME,
     WITHOUT_VALUES,
     BigtableTable,
-    Cell,
-    CellRow,
     KeySpan,
     Message,
     after_prefix,
@@ -51,6 +49,7 @@ from changelog.bigtable_channel import (
 )
 from changelog.change import ChangeId
 from changelog.errors import CorruptRecordError, UnavailableError
+from changelog.row_merge import Cell, CellRow
 from changelog.runtime import Runtime
 from tiered.backends import Inline, Row, RowName, State, Tombstone
 from tiered.metadata import (

@@ -3,7 +3,7 @@
     look_at_tables        each table once: is it there, its families, their GC rules (`tiered.schema`)
     look_at_profile       single-cluster routing with single-row transactions, or no swap is possible
     look_at_permissions   reading and mutating rows, as the service tells it
-    verify_on_open        the first two, when a storage is opened: three calls, at most 15 s
+    verify_on_open        the first two, when a storage is opened: three calls, of 5 s at most
 
 Nothing is made to keep less than it does: a mend creates what is missing, or puts a rule that destroys what is needed
 right. A rule that only wastes is reported with the command for it. Instances are not created: they cost money by the hour.
@@ -96,15 +96,15 @@ async def verify_on_open(at: BigtableSettings, marks: MarkSettings) -> None:
     """Raises `ConfigurationError`, a sentence a line, unless tables, families, GC rules and app profile are as they must be.
 
     Reads only: `bigtable.tables.get` and `bigtable.appProfiles.get`, both in roles/bigtable.user. What could not be verified is
-    logged once and stops nobody. `UnavailableError`: no answer; each of the three calls waits 5 s at most.
+    logged once and stops nobody. `UnavailableError`: no answer; a call waits 5 s at most, and the first without an answer is the last.
     """
 
     def look() -> list[Finding]:
         with open_admin(at) as admin:
             return [*look_at_tables(admin, marks), *look_at_profile(admin)]
 
-    findings = await to_thread.run_sync(look)
-    if wrong := problems(findings):
+    findings = await to_thread.run_sync(look, abandon_on_cancel=True)
+    if wrong := dict.fromkeys(problems(findings)):
         raise ConfigurationError("\n".join(wrong))
     for finding in findings:
         if finding.kind is Kind.NOTE:

@@ -14,10 +14,11 @@ B = TypeVar("B")
 async def both(main: Callable[[], Awaitable[A]], beside: Callable[[], Awaitable[B]]) -> tuple[A, B]:
     """Runs `main` in this task and `beside` in another, and waits for both.
 
-    When one fails the other is cancelled, and its error is raised as it is, not in a group: callers see
-    the exception that their own payload raised.
+    When one fails the other is cancelled, and its error is raised as it is, not in a group: callers of the store
+    see the plain error of the read of the row, or of the opening of the upload.
     """
     done: list[B] = []
+    failed: BaseException | None = None
 
     async def run_beside() -> None:
         done.append(await beside())
@@ -27,10 +28,12 @@ async def both(main: Callable[[], Awaitable[A]], beside: Callable[[], Awaitable[
             group.start_soon(run_beside)
             first = await main()
     except BaseExceptionGroup as errors:
-        raise _foremost(errors.exceptions) from None
+        failed = foremost(errors.exceptions)
+    if failed is not None:
+        raise failed  # here, so that it keeps its own cause
     return first, done[0]
 
 
-def _foremost(errors: Sequence[BaseException]) -> BaseException:
+def foremost(errors: Sequence[BaseException]) -> BaseException:
     """The one that ends most: an interrupt or a cancellation before an ordinary error. Groups in it are the callers' own."""
     return next((error for error in errors if not isinstance(error, Exception)), errors[0])

@@ -23,7 +23,8 @@ async def inspect_directory(directory: Path, database: str, changelog: str | Non
         if faults == ["ok"]:
             findings.append(Finding(Kind.OK, f"{directory / database} can be written and is whole"))
         else:
-            findings.append(Finding(Kind.PROBLEM, f"{directory / database} is damaged: restore it from a backup ({faults[0]})"))
+            first = " ".join(faults[0].split())
+            findings.append(Finding(Kind.PROBLEM, f"{directory / database} is damaged: restore it from a backup ({first})"))
     except TieredError as error:
         findings.append(Finding(Kind.PROBLEM, str(error)))
     try:

@@ -41,7 +41,7 @@ async def inspect(settings: Settings) -> list[Finding]:
             if gcs.endpoint is None:
                 yield from gcs_admin.look_at_permissions(client, gcs)
 
-    return await to_thread.run_sync(lambda: _all_of(rows, blobs))
+    return await to_thread.run_sync(lambda: _all_of(rows, blobs), abandon_on_cancel=True)
 
 
 async def provision(settings: Settings, *, dry_run: bool = False, location: str | None = None) -> list[Finding]:

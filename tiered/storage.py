@@ -30,7 +30,7 @@ import anyio
 from changelog.change import Change, ChangeId
 from changelog.log import ChangeLog
 from changelog.runtime import Runtime, instance_name
-from tiered.admission import Admission, Slot
+from tiered.admission import Admission, Share, Slot
 from tiered.backends import ByteRange, Inline, Row, RowName, State, Tombstone, Upload
 from tiered.commit import Committer, Token
 from tiered.concurrent import both
@@ -42,6 +42,7 @@ from tiered.errors import (
     UnconfirmedError,
 )
 from tiered.flights import Flight, Flights
+from tiered.many import PAYLOAD_BYTES_MAX, Bulk, LoadedObject, PutRequest, Requests, bounded_concurrency, check_bytes_max, load
 from tiered.metadata import Metadata, is_expired
 from tiered.object_id import ObjectId, blob_name
 from tiered.payload import Payload, Piece, Pieces, known_size, pieces, split_head
@@ -140,13 +141,18 @@ class TieredStorage:
         Payload: bytes, a path or open binary file, or an (async) iterator of bytes of any length. Raises also
         `OutcomeUnknownError`, and whatever the payload's own iterator raises; then nothing was stored.
         """
+        return await self._put(self._writes, object_id, payload, metadata)
+
+    async def _put(
+        self, admission: Admission | Share, object_id: ObjectId, payload: Payload, metadata: Metadata | None
+    ) -> PutResult:
         metadata = Metadata() if metadata is None else metadata
         _check_types(object_id, metadata=metadata)
         object_id.validate()
         metadata.validate()
         size = known_size(payload) if metadata.size is None else metadata.size
         async with aclosing(pieces(payload)) as source:
-            with await self._enter(self._writes) as slot:
+            with await self._enter(admission) as slot:
                 token = Token.new(self._runtime)
                 metadata = metadata.stamped(token.wall_ns)
                 head, head_size, rest = await split_head(source, self._settings.inline_bytes_max)
@@ -157,8 +163,11 @@ class TieredStorage:
 
     async def delete(self, object_id: ObjectId) -> None:
         """Removes the object; one that is absent is removed already. Raises also `OutcomeUnknownError`."""
+        await self._delete(self._writes, object_id)
+
+    async def _delete(self, admission: Admission | Share, object_id: ObjectId) -> None:
         _check_types(object_id)
-        with await self._enter(self._writes) as slot:
+        with await self._enter(admission) as slot:
             token = Token.new(self._runtime)
             write = partial(self._tiers.high_volume.delete_inline, object_id.path, token.id)
             try:
@@ -175,8 +184,11 @@ class TieredStorage:
 
         A range outside of it is an `InvalidRequestError`. `DanglingTombstoneError`: its data is lost.
         """
+        return await self._get(self._reads, object_id, range)
+
+    async def _get(self, admission: Admission | Share, object_id: ObjectId, range: ByteRange | None = None) -> StoredObject | None:
         _check_types(object_id, range=range)
-        with await self._enter(self._reads):
+        with await self._enter(admission):
             found = await self._reader.open(object_id, range)
             if found is None:
                 return None
@@ -228,6 +240,45 @@ class TieredStorage:
         if error.logged and change_id in row.refused:
             return Outcome.NO_EFFECT
         return Outcome.PENDING if entry is not None else Outcome.UNKNOWABLE
+
+    # --- many at once ----------------------------------------------------------------------------
+
+    def put_many(self, requests: Requests[PutRequest], *, concurrency: int | None = None) -> Bulk[PutRequest, PutResult]:
+        """Puts all of them: `async with storage.put_many(requests) as results: async for result in results: …`.
+
+        At most `concurrency` at once (by default a quarter of `store.concurrency_max`, but at most 16), begun as results are
+        taken. Each `ItemResult` has a value or an error; none ends the others, and instead of `AtCapacityError` items wait.
+        Puts of one id keep their order. Leaving the block early cancels what is under way.
+        """
+        concurrency = bounded_concurrency(concurrency, self._settings.store.concurrency_max)
+        share = Share(self._writes, concurrency)
+
+        async def put(request: PutRequest) -> PutResult:
+            return await self._put(share, request.object_id, request.payload, request.metadata)
+
+        return Bulk(requests, PutRequest, put, concurrency)
+
+    def delete_many(self, object_ids: Requests[ObjectId], *, concurrency: int | None = None) -> Bulk[ObjectId, None]:
+        """Deletes all of them, as `put_many` puts."""
+        concurrency = bounded_concurrency(concurrency, self._settings.store.concurrency_max)
+        return Bulk(object_ids, ObjectId, partial(self._delete, Share(self._writes, concurrency)), concurrency)
+
+    def get_many(
+        self, object_ids: Requests[ObjectId], *, concurrency: int | None = None, payload_bytes_max: int = PAYLOAD_BYTES_MAX
+    ) -> Bulk[ObjectId, LoadedObject | None]:
+        """Reads all of them whole, as `put_many` puts; a value of None: there is none, or it has expired.
+
+        In memory at a time: `concurrency` + 1 payloads of at most `payload_bytes_max`. A larger one is not read: its error is
+        `InvalidRequestError`, and `get` streams it.
+        """
+        check_bytes_max(payload_bytes_max)
+        concurrency = bounded_concurrency(concurrency, self._settings.store.concurrency_max)
+        share = Share(self._reads, concurrency)
+
+        async def get(object_id: ObjectId) -> LoadedObject | None:
+            return await load(await self._get(share, object_id), payload_bytes_max)
+
+        return Bulk(object_ids, ObjectId, get, concurrency)
 
     # --- one row operation -----------------------------------------------------------------------
 
@@ -358,7 +409,7 @@ class TieredStorage:
 
     # --- beside ----------------------------------------------------------------------------------
 
-    async def _enter(self, admission: Admission) -> Slot:
+    async def _enter(self, admission: Admission | Share) -> Slot:
         if not self._open:
             raise InvalidRequestError("the storage is not open; use it inside 'async with'")
         return await admission.enter()

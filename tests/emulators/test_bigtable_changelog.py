@@ -12,7 +12,7 @@ import pytest
 from google.cloud.bigtable_v2.types import RowFilter
 
 from changelog.bigtable import BigTableChangeLog
-from changelog.bigtable_channel import BigtableTable, insecure_channel, set_cell
+from changelog.bigtable_channel import DELETE_ROW, NEWEST, BigtableTable, KeySpan, insecure_channel, set_cell
 from changelog.change import LOG_PREFIX, Change, ChangeId, Entry, encode
 from changelog.errors import LeaseLostError, UnconfirmedError
 from changelog.lease import Renewal
@@ -164,15 +164,17 @@ async def test_each_call_costs_as_many_requests_as_the_module_says(
 
         return call
 
-    for name in ("check_and_mutate", "mutate", "increment", "read", "read_all", "scan"):
+    for name in ("check_and_mutate", "mutate", "mutate_rows", "increment", "read", "read_all", "scan"):
         monkeypatch.setattr(table, name, noted(name, getattr(table, name)))
 
     async def after(call: Any) -> tuple[Any, list[str]]:
         calls.clear()
         return await call, list(calls)
 
-    entry, made = await after(log.record(some_change(), "me"))
-    assert made == ["check_and_mutate"]
+    change = some_change()
+    entry, made = await after(log.record(change, "me"))
+    assert made == ["mutate"]
+    assert (await after(log.record(change, "me")))[1] == ["check_and_mutate"]
     assert (await after(log.renew([entry, entry, entry])))[1] == ["check_and_mutate"] * 3
     claimed, made = await after(log.claim(entry, "recovery"))
     assert made == ["check_and_mutate"]
@@ -183,6 +185,72 @@ async def test_each_call_costs_as_many_requests_as_the_module_says(
     assert (await after(log.stale(EVERYTHING, 1, EXPIRY_MS, 10)))[1] == ["scan"]
     assert (await after(log.read(entry.change.id)))[1] == ["read_all"]
     assert (await after(log.forget(entry)))[1] == ["mutate"]
+
+
+async def test_changes_recorded_and_forgotten_at_once_share_calls(
+    table: BigtableTable, log: BigTableChangeLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    real = table.mutate_rows
+
+    async def noted(rows: Any) -> Any:
+        sizes.append(len(rows))
+        return await real(rows)
+
+    monkeypatch.setattr(table, "mutate_rows", noted)
+    entries: list[Entry] = []
+
+    async def record() -> None:
+        entries.append(await log.record(some_change(), "me"))
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(64):
+            tasks.start_soon(record)
+    assert sizes[0] == 60, "four went alone, and all that came meanwhile together"
+    assert set((await log.entries("", 100)).entries) == set(entries) and len(entries) == 64
+    async with anyio.create_task_group() as tasks:
+        for entry in entries:
+            tasks.start_soon(log.forget, entry)
+    assert sizes == [60, 60] and (await log.entries("", 100)).entries == ()
+
+
+# --- what lands late -----------------------------------------------------------------------------------
+
+
+async def landed_late(table: BigtableTable, change: Change) -> Entry:
+    """The first `record` of the change, sent long ago by the owner "me"."""
+    late = Entry(change, change.id.row_key(), "me")
+    await BigTableChangeLog(table, RUNTIME).record(change, "me")
+    return late
+
+
+async def test_a_record_that_lands_over_a_claim_is_claimed_again(table: BigtableTable, log: BigTableChangeLog) -> None:
+    change = some_change()
+    claimed = await log.claim(await log.record(change, "me"), "recovery")
+    assert claimed is not None
+    late = await landed_late(table, change)
+    assert await log.renew([claimed]) == [Renewal.NOT_YOURS] and not await log.release(claimed)
+    now_ms = await log.announce("clock")
+    assert (await log.stale(EVERYTHING, now_ms, EXPIRY_MS, 10)).entries == ()
+    assert (await log.stale(EVERYTHING, now_ms + LATER_MS, EXPIRY_MS, 10)).entries == (late,)
+    again = await log.claim(late, "recovery")
+    assert again is not None and await cells(table, again.key) == [(b"c", encode(again), False)]
+    await log.forget(again)
+    assert await log.read(change.id) is None
+
+
+async def test_a_record_that_lands_over_a_released_or_parked_entry_leaves_it_to_recovery_or_parked(
+    table: BigtableTable, log: BigTableChangeLog
+) -> None:
+    released, parked = some_change(), some_change()
+    now_ms = await log.announce("clock")
+    assert await log.release(await log.record(released, "me"), now_ms + 100 * LATER_MS)
+    assert await log.park(await log.record(parked, "me"), "it has no end")
+    late = await landed_late(table, released)
+    await landed_late(table, parked)
+    assert (await log.stale(EVERYTHING, now_ms + LATER_MS, EXPIRY_MS, 10)).entries == (late,), "it waits for nothing: the grace begins anew"
+    [stuck] = (await log.entries("", 10, stuck_only=True)).entries
+    assert stuck.stuck is not None and stuck.stuck.error == "it has no end"
 
 
 async def test_renewals_that_land_late_revive_nothing() -> None:
@@ -205,3 +273,18 @@ async def test_renewals_that_land_late_revive_nothing() -> None:
                 assert await log.read(claimed.change.id) == held
                 await anyio.sleep(0.005)
             assert await log.renew([forgotten, claimed, mine]) == [Renewal.NOT_YOURS, Renewal.NOT_YOURS, Renewal.RENEWED]
+
+
+async def test_presence_rows_of_daemons_that_are_gone_are_collected_after_a_day(table: BigtableTable, log: BigTableChangeLog) -> None:
+    for instance in ("living", "gone", "long-gone"):
+        await log.announce(instance)
+    day_us = 24 * 3600 * 1_000_000
+    now_us = RUNTIME.wall_ns() // 1000 // 1000 * 1000
+    for instance, age_us in (("gone", day_us + 60_000_000), ("long-gone", 30 * day_us), ("nearly", day_us - 60_000_000)):
+        key = f"~daemon/{instance}".encode()
+        await table.mutate(key, DELETE_ROW)
+        await table.mutate(key, set_cell("fc", b"c", bytes(8), now_us - age_us))
+    entry = await log.record(some_change(), "")
+    assert [await log.collect(1) for _ in range(3)] == [1, 1, 0]
+    left = await table.scan([KeySpan.prefix(b"~")], NEWEST, 10)
+    assert [row.key.decode() for row in left] == [entry.key, "~daemon/living", "~daemon/nearly"]

@@ -12,8 +12,9 @@ from google.cloud.bigtable_v2.types import ReadRowsResponse
 from hypothesis import given
 from hypothesis import strategies as st
 
-from changelog.bigtable_channel import Cell, CellRow, RowMerge, after_prefix
+from changelog.bigtable_channel import after_prefix
 from changelog.errors import UnavailableError
+from changelog.row_merge import Cell, CellRow, RowMerge
 
 CHUNK = ReadRowsResponse.CellChunk.pb()
 

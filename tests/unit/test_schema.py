@@ -43,7 +43,8 @@ NONE, ONE = GcRule(), GcRule(max_num_versions=1)
 
 
 def test_the_rules_are_those_of_the_stored_format() -> None:
-    assert {family: words(rule) for family, rule in FAMILIES.items()} == {"fg": "maxage=1s", "fm": "none", "ff": "maxage=2d", "fc": "maxversions=1"}
+    said = {family: words(rule) for family, rule in FAMILIES.items()}
+    assert said == {"fg": "maxage=1s", "fm": "none", "ff": "maxage=2d", "fc": "maxversions=1"}
 
 
 def test_two_tables_share_the_families_and_one_table_has_them_all() -> None:
@@ -114,8 +115,9 @@ def deleting(**condition: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("rule", "deletes"),
     [
-        (LIFECYCLE_RULE, False), (deleting(age=30), True), (deleting(age=30, daysSinceCustomTime=0), False), (deleting(isLive=False), False),
-        (deleting(isLive=True), True), (deleting(numNewerVersions=3), False), (deleting(customTimeBefore="2099-01-01"), True),
+        (LIFECYCLE_RULE, False), (deleting(age=30), True), (deleting(age=30, daysSinceCustomTime=0), False),
+        (deleting(isLive=False), False), (deleting(isLive=True), True), (deleting(numNewerVersions=3), False),
+        (deleting(customTimeBefore="2099-01-01"), True),
         (deleting(age=1, matchesPrefix=["tmp/"]), True),
         ({"action": {"type": "SetStorageClass", "storageClass": "NEARLINE"}, "condition": {"age": 30}}, False),
         ({"action": {"type": "AbortIncompleteMultipartUpload"}, "condition": {"age": 1}}, False),

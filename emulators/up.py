@@ -1,0 +1,84 @@
+"""Both emulators, with the schema and the bucket in them, for as long as somebody wants them.
+
+    async with start_emulators() as settings: ...      for tests: settings that name both addresses
+    python -m emulators up                             for everybody else, until SIGINT or SIGTERM (`emulators.__main__`)
+
+What is in them is in memory. *Crash here*, be it by a kill -9: the Bigtable emulator is killed by its warden, and the GCS one is in
+this process. *Failure*: a port that is taken, no Bigtable emulator to be had, names that cannot be provisioned: one sentence each,
+and nothing is left running. asyncio only, as the GCS emulator is.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+
+from changelog.errors import ConfigurationError
+from emulators.bigtable import EmulatorFailedError, start_bigtable
+from emulators.gcs import GcsEmulator
+from tiered.findings import problems
+from tiered.provision import provision
+from tiered.settings import BIGTABLE_EMULATOR, GCS_EMULATOR, BigtableSettings, GcsSettings, Settings
+
+BUILT_IN = Settings(
+    changelog="bigtable",
+    bigtable=BigtableSettings(project="emulated-project", instance="emulated", emulator_host=None),
+    gcs=GcsSettings(bucket="tiered-blobs", endpoint=None),
+)
+"""The names in deploy/emulators.yaml."""
+
+
+@asynccontextmanager
+async def start_emulators(names: Settings = BUILT_IN, *, bigtable_port: int = 0, gcs_port: int = 0) -> AsyncIterator[Settings]:
+    """Two emulators on loopback (port 0: any free one), with tables and bucket; yields `names` with their addresses in it.
+
+    Raises `ConfigurationError` if the settings name no Bigtable and GCS, `EmulatorFailedError` and `EmulatorNotFoundError`. A
+    Bigtable emulator that `BIGTABLE_EMULATOR_HOST` names is used instead of one's own, and left running.
+    """
+    if names.bigtable is None or names.gcs is None:
+        raise ConfigurationError("this store is in a directory, which needs no emulators: give settings with the sections bigtable and gcs")
+    for port, option in ((bigtable_port, "bigtable_port"), (gcs_port, "gcs_port")):
+        _refuse_taken(port, option)
+    async with start_bigtable(bigtable_port) as bigtable, GcsEmulator(gcs_port) as gcs:
+        at = names.model_copy(update={
+            "bigtable": names.bigtable.model_copy(update={"emulator_host": bigtable.host}),
+            "gcs": names.gcs.model_copy(update={"endpoint": gcs.url}),
+        })
+        if wrong := problems(await provision(at)):
+            raise EmulatorFailedError("; ".join(wrong))
+        yield at
+
+
+async def run(names: Settings, bigtable_port: int, gcs_port: int) -> None:
+    """Starts both, prints the two addresses as Google's variables, and returns after SIGINT or SIGTERM, when both are gone."""
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_serve, names, bigtable_port, gcs_port)
+            await anext(signals)
+            tasks.cancel_scope.cancel()
+
+
+async def _serve(names: Settings, bigtable_port: int, gcs_port: int) -> None:
+    async with start_emulators(names, bigtable_port=bigtable_port, gcs_port=gcs_port) as at:
+        assert at.bigtable is not None and at.gcs is not None
+        sys.stdout.write(f"{BIGTABLE_EMULATOR}={at.bigtable.emulator_host}\n{GCS_EMULATOR}={at.gcs.endpoint}\n")
+        sys.stdout.flush()
+        sys.stderr.write("emulators: both are up, and forget everything when they are stopped (Ctrl-C)\n")
+        await anyio.sleep_forever()
+
+
+def _refuse_taken(port: int, option: str) -> None:
+    """Asked in advance, for one sentence: each server has words of its own for it."""
+    if port == 0:
+        return
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise EmulatorFailedError(f"{option} {port} cannot be had: {error.strerror}; stop who has it, or give another") from None

@@ -1,0 +1,109 @@
+"""`tiered check` and `tiered provision` as their users meet them: embedded stores, and production form where it is missing."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+NOWHERE = {"BIGTABLE_EMULATOR_HOST": "127.0.0.1:1", "STORAGE_EMULATOR_HOST": "http://127.0.0.1:1"}
+PRODUCTION = "changelog: bigtable\nbigtable: {project: project, instance: i}\ngcs: {bucket: blobs}\n"
+WITHOUT_GOOGLE = "import sys; sys.modules['google'] = None; from recovery.cli import main; main()"
+
+
+class Command:
+    """`tiered` in a process of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.store = directory / "store"
+        self.environment = {name: value for name, value in os.environ.items() if not name.startswith("TIERED_")} | NOWHERE
+
+    def __call__(self, *arguments: str, code: int = 0, python: tuple[str, ...] = ("-m", "recovery.cli"), stdin: bytes = b"") -> str:
+        done = subprocess.run(
+            [sys.executable, *python, *arguments], input=stdin, capture_output=True, cwd=self.directory, env=self.environment,
+            timeout=60, check=False,
+        )
+        self.errors = done.stderr.decode()
+        assert done.returncode == code, f"exit code {done.returncode}: {self.errors}"
+        assert "Traceback" not in self.errors
+        return done.stdout.decode()
+
+
+@pytest.fixture
+def tiered(tmp_path: Path) -> Command:
+    (tmp_path / "production.yaml").write_text(PRODUCTION)
+    return Command(tmp_path)
+
+
+@pytest.fixture
+def stored(tiered: Command) -> Command:
+    tiered("-d", "store", "put", "a/objects/k", "-", stdin=b"payload")
+    return tiered
+
+
+def test_a_store_that_is_well_is_said_to_be_so(stored: Command) -> None:
+    assert stored("-d", "store", "check") == "ok      store/tiered.db can be written and is whole\nok      store can hold blobs\n"
+    found = json.loads(stored("-d", "store", "check", "--json"))
+    assert found["ok"] is True and [each["kind"] for each in found["findings"]] == ["ok", "ok"]
+
+
+def test_a_store_that_is_not_there_is_not_made(tiered: Command) -> None:
+    tiered("-d", "store", "check", code=3)
+    assert "there is no store in" in tiered.errors and not tiered.store.exists()
+
+
+@pytest.mark.parametrize("start", [4096, 4096 + 100], ids=["unreadable", "contradicts-itself"])
+def test_a_damaged_database_is_a_problem(stored: Command, start: int) -> None:
+    with sqlite3.connect(stored.store / "tiered.db") as connection:
+        connection.execute("PRAGMA journal_mode=DELETE")
+    connection.close()
+    size = (stored.store / "tiered.db").stat().st_size
+    with (stored.store / "tiered.db").open("r+b") as file:
+        file.seek(start)
+        file.write(b"\xff" * (size - start))
+    said = stored("-d", "store", "check", code=3)
+    [problem, blobs] = said.splitlines()
+    assert problem.startswith("problem store/tiered.db is damaged: restore it from a backup (") and blobs.startswith("ok ")
+    assert "must be mended" in stored.errors
+
+
+def test_a_file_where_blobs_should_be_is_a_problem_and_the_database_is_looked_at_all_the_same(stored: Command) -> None:
+    for part in ("blobs", "uploads"):
+        for path in sorted((stored.store / part).rglob("*"), reverse=True):
+            path.rmdir()
+        (stored.store / part).rmdir()
+        (stored.store / part).write_text("in the way")
+    found = json.loads(stored("-d", "store", "check", "--json", code=3))
+    assert [each["kind"] for each in found["findings"]] == ["ok", "problem"] and found["ok"] is False
+    assert "cannot hold blobs" in found["findings"][1]["sentence"]
+
+
+def test_a_store_without_a_changelog_gets_a_note(stored: Command) -> None:
+    (stored.directory / "tiered.yaml").write_text("directory: store\nchangelog: noop\n")
+    assert stored("-c", "tiered.yaml", "check").splitlines()[2].startswith("note    no changelog is kept")
+
+
+def test_provisioning_an_embedded_store_says_that_nothing_is_needed_and_makes_nothing(tiered: Command) -> None:
+    assert tiered("-d", "store", "provision") == "ok      nothing is needed: the store makes store itself\n"
+    assert not tiered.store.exists()
+
+
+@pytest.mark.parametrize("command", [("check",), ("provision",), ("provision", "--dry-run")])
+def test_where_nobody_listens_both_addresses_are_named_and_the_exit_code_is_3(tiered: Command, command: tuple[str, ...]) -> None:
+    lines = tiered("-c", "production.yaml", *command, code=3).splitlines()
+    assert [line.partition(":")[0] for line in lines] == [
+        "problem Bigtable does not answer at 127.0.0.1", "problem GCS does not answer at http",
+    ]
+    assert tiered.errors == "tiered: 2 of these must be mended, see: problem\n"
+
+
+@pytest.mark.parametrize("command", ["check", "provision"])
+def test_without_the_extra_it_says_what_to_install(tiered: Command, command: str) -> None:
+    assert tiered("-c", "production.yaml", command, code=3, python=("-c", WITHOUT_GOOGLE)) == ""
+    assert "install it with: pip install 'tiered[gcp]'" in tiered.errors and tiered.errors.count("\n") == 1

@@ -1,0 +1,260 @@
+"""`tiered provision` and `tiered check` on the emulators."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from google.cloud.bigtable_admin_v2.types import (
+    ColumnFamily,
+    GcRule,
+    Table,
+)
+
+from changelog.change import ChangeId
+from changelog.errors import ConfigurationError, UnavailableError
+from changelog.runtime import SystemRuntime
+from emulators.gcs import FaultMode, GcsEmulator, GcsFault
+from tiered.bigtable_admin import open_admin, verify_on_open
+from tiered.findings import Finding, Kind
+from tiered.provision import inspect, provision, provision_tables
+from tiered.schema import FAMILIES, LIFECYCLE_RULE
+from tiered.settings import BigtableSettings, MarkSettings, Settings
+
+pytestmark = pytest.mark.asyncio
+
+PROJECT, INSTANCE = "test", "emulated"
+NOWHERE = "127.0.0.1:1"
+
+
+def sentences(findings: list[Finding], *kinds: Kind) -> list[str]:
+    return [finding.sentence for finding in findings if finding.kind in kinds]
+
+
+@pytest_asyncio.fixture
+async def gcs() -> AsyncIterator[GcsEmulator]:
+    async with GcsEmulator() as server:
+        yield server
+
+
+@pytest.fixture
+def settings(bigtable_host: str, gcs: GcsEmulator) -> Settings:
+    """Of tables that are not there yet, and of a bucket that is not."""
+    name = str(ChangeId.new(SystemRuntime()))[-12:]
+    return Settings(
+        bigtable={
+            "project": PROJECT, "instance": INSTANCE, "emulator_host": bigtable_host,
+            "table": f"rows-{name}", "changelog_table": f"log-{name}",
+        },
+        gcs={"bucket": f"bucket-{name}", "endpoint": gcs.url}, changelog="bigtable",
+    )
+
+
+def bigtable_of(settings: Settings) -> BigtableSettings:
+    assert settings.bigtable is not None
+    return settings.bigtable
+
+
+def create_table(at: BigtableSettings, **rules: GcRule) -> None:
+    families = {family: ColumnFamily(gc_rule=rule) for family, rule in rules.items()}
+    with open_admin(at) as admin:
+        admin.tables.create_table(parent=admin.instance, table_id=at.table, table=Table(column_families=families), timeout=10)
+
+
+def rules_of(at: BigtableSettings) -> dict[str, GcRule]:
+    with open_admin(at) as admin:
+        found = admin.tables.get_table(name=admin.table(at.table), timeout=10).column_families
+        return {family: described.gc_rule for family, described in found.items()}
+
+
+# --- on the emulators ----------------------------------------------------------------------------
+
+
+async def test_a_check_of_nothing_names_each_thing_and_what_to_run(settings: Settings, gcs: GcsEmulator) -> None:
+    assert settings.bigtable is not None and settings.gcs is not None
+    assert sentences(await inspect(settings), Kind.PROBLEM) == [
+        f"there is no table {settings.bigtable.table} in projects/test/instances/emulated: run 'tiered provision'",
+        f"there is no table {settings.bigtable.changelog_table} in projects/test/instances/emulated: run 'tiered provision'",
+        f"there is no bucket {settings.gcs.bucket}: run 'tiered provision'",
+    ]
+    assert gcs.buckets == {}
+
+
+async def test_a_dry_run_says_what_provisioning_then_does_and_changes_nothing(settings: Settings, gcs: GcsEmulator) -> None:
+    planned = sentences(await provision(settings, dry_run=True), Kind.PLANNED)
+    assert len(planned) == 3 and gcs.buckets == {}
+    assert sentences(await provision(settings, dry_run=True), Kind.PLANNED) == planned
+    done = sentences(await provision(settings), Kind.DONE)
+    assert done == [sentence.replace("would create", "created") for sentence in planned]
+    assert sentences(await inspect(settings), Kind.PROBLEM) == []
+
+
+async def test_provisioning_twice_does_nothing_the_second_time(settings: Settings, gcs: GcsEmulator) -> None:
+    await provision(settings, location="EU")
+    gcs.calls.clear()
+    assert sentences(await provision(settings), Kind.DONE, Kind.PLANNED, Kind.PROBLEM) == []
+    assert set(gcs.calls) == {"bucket.get"}
+
+
+async def test_a_new_bucket_deletes_expired_blobs_lets_nobody_in_and_keeps_the_safety_net(settings: Settings, gcs: GcsEmulator) -> None:
+    await provision(settings, location="EU")
+    [made] = [bucket.settings for bucket in gcs.buckets.values()]
+    assert made["location"] == "EU"
+    assert made["lifecycle"] == {"rule": [LIFECYCLE_RULE]}
+    assert made["iamConfiguration"]["publicAccessPrevention"] == "enforced"
+    assert made["iamConfiguration"]["uniformBucketLevelAccess"]["enabled"] is True
+    assert made["softDeletePolicy"]["retentionDurationSeconds"] == str(7 * 86_400)
+    [note] = [said for said in sentences(await inspect(settings), Kind.NOTE) if "soft delete" in said]
+    assert "bills, what is deleted for 7 days" in note and "--clear-soft-delete" in note
+
+
+async def test_what_is_missing_is_added_what_destroys_is_mended_and_what_wastes_is_only_reported(settings: Settings) -> None:
+    at = bigtable_of(settings)
+    create_table(at, fg=GcRule(max_num_versions=3), fm=GcRule(max_age=timedelta(days=9)), fpg=GcRule(max_num_versions=7))
+    before = sentences(await inspect(settings), Kind.PROBLEM)
+    assert f"table {at.table} has no family ff: run 'tiered provision'" in before
+    assert any("deletes objects that do not expire: run 'tiered provision' to make it none" in said for said in before)
+    findings = await provision(settings)
+    assert sentences(findings, Kind.DONE)[:2] == [
+        f"changed the GC rule maxage=9d of family fm of table {at.table} to none, because it deletes objects that do not expire",
+        f"added family ff to table {at.table}, GC rule maxage=2d",
+    ]
+    [wasteful] = [said for said in sentences(findings, Kind.NOTE) if "never collects" in said]
+    assert wasteful.endswith(f"run 'cbt -project test -instance emulated setgcpolicy {at.table} fg maxage=1s'")
+    assert rules_of(at) == {
+        "fg": GcRule(max_num_versions=3), "fm": GcRule(), "ff": FAMILIES["ff"], "fpg": GcRule(max_num_versions=7),
+    }
+    assert sentences(await provision(settings), Kind.DONE, Kind.PROBLEM) == []
+
+
+async def test_marks_that_are_kept_too_briefly_are_a_problem_and_how_briefly_is_the_settings_to_say(settings: Settings) -> None:
+    at = bigtable_of(settings).model_copy(update={"changelog_table": bigtable_of(settings).table})
+    create_table(at, **{**FAMILIES, "ff": GcRule(max_age=timedelta(days=1))})
+    with pytest.raises(ConfigurationError, match="collects marks before the 90030 s are over in which a swap may still arrive"):
+        await verify_on_open(at, MarkSettings())
+    await verify_on_open(at, MarkSettings(swap_age_max_s=3600))
+    assert [finding.kind for finding in provision_tables(at, MarkSettings())].count(Kind.DONE) == 1
+    await verify_on_open(at, MarkSettings())
+
+
+async def test_opening_tells_everything_that_is_missing_at_once(settings: Settings) -> None:
+    with pytest.raises(ConfigurationError) as missing:
+        await verify_on_open(bigtable_of(settings), MarkSettings())
+    assert len(str(missing.value).splitlines()) == 2
+    await provision(settings)
+    await verify_on_open(bigtable_of(settings), MarkSettings())
+
+
+async def test_opening_on_an_emulator_warns_of_nothing(settings: Settings, caplog: pytest.LogCaptureFixture) -> None:
+    await provision(settings)
+    with caplog.at_level(logging.INFO, logger="tiered"):
+        await verify_on_open(bigtable_of(settings), MarkSettings())
+    assert {record.levelno for record in caplog.records} == {logging.INFO}
+
+
+async def test_where_nobody_listens_each_address_is_named_once() -> None:
+    settings = Settings(
+        bigtable={"project": PROJECT, "instance": INSTANCE, "emulator_host": NOWHERE}, gcs={"bucket": "bucket", "endpoint": f"http://{NOWHERE}"}
+    )
+    for findings in (await inspect(settings), await provision(settings), await provision(settings, dry_run=True)):
+        assert [finding.kind for finding in findings] == [Kind.PROBLEM, Kind.PROBLEM]
+        assert findings[0].sentence.startswith(f"Bigtable does not answer at {NOWHERE}: start it, or correct bigtable.emulator_host (")
+        assert findings[1].sentence.startswith(f"GCS does not answer at http://{NOWHERE}: start it, or correct gcs.endpoint (")
+        assert all("\n" not in finding.sentence for finding in findings)
+    with pytest.raises(UnavailableError, match=NOWHERE):
+        await verify_on_open(bigtable_of(settings), MarkSettings())
+
+
+async def test_a_proxy_of_the_environment_diverts_neither(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
+        monkeypatch.setenv(name, f"http://{NOWHERE}")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    assert sentences(await provision(settings), Kind.PROBLEM) == []
+
+
+async def test_an_embedded_store_needs_nothing_of_this(tmp_path: Any) -> None:
+    with pytest.raises(ConfigurationError, match="nothing has to be provisioned"):
+        await inspect(Settings(directory=tmp_path))
+
+
+# --- buckets as others made them -----------------------------------------------------------------
+
+OURS = {
+    "lifecycle": {"rule": [LIFECYCLE_RULE]}, "softDeletePolicy": {"retentionDurationSeconds": "0"},
+    "iamConfiguration": {"publicAccessPrevention": "enforced", "uniformBucketLevelAccess": {"enabled": True}},
+}
+
+
+def deleting(**condition: Any) -> dict[str, Any]:
+    return {"lifecycle": {"rule": [{"action": {"type": "Delete"}, "condition": condition}, LIFECYCLE_RULE]}}
+
+
+async def about_bucket(settings: Settings, gcs: GcsEmulator, made: dict[str, Any]) -> list[Finding]:
+    """What is found of a bucket with these settings over ours; provisioning finds the same, and leaves it as it is."""
+    assert settings.gcs is not None
+    gcs.create_bucket(settings.gcs.bucket, {**OURS, **made})
+    found = [finding for finding in await inspect(settings) if "bucket" in finding.sentence]
+    before = dict(gcs.buckets[settings.gcs.bucket].settings)
+    assert [finding for finding in await provision(settings) if "bucket" in finding.sentence] == found
+    assert gcs.buckets[settings.gcs.bucket].settings == before
+    return found
+
+
+async def test_of_a_bucket_that_is_as_it_must_be_nothing_is_said_but_that(settings: Settings, gcs: GcsEmulator) -> None:
+    [finding] = await about_bucket(settings, gcs, {})
+    assert finding.kind is Kind.OK and finding.sentence.endswith("is as it must be")
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        ({"retentionPolicy": {"retentionPeriod": "86400"}}, "--clear-retention-period"),
+        ({"defaultEventBasedHold": True}, "--no-default-event-based-hold"),
+        (deleting(age=30), "with the condition {'age': 30} deletes live blobs: remove it"),
+    ],
+    ids=["retention", "hold", "lifecycle"],
+)
+async def test_a_bucket_that_keeps_garbage_or_loses_blobs_is_a_problem(
+    settings: Settings, gcs: GcsEmulator, made: dict[str, Any], said: str
+) -> None:
+    [finding] = await about_bucket(settings, gcs, made)
+    assert finding.kind is Kind.PROBLEM and said in finding.sentence
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        ({"lifecycle": {}}, "keeps expired blobs for ever: add the lifecycle rule"),
+        ({"lifecycle": {"rule": [deleting(daysSinceCustomTime=0)["lifecycle"]["rule"][0]]}}, "at their deadline"),
+        (deleting(age=1, matchesPrefix=["tmp/"]), "remove it if their names may match"),
+        ({"softDeletePolicy": {"retentionDurationSeconds": str(10 * 86_400)}}, "bills, what is deleted for 10 days"),
+        ({"versioning": {"enabled": True}}, "--no-versioning"),
+        ({"iamConfiguration": {"publicAccessPrevention": "enforced"}}, "--uniform-bucket-level-access"),
+        ({"iamConfiguration": {"uniformBucketLevelAccess": {"enabled": True}}}, "--public-access-prevention"),
+    ],
+    ids=["lifecycle", "no-day", "prefix", "soft-delete", "versions", "uniform", "public"],
+)
+async def test_a_bucket_that_costs_more_or_is_more_open_is_a_note(
+    settings: Settings, gcs: GcsEmulator, made: dict[str, Any], said: str
+) -> None:
+    fine, finding = await about_bucket(settings, gcs, made)
+    assert (fine.kind, finding.kind) == (Kind.OK, Kind.NOTE)
+    assert fine.sentence.endswith("can be used") and said in finding.sentence
+
+
+async def test_a_bucket_that_may_not_be_looked_at_is_a_note(settings: Settings, gcs: GcsEmulator) -> None:
+    gcs.faults.append(GcsFault(FaultMode.STATUS, "bucket.get", status=403))
+    assert [said for said in sentences(await inspect(settings), Kind.NOTE) if "grant storage.buckets.get" in said]
+
+
+async def test_a_bucket_that_cannot_be_created_is_said_and_the_tables_are_made_all_the_same(settings: Settings, gcs: GcsEmulator) -> None:
+    gcs.faults.append(GcsFault(FaultMode.STATUS, "bucket.create", status=403))
+    findings = await provision(settings)
+    assert len(sentences(findings, Kind.DONE)) == 2
+    [problem] = sentences(findings, Kind.PROBLEM)
+    assert problem.startswith("could not create bucket") and "403" in problem
