@@ -36,7 +36,7 @@ from tiered.provision import provision
 from tiered.settings import Settings
 
 CALL_S = 1.0
-GRACE_S = 6.0
+GRACE_S = 8.0
 """Longer than a process is stopped, plus a freeze that its last request meets."""
 
 NAMES = {"project": "tiered-demo", "instance": "demo", "table": "tiered", "changelog_table": "tiered-changelog"}

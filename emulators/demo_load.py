@@ -20,7 +20,7 @@ INLINE_BYTES_MAX = 16 * 1024
 SMALL_BYTES = (10, 4 * 1024)
 LARGE_BYTES = (INLINE_BYTES_MAX + 1, 16 * INLINE_BYTES_MAX)
 
-_MIX = ((0.25, "small put"), (0.30, "large put"), (0.10, "streamed put"), (0.10, "delete"), (0.25, "get"))
+_MIX = ((0.25, "small put"), (0.20, "large put"), (0.20, "streamed put"), (0.10, "delete"), (0.25, "get"))
 _KEYS = ("file-{}.bin", "reports/2031/q{}/résumé größe.pdf", "写真/{}/桜.jpg", "with space & %2F+{}", "deep/" + "nested/" * 30 + "{}")
 
 
