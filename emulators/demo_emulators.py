@@ -37,7 +37,7 @@ from tiered.settings import Settings
 
 CALL_S = 1.0
 GRACE_S = 8.0
-"""Longer than a process is stopped, plus a freeze that its last request meets."""
+"""Longer than a process is stopped, plus a stall that its last request meets."""
 
 NAMES = {"project": "tiered-demo", "instance": "demo", "table": "tiered", "changelog_table": "tiered-changelog"}
 BUCKET = "tiered-demo"

@@ -2,7 +2,7 @@
 
     clients --> 127.0.0.1:port --> the server          bytes go through as they come, both ways; an end goes through, too
     cut ... mend           every connection breaks on both sides at once, whatever was under way, and so do new ones meanwhile
-    stall ... release      what every second client sends stands still, and then arrives, though its sender may have given it up, or
+    stall ... release      what half of the clients send stands still, and then arrives, though its sender may have given it up, or
                            have died; everybody else's overtakes it
 
 *Failure*: a server that refuses or breaks off is passed on to the client as a broken connection.
@@ -33,7 +33,7 @@ class Relay:
         self._server_port = server_port
         self._connections: list[_Connection] = []
         self._is_cut = False
-        self._first = 0
+        self._later = False
 
     async def serve(self, *, task_status: TaskStatus[None]) -> None:
         async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener:
@@ -50,11 +50,11 @@ class Relay:
         self._is_cut = False
 
     def stall(self) -> None:
-        """The others' turn is next time."""
-        released = anyio.Event()
-        for connection in self._connections[self._first :: 2]:
+        """Of those who joined earlier, or later: connections of one process are made together. The others' turn is next time."""
+        released, half = anyio.Event(), len(self._connections) // 2
+        for connection in self._connections[half:] if self._later else self._connections[:half]:
             connection.released = released
-        self._first = 1 - self._first
+        self._later = not self._later
 
     def release(self) -> None:
         for connection in self._connections:

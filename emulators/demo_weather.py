@@ -1,7 +1,7 @@
 """The demo's weather: at random moments a service stands still, loses its connections, or gets its requests late.
 
     freeze    it takes requests in and answers none; what timed out meanwhile may still land when it thaws
-    stall     the same for every second connection, while the others go on: what lands late lands after what was sent later
+    stall     the same for half of the connections, while the others go on: what lands late lands after what was sent later
     cut       all connections to it break, and so do those that are made within a moment; whether what was sent arrived, nobody knows
 
 A freeze and a stall outlive the deadline of every call. One trouble at a time, drawn from a shuffled deck of all
@@ -17,7 +17,7 @@ from random import Random
 
 from emulators.demo_stage import Service
 
-LASTS_S = {"freezes": (1.6, 2.4), "stalls": (1.6, 2.4), "cuts": (0.0, 0.6)}
+LASTS_S = {"freezes": (1.6, 2.4), "stalls": (2.0, 3.2), "cuts": (0.0, 0.6)}
 PAUSE_S = (0.4, 1.2)
 FREEZES, STALLS, CUTS = KINDS = tuple(LASTS_S)
 
