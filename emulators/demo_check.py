@@ -1,51 +1,49 @@
-"""The demo's independent check: reads rows and files itself, and asks whether what callers were told is true.
+"""The demo's independent check: compares what is stored, and asks whether what callers were told is true.
 
-    dangling     a row redirects to a file that is not there                                    I1
-    orphans      a file that no row names                                                       I3
-    entries      left in the changelog    uploads    left in `uploads/`    parked    set aside  I3, I6
+    dangling     a row redirects to a blob that is not there                                    I1
+    orphans      a blob that no row names                                                       I3
+    entries      left in the changelog    uploads    left half-way    parked    set aside       I3, I6
     lost         what is stored, or was read, ended before an acknowledged write to it began    I4
     false_no     an operation took effect though its caller was told that it never will         I4
     mixed_up     bytes that no operation wrote there, or not the one that the metadata name     I7
     errors       answers that no caller should get, such as "its data is lost"
 
-It uses none of the code under test: names are encoded, footers decoded and rows read here once more, from the
-formats alone. To be called when all processes have ended, except for `dangling`, which may be asked at any time.
+It uses none of the code under test: of each backend a `Stored` reads rows, blobs and entries from the formats alone
+(`emulators.demo_files`, `emulators.demo_google`). To be called when all processes have ended, except for
+`dangling` and `unfinished`, which may be asked at any time.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import os
-import sqlite3
-import struct
-import zlib
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
-from emulators.demo_journal import Answer, Kind, Operation, read_operations
+from emulators.demo_journal import Answer, Kind, Operation, late_writes, read_operations
 from emulators.demo_load import digest
 
 FLAWS = ("dangling", "orphans", "entries", "uploads", "parked", "lost", "false_no", "mixed_up", "errors")
 DETAILS_MAX = 3
 SHOWN_MAX = 100
 
-_FOOTER = struct.Struct(">6sHqqQIII")
-
 
 @dataclass(slots=True)
 class Findings:
-    """What the check found. `flaws`: how many of each of FLAWS; `details`: a sentence for the first few of each."""
+    """What the check found. `flaws`: how many of each of FLAWS; `details`: a sentence for the first few of each.
+
+    `late`: writes of rows that took effect after they had timed out, which is no flaw.
+    """
 
     objects: int = 0
     inline: int = 0
     blobs: int = 0
+    late: int = 0
     flaws: Counter[str] = field(default_factory=Counter)
     details: list[str] = field(default_factory=list)
 
@@ -63,116 +61,115 @@ class Content:
     by: str | None
 
 
-def check(store: Path, journal: Path, seen_dangling: Collection[str] = ()) -> Findings:
+def content_of(payload: bytes, metadata: bytes) -> Content:
+    """`metadata`: JSON, as rows keep it."""
+    return Content(digest(payload), json.loads(metadata).get("custom", {}).get("operation"))
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRow:
+    """An object's row. `target`: the blob that it redirects to; None: it is inline. `content` None: not of the format."""
+
+    path: str
+    target: str | None
+    content: Content | None = None
+
+
+class Stored(Protocol):
+    """What a backend holds. A *place* is where a blob is; `place` says where the one of a name is, or would be."""
+
+    late_s: float
+    """How long after its sender has ended a request may still take effect, in seconds."""
+
+    def rows(self) -> Iterable[StoredRow]: ...
+
+    def targets(self) -> dict[str, str]:
+        """The blob that each row redirects to, by the row's path, at this moment."""
+
+    def absent(self, names: Collection[str]) -> set[str]:
+        """Those of the names under which there is no blob; one that comes or goes meanwhile may be among them."""
+
+    def place(self, name: str) -> str: ...
+
+    def places(self) -> Iterable[str]: ...
+
+    def blob(self, place: str) -> Content | None:
+        """None: its bytes are not what its checksum says."""
+
+    def won(self) -> Collection[str]:
+        """The changes that are marked to have taken effect."""
+
+    def uploads(self) -> Collection[str]:
+        """Those that were begun and would stay for good."""
+
+    def entries(self) -> Collection[tuple[str, str | None]]:
+        """Key and state of all that is in the changelog; None: open."""
+
+
+def check(stored: Stored, journal: Path, seen_dangling: Collection[str] = ()) -> Findings:
     """Judges a store by the journals of all who wrote to it, and by the blobs that `dangling` missed meanwhile."""
-    findings, operations = Findings(), read_operations(journal)
-    contents = _check_tiers(store, findings)
-    _check_log(store, findings)
-    for name in sorted(set(seen_dangling) - dangling(store)):
+    findings, operations = Findings(), read_operations(journal, stored.late_s)
+    contents = _check_tiers(stored, findings)
+    for key, state in stored.entries():
+        findings.add("entries" if state is None else "parked", f"the changelog still has {key} {state or ''}")
+    for name in sorted(set(seen_dangling) - dangling(stored)):
         findings.add("dangling", f"for a while, a row redirected to {_short(name)}, which did not exist")
     for operation in operations:
         if operation.answer is Answer.ERROR:
             findings.add("errors", f"{operation.kind} {operation.id} was told: {operation.detail}")
     _check_contents(contents, operations, findings)
+    findings.late = late_writes(journal, stored.won())
     return findings
 
 
 # --- what is stored ------------------------------------------------------------------------------
 
 
-def dangling(store: Path) -> set[str]:
+def dangling(stored: Stored) -> set[str]:
     """Names of blobs that a row redirects to and that do not exist, at this moment, whatever else goes on.
 
     A revision that was replaced never comes back: a row that shows it before and after the look showed it
     all the while.
     """
-    missing = {path: target for path, target in _targets(store).items() if not (store / "blobs" / blob_path(target)).exists()}
-    if not missing:
+    before = stored.targets()
+    absent = stored.absent(before.values())
+    if not absent:
         return set()
-    again = _targets(store)
-    return {target for path, target in missing.items() if again.get(path) == target}
+    after = stored.targets()
+    return {target for path, target in before.items() if target in absent and after.get(path) == target}
 
 
-def unfinished(store: Path) -> tuple[int, int]:
+def unfinished(stored: Stored) -> tuple[int, int]:
     """How many entries are open in the changelog, and how many uploads there are, at this moment."""
-    ((entries,),) = _query(store, "SELECT count(*) FROM changes WHERE state IS NULL")
-    return entries, sum(1 for _ in _files(store / "uploads"))
+    return sum(state is None for _, state in stored.entries()), len(stored.uploads())
 
 
-def blob_path(name: str) -> Path:
-    """Where the blob's file is, below `blobs/`."""
-    text = "".join(map(_escape, name.encode()))
-    parts = [text[start : start + 199] for start in range(0, len(text), 199)]
-    return Path(*[part + "+" for part in parts[:-1]], parts[-1])
-
-
-def _escape(byte: int) -> str:
-    if byte in b"0123456789abcdefghijklmnopqrstuvwxyz":
-        return chr(byte)
-    return f"{'%' if byte < 0x30 else '=' if byte < 0x61 else '~'}{byte:02x}"
-
-
-def _check_tiers(store: Path, findings: Findings) -> dict[str, Content | None]:
-    """Rows against files, both ways. Returns what each object holds; None where that is lost or broken."""
+def _check_tiers(stored: Stored, findings: Findings) -> dict[str, Content | None]:
+    """Rows against blobs, both ways. Returns what each object holds; None where that is lost or broken."""
     contents: dict[str, Content | None] = {}
-    named: set[Path] = set()
-    for path, target, metadata, payload in _query(store, "SELECT path, target, metadata, payload FROM rows"):
+    named, places = set[str](), set(stored.places())
+    for row in stored.rows():
         findings.objects += 1
-        if target is None:
+        contents[row.path] = row.content
+        if row.target is None:
             findings.inline += 1
-            contents[path] = _content(payload, metadata)
+            if row.content is None:
+                findings.add("mixed_up", f"the row {_short(row.path)} is neither an object nor a tombstone")
             continue
         findings.blobs += 1
-        file = store / "blobs" / blob_path(target)
-        named.add(file)
-        contents[path] = None
-        if not file.exists():
-            findings.add("dangling", f"the row {_short(path)} redirects to a blob {target[-36:]}, which does not exist")
-        elif (content := read_blob(file)) is None:
-            findings.add("mixed_up", f"the file of {_short(target)} does not agree with its own footer")
+        place = stored.place(row.target)
+        named.add(place)
+        if place not in places:
+            findings.add("dangling", f"the row {_short(row.path)} redirects to a blob {row.target[-36:]}, which does not exist")
+        elif (content := stored.blob(place)) is None:
+            findings.add("mixed_up", f"the blob {_short(row.target)} does not agree with its own checksum")
         else:
-            contents[path] = content
-    for file in _files(store / "blobs"):
-        if file not in named:
-            findings.add("orphans", f"no row names the blob {_short(str(file.relative_to(store)))}")
-    for file in _files(store / "uploads"):
-        findings.add("uploads", f"an upload was left: {file.relative_to(store)}")
+            contents[row.path] = content
+    for place in sorted(places - named):
+        findings.add("orphans", f"no row names the blob {_short(place)}")
+    for upload in stored.uploads():
+        findings.add("uploads", f"an upload was left: {upload}")
     return contents
-
-
-def _check_log(store: Path, findings: Findings) -> None:
-    for key, state in _query(store, "SELECT key, state FROM changes"):
-        findings.add("entries" if state is None else "parked", f"the changelog still has {key} {state or ''}")
-
-
-def read_blob(file: Path) -> Content | None:
-    """What the file holds; None if its sizes or checksums are not what its footer says."""
-    raw = file.read_bytes()
-    if len(raw) < _FOOTER.size:
-        return None
-    magic, version, _, _, size, metadata_size, payload_crc, metadata_crc = _FOOTER.unpack(raw[-_FOOTER.size :])
-    payload, metadata = raw[:size], raw[size : -_FOOTER.size]
-    whole = (magic, version, len(metadata), zlib.crc32(payload), zlib.crc32(metadata))
-    return _content(payload, metadata) if whole == (b"tiered", 1, metadata_size, payload_crc, metadata_crc) else None
-
-
-def _content(payload: bytes, metadata: bytes) -> Content:
-    return Content(digest(payload), json.loads(metadata).get("custom", {}).get("operation"))
-
-
-def _targets(store: Path) -> dict[str, str]:
-    return dict(_query(store, "SELECT path, target FROM rows WHERE target IS NOT NULL"))
-
-
-def _query(store: Path, sql: str) -> list[tuple[Any, ...]]:
-    with closing(sqlite3.connect(store / "tiered.db", timeout=5)) as connection:
-        connection.execute("PRAGMA query_only=ON")
-        return connection.execute(sql).fetchall()
-
-
-def _files(directory: Path) -> Iterator[Path]:
-    for parent, _, names in os.walk(directory):
-        yield from (Path(parent, name) for name in names)
 
 
 # --- what callers were told ----------------------------------------------------------------------

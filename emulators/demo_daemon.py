@@ -17,24 +17,26 @@ import anyio
 
 from changelog.runtime import SystemRuntime
 from emulators.demo_unfenced import open_demo_backends
-from emulators.demo_writer import follow_parent
+from emulators.demo_writer import TURNED_AWAY, follow_parent
 from recovery.daemon import run_daemon
 from tiered.settings import load_settings
 
 
-async def recover(config: Path, parent: int, unfenced: bool) -> None:
+async def recover(config: Path, parent: int, unfenced: bool) -> int:
+    """Returns its exit code."""
     runtime, settings = SystemRuntime(), load_settings(config)
     async with anyio.create_task_group() as beside:
         beside.start_soon(follow_parent, parent, runtime, lambda: os.kill(os.getpid(), signal.SIGTERM))
         async with open_demo_backends(settings, runtime, unfenced) as backends:
-            report = await run_daemon(backends, runtime, settings)
-        logging.getLogger("tiered").info("recovery_report %s", report)
+            if backends is not None:
+                logging.getLogger("tiered").info("recovery_report %s", await run_daemon(backends, runtime, settings))
         beside.cancel_scope.cancel()
+    return TURNED_AWAY if backends is None else 0
 
 
 def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    anyio.run(recover, Path(sys.argv[1]), int(sys.argv[2]), "--unfenced" in sys.argv)
+    sys.exit(anyio.run(recover, Path(sys.argv[1]), int(sys.argv[2]), "--unfenced" in sys.argv))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,14 @@
 """The demo's director: raises the curtain, kills and stops, drains, and has the outcome judged.
 
     start      all processes; the clock runs when every writer has had its first answer
-    play       every moment or so, one process is killed, or stopped for longer than its lease lasts
-    drain      writers finish what they are at; daemons work until the log and `uploads/` are empty, within a bound
+    play       every moment or so, one process is killed, or stopped for longer than its lease lasts; and there is weather
+               (`emulators.demo_weather`)
+    drain      writers finish what they are at; daemons work until the log is empty and no upload is left, within a bound
     judge      `emulators.demo_check`, when all processes have ended
 
-Each second a line says how it stands, and rows are compared with files while everything runs: I1 holds at every
-moment, not only at the end.
+Each second a line says how it stands, and rows are compared with blobs while everything runs: I1 holds at every
+moment, not only at the end. On emulators the play goes on until each kind of trouble has happened: one that never
+did proves nothing, and fails the run.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import re
 import sys
 import time
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -28,20 +31,32 @@ from emulators.demo_check import FLAWS, Findings, check, dangling, unfinished
 from emulators.demo_journal import DIRECTOR, Answer, Journal, Tail, read_lines
 from emulators.demo_network import BACK_MAX_S, THERE_MAX_S
 from emulators.demo_stage import EXPIRY_S, DemoOptions, Stage
-from emulators.demo_troupe import Actor, Troupe
+from emulators.demo_troupe import Troupe
+from emulators.demo_weather import KINDS, Weather
 from emulators.demo_writer import TASKS, Orders
 
 STOP_S = (1.5, 2.2)
-PAUSE_S = (0.2, 0.6)
 FIRST_KILL_S = 0.3
-KILL_SHARE = 0.5
-DAEMON_SHARE = 0.15
+STRIKES = ("writer_kills",) * 5 + ("writer_stops",) * 5 + ("daemon_kills", "daemon_stops")
+"""A deck that is shuffled and drawn to its end."""
 START_WAIT_S = 30.0
+ENCORE_S = 60.0
+LONG_S = 60.0
+"""A run of so many seconds on the emulators must have seen writes that landed after they had timed out."""
 LEAVE_WAIT_S = 6.0
-DRAIN_WAIT_S = 12.0
+DRAIN_WAIT_S = 30.0
 TICK_S = 0.02
 
 _RECOVERED = re.compile(rb"\brecovered id=(\S+)")
+
+
+def what_is_wrong(flaws: Mapping[str, int], acknowledged: int, missing: Sequence[str]) -> str | None:
+    """The verdict on a run, unless all is well: its flaws; or what never happened, so that nothing is known of it."""
+    if found := [f"{count} {flaw.replace('_', '-')}" for flaw, count in flaws.items() if count]:
+        return ", ".join(found)
+    if not acknowledged:
+        return "no operation was acknowledged, so nothing was tried"
+    return f"there were no {' and no '.join(missing).replace('_', ' ')}, so that was not tried" if missing else None
 
 
 @dataclass(slots=True)
@@ -50,9 +65,8 @@ class Score:
 
     begun: int = 0
     answers: Counter[str] = field(default_factory=Counter)
-    writer_kills: int = 0
-    daemon_kills: int = 0
-    stops: int = 0
+    strikes: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(STRIKES, 0)))
+    unfinished: int = 0
     recovered: set[bytes] = field(default_factory=set)
     dangling: set[str] = field(default_factory=set)
     news: list[str] = field(default_factory=list)
@@ -60,12 +74,13 @@ class Score:
 
 class Director:
     def __init__(self, options: DemoOptions, stage: Stage, said: Console) -> None:
-        stage.set_up()
         self._options = options
         self._stage = stage
         self._said = said
         self._seed = Random().getrandbits(32) if options.seed is None else options.seed
         self._chance = Random(f"director {self._seed}")
+        self._weather = Weather(stage.services, Random(f"weather {self._seed}"))
+        self._deck: list[str] = []
         self._writers = [f"w{number}" for number in range(options.writers)]
         self._daemons = [f"d{number}" for number in range(options.daemons)]
         self._journal = Journal(stage.journal / DIRECTOR)
@@ -87,7 +102,7 @@ class Director:
             self._troupe.end_all()
             self._journal.close()
         self._look()
-        return self._report(check(self._stage.store, self._stage.journal, self._score.dangling))
+        return self._report(check(self._stage.stored, self._stage.journal, self._score.dangling))
 
     # --- scenes ----------------------------------------------------------------------------------
 
@@ -99,8 +114,8 @@ class Director:
             f" {options.seconds:g} s, seed {self._seed}: {protocol}."
         )
         self._said.print(
-            f"Real processes, files and signals in {self._stage.root}; simulated is only a network of up to "
-            f"{(THERE_MAX_S + BACK_MAX_S) * 1000:g} ms between a writer and its tiers. Leases of {EXPIRY_S:g} s."
+            f"{self._stage.introduce()}; simulated is only a network of up to {(THERE_MAX_S + BACK_MAX_S) * 1000:g} ms"
+            f" between a writer and its tiers. Leases of {EXPIRY_S:g} s."
         )
 
     def _raise_curtain(self) -> None:
@@ -117,23 +132,34 @@ class Director:
         return any("end" in line for path in self._stage.journal.glob(f"{part}.*.jsonl") for line in read_lines(path))
 
     def _play(self) -> None:
+        self._weather.clear()
         ends_at = self._began_at + self._options.seconds
         # The first is a kill of a writer, and soon: so that the shortest run has one.
-        strike_at, strike = self._began_at + FIRST_KILL_S, self._kill_writer
-        while (now := time.monotonic()) < ends_at:
+        strike_at, self._deck = self._began_at + FIRST_KILL_S, ["writer_kills"]
+        while (now := time.monotonic()) < ends_at or (self._missing() and now < ends_at + ENCORE_S):
             self._troupe.revive(self._writers + self._daemons)
             self._troupe.resume_due()
+            if passed := self._weather.pass_by():
+                self._score.news.append(passed)
             if now >= strike_at:
-                strike()
-                strike_at, strike = time.monotonic() + self._chance.uniform(*PAUSE_S), self._strike
+                self._strike()
+                strike_at = time.monotonic() + self._chance.uniform(*self._stage.pause_s)
             self._say_each_second()
             time.sleep(TICK_S)
+        self._weather.clear()
+
+    def _missing(self) -> list[str]:
+        """The kinds of trouble that have not happened, and should have."""
+        return [kind for kind, count in self._happened().items() if not count] if self._stage.services else []
+
+    def _happened(self) -> dict[str, int]:
+        return {**self._score.strikes, **self._weather.happened, "recovered": len(self._score.recovered)}
 
     def _drain(self) -> None:
         late = self._troupe.dismiss("w", LEAVE_WAIT_S)
         self._score.news.append(f"writers finished{', but for ' + ', '.join(late) if late else ''}")
         give_up_at = time.monotonic() + DRAIN_WAIT_S
-        while unfinished(self._stage.store) != (0, 0) and time.monotonic() < give_up_at:
+        while unfinished(self._stage.stored) != (0, 0) and time.monotonic() < give_up_at:
             self._troupe.revive(self._daemons)
             self._troupe.resume_due()
             self._say_each_second()
@@ -145,34 +171,19 @@ class Director:
     # --- strikes ---------------------------------------------------------------------------------
 
     def _strike(self) -> None:
-        letter = "d" if self._chance.random() < DAEMON_SHARE else "w"
-        if self._chance.random() < KILL_SHARE:
-            self._kill(letter)
-        else:
-            self._stop(letter)
-
-    def _kill_writer(self) -> None:
-        self._kill("w")
-
-    def _kill(self, letter: str) -> None:
-        if (actor := self._victim(letter)) is None:
+        self._deck = self._deck or self._chance.sample(STRIKES, len(STRIKES))
+        kind = self._deck.pop()
+        kills, now = kind.endswith("kills"), time.monotonic()
+        able = [actor for actor in self._troupe.idle(kind[0]) if kills or now >= actor.rests_until]
+        if not able:
             return
-        self._troupe.kill(actor)
-        if letter == "w":
-            self._score.writer_kills += 1
-        else:
-            self._score.daemon_kills += 1
-        self._score.news.append(f"killed {actor.part}")
-
-    def _stop(self, letter: str) -> None:
-        actor = self._victim(letter)
-        if actor is not None and self._troupe.stop(actor, self._chance.uniform(*STOP_S)):
-            self._score.stops += 1
-            self._score.news.append(f"stopped {actor.part}")
-
-    def _victim(self, letter: str) -> Actor | None:
-        able = list(self._troupe.idle(letter))
-        return self._chance.choice(able) if able else None
+        actor = self._chance.choice(able)
+        if kills:
+            self._troupe.kill(actor)
+        elif not self._troupe.stop(actor, self._chance.uniform(*STOP_S)):
+            return
+        self._score.strikes[kind] += 1
+        self._score.news.append(f"{'killed' if kills else 'stopped'} {actor.part}")
 
     # --- the score -------------------------------------------------------------------------------
 
@@ -185,15 +196,18 @@ class Director:
         self._look()
         score = self._score
         news, score.news = ", ".join(score.news), []
-        (entries, _), kills = unfinished(self._stage.store), score.writer_kills + score.daemon_kills
+        counts = Counter[str]()
+        for kind, count in self._happened().items():
+            counts[kind.rpartition("_")[2]] += count
+        weather = "".join(f" {counts[kind]:3,} {kind}" for kind in KINDS) if self._stage.services else ""
         self._said.print(
             f"{time.monotonic() - self._began_at:5.1f} s {score.answers[Answer.OK]:7,} ok {score.answers[Answer.NO]:4,} refused"
-            f" {kills:4,} kills {score.stops:3,} stops {entries:4,} open {len(score.recovered):5,} recovered"
+            f" {counts['kills']:4,} kills {counts['stops']:3,} stops{weather} {score.unfinished:4,} open {counts['recovered']:5,} recovered"
             f" {len(score.dangling):3,} dangling   {news}"
         )
 
     def _look(self) -> None:
-        """Takes in what the processes have written since the last look, and compares rows with files."""
+        """Takes in what the processes have written since the last look, and compares rows with blobs."""
         for line in self._journals.lines():
             if b'"begin":' in line:
                 self._score.begun += 1
@@ -201,27 +215,30 @@ class Director:
                 self._score.answers[json.loads(line)["answer"]] += 1
         for line in self._logs.lines():
             self._score.recovered.update(_RECOVERED.findall(line))
-        self._score.dangling |= dangling(self._stage.store)
+        if not self._weather.still:
+            self._score.unfinished = unfinished(self._stage.stored)[0]
+            self._score.dangling |= dangling(self._stage.stored)
 
     def _report(self, findings: Findings) -> dict[str, Any]:
         score, answers = self._score, self._score.answers
         flaws = {flaw: findings.flaws[flaw] for flaw in FLAWS} | {"crashes": len(self._troupe.crashes)}
-        found = ", ".join(f"{count} {flaw.replace('_', '-')}" for flaw, count in flaws.items() if count)
-        verdict = found or ("nothing was wrong" if answers[Answer.OK] else "no operation was acknowledged, so nothing was tried")
+        happened = {**self._happened(), "late": findings.late}
+        missing = self._missing()
+        if self._stage.services and self._options.seconds >= LONG_S and not findings.late:
+            missing.append("late writes")
+        wrong = what_is_wrong(flaws, answers[Answer.OK], missing)
         return {
-            "ok": verdict == "nothing was wrong",
-            "verdict": verdict,
+            "ok": wrong is None,
+            "verdict": wrong or "nothing was wrong",
             "seed": self._seed,
+            "backend": self._stage.backend,
             "unfenced": self._options.unfenced,
             "objects": findings.objects, "inline": findings.inline, "blobs": findings.blobs,
             "operations": {
                 "begun": score.begun, "ok": answers[Answer.OK], "no": answers[Answer.NO],
                 "unknown": answers[Answer.UNKNOWN] + answers[Answer.SETTLED], "unanswered": score.begun - answers.total(),
             },
-            "happened": {
-                "writer_kills": score.writer_kills, "daemon_kills": score.daemon_kills, "stops": score.stops,
-                "recovered": len(score.recovered),
-            },
+            "happened": happened,
             "flaws": flaws,
             "details": findings.details + self._troupe.crashes,
         }

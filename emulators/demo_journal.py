@@ -3,6 +3,7 @@
     {"at":…,"begin":ID,"object":…,"kind":…,"size":…,"digest":…}       before an operation starts
     {"at":…,"end":ID,"answer":…}                                      after its answer; a read adds "digest" and "by"
     {"at":…,"process":NAME,"event":…}                                 the director's: killed, stopped, ended, …
+    {"token":…,"became":…}                                            of a row's write that timed out; in files of their own (WRITES)
 
 A line is one `write` to the end of the file, and is not synchronised: only processes die here, not the machine. A
 kill may cut the last line short; whoever reads it takes it for not written. `at` is CLOCK_MONOTONIC, which
@@ -14,13 +15,14 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-DIRECTOR = "director.jsonl"
+DIRECTOR, WRITES = "director.jsonl", ".writes"
 
 
 class Kind(StrEnum):
@@ -90,10 +92,19 @@ class Tail:
                 yield from whole.split(b"\n")
 
 
-def read_operations(directory: Path) -> list[Operation]:
-    """Every operation that began, in no order. What a process left unanswered ended when the process did."""
+def read_operations(directory: Path, late_s: float = 0.0) -> list[Operation]:
+    """Every operation that began, in no order. What a process left unanswered ended at most `late_s` after the process did."""
     ends = process_ends(directory)
-    return [each for path in sorted(directory.glob("w*.jsonl")) for each in _operations_of(path, ends.get(path.stem, math.inf))]
+    return [each for path in sorted(directory.glob("w*.jsonl")) for each in _operations_of(path, ends.get(path.stem, math.inf) + late_s)]
+
+
+def late_writes(directory: Path, won: Collection[str]) -> int:
+    """How many writes of rows took effect though they had timed out: their token is live or has won, and no repetition was told ok."""
+    became: defaultdict[str, set[str]] = defaultdict(set)
+    for path in directory.glob(f"w*{WRITES}"):
+        for line in read_lines(path):
+            became[line["token"]].add(line["became"])
+    return sum("answered" not in all_of_it and ("live" in all_of_it or token in won) for token, all_of_it in became.items())
 
 
 def process_ends(directory: Path) -> dict[str, float]:

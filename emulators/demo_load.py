@@ -20,18 +20,19 @@ INLINE_BYTES_MAX = 16 * 1024
 SMALL_BYTES = (10, 4 * 1024)
 LARGE_BYTES = (INLINE_BYTES_MAX + 1, 16 * INLINE_BYTES_MAX)
 
-_MIX = ((0.25, "small put"), (0.40, "large put"), (0.10, "delete"), (0.25, "get"))
+_MIX = ((0.25, "small put"), (0.20, "large put"), (0.20, "streamed put"), (0.10, "delete"), (0.25, "get"))
 _KEYS = ("file-{}.bin", "reports/2031/q{}/résumé größe.pdf", "写真/{}/桜.jpg", "with space & %2F+{}", "deep/" + "nested/" * 30 + "{}")
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One operation to be done. `payload` is empty unless it is a put."""
+    """One operation to be done. `payload` is empty unless it is a put. `streamed`: its size is told to nobody."""
 
     id: str
     kind: Kind
     object_id: ObjectId
     payload: bytes
+    streamed: bool = False
 
 
 def object_ids(count: int) -> list[ObjectId]:
@@ -54,9 +55,9 @@ def steps(seed: int, process: str, task: int, objects: list[ObjectId]) -> Iterat
         object_id = objects[int(len(objects) * chance.random() ** 2)]
         (what,) = chance.choices([name for _, name in _MIX], [weight for weight, _ in _MIX])
         match what:
-            case "small put" | "large put":
+            case "small put" | "large put" | "streamed put":
                 size = chance.randint(*(SMALL_BYTES if what == "small put" else LARGE_BYTES))
-                yield Step(operation, Kind.PUT, object_id, payload(seed, operation, size))
+                yield Step(operation, Kind.PUT, object_id, payload(seed, operation, size), streamed=what == "streamed put")
             case _:
                 yield Step(operation, Kind(what), object_id, b"")
 

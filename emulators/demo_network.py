@@ -1,4 +1,7 @@
-"""A network's delay in front of a tier, which in embedded mode is a file a few microseconds away.
+"""A network's delay in front of a tier, which is a file or a loopback server a few microseconds away; and a witness of it.
+
+    far        each call of a tier takes a while
+    witness    notes which writes of a row timed out, so that it can be told which of them landed later all the same
 
 Each call of a tier waits a random moment on its way there, and another on its way back. Both the fenced and the
 unfenced demo's writers stand behind it, so that being killed or stopped in the middle of an exchange is as likely as it
@@ -11,8 +14,11 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
+from changelog.change import ChangeId
+from changelog.errors import UnconfirmedError
 from changelog.runtime import Runtime
-from tiered.backends import HighVolumeBackend, LongTermBackend
+from emulators.demo_journal import Journal
+from tiered.backends import HighVolumeBackend, Inline, LongTermBackend, State
 from tiered.settle import Tiers
 
 THERE_MAX_S = 0.020
@@ -43,3 +49,47 @@ class _Far:
             return _Far(answer, self._runtime) if hasattr(answer, "finalise") else answer
 
         return exchange
+
+
+def witness(tiers: Tiers, journal: Journal, runtime: Runtime, timeout_s: float) -> Tiers:
+    """The same tiers; the journal gets a line for each write of a row that timed out, and for what is known of it later."""
+    return Tiers(cast(HighVolumeBackend, _Witness(tiers.high_volume, journal, runtime, timeout_s)), tiers.long_term)
+
+
+class _Witness:
+    """Stands for rows. What breaks off at once may have arrived in time; only what waited for nearly `timeout_s` is noted."""
+
+    def __init__(self, rows: HighVolumeBackend, journal: Journal, runtime: Runtime, timeout_s: float) -> None:
+        self._rows = rows
+        self._journal = journal
+        self._runtime = runtime
+        self._patience_s = 0.9 * timeout_s
+        self._timed_out: set[ChangeId] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._rows, name)
+
+    async def swap(self, path: str, token: ChangeId, expected: str | None, state: State, deadline_s: float) -> bool:
+        effective = await self._watch(token, self._rows.swap(path, token, expected, state, deadline_s))
+        if effective and token in self._timed_out:
+            self._journal.write(token=token, became="answered")
+        return effective
+
+    async def put_inline(self, path: str, token: ChangeId, state: Inline) -> bool:
+        return await self._watch(token, self._rows.put_inline(path, token, state))
+
+    async def settle(self, path: str, token: ChangeId) -> bool:
+        live = await self._rows.settle(path, token)
+        if live and token in self._timed_out:
+            self._journal.write(token=token, became="live")
+        return live
+
+    async def _watch(self, token: ChangeId, write: Awaitable[bool]) -> bool:
+        began = self._runtime.monotonic()
+        try:
+            return await write
+        except UnconfirmedError:
+            if self._runtime.monotonic() - began >= self._patience_s:
+                self._timed_out.add(token)
+                self._journal.write(token=token, became="timed out")
+            raise

@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import dataclass
 
 from changelog.errors import UnavailableError
 from emulators.demo_journal import Journal
 from emulators.demo_stage import Stage
+from emulators.demo_writer import TURNED_AWAY
+from tiered.settings import BIGTABLE_EMULATOR, ENV_PREFIX, GCS_EMULATOR
 
 CRASHES_MAX = 10
-LOCK_WAIT_S = 0.3
 STOP_TRIES = 20
+FOREIGN = (ENV_PREFIX, BIGTABLE_EMULATOR, GCS_EMULATOR)
 BREATH_S = 0.02
 
 
@@ -35,6 +35,7 @@ class Actor:
     incarnation: int
     running: subprocess.Popen[bytes]
     resume_at: float | None = None
+    rests_until: float = 0.0
 
     @property
     def name(self) -> str:
@@ -67,21 +68,19 @@ class Troupe:
     def kill(self, actor: Actor) -> None:
         """SIGKILL; the next `revive` starts it again."""
         actor.running.kill()
-        self._lay_off(actor, "killed" if actor.running.wait() == -signal.SIGKILL else "crashed")
+        self._lay_off(actor, {-signal.SIGKILL: "killed", TURNED_AWAY: "ended"}.get(actor.running.wait(), "crashed"))
 
     def stop(self, actor: Actor, seconds: float) -> bool:
-        """SIGSTOP for so long. False: it ended, or was inside of a transaction every time.
+        """SIGSTOP for so long. False: it ended, or stood in everybody's way every time.
 
-        A process that is stopped inside of an SQLite transaction keeps the file's write lock, and everybody else waits
-        for it until it goes on: that is SQLite's nature, and would show nothing. So it is let go on and stopped
-        again a moment later, until the lock is free.
+        One that may not stand still where it was stopped is let go on, and stopped again a moment later.
         """
         for _ in range(STOP_TRIES):
             actor.running.send_signal(signal.SIGSTOP)
             time.sleep(BREATH_S)  # until all of its threads stand still
             if actor.running.poll() is not None:
                 return False
-            if self._write_lock_is_free():
+            if self._stage.may_stand_still():
                 actor.resume_at = time.monotonic() + seconds
                 self._note("stopped", actor.name)
                 return True
@@ -95,15 +94,15 @@ class Troupe:
                 self.resume(actor)
 
     def resume(self, actor: Actor) -> None:
-        actor.resume_at = None
+        actor.resume_at, actor.rests_until = None, time.monotonic() + self._stage.rest_s
         actor.running.send_signal(signal.SIGCONT)
         self._note("resumed", actor.name)
 
     def revive(self, parts: list[str]) -> None:
         """Starts whoever of these is not running. One that ended by itself has crashed."""
         for actor in list(self.actors.values()):
-            if actor.running.poll() is not None:
-                self._lay_off(actor, "crashed")
+            if (code := actor.running.poll()) is not None:
+                self._lay_off(actor, "ended" if code == TURNED_AWAY else "crashed")
         if len(self.crashes) > CRASHES_MAX:
             raise UnavailableError(f"the demo's processes crash, see the logs in {self._stage.log}: {', '.join(self.crashes)}")
         for part in parts:
@@ -122,7 +121,7 @@ class Troupe:
             try:
                 code = actor.running.wait(max(0.0, ends_at - time.monotonic()))
                 # One that was told before it could listen ends by the signal itself.
-                self._lay_off(actor, "ended" if code in (0, -signal.SIGTERM) else "crashed")
+                self._lay_off(actor, "ended" if code in (0, -signal.SIGTERM, TURNED_AWAY) else "crashed")
             except subprocess.TimeoutExpired:
                 late.append(actor.name)
                 self.kill(actor)
@@ -146,17 +145,8 @@ class Troupe:
     def _note(self, event: str, name: str, **more: object) -> None:
         self._journal.write(at=time.monotonic(), process=name, event=event, **more)
 
-    def _write_lock_is_free(self) -> bool:
-        with closing(sqlite3.connect(self._stage.store / "tiered.db", timeout=LOCK_WAIT_S, isolation_level=None)) as connection:
-            try:
-                connection.execute("BEGIN IMMEDIATE")
-                connection.execute("ROLLBACK")
-            except sqlite3.OperationalError:
-                return False
-        return True
-
 
 def environment() -> dict[str, str]:
     """This process's imports, and none of the settings that it was given."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("TIERED_")}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
     return kept | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}

@@ -2,7 +2,8 @@
 
     settle    only reads whether the row shows the revision: it refuses nothing, so what recovery takes for garbage may still
               be swapped in
-    swap      a plain compare-and-swap on the row's target, without marks: what recovery has given up may still take effect
+    swap      a plain compare-and-swap on the row's target: a fresh token each time, so no mark ever says that what recovery has
+              given up must not take effect, or that it took effect already
 
 All else is as in the product: the write-ahead entry, the heartbeat, "is the lease still held?" before the swap, the
 claim. That check and the swap are two moments, and a process can be stopped between them for longer than any lease.
@@ -11,76 +12,56 @@ Never a part of the product.
 
 from __future__ import annotations
 
-import json
-import sqlite3
+import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, cast
 
 from changelog.change import ChangeId
-from changelog.errors import ConfigurationError, UnavailableError
+from changelog.errors import UnavailableError, UnconfirmedError
 from changelog.runtime import Runtime
-from changelog.sqlite import Database, SqliteChangeLog
-from tiered.backends import Inline, State, Tombstone
-from tiered.compose import DATABASE_NAME, Backends, open_backends
-from tiered.filesystem import FileBlobs
-from tiered.metadata import encode_metadata, encode_policy
+from tiered.backends import HighVolumeBackend, State
+from tiered.compose import Backends, open_backends
+from tiered.object_id import blob_name
 from tiered.settings import Settings
 from tiered.settle import Tiers
-from tiered.sqlite import SqliteRows
+
+logger = logging.getLogger("tiered")
 
 
 @asynccontextmanager
-async def open_demo_backends(settings: Settings, runtime: Runtime, unfenced: bool) -> AsyncIterator[Backends]:
-    """The product's own backends, or the same with unfenced rows."""
-    if not unfenced:
-        async with open_backends(settings, runtime) as backends:
-            yield backends
-        return
-    if settings.directory is None:
-        raise ConfigurationError("no directory is set: say where the store lives")
-    async with Database.open(settings.directory / DATABASE_NAME, runtime) as database:
-        blobs = await FileBlobs.open_directory(settings.directory, runtime)
-        yield Backends(Tiers(UnfencedRows(database, runtime), blobs), SqliteChangeLog(database, runtime))
+async def open_demo_backends(settings: Settings, runtime: Runtime, unfenced: bool) -> AsyncIterator[Backends | None]:
+    """The product's own backends, or the same with unfenced rows; None: they are out of reach."""
+    async with AsyncExitStack() as stack:
+        try:
+            backends = await stack.enter_async_context(open_backends(settings, runtime))
+        except (UnavailableError, UnconfirmedError) as error:
+            logger.warning("out_of_reach: %s", error)
+            yield None
+            return
+        if unfenced:
+            tiers = Tiers(without_fence(backends.tiers.high_volume, runtime), backends.tiers.long_term)
+            backends = Backends(tiers, backends.log)
+        yield backends
 
 
-class UnfencedRows(SqliteRows):
-    """Rows that remember no token."""
+def without_fence(rows: HighVolumeBackend, runtime: Runtime) -> HighVolumeBackend:
+    return cast(HighVolumeBackend, _Unfenced(rows, runtime))
 
-    def __init__(self, database: Database, runtime: Runtime) -> None:
-        super().__init__(database, runtime)
-        self._shared = database
-        self._clock = runtime
+
+class _Unfenced:
+    """Stands for rows, and remembers no token."""
+
+    def __init__(self, rows: HighVolumeBackend, runtime: Runtime) -> None:
+        self._rows = rows
+        self._runtime = runtime
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._rows, name)
 
     async def settle(self, path: str, token: ChangeId) -> bool:
-        def run(connection: sqlite3.Connection) -> bool:
-            found = connection.execute("SELECT target, token FROM rows WHERE path = ?", (path,)).fetchone()
-            return found is not None and (found[0] == f"{path}/{token}" or found[1] == token)
-
-        return await self._shared.read(run)
+        row = await self._rows.read(path)
+        return row.target == blob_name(path, token) or (row.state is not None and row.state.token == token)
 
     async def swap(self, path: str, token: ChangeId, expected: str | None, state: State, deadline_s: float) -> bool:
-        def run(connection: sqlite3.Connection) -> bool:
-            if self._clock.boot_time() > deadline_s:
-                raise UnavailableError(f"the swap of {token} at {path} waited too long for its turn; it was not sent")
-            found = connection.execute("SELECT target FROM rows WHERE path = ?", (path,)).fetchone()
-            if (found[0] if found else None) != expected:
-                return False
-            _replace(connection, path, token, state)
-            return True
-
-        return await self._shared.write(run)
-
-
-def _replace(connection: sqlite3.Connection, path: str, token: ChangeId, state: State) -> None:
-    """Nothing in the demo expires, so no deadline is written."""
-    connection.execute("DELETE FROM rows WHERE path = ?", (path,))
-    match state:
-        case Tombstone(target, expiration):
-            columns: tuple[object, ...] = (target, json.dumps(encode_policy(expiration)), None, None)
-        case Inline(metadata, payload):
-            columns = (None, None, encode_metadata(metadata), payload)
-        case None:
-            return
-    connection.execute(
-        "INSERT INTO rows (path, token, target, policy, metadata, payload) VALUES (?, ?, ?, ?, ?, ?)", (path, token, *columns)
-    )
+        return await self._rows.swap(path, ChangeId.new(self._runtime), expected, state, deadline_s)

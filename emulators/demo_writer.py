@@ -20,17 +20,21 @@ from typing import Any
 import anyio
 
 from changelog.runtime import Runtime, SystemRuntime
-from emulators.demo_journal import Answer, Journal, Kind
+from emulators.demo_journal import WRITES, Answer, Journal, Kind
 from emulators.demo_load import Step, digest, object_ids, steps
-from emulators.demo_network import far
+from emulators.demo_network import far, witness
 from emulators.demo_unfenced import open_demo_backends
+from tiered.compose import Backends
 from tiered.errors import OutcomeUnknownError, TieredError, UnavailableError
 from tiered.metadata import Metadata
-from tiered.settings import load_settings
+from tiered.settings import Settings, load_settings
 from tiered.storage import TieredStorage
 
 TASKS = 8
 PARENT_LOOK_S = 0.5
+PIECE_BYTES = 32 * 1024
+TURNED_AWAY = 75
+"""Exit code of a process that found its tiers out of reach when it began (sysexits' EX_TEMPFAIL): it is started again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,22 +53,30 @@ class Orders:
         return [sys.executable, "-m", "emulators.demo_writer", json.dumps(asdict(self))]
 
 
-async def write(orders: Orders, runtime: Runtime) -> None:
-    """Works until SIGTERM, or until the parent is gone."""
-    told = anyio.Event()
-    journal, objects = Journal(Path(orders.journal)), object_ids(orders.objects)
-    settings = load_settings(Path(orders.config))
+async def write(orders: Orders, runtime: Runtime) -> int:
+    """Works until SIGTERM, or until the parent is gone; returns its exit code."""
+    told, settings = anyio.Event(), load_settings(Path(orders.config))
     async with anyio.create_task_group() as beside:
         beside.start_soon(heed, told.set)
         beside.start_soon(follow_parent, orders.parent, runtime, told.set)
-        async with (
-            open_demo_backends(settings, runtime, orders.unfenced) as backends,
-            TieredStorage(far(backends.tiers, runtime), backends.log, runtime, settings) as storage,
-            anyio.create_task_group() as tasks,
-        ):
-            for task in range(TASKS):
-                tasks.start_soon(_work, storage, journal, runtime, steps(orders.seed, orders.name, task, objects), told)
+        async with open_demo_backends(settings, runtime, orders.unfenced) as backends:
+            if backends is not None:
+                await _work_all(orders, backends, runtime, settings, told)
         beside.cancel_scope.cancel()
+    return TURNED_AWAY if backends is None else 0
+
+
+async def _work_all(orders: Orders, backends: Backends, runtime: Runtime, settings: Settings, told: anyio.Event) -> None:
+    journal, objects = Journal(Path(orders.journal)), object_ids(orders.objects)
+    tiers = backends.tiers
+    if settings.bigtable is not None:
+        tiers = witness(tiers, Journal(Path(orders.journal).with_suffix(WRITES)), runtime, settings.bigtable.timeout_s)
+    async with (
+        TieredStorage(far(tiers, runtime), backends.log, runtime, settings) as storage,
+        anyio.create_task_group() as tasks,
+    ):
+        for task in range(TASKS):
+            tasks.start_soon(_work, storage, journal, runtime, steps(orders.seed, orders.name, task, objects), told)
 
 
 async def _work(storage: TieredStorage, journal: Journal, runtime: Runtime, todo: Iterator[Step], told: anyio.Event) -> None:
@@ -100,7 +112,8 @@ async def _answered(storage: TieredStorage, step: Step) -> tuple[Answer, dict[st
 async def _carry_out(storage: TieredStorage, step: Step) -> dict[str, Any]:
     match step.kind:
         case Kind.PUT:
-            await storage.put(step.object_id, step.payload, Metadata(custom={"operation": step.id}))
+            payload = _pieces(step.payload) if step.streamed else step.payload
+            await storage.put(step.object_id, payload, Metadata(custom={"operation": step.id}))
         case Kind.DELETE:
             await storage.delete(step.object_id)
         case Kind.GET:
@@ -108,6 +121,11 @@ async def _carry_out(storage: TieredStorage, step: Step) -> dict[str, Any]:
             if stored is not None:
                 return {"digest": digest(await stored.read()), "by": stored.metadata.custom.get("operation")}
     return {}
+
+
+def _pieces(payload: bytes) -> Iterator[bytes]:
+    """Of a payload that comes like this, nobody knows the size before its end."""
+    return (payload[start : start + PIECE_BYTES] for start in range(0, len(payload), PIECE_BYTES))
 
 
 async def heed(stop: Callable[[], None]) -> None:
@@ -125,7 +143,7 @@ async def follow_parent(parent: int, runtime: Runtime, stop: Callable[[], None])
 
 def main() -> None:
     orders = Orders(**json.loads(sys.argv[1]))
-    anyio.run(write, orders, SystemRuntime())
+    sys.exit(anyio.run(write, orders, SystemRuntime()))
 
 
 if __name__ == "__main__":

@@ -365,6 +365,7 @@ def demo(
     daemons: Annotated[int, typer.Option(min=1, help="Recovery daemons.")] = 2,
     objects: Annotated[int, typer.Option(min=1, help="How many objects they fight over.")] = 200,
     seed: Annotated[int | None, typer.Option(help="Of operations and payloads; printed when it is not given.")] = None,
+    backend: Annotated[str, typer.Option(help="embedded, or emulators of Bigtable and GCS.")] = "embedded",
     unfenced: Annotated[bool, typer.Option("--unfenced", help="For comparison: the naive protocol, and what it loses.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -373,7 +374,8 @@ def demo(
 
     def command() -> int:
         options = DemoOptions(
-            writers=writers, daemons=daemons, seconds=seconds, seed=seed, objects=objects, directory=_choice.directory, unfenced=unfenced
+            writers=writers, daemons=daemons, seconds=seconds, seed=seed, objects=objects, directory=_choice.directory, unfenced=unfenced,
+            backend=backend,
         )
         return run_demo(options, as_json)
 

@@ -39,12 +39,13 @@ async def open_google(settings: Settings, runtime: Runtime) -> AsyncIterator[tup
             instance, runtime, emulator_host=bigtable.emulator_host, app_profile=bigtable.app_profile, channels=bigtable.connections
         ) as channel,
         GcsBlobs.connect(
-            gcs.bucket, runtime, endpoint=gcs.endpoint, authorize=authorize, connections_max=gcs.connections_max
+            gcs.bucket, runtime, endpoint=gcs.endpoint, authorize=authorize, connections_max=gcs.connections_max,
+            answer_timeout_s=gcs.timeout_s,
         ) as blobs,
     ):
         await blobs.list("", None, 1)  # a bucket that is missing or forbidden is said now, not by the first large put
         rows, entries = (
-            BigtableTable(channel, f"{instance}/tables/{table}", bigtable.app_profile)
+            BigtableTable(channel, f"{instance}/tables/{table}", bigtable.app_profile, bigtable.timeout_s)
             for table in (bigtable.table, bigtable.changelog_table)
         )
         yield Tiers(BigtableRows(rows, runtime), blobs), BigTableChangeLog(entries, runtime)

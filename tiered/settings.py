@@ -74,6 +74,7 @@ Endpoint = Annotated[str, AfterValidator(_url), _matching(r"https?://[^/\s]+", "
 class BigtableSettings(_Section):
     """The high-volume tier in Bigtable, and the changelog's table, which may be the same one.
 
+    `timeout_s`: how long a call waits for its answer; a page of a scan may take longer.
     `emulator_host`: unset, `BIGTABLE_EMULATOR_HOST`; where neither is set, the real service.
     """
 
@@ -83,14 +84,19 @@ class BigtableSettings(_Section):
     changelog_table: ResourceId = "tiered-changelog"
     app_profile: ResourceId = "default"
     connections: Annotated[int, Field(ge=1, le=64)] = 4
+    timeout_s: Seconds = 10.0
     emulator_host: Address | None = Field(default_factory=lambda: os.environ.get(BIGTABLE_EMULATOR) or None, validate_default=True)
 
 
 class GcsSettings(_Section):
-    """The long-term tier in a bucket of GCS. `endpoint`: unset, `STORAGE_EMULATOR_HOST`; where neither is set, the real service."""
+    """The long-term tier in a bucket of GCS. `endpoint`: unset, `STORAGE_EMULATOR_HOST`; where neither is set, the real service.
+
+    `timeout_s`: how long an answer, or the taking or giving of a piece of a body, may take.
+    """
 
     bucket: BucketName
     connections_max: Count = 256
+    timeout_s: Seconds = 10.0
     endpoint: Endpoint | None = Field(default_factory=lambda: os.environ.get(GCS_EMULATOR) or None, validate_default=True)
 
 

@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from random import Random
@@ -19,12 +20,13 @@ from typing import Any
 import anyio
 import pytest
 
-from changelog.errors import InvalidRequestError
+from changelog.errors import ConfigurationError, InvalidRequestError
 from changelog.runtime import SystemRuntime
 from emulators.demo import DemoOptions, run_demo
 from emulators.demo_check import check, unfinished
+from emulators.demo_files import StoredFiles
 from emulators.demo_journal import DIRECTOR, Answer, Journal, read_lines, read_operations
-from emulators.demo_stage import Stage
+from emulators.demo_stage import EmbeddedStage
 from emulators.demo_troupe import Troupe, environment
 from emulators.demo_writer import Orders
 from recovery.daemon import collect
@@ -53,7 +55,7 @@ async def recover(store: Path) -> int:
         loop = RecoveryLoop(backends.tiers, backends.log, runtime, settings)
         for _ in range(PASSES_MAX):
             await loop.run_once()
-            if unfinished(store)[0] == 0:
+            if unfinished(StoredFiles(store))[0] == 0:
                 break
             await anyio.sleep(0.05)
         await collect(backends)
@@ -61,8 +63,7 @@ async def recover(store: Path) -> int:
 
 
 def test_a_writer_killed_at_any_moment_loses_leaks_and_mixes_up_nothing(tmp_path: Path) -> None:
-    stage, chance, recovered = Stage(tmp_path / "run"), Random(7), 0
-    stage.set_up()
+    stage, chance, recovered = EmbeddedStage(tmp_path / "run").__enter__(), Random(7), 0
     director = Journal(stage.journal / DIRECTOR)
     for number in range(ROUNDS):
         name = f"w0.{number}"
@@ -76,7 +77,7 @@ def test_a_writer_killed_at_any_moment_loses_leaks_and_mixes_up_nothing(tmp_path
                 writer.kill()
         director.write(at=time.monotonic(), process=name, event="killed")
         recovered += anyio.run(recover, stage.store)
-        found = check(stage.store, stage.journal)
+        found = check(stage.stored, stage.journal)
         assert found.flaws == {}, f"round {number}: {found.details}"
     director.close()
     answers = [operation.answer for operation in read_operations(stage.journal)]
@@ -130,8 +131,7 @@ def test_an_interrupted_demo_leaves_no_process_behind(tmp_path: Path) -> None:
 
 
 def test_a_process_that_ends_by_itself_has_crashed_and_one_that_does_not_listen_is_killed(tmp_path: Path) -> None:
-    stage = Stage(tmp_path / "run")
-    stage.set_up()
+    stage = EmbeddedStage(tmp_path / "run").__enter__()
     journal = Journal(stage.journal / DIRECTOR)
     ignoring = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(600)"
     troupe = Troupe(stage, journal, lambda name: [sys.executable, "-c", "raise SystemExit(3)" if name.startswith("w") else ignoring])
@@ -158,6 +158,14 @@ def test_a_process_that_ends_by_itself_has_crashed_and_one_that_does_not_listen_
 def test_a_demo_that_cannot_run_is_refused_by_name(options: dict[str, Any], named: str) -> None:
     with pytest.raises(InvalidRequestError, match=named):
         DemoOptions(**options)
+
+
+def test_a_demo_on_emulators_without_googles_packages_is_refused_with_the_cure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "emulators.demo_emulators", None)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(ConfigurationError, match=r"pip install 'tiered\[gcp\]'"):
+        run_demo(DemoOptions(backend="emulators"), as_json=False)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_demo_in_a_directory_that_holds_something_is_refused(tmp_path: Path) -> None:

@@ -18,10 +18,11 @@ import pytest
 from changelog.change import Change, ChangeId
 from changelog.database import Database
 from changelog.runtime import SystemRuntime
-from emulators.demo_check import FLAWS, Content, History, blob_path, check, dangling, unfinished
+from emulators.demo_check import FLAWS, Content, History, check, dangling, unfinished
+from emulators.demo_files import StoredFiles, blob_path
 from emulators.demo_journal import DIRECTOR, Answer, Journal, Kind, Operation, Tail, process_ends, read_operations
 from emulators.demo_load import INLINE_BYTES_MAX, Step, object_ids, payload, steps
-from emulators.demo_unfenced import UnfencedRows
+from emulators.demo_unfenced import without_fence
 from emulators.demo_writer import perform
 from tiered.backends import HighVolumeBackend, Tombstone
 from tiered.blobfile import path_of
@@ -40,8 +41,12 @@ class Run:
     store: Path
     journal: Path
 
+    @property
+    def stored(self) -> StoredFiles:
+        return StoredFiles(self.store)
+
     def flaws(self) -> dict[str, int]:
-        return dict(check(self.store, self.journal).flaws)
+        return dict(check(self.stored, self.journal).flaws)
 
     def sql(self, statement: str, *values: object) -> None:
         with closing(sqlite3.connect(self.store / "tiered.db")) as connection, connection:
@@ -190,26 +195,41 @@ def test_a_planted_flaw_is_counted_and_nothing_else(run: Run, plant: Callable[[R
 
 
 def test_the_check_counts_what_is_stored(run: Run) -> None:
-    found = check(run.store, run.journal)
+    found = check(run.stored, run.journal)
     assert (found.objects, found.inline, found.blobs) == (2, 1, 1)
 
 
 def test_a_tombstone_without_its_blob_is_seen_while_others_write(run: Run) -> None:
-    assert dangling(run.store) == set()
+    assert dangling(run.stored) == set()
     unlink_a_blob(run)
-    (name,) = dangling(run.store)
+    (name,) = dangling(run.stored)
     assert name.startswith(LARGE.path)
 
 
 def test_what_dangled_for_a_while_is_counted_although_it_is_gone(run: Run) -> None:
-    assert check(run.store, run.journal, {"u/objects/k/revision"}).flaws == {"dangling": 1}
+    assert check(run.stored, run.journal, {"u/objects/k/revision"}).flaws == {"dangling": 1}
+
+
+@pytest.mark.parametrize(("late_s", "flaws"), [(0.0, {"lost": 1}), (4.0, {})])
+def test_what_a_dead_process_sent_may_take_effect_for_as_long_as_the_backend_says(late_s: float, flaws: dict[str, int], run: Run) -> None:
+    dead, other, director = (Journal(run.journal / name) for name in ("w1.0.jsonl", "w2.0.jsonl", DIRECTOR))
+    dead.write(at=1.0, begin="dead", object="o", kind="put", size=1, digest="d")
+    director.write(at=2.0, process="w1.0", event="killed")
+    for at, operation, kind, digest in ((3.0, "put", "put", "o"), (5.0, "get", "get", None), (7.0, "delete", "delete", None)):
+        other.write(at=at, begin=operation, object="o", kind=kind, size=1, digest=digest)
+        other.write(at=at + 1, end=operation, answer="ok", digest="d", by="dead")
+    for journal in (dead, other, director):
+        journal.close()
+    stored = run.stored
+    stored.late_s = late_s
+    assert check(stored, run.journal).flaws == flaws
 
 
 def test_what_is_unfinished_is_counted(run: Run) -> None:
-    assert unfinished(run.store) == (0, 0)
+    assert unfinished(run.stored) == (0, 0)
     leave_an_upload(run)
     leave_an_entry(run)
-    assert unfinished(run.store) == (1, 1)
+    assert unfinished(run.stored) == (1, 1)
 
 
 @pytest.mark.parametrize("object_id", object_ids(10), ids=lambda object_id: object_id.key[:20])
@@ -310,17 +330,17 @@ def test_the_same_seed_gives_the_same_operations_and_another_seed_others() -> No
 # --- the naive protocol --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("rows", "effective"), [(SqliteRows, False), (UnfencedRows, True)])
-def test_only_without_the_fence_does_a_swap_take_effect_that_recovery_gave_up(
-    rows: type[SqliteRows], effective: bool, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("unfenced", [False, True])
+def test_only_without_the_fence_does_a_swap_take_effect_that_recovery_gave_up(unfenced: bool, tmp_path: Path) -> None:
     async def give_up_and_swap() -> bool:
         runtime = SystemRuntime()
         async with Database.open(tmp_path / "tiered.db", runtime) as database:
-            backend: HighVolumeBackend = rows(database, runtime)
+            backend: HighVolumeBackend = SqliteRows(database, runtime)
+            if unfenced:
+                backend = without_fence(backend, runtime)
             change = Change(ChangeId.new(runtime), SMALL.path)
             new = blob_name(change.object, change.id)
             assert not await backend.settle(change.object, change.id)
             return await backend.swap(change.object, change.id, None, Tombstone(new, token=change.id), runtime.boot_time() + 5)
 
-    assert anyio.run(give_up_and_swap) is effective
+    assert anyio.run(give_up_and_swap) is unfenced
