@@ -33,6 +33,7 @@ GOALS: dict[str, tuple[list[str], list[str]]] = {
     "put 16 MiB over large": ([*CHANGE, *SESSION], ["settle", "gcs object.delete", "forget"]),
     "put small over large": (["put", *CHANGE], ["settle", "gcs object.delete", "forget"]),
     "get large": (["read", "gcs object.get", "gcs object.read"], []),
+    "head large": (["read", "gcs object.get"], []),
     "delete large": (["delete", *CHANGE], ["settle", "gcs object.delete", "forget"]),
     "get small, which extends its time to idle": (["read"], ["touch"]),
     "get large, which extends its time to idle": (
