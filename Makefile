@@ -33,8 +33,9 @@ sim: setup ## crash tests and seeded worlds, N of them (N=1000)
 chaos: setup ## the demo on the emulators, frozen and cut off, for SECONDS seconds (SECONDS=120, SEED=)
 	.venv/bin/tiered demo --backend emulators --seconds $(SECONDS) --writers 6 $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-bench: setup ## figures beside what a user would pick instead (SIZE=1)
-	.venv/bin/python -m benchmarks.embedded --size $(SIZE) $(ARGS)
+bench: setup ## figures beside what a user would pick instead; SIZE=1 writes docs/benchmarks.md (SIZE=1)
+	.venv/bin/python -m benchmarks.embedded --size $(SIZE) $(if $(filter 1,$(SIZE)),--docs docs/benchmarks.md)
+	.venv/bin/python -m benchmarks.production --size $(SIZE) $(if $(filter 1,$(SIZE)),--docs docs/benchmarks.md) $(ARGS)
 
 clean: ## remove what tests and builds left here; .venv stays
 	rm -rf dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -14,21 +14,20 @@ from __future__ import annotations
 import argparse
 import os
 import sqlite3
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Literal
 
 import anyio
 from anyio import to_thread
-from rich.console import Console
-from rich.table import Table
 
+from benchmarks.figures import Figures, put_into
+from benchmarks.rounds import Ratio, run_in_flight, take_turns, timed
 from tiered import ObjectId, Settings, TieredStorage, open_storage
 
 KIB = 1024
@@ -53,31 +52,20 @@ class Case:
     puts: int
 
 
-async def compare(case: Case, names: count[int]) -> tuple[float, float, list[float]]:
-    """Milliseconds per put of both, medians of the rounds; and of each round how many times `right`'s time `left` takes."""
+async def compare(case: Case, names: count[int]) -> tuple[float, float, Ratio]:
+    """Milliseconds per put of both, medians of the rounds; and how many times `right`'s time `left` takes."""
     payload = os.urandom(case.size_bytes)
-    left: list[float] = []
-    right: list[float] = []
-    for number in range(ROUNDS):
-        # Who goes first alternates too: what one has written, the disk may still be busy with in the other's time.
-        for put, seconds in [(case.left, left), (case.right, right)][:: 1 if number % 2 else -1]:
-            seconds.append(await _seconds(put, payload, case, names))
+
+    async def seconds(put: Put) -> float:
+        async def put_one(name: int) -> None:
+            await put(f"{name:08}", payload)
+
+        return await timed(run_in_flight(put_one, islice(names, case.puts), case.in_flight))
+
+    # Who goes first alternates: what one has written, the disk may still be busy with in the other's time.
+    left, right = await take_turns([lambda: seconds(case.left), lambda: seconds(case.right)], ROUNDS)
     per_put = 1000 / case.puts
-    return median(left) * per_put, median(right) * per_put, [one / other for one, other in zip(left, right, strict=True)]
-
-
-async def _seconds(put: Put, payload: bytes, case: Case, names: count[int]) -> float:
-    to_do = iter(range(case.puts))
-
-    async def writer() -> None:
-        for _ in to_do:
-            await put(f"{next(names):08}", payload)
-
-    began = time.perf_counter()
-    async with anyio.create_task_group() as writers:
-        for _ in range(case.in_flight):
-            writers.start_soon(writer)
-    return time.perf_counter() - began
+    return median(left) * per_put, median(right) * per_put, Ratio.of(left, right)
 
 
 # --- what is compared ----------------------------------------------------------------------------
@@ -130,10 +118,8 @@ async def bare_files(directory: Path) -> AsyncIterator[Put]:
 # --- the run -------------------------------------------------------------------------------------
 
 
-async def main(root: Path, size: float) -> None:
-    title = f"Embedded store: medians of {ROUNDS} rounds"
-    table = Table("put", "in flight", "ms", "beside", "ms", "ratio", "half of all rounds", title=title)
-    names = count()
+async def measure(root: Path, size: float) -> Figures:
+    names, rows = count(), []
     async with AsyncExitStack() as opened:
         noop = await opened.enter_async_context(store(root / "noop", "noop"))
         logged = await opened.enter_async_context(store(root / "sqlite", "sqlite"))
@@ -146,18 +132,23 @@ async def main(root: Path, size: float) -> None:
                 Case("2 MiB", logged, "bare write, fsync, rename", rename, LARGE_BYTES, in_flight, large),
                 Case("2 MiB", logged, "the same without a changelog", noop, LARGE_BYTES, in_flight, large),
             ):
-                left_ms, right_ms, ratios = await compare(case, names)
-                low, middle, high = quantiles(ratios, n=4)
-                table.add_row(
-                    case.what, str(in_flight), f"{left_ms:.2f}", case.beside, f"{right_ms:.2f}", f"{middle:.2f}", f"{low:.2f} - {high:.2f}"
-                )
-    Console(width=100).print(table)
+                left_ms, right_ms, ratio = await compare(case, names)
+                rows.append([
+                    case.what, str(in_flight), f"{left_ms:.2f}", case.beside, f"{right_ms:.2f}", f"{ratio.middle:.2f}", ratio.spread
+                ])
+    columns = ["put", "in flight", "ms", "beside", "ms", "ratio", "half of all rounds"]
+    return Figures(f"Embedded store: medians of {ROUNDS} rounds", columns, rows)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser("python -m benchmarks.embedded", description="What the embedded store costs beside the bare system.")
     parser.add_argument("--size", type=float, default=1.0, help="scales the number of puts per round (1: some 15 seconds)")
     parser.add_argument("--directory", type=Path, help="where the disk to measure is mounted (default: the system's temporary directory)")
+    parser.add_argument("--docs", type=Path, help="a page with a place for the figures, such as docs/benchmarks.md")
     arguments = parser.parse_args()
+    load = os.getloadavg()[0]
     with TemporaryDirectory(prefix="tiered-bench-", dir=arguments.directory) as temporary:
-        anyio.run(main, Path(temporary), arguments.size)
+        measured = anyio.run(measure, Path(temporary), arguments.size)
+    measured.show()
+    if arguments.docs:
+        put_into(arguments.docs, "embedded", [measured], arguments.size, load)

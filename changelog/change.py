@@ -69,13 +69,16 @@ class ChangeId(str):
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class Change:
-    """One mutation that may touch both tiers. `new` and `old` are blob names, `upload` a session."""
+    """One mutation that may touch both tiers. `new` and `old` are blob names.
+
+    `upload`: a session, which is a capability: whoever knows it may end the upload, so it is never shown.
+    """
 
     id: ChangeId
     object: str
     new: str | None = None
     old: str | None = None
-    upload: str | None = None
+    upload: str | None = field(default=None, repr=False)
     trace: str | None = None
 
 

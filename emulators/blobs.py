@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from changelog.errors import InvalidRequestError, UnavailableError
 from changelog.runtime import Runtime
 from emulators.runtime import Simulated
-from tiered.backends import BlobInfo, ByteRange
+from tiered.backends import BlobHead, BlobInfo, ByteRange
 from tiered.metadata import Metadata, is_expired
 from tiered.payload import PIECE_BYTES
 
@@ -64,6 +64,11 @@ class SimulatedBlobs(Simulated):
         await self._travel()
         blob = self.blobs.get(name)
         return None if blob is None else SimulatedReader(self, name, blob, range)
+
+    async def head(self, name: str) -> BlobHead | None:
+        await self._travel()
+        blob = self.blobs.get(name)
+        return None if blob is None else BlobHead(blob.metadata, len(blob.payload))
 
     async def delete(self, name: str) -> None:
         await self._travel()

@@ -146,6 +146,14 @@ class BlobInfo:
     generation: int
 
 
+@dataclass(frozen=True, slots=True)
+class BlobHead:
+    """What a blob is: all but its bytes. `size`: how many they are."""
+
+    metadata: Metadata
+    size: int
+
+
 class BlobReader(Protocol):
     """An open blob. Its metadata is known; its bytes come from this one generation or not at all."""
 
@@ -184,6 +192,9 @@ class LongTermBackend(Protocol):
 
     async def open(self, name: str, range: ByteRange | None = None) -> BlobReader | None:
         """Opens a blob for reading; None: there is none. `InvalidRequestError` for a range outside of it."""
+
+    async def head(self, name: str) -> BlobHead | None:
+        """What the blob is, expired or not; None: there is none."""
 
     async def delete(self, name: str) -> None:
         """Removes the blob, durably. What is absent is deleted already."""

@@ -33,6 +33,7 @@ from changelog.bigtable_channel import (
     BigtableTable,
     KeySpan,
     Message,
+    Stamp,
     after_prefix,
     chain,
     column_is,
@@ -104,7 +105,7 @@ class BigtableRows:
         left_s = deadline_s - self._runtime.boot_time()
         if left_s <= 0:
             raise UnavailableError(f"the swap of {token} at {path} waited too long for its turn; it was not sent")
-        conflict = either(*_marked(token), *_targets_another(path, expected))
+        conflict = _MARKED_OR_LARGE(token) if expected is None else either(*_marked(token), *_targets_another(path, expected))
         writes = [*_CLEAR, *_cells(state, token), set_cell(MARKS, f"{_WON}{token}".encode(), b"")]
         return not await self._table.check_and_mutate(path.encode(), conflict, otherwise=writes, timeout_s=left_s)
 
@@ -148,7 +149,7 @@ class BigtableRows:
         return found
 
     async def _replace_inline(self, path: str, token: ChangeId, state: Inline | None) -> bool:
-        conflict = either(*_marked(token), *_targets_another(path, None))
+        conflict = _MARKED_OR_LARGE(token)
         return not await self._table.check_and_mutate(path.encode(), conflict, otherwise=[*_CLEAR, *_cells(state, token)])
 
     async def _untokened(self, path: str, seen: Inline | Tombstone) -> Message | None:
@@ -171,10 +172,12 @@ def _marked(token: ChangeId) -> Iterator[Message]:
     return (column_is(MARKS, f"{verdict}{token}".encode()) for verdict in (_WON, _REFUSED))
 
 
-def _targets_another(path: str, expected: str | None) -> list[Message]:
-    """What yields a cell iff a tombstone is present whose target is not `expected`; None: any tombstone."""
-    if expected is None:
-        return _TOMBSTONES
+_MARKED_OR_LARGE = Stamp(lambda token: either(*_marked(ChangeId(token)), *_TOMBSTONES), "00000000-0000-7000-8000-000000000000")
+"""Of a token, what yields a cell iff the row has a mark of it or a tombstone."""
+
+
+def _targets_another(path: str, expected: str) -> list[Message]:
+    """What yields a cell iff a tombstone is present whose target is not `expected`."""
     value = expected.encode()
     if expected == path:  # also meant by an empty target, and by every legacy tombstone
         another, legacy = either(value_between(b"", value), value_after(value)), []

@@ -25,7 +25,7 @@ from typing import Self
 
 from changelog.change import ChangeId
 from changelog.errors import CorruptRecordError, InvalidRequestError, UnavailableError, UnconfirmedError
-from tiered.backends import BlobInfo, ByteRange
+from tiered.backends import BlobHead, BlobInfo, ByteRange
 from tiered.blobfile import (
     DIRECTORY_SUFFIX,
     FOOTER_BYTES,
@@ -180,6 +180,14 @@ class BlobFile:
     def close(self) -> None:
         with self._lock:
             self._file.close()
+
+
+def read_head(path: Path) -> BlobHead | None:
+    file = BlobFile.open(path, None)
+    if file is None:
+        return None
+    file.close()
+    return BlobHead(file.metadata, file.size)
 
 
 def extend(path: Path, deadline_us: int) -> bool | None:

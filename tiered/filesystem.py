@@ -35,9 +35,9 @@ from changelog.errors import (
     UnconfirmedError,
 )
 from changelog.runtime import Runtime
-from tiered.backends import BlobInfo, ByteRange
+from tiered.backends import BlobHead, BlobInfo, ByteRange
 from tiered.blobfile import encode_name, microseconds, path_of
-from tiered.blobtree import BlobFile, UploadFile, collect_expired, collect_uploads, delete, extend, list_blobs, prepare, unlink
+from tiered.blobtree import BlobFile, UploadFile, collect_expired, collect_uploads, delete, extend, list_blobs, prepare, read_head, unlink
 from tiered.metadata import NS_PER_S, Metadata, is_expired
 from tiered.payload import PIECE_BYTES
 
@@ -116,6 +116,9 @@ class FileBlobs:
         """The blob, expired or not: readers judge by the deadline in the row."""
         file = await self._disk.run(f"open blob {name!r}", BlobFile.open, self._path(name), range)
         return None if file is None else FileReader(name, file, self._disk)
+
+    async def head(self, name: str) -> BlobHead | None:
+        return await self._disk.run(f"read what blob {name!r} is", read_head, self._path(name))
 
     async def delete(self, name: str) -> None:
         await self._disk.run(f"delete blob {name!r}", delete, self._path(name))

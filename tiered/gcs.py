@@ -27,7 +27,7 @@ from anyio.abc import TaskGroup
 
 from changelog.errors import UnavailableError
 from changelog.runtime import Runtime
-from tiered.backends import BlobInfo, ByteRange
+from tiered.backends import BlobHead, BlobInfo, ByteRange
 from tiered.concurrent import both
 from tiered.gcs_format import FIELDS, LISTED_FIELDS, Resource, decode_listed, decode_resource, encode_crc, encode_time, extend_crc
 from tiered.gcs_http import ENDPOINT, Answer, Authorize, GcsHttp, Media, NoAnswerError, lost_request
@@ -120,6 +120,10 @@ class GcsBlobs:
             if start < stop:
                 await open_media(_header(start, stop))
         return resource
+
+    async def head(self, name: str) -> BlobHead | None:
+        found = await self._resource(name)
+        return None if found is None else BlobHead(found.metadata, found.size)
 
     async def delete(self, name: str) -> None:
         doing = f"deleting blob {name!r}"

@@ -65,9 +65,17 @@ class GoogleAuthorization:
             async with self._renewing:
                 if self._left_s() <= RENEW_EARLY_S:
                     await self._renew()
-        headers = {"Authorization": f"Bearer {self._credentials.token}"}
+        headers = self._bearer()
         project = self._credentials.quota_project_id
         return headers | {"x-goog-user-project": str(project)} if project else headers
+
+    def refused(self, headers: Mapping[str, str]) -> None:
+        """Forgets the token, if it is still that one: it was revoked, or this machine's clock is wrong."""
+        if headers.get("Authorization") == self._bearer()["Authorization"]:
+            self._credentials.token = None
+
+    def _bearer(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self._credentials.token}"}
 
     def _left_s(self) -> float:
         """For how long the token will do; 0: there is none."""

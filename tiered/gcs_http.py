@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Protocol, Self
 from urllib.parse import quote, urlencode
 
 import aiohttp
@@ -32,8 +32,15 @@ from tiered.payload import PIECE_BYTES
 ENDPOINT = "https://storage.googleapis.com"
 CONNECT_TIMEOUT_S = 10.0
 
-Authorize = Callable[[], Awaitable[Mapping[str, str]]]
-"""The headers that prove who is asking, such as `Authorization`. Raises `UnavailableError` or `ConfigurationError`."""
+
+class Authorize(Protocol):
+    """Proves who is asking."""
+
+    async def __call__(self) -> Mapping[str, str]:
+        """The headers to send, such as `Authorization`. Raises `UnavailableError` or `ConfigurationError`."""
+
+    def refused(self, headers: Mapping[str, str]) -> None:
+        """The service did not accept them: the next ones must be others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,10 +188,14 @@ class GcsHttp:
     async def _begin(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | AsyncIterable[bytes], *, signed: bool
     ) -> aiohttp.ClientResponse:
-        if signed and self._authorize is not None:
-            headers = {**headers, **await self._authorize()}
+        proof = await self._authorize() if signed and self._authorize is not None else {}
         try:
-            return await self._session.request(method, URL(url, encoded=True), data=body or None, headers=headers, allow_redirects=False)
+            response = await self._session.request(
+                method, URL(url, encoded=True), data=body or None, headers={**headers, **proof}, allow_redirects=False
+            )
+            if response.status == 401 and self._authorize is not None:
+                self._authorize.refused(proof)
+            return response
         except (aiohttp.ClientError, OSError) as error:
             fault = _no_answer(error, self.endpoint)
         except RuntimeError as error:

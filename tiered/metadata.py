@@ -20,6 +20,7 @@ NS_PER_S = 1_000_000_000
 NS_PER_MS = 1_000_000
 CONTENT_TYPE_DEFAULT = "application/octet-stream"
 DEADLINE_MAX_NS = 253_402_300_799 * NS_PER_S
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 METADATA_BYTES_MAX = 8192
 """What storage services accept beside an object."""
 
@@ -221,7 +222,7 @@ def _datetime(ns: int | None) -> datetime | None:
 
 
 def _dump(value: dict[str, Any]) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    return _ENCODER.encode(value).encode()
 
 
 def _validate_text(name: str, text: object) -> None:

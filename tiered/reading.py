@@ -2,7 +2,7 @@
 
     row absent or expired            -> None
     inline                           -> the row's own bytes
-    tombstone, blob opens            -> the blob's bytes
+    tombstone, blob opens            -> the blob's bytes (of a head: what the blob is, and no byte is asked for)
     tombstone, blob is gone          -> read the row again: another state: begin again with it
                                         the same: `DanglingTombstoneError`, data loss, counted and reported
 
@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import itertools
 import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from typing import TypeVar
 
 from changelog.runtime import Runtime
-from tiered.backends import BlobReader, ByteRange, Inline, State, Tombstone
+from tiered.backends import ByteRange, Inline, State, Tombstone
 from tiered.errors import DanglingTombstoneError, UnavailableError
-from tiered.metadata import Expiration, is_expired, touch_deadline
+from tiered.metadata import Expiration, Metadata, is_expired, touch_deadline
 from tiered.object_id import ObjectId, revision_of
 from tiered.retry import ask
 from tiered.settings import Settings
@@ -28,6 +30,8 @@ from tiered.settle import Tiers
 from tiered.stored import ObjectHead, StoredObject, Tier
 
 logger = logging.getLogger("tiered")
+
+T = TypeVar("T")
 
 
 class Reader:
@@ -42,16 +46,37 @@ class Reader:
 
     async def open(self, object_id: ObjectId, range: ByteRange | None) -> tuple[StoredObject, State] | None:
         """The open object and the state it was read from; None: there is none, or it has expired."""
+
+        async def open_blob(state: Tombstone) -> StoredObject | None:
+            blob = await self._ask(lambda: self._tiers.long_term.open(state.target, range))
+            return None if blob is None else StoredObject(_head_of_blob(object_id, state, blob.metadata, blob.size), blob)
+
+        return await self._follow(object_id, lambda state: _open_inline(object_id, state, range), open_blob)
+
+    async def head(self, object_id: ObjectId) -> ObjectHead | None:
+        """All but the bytes; None: there is none, or it has expired."""
+
+        async def head_of_blob(state: Tombstone) -> ObjectHead | None:
+            blob = await self._ask(lambda: self._tiers.long_term.head(state.target))
+            return None if blob is None else _head_of_blob(object_id, state, blob.metadata, blob.size)
+
+        found = await self._follow(object_id, lambda state: _head_of_inline(object_id, state), head_of_blob)
+        return None if found is None else found[0]
+
+    async def _follow(
+        self, object_id: ObjectId, inline: Callable[[Inline], T], blob: Callable[[Tombstone], Awaitable[T | None]]
+    ) -> tuple[T, State] | None:
+        """What is found, in the row or behind its tombstone, and the state that led to it."""
         seen: State = None
         for _ in itertools.repeat(None, self._attempts_max):
             state = await self._state(object_id.path)
             if state is None:
                 return None
             if isinstance(state, Inline):
-                return _open_inline(object_id, state, range), state
-            blob = await self._blob(state.target, range)
-            if blob is not None:
-                return StoredObject(_head_of_blob(object_id, state, blob), blob), state
+                return inline(state), state
+            found = await blob(state)
+            if found is not None:
+                return found, state
             if isinstance(seen, Tombstone) and seen.target == state.target:
                 raise self._lost(object_id, state.target)
             seen = state
@@ -71,12 +96,12 @@ class Reader:
         return state is not None and touch_deadline(_expiration(state), state.deadline_ns, now_ns) is not None
 
     async def _state(self, path: str) -> State:
-        row = await ask(lambda: self._tiers.high_volume.read(path), self._runtime, self._budget_s)
+        row = await self._ask(lambda: self._tiers.high_volume.read(path))
         state = row.state
         return None if state is None or is_expired(state.deadline_ns, self._runtime.wall_ns()) else state
 
-    async def _blob(self, name: str, range: ByteRange | None) -> BlobReader | None:
-        return await ask(lambda: self._tiers.long_term.open(name, range), self._runtime, self._budget_s)
+    async def _ask(self, read: Callable[[], Awaitable[T]]) -> T:
+        return await ask(read, self._runtime, self._budget_s)
 
     def _lost(self, object_id: ObjectId, blob: str) -> DanglingTombstoneError:
         self.dangling += 1
@@ -89,13 +114,15 @@ def _expiration(state: Inline | Tombstone) -> Expiration:
 
 
 def _open_inline(object_id: ObjectId, state: Inline, range: ByteRange | None) -> StoredObject:
-    size = len(state.payload)
-    start, stop = (0, size) if range is None else range.within(size)
-    head = ObjectHead(object_id, state.metadata, size, Tier.HIGH_VOLUME, state.token)
-    return StoredObject(head, memoryview(state.payload)[start:stop])
+    start, stop = (0, len(state.payload)) if range is None else range.within(len(state.payload))
+    return StoredObject(_head_of_inline(object_id, state), memoryview(state.payload)[start:stop])
 
 
-def _head_of_blob(object_id: ObjectId, state: Tombstone, blob: BlobReader) -> ObjectHead:
+def _head_of_inline(object_id: ObjectId, state: Inline) -> ObjectHead:
+    return ObjectHead(object_id, state.metadata, len(state.payload), Tier.HIGH_VOLUME, state.token)
+
+
+def _head_of_blob(object_id: ObjectId, state: Tombstone, stored: Metadata, size: int) -> ObjectHead:
     # The row's deadline is the one that counts: a touch extends the blob first, and may not get to the row.
-    metadata = replace(blob.metadata, time_expires_ns=state.deadline_ns)
-    return ObjectHead(object_id, metadata, blob.size, Tier.LONG_TERM, revision_of(object_id.path, state.target))
+    metadata = replace(stored, time_expires_ns=state.deadline_ns)
+    return ObjectHead(object_id, metadata, size, Tier.LONG_TERM, revision_of(object_id.path, state.target))

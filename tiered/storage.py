@@ -200,11 +200,7 @@ class TieredStorage:
         """All but the bytes; None: there is none, or it has expired. Counts as no access for time to idle."""
         _check_types(object_id)
         with await self._enter(self._reads):
-            found = await self._reader.open(object_id, None)
-            if found is None:
-                return None
-            async with found[0] as stored:
-                return stored.head
+            return await self._reader.head(object_id)
 
     async def list(self, prefix: str = "") -> AsyncIterator[ObjectId]:
         """The ids whose storage path begins with `prefix`, in byte order of the path; expired ones left out.

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from changelog.change import ChangeId
 from changelog.errors import InvalidRequestError, UnavailableError
 from changelog.runtime import Runtime
-from tiered.backends import ByteRange, LongTermBackend, Upload
+from tiered.backends import BlobHead, ByteRange, LongTermBackend, Upload
 from tiered.metadata import Metadata, TimeToIdle, TimeToLive
 from tiered.object_id import PATH_BYTES_MAX, blob_name
 
@@ -341,6 +341,34 @@ async def test_closing_a_reader_is_repeatable_at_any_moment(long_term: LongTermB
     for reader in (unread, unread, whole, whole):
         await reader.aclose()
     assert await read(long_term, name) == b"payload"
+
+
+# --- head ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("metadata", [METADATA, FULL_METADATA, Metadata(expiration=TimeToLive(ns=1), time_expires_ns=1_000_000)])
+async def test_a_head_tells_what_a_reader_does_expired_or_not(long_term: LongTermBackend, name: str, metadata: Metadata) -> None:
+    await store(long_term, name, b"12345", metadata)
+    head = await long_term.head(name)
+    assert head == BlobHead(replace(metadata, size=5), 5)
+    assert head.metadata == await metadata_of(long_term, name)
+
+
+async def test_there_is_no_head_before_finalise_nor_after_delete(long_term: LongTermBackend, name: str) -> None:
+    assert await long_term.head(name) is None
+    upload = await begin(long_term, name)
+    assert await long_term.head(name) is None
+    await upload.finalise()
+    assert await long_term.head(name) == BlobHead(Metadata(size=7), 7)
+    await long_term.delete(name)
+    assert await long_term.head(name) is None
+
+
+async def test_a_head_shows_an_extended_deadline(long_term: LongTermBackend, name: str) -> None:
+    idle = Metadata(expiration=TimeToIdle(timedelta(days=1)), time_expires_ns=DEADLINE_NS)
+    await store(long_term, name, metadata=idle)
+    assert await long_term.touch(name, DEADLINE_NS + 1_000_000)
+    assert await long_term.head(name) == BlobHead(replace(idle, time_expires_ns=DEADLINE_NS + 1_000_000, size=7), 7)
 
 
 # --- delete --------------------------------------------------------------------------------------

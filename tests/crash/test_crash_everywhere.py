@@ -170,7 +170,7 @@ def points(name: str) -> list[str]:
 
 # --- what goes wrong -----------------------------------------------------------------------------
 
-READS = {"rows.read", "rows.scan", "blobs.open", "blobs.list", "log.stale", "log.read", "log.entries"}
+READS = {"rows.read", "rows.scan", "blobs.open", "blobs.head", "blobs.list", "log.stale", "log.read", "log.entries"}
 STREAMS = {"upload.write", "reader.pieces", "reader.aclose"}
 """Parts of a stream: each comes after the one before, or not at all."""
 ONCE = {"rows.put_inline", "rows.delete_inline", "blobs.open_upload", "upload.finalise", "upload.abort"}

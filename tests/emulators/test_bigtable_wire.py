@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import anyio
 import grpc
 import grpc.aio
 import pytest
-from google.cloud.bigtable_v2.types import MutateRowsResponse
+from google.cloud.bigtable_v2.types import MutateRowResponse, MutateRowsResponse, ReadModifyWriteRowResponse, ReadRowsResponse
 
-from changelog.bigtable_channel import BigtableTable, insecure_channel, set_cell
+from changelog.bigtable_channel import SERVER_TIME, BigtableTable, KeySpan, column_is, insecure_channel, set_cell
+from changelog.change import ChangeId
 from changelog.errors import ConfigurationError, InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
+from changelog.row_merge import Cell, CellRow
+from changelog.runtime import SystemRuntime
+from tiered.backends import Row
+from tiered.bigtable import BigtableRows
 
 pytestmark = pytest.mark.anyio
 
@@ -115,3 +120,204 @@ async def test_on_a_closed_channel_no_row_is_written(server: Any) -> None:
     async with insecure_channel(server.host) as channel:
         table = BigtableTable(channel, NAME)
     assert kinds(await table.mutate_rows(ROWS)) == [UnavailableError] * 4 and not server.arrived
+
+
+# --- what is read ------------------------------------------------------------------------------------
+
+
+def message(*chunks: dict[str, Any]) -> Any:
+    """One message of ReadRows; `f` and `c` are a chunk's family and column."""
+    made = ReadRowsResponse.pb()()
+    for chunk in chunks:
+        made.chunks.add(
+            family_name=None if "f" not in chunk else {"value": chunk["f"]}, qualifier=None if "c" not in chunk else {"value": chunk["c"]},
+            **{name: value for name, value in chunk.items() if name not in "fc"},
+        )
+    return made
+
+
+WHOLE = {"row_key": b"k", "f": "fm", "c": b"p", "value": b"x", "commit_row": True}
+HALF = {"row_key": b"k", "f": "fm", "c": b"p", "value": b"x"}
+
+
+async def test_rows_come_whole_however_they_are_cut_into_messages(server: Any, table: BigtableTable) -> None:
+    server.scripts["ReadRows"] = [
+        message(WHOLE | {"row_key": b"a"}, {"row_key": b"b", "f": "fm", "c": b"m", "value": b"lost"}),
+        message(),
+        message({"reset_row": True}, {"row_key": b"b", "f": "fg", "c": b"m", "value": b"on", "value_size": 3}),
+        message({"value": b"e"}),
+        message({"c": b"p", "value": b"two", "timestamp_micros": 7000}, {"f": "fm", "c": b"", "commit_row": True}),
+        message(WHOLE | {"row_key": b"c"}),
+    ]
+    x = (Cell("fm", b"p", 0, b"x"),)
+    b = (Cell("fg", b"m", 0, b"one"), Cell("fg", b"p", 7000, b"two"), Cell("fm", b"", 0, b""))
+    assert await table.read_all([b"a", b"b", b"c"]) == [CellRow(b"a", x), CellRow(b"b", b), CellRow(b"c", x)]
+
+
+@pytest.mark.parametrize("pieces", [1, 7], ids=["one message", "split"])
+async def test_a_cell_beyond_grpcs_own_limit_is_read(server: Any, table: BigtableTable, pieces: int) -> None:
+    size = 7 << 20
+    piece = {"value": b"x" * (size // pieces), "value_size": size if pieces > 1 else 0}
+    first, last = {"row_key": b"k", "f": "fm", "c": b"p"} | piece, {"value_size": 0, "commit_row": True}
+    server.scripts["ReadRows"] = [message(first | last)] if pieces == 1 else [
+        message(first), *(message(piece) for _ in range(pieces - 2)), message(piece | last),
+    ]  # fmt: skip
+    row = await table.read(b"k")
+    assert row is not None and len(row.cells[0].value) == size
+
+
+async def test_a_row_of_marks_only_is_an_absent_object(server: Any, table: BigtableTable) -> None:
+    won, refused = ChangeId("018bcfe5-6800-7000-8000-000000000001"), ChangeId("018bcfe5-6800-7000-8000-000000000002")
+    server.scripts["ReadRows"] = [
+        message({"row_key": b"p", "f": "ff", "c": b"r:" + refused.encode()}),
+        message({"c": b"w:" + won.encode(), "commit_row": True}),
+    ]
+    row = await BigtableRows(table, SystemRuntime()).read("p", marks=True)
+    assert row == Row(None, frozenset({won}), frozenset({refused}))
+
+
+@pytest.mark.parametrize("rest", ["nothing", "an error"])
+@pytest.mark.parametrize("begun", [[message(HALF)], [message(HALF | {"value_size": 9})], [message(WHOLE | {"row_key": b"a"}, HALF)]])
+async def test_a_stream_that_ends_in_the_middle_of_a_row_is_no_answer(
+    server: Any, fails: Any, table: BigtableTable, begun: list[Any], rest: str
+) -> None:
+    server.scripts["ReadRows"] = begun if rest == "nothing" else [*begun, fails(grpc.StatusCode.INTERNAL)]
+    with pytest.raises(UnavailableError, match="in the middle of a row" if rest == "nothing" else "INTERNAL"):
+        await table.scan([KeySpan(b"a", b"z")], column_is("fm", b"p"), 10)
+
+
+@pytest.mark.parametrize("code", [UNAVAILABLE, grpc.StatusCode.ABORTED, grpc.StatusCode.DEADLINE_EXCEEDED])
+async def test_an_error_after_whole_rows_is_no_shorter_answer(server: Any, fails: Any, table: BigtableTable, code: grpc.StatusCode) -> None:
+    server.scripts["ReadRows"] = [message(WHOLE), fails(code)]
+    with pytest.raises(UnavailableError, match=code.name):
+        await table.scan([KeySpan(b"a", b"z")], column_is("fm", b"p"), 10)
+
+
+# --- what fails --------------------------------------------------------------------------------------
+
+
+MISTAKES = {
+    grpc.StatusCode.PERMISSION_DENIED: ConfigurationError, grpc.StatusCode.NOT_FOUND: ConfigurationError,
+    grpc.StatusCode.FAILED_PRECONDITION: ConfigurationError, grpc.StatusCode.UNIMPLEMENTED: ConfigurationError,
+    grpc.StatusCode.INVALID_ARGUMENT: InvalidRequestError, grpc.StatusCode.OUT_OF_RANGE: InvalidRequestError,
+}
+TURNED_AWAY = {grpc.StatusCode.RESOURCE_EXHAUSTED: UnavailableError, grpc.StatusCode.UNAUTHENTICATED: UnavailableError}
+FAILURES = [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK]
+
+
+@pytest.mark.parametrize("code", FAILURES)
+async def test_every_status_means_over_the_wire_what_the_table_says(
+    server: Any, fails: Any, table: BigtableTable, code: grpc.StatusCode
+) -> None:
+    failure = fails(code, "said by the server", trailing=(("retry-after", "1"),))
+    server.scripts = {method: [failure] for method in ("MutateRow", "CheckAndMutateRow", "ReadRows")}
+    writes: list[Callable[[], Awaitable[Any]]] = [lambda: table.mutate(b"k"), lambda: table.check_and_mutate(b"k", column_is("fm", b"p"))]
+    for write in writes:
+        with pytest.raises(TieredError, match="said by the server") as caught:
+            await write()
+        assert type(caught.value) is (MISTAKES | TURNED_AWAY).get(code, UnconfirmedError)
+    with pytest.raises(TieredError, match="said by the server") as caught:
+        await table.read(b"k")
+    assert type(caught.value) is MISTAKES.get(code, UnavailableError)
+
+
+async def outcomes(table: BigtableTable) -> list[type | None]:
+    """Of a write, of a read, and of two rows written at once."""
+    found: list[type | None] = []
+    calls: list[Callable[[], Awaitable[Any]]] = [lambda: table.mutate(b"k"), lambda: table.read(b"k")]
+    for call in calls:
+        try:
+            await call()
+            found.append(None)
+        except TieredError as error:
+            found.append(type(error))
+    return found + kinds(await table.mutate_rows(ROWS[:2]))
+
+
+NOBODY_KNOWS = [UnconfirmedError, UnavailableError, UnconfirmedError, UnconfirmedError]
+
+
+async def test_a_server_that_never_answers_is_given_up_at_the_deadline(server: Any) -> None:
+    server.scripts = {method: [asyncio.Event()] for method in ("MutateRow", "ReadRows", "MutateRows")}
+    async with insecure_channel(server.host) as channel:
+        assert await outcomes(BigtableTable(channel, NAME, timeout_s=0.05)) == NOBODY_KNOWS
+    assert all(call.time_left_s is not None and call.time_left_s <= 0.06 for call in server.arrived)
+
+
+async def test_a_connection_that_is_refused_is_told_at_once() -> None:
+    async with insecure_channel("127.0.0.1:1") as channel:
+        assert await outcomes(BigtableTable(channel, NAME)) == NOBODY_KNOWS
+
+
+async def test_a_connection_that_breaks_in_the_middle_of_a_call_leaves_a_write_unconfirmed() -> None:
+    """Whoever is connected to is no gRPC server: it hears a request out and hangs up."""
+
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.close()
+
+    async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as listening:
+        host, port = listening.sockets[0].getsockname()
+        async with insecure_channel(f"{host}:{port}") as channel:
+            assert await outcomes(BigtableTable(channel, NAME)) == NOBODY_KNOWS
+
+
+@pytest.mark.parametrize("verb", ["mutate", "read"])
+async def test_a_server_that_goes_away_and_comes_back_is_found_again(server: Any, table: BigtableTable, verb: str) -> None:
+    server.scripts["MutateRow"] = server.scripts["ReadRows"] = [asyncio.Event()]
+    told: list[TieredError] = []
+
+    async def call() -> None:
+        try:
+            await getattr(table, verb)(b"k")
+        except TieredError as error:
+            told.append(error)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(call)
+        await server.until(1)
+        await server.server.stop(None)
+    assert kinds([*told]) == [UnconfirmedError if verb == "mutate" else UnavailableError]
+    server.scripts.clear()
+    await server.start(server.host)
+    for _ in range(100):
+        told.clear()
+        await call()
+        if not told:
+            return
+        await anyio.sleep(0.1)  # gRPC waits before it connects again
+    pytest.fail("not within 10 s")
+
+
+async def test_a_server_that_says_goodbye_answers_first_what_it_was_asked(server: Any, table: BigtableTable) -> None:
+    go_on = asyncio.Event()
+    server.scripts["MutateRow"] = [go_on, MutateRowResponse.pb()()]
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(table.mutate, b"k")
+        await server.until(1)
+        tasks.start_soon(server.server.stop, 10)  # GOAWAY
+        await anyio.sleep(0.01)
+        go_on.set()
+
+
+# --- what goes along ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("profile", ["", "one cluster"])
+async def test_every_call_says_where_it_goes_in_the_request_and_in_its_header(server: Any, profile: str) -> None:
+    counted = ReadModifyWriteRowResponse.pb()(row={"families": [{"columns": [{"cells": [{"timestamp_micros": 7}]}]}]})
+    server.scripts["ReadModifyWriteRow"] = [counted]
+    async with insecure_channel(server.host) as channel:
+        table = BigtableTable(channel, NAME, profile)
+        await table.mutate(b"k", set_cell("fm", b"p", b"x", SERVER_TIME))
+        await table.mutate_rows(ROWS)
+        await table.check_and_mutate(b"k", column_is("fm", b"p"))
+        assert await table.increment(b"k", "fc", b"c") == Cell("fc", b"c", 7, b"")
+        await table.read(b"k")
+        await table.read_all([b"k"])
+        await table.scan([KeySpan(b"a", b"z")], column_is("fm", b"p"), 10)
+    assert len(server.arrived) == 7
+    route = "table_name=projects/p/instances/i/tables/my+table" + ("&app_profile_id=one+cluster" if profile else "")
+    for call in server.arrived:
+        assert (call.request.table_name, call.request.app_profile_id) == (NAME, profile), call.method
+        assert call.metadata["x-goog-request-params"] == route and call.time_left_s is not None, call.method

@@ -8,15 +8,17 @@ import logging
 import re
 import sys
 import traceback
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 from urllib.parse import unquote
 
+import aiohttp
 import anyio
 import anyio.lowlevel
 import pytest
 
+from changelog.change import ChangeId
 from changelog.errors import (
     ConfigurationError,
     CorruptRecordError,
@@ -179,6 +181,7 @@ async def test_the_other_calls_are_one_each_but_two_to_open_and_to_touch(blobs: 
     assert await calls(read(blobs, range=ByteRange(-3))) == ["object.get", "object.read"]
     assert await calls(read(blobs, range=ByteRange(-3, 6))) == ["object.get", "object.read"]
     assert await calls(read(blobs, range=ByteRange(3, 3))) == ["object.get"]
+    assert await calls(blobs.head(NAME)) == ["object.get"]
     assert await calls(blobs.touch(NAME, DEADLINE_NS + NS_PER_S)) == ["object.get", "object.patch"]
     assert await calls(blobs.touch(NAME, DEADLINE_NS)) == ["object.get"]
     assert await calls(blobs.list("a", None, 10)) == ["object.list"]
@@ -678,6 +681,7 @@ async def test_a_corrupt_blob_is_named_and_not_taken_for_absent(blobs: GcsBlobs,
 
 WITHOUT_BUCKET: dict[str, Callable[[GcsBlobs], Any]] = {
     "open": lambda blobs: blobs.open(NAME),
+    "head": lambda blobs: blobs.head(NAME),
     "open a range": lambda blobs: blobs.open(NAME, ByteRange(-5, 3)),
     "list": lambda blobs: blobs.list("", None, 1),
     "delete": lambda blobs: blobs.delete(NAME),
@@ -747,41 +751,67 @@ async def test_a_client_that_was_closed_says_so(server: GcsEmulator) -> None:
 # --- credentials and sessions --------------------------------------------------------------------
 
 
+class Proof:
+    """`Authorize`: numbered tokens, a new one after each that was refused."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.number = 1
+        self._error = error
+
+    async def __call__(self) -> Mapping[str, str]:
+        if self._error is not None:
+            raise self._error
+        return {"Authorization": f"Bearer secret-{self.number}"}
+
+    def refused(self, headers: Mapping[str, str]) -> None:
+        assert headers == {"Authorization": f"Bearer secret-{self.number}"}
+        self.number += 1
+
+
 async def test_every_request_is_authorised_but_those_of_a_session() -> None:
     seen: dict[str, bool] = {}
     base = ""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
-        seen[head.split(" HTTP")[0]] = "Authorization: Bearer secret" in head
+        seen[head.split(" HTTP")[0]] = "Authorization: Bearer secret-1" in head
         location = f"Location: {base}/upload/storage/v1/b/blobs/o?uploadType=resumable&upload_id=x\r\n"
         writer.write(f"HTTP/1.1 200 OK\r\n{location}Content-Length: 2\r\nConnection: close\r\n\r\n{{}}".encode())
         await writer.drain()
 
-    async def authorize() -> dict[str, str]:
-        return {"Authorization": "Bearer secret"}
-
-    async with scripted(answer) as url, GcsBlobs.connect("blobs", RUNTIME, endpoint=url, authorize=authorize) as client:
+    async with scripted(answer) as url, GcsBlobs.connect("blobs", RUNTIME, endpoint=url, authorize=Proof()) as client:
         base = url
         upload = await client.open_upload(NAME, Metadata(), None)
         await client.delete(NAME)
         await client.list("", None, 1)
         assert upload.session is not None
         await client.cancel(upload.session)
+        await upload.write(b"x")
+        with pytest.raises(UnavailableError, match="crc32c is None"):
+            await upload.finalise()
     assert {request.partition("?")[0].split("/")[0] + str("upload_id" in request): told for request, told in seen.items()} == {
-        "POST False": True, "DELETE False": True, "GET False": True, "DELETE True": False,
+        "POST False": True, "DELETE False": True, "GET False": True, "DELETE True": False, "PUT True": False,
     }  # fmt: skip
 
 
 async def test_credentials_that_fail_are_the_error_of_every_call(server: GcsEmulator) -> None:
-    async def authorize() -> dict[str, str]:
-        raise UnavailableError("the Google credentials could not be renewed")
-
+    authorize = Proof(UnavailableError("the Google credentials could not be renewed"))
     async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, authorize=authorize) as blobs:
         for call in WITHOUT_BUCKET.values():
             with pytest.raises(UnavailableError, match="credentials could not be renewed"):
                 await call(blobs)
     assert server.calls == []
+
+
+async def test_credentials_that_were_refused_are_replaced_for_the_next_call(server: GcsEmulator) -> None:
+    authorize = Proof()
+    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, authorize=authorize) as blobs:
+        server.faults.append(GcsFault(FaultMode.STATUS, "object.delete", status=401))
+        with pytest.raises(UnavailableError, match="not accepted; renew them"):
+            await blobs.delete(NAME)
+        assert authorize.number == 2
+        await blobs.delete(NAME)
+    assert authorize.number == 2
 
 
 @pytest.mark.parametrize(
@@ -812,6 +842,40 @@ async def test_a_session_of_another_address_is_not_accepted_from_a_server() -> N
         with pytest.raises(ConfigurationError, match="session of another address") as caught:
             await client.open_upload(NAME, Metadata(), None)
     assert "evil" not in everything_told(caught.value)
+
+
+async def test_the_address_of_a_session_is_not_told_even_if_the_service_does() -> None:
+    secret = str(ChangeId.new(RUNTIME))
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        target = (await reader.readuntil(b"\r\n\r\n")).decode().split(" ")[1]
+        body = json.dumps({"error": {"code": 400, "message": f"Bad request: {target}"}}).encode()
+        writer.write(b"HTTP/1.1 400 No\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (len(body), body))
+        await writer.drain()
+
+    async with scripted(answer) as url, GcsBlobs.connect("blobs", RUNTIME, endpoint=url) as client:
+        with pytest.raises(InvalidRequestError, match="Bad request") as caught:
+            await client.cancel(f"{url}/upload/storage/v1/b/blobs/o?uploadType=resumable&upload_id={secret}")
+    assert secret not in everything_told(caught.value)
+
+
+async def test_an_error_of_the_library_that_tells_the_whole_address_is_neither_shown_nor_chained_to(
+    blobs: GcsBlobs, server: GcsEmulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upload = await blobs.open_upload(NAME, Metadata(), None)
+    [upload_id] = server.sessions
+    assert upload.session is not None
+
+    async def fail(self: aiohttp.ClientSession, method: str, url: object, **named: Any) -> None:
+        raise aiohttp.ClientOSError(32, f"Can not write request body for {url}")
+
+    monkeypatch.setattr(aiohttp.ClientSession, "request", fail)
+    with pytest.raises(UnconfirmedError, match="broke off") as caught:
+        await blobs.cancel(upload.session)
+    assert upload_id not in everything_told(caught.value)
+    with pytest.raises(UnavailableError, match="broke off") as caught_too:
+        await upload.finalise()
+    assert upload_id not in everything_told(caught_too.value)
 
 
 @pytest.mark.parametrize("status", [None, 400, 403, 500, 302])

@@ -162,6 +162,8 @@ async def test_an_app_profile_of_its_own_is_created_where_there_is_one_cluster_t
     [sent] = [CreateAppProfileRequest.deserialize(request) for method, request in server.calls if method == "CreateAppProfile"]
     assert (sent.app_profile_id, sent.parent) == ("tiered", "projects/project/instances/i")
     assert sent.app_profile.single_cluster_routing == AppProfile.SingleClusterRouting(cluster_id="c7", allow_transactional_writes=True)
+    [problem] = [finding.sentence for finding in provision_tables(at, MarkSettings()) if finding.kind is Kind.PROBLEM]
+    assert "app-profiles create default" in problem and "--route-to=c7" in problem, "a default that somebody removed is theirs to make"
     two = ListClustersResponse(clusters=[cluster, Cluster(name="projects/project/instances/i/clusters/c8")])
     server.answers["ListClusters"] = ListClustersResponse.serialize(two)
     [problem] = [finding.sentence for finding in provision_tables(ours, MarkSettings()) if finding.kind is Kind.PROBLEM]

@@ -135,6 +135,42 @@ async def test_reader_that_is_overtaken_every_time_gives_up_in_the_end(world: Wo
             await storage.get(OBJECT)
 
 
+async def test_head_asks_for_no_bytes(world: World) -> None:
+    async with world.store() as storage:
+        await storage.put(OBJECT, LARGE)
+        await world.runtime.sleep(1)
+        world.calls.clear()
+        assert await storage.head(OBJECT) is not None
+        assert world.calls == ["read", "head"]
+
+
+@pytest.mark.parametrize("then", ["put", "delete"])
+async def test_head_whose_blob_vanished_reads_the_row_again(world: World, then: str) -> None:
+    async with world.store() as storage:
+        await storage.put(OBJECT, LARGE)
+
+        async def overtaken(real: Any, *args: Any) -> Any:
+            world.blobs.hooks.clear()
+            await (storage.put(OBJECT, LARGE + b"2") if then == "put" else storage.delete(OBJECT))
+            await world.runtime.sleep(1)
+            return await real(*args)
+
+        world.blobs.hooks["head"] = overtaken
+        head = await storage.head(OBJECT)
+        assert (None if head is None else head.size) == (len(LARGE) + 1 if then == "put" else None)
+        assert storage.dangling_found == 0
+
+
+async def test_head_of_a_lost_blob_is_data_loss_too(world: World) -> None:
+    async with world.store() as storage:
+        await storage.put(OBJECT, LARGE)
+        name, = await world.blob_names()
+        await world.blobs.target.delete(name)
+        with pytest.raises(DanglingTombstoneError, match=name):
+            await storage.head(OBJECT)
+        assert storage.dangling_found == 1
+
+
 async def test_lost_blob_is_reported_as_data_loss_and_counted(world: World) -> None:
     async with world.store() as storage:
         await storage.put(OBJECT, LARGE)

@@ -205,3 +205,9 @@ def test_an_entry_kept_for_the_feed_is_not_stuck() -> None:
 def test_a_state_that_cannot_be_read_parks_the_entry(state: str) -> None:
     found = decode(KEY, GOLDEN[FULL], 7, state)
     assert isinstance(found, Entry) and found.stuck is not None and "its state cannot be read" in found.stuck.error
+
+
+def test_an_upload_session_is_never_shown() -> None:
+    change = Change(ChangeId("018bcfe5-6800-7000-8000-000000000001"), "a/objects/k", upload="https://capability")
+    assert "capability" not in repr(change) and "capability" not in repr(Entry(change, "key", "owner"))
+    assert change.upload == "https://capability"

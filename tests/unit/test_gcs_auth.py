@@ -127,6 +127,14 @@ async def test_a_failed_early_renewal_is_no_error_while_the_token_is_good(
         await authorize()
 
 
+async def test_a_token_that_the_service_refuses_is_not_sent_again(authorize: GoogleAuthorization, credentials: FakeCredentials) -> None:
+    refused = await authorize()
+    authorize.refused(refused)
+    assert await authorize() == {"Authorization": "Bearer token-2"}
+    authorize.refused(refused)
+    assert await authorize() == {"Authorization": "Bearer token-2"}, "a late answer is about an older one"
+
+
 async def test_a_quota_project_is_named(authorize: GoogleAuthorization, credentials: FakeCredentials) -> None:
     credentials.quota_project_id = "billing"
     assert await authorize() == {"Authorization": "Bearer token-1", "x-goog-user-project": "billing"}

@@ -1,0 +1,270 @@
+"""Calls per operation: what a store asks of Bigtable and of GCS, before its caller has the answer and after. Counted, not timed.
+
+    Ledger          the calls in the order in which they began, and which had ended when the caller had the answer
+    NotingChannel   a Bigtable channel that tells the ledger of each call, by the name of its purpose
+    GcsEmulator     knows by itself what it was asked; the ledger looks there whenever something else happens
+
+Calls are the cost of the production form: each is a round trip, and each is billed. `tests/emulators/test_call_counts.py` holds
+the store to what is a goal.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from benchmarks.figures import Figures
+from benchmarks.servers import BUCKET, Servers
+from changelog.bigtable import BigTableChangeLog
+from changelog.bigtable_channel import BigtableTable, Channel, insecure_channel
+from changelog.change import LOG_PREFIX
+from changelog.runtime import SystemRuntime
+from emulators.gcs import GcsEmulator
+from tiered import Metadata, ObjectId, TieredStorage, TimeToIdle
+from tiered.bigtable import BigtableRows
+from tiered.gcs import GcsBlobs
+from tiered.settle import Tiers
+
+COUNTED = ObjectId.create("bench", "counted")
+KIB, MIB = 1024, 1024 * 1024
+IDLE = Metadata(expiration=TimeToIdle(timedelta(days=4)))
+TOUCHED_AFTER_S = 2 * 86_400.0
+"""More than a quarter of IDLE, so that the next read renews it."""
+
+Operation = Callable[[TieredStorage], Awaitable[object]]
+
+
+# --- counting ------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Noted:
+    """One call. What is not `done` when the caller has the answer, the answer did not wait for."""
+
+    name: str
+    done: bool = False
+
+
+class Ledger:
+    """Calls in the order in which they began. GCS's are named `gcs …`; one that has come there counts as done."""
+
+    def __init__(self, server: GcsEmulator) -> None:
+        self._server = server
+        self._calls: list[Noted] = []
+        self._before: set[Noted] = set()
+        self._looked_at = len(server.calls)
+
+    def note(self, name: str) -> Noted:
+        self._look()
+        self._calls.append(Noted(name))
+        return self._calls[-1]
+
+    def answered(self) -> None:
+        self._look()
+        self._before = {call for call in self._calls if call.done}
+
+    def end(self) -> None:
+        self._look()
+
+    @property
+    def before(self) -> list[str]:
+        """What the caller's answer waited for."""
+        return [call.name for call in self._calls if call in self._before]
+
+    @property
+    def after(self) -> list[str]:
+        return [call.name for call in self._calls if call not in self._before]
+
+    def _look(self) -> None:
+        """Writes down what GCS was asked since."""
+        new, self._looked_at = self._server.calls[self._looked_at :], len(self._server.calls)
+        self._calls += [Noted(f"gcs {kind}", done=True) for kind in new]
+
+
+class NotingChannel:
+    """Implements `Channel` by another one."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.ledger: Ledger | None = None
+        self._channel = channel
+
+    def unary_unary(self, method: str, request_serializer: Any = None, response_deserializer: Any = None) -> Any:
+        return self._noting(method, self._channel.unary_unary(method, request_serializer, response_deserializer))
+
+    def unary_stream(self, method: str, request_serializer: Any = None, response_deserializer: Any = None) -> Any:
+        return self._noting(method, self._channel.unary_stream(method, request_serializer, response_deserializer))
+
+    def _noting(self, method: str, send: Any) -> Any:
+        def begin(request: Any, **options: Any) -> Any:
+            call = send(request, **options)
+            if self.ledger is not None:
+                noted = self.ledger.note(purpose(method.rpartition("/")[2], request))
+                call.add_done_callback(lambda _: setattr(noted, "done", True))
+            return call
+
+        return begin
+
+
+def purpose(method: str, request: Any) -> str:
+    """In the words of the protocol, by what the request would write."""
+    if method == "ReadRows":
+        return "read"
+    if method == "ReadModifyWriteRow":
+        return "announce"
+    if method == "MutateRows":
+        return " and ".join(dict.fromkeys(_purpose(entry.row_key, entry.mutations) for entry in request.entries))
+    if method == "MutateRow":
+        return _purpose(request.row_key, request.mutations)
+    return _purpose(request.row_key, [*request.true_mutations, *request.false_mutations], bool(request.true_mutations))
+
+
+def _purpose(key: bytes, mutations: Sequence[Any], on_match: bool = False) -> str:
+    if key.startswith(LOG_PREFIX.encode()):
+        if any(each.HasField("delete_from_row") for each in mutations):
+            return "forget"
+        return "renew or claim" if on_match else "record"
+    cells = {(each.set_cell.family_name, each.set_cell.column_qualifier[:2]) for each in mutations if each.HasField("set_cell")}
+    if ("ff", b"w:") in cells:
+        return "swap"
+    if ("ff", b"r:") in cells:
+        return "settle"
+    if on_match:
+        return "touch"
+    return "put" if cells else "delete"
+
+
+class LaterRuntime(SystemRuntime):
+    """A wall clock that can be moved on."""
+
+    later_s = 0.0
+
+    def wall_ns(self) -> int:
+        return super().wall_ns() + round(self.later_s * 1e9)
+
+
+class CountedStore:
+    """A store whose calls are counted. Each operation has a `TieredStorage` of its own, so that nothing of another is under way."""
+
+    def __init__(self, host: str, name: str, channel: Channel, blobs: GcsBlobs, server: GcsEmulator, runtime: LaterRuntime) -> None:
+        self.server = server
+        self.runtime = runtime
+        self.channel = NotingChannel(channel)
+        table = BigtableTable(self.channel, name)
+        self.tiers = Tiers(BigtableRows(table, runtime), blobs)
+        self.log = BigTableChangeLog(table, runtime)
+        self._settings = Servers(host, server.url).settings(name.rpartition("/")[2], "bigtable")
+
+    async def run(self, *operations: Operation) -> None:
+        """Without counting."""
+        for operation in operations:
+            async with self._store() as storage:
+                await operation(storage)
+
+    async def count(self, operation: Operation) -> Ledger:
+        self.channel.ledger = ledger = Ledger(self.server)
+        async with self._store() as storage:
+            await operation(storage)
+            ledger.answered()
+        ledger.end()
+        self.channel.ledger = None
+        return ledger
+
+    def _store(self) -> TieredStorage:
+        return TieredStorage(self.tiers, self.log, self.runtime, self._settings)
+
+
+@asynccontextmanager
+async def counted_store(host: str) -> AsyncIterator[CountedStore]:
+    """On a table and in a bucket of its own; the emulator of GCS runs in this process."""
+    runtime = LaterRuntime()
+    async with GcsEmulator() as server:
+        server.create_bucket(BUCKET)
+        servers = Servers(host, server.url)
+        name = servers.full_name(await servers.new_table())
+        async with insecure_channel(host) as channel, GcsBlobs.connect(BUCKET, runtime, endpoint=server.url) as blobs:
+            yield CountedStore(host, name, channel, blobs, server, runtime)
+
+
+# --- what is counted -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Case:
+    """`first` prepares, uncounted, `later_s` before the operation."""
+
+    what: str
+    operation: Operation
+    first: tuple[Operation, ...] = ()
+    later_s: float = 0.0
+
+
+def cases() -> list[Case]:
+    """2 MiB go to GCS in a single request, 16 MiB in a session."""
+
+    def put(size: int, metadata: Metadata | None = None) -> Operation:
+        return lambda storage: storage.put(COUNTED, bytes(size), metadata)
+
+    async def get(storage: TieredStorage) -> None:
+        found = await storage.get(COUNTED)
+        if found is not None:
+            await found.read()
+
+    async def head(storage: TieredStorage) -> None:
+        await storage.head(COUNTED)
+
+    async def delete(storage: TieredStorage) -> None:
+        await storage.delete(COUNTED)
+
+    small, moderate, large = put(KIB), put(2 * MIB), put(16 * MIB)
+    return [
+        Case("put small", small),
+        Case("put small over small", small, (small,)),
+        Case("get small", get, (small,)),
+        Case("head small", head, (small,)),
+        Case("delete small", delete, (small,)),
+        Case("get nothing", get),
+        Case("put 2 MiB over nothing", moderate),
+        Case("put 16 MiB over nothing", large),
+        Case("put 2 MiB over large", moderate, (large,)),
+        Case("put 16 MiB over large", large, (large,)),
+        Case("put small over large", small, (moderate,)),
+        Case("get large", get, (moderate,)),
+        Case("head large", head, (moderate,)),
+        Case("delete large", delete, (moderate,)),
+        Case("get small, which extends its time to idle", get, (put(KIB, IDLE),), TOUCHED_AFTER_S),
+        Case("get large, which extends its time to idle", get, (put(2 * MIB, IDLE),), TOUCHED_AFTER_S),
+    ]
+
+
+async def count_case(store: CountedStore, case: Case) -> Ledger:
+    await store.run(lambda storage: storage.delete(COUNTED), *case.first)
+    store.runtime.later_s += case.later_s
+    return await store.count(case.operation)
+
+
+async def figures(servers: Servers, size: float) -> list[Figures]:
+    rows = []
+    async with counted_store(servers.bigtable_host) as store:
+        for case in cases():
+            ledger = await count_case(store, case)
+            rows.append([case.what, *(cell for names in (ledger.before, ledger.after) for cell in (_bigtable(names), _gcs(names)))])
+    return [Figures(
+        "Calls per operation", ["", "before the answer: Bigtable", "and GCS", "after it: Bigtable", "and GCS"], rows,
+        ["In the order in which they begin. The record is written while the payload streams: only the last piece waits for it."],
+    )]  # fmt: skip
+
+
+def _bigtable(names: Iterable[str]) -> str:
+    return _shown(name for name in names if not name.startswith("gcs "))
+
+
+def _gcs(names: Iterable[str]) -> str:
+    return _shown(name.removeprefix("gcs ") for name in names if name.startswith("gcs "))
+
+
+def _shown(names: Iterable[str]) -> str:
+    return ", ".join(f"{number} {name}" for name, number in Counter(names).items())

@@ -1,0 +1,74 @@
+"""`Figures`, a table of results: shown on the terminal, and put into a page of the docs between two marks.
+
+    <!-- figures NAME -->       what stands between them is replaced by each run; the prose around is nobody's but its author's
+    <!-- end of NAME -->
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+from dataclasses import asdict, dataclass, field
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+WIDTH = 130
+LIBRARIES = ("grpcio", "google-cloud-bigtable", "google-cloud-storage", "aiohttp")
+
+
+@dataclass(frozen=True)
+class Figures:
+    """`notes`: what a reader must know to judge them, a sentence each."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+    notes: list[str] = field(default_factory=list)
+
+    def show(self) -> None:
+        table = Table(*self.columns, title=self.title, title_justify="left")
+        for row in self.rows:
+            table.add_row(*row)
+        console = Console(width=WIDTH)
+        console.print(table)
+        for note in self.notes:
+            console.print(f"  {note}", markup=False, highlight=False)
+
+    def markdown(self) -> str:
+        lines = [self.columns, ["---"] * len(self.columns), *self.rows]
+        table = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+        return "\n\n".join([f"### {self.title}", table, *self.notes]) + "\n"
+
+
+def dumped(figures: list[Figures]) -> str:
+    return json.dumps([asdict(each) for each in figures])
+
+
+def loaded(text: str) -> list[Figures]:
+    return [Figures(**each) for each in json.loads(text)]
+
+
+def put_into(page: Path, name: str, figures: list[Figures], size: float, load: float) -> None:
+    """Replaces what the page says between the marks of `name`. `load`: the machine's average before the run."""
+    begin, end = f"<!-- figures {name} -->", f"<!-- end of {name} -->"
+    told = f"Measured on {date.today()} at size {size:g}, with a load of {load:.1f} before, on {machine()}.\n"
+    block = "\n".join([begin, told, *(each.markdown() for each in figures), end])
+    text = page.read_text("utf-8")
+    replaced, count = re.subn(re.escape(begin) + ".*?" + re.escape(end), lambda _: block, text, flags=re.DOTALL)
+    if count != 1:
+        raise SystemExit(f"{page} must hold '{begin}' and '{end}' once; it has {count} such places")
+    page.write_text(replaced, "utf-8")
+
+
+def machine() -> str:
+    """What the figures were taken on."""
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1024**3
+    libraries = ", ".join(f"{name} {version(name)}" for name in LIBRARIES)
+    return f"{platform.system()} {platform.machine()}, {cpus} cores, {memory_gib:.0f} GiB, Python {platform.python_version()} ({libraries})"

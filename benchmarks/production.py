@@ -1,0 +1,75 @@
+"""The figures of the production form, on Google's Bigtable emulator and ours of GCS: `make bench`, or
+
+    python -m benchmarks.production --size 1                 some five minutes on two cores
+    python -m benchmarks.production --only calls --size 0.1
+
+Each part runs in a process of its own, on servers of its own, within `PART_S` seconds: what one leaves behind (memory,
+threads, tables full of rows) is not another's. A part that fails or takes too long is said to have failed, and the others go on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+
+import anyio
+
+from benchmarks.figures import Figures, dumped, loaded, put_into
+from benchmarks.servers import Servers, started, started_servers, unless_left_alone
+
+PARTS = ("calls", "client_cpu", "latency", "memory", "recovery_rate")
+"""Modules with `async def figures(servers, size)`."""
+
+PART_S = 600.0
+PART_OPTION = "--part"
+
+
+async def run_part(part: str, size: float) -> list[Figures]:
+    take: Callable[[Servers, float], Awaitable[list[Figures]]] = import_module(f"benchmarks.{part}").figures
+    async with started_servers() as servers:
+        return await take(servers, size)
+
+
+async def take_apart(part: str, size: float) -> list[Figures] | None:
+    """In a process of its own. None: it failed, and has said why on stderr."""
+    try:
+        async with started("benchmarks.production", PART_OPTION, part, "--size", f"{size:g}", within_s=PART_S * max(1.0, size)) as told:
+            return loaded(told)
+    except TimeoutError:
+        print(f"{part} took longer than {PART_S * max(1.0, size):.0f} s", file=sys.stderr)
+    except anyio.IncompleteRead:
+        print(f"{part} failed", file=sys.stderr)
+    return None
+
+
+async def main(parts: list[str], size: float, docs: Path | None) -> int:
+    """Shows each part's figures as soon as they are there. Exit code 1: some failed."""
+    failures, load = 0, os.getloadavg()[0]
+    for part in parts:
+        figures = await take_apart(part, size)
+        if figures is None:
+            failures += 1
+            continue
+        for each in figures:
+            each.show()
+        if docs is not None:
+            put_into(docs, part, figures, size, load)
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser("python -m benchmarks.production", description="Figures of the production form, on emulators.")
+    parser.add_argument("--size", type=float, default=1.0, help="scales how much each part does (1: some five minutes)")
+    parser.add_argument("--only", choices=PARTS, action="append", help="this part (repeatable)")
+    parser.add_argument("--docs", type=Path, help="a page with places for the figures, such as docs/benchmarks.md")
+    parser.add_argument(PART_OPTION, choices=PARTS, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.part:
+        print(dumped(anyio.run(unless_left_alone, partial(run_part, arguments.part, arguments.size))), flush=True)
+    else:
+        sys.exit(anyio.run(main, arguments.only or list(PARTS), arguments.size, arguments.docs))

@@ -1,0 +1,72 @@
+"""What all benchmarks share: rounds in which the sides take turns, and what their ratios are worth.
+
+    round 1   ours, theirs        round 2   theirs, ours        round 3   ours, theirs ...
+
+What else the machine does then hits all sides alike, and what one leaves behind (a busy disk, a full cache) none of
+them alone. A ratio is of one round; told are the median of the rounds' ratios, and between which of them the middle
+half lies.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import quantiles
+from typing import TypeVar
+
+import anyio
+
+Item = TypeVar("Item")
+Measured = TypeVar("Measured")
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How many times `right` `left` is, by rounds: the median, and between what the middle half lies."""
+
+    middle: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, left: list[float], right: list[float]) -> Ratio:
+        ratios = [one / other for one, other in zip(left, right, strict=True)]
+        if len(ratios) == 1:
+            return cls(ratios[0], ratios[0], ratios[0])
+        low, middle, high = quantiles(ratios, n=4, method="inclusive")
+        return cls(middle, low, high)
+
+    @property
+    def spread(self) -> str:
+        return f"{self.low:.2f} - {self.high:.2f}"
+
+
+async def take_turns(sides: Sequence[Callable[[], Awaitable[Measured]]], rounds: int) -> list[list[Measured]]:
+    """What each side's part of each round returned. Who goes first moves on by one from round to round."""
+    measured: list[list[Measured]] = [[] for _ in sides]
+    for number in range(rounds):
+        for place in range(len(sides)):
+            side = (place + number) % len(sides)
+            measured[side].append(await sides[side]())
+    return measured
+
+
+async def run_in_flight(work: Callable[[Item], Awaitable[object]], items: Iterable[Item], in_flight: int) -> None:
+    """Works on all of them, so many at once."""
+    to_do = iter(items)
+
+    async def worker() -> None:
+        for item in to_do:
+            await work(item)
+
+    async with anyio.create_task_group() as workers:
+        for _ in range(in_flight):
+            workers.start_soon(worker)
+
+
+async def timed(work: Awaitable[object], clock: Callable[[], float] = time.perf_counter) -> float:
+    """Seconds by the clock; `time.process_time` tells those of this process's CPU, all threads."""
+    began = clock()
+    await work
+    return clock() - began

@@ -1,0 +1,130 @@
+"""The servers that the production figures are taken against, each in a process of its own, and a store's settings for them.
+
+    client (measured) --> [relay: answers come later] --> Google's Bigtable emulator; our emulator of GCS
+
+They die with the process that started them: Google's has a warden, ours end when their stdin does.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import anyio
+from anyio import to_thread
+from anyio.abc import Process
+from anyio.streams.buffered import BufferedByteReceiveStream
+
+from changelog.change import ChangeId
+from changelog.runtime import SystemRuntime
+from emulators.bigtable import provision, start_bigtable
+from tiered import Settings
+from tiered.settings import BigtableSettings, GcsSettings
+
+Result = TypeVar("Result")
+
+ROOT = Path(__file__).parent.parent
+PROJECT, INSTANCE, BUCKET = "bench-project", "bench", "bench-bucket"
+START_S = 20.0
+STOP_S = 5.0
+LINE_BYTES_MAX = 1 << 20
+
+
+@dataclass(frozen=True)
+class Servers:
+    """`bigtable_host`: address:port. `gcs_url`: without a slash at its end."""
+
+    bigtable_host: str
+    gcs_url: str
+
+    async def new_table(self) -> str:
+        """An empty table for objects and changelog alike; its id."""
+        name = f"bench-{ChangeId.new(SystemRuntime())}"
+        await provision(self.bigtable_host, PROJECT, INSTANCE, name, name)
+        return name
+
+    def full_name(self, table: str) -> str:
+        return f"projects/{PROJECT}/instances/{INSTANCE}/tables/{table}"
+
+    def settings(self, table: str, changelog: Literal["bigtable", "noop"], **more: Any) -> Settings:
+        bigtable = BigtableSettings(
+            project=PROJECT, instance=INSTANCE, table=table, changelog_table=table, emulator_host=self.bigtable_host
+        )
+        gcs = GcsSettings(bucket=BUCKET, endpoint=self.gcs_url)
+        return Settings(bigtable=bigtable, gcs=gcs, changelog=changelog, **more)
+
+
+@asynccontextmanager
+async def started_servers() -> AsyncIterator[Servers]:
+    async with start_bigtable() as bigtable, started("benchmarks.gcs_server", BUCKET) as url:
+        yield Servers(bigtable.host, url.strip())
+
+
+@asynccontextmanager
+async def delayed(servers: Servers, bigtable_ms: float, gcs_ms: float) -> AsyncIterator[Servers]:
+    """The same, with every answer so much later."""
+    targets = [servers.bigtable_host, str(bigtable_ms), servers.gcs_url.removeprefix("http://"), str(gcs_ms)]
+    async with started("benchmarks.relay", *targets) as addresses:
+        bigtable, gcs = addresses.split()
+        yield Servers(bigtable, f"http://{gcs}")
+
+
+@asynccontextmanager
+async def started(module: str, *arguments: str, within_s: float = START_S) -> AsyncIterator[str]:
+    """Runs a module of ours beside until the block ends; yields the one line that it says.
+
+    `TimeoutError`: it said none in time. `anyio.IncompleteRead`: it ended without one; why is on stderr.
+    """
+    command = [sys.executable, "-m", module, *arguments]
+    running = await anyio.open_process(command, stdin=subprocess.PIPE, stderr=None, cwd=ROOT, start_new_session=True)
+    assert running.stdin is not None and running.stdout is not None
+    try:
+        with anyio.fail_after(within_s):
+            ready = await BufferedByteReceiveStream(running.stdout).receive_until(b"\n", LINE_BYTES_MAX)
+        yield ready.decode()
+    finally:
+        await stop(running, within_s=STOP_S)
+
+
+async def left_alone() -> None:
+    """Returns when stdin ends, as it does when the process that started this one is done with it, or dead."""
+    # Unbuffered: a thread that is left in the middle of a buffered read is an error at the end of the process.
+    while await to_thread.run_sync(os.read, sys.stdin.fileno(), 4096, abandon_on_cancel=True):
+        pass
+
+
+async def unless_left_alone(work: Callable[[], Awaitable[Result]]) -> Result:
+    """Does it, in a process that `started` has started; given up, with all that it has started, when stdin ends."""
+    done: list[Result] = []
+
+    async def give_up(scope: anyio.CancelScope) -> None:
+        await left_alone()
+        scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(give_up, tasks.cancel_scope)
+        done.append(await work())
+        tasks.cancel_scope.cancel()
+    if not done:
+        raise SystemExit("given up: stdin ended")
+    return done[0]
+
+
+async def stop(running: Process, within_s: float) -> None:
+    """Ends its stdin, waits so long, kills it."""
+    assert running.stdin is not None
+    with anyio.CancelScope(shield=True):
+        with suppress(anyio.BrokenResourceError):
+            await running.stdin.aclose()
+        with anyio.move_on_after(within_s):
+            await running.wait()
+        if running.returncode is None:
+            running.kill()
+            await running.wait()
+        await running.aclose()
