@@ -31,7 +31,7 @@ LAZILY = {"recovery/cli*.py": "emulators"}
 HOMES: dict[str, tuple[str, ...]] = {
     # vendors: behind the adapters and what runs their emulators
     "google": ("changelog/bigtable_channel.py", "emulators/bigtable.py"),
-    "grpc": ("changelog/bigtable_channel.py", "emulators/bigtable.py"),
+    "grpc": ("changelog/bigtable_channel.py", "emulators/bigtable.py", "emulators/faulty_channel.py"),
     "aiohttp": ("emulators/gcs.py",), "multidict": ("emulators/gcs_wire.py",), "google_crc32c": ("emulators/gcs_store.py",),
     "pyspark": (), "pyarrow": (), "pandas": (), "prometheus_client": (),
     # one module each
