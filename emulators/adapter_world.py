@@ -17,9 +17,9 @@ from typing import Any, cast
 
 import anyio
 
-from changelog.bigtable import BigTableChangeLog
-from changelog.bigtable_channel import BigtableTable, Channel
-from changelog.change import Entry, Unreadable
+from changelog.bigtable import FAMILY, BigTableChangeLog
+from changelog.bigtable_channel import BigtableTable, Channel, delete_column, set_cell
+from changelog.change import Entry, Unreadable, encode
 from changelog.log import ChangeLog
 from changelog.runtime import SystemRuntime
 from emulators.checker import History
@@ -39,6 +39,7 @@ PAGE = 1000
 READERS_MAX = 16
 DRAIN_PASSES_MAX = 40
 DRAIN_PAUSE_S = 0.1
+HOUR_MS = 3_600_000
 
 OpensBlobs = Callable[[], AbstractAsyncContextManager[LongTermBackend]]
 OpenUploads = Callable[[], set[str]]
@@ -56,15 +57,19 @@ class WallClock(SystemRuntime):
         return super().wall_ns() + self._skew_ns
 
 
+def _whole_log(table: BigtableTable) -> ChangeLog:
+    return BigTableChangeLog(table, SystemRuntime())
+
+
 class AdapterWorld:
     """`network`: the long-term tier's late requests; it is the caller's, who has it open. `open_uploads`: sessions that could still end.
 
-    `settings`: of the processes; `recovery_settings`: of those that recover, with an expiry of a fraction of a second.
+    `settings`: of the processes; `recovery_settings`: of those that recover; `hang_s`: how long what gets no answer waits for it.
     """
 
     def __init__(
         self, channel: Channel, table: str, opens_blobs: OpensBlobs, open_uploads: OpenUploads, network: Network,
-        settings: Settings, recovery_settings: Settings, timeout_s: float,
+        settings: Settings, recovery_settings: Settings, hang_s: float,
     ) -> None:
         self.history = History()
         self.network = network
@@ -77,7 +82,7 @@ class AdapterWorld:
         self._open_uploads = open_uploads
         self._settings = settings
         self._recovery_settings = recovery_settings
-        self._timeout_s = timeout_s
+        self._hang_s = hang_s
         self._recorded: set[str] = set()
         self._unsettled: list[str] = []
 
@@ -98,17 +103,27 @@ class AdapterWorld:
 
     @asynccontextmanager
     async def recovery(
-        self, process: Process, script: Script = no_wire_faults, opens_log: OpensLog | None = None
+        self, process: Process, script: Script = no_wire_faults, opens_log: OpensLog = _whole_log, settings: Settings | None = None
     ) -> AsyncIterator[RecoveryLoop]:
         """A recovery loop in this process. `opens_log`: one that shows a part of the log only."""
         async with self._backends(process, script) as (table, blobs):
-            log = BigTableChangeLog(table, process.runtime) if opens_log is None else opens_log(table)
-            yield RecoveryLoop(Tiers(BigtableRows(table, process.runtime), blobs), log, process.runtime, self._recovery_settings)
+            tiers, settings = Tiers(BigtableRows(table, process.runtime), blobs), settings or self._recovery_settings
+            yield RecoveryLoop(tiers, opens_log(table), process.runtime, settings)
 
     # --- the end -----------------------------------------------------------------------------------
 
+    async def age(self) -> dict[str, str]:
+        """Makes every open entry as old as if its owner had died an hour ago. Returns the keys, by the path of their object."""
+        aged: dict[str, str] = {}
+        for entry in await self._entries():
+            if isinstance(entry, Entry) and entry.owner and not entry.stuck:
+                cell = set_cell(FAMILY, b"c", encode(entry), (entry.heartbeat_ms - HOUR_MS) * 1000)
+                await self.table.mutate(entry.key.encode(), delete_column(FAMILY, b"c"), cell)
+                aged[entry.change.object] = entry.key
+        return aged
+
     async def drain(self) -> None:
-        """Passes of a recovery without faults until no entry is open, for some seconds at most."""
+        """Passes of a recovery without faults until no entry is open, for some seconds at most. All other processes have ended."""
         process = self.process("drain")
         async with self.recovery(process) as recovery:
             for _ in range(DRAIN_PASSES_MAX):
@@ -116,6 +131,7 @@ class AdapterWorld:
                 self._recorded |= {entry.change.upload for entry in entries if isinstance(entry, Entry) and entry.change.upload}
                 if all(entry.stuck for entry in entries) and self.network.quiet:
                     return
+                await self.age()
                 await recovery.run_once()
                 await process.runtime.sleep(DRAIN_PAUSE_S)
 
@@ -167,11 +183,11 @@ class AdapterWorld:
 
     @asynccontextmanager
     async def _backends(self, process: Process, script: Script) -> AsyncIterator[tuple[BigtableTable, LongTermBackend]]:
-        wire = FaultyChannel(self._channel, process, script)
+        wire = FaultyChannel(self._channel, process, script, self._hang_s)
         self.wires.append(wire)
         async with self._opens_blobs() as blobs:
             watched = cast(LongTermBackend, _Watched(blobs, self.rows, self._unsettled))
-            yield BigtableTable(wire, self.table.name, timeout_s=self._timeout_s), process.link.blobs(watched)
+            yield BigtableTable(wire, self.table.name), process.link.blobs(watched)
 
 
 class _Watched:

@@ -6,7 +6,7 @@
 
 What the caller gets is a genuine `grpc.aio.AioRpcError`, with the words that gRPC itself has for it; whoever is cancelled
 while it waits is cancelled at once. A request that is late belongs to the network: it lands when the test says `deliver`,
-even when its sender is dead. A dead process's calls neither leave nor return. Streams are read to their end before they
+even when its sender is dead. Of a dead process no call leaves and none returns. Streams are read to their end before they
 are handed out, so that an answer is there or it is not.
 """
 
@@ -21,6 +21,7 @@ from typing import Any
 import anyio
 import grpc
 import grpc.aio
+from anyio.lowlevel import checkpoint
 
 from changelog.bigtable_channel import CALL_TIMEOUT_S, Channel, Message
 from changelog.change import LOG_PREFIX
@@ -83,15 +84,18 @@ class WireCall:
 
 
 class FaultyChannel:
-    """Implements `Channel` for one process. `points`: those made so far; `trace`: the same with what happened there."""
+    """Implements `Channel` for one process. `points`: those made so far; `trace`: the same with what happened there.
 
-    def __init__(self, channel: Channel, process: Process, script: Script = no_wire_faults) -> None:
+    `hang_s`: how soon the time is up of a call that gets no answer, if its own deadline is not sooner.
+    """
+
+    def __init__(self, channel: Channel, process: Process, script: Script = no_wire_faults, hang_s: float = CALL_TIMEOUT_S) -> None:
         self.points: list[str] = []
         self.trace: list[str] = []
-        self.requests: list[Message] = []
         self._channel = channel
         self._process = process
         self._script = script
+        self._hang_s = hang_s
         self._counts: Counter[str] = Counter()
         self._late: list[Send] = []
         self._landed: list[Send] = []
@@ -129,23 +133,21 @@ class FaultyChannel:
 
     def _callable(self, method: str, exchange: Callable[[Message, float, Any], Awaitable[list[Message]]]) -> Any:
         def call(request: Message, *, timeout: float, metadata: Any = None) -> _Call:
-            return _Call(lambda: self._meet(WireCall.of(method, request), request, lambda s: exchange(request, s, metadata), timeout))
+            return _Call(lambda: self._meet(WireCall.of(method, request), lambda s: exchange(request, s, metadata), timeout))
 
         return call
 
-    async def _meet(self, call: WireCall, request: Message, send: Send, timeout_s: float) -> list[Message]:
-        """Returns the answer, raises, or never ends: then the process is dead."""
-        await self._stay_if_dead()
+    async def _meet(self, call: WireCall, send: Send, timeout_s: float) -> list[Message]:
+        await self._refuse_if_dead()
         self._counts[call.name] += 1
         point = f"{call.name} #{self._counts[call.name]}"
         mode = self._script(point)
         self.points.append(point)
-        self.requests.append(request)
         self.trace.append(f"{point} of {call.key.decode(errors='replace')}" + (f" [{mode.name}]" if mode else ""))
         try:
             return await self._carry(mode, call, send, timeout_s)
         finally:
-            await self._stay_if_dead()
+            await self._refuse_if_dead()
 
     async def _carry(self, mode: WireMode | None, call: WireCall, send: Send, timeout_s: float) -> list[Message]:
         if mode in (WireMode.LATE, WireMode.ECHO, WireMode.DIE_LATE, WireMode.DUPLICATE):
@@ -159,14 +161,12 @@ class FaultyChannel:
                 await send(timeout_s)
                 raise _error(grpc.StatusCode.UNAVAILABLE, "recvmsg:Connection reset by peer")
             case WireMode.HANG:
-                with anyio.move_on_after(timeout_s):
-                    await send(timeout_s)
-                    await anyio.sleep_forever()
+                await send(timeout_s)
+                await self._hang(timeout_s)
                 raise _error(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
             case WireMode.LATE:
                 self._late.append(send)
-                with anyio.move_on_after(timeout_s):
-                    await anyio.sleep_forever()
+                await self._hang(timeout_s)
                 raise _error(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
             case WireMode.DUPLICATE:
                 await send(timeout_s)
@@ -181,9 +181,15 @@ class FaultyChannel:
         self._process.crash()
         return []
 
-    async def _stay_if_dead(self) -> None:
-        if not self._process.alive:
+    async def _hang(self, timeout_s: float) -> None:
+        with anyio.move_on_after(min(timeout_s, self._hang_s)):
             await anyio.sleep_forever()
+
+    async def _refuse_if_dead(self) -> None:
+        """What is left of a dead process is being cancelled; what it shields against that gets nowhere."""
+        if not self._process.alive:
+            await checkpoint()
+            raise _error(grpc.StatusCode.UNAVAILABLE, "the process is dead")
 
 
 class _Call:

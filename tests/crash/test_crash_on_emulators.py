@@ -7,8 +7,9 @@ again, and everything is read. A finding names its case, as in `put_large_on_lar
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -17,12 +18,15 @@ from pathlib import Path
 import anyio
 import pytest
 
+from changelog.bigtable import BigTableChangeLog
 from changelog.bigtable_channel import BigtableTable, insecure_channel, set_cell
+from changelog.errors import UnavailableError, UnconfirmedError
+from changelog.log import KeyRange
 from changelog.runtime import SystemRuntime
 from emulators.adapter_world import AdapterWorld
 from emulators.blobs import SimulatedBlobs, SimulatedUpload
 from emulators.checker import Answer
-from emulators.faults import Fault, Network
+from emulators.faults import Fault, Mode, Network
 from emulators.faulty_channel import READ_MODES, WireMode
 from emulators.world import BrokenPayload, Client, content
 from tiered.backends import LongTermBackend
@@ -36,34 +40,83 @@ SMALL, LARGE = 50, 500
 IDLE = TimeToIdle(timedelta(hours=1))
 SOME_TIME_S = 2400
 """After it, a read extends the deadline of what is IDLE."""
-TIMEOUT_S = 1.0
+HANG_S = 0.3
 MEETING_S = 10.0
-CASES_AT_ONCE = 40
-GRACE_S = 1.0
-EXPIRY_S = 0.5
-_STORE = StoreSettings(answer_budget_s=3.0, cleanup_budget_s=3.0, drain_budget_s=10.0, queue_max=1000)
-LIVING = Settings(
-    directory=Path("emulated"), changelog="noop", inline_bytes_max=100, store=_STORE,
-    recovery=RecoverySettings(late_upload_grace_s=GRACE_S),
-)
+PATIENCE_S = 0.02
+RENEWAL = "CheckAndMutateRow entry c #2"
+
+EVERYTHING = pytest.mark.skipif("TIERED_SIM_SEEDS" not in os.environ, reason="make sim runs it")
+
+TIER_FAULTS = [Fault(mode, 0.3) for mode in (
+    Mode.CRASH_BEFORE, Mode.CRASH_AFTER, Mode.UNAVAILABLE, Mode.LOST, Mode.LATE, Mode.DUPLICATED
+)]  # fmt: skip
+STREAMS = ("upload.write", "reader.pieces", "reader.aclose")
+ONCE = ("blobs.open_upload", "upload.finalise", "upload.abort")
+
+
+def may_meet(point: str, fault: Fault) -> bool:
+    """Reads and parts of a stream are not late; what is sent once is not sent twice."""
+    call = point.partition(" #")[0]
+    late, twice = fault.mode in (Mode.LATE, Mode.DUPLICATED), fault.mode is Mode.DUPLICATED
+    return not (late and (call in STREAMS or call == "blobs.open")) and not (twice and call in ONCE)
+CASES_AT_ONCE = 32
+
+_STORE = StoreSettings(queue_max=1000, drain_budget_s=20)
+_RECOVERY = RecoverySettings(late_upload_grace_s=1.0, rate_per_s=100_000, attempts_max=50, idle_s=0.05)
+LIVING = Settings(directory=Path("emulated"), changelog="noop", inline_bytes_max=100, store=_STORE, recovery=_RECOVERY)
 DYING = LIVING.model_copy(update={"store": _STORE.model_copy(update={"drain_budget_s": 0.01})})
 """A dead process waits for nobody: its tasks are gone."""
-RECOVERING = Settings(
-    directory=Path("emulated"), changelog="noop", lease=LeaseSettings(heartbeat_interval_s=0.2, expiry_s=EXPIRY_S),
-    recovery=RecoverySettings(
-        late_upload_grace_s=GRACE_S, rate_per_s=100_000, concurrency_max=32, attempts_max=50, attempt_budget_s=3.0, shutdown_budget_s=1.0
-    ),
-)
-
-Act = Callable[[Client, ObjectId], Awaitable[object]]
-
+BEATING = DYING.model_copy(update={"lease": LeaseSettings(heartbeat_interval_s=0.02, expiry_s=10)})
+HASTY = LIVING.model_copy(update={"lease": LeaseSettings(heartbeat_interval_s=0.02, expiry_s=0.1)})
+"""Of a recovery that takes over from living writers, who beat every 10 s."""
+TIRED = LIVING.model_copy(update={"store": StoreSettings(answer_budget_s=1, cleanup_budget_s=1, drain_budget_s=20)})
+"""Gives up soon in an outage."""
 
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
 
 
-# --- what is done --------------------------------------------------------------------------------
+# --- what is done, and what goes wrong -------------------------------------------------------------
+
+
+class Case:
+    """One process with an object of its own, and what goes wrong: in a call to Bigtable, or in one of the long-term tier.
+
+    `fault` None: nothing. `aside` tells cases apart that are alike so far. `cancelled`: its caller is, soon after the fault.
+    """
+
+    def __init__(
+        self, scenario: Scenario, point: str = "", fault: WireMode | Fault | None = None, aside: str = "", *, cancelled: bool = False
+    ) -> None:
+        mode = fault.mode if isinstance(fault, Fault) else fault
+        self.scenario = scenario
+        self.name = "|".join([scenario.name, point, "" if mode is None else mode.name, aside])
+        self.object_id = ObjectId.create("crash", self.name)
+        self.dies = mode is not None and mode.name.startswith(("DIE", "CRASH"))
+        self.met = anyio.Event()
+        self.caller = anyio.CancelScope()
+        self.points: list[str] = []
+        self.far_points: list[str] = []
+        self.trace: list[str] = []
+        self._point = point
+        self._fault = fault
+        self._cancelled = cancelled
+
+    def script(self, made: str) -> WireMode | None:
+        return self._fault if self._meets(made) and isinstance(self._fault, WireMode) else None
+
+    def plan(self, made: str) -> Fault | None:
+        return self._fault if self._meets(made) and isinstance(self._fault, Fault) else None
+
+    def _meets(self, made: str) -> bool:
+        """A point without a number is every call of that name."""
+        if self._point not in (made, made.partition(" #")[0]):
+            return False
+        self.met.set()
+        if self._cancelled:
+            self.caller.deadline = anyio.current_time() + PATIENCE_S
+        return True
 
 
 @dataclass(frozen=True)
@@ -72,77 +125,65 @@ class Scenario:
 
     name: str
     before: str
-    act: Act
+    act: Callable[[Client, Case], Awaitable[object]]
 
 
-def put(label: str, size: int) -> Act:
-    return lambda client, object_id: client.put(object_id, label, size)
+async def put_small(client: Client, case: Case) -> None:
+    await client.put(case.object_id, "new", SMALL)
 
 
-def put_stream(label: str, size: int) -> Act:
-    """Of a size that nobody knows beforehand."""
+async def put_large(client: Client, case: Case) -> None:
+    """Of a known size: in a single request."""
+    await client.put(case.object_id, "new", LARGE)
+
+
+async def put_stream(client: Client, case: Case) -> None:
+    """Of a size that nobody knows beforehand: by a session."""
 
     async def payload() -> AsyncIterator[bytes]:
-        yield content(label, size)
+        yield content("new", LARGE)
 
-    return lambda client, object_id: client.put(object_id, label, size, payload=payload())
-
-
-async def delete(client: Client, object_id: ObjectId) -> Answer:
-    return await client.delete(object_id)
+    await client.put(case.object_id, "new", LARGE, payload=payload())
 
 
-async def put_broken(client: Client, object_id: ObjectId) -> None:
+async def put_slowly(client: Client, case: Case) -> None:
+    """Slower than the heartbeat: what goes wrong does so before the end of the payload."""
+
+    async def payload() -> AsyncIterator[bytes]:
+        yield content("new", LARGE)[:200]
+        await case.met.wait()
+        yield content("new", LARGE)[200:]
+
+    await client.put(case.object_id, "new", LARGE, payload=payload())
+
+
+async def put_broken(client: Client, case: Case) -> None:
     async def payload() -> AsyncIterator[bytes]:
         yield content("new", LARGE // 2)
         raise BrokenPayload
 
-    assert await client.put(object_id, "new", LARGE, payload=payload()) is Answer.NO
+    assert await client.put(case.object_id, "new", LARGE, payload=payload()) is Answer.NO
 
 
-async def get_idle(client: Client, object_id: ObjectId) -> None:
+async def delete(client: Client, case: Case) -> None:
+    await client.delete(case.object_id)
+
+
+async def get_idle(client: Client, case: Case) -> None:
     """A read that extends the deadline of an object with a time to idle."""
-    await client.get(object_id)
+    await client.get(case.object_id)
 
 
 def scenarios() -> Iterator[Scenario]:
     for before in ("absent", "small", "large", "legacy"):
-        yield Scenario(f"put_small_on_{before}", before, put("new", SMALL))
-        yield Scenario(f"put_large_on_{before}", before, put("new", LARGE))
-        yield Scenario(f"put_stream_on_{before}", before, put_stream("new", LARGE))
-        yield Scenario(f"delete_on_{before}", before, delete)
+        for act in (put_small, put_large, put_stream, delete):
+            yield Scenario(f"{act.__name__}_on_{before}", before, act)
     yield Scenario("put_broken_on_large", "large", put_broken)
     yield Scenario("get_idle_small", "idle small", get_idle)
     yield Scenario("get_idle_large", "idle large", get_idle)
 
 
 SCENARIOS = {scenario.name: scenario for scenario in scenarios()}
-
-
-class Case:
-    """One process, and what goes wrong in it: at the wire to Bigtable, or at a call of the long-term tier."""
-
-    def __init__(self, scenario: Scenario, point: str, fault: WireMode | Fault | None) -> None:
-        self.scenario = scenario
-        self.name = "|".join([scenario.name, point, "" if fault is None else (fault.mode if isinstance(fault, Fault) else fault).name])
-        self.object_id = ObjectId.create("crash", self.name)
-        self.dies = self.name.rpartition("|")[2].startswith(("DIE", "CRASH"))
-        self.met = anyio.Event()
-        self.points: list[str] = []
-        self.far_points: list[str] = []
-        self.trace: list[str] = []
-        self._point = point
-        self._fault = fault
-
-    def script(self, made: str) -> WireMode | None:
-        return self._fault if made == self._point and isinstance(self._fault, WireMode) and self._meet() else None
-
-    def plan(self, made: str) -> Fault | None:
-        return self._fault if made == self._point and isinstance(self._fault, Fault) and self._meet() else None
-
-    def _meet(self) -> bool:
-        self.met.set()
-        return True
 
 
 # --- one world for many cases --------------------------------------------------------------------
@@ -173,25 +214,31 @@ class Stage:
             size = SMALL if "small" in before else LARGE
             assert await client.put(object_id, "old", size, expiration=IDLE if "idle" in before else None) is Answer.OK
 
-    async def live(self, case: Case) -> None:
+    async def live(self, case: Case, settings: Settings | None = None) -> None:
         """The case's process, from the opening of its store to its close, or to its death."""
+        settings = settings or (DYING if case.dies else LIVING)
         process = self.world.process(case.name, case.plan)
 
         async def life() -> None:
-            async with self.world.client(process, case.script, DYING if case.dies else LIVING) as client:
+            async with self.world.client(process, case.script, settings) as client:
                 wire = self.world.wires[-1]
                 case.points, case.far_points, case.trace = wire.points, process.link.points, wire.trace
-                await case.scenario.act(client, case.object_id)
+                with case.caller:
+                    await case.scenario.act(client, case)
                 if case.dies:
                     with anyio.fail_after(MEETING_S):
                         await case.met.wait()  # in its clean-up
 
         await process.run(life)
 
-    async def succeed(self, case: Case) -> None:
-        """Another writer, of the same object, who is told that all is well."""
+    async def succeed(self, cases: list[Case], size: int) -> None:
+        """Another writer, of the same objects, who is told that all is well."""
         async with self.world.client(self.world.process("successor")) as client:
-            assert await client.put(case.object_id, "later", SMALL) is Answer.OK
+
+            async def put(case: Case) -> None:
+                assert await client.put(case.object_id, "later", size) is Answer.OK
+
+            await each(cases, put)
 
     async def read(self, cases: list[Case]) -> None:
         found: list[dict[str, str | None]] = [{}, {}]
@@ -204,7 +251,7 @@ class Stage:
             await each(cases, look)
         assert found[0] == found[1]
 
-    async def findings(self, cases: list[Case]) -> list[str]:
+    async def findings(self, cases: list[Case], recoverers: Sequence[Case] = ()) -> list[str]:
         """Recovery ends what is left, before and after what is late has landed, and once more after it has landed again."""
         for once_more in (None, False, True):
             if once_more is not None:
@@ -212,7 +259,7 @@ class Stage:
             await self.world.drain()
             await self.read(cases)
         findings = await self.world.findings()
-        missed = [f"{case.name} was never met: {case.points} {case.far_points}" for case in cases if not case.met.is_set()]
+        missed = [f"{case.name} was never met: {case.points} {case.far_points}" for case in [*cases, *recoverers] if not case.met.is_set()]
         return [*map(partial(_explained, cases), findings), *missed]
 
 
@@ -241,7 +288,7 @@ async def stage(
         yield blobs
 
     async with fresh_table() as table, insecure_channel(bigtable_host) as channel, Network() as network:
-        world = AdapterWorld(channel, table.name, open_blobs, lambda: set(blobs.uploads), network, LIVING, RECOVERING, TIMEOUT_S)
+        world = AdapterWorld(channel, table.name, open_blobs, lambda: set(blobs.uploads), network, LIVING, LIVING, HANG_S)
         yield Stage(world, blobs)
 
 
@@ -258,20 +305,196 @@ async def each(cases: list[Case], do: Callable[[Case], Awaitable[None]]) -> None
             tasks.start_soon(do_one, case)
 
 
-async def points(stage: Stage) -> dict[str, Case]:
-    """Every scenario without a fault: the case knows the calls."""
-    cases = [Case(scenario, "", None) for scenario in SCENARIOS.values()]
+async def clean_run(stage: Stage) -> list[Case]:
+    """Every scenario without a fault: these cases know the calls."""
+    cases = [Case(scenario) for scenario in SCENARIOS.values()]
     await stage.prepare(cases)
     await each(cases, stage.live)
-    return {case.scenario.name: case for case in cases}
+    return cases
+
+
+INLINE = ("CheckAndMutateRow object p m v", "CheckAndMutateRow object")
+
+
+def meets(point: str, mode: WireMode) -> bool:
+    """Reads are not late, and what is sent once does not arrive twice."""
+    if mode is WireMode.ECHO and point.partition(" #")[0] in INLINE:
+        return False
+    return mode in READ_MODES or not point.startswith("ReadRows")
+
+
+async def wire_cases(stage: Stage, mode: WireMode, *, cancelled: bool = False) -> list[Case]:
+    return [
+        Case(clean.scenario, point, mode, cancelled=cancelled)
+        for clean in await clean_run(stage) for point in clean.points if meets(point, mode)
+    ]  # fmt: skip
+
+
+# --- operations ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", WireMode)
 async def test_an_operation_with_a_fault_at_any_call_to_bigtable_answers_honestly_and_leaves_nothing(stage: Stage, mode: WireMode) -> None:
-    cases = [
-        Case(clean.scenario, point, mode) for clean in (await points(stage)).values() for point in clean.points
-        if mode in READ_MODES or not point.startswith("ReadRows")
-    ]  # fmt: skip
+    cases = await wire_cases(stage, mode)
     await stage.prepare(cases)
     await each(cases, stage.live)
     assert await stage.findings(cases) == []
+
+
+@pytest.mark.parametrize("fault", TIER_FAULTS, ids=lambda fault: fault.mode.name)
+async def test_an_operation_with_a_fault_at_any_call_to_the_long_term_tier_answers_honestly_and_leaves_nothing(
+    stage: Stage, fault: Fault
+) -> None:
+    cases = [Case(clean.scenario, point, fault) for clean in await clean_run(stage) for point in clean.far_points if may_meet(point, fault)]
+    await stage.prepare(cases)
+    await each(cases, stage.live)
+    assert await stage.findings(cases) == []
+
+
+@pytest.mark.parametrize("mode", [WireMode.HANG, WireMode.LATE])
+async def test_a_caller_cancelled_during_any_call_to_bigtable_leaves_old_or_new_and_nothing_else(stage: Stage, mode: WireMode) -> None:
+    cases = await wire_cases(stage, mode, cancelled=True)
+    await stage.prepare(cases)
+    await each(cases, stage.live)
+    assert await stage.findings(cases) == []
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+@pytest.mark.parametrize(
+    ("mode", "cancelled"), [(WireMode.LATE, False), (WireMode.LATE, True), (WireMode.ECHO, False), (WireMode.DIE_LATE, False)]
+)
+async def test_what_lands_late_never_undoes_a_later_write(stage: Stage, mode: WireMode, cancelled: bool, size: int) -> None:
+    cases = await wire_cases(stage, mode, cancelled=cancelled)
+    await stage.prepare(cases)
+    await each(cases, stage.live)
+    await stage.succeed(cases, size)
+    assert await stage.findings(cases) == []
+
+
+@pytest.mark.parametrize("mode", [WireMode.HANG, WireMode.LATE])
+async def test_a_writer_stalled_past_its_lease_while_recovery_cleans_up_does_no_harm(stage: Stage, mode: WireMode) -> None:
+    cases = await wire_cases(stage, mode)
+    await stage.prepare(cases)
+    async with stage.world.recovery(stage.world.process("cleaner"), settings=HASTY) as recovery, anyio.create_task_group() as tasks:
+        tasks.start_soon(recovery.run)
+        await each(cases, stage.live)
+        recovery.stop()
+    assert recovery.total.recovered > 0
+    assert await stage.findings(cases) == []
+
+
+@pytest.mark.parametrize("mode", WireMode)
+async def test_a_renewal_that_goes_wrong_costs_no_more_than_the_lease(stage: Stage, mode: WireMode) -> None:
+    case = Case(Scenario("put_slowly_on_large", "large", put_slowly), RENEWAL, mode)
+    await stage.prepare([case])
+    await stage.live(case, BEATING)
+    assert await stage.findings([case]) == []
+
+
+@EVERYTHING
+@pytest.mark.parametrize("mode", [WireMode.CUT, WireMode.DROP_ANSWER, WireMode.HANG, WireMode.LATE, WireMode.DUPLICATE])
+async def test_an_operation_during_an_outage_of_any_call_answers_honestly_and_leaves_nothing(stage: Stage, mode: WireMode) -> None:
+    cases = [
+        Case(clean.scenario, name, mode)
+        for clean in await clean_run(stage)
+        for name in dict.fromkeys(point.partition(" #")[0] for point in clean.points) if meets(name, mode)
+    ]  # fmt: skip
+    await stage.prepare(cases)
+    await each(cases, lambda case: stage.live(case, TIRED))
+    assert await stage.findings(cases) == []
+
+
+# --- recovery ------------------------------------------------------------------------------------
+
+SWAP_BLOB, SWAP_INLINE, SWAP_NOTHING = (f"CheckAndMutateRow object {cells}w: #1" for cells in ("r t v ", "p m v ", ""))
+
+STALE: dict[str, tuple[str, str, WireMode | Fault]] = {
+    "upload_open": ("put_stream_on_large", "upload.finalise #1", Fault(Mode.CRASH_BEFORE)),
+    "blob_written": ("put_stream_on_large", SWAP_BLOB, WireMode.DIE_BEFORE),
+    "blob_written_nothing_before": ("put_large_on_absent", SWAP_BLOB, WireMode.DIE_BEFORE),
+    "blob_written_over_inline": ("put_stream_on_small", SWAP_BLOB, WireMode.DIE_BEFORE),
+    "swap_under_way": ("put_stream_on_large", SWAP_BLOB, WireMode.DIE_LATE),
+    "blob_swapped_in": ("put_large_on_large", SWAP_BLOB, WireMode.DIE_AFTER),
+    "blob_swapped_in_over_legacy": ("put_large_on_legacy", SWAP_BLOB, WireMode.DIE_AFTER),
+    "inline_swapped_in": ("put_small_on_large", SWAP_INLINE, WireMode.DIE_AFTER),
+    "inline_swap_under_way": ("put_small_on_large", SWAP_INLINE, WireMode.DIE_LATE),
+    "deleted": ("delete_on_large", SWAP_NOTHING, WireMode.DIE_AFTER),
+    "deleted_legacy": ("delete_on_legacy", SWAP_NOTHING, WireMode.DIE_AFTER),
+    "request_not_sent": ("put_large_on_large", "upload.finalise #1", Fault(Mode.CRASH_BEFORE)),
+    "request_landed": ("put_large_on_large", "upload.finalise #1", Fault(Mode.CRASH_AFTER)),
+}
+"""How each kind of stale entry comes about: the scenario, and where its writer dies."""
+
+
+class OneEntry(BigTableChangeLog):
+    """The log as far as one entry goes: recoverers that are to have a fault meet only the entry that is theirs."""
+
+    def __init__(self, table: BigtableTable, key: str) -> None:
+        super().__init__(table, SystemRuntime())
+        self._key = key
+
+    def ranges(self) -> Sequence[KeyRange]:
+        return [KeyRange(self._key, f"{self._key}0")]
+
+
+@dataclass
+class Recovery:
+    """A writer that dies, and a recoverer of its entry that meets a fault."""
+
+    kind: str
+    writer: Case
+    recoverer: Case
+
+    @staticmethod
+    def of(kind: str, point: str = "", fault: WireMode | Fault | None = None) -> Recovery:
+        name, died_at, death = STALE[kind]
+        recoverer = Case(SCENARIOS[name], point, fault, kind)
+        return Recovery(kind, Case(SCENARIOS[name], died_at, death, recoverer.name), recoverer)
+
+
+async def recover(stage: Stage, recoveries: list[Recovery]) -> None:
+    """All writers die; an hour later each recoverer makes a pass."""
+    writers = [recovery.writer for recovery in recoveries]
+    await stage.prepare(writers)
+    await each(writers, stage.live)
+    keys = await stage.world.age()
+
+    async def make_pass(case: Case) -> None:
+        key = keys[next(each.writer for each in recoveries if each.recoverer is case).object_id.path]
+        process = stage.world.process("recoverer", case.plan)
+
+        async def life() -> None:
+            async with stage.world.recovery(process, case.script, lambda table: OneEntry(table, key)) as recovery:
+                case.points, case.far_points, case.trace = stage.world.wires[-1].points, process.link.points, stage.world.wires[-1].trace
+                with suppress(UnavailableError, UnconfirmedError):
+                    await recovery.run_once()
+
+        await process.run(life)
+
+    await each([recovery.recoverer for recovery in recoveries], make_pass)
+
+
+async def clean_recoveries(stage: Stage) -> list[Recovery]:
+    recoveries = [Recovery.of(kind) for kind in STALE]
+    await recover(stage, recoveries)
+    return recoveries
+
+
+@pytest.mark.parametrize("mode", WireMode)
+async def test_recovery_with_a_fault_at_any_call_to_bigtable_is_finished_by_another(stage: Stage, mode: WireMode) -> None:
+    recoveries = [
+        Recovery.of(clean.kind, point, mode)
+        for clean in await clean_recoveries(stage) for point in clean.recoverer.points if meets(point, mode)
+    ]  # fmt: skip
+    await recover(stage, recoveries)
+    assert await stage.findings([each.writer for each in recoveries], [each.recoverer for each in recoveries]) == []
+
+
+@pytest.mark.parametrize("fault", TIER_FAULTS, ids=lambda fault: fault.mode.name)
+async def test_recovery_with_a_fault_at_any_call_to_the_long_term_tier_is_finished_by_another(stage: Stage, fault: Fault) -> None:
+    recoveries = [
+        Recovery.of(clean.kind, point, fault)
+        for clean in await clean_recoveries(stage) for point in clean.recoverer.far_points if may_meet(point, fault)
+    ]  # fmt: skip
+    await recover(stage, recoveries)
+    assert await stage.findings([each.writer for each in recoveries], [each.recoverer for each in recoveries]) == []
