@@ -125,15 +125,15 @@ class AdapterWorld:
     async def drain(self) -> None:
         """Passes of a recovery without faults until no entry is open, for some seconds at most. All other processes have ended."""
         process = self.process("drain")
-        async with self.recovery(process) as recovery:
-            for _ in range(DRAIN_PASSES_MAX):
-                entries = await self._entries()
-                self._recorded |= {entry.change.upload for entry in entries if isinstance(entry, Entry) and entry.change.upload}
-                if all(entry.stuck for entry in entries) and self.network.quiet:
-                    return
-                await self.age()
+        for _ in range(DRAIN_PASSES_MAX):
+            entries = await self._entries()
+            self._recorded |= {entry.change.upload for entry in entries if isinstance(entry, Entry) and entry.change.upload}
+            if all(entry.stuck for entry in entries) and self.network.quiet:
+                return
+            await self.age()
+            async with self.recovery(process) as recovery:  # a new one knows what time it is
                 await recovery.run_once()
-                await process.runtime.sleep(DRAIN_PAUSE_S)
+            await process.runtime.sleep(DRAIN_PAUSE_S)
 
     async def deliver(self, *, once_more: bool = False) -> int:
         """Lets everybody's late requests land. Returns how many."""

@@ -338,7 +338,8 @@ async def test_an_operation_with_a_fault_at_any_call_to_bigtable_answers_honestl
     cases = await wire_cases(stage, mode)
     await stage.prepare(cases)
     await each(cases, stage.live)
-    assert await stage.findings(cases) == []
+    found = await stage.findings(cases)
+    assert not found, "\n".join(found)
 
 
 @pytest.mark.parametrize("fault", TIER_FAULTS, ids=lambda fault: fault.mode.name)
@@ -348,7 +349,8 @@ async def test_an_operation_with_a_fault_at_any_call_to_the_long_term_tier_answe
     cases = [Case(clean.scenario, point, fault) for clean in await clean_run(stage) for point in clean.far_points if may_meet(point, fault)]
     await stage.prepare(cases)
     await each(cases, stage.live)
-    assert await stage.findings(cases) == []
+    found = await stage.findings(cases)
+    assert not found, "\n".join(found)
 
 
 @pytest.mark.parametrize("mode", [WireMode.HANG, WireMode.LATE])
@@ -356,7 +358,8 @@ async def test_a_caller_cancelled_during_any_call_to_bigtable_leaves_old_or_new_
     cases = await wire_cases(stage, mode, cancelled=True)
     await stage.prepare(cases)
     await each(cases, stage.live)
-    assert await stage.findings(cases) == []
+    found = await stage.findings(cases)
+    assert not found, "\n".join(found)
 
 
 @pytest.mark.parametrize("size", [SMALL, LARGE])
@@ -368,7 +371,8 @@ async def test_what_lands_late_never_undoes_a_later_write(stage: Stage, mode: Wi
     await stage.prepare(cases)
     await each(cases, stage.live)
     await stage.succeed(cases, size)
-    assert await stage.findings(cases) == []
+    found = await stage.findings(cases)
+    assert not found, "\n".join(found)
 
 
 @pytest.mark.parametrize("mode", [WireMode.HANG, WireMode.LATE])
@@ -380,7 +384,8 @@ async def test_a_writer_stalled_past_its_lease_while_recovery_cleans_up_does_no_
         await each(cases, stage.live)
         recovery.stop()
     assert recovery.total.recovered > 0
-    assert await stage.findings(cases) == []
+    found = await stage.findings(cases)
+    assert not found, "\n".join(found)
 
 
 @pytest.mark.parametrize("mode", WireMode)
@@ -388,7 +393,8 @@ async def test_a_renewal_that_goes_wrong_costs_no_more_than_the_lease(stage: Sta
     case = Case(Scenario("put_slowly_on_large", "large", put_slowly), RENEWAL, mode)
     await stage.prepare([case])
     await stage.live(case, BEATING)
-    assert await stage.findings([case]) == []
+    found = await stage.findings([case])
+    assert not found, "\n".join(found)
 
 
 @EVERYTHING
@@ -401,7 +407,8 @@ async def test_an_operation_during_an_outage_of_any_call_answers_honestly_and_le
     ]  # fmt: skip
     await stage.prepare(cases)
     await each(cases, lambda case: stage.live(case, TIRED))
-    assert await stage.findings(cases) == []
+    found = await stage.findings(cases)
+    assert not found, "\n".join(found)
 
 
 # --- recovery ------------------------------------------------------------------------------------
