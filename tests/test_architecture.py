@@ -30,9 +30,10 @@ LAZILY = {"recovery/cli*.py": "emulators"}
 
 HOMES: dict[str, tuple[str, ...]] = {
     # vendors: behind the adapters and what runs their emulators
-    "google": ("changelog/bigtable_channel.py", "emulators/bigtable.py"),
+    "google": ("changelog/bigtable_channel.py", "tiered/gcs_auth.py", "emulators/bigtable.py"),
     "grpc": ("changelog/bigtable_channel.py", "emulators/bigtable.py", "emulators/faulty_channel.py"),
-    "aiohttp": ("emulators/gcs.py",), "multidict": ("emulators/gcs_wire.py",), "google_crc32c": ("emulators/gcs_store.py",),
+    "aiohttp": ("tiered/gcs_http.py", "emulators/gcs.py"), "yarl": ("tiered/gcs_http.py",), "multidict": ("emulators/gcs_wire.py",),
+    "google_crc32c": ("tiered/gcs_format.py", "emulators/gcs_store.py"),
     "pyspark": (), "pyarrow": (), "pandas": (), "prometheus_client": (),
     # one module each
     "tenacity": ("tiered/retry.py",),

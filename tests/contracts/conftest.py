@@ -1,6 +1,6 @@
 """One contract suite per protocol; every implementation is a parameter of its fixture.
 
-Bigtable's run on its emulator, and on asyncio only, as `grpc.aio` does.
+Bigtable's and GCS's run on their emulators, and on asyncio only, as `grpc.aio` and aiohttp do.
 """
 
 from __future__ import annotations
@@ -16,20 +16,22 @@ from changelog.log import ChangeLog
 from changelog.runtime import Runtime, SystemRuntime
 from changelog.sqlite import Database, SqliteChangeLog
 from emulators.blobs import SimulatedBlobs
+from emulators.gcs import GcsEmulator
 from emulators.log import SimulatedChangeLog
 from emulators.rows import SimulatedRows
 from tiered.backends import HighVolumeBackend, LongTermBackend
 from tiered.bigtable import BigtableRows
 from tiered.filesystem import FileBlobs
+from tiered.gcs import GcsBlobs
 from tiered.sqlite import SqliteRows
 
 LOOPS = ["asyncio", "trio"]
 IMPLEMENTATIONS = {
     "high_volume": ["sqlite", "simulated", "bigtable"],
     "changelog": ["sqlite", "simulated", "bigtable"],
-    "long_term": ["filesystem", "simulated"],
+    "long_term": ["filesystem", "simulated", "gcs"],
 }
-ASYNCIO_ONLY = {"bigtable"}
+ASYNCIO_ONLY = {"bigtable", "gcs"}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -81,5 +83,9 @@ async def changelog(request: pytest.FixtureRequest, anyio_backend: str, runtime:
 async def long_term(request: pytest.FixtureRequest, anyio_backend: str, runtime: Runtime, tmp_path: Path) -> AsyncIterator[LongTermBackend]:
     if request.param == "simulated":
         yield SimulatedBlobs(runtime)
+        return
+    if request.param == "gcs":
+        async with GcsEmulator() as server, GcsBlobs.connect(server.create_bucket("blobs").name, runtime, endpoint=server.url) as blobs:
+            yield blobs
         return
     yield await FileBlobs.open_directory(tmp_path / "store", runtime)

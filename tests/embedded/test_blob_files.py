@@ -260,6 +260,16 @@ async def test_a_cancelled_session_that_is_no_change_id_unlinks_nothing(blobs: F
     assert await read(blobs, "victim") == b"payload"
 
 
+@pytest.mark.parametrize("name", [".", "..", "line\nbreak\r\0nul"])
+async def test_a_name_that_no_storage_path_can_be_stays_inside_the_root_all_the_same(blobs: FileBlobs, root: Path, name: str) -> None:
+    upload = await begin(blobs, name)
+    await upload.finalise()
+    assert [info.name for info in await blobs.list("", None, 10)] == [name]
+    assert [path.is_relative_to(root / "blobs") for path in root.rglob("*") if path.is_file()] == [True]
+    await blobs.delete(name)
+    assert await blobs.open(name) is None
+
+
 async def test_a_name_longer_than_the_file_system_holds_is_refused(blobs: FileBlobs) -> None:
     with pytest.raises(InvalidRequestError, match="longer than the file system can hold"):
         await store(blobs, "/" * 2000)

@@ -1,0 +1,837 @@
+"""Blobs in GCS, on our emulator: which calls are made, what goes wrong on the way, and what is known then."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+import sys
+import traceback
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import Any
+from urllib.parse import unquote
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from changelog.errors import (
+    ConfigurationError,
+    CorruptRecordError,
+    InvalidRequestError,
+    TieredError,
+    UnavailableError,
+    UnconfirmedError,
+)
+from changelog.runtime import SystemRuntime
+from emulators.gcs import FaultMode, GcsEmulator, GcsFault
+from emulators.gcs_store import Bucket
+from tiered.backends import ByteRange
+from tiered.gcs import GcsBlobs
+from tiered.gcs_format import encode_crc, extend_crc
+from tiered.gcs_upload import SINGLE_BYTES_MAX, GcsUpload
+from tiered.metadata import NS_PER_S, Metadata, TimeToIdle
+
+pytestmark = pytest.mark.anyio
+
+KIB, MIB = 1024, 1024 * 1024
+NAME = "attachments/org.17/objects/abc123/018bcfe5-6800-7000-8000-000000000001"
+DEADLINE_NS = 2_000_000_000 * NS_PER_S
+IDLE = Metadata(TimeToIdle(ns=86_400 * NS_PER_S), time_expires_ns=DEADLINE_NS)
+LARGE = bytes(range(256)) * (3 * MIB // 256)
+RUNTIME = SystemRuntime()
+SIZES = pytest.mark.parametrize("size", [len(LARGE), None], ids=["single", "session"])
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+async def server(anyio_backend: str) -> AsyncIterator[GcsEmulator]:
+    async with GcsEmulator() as server:
+        server.create_bucket("blobs")
+        yield server
+
+
+@pytest.fixture
+async def blobs(server: GcsEmulator) -> AsyncIterator[GcsBlobs]:
+    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url) as blobs:
+        yield blobs
+
+
+@pytest.fixture
+def bucket(server: GcsEmulator) -> Bucket:
+    return server.buckets["blobs"]
+
+
+async def put(
+    blobs: GcsBlobs, payload: bytes = b"payload", *, name: str = NAME, metadata: Metadata | None = None, session: bool = False
+) -> None:
+    upload = await blobs.open_upload(name, metadata or Metadata(), None if session else len(payload))
+    await write(upload, payload)
+    await upload.finalise()
+
+
+async def write(upload: GcsUpload, payload: bytes) -> None:
+    for start in range(0, len(payload), 256 * KIB):
+        await upload.write(payload[start : start + 256 * KIB])
+
+
+async def read(blobs: GcsBlobs, name: str = NAME, range: ByteRange | None = None) -> bytes | None:
+    reader = await blobs.open(name, range)
+    if reader is None:
+        return None
+    try:
+        return b"".join([piece async for piece in reader.pieces()])
+    finally:
+        await reader.aclose()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    with anyio.fail_after(10):
+        while not condition():  # noqa: ASYNC110 - the server sends no events
+            await anyio.sleep(0.001)
+
+
+def everything_told(error: BaseException | None) -> str:
+    """All that a log with tracebacks could show, and what is chained out of sight, too."""
+    told = ""
+    while error is not None:
+        told += repr(error) + "".join(traceback.format_exception(error))
+        error = error.__cause__ or error.__context__
+    return told
+
+
+@asynccontextmanager
+async def scripted(answer: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any]) -> AsyncIterator[str]:
+    """A server that does what no emulator would. Its address."""
+    tasks: set[asyncio.Task[Any]] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
+        with suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            await answer(reader, writer)
+        writer.transport.abort()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await server.wait_closed()
+
+
+# --- which calls are made ------------------------------------------------------------------------
+
+
+async def test_a_blob_of_known_moderate_size_is_one_call(blobs: GcsBlobs, server: GcsEmulator, bucket: Bucket) -> None:
+    await put(blobs, LARGE)
+    assert server.calls == ["upload.multipart"]
+    assert bucket.objects[NAME].payload == LARGE
+
+
+@pytest.mark.parametrize(("size", "calls"), [(SINGLE_BYTES_MAX, 1), (SINGLE_BYTES_MAX + 1, 2)])
+async def test_above_eight_mebibytes_a_blob_has_a_session(blobs: GcsBlobs, server: GcsEmulator, size: int, calls: int) -> None:
+    payload = bytes(size)
+    upload = await blobs.open_upload(NAME, Metadata(), size)
+    assert (upload.session is None) == (calls == 1)
+    await write(upload, payload)
+    await upload.finalise()
+    assert len(server.calls) == calls
+    assert server.buckets["blobs"].objects[NAME].payload == payload
+
+
+async def test_a_size_in_the_metadata_counts_as_known(blobs: GcsBlobs, server: GcsEmulator) -> None:
+    upload = await blobs.open_upload(NAME, Metadata(size=3), None)
+    await upload.write(b"abc")
+    await upload.finalise()
+    assert server.calls == ["upload.multipart"]
+
+
+@pytest.mark.parametrize("payload", [b"", b"x", LARGE])
+async def test_a_blob_of_unknown_size_is_a_session_and_one_request(
+    blobs: GcsBlobs, server: GcsEmulator, bucket: Bucket, payload: bytes
+) -> None:
+    await put(blobs, payload, session=True)
+    assert server.calls[0] == "upload.start"
+    assert len(server.calls) == 2
+    assert bucket.objects[NAME].payload == payload
+
+
+async def test_the_other_calls_are_one_each_but_two_to_open_and_to_touch(blobs: GcsBlobs, server: GcsEmulator) -> None:
+    await put(blobs, metadata=IDLE)
+
+    async def calls(call: Any) -> list[str]:
+        server.calls.clear()
+        await call
+        return sorted(server.calls)
+
+    assert await calls(read(blobs)) == ["object.get", "object.read"]
+    assert await calls(read(blobs, range=ByteRange(-3))) == ["object.get", "object.read"]
+    assert await calls(read(blobs, range=ByteRange(-3, 6))) == ["object.get", "object.read"]
+    assert await calls(read(blobs, range=ByteRange(3, 3))) == ["object.get"]
+    assert await calls(blobs.touch(NAME, DEADLINE_NS + NS_PER_S)) == ["object.get", "object.patch"]
+    assert await calls(blobs.touch(NAME, DEADLINE_NS)) == ["object.get"]
+    assert await calls(blobs.list("a", None, 10)) == ["object.list"]
+    assert await calls(blobs.delete(NAME)) == ["object.delete"]
+    assert await calls(blobs.delete(NAME)) == ["object.delete"]
+    assert await calls(blobs.open(NAME)) == ["object.get", "object.read"]
+
+
+async def test_a_listing_asks_for_pages_until_it_has_enough(blobs: GcsBlobs, server: GcsEmulator, bucket: Bucket) -> None:
+    names = [f"u/objects/{n:02}" for n in range(10)]
+    for name in names:
+        await put(blobs, b"", name=name)
+    bucket.page_max = 3
+    server.calls.clear()
+    assert [info.name for info in await blobs.list("u/", names[1], 5)] == names[2:7]
+    assert server.calls == ["object.list"] * 2
+    assert [info.name for info in await blobs.list("u/", None, 100)] == names
+
+
+async def test_what_is_stored_is_as_the_format_says(blobs: GcsBlobs, bucket: Bucket) -> None:
+    metadata = Metadata(IDLE.expiration, 5, DEADLINE_NS, "text/plain; charset=utf-8", "Zstd", filename="größe.txt", custom={"k": "v"})
+    for session in (False, True):
+        await put(blobs, b"zstd bytes", name=f"u/objects/{session}", metadata=metadata, session=session)
+        stored = bucket.objects[f"u/objects/{session}"]
+        assert stored.content == {"contentType": "text/plain; charset=utf-8", "contentEncoding": "zstd"}
+        assert stored.resource()["customTime"] == "2033-05-18T03:33:20.000Z"
+        assert dict(stored.metadata) == {"x-sn-expiration": "tti:1day", "x-sn-filename": "größe.txt", "x-sn-created": "5", "x-snme-k": "v"}
+
+
+async def test_compressed_bytes_come_as_they_are_stored(blobs: GcsBlobs, server: GcsEmulator) -> None:
+    seen: list[str] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        seen.append(head)
+        resource = {"size": "4", "generation": "1", "metageneration": "1", "contentEncoding": "gzip"}
+        media = "alt=media" in head
+        body = b"\x1f\x8b\x08!" if media else json.dumps(resource).encode()
+        encoding = "Content-Encoding: gzip\r\nX-Goog-Generation: 1\r\n" if media else ""
+        writer.write(f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n{encoding}Connection: close\r\n\r\n".encode() + body)
+        await writer.drain()
+
+    async with scripted(answer) as url, GcsBlobs.connect("blobs", RUNTIME, endpoint=url) as client:
+        assert await read(client) == b"\x1f\x8b\x08!"
+    assert sorted(re.findall(r"(?i)accept-encoding: (\S+)", "".join(seen))) == ["gzip", "identity"]
+
+
+# --- names ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "u/objects/a#b", "u/objects/a?b=c&d", "u/objects/a%2Fb%", "u/../objects/./..", "...", "/", "u/objects/🙂", "k" * 987, "ü" * 512,
+        "a b+c~",
+    ],
+)  # fmt: skip
+async def test_any_name_arrives_exactly(blobs: GcsBlobs, server: GcsEmulator, bucket: Bucket, name: str) -> None:
+    for session in (False, True):
+        await put(blobs, b"payload", name=name, metadata=IDLE, session=session)
+        assert list(bucket.objects) == [name]
+        assert await blobs.touch(name, DEADLINE_NS + NS_PER_S)
+        assert await read(blobs, name) == b"payload"
+        assert [info.name for info in await blobs.list(name, None, 2)] == [name]
+        await blobs.delete(name)
+        assert not bucket.objects
+
+
+@pytest.mark.parametrize("name", [".", "..", "a\nb", "k" * 1025])
+async def test_a_name_that_the_service_refuses_is_the_callers_mistake(blobs: GcsBlobs, name: str) -> None:
+    for session in (False, True):
+        with pytest.raises(InvalidRequestError, match="upload of blob"):
+            await put(blobs, name=name, session=session)
+
+
+async def test_a_name_is_one_segment_without_dots_on_the_wire() -> None:
+    lines: list[str] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        lines.append((await reader.readuntil(b"\r\n")).decode())
+        writer.write(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n")
+        await writer.drain()
+
+    async with scripted(answer) as url, GcsBlobs.connect("blobs", RUNTIME, endpoint=url) as client:
+        await client.delete("a/../b?c#d")
+    path = lines[0].split(" ")[1]
+    assert path == "/storage/v1/b/blobs/o/a%2F%2E%2E%2Fb%3Fc%23d"
+    assert unquote(path.rpartition("/")[2]) == "a/../b?c#d"
+
+
+# --- uploads that do not end ---------------------------------------------------------------------
+
+
+@SIZES
+async def test_all_but_the_end_is_sent_before_finalise_and_nothing_is_visible(
+    blobs: GcsBlobs, server: GcsEmulator, bucket: Bucket, size: int | None
+) -> None:
+    upload = await blobs.open_upload(NAME, Metadata(), size)
+    await write(upload, LARGE)
+    await until(lambda: server.calls[-1] == ("upload.multipart" if size else "upload.put"))
+    if size is None:
+        [session] = server.sessions.values()
+        await until(lambda: len(session.arrived) == len(LARGE) - 256 * KIB)
+    assert not bucket.objects
+    await upload.finalise()
+    assert bucket.objects[NAME].payload == LARGE
+
+
+@SIZES
+@pytest.mark.parametrize("how", ["abort", "close", "cancel"])
+async def test_an_upload_that_breaks_off_creates_nothing(server: GcsEmulator, bucket: Bucket, size: int | None, how: str) -> None:
+    async with AsyncExitStack() as stack:
+        blobs = await stack.enter_async_context(GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url))
+        upload = await blobs.open_upload(NAME, Metadata(), size)
+        await write(upload, LARGE)  # all of it, so that one byte more would do
+        await until(lambda: server.calls[-1] in ("upload.multipart", "upload.put"))
+        if how == "abort":
+            await upload.abort()
+            await upload.abort()
+        elif how == "cancel":
+            with anyio.move_on_after(0) as scope:
+                await upload.finalise()
+            assert scope.cancelled_caught
+        if how != "close":
+            with pytest.raises(InvalidRequestError, match="ended already"):
+                await upload.finalise()
+            with pytest.raises(InvalidRequestError, match="ended already"):
+                await upload.write(b"more")
+    if how == "close":
+        with pytest.raises(UnavailableError, match="closed"):
+            await upload.finalise()
+    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url) as later:
+        assert await later.list("", None, 10) == []
+        assert await later.open(NAME) is None
+    assert not bucket.objects
+
+
+async def test_an_aborted_session_is_cancelled_in_the_background(blobs: GcsBlobs, server: GcsEmulator) -> None:
+    upload = await blobs.open_upload(NAME, Metadata(), None)
+    await write(upload, LARGE)
+    await upload.abort()
+    [session] = server.sessions.values()
+    await until(lambda: session.gone)
+
+
+async def test_a_write_that_is_cancelled_ends_the_upload_so_that_no_byte_is_left_out() -> None:
+    stalled = anyio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        stalled.set()
+        await asyncio.sleep(3600)  # takes nothing more
+
+    async with scripted(answer) as url, GcsBlobs.connect("blobs", RUNTIME, endpoint=url) as client:
+        upload = await client.open_upload(NAME, Metadata(), SINGLE_BYTES_MAX)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(write, upload, bytes(SINGLE_BYTES_MAX))
+            await stalled.wait()
+            tasks.cancel_scope.cancel()
+        with pytest.raises(InvalidRequestError, match="ended already"):
+            await upload.finalise()
+
+
+async def test_a_service_that_takes_no_more_bytes_is_given_up() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await asyncio.sleep(3600)
+
+    async with scripted(answer) as url, GcsBlobs.connect("blobs", RUNTIME, endpoint=url, answer_timeout_s=0.2) as client:
+        upload = await client.open_upload(NAME, Metadata(), SINGLE_BYTES_MAX)
+        with pytest.raises(UnavailableError, match=r"no answer.*within 0\.2 s"):
+            await write(upload, bytes(SINGLE_BYTES_MAX))
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "told"),
+    [
+        (403, ConfigurationError, "roles/storage.objectUser"), (412, UnavailableError, "exists already"), (503, UnavailableError, "503"),
+        (429, UnavailableError, "lower the load"), (404, ConfigurationError, "tiered provision"),
+        (200, UnavailableError, "before all of it"),
+    ],
+)  # fmt: skip
+async def test_an_early_refusal_is_raised_by_a_write_instead_of_hanging(status: int, error: type[TieredError], told: str) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f"HTTP/1.1 {status} No\r\nContent-Length: 2\r\n\r\n{{}}".encode())
+        await writer.drain()
+        await asyncio.sleep(3600)  # and reads nothing more
+
+    async with scripted(answer) as url, GcsBlobs.connect("blobs", RUNTIME, endpoint=url) as client:
+        upload = await client.open_upload(NAME, Metadata(), SINGLE_BYTES_MAX)
+        with pytest.raises(error, match=told), anyio.fail_after(5):
+            await write(upload, bytes(SINGLE_BYTES_MAX))
+        with pytest.raises(InvalidRequestError, match="ended already"):
+            await upload.finalise()
+
+
+async def test_sixty_four_uploads_at_once_are_all_stored(blobs: GcsBlobs, bucket: Bucket) -> None:
+    async def one(number: int) -> None:
+        await put(blobs, bytes([number]) * (300 * KIB), name=f"u/objects/{number:02}", session=number % 2 == 0)
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(64):
+            tasks.start_soon(one, number)
+    assert {name: stored.payload for name, stored in bucket.objects.items()} == {
+        f"u/objects/{number:02}": bytes([number]) * (300 * KIB) for number in range(64)
+    }
+
+
+STREAM = """
+import resource, sys, anyio
+from changelog.runtime import SystemRuntime
+from tiered.gcs import GcsBlobs
+from tiered.metadata import Metadata
+
+async def main(url, size):
+    async with GcsBlobs.connect("blobs", SystemRuntime(), endpoint=url) as blobs:
+        upload = await blobs.open_upload("u/objects/k", Metadata(), size)
+        for _ in range(size // 262144):
+            await upload.write(bytes(262144))
+        await upload.finalise()
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+
+anyio.run(main, sys.argv[1], int(sys.argv[2]))
+"""
+
+
+async def test_the_memory_of_a_streamed_put_does_not_depend_on_its_size() -> None:
+    """In a process of its own, against a server that keeps nothing."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            left = length = int(re.findall(r"\r\nContent-Length: (\d+)", head)[0])
+            while left:
+                left -= len(await reader.readexactly(min(left, 64 * KIB)))
+            size = 256 * MIB if length >= 256 * MIB else 2 * MIB
+            crc = 0
+            for _ in range(size // MIB if length > MIB else 0):
+                crc = extend_crc(crc, bytes(MIB))
+            body = json.dumps({"crc32c": encode_crc(crc)}).encode()
+            session = f"{url}/upload/storage/v1/b/blobs/o?uploadType=resumable&upload_id=x"
+            writer.write(f"HTTP/1.1 200 OK\r\nLocation: {session}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+            await writer.drain()
+
+    peak_kib = []
+    async with scripted(answer) as url:
+        for size in (2 * MIB, 256 * MIB):
+            ended = await anyio.run_process([sys.executable, "-c", STREAM, url, str(size)])
+            peak_kib.append(int(ended.stdout))
+    assert peak_kib[1] - peak_kib[0] < 8 * KIB
+
+
+# --- faults of the service -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (400, InvalidRequestError), (401, UnavailableError), (403, ConfigurationError), (409, UnavailableError), (412, UnavailableError),
+        (429, UnavailableError), (302, ConfigurationError), (405, ConfigurationError), (501, ConfigurationError),
+    ],
+)  # fmt: skip
+@SIZES
+async def test_a_refused_upload_certainly_did_not_happen(
+    blobs: GcsBlobs, server: GcsEmulator, size: int | None, status: int, error: type[TieredError]
+) -> None:
+    server.faults.append(GcsFault(FaultMode.STATUS, "upload.*", status=status))
+    with pytest.raises(error, match=NAME) as caught:
+        await put(blobs, LARGE, session=size is None)
+    assert type(caught.value) is error
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("mode", [FaultMode.DROP_AFTER, FaultMode.STALL_AFTER, FaultMode.TRUNCATE])
+async def test_a_lost_answer_of_a_single_request_is_unconfirmed(server: GcsEmulator, bucket: Bucket, mode: FaultMode) -> None:
+    server.faults.append(GcsFault(mode, "upload.multipart"))
+    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, answer_timeout_s=0.3) as blobs:
+        with pytest.raises(UnconfirmedError, match=f"{NAME}.*never confirmed"):
+            await put(blobs, LARGE)
+    assert NAME in bucket.objects
+
+
+@pytest.mark.parametrize("status", [408, 500, 503])
+async def test_a_failure_of_the_service_after_all_was_sent_proves_nothing(blobs: GcsBlobs, server: GcsEmulator, status: int) -> None:
+    server.faults.append(GcsFault(FaultMode.STATUS, "upload.multipart", status=status))
+    with pytest.raises(UnconfirmedError, match=NAME):
+        await put(blobs, LARGE)
+
+
+@pytest.mark.parametrize("mode", [FaultMode.DROP_AFTER, FaultMode.STALL_AFTER, FaultMode.TRUNCATE])
+async def test_a_lost_answer_of_a_session_is_asked_for_again(server: GcsEmulator, bucket: Bucket, mode: FaultMode) -> None:
+    server.faults.append(GcsFault(mode, "upload.put"))
+    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, answer_timeout_s=0.3) as blobs:
+        await put(blobs, LARGE, session=True)
+    assert server.calls == ["upload.start", "upload.put", "upload.status"]
+    assert bucket.objects[NAME].payload == LARGE
+
+
+async def test_a_session_whose_status_can_not_be_had_either_is_unconfirmed(blobs: GcsBlobs, server: GcsEmulator) -> None:
+    server.faults += [GcsFault(FaultMode.DROP_AFTER, "upload.put"), GcsFault(FaultMode.STATUS, "upload.status")]
+    with pytest.raises(UnconfirmedError, match=NAME):
+        await put(blobs, LARGE, session=True)
+
+
+async def test_a_session_that_lacks_the_end_may_still_get_it(blobs: GcsBlobs, server: GcsEmulator) -> None:
+    server.faults.append(GcsFault(FaultMode.DROP_BEFORE, "upload.put"))
+    upload = await blobs.open_upload(NAME, Metadata(), None)
+    await upload.write(b"x")
+    with pytest.raises(UnconfirmedError, match=NAME):
+        await upload.finalise()
+    assert server.calls[-1] == "upload.status"
+
+
+async def test_a_cancelled_session_is_not_unconfirmed_when_its_answer_is_lost(blobs: GcsBlobs, server: GcsEmulator) -> None:
+    upload = await blobs.open_upload(NAME, Metadata(), None)
+    await upload.write(b"x")
+    assert upload.session is not None
+    await blobs.cancel(upload.session)
+    server.faults.append(GcsFault(FaultMode.DROP_AFTER, "upload.put"))
+    with pytest.raises(UnavailableError, match="cancelled before"):
+        await upload.finalise()
+
+
+@pytest.mark.parametrize("mode", [FaultMode.DROP_BEFORE, FaultMode.DROP_AFTER, FaultMode.STALL_AFTER])
+async def test_a_session_whose_start_is_not_answered_never_happened(server: GcsEmulator, mode: FaultMode) -> None:
+    server.faults.append(GcsFault(mode, "upload.start"))
+    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, answer_timeout_s=0.3) as blobs:
+        with pytest.raises(UnavailableError, match=NAME):
+            await blobs.open_upload(NAME, Metadata(), None)
+
+
+async def test_a_connection_dropped_before_the_end_was_sent_is_unavailable(blobs: GcsBlobs, server: GcsEmulator, bucket: Bucket) -> None:
+    server.faults.append(GcsFault(FaultMode.DROP_BEFORE, "upload.multipart"))
+    upload = await blobs.open_upload(NAME, Metadata(), len(LARGE))
+    with pytest.raises(UnavailableError, match=f"{NAME}.*broke off"):  # noqa: PT012
+        for _ in range(10_000):  # a socket may take some more before it notices
+            await upload.write(b"x")
+            await anyio.lowlevel.checkpoint()
+    assert not bucket.objects
+
+
+@SIZES
+async def test_a_blob_damaged_on_its_way_is_unavailable_so_that_it_is_deleted(
+    server: GcsEmulator, bucket: Bucket, size: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    insert = Bucket.insert
+
+    def damage(self: Bucket, name: str, payload: bytes, *args: Any) -> Any:
+        return insert(self, name, payload[:-1] + b"?", *args)
+
+    monkeypatch.setattr(Bucket, "insert", damage)
+    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url) as blobs:
+        with pytest.raises(UnavailableError, match=f"{NAME}.*damaged.*crc32c"):
+            await put(blobs, LARGE, session=size is None)
+
+
+CALLS: dict[str, Callable[[GcsBlobs], Any]] = {
+    "object.get": lambda blobs: blobs.open(NAME),
+    "object.read": lambda blobs: blobs.open(NAME),
+    "object.list": lambda blobs: blobs.list("", None, 1),
+    "object.delete": lambda blobs: blobs.delete(NAME),
+    "object.patch": lambda blobs: blobs.touch(NAME, DEADLINE_NS + NS_PER_S),
+}
+WRITES = ("object.delete", "object.patch")
+
+
+@pytest.mark.parametrize("kind", list(CALLS))
+@pytest.mark.parametrize(
+    ("status", "error", "told"),
+    [
+        (400, InvalidRequestError, "400"), (401, UnavailableError, "renew"), (403, ConfigurationError, "roles/storage.objectUser"),
+        (429, UnavailableError, "lower the load"), (500, None, "500"), (503, None, "503"), (301, ConfigurationError, "check the endpoint"),
+    ],
+)  # fmt: skip
+async def test_every_status_of_every_call_says_what_is_known_and_what_to_do(
+    blobs: GcsBlobs, server: GcsEmulator, kind: str, status: int, error: type[TieredError] | None, told: str
+) -> None:
+    await put(blobs, metadata=IDLE)
+    server.faults.append(GcsFault(FaultMode.STATUS, kind, status=status))
+    with pytest.raises(TieredError, match=told) as caught:
+        await CALLS[kind](blobs)
+    assert type(caught.value) is (error or (UnconfirmedError if kind in WRITES else UnavailableError))
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("kind", list(CALLS))
+@pytest.mark.parametrize("mode", [FaultMode.STALL_BEFORE, FaultMode.STALL_AFTER, FaultMode.DROP_BEFORE, FaultMode.DROP_AFTER])
+async def test_a_call_that_is_not_answered_ends_in_time(server: GcsEmulator, kind: str, mode: FaultMode) -> None:
+    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, answer_timeout_s=0.3) as blobs:
+        await put(blobs, metadata=IDLE)
+        server.faults.append(GcsFault(mode, kind, times=None))
+        with pytest.raises(UnconfirmedError if kind in WRITES else UnavailableError):
+            await CALLS[kind](blobs)
+
+
+async def test_a_quota_that_is_used_up_is_no_lack_of_permission(blobs: GcsBlobs) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        body = json.dumps({"error": {"code": 403, "message": "Slow down", "errors": [{"reason": "rateLimitExceeded"}]}}).encode()
+        writer.write(b"HTTP/1.1 403 No\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (len(body), body))
+        await writer.drain()
+
+    async with scripted(answer) as url, GcsBlobs.connect("blobs", RUNTIME, endpoint=url) as client:
+        with pytest.raises(UnavailableError, match=r"lower the load.*Slow down"):
+            await client.delete(NAME)
+
+
+# --- reads ---------------------------------------------------------------------------------------
+
+
+async def test_a_body_that_breaks_off_is_unavailable(blobs: GcsBlobs, server: GcsEmulator) -> None:
+    await put(blobs, LARGE)
+    server.faults.append(GcsFault(FaultMode.TRUNCATE, "object.read"))
+    with pytest.raises(UnavailableError, match=NAME):
+        await read(blobs)
+    assert await read(blobs) == LARGE
+
+
+async def test_a_read_whose_answers_show_different_generations_begins_again(blobs: GcsBlobs, server: GcsEmulator, bucket: Bucket) -> None:
+    await put(blobs, b"first")
+    server.faults.append(GcsFault(FaultMode.DELAY, "object.read", seconds=0.3))
+    async with anyio.create_task_group() as tasks:
+
+        async def replace() -> None:
+            await until(lambda: {"object.get", "object.read"} <= set(server.calls))
+            await anyio.sleep(0.05)
+            await blobs.delete(NAME)
+            await put(blobs, b"second")
+
+        tasks.start_soon(replace)
+        assert await read(blobs) == b"second"
+    assert server.calls.count("object.read") == 2
+
+
+async def test_a_blob_deleted_between_the_two_answers_is_absent(blobs: GcsBlobs, server: GcsEmulator) -> None:
+    await put(blobs)
+    server.faults.append(GcsFault(FaultMode.STATUS, "object.read", status=404))
+    assert await read(blobs) == b"payload"
+    server.faults.append(GcsFault(FaultMode.STATUS, "object.read", status=404, times=None))
+    with pytest.raises(UnavailableError, match="replaced 5 times"):
+        await blobs.open(NAME)
+
+
+async def test_a_whole_read_whose_checksum_is_wrong_never_comes_to_its_end(blobs: GcsBlobs, bucket: Bucket) -> None:
+    await put(blobs, LARGE)
+    object.__setattr__(bucket.objects[NAME], "payload", LARGE[:-1] + b"?")
+    reader = await blobs.open(NAME)
+    assert reader is not None
+    got = b""
+    with pytest.raises(UnavailableError, match=r"damaged on its way.*crc32c"):  # noqa: PT012
+        async for piece in reader.pieces():
+            got += piece
+    await reader.aclose()
+    assert len(got) < len(LARGE)
+    assert await read(blobs, range=ByteRange(-2)) == LARGE[-2:-1] + b"?"
+
+
+async def test_many_readers_that_are_left_in_the_middle_hold_no_connection(server: GcsEmulator) -> None:
+    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, connections_max=2) as blobs:
+        await put(blobs, LARGE * 4)
+        for _ in range(10):
+            reader = await blobs.open(NAME)
+            assert reader is not None
+            await anext(aiter(reader.pieces()))
+            await reader.aclose()
+        for _ in range(10):
+            with pytest.raises(InvalidRequestError):
+                await blobs.open(NAME, ByteRange(100 * MIB))
+        assert await read(blobs) == LARGE * 4
+
+
+async def test_a_touch_that_another_touch_overtook_looks_again_and_never_shortens(blobs: GcsBlobs) -> None:
+    await put(blobs, metadata=IDLE)
+    later = [DEADLINE_NS + hours * 3600 * NS_PER_S for hours in (3, 1, 2, 5, 4)]
+    async with anyio.create_task_group() as tasks:
+        for deadline_ns in later:
+            tasks.start_soon(blobs.touch, NAME, deadline_ns)
+    [info] = await blobs.list("", None, 10)
+    assert info.deadline_ns == max(later)
+
+
+async def test_a_touch_leaves_the_keys_of_others_as_they_are(blobs: GcsBlobs, bucket: Bucket) -> None:
+    bucket.insert(NAME, b"old", {"metadata": {"foreign": "x"}, "customTime": "2030-01-01T00:00:00Z"}, {}, [], RUNTIME.wall_ns())
+    assert await blobs.touch(NAME, DEADLINE_NS)
+    assert dict(bucket.objects[NAME].metadata) == {"foreign": "x"}
+    assert [info.deadline_ns for info in await blobs.list("", None, 1)] == [DEADLINE_NS]
+
+
+async def test_a_corrupt_blob_is_named_and_not_taken_for_absent(blobs: GcsBlobs, bucket: Bucket) -> None:
+    bucket.insert(NAME, b"old", {"metadata": {"x-sn-expiration": "soon"}}, {}, [], RUNTIME.wall_ns())
+    with pytest.raises(CorruptRecordError, match=f"{NAME}.*x-sn-expiration"):
+        await blobs.open(NAME)
+
+
+# --- misconfiguration ----------------------------------------------------------------------------
+
+WITHOUT_BUCKET: dict[str, Callable[[GcsBlobs], Any]] = {
+    "open": lambda blobs: blobs.open(NAME),
+    "open a range": lambda blobs: blobs.open(NAME, ByteRange(-5, 3)),
+    "list": lambda blobs: blobs.list("", None, 1),
+    "delete": lambda blobs: blobs.delete(NAME),
+    "touch": lambda blobs: blobs.touch(NAME, DEADLINE_NS),
+    "session": lambda blobs: put(blobs, session=True),
+    "single": lambda blobs: put(blobs),
+}
+
+
+@pytest.mark.parametrize("call", list(WITHOUT_BUCKET))
+async def test_a_missing_bucket_is_never_taken_for_missing_blobs(server: GcsEmulator, call: str) -> None:
+    async with GcsBlobs.connect("nowhere", RUNTIME, endpoint=server.url) as blobs:
+        with pytest.raises(ConfigurationError, match=r"no bucket 'nowhere'.*tiered provision"):
+            await WITHOUT_BUCKET[call](blobs)
+
+
+@pytest.mark.parametrize("kind", ["object.get", "object.delete"])
+async def test_a_404_that_does_not_name_the_blob_is_looked_into(blobs: GcsBlobs, server: GcsEmulator, kind: str) -> None:
+    server.faults.append(GcsFault(FaultMode.STATUS, kind, status=404))
+    if kind == "object.get":
+        assert await blobs.open(NAME) is None
+    else:
+        await blobs.delete(NAME)
+    assert server.calls[-1] == "object.list"
+    server.faults += [GcsFault(FaultMode.STATUS, kind, status=404), GcsFault(FaultMode.STATUS, "object.list", status=503)]
+    with pytest.raises(UnavailableError):
+        await CALLS[kind](blobs)
+
+
+async def test_a_deleted_session_means_cancelled_though_its_bucket_is_gone(blobs: GcsBlobs, server: GcsEmulator) -> None:
+    del server.buckets["blobs"]
+    with pytest.raises(ConfigurationError, match="no bucket 'blobs'"):
+        await blobs.open_upload(NAME, Metadata(), None)
+
+
+@pytest.mark.parametrize("call", list(WITHOUT_BUCKET))
+async def test_an_endpoint_where_nothing_listens_is_one_clear_sentence(call: str) -> None:
+    async with GcsEmulator() as server:
+        url = server.url
+    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=url) as blobs:
+        with pytest.raises(UnavailableError, match=f"nothing could be reached at {url}: .*check the endpoint") as caught:
+            await WITHOUT_BUCKET[call](blobs)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("endpoint", ["127.0.0.1:9199", "/", "ftp://x", "http://", "http://h/path", "http://user:secret@h"])
+async def test_an_endpoint_that_is_no_address_is_refused(endpoint: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"is no address such as https://storage\.googleapis\.com"):
+        async with GcsBlobs.connect("blobs", RUNTIME, endpoint=endpoint):
+            pass
+
+
+async def test_an_error_in_the_block_passes_as_it_is(server: GcsEmulator) -> None:
+    with pytest.raises(ZeroDivisionError):  # noqa: PT012
+        async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url) as blobs:
+            await blobs.open_upload(NAME, Metadata(), None)
+            raise ZeroDivisionError
+
+
+async def test_a_client_that_was_closed_says_so(server: GcsEmulator) -> None:
+    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url) as blobs:
+        pass
+    with pytest.raises(UnavailableError, match="closed: open the storage again"):
+        await blobs.delete(NAME)
+
+
+# --- credentials and sessions --------------------------------------------------------------------
+
+
+async def test_every_request_is_authorised_but_those_of_a_session() -> None:
+    seen: dict[str, bool] = {}
+    base = ""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        seen[head.split(" HTTP")[0]] = "Authorization: Bearer secret" in head
+        location = f"Location: {base}/upload/storage/v1/b/blobs/o?uploadType=resumable&upload_id=x\r\n"
+        writer.write(f"HTTP/1.1 200 OK\r\n{location}Content-Length: 2\r\nConnection: close\r\n\r\n{{}}".encode())
+        await writer.drain()
+
+    async def authorize() -> dict[str, str]:
+        return {"Authorization": "Bearer secret"}
+
+    async with scripted(answer) as url, GcsBlobs.connect("blobs", RUNTIME, endpoint=url, authorize=authorize) as client:
+        base = url
+        upload = await client.open_upload(NAME, Metadata(), None)
+        await client.delete(NAME)
+        await client.list("", None, 1)
+        assert upload.session is not None
+        await client.cancel(upload.session)
+    assert {request.partition("?")[0].split("/")[0] + str("upload_id" in request): told for request, told in seen.items()} == {
+        "POST False": True, "DELETE False": True, "GET False": True, "DELETE True": False,
+    }  # fmt: skip
+
+
+async def test_credentials_that_fail_are_the_error_of_every_call(server: GcsEmulator) -> None:
+    async def authorize() -> dict[str, str]:
+        raise UnavailableError("the Google credentials could not be renewed")
+
+    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, authorize=authorize) as blobs:
+        for call in WITHOUT_BUCKET.values():
+            with pytest.raises(UnavailableError, match="credentials could not be renewed"):
+                await call(blobs)
+    assert server.calls == []
+
+
+@pytest.mark.parametrize(
+    "session",
+    [
+        "", "018bcfe5-6800-7000-8000-000000000001",
+        "http://evil.example/upload/storage/v1/b/blobs/o?uploadType=resumable&upload_id=x",
+        "{url}/upload/storage/v1/b/other/o?upload_id=x", "{url}/upload/storage/v1/b/blobs/o",
+        "{url}/storage/v1/b/blobs/o/victim?upload_id=x",
+        "{url}@evil.example/upload/storage/v1/b/blobs/o?upload_id=x", "{url}/upload/storage/v1/b/blobs/o?upload_id=",
+        "{url}/upload/storage/v1/b/blobs/o?upload_id=x#y",
+    ],
+)  # fmt: skip
+async def test_what_is_no_session_of_this_bucket_is_not_sent_anywhere(blobs: GcsBlobs, server: GcsEmulator, session: str) -> None:
+    with pytest.raises(CorruptRecordError, match="none of bucket 'blobs'"):
+        await blobs.cancel(session.format(url=server.url))
+    assert server.calls == []
+
+
+async def test_a_session_of_another_address_is_not_accepted_from_a_server() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        location = "http://evil.example/upload/storage/v1/b/blobs/o?uploadType=resumable&upload_id=x"
+        writer.write(f"HTTP/1.1 200 OK\r\nLocation: {location}\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{{}}".encode())
+        await writer.drain()
+
+    async with scripted(answer) as url, GcsBlobs.connect("blobs", RUNTIME, endpoint=url) as client:
+        with pytest.raises(ConfigurationError, match="session of another address") as caught:
+            await client.open_upload(NAME, Metadata(), None)
+    assert "evil" not in everything_told(caught.value)
+
+
+@pytest.mark.parametrize("status", [None, 400, 403, 500, 302])
+@pytest.mark.parametrize("what", ["finalise", "cancel", "write"])
+async def test_the_address_of_a_session_is_never_told(
+    blobs: GcsBlobs, server: GcsEmulator, caplog: pytest.LogCaptureFixture, status: int | None, what: str
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    upload = await blobs.open_upload(NAME, Metadata(), None)
+    [upload_id] = server.sessions
+    mode = FaultMode.DROP_BEFORE if status is None else FaultMode.STATUS
+    server.faults.append(GcsFault(mode, "upload.[pcs]*", times=None, status=status or 0))
+    assert upload.session is not None and upload_id in upload.session
+    with pytest.raises(TieredError) as caught:  # noqa: PT012
+        if what == "cancel":
+            await blobs.cancel(upload.session)
+        for _ in range(1000 if what == "write" else 1):
+            await upload.write(LARGE[: 256 * KIB])
+        await upload.finalise()
+    await upload.abort()
+    await anyio.lowlevel.checkpoint()
+    logged = [record.getMessage() for record in caplog.records if record.name != "aiohttp.access"]  # which is the server's
+    assert upload_id not in everything_told(caught.value) + repr(upload) + "".join(logged)

@@ -1,0 +1,154 @@
+"""Tokens are kept, renewed in time and by one task at a time; what fails says what to do."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import anyio
+import google.auth
+import pytest
+from google.auth.exceptions import DefaultCredentialsError, RefreshError
+
+from changelog.errors import ConfigurationError, UnavailableError
+from changelog.runtime import SystemRuntime
+from tiered.gcs_auth import RENEW_EARLY_S, SCOPE, GoogleAuthorization
+
+pytestmark = pytest.mark.anyio
+NOW_NS = 1_700_000_000_000_000_000
+
+
+class FixedRuntime(SystemRuntime):
+    now_ns = NOW_NS
+
+    def wall_ns(self) -> int:
+        return self.now_ns
+
+    def later(self, seconds: float) -> None:
+        self.now_ns += round(seconds * 1e9)
+
+
+class FakeCredentials:
+    """Tokens of an hour, numbered."""
+
+    def __init__(self, runtime: FixedRuntime) -> None:
+        self.token: str | None = None
+        self.expiry: datetime | None = None
+        self.quota_project_id: str | None = None
+        self.refreshed = 0
+        self.error: Exception | None = None
+        self.threads: set[int] = set()
+        self.lifetime: timedelta | None = timedelta(hours=1)
+        self._runtime = runtime
+
+    def refresh(self, request: Any) -> None:
+        self.threads.add(threading.get_ident())
+        if self.error is not None:
+            raise self.error
+        self.refreshed += 1
+        self.token = f"token-{self.refreshed}"
+        now = datetime.fromtimestamp(self._runtime.wall_ns() / 1e9, UTC).replace(tzinfo=None)
+        self.expiry = None if self.lifetime is None else now + self.lifetime
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def runtime() -> FixedRuntime:
+    return FixedRuntime()
+
+
+@pytest.fixture
+def credentials(runtime: FixedRuntime) -> FakeCredentials:
+    return FakeCredentials(runtime)
+
+
+@pytest.fixture
+def authorize(credentials: FakeCredentials, runtime: FixedRuntime) -> GoogleAuthorization:
+    return GoogleAuthorization(credentials, runtime)
+
+
+async def test_a_token_is_fetched_in_another_thread_and_kept(authorize: GoogleAuthorization, credentials: FakeCredentials) -> None:
+    assert await authorize() == {"Authorization": "Bearer token-1"}
+    assert await authorize() == {"Authorization": "Bearer token-1"}
+    assert credentials.refreshed == 1
+    assert threading.get_ident() not in credentials.threads
+
+
+async def test_a_token_is_renewed_before_it_expires(
+    authorize: GoogleAuthorization, credentials: FakeCredentials, runtime: FixedRuntime
+) -> None:
+    await authorize()
+    runtime.later(3600 - RENEW_EARLY_S - 1)
+    assert await authorize() == {"Authorization": "Bearer token-1"}
+    runtime.later(1)
+    assert await authorize() == {"Authorization": "Bearer token-2"}
+
+
+async def test_a_token_that_never_expires_is_kept(
+    authorize: GoogleAuthorization, credentials: FakeCredentials, runtime: FixedRuntime
+) -> None:
+    credentials.lifetime = None
+    await authorize()
+    runtime.later(1e6)
+    assert await authorize() == {"Authorization": "Bearer token-1"}
+
+
+async def test_many_tasks_wait_for_one_renewal(authorize: GoogleAuthorization, credentials: FakeCredentials) -> None:
+    async with anyio.create_task_group() as tasks:
+        for _ in range(20):
+            tasks.start_soon(authorize)
+    assert credentials.refreshed == 1
+
+
+async def test_a_failed_renewal_is_unavailable_and_the_next_one_is_tried(
+    authorize: GoogleAuthorization, credentials: FakeCredentials
+) -> None:
+    credentials.error = RefreshError("the metadata server is away")  # type: ignore[no-untyped-call]
+    with pytest.raises(UnavailableError, match=r"could not be renewed.*metadata server"):
+        await authorize()
+    credentials.error = None
+    assert await authorize() == {"Authorization": "Bearer token-1"}
+
+
+async def test_a_failed_early_renewal_is_no_error_while_the_token_is_good(
+    authorize: GoogleAuthorization, credentials: FakeCredentials, runtime: FixedRuntime
+) -> None:
+    await authorize()
+    runtime.later(3600 - 10)
+    credentials.error = RefreshError("the metadata server is away")  # type: ignore[no-untyped-call]
+    assert await authorize() == {"Authorization": "Bearer token-1"}
+    runtime.later(10)
+    with pytest.raises(UnavailableError):
+        await authorize()
+
+
+async def test_a_quota_project_is_named(authorize: GoogleAuthorization, credentials: FakeCredentials) -> None:
+    credentials.quota_project_id = "billing"
+    assert await authorize() == {"Authorization": "Bearer token-1", "x-goog-user-project": "billing"}
+
+
+async def test_default_credentials_are_asked_for_with_the_scope(monkeypatch: pytest.MonkeyPatch, credentials: FakeCredentials) -> None:
+    asked: list[Any] = []
+
+    def default(scopes: list[str]) -> tuple[Any, str]:
+        asked.append(scopes)
+        return credentials, "project"
+
+    monkeypatch.setattr(google.auth, "default", default)
+    authorize = await GoogleAuthorization.default(FixedRuntime())
+    assert asked == [[SCOPE]]
+    assert (await authorize())["Authorization"] == "Bearer token-1"
+
+
+async def test_no_credentials_at_all_say_where_to_put_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    def default(scopes: list[str]) -> tuple[Any, str]:
+        raise DefaultCredentialsError("none were found")  # type: ignore[no-untyped-call]
+
+    monkeypatch.setattr(google.auth, "default", default)
+    with pytest.raises(ConfigurationError, match=r"gcloud auth application-default login.*GOOGLE_APPLICATION_CREDENTIALS"):
+        await GoogleAuthorization.default(FixedRuntime())

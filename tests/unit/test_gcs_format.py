@@ -1,0 +1,190 @@
+"""A blob as a GCS object: golden bytes of what is written, and everything that is read."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import google_crc32c
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from changelog.errors import CorruptRecordError
+from tiered.backends import BlobInfo
+from tiered.gcs_format import (
+    decode_duration,
+    decode_listed,
+    decode_resource,
+    decode_time,
+    encode_crc,
+    encode_duration,
+    encode_resource,
+    encode_time,
+    extend_crc,
+)
+from tiered.metadata import NS_PER_S, Metadata, TimeToIdle, TimeToLive
+
+NAME = "attachments/org.17/project.42/objects/abc123/018bcfe5-6800-7000-8000-000000000001"
+DAY_NS = 86_400 * NS_PER_S
+FULL = Metadata(
+    TimeToLive(ns=3600 * NS_PER_S), 1_700_000_000_123_456_789, 1_700_003_600_123_000_000, "text/plain", "Zstd", "203.0.113.42", "größe.txt",
+    custom={"build_id": "a/b", "a": ""}, unknown={"newer": [1, None]},
+)  # fmt: skip
+FULL_BYTES = (
+    '{"name":"attachments/org.17/project.42/objects/abc123/018bcfe5-6800-7000-8000-000000000001","contentType":"text/plain",'
+    '"contentEncoding":"zstd","customTime":"2023-11-14T23:13:20.123Z","metadata":{"x-sn-expiration":"ttl:1h","x-sn-origin":"203.0.113.42",'
+    '"x-sn-filename":"größe.txt","x-sn-created":"1700000000123456789","x-sn-unknown":"{\\"newer\\":[1,null]}","x-snme-a":"",'
+    '"x-snme-build_id":"a/b"}}'
+).encode()
+TOLD = {"size": "5", "generation": "7", "metageneration": "2", "timeCreated": "2023-11-14T22:13:20.5Z", "crc32c": "AAAAAA=="}
+
+
+def stored(**resource: Any) -> dict[str, Any]:
+    return {"name": NAME, "contentType": "text/plain", **TOLD, **resource}
+
+
+# --- what is written -----------------------------------------------------------------------------
+
+
+def test_a_plain_blob_is_its_name_and_type_and_says_that_it_was_not_told_a_time() -> None:
+    assert encode_resource("u/objects/k", Metadata()) == (
+        b'{"name":"u/objects/k","contentType":"application/octet-stream","metadata":{"x-sn-created":"none"}}'
+    )
+
+
+def test_a_blob_with_everything_has_these_bytes() -> None:
+    assert encode_resource(NAME, FULL) == FULL_BYTES
+
+
+@pytest.mark.parametrize("metadata", [FULL, Metadata(), Metadata(TimeToIdle(ns=30 * DAY_NS), 0, 0)])
+def test_what_was_written_is_read_with_its_size(metadata: Metadata) -> None:
+    found = decode_resource(NAME, json.loads(encode_resource(NAME, metadata)) | TOLD)
+    assert found.metadata == replace(metadata, size=5)
+    assert (found.size, found.generation, found.metageneration, found.crc32c) == (5, 7, 2, "AAAAAA==")
+
+
+# --- what is read --------------------------------------------------------------------------------
+
+
+def test_a_blob_of_older_software_was_created_when_the_service_says_and_its_strange_keys_are_ignored() -> None:
+    old = {"x-sn-expiration": "tti:2months 29days 2h 52m 48s", "x-snme-k": "v", "x-sn-newer": "?", "goog-reserved": "x"}
+    found = decode_resource(NAME, stored(contentEncoding="gzip", customTime="2023-11-14T23:13:20Z", metadata=old)).metadata
+    assert found == Metadata(
+        TimeToIdle(ns=90 * DAY_NS), 1_700_000_000_500_000_000, 1_700_003_600 * NS_PER_S, "text/plain", "gzip", size=5, custom={"k": "v"}
+    )
+
+
+def test_a_blob_without_metadata_is_read_with_defaults() -> None:
+    bare = {key: value for key, value in stored().items() if key not in ("contentType", "crc32c")}
+    found = decode_resource(NAME, bare)
+    assert found.metadata == Metadata(time_created_ns=1_700_000_000_500_000_000, size=5)
+    assert found.crc32c is None
+
+
+@pytest.mark.parametrize(
+    ("key", "resource"),
+    [
+        ("x-sn-expiration", {"metadata": {"x-sn-expiration": "1h"}}),
+        ("x-sn-expiration", {"metadata": {"x-sn-expiration": "ttl:"}}),
+        ("x-sn-expiration", {"metadata": {"x-sn-expiration": "ttl:1fortnight"}}),
+        ("x-sn-expiration", {"metadata": {"x-sn-expiration": "ttl:0s"}}),
+        ("x-sn-created", {"metadata": {"x-sn-created": "yesterday"}}),
+        ("x-sn-unknown", {"metadata": {"x-sn-unknown": "[]"}}),
+        ("x-sn-unknown", {"metadata": {"x-sn-unknown": "{"}}),
+        ("metadata", {"metadata": {"x-sn-origin": 1}}),
+        ("metadata", {"metadata": ["x"]}),
+        ("customTime", {"customTime": "soon"}),
+        ("customTime", {"customTime": "2023-13-14T23:13:20Z"}),
+        ("timeCreated", {"timeCreated": 5}),
+        ("size", {"size": None}),
+        ("size", {"size": "-1"}),
+        ("generation", {"generation": 7}),
+        ("contentType", {"contentType": 1}),
+    ],
+)
+def test_what_breaks_the_format_is_corrupt_and_named(key: str, resource: dict[str, Any]) -> None:
+    with pytest.raises(CorruptRecordError, match=f"{NAME}.*{key} is") as caught:
+        decode_resource(NAME, stored(**resource))
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_listing_tells_name_size_times_and_generation() -> None:
+    info = decode_listed(stored(customTime="2023-11-14T23:13:20.123456Z"))
+    assert info == BlobInfo(NAME, 5, 1_700_000_000_500_000_000, 1_700_003_600_123_456_000, 7)
+    assert decode_listed(stored()).deadline_ns is None
+
+
+@pytest.mark.parametrize("key", ["size", "generation", "timeCreated"])
+def test_a_listing_that_lacks_something_is_corrupt(key: str) -> None:
+    with pytest.raises(CorruptRecordError, match=f"{NAME}.*{key}"):
+        decode_listed({name: value for name, value in stored().items() if name != key})
+    with pytest.raises(CorruptRecordError, match="without a name"):
+        decode_listed({"size": "5"})
+
+
+# --- durations, times, checksums -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (1, "1s"), (90, "1m 30s"), (3600, "1h"), (86_400, "1day"), (30 * 86_400, "30days"), (90 * 86_400, "2months 29days 2h 52m 48s"),
+        (365 * 86_400, "11months 30days 3h 50m 24s"), (1.5, "1s 500ms"), (0, "0s"), (31_557_600, "1year"), (2 * 31_557_600, "2years"),
+        (2_630_016, "1month"),
+    ],
+)  # fmt: skip
+def test_a_duration_reads_as_humantime_writes_it(seconds: float, text: str) -> None:
+    assert encode_duration(round(seconds * NS_PER_S)) == text
+    assert decode_duration(text) == round(seconds * NS_PER_S)
+
+
+@given(st.integers(0, 2**80))
+@example(1)
+@example(1_001_001_001)
+def test_every_duration_is_read_as_it_was_written(ns: int) -> None:
+    text = encode_duration(ns)
+    assert decode_duration(text) == ns
+    assert all(part[0].isdigit() and "  " not in part for part in text.split(" "))
+
+
+@pytest.mark.parametrize(
+    ("text", "ns"),
+    [
+        ("2 weeks 1hour", 1_213_200 * NS_PER_S),
+        ("1M", 2_630_016 * NS_PER_S),
+        ("5min 2sec 3msec 4usec 5nsec", 302_003_004_005),
+        ("1h1m", 3660 * NS_PER_S),
+    ],
+)
+def test_other_spellings_of_a_duration_are_read_too(text: str, ns: int) -> None:
+    assert decode_duration(text) == ns
+
+
+@pytest.mark.parametrize("text", ["", " ", "1", "h", "1.5h", "-1h", "1h -1m", "1parsec", "1h,", "9" * 30 + "s"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is no"):
+        decode_duration(text)
+
+
+@given(st.integers(0, 253_402_300_799_999_999))
+def test_every_time_is_read_as_it_was_written_to_the_microsecond(us: int) -> None:
+    assert decode_time(encode_time(us * 1000)) == us * 1000
+    assert encode_time(us * 1000 + 999) == encode_time(us * 1000)
+
+
+def test_times_are_read_to_the_nanosecond_and_with_any_offset() -> None:
+    assert decode_time("2023-11-14T22:13:20.123456789Z") == 1_700_000_000_123_456_789
+    assert decode_time("2023-11-15T00:13:20.5+02:00") == 1_700_000_000_500_000_000
+
+
+@pytest.mark.parametrize("text", ["2023-11-14", "2023-11-14T22:13:20", "2023-11-14T22:13:20.Z", "2023-11-14T25:13:20Z", "x"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"no RFC 3339|must be|unconverted|out of range|hour"):
+        decode_time(text)
+
+
+def test_a_checksum_is_the_same_in_pieces() -> None:
+    assert encode_crc(extend_crc(extend_crc(0, b"12345"), b"6789")) == "4waSgw=="
+    assert google_crc32c.value(b"123456789") == 0xE3069283

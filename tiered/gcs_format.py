@@ -1,0 +1,251 @@
+"""A blob as a GCS object: `Metadata` to and from the JSON resource of the service, without I/O.
+
+    contentType, contentEncoding      content type, compression (`zstd`)
+    customTime                        the deadline
+    metadata  x-sn-expiration         `ttl:1h`, `tti:30days`: durations as the crate humantime writes them
+              x-sn-origin, x-sn-filename, x-snme-{key}
+              x-sn-created            nanoseconds since 1970, or `none`: the service's own time is in milliseconds
+              x-sn-unknown            the JSON keys of newer software
+
+The last two are ours; older software ignores them, and where they are absent `timeCreated` counts. Keys that nobody knows are
+ignored. *Failure*: what breaks the format is a `CorruptRecordError` that names the blob. The payload's checksum
+is crc32c, big-endian, in base64.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import google_crc32c
+
+from changelog.errors import CorruptRecordError
+from tiered.backends import BlobInfo
+from tiered.metadata import CONTENT_TYPE_DEFAULT, NS_PER_S, Expiration, Metadata, TimeToIdle, TimeToLive
+
+FIELDS = "name,size,generation,metageneration,timeCreated,customTime,contentType,contentEncoding,crc32c,metadata"
+"""What `decode_resource` reads of a resource."""
+
+LISTED_FIELDS = "items(name,size,generation,timeCreated,customTime),nextPageToken"
+
+_EXPIRATION, _ORIGIN, _FILENAME, _CUSTOM = "x-sn-expiration", "x-sn-origin", "x-sn-filename", "x-snme-"
+_CREATED, _UNKNOWN = "x-sn-created", "x-sn-unknown"
+_NOT_TOLD = "none"
+_POLICIES: dict[str, type[TimeToLive] | type[TimeToIdle]] = {"ttl": TimeToLive, "tti": TimeToIdle}
+_ENCODINGS = {"Zstd": "zstd"}
+_COMPRESSIONS = {encoding: compression for compression, encoding in _ENCODINGS.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """One generation of a blob, as the service describes it. `crc32c` is base64; None: the service tells none."""
+
+    metadata: Metadata
+    size: int
+    generation: int
+    metageneration: int
+    crc32c: str | None
+
+
+# --- metadata ----------------------------------------------------------------------------------------
+
+
+def encode_resource(name: str, metadata: Metadata) -> bytes:
+    """The resource to create a blob with, byte for byte stable."""
+    created = _NOT_TOLD if metadata.time_created_ns is None else str(metadata.time_created_ns)
+    known = {
+        _EXPIRATION: _encode_expiration(metadata.expiration),
+        _ORIGIN: metadata.origin,
+        _FILENAME: metadata.filename,
+        _CREATED: created,
+        _UNKNOWN: _dump(dict(metadata.unknown)) if metadata.unknown else None,
+        **{f"{_CUSTOM}{key}": value for key, value in sorted(metadata.custom.items())},
+    }
+    resource = {
+        "name": name,
+        "contentType": metadata.content_type,
+        "contentEncoding": None if metadata.compression is None else _ENCODINGS.get(metadata.compression, metadata.compression),
+        "customTime": None if metadata.time_expires_ns is None else encode_time(metadata.time_expires_ns),
+        "metadata": {key: value for key, value in known.items() if value is not None},
+    }
+    return _dump({key: value for key, value in resource.items() if value is not None}).encode()
+
+
+def decode_resource(name: str, resource: Mapping[str, Any]) -> Resource:
+    stored = _Stored(name, resource)
+    custom: dict[str, str] = {}
+    known: dict[str, str] = {}
+    for key, value in stored.metadata().items():
+        if key.startswith(_CUSTOM):
+            custom[key.removeprefix(_CUSTOM)] = value
+        else:
+            known[key] = value
+    encoding, size = stored.text("contentEncoding"), stored.number("size")
+    metadata = Metadata(
+        _decode_expiration(stored, known.get(_EXPIRATION)), _decode_created(stored, known.get(_CREATED)), stored.time("customTime"),
+        stored.text("contentType") or CONTENT_TYPE_DEFAULT, _COMPRESSIONS.get(encoding, encoding) if encoding else None,
+        known.get(_ORIGIN), known.get(_FILENAME), size, custom, _decode_unknown(stored, known.get(_UNKNOWN)),
+    )  # fmt: skip
+    return Resource(metadata, size, stored.number("generation"), stored.number("metageneration"), stored.text("crc32c"))
+
+
+def decode_listed(resource: Mapping[str, Any]) -> BlobInfo:
+    name = resource.get("name")
+    if not isinstance(name, str):
+        raise CorruptRecordError(f"a listing has a blob without a name: {resource!r}")
+    stored = _Stored(name, resource)
+    created = stored.time("timeCreated")
+    if created is None:
+        raise stored.corrupt("timeCreated", "is missing")
+    return BlobInfo(name, stored.number("size"), created, stored.time("customTime"), stored.number("generation"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """A resource whose values are taken with an error that names its blob."""
+
+    name: str
+    resource: Mapping[str, Any]
+
+    def text(self, key: str) -> str | None:
+        value = self.resource.get(key)
+        if value is not None and not isinstance(value, str):
+            raise self.corrupt(key, f"is {value!r}, not text")
+        return value
+
+    def number(self, key: str) -> int:
+        """The service writes numbers of 64 bits as text."""
+        value = self.text(key)
+        if value is None or not re.fullmatch(r"[0-9]+", value):
+            raise self.corrupt(key, f"is {value!r}, not a number")
+        return int(value)
+
+    def time(self, key: str) -> int | None:
+        value = self.text(key)
+        try:
+            return None if value is None else decode_time(value)
+        except ValueError:
+            raise self.corrupt(key, f"is {value!r}, not a time") from None
+
+    def metadata(self) -> Mapping[str, str]:
+        value = self.resource.get("metadata") or {}
+        if not isinstance(value, Mapping) or not all(isinstance(text, str) for text in value.values()):
+            raise self.corrupt("metadata", f"is {value!r}, not text by key")
+        return value
+
+    def corrupt(self, key: str, fault: str) -> CorruptRecordError:
+        return CorruptRecordError(f"blob {self.name!r} breaks the format: {key} {fault}")
+
+
+def _decode_created(stored: _Stored, text: str | None) -> int | None:
+    if text is None:
+        return stored.time("timeCreated")
+    if text == _NOT_TOLD:
+        return None
+    if not re.fullmatch(r"-?[0-9]{1,30}", text):
+        raise stored.corrupt(_CREATED, f"is {text!r}, not nanoseconds since 1970")
+    return int(text)
+
+
+def _decode_unknown(stored: _Stored, text: str | None) -> Mapping[str, Any]:
+    try:
+        value = json.loads(text or "{}")
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise stored.corrupt(_UNKNOWN, f"is {text!r}, not a JSON object")
+    return value
+
+
+def _encode_expiration(expiration: Expiration) -> str | None:
+    if expiration is None:
+        return None
+    kind = next(kind for kind, policy in _POLICIES.items() if isinstance(expiration, policy))
+    return f"{kind}:{encode_duration(expiration.ns)}"
+
+
+def _decode_expiration(stored: _Stored, text: str | None) -> Expiration:
+    if text is None:
+        return None
+    kind, _, duration = text.partition(":")
+    try:
+        return _POLICIES[kind](ns=decode_duration(duration))
+    except (KeyError, ValueError):
+        raise stored.corrupt(_EXPIRATION, f"is {text!r}, not such as 'ttl:1h' or 'tti:30days'") from None
+
+
+# --- durations ---------------------------------------------------------------------------------------
+
+_DAY_S, _MONTH_S, _YEAR_S = 86_400, 2_630_016, 31_557_600
+_UNITS = {
+    "year": _YEAR_S * NS_PER_S, "month": _MONTH_S * NS_PER_S, "day": _DAY_S * NS_PER_S,
+    "h": 3600 * NS_PER_S, "m": 60 * NS_PER_S, "s": NS_PER_S, "ms": 1_000_000, "us": 1000, "ns": 1,
+}  # fmt: skip
+_PLURAL = ("year", "month", "day")
+_ALSO_READ = {
+    "year": ("years", "yr", "yrs", "y"), "month": ("months", "M"), "day": ("days", "d"), "h": ("hours", "hour", "hrs", "hr"),
+    "m": ("minutes", "minute", "mins", "min"), "s": ("seconds", "second", "secs", "sec"), "ms": ("millis", "msec"),
+    "us": ("micros", "usec", "µs"), "ns": ("nanos", "nsec"),
+}  # fmt: skip
+_READ = _UNITS | {alias: _UNITS[unit] for unit, aliases in _ALSO_READ.items() for alias in aliases}
+_READ |= dict.fromkeys(("weeks", "week", "wks", "wk", "w"), 7 * _UNITS["day"])
+
+
+def encode_duration(ns: int) -> str:
+    """`2months 29days 2h 52m 48s` for 90 days: the greatest units first, only the first three with a plural."""
+    parts = []
+    for unit, size in _UNITS.items():
+        count, ns = divmod(ns, size)
+        if count:
+            parts.append(f"{count}{unit}{'s' if unit in _PLURAL and count > 1 else ''}")
+    return " ".join(parts) or "0s"
+
+
+def decode_duration(text: str) -> int:
+    """Nanoseconds. Raises `ValueError`."""
+    if not re.fullmatch(r"(\s*[0-9]{1,20}\s*[a-zA-Zµ]+)+\s*", text):
+        raise ValueError(f"{text!r} is no duration")
+    parts = re.findall(r"([0-9]+)\s*([a-zA-Zµ]+)", text)
+    if unknown := [unit for _, unit in parts if unit not in _READ]:
+        raise ValueError(f"{unknown[0]!r} is no unit of time")
+    return sum(int(count) * _READ[unit] for count, unit in parts)
+
+
+# --- times and checksums -----------------------------------------------------------------------------
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TIME = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,9}))?([Zz]|[+-][0-9]{2}:[0-9]{2})")
+
+
+def encode_time(ns: int) -> str:
+    """RFC 3339, in milliseconds where that is exact, else in whole microseconds."""
+    time = _EPOCH + timedelta(microseconds=ns // 1000)
+    exact = "milliseconds" if time.microsecond % 1000 == 0 else "microseconds"
+    return time.isoformat(timespec=exact).replace("+00:00", "Z")
+
+
+def decode_time(text: str) -> int:
+    """Nanoseconds since 1970. Raises `ValueError`."""
+    found = _TIME.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is no RFC 3339 time")
+    seconds, fraction, offset = found.groups()
+    since = datetime.fromisoformat(seconds + offset.upper()) - _EPOCH
+    return (since.days * _DAY_S + since.seconds) * NS_PER_S + int((fraction or "").ljust(9, "0"))
+
+
+def extend_crc(crc: int, piece: bytes) -> int:
+    return int(google_crc32c.extend(crc, piece))
+
+
+def encode_crc(crc: int) -> str:
+    return base64.b64encode(crc.to_bytes(4, "big")).decode()
+
+
+def _dump(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
