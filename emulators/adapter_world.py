@@ -41,8 +41,7 @@ DRAIN_PASSES_MAX = 40
 DRAIN_PAUSE_S = 0.1
 HOUR_MS = 3_600_000
 
-OpensBlobs = Callable[[], AbstractAsyncContextManager[LongTermBackend]]
-OpenUploads = Callable[[], set[str]]
+OpensBlobs = Callable[[Process], AbstractAsyncContextManager[LongTermBackend]]
 OpensLog = Callable[[BigtableTable], ChangeLog]
 
 
@@ -62,13 +61,13 @@ def _whole_log(table: BigtableTable) -> ChangeLog:
 
 
 class AdapterWorld:
-    """`network`: the long-term tier's late requests; it is the caller's, who has it open. `open_uploads`: sessions that could still end.
+    """`network`: the long-term tier's late requests; it is the caller's. `is_open`: whether a session could still be finalised.
 
     `settings`: of the processes; `recovery_settings`: of those that recover; `hang_s`: how long what gets no answer waits for it.
     """
 
     def __init__(
-        self, channel: Channel, table: str, opens_blobs: OpensBlobs, open_uploads: OpenUploads, network: Network,
+        self, channel: Channel, table: str, opens_blobs: OpensBlobs, is_open: Callable[[str], bool], network: Network,
         settings: Settings, recovery_settings: Settings, hang_s: float,
     ) -> None:
         self.history = History()
@@ -79,7 +78,7 @@ class AdapterWorld:
         self.log = BigTableChangeLog(self.table, SystemRuntime())
         self._channel = channel
         self._opens_blobs = opens_blobs
-        self._open_uploads = open_uploads
+        self._is_open = is_open
         self._settings = settings
         self._recovery_settings = recovery_settings
         self._hang_s = hang_s
@@ -141,7 +140,7 @@ class AdapterWorld:
 
     async def findings(self) -> list[str]:
         """What breaks I1-I7, a sentence for each. Call it when processes have ended, the log is drained, the network quiet."""
-        async with self._opens_blobs() as blobs:
+        async with self._opens_blobs(self.process("auditor")) as blobs:
             found = await _all_blobs(blobs)
         rows = await self._all_rows()
         named = {row.target: path for path, row in rows.items() if row.target is not None}
@@ -149,7 +148,7 @@ class AdapterWorld:
             *(f"I1 no dangling: {path} names {target}, which does not exist" for target, path in named.items() if target not in found),
             *self._unsettled,
             *(f"I3 no leak: the blob {name} is named by no row" for name in found if name not in named),
-            *(f"I3 no leak: the upload {session} is open" for session in self._open_uploads() & self._recorded),
+            *(f"I3 no leak: the upload {session} is open" for session in self._recorded if self._is_open(session)),
             *(f"I4 honest: {sentence}" for sentence in self.history.unexplained()),
             *(f"I6 drained: the entry {entry.key} is left: {entry}" for entry in await self._entries()),
             *(f"{path} outlives its blob {name}" for name, path in named.items() if name in found and _outlives(rows[path], found[name])),
@@ -185,7 +184,7 @@ class AdapterWorld:
     async def _backends(self, process: Process, script: Script) -> AsyncIterator[tuple[BigtableTable, LongTermBackend]]:
         wire = FaultyChannel(self._channel, process, script, self._hang_s)
         self.wires.append(wire)
-        async with self._opens_blobs() as blobs:
+        async with self._opens_blobs(process) as blobs:
             watched = cast(LongTermBackend, _Watched(blobs, self.rows, self._unsettled))
             yield BigtableTable(wire, self.table.name), process.link.blobs(watched)
 

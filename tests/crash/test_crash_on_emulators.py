@@ -8,28 +8,33 @@ again, and everything is read. A finding names its case, as in `put_large_on_lar
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from urllib.parse import parse_qsl
 
 import anyio
 import pytest
 
 from changelog.bigtable import BigTableChangeLog
-from changelog.bigtable_channel import BigtableTable, insecure_channel, set_cell
+from changelog.bigtable_channel import BigtableTable, Channel, insecure_channel, set_cell
 from changelog.errors import UnavailableError, UnconfirmedError
 from changelog.log import KeyRange
 from changelog.runtime import SystemRuntime
 from emulators.adapter_world import AdapterWorld
 from emulators.blobs import SimulatedBlobs, SimulatedUpload
 from emulators.checker import Answer
-from emulators.faults import Fault, Mode, Network
+from emulators.faults import Fault, Mode, Network, Process
 from emulators.faulty_channel import READ_MODES, WireMode
+from emulators.gcs import FaultMode, GcsEmulator, GcsFault
+from emulators.gcs_wire import Call
 from emulators.world import BrokenPayload, Client, content
 from tiered.backends import LongTermBackend
+from tiered.gcs import GcsBlobs
 from tiered.metadata import Metadata, TimeToIdle
 from tiered.object_id import ObjectId
 from tiered.settings import LeaseSettings, RecoverySettings, Settings, StoreSettings
@@ -40,6 +45,7 @@ SMALL, LARGE = 50, 500
 IDLE = TimeToIdle(timedelta(hours=1))
 SOME_TIME_S = 2400
 """After it, a read extends the deadline of what is IDLE."""
+BUCKET = "blobs"
 HANG_S = 0.3
 MEETING_S = 10.0
 PATIENCE_S = 0.02
@@ -47,18 +53,16 @@ RENEWAL = "CheckAndMutateRow entry c #2"
 
 EVERYTHING = pytest.mark.skipif("TIERED_SIM_SEEDS" not in os.environ, reason="make sim runs it")
 
-TIER_FAULTS = [Fault(mode, 0.3) for mode in (
-    Mode.CRASH_BEFORE, Mode.CRASH_AFTER, Mode.UNAVAILABLE, Mode.LOST, Mode.LATE, Mode.DUPLICATED
-)]  # fmt: skip
-STREAMS = ("upload.write", "reader.pieces", "reader.aclose")
-ONCE = ("blobs.open_upload", "upload.finalise", "upload.abort")
+DEATHS = [Fault(Mode.CRASH_BEFORE), Fault(Mode.CRASH_AFTER)]
+SERVICE_FAULTS = [
+    GcsFault(FaultMode.STATUS, status=503), GcsFault(FaultMode.STATUS, status=429), GcsFault(FaultMode.DROP_BEFORE),
+    GcsFault(FaultMode.DROP_AFTER), GcsFault(FaultMode.DELAY, seconds=0.8), GcsFault(FaultMode.STALL_BEFORE),
+    GcsFault(FaultMode.STALL_AFTER), GcsFault(FaultMode.TRUNCATE),
+]  # fmt: skip
+SLOW_MODES = (FaultMode.DELAY, FaultMode.STALL_BEFORE, FaultMode.STALL_AFTER)
+PATIENT_S, IMPATIENT_S = 10.0, 0.4
+"""How long a client of GCS waits for an answer: the latter where it gets none in time."""
 
-
-def may_meet(point: str, fault: Fault) -> bool:
-    """Reads and parts of a stream are not late; what is sent once is not sent twice."""
-    call = point.partition(" #")[0]
-    late, twice = fault.mode in (Mode.LATE, Mode.DUPLICATED), fault.mode is Mode.DUPLICATED
-    return not (late and (call in STREAMS or call == "blobs.open")) and not (twice and call in ONCE)
 CASES_AT_ONCE = 32
 
 _STORE = StoreSettings(queue_max=1000, drain_budget_s=20)
@@ -80,34 +84,44 @@ def anyio_backend() -> str:
 # --- what is done, and what goes wrong -------------------------------------------------------------
 
 
-class Case:
-    """One process with an object of its own, and what goes wrong: in a call to Bigtable, or in one of the long-term tier.
+AnyFault = WireMode | Fault | GcsFault
+"""In a call to Bigtable on the wire; in a call of the long-term tier's protocol; in a request to GCS, as the server sees it."""
 
-    `fault` None: nothing. `aside` tells cases apart that are alike so far. `cancelled`: its caller is, soon after the fault.
+
+class Case:
+    """One process with an object of its own, and what goes wrong. `fault` None: nothing.
+
+    `aside` tells cases apart that are alike so far. `cancelled`: its caller is, soon after the fault; `killed`: the process is.
     """
 
     def __init__(
-        self, scenario: Scenario, point: str = "", fault: WireMode | Fault | None = None, aside: str = "", *, cancelled: bool = False
-    ) -> None:
-        mode = fault.mode if isinstance(fault, Fault) else fault
+        self, scenario: Scenario, point: str = "", fault: AnyFault | None = None, aside: str = "", *,
+        cancelled: bool = False, killed: bool = False,
+    ) -> None:  # fmt: skip
         self.scenario = scenario
-        self.name = "|".join([scenario.name, point, "" if mode is None else mode.name, aside])
+        self.fault = fault
+        self.name = "|".join([scenario.name, point, fault_name(fault), aside])
         self.object_id = ObjectId.create("crash", self.name)
-        self.dies = mode is not None and mode.name.startswith(("DIE", "CRASH"))
+        self.killed = killed
+        self.dies = killed or fault_name(fault).startswith(("DIE", "CRASH"))
         self.met = anyio.Event()
         self.caller = anyio.CancelScope()
         self.points: list[str] = []
         self.far_points: list[str] = []
+        self.service_points: list[str] = []
         self.trace: list[str] = []
         self._point = point
-        self._fault = fault
         self._cancelled = cancelled
 
     def script(self, made: str) -> WireMode | None:
-        return self._fault if self._meets(made) and isinstance(self._fault, WireMode) else None
+        return self.fault if isinstance(self.fault, WireMode) and self._meets(made) else None
 
     def plan(self, made: str) -> Fault | None:
-        return self._fault if self._meets(made) and isinstance(self._fault, Fault) else None
+        return self.fault if isinstance(self.fault, Fault) and self._meets(made) else None
+
+    def at_service(self, made: str) -> bool:
+        self.service_points.append(made)
+        return isinstance(self.fault, GcsFault) and self._meets(made)
 
     def _meets(self, made: str) -> bool:
         """A point without a number is every call of that name."""
@@ -117,6 +131,38 @@ class Case:
         if self._cancelled:
             self.caller.deadline = anyio.current_time() + PATIENCE_S
         return True
+
+
+def fault_name(fault: AnyFault | None) -> str:
+    match fault:
+        case None:
+            return ""
+        case WireMode():
+            return fault.name
+        case GcsFault(mode=FaultMode.STATUS):
+            return str(fault.status)
+    return fault.mode.name
+
+
+class AtService(GcsFault):
+    """The requests of one case's process to GCS: tells the case of each, and is the fault of the one that is meant.
+
+    A process is known by its credentials; a session needs none, being known by its name.
+    """
+
+    def __init__(self, case: Case) -> None:
+        fault = case.fault if isinstance(case.fault, GcsFault) else GcsFault(FaultMode.STATUS)
+        super().__init__(fault.mode, times=None, status=fault.status, seconds=fault.seconds)
+        self._case = case
+        self._counts: Counter[str] = Counter()
+
+    def matches(self, call: Call, name: str) -> bool:
+        if call.headers.get("Authorization", self._case.name) != self._case.name:
+            return False
+        if "Authorization" not in call.headers and not name.startswith(f"{self._case.object_id.path}/"):
+            return False
+        self._counts[call.kind] += 1
+        return self._case.at_service(f"{call.kind} #{self._counts[call.kind]}")
 
 
 @dataclass(frozen=True)
@@ -190,11 +236,46 @@ SCENARIOS = {scenario.name: scenario for scenario in scenarios()}
 
 
 class Stage:
-    """A fresh table and blob store, on which many cases are lived through at once."""
+    """A fresh table and bucket, on which many cases are lived through at once. `server`: where the bucket is GCS's."""
 
-    def __init__(self, world: AdapterWorld, blobs: LongTermBackend) -> None:
-        self.world = world
-        self.blobs = blobs
+    def __init__(self, table: BigtableTable, channel: Channel, network: Network, server: GcsEmulator | None) -> None:
+        self._impatient: set[str] = set()
+        self.blobs = MixedBlobs(SystemRuntime())
+        self.server = server
+        self.world = AdapterWorld(channel, table.name, self._open_blobs, self._is_open, network, LIVING, LIVING, HANG_S)
+
+    @asynccontextmanager
+    async def _open_blobs(self, process: Process) -> AsyncIterator[LongTermBackend]:
+        if self.server is None:
+            yield self.blobs
+            return
+
+        async def authorize() -> Mapping[str, str]:
+            return {"Authorization": process.name}
+
+        timeout_s = IMPATIENT_S if process.name in self._impatient else PATIENT_S
+        async with GcsBlobs.connect(
+            BUCKET, process.runtime, endpoint=self.server.url, authorize=authorize, answer_timeout_s=timeout_s
+        ) as blobs:
+            yield blobs
+
+    def _is_open(self, session: str) -> bool:
+        if self.server is None:
+            return session in self.blobs.uploads
+        return self.server.sessions[dict(parse_qsl(session.partition("?")[2]))["upload_id"]].open
+
+    @contextmanager
+    def watched(self, case: Case) -> Iterator[None]:
+        """Its requests to GCS are noted, and meet its fault."""
+        rule = AtService(case)
+        faults = [] if self.server is None else self.server.faults
+        faults.append(rule)
+        if isinstance(case.fault, GcsFault) and case.fault.mode in SLOW_MODES:
+            self._impatient.add(case.name)
+        try:
+            yield
+        finally:
+            faults[:] = [each for each in faults if each is not rule]  # rules of the same content are equal
 
     async def prepare(self, cases: list[Case]) -> None:
         present, past = self.world.process("setup"), self.world.process("setup", skew_s=-SOME_TIME_S)
@@ -205,9 +286,10 @@ class Stage:
         before, object_id = case.scenario.before, case.object_id
         if before == "legacy":
             # As older software left it: a tombstone without a token, and the blob under the storage path itself.
-            upload = await self.blobs.open_upload(object_id.path, Metadata(custom={"label": "old"}, size=LARGE), LARGE)
-            await upload.write(content("old", LARGE))
-            await upload.finalise()
+            async with self._open_blobs(self.world.process("older")) as blobs:
+                upload = await blobs.open_upload(object_id.path, Metadata(custom={"label": "old"}, size=LARGE), LARGE)
+                await upload.write(content("old", LARGE))
+                await upload.finalise()
             await self.world.table.mutate(object_id.path.encode(), set_cell("fm", b"r", b""))
             self.world.history.end_write(self.world.history.begin_write(object_id.path, "old"), Answer.OK)
         elif before != "absent":
@@ -229,7 +311,8 @@ class Stage:
                     with anyio.fail_after(MEETING_S):
                         await case.met.wait()  # in its clean-up
 
-        await process.run(life)
+        with self.watched(case):
+            await process.run(partial(killable, process, case, life))
 
     async def succeed(self, cases: list[Case], size: int) -> None:
         """Another writer, of the same objects, who is told that all is well."""
@@ -277,19 +360,38 @@ class MixedBlobs(SimulatedBlobs):
         return await super().open_upload(name, metadata, size)
 
 
+async def killable(process: Process, case: Case, life: Callable[[], Awaitable[None]]) -> None:
+    """`life`, and its end soon after the fault was met, if that is to kill."""
+
+    async def kill() -> None:
+        await case.met.wait()
+        await anyio.sleep(PATIENCE_S)
+        process.crash()
+
+    async with anyio.create_task_group() as tasks:
+        if case.killed:
+            tasks.start_soon(kill)
+        await life()
+        tasks.cancel_scope.cancel()
+
+
 @pytest.fixture
 async def stage(
-    anyio_backend: str, bigtable_host: str, fresh_table: Callable[[], AbstractAsyncContextManager[BigtableTable]]
-) -> AsyncIterator[Stage]:
-    blobs = MixedBlobs(SystemRuntime())
+    request: pytest.FixtureRequest, anyio_backend: str, bigtable_host: str,
+    fresh_table: Callable[[], AbstractAsyncContextManager[BigtableTable]],
+) -> AsyncIterator[Stage]:  # fmt: skip
+    async with AsyncExitStack() as opened:
+        table = await opened.enter_async_context(fresh_table())
+        channel = await opened.enter_async_context(insecure_channel(bigtable_host))
+        network = await opened.enter_async_context(Network())
+        server = await opened.enter_async_context(GcsEmulator()) if request.param == "gcs" else None
+        if server is not None:
+            server.create_bucket(BUCKET)
+        yield Stage(table, channel, network, server)
 
-    @asynccontextmanager
-    async def open_blobs() -> AsyncIterator[LongTermBackend]:
-        yield blobs
 
-    async with fresh_table() as table, insecure_channel(bigtable_host) as channel, Network() as network:
-        world = AdapterWorld(channel, table.name, open_blobs, lambda: set(blobs.uploads), network, LIVING, LIVING, HANG_S)
-        yield Stage(world, blobs)
+ANY_TIER = pytest.mark.parametrize("stage", ["simulated blobs", pytest.param("gcs", marks=EVERYTHING)], indirect=True)
+ON_GCS = pytest.mark.parametrize("stage", ["gcs"], indirect=True)
 
 
 async def each(cases: list[Case], do: Callable[[Case], Awaitable[None]]) -> None:
@@ -333,6 +435,7 @@ async def wire_cases(stage: Stage, mode: WireMode, *, cancelled: bool = False) -
 # --- operations ----------------------------------------------------------------------------------
 
 
+@ANY_TIER
 @pytest.mark.parametrize("mode", WireMode)
 async def test_an_operation_with_a_fault_at_any_call_to_bigtable_answers_honestly_and_leaves_nothing(stage: Stage, mode: WireMode) -> None:
     cases = await wire_cases(stage, mode)
@@ -342,17 +445,34 @@ async def test_an_operation_with_a_fault_at_any_call_to_bigtable_answers_honestl
     assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize("fault", TIER_FAULTS, ids=lambda fault: fault.mode.name)
-async def test_an_operation_with_a_fault_at_any_call_to_the_long_term_tier_answers_honestly_and_leaves_nothing(
+@ON_GCS
+@pytest.mark.parametrize("fault", DEATHS, ids=fault_name)
+async def test_an_operation_that_dies_at_any_call_of_the_long_term_tier_leaves_old_or_new_and_nothing_else(
     stage: Stage, fault: Fault
 ) -> None:
-    cases = [Case(clean.scenario, point, fault) for clean in await clean_run(stage) for point in clean.far_points if may_meet(point, fault)]
+    cases = [Case(clean.scenario, point, fault) for clean in await clean_run(stage) for point in clean.far_points]
     await stage.prepare(cases)
     await each(cases, stage.live)
     found = await stage.findings(cases)
     assert not found, "\n".join(found)
 
 
+@ON_GCS
+@pytest.mark.parametrize(("fault", "killed"), [
+    *(pytest.param(fault, False, id=fault_name(fault)) for fault in SERVICE_FAULTS),
+    *(pytest.param(fault, True, id=f"{fault_name(fault)} and death") for fault in SERVICE_FAULTS if fault.mode in SLOW_MODES),
+])  # fmt: skip
+async def test_an_operation_with_a_fault_at_any_request_to_gcs_answers_honestly_and_leaves_nothing(
+    stage: Stage, fault: GcsFault, killed: bool
+) -> None:
+    cases = [Case(clean.scenario, point, fault, killed=killed) for clean in await clean_run(stage) for point in clean.service_points]
+    await stage.prepare(cases)
+    await each(cases, stage.live)
+    found = await stage.findings(cases)
+    assert not found, "\n".join(found)
+
+
+@ANY_TIER
 @pytest.mark.parametrize("mode", [WireMode.HANG, WireMode.LATE])
 async def test_a_caller_cancelled_during_any_call_to_bigtable_leaves_old_or_new_and_nothing_else(stage: Stage, mode: WireMode) -> None:
     cases = await wire_cases(stage, mode, cancelled=True)
@@ -362,6 +482,7 @@ async def test_a_caller_cancelled_during_any_call_to_bigtable_leaves_old_or_new_
     assert not found, "\n".join(found)
 
 
+@ANY_TIER
 @pytest.mark.parametrize("size", [SMALL, LARGE])
 @pytest.mark.parametrize(
     ("mode", "cancelled"), [(WireMode.LATE, False), (WireMode.LATE, True), (WireMode.ECHO, False), (WireMode.DIE_LATE, False)]
@@ -375,6 +496,7 @@ async def test_what_lands_late_never_undoes_a_later_write(stage: Stage, mode: Wi
     assert not found, "\n".join(found)
 
 
+@ANY_TIER
 @pytest.mark.parametrize("mode", [WireMode.HANG, WireMode.LATE])
 async def test_a_writer_stalled_past_its_lease_while_recovery_cleans_up_does_no_harm(stage: Stage, mode: WireMode) -> None:
     cases = await wire_cases(stage, mode)
@@ -388,6 +510,7 @@ async def test_a_writer_stalled_past_its_lease_while_recovery_cleans_up_does_no_
     assert not found, "\n".join(found)
 
 
+@ANY_TIER
 @pytest.mark.parametrize("mode", WireMode)
 async def test_a_renewal_that_goes_wrong_costs_no_more_than_the_lease(stage: Stage, mode: WireMode) -> None:
     case = Case(Scenario("put_slowly_on_large", "large", put_slowly), RENEWAL, mode)
@@ -397,6 +520,7 @@ async def test_a_renewal_that_goes_wrong_costs_no_more_than_the_lease(stage: Sta
     assert not found, "\n".join(found)
 
 
+@ANY_TIER
 @EVERYTHING
 @pytest.mark.parametrize("mode", [WireMode.CUT, WireMode.DROP_ANSWER, WireMode.HANG, WireMode.LATE, WireMode.DUPLICATE])
 async def test_an_operation_during_an_outage_of_any_call_answers_honestly_and_leaves_nothing(stage: Stage, mode: WireMode) -> None:
@@ -453,10 +577,12 @@ class Recovery:
     recoverer: Case
 
     @staticmethod
-    def of(kind: str, point: str = "", fault: WireMode | Fault | None = None) -> Recovery:
+    def of(kind: str, point: str = "", fault: AnyFault | None = None) -> Recovery:
         name, died_at, death = STALE[kind]
         recoverer = Case(SCENARIOS[name], point, fault, kind)
-        return Recovery(kind, Case(SCENARIOS[name], died_at, death, recoverer.name), recoverer)
+        writer = Case(SCENARIOS[name], died_at, death, recoverer.name)
+        recoverer.object_id = writer.object_id
+        return Recovery(kind, writer, recoverer)
 
 
 async def recover(stage: Stage, recoveries: list[Recovery]) -> None:
@@ -468,7 +594,7 @@ async def recover(stage: Stage, recoveries: list[Recovery]) -> None:
 
     async def make_pass(case: Case) -> None:
         key = keys[next(each.writer for each in recoveries if each.recoverer is case).object_id.path]
-        process = stage.world.process("recoverer", case.plan)
+        process = stage.world.process(case.name, case.plan)
 
         async def life() -> None:
             async with stage.world.recovery(process, case.script, lambda table: OneEntry(table, key)) as recovery:
@@ -476,7 +602,8 @@ async def recover(stage: Stage, recoveries: list[Recovery]) -> None:
                 with suppress(UnavailableError, UnconfirmedError):
                     await recovery.run_once()
 
-        await process.run(life)
+        with stage.watched(case):
+            await process.run(partial(killable, process, case, life))
 
     await each([recovery.recoverer for recovery in recoveries], make_pass)
 
@@ -487,6 +614,7 @@ async def clean_recoveries(stage: Stage) -> list[Recovery]:
     return recoveries
 
 
+@ANY_TIER
 @pytest.mark.parametrize("mode", WireMode)
 async def test_recovery_with_a_fault_at_any_call_to_bigtable_is_finished_by_another(stage: Stage, mode: WireMode) -> None:
     recoveries = [
@@ -497,11 +625,12 @@ async def test_recovery_with_a_fault_at_any_call_to_bigtable_is_finished_by_anot
     assert await stage.findings([each.writer for each in recoveries], [each.recoverer for each in recoveries]) == []
 
 
-@pytest.mark.parametrize("fault", TIER_FAULTS, ids=lambda fault: fault.mode.name)
-async def test_recovery_with_a_fault_at_any_call_to_the_long_term_tier_is_finished_by_another(stage: Stage, fault: Fault) -> None:
+@ON_GCS
+@pytest.mark.parametrize("fault", [*DEATHS, *SERVICE_FAULTS], ids=fault_name)
+async def test_recovery_with_a_fault_at_any_call_to_gcs_is_finished_by_another(stage: Stage, fault: Fault | GcsFault) -> None:
     recoveries = [
-        Recovery.of(clean.kind, point, fault)
-        for clean in await clean_recoveries(stage) for point in clean.recoverer.far_points if may_meet(point, fault)
+        Recovery.of(clean.kind, point, fault) for clean in await clean_recoveries(stage)
+        for point in (clean.recoverer.far_points if isinstance(fault, Fault) else clean.recoverer.service_points)
     ]  # fmt: skip
     await recover(stage, recoveries)
     assert await stage.findings([each.writer for each in recoveries], [each.recoverer for each in recoveries]) == []
