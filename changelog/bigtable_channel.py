@@ -18,8 +18,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import urlencode
 
+import anyio
 import grpc
 import grpc.aio
+from anyio.lowlevel import checkpoint_if_cancelled
 from google.cloud.bigtable_v2.types import bigtable, data
 
 from changelog.errors import ConfigurationError, InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
@@ -249,6 +251,10 @@ class BigtableTable:
         call = self._begun(method, request, timeout_s)
         try:
             return await call
+        except anyio.get_cancelled_exc_class():
+            # gRPC raises one of its own making, which no scope would know for its own: a scope's is raised here instead.
+            await checkpoint_if_cancelled()
+            raise
         except grpc.RpcError as error:
             raise _translated(error, f"writing the row {request.row_key.decode(errors='replace')} of {self.name}", sent=True) from error
 
