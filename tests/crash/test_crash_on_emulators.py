@@ -5,8 +5,8 @@ learnt from a run without faults. Then the network heals, recovery drains the lo
 again, and everything is read. A finding names its case, as in `put_large_on_large|CheckAndMutateRow object r t v w: #1|CUT`.
 
 `make test` has every operation, call and mode; blobs are in GCS where its requests or its process's death are what goes wrong, and
-simulated where it is Bigtable's calls. `make sim` adds GCS to the latter, outages for as long as an operation tries, and later writes
-of the other size.
+simulated where it is Bigtable's calls. `make sim` adds GCS to the latter, outages for as long as an operation tries, and more ways in
+which two things go wrong.
 """
 
 from __future__ import annotations
@@ -483,7 +483,10 @@ async def test_an_operation_that_dies_at_any_call_of_the_long_term_tier_leaves_o
 @ON_GCS
 @pytest.mark.parametrize(("fault", "killed"), [
     *(pytest.param(fault, False, id=fault_name(fault)) for fault in SERVICE_FAULTS),
-    *(pytest.param(fault, True, id=f"{fault_name(fault)} and death") for fault in SERVICE_FAULTS if fault.mode in SLOW_MODES),
+    *(
+        pytest.param(fault, True, id=f"{fault_name(fault)} and death", marks=[] if fault.mode is FaultMode.DELAY else EVERYTHING)
+        for fault in SERVICE_FAULTS if fault.mode in SLOW_MODES
+    ),
 ])  # fmt: skip
 async def test_an_operation_with_a_fault_at_any_request_to_gcs_answers_honestly_and_leaves_nothing(
     stage: Stage, fault: GcsFault, killed: bool
@@ -508,8 +511,11 @@ async def test_a_caller_cancelled_during_any_call_to_bigtable_leaves_old_or_new_
 @ANY_TIER
 @pytest.mark.parametrize("size", [LARGE, pytest.param(SMALL, marks=EVERYTHING)])
 @pytest.mark.parametrize(
-    ("mode", "cancelled"), [(WireMode.LATE, False), (WireMode.LATE, True), (WireMode.ECHO, False), (WireMode.DIE_LATE, False)]
-)
+    ("mode", "cancelled"), [
+        (WireMode.LATE, False), (WireMode.DIE_LATE, False),
+        pytest.param(WireMode.LATE, True, marks=EVERYTHING), pytest.param(WireMode.ECHO, False, marks=EVERYTHING),
+    ],
+)  # fmt: skip
 async def test_what_lands_late_never_undoes_a_later_write(stage: Stage, mode: WireMode, cancelled: bool, size: int) -> None:
     cases = await wire_cases(stage, mode, cancelled=cancelled)
     await stage.prepare(cases)
@@ -520,7 +526,7 @@ async def test_what_lands_late_never_undoes_a_later_write(stage: Stage, mode: Wi
 
 
 @ANY_TIER
-@pytest.mark.parametrize("mode", [WireMode.HANG, WireMode.LATE])
+@pytest.mark.parametrize("mode", [WireMode.HANG, pytest.param(WireMode.LATE, marks=EVERYTHING)])
 async def test_a_writer_stalled_past_its_lease_while_recovery_cleans_up_does_no_harm(stage: Stage, mode: WireMode) -> None:
     cases = await wire_cases(stage, mode)
     await stage.prepare(cases)
