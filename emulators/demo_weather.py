@@ -17,8 +17,8 @@ from random import Random
 
 from emulators.demo_stage import Service
 
-LASTS_S = {"freezes": (1.6, 2.4), "stalls": (2.0, 3.2), "cuts": (0.0, 0.6)}
-PAUSE_S = (0.4, 1.2)
+LASTS_S = {"freezes": (1.4, 2.2), "stalls": (2.0, 3.0), "cuts": (0.0, 0.6)}
+PAUSE_S = (0.3, 0.9)
 FREEZES, STALLS, CUTS = KINDS = tuple(LASTS_S)
 
 

@@ -29,7 +29,6 @@ from anyio.lowlevel import checkpoint
 from changelog.errors import TieredError, UnavailableError, UnconfirmedError
 from changelog.log import ChangeLog
 from changelog.runtime import Runtime
-from emulators.blobs import SimulatedReader, SimulatedUpload
 from emulators.runtime import travel_s
 from tiered.backends import HighVolumeBackend, LongTermBackend
 
@@ -222,11 +221,10 @@ class _Far:
 
     async def _call(self, name: str, method: Callable[..., Awaitable[Any]], *args: Any, **named: Any) -> Any:
         answer = await self._link.call(f"{self._kind}.{name}", partial(method, *args, **named))
-        match answer:
-            case SimulatedUpload():
-                return _Far(self._link, "upload", answer)
-            case SimulatedReader():
-                return _Far(self._link, "reader", answer)
+        if hasattr(answer, "finalise"):
+            return _Far(self._link, "upload", answer)
+        if hasattr(answer, "pieces"):
+            return _Far(self._link, "reader", answer)
         return answer
 
     async def _each(self, name: str, method: Callable[[], AsyncGenerator[Any, None]]) -> AsyncIterator[Any]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
 from urllib.parse import quote
@@ -17,6 +18,7 @@ import anyio
 import pytest
 from google.cloud.bigtable.data import DeleteAllFromRow, SetCell
 
+from changelog.errors import UnavailableError
 from changelog.runtime import SystemRuntime
 from emulators.demo import DemoOptions, run_demo
 from emulators.demo_check import check, dangling, unfinished
@@ -26,12 +28,19 @@ from emulators.demo_journal import DIRECTOR, Answer, Journal, Kind, late_writes,
 from emulators.demo_load import INLINE_BYTES_MAX, Step, object_ids, payload
 from emulators.demo_weather import KINDS
 from emulators.demo_writer import perform
-from tiered.compose import open_storage
+from tiered.compose import open_backends, open_storage
+from tiered.settings import BigtableSettings, load_settings
 
 pytestmark = pytest.mark.usefixtures("bigtable_host")  # where there is no emulator, it says so
 
 TROUBLES = {f"{service}_{kind}" for service in ("bigtable", "gcs") for kind in KINDS}
 STRIKES = {"writer_kills", "writer_stops", "daemon_kills", "daemon_stops"}
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[EmulatorStage]:
+    with EmulatorStage(tmp_path / "stage") as stage:
+        yield stage
 
 
 def is_running(pid: int) -> bool:
@@ -57,13 +66,24 @@ def test_everything_fails_in_every_way_and_nothing_is_lost(tmp_path: Path, capsy
     assert not any(is_running(pid) for pid in pids)
 
 
+def test_a_call_to_a_frozen_service_is_given_up_after_the_time_that_the_settings_say(stage: EmulatorStage) -> None:
+    async def ask_both() -> None:
+        settings = load_settings(stage.config)
+        async with open_backends(settings, SystemRuntime()) as backends:
+            asks: dict[str, Callable[[], Awaitable[object]]] = {
+                "bigtable": partial(backends.tiers.high_volume.read, "o"), "gcs": partial(backends.tiers.long_term.open, "o"),
+            }
+            for service in stage.services:
+                service.freeze()
+                with anyio.fail_after(BigtableSettings.model_fields["timeout_s"].default / 2), pytest.raises(UnavailableError):
+                    await asks[service.name]()
+                service.thaw()
+                await asks[service.name]()
+
+    anyio.run(ask_both)
+
+
 # --- the check -----------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[EmulatorStage]:
-    with EmulatorStage(tmp_path / "stage") as stage:
-        yield stage
 
 
 def write(stage: EmulatorStage, count: int) -> None:

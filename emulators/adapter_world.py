@@ -1,0 +1,229 @@
+"""`AdapterWorld`: the real adapters on real emulators, many processes at once on one deployment, and what they are told.
+
+    one Bigtable table     rows and changelog; each process has a `FaultyChannel` to it
+    one long-term tier     each process opens its own, through its `Link`, whose points are the calls of the protocol
+    a case                 one process, one object of its own, one thing that goes wrong; its name is the object's key
+
+`emulators.world` with real time and real services in the place of the simulated ones: nobody looks after every effect here,
+so I2 is asserted before each deletion (a refused token stays refused, which is what keeps I1), and the rest by `findings`,
+which reads everything through channels without faults when all is quiet. What is not the world's is who crashes when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, cast
+
+import anyio
+
+from changelog.bigtable import FAMILY, BigTableChangeLog
+from changelog.bigtable_channel import BigtableTable, Channel, delete_column, set_cell
+from changelog.change import Entry, Unreadable, encode
+from changelog.log import ChangeLog
+from changelog.runtime import SystemRuntime
+from emulators.checker import History
+from emulators.faults import Network, Plan, Process, no_faults
+from emulators.faulty_channel import FaultyChannel, Script, no_wire_faults
+from emulators.world import Client
+from recovery.loop import RecoveryLoop
+from tiered.backends import BlobInfo, LongTermBackend, Row
+from tiered.bigtable import BigtableRows
+from tiered.metadata import NS_PER_S
+from tiered.object_id import revision_of
+from tiered.settings import Settings
+from tiered.settle import Tiers
+from tiered.storage import TieredStorage
+
+PAGE = 1000
+READERS_MAX = 16
+DRAIN_PASSES_MAX = 40
+DRAIN_PAUSE_S = 0.1
+HOUR_MS = 3_600_000
+
+OpensBlobs = Callable[[Process], AbstractAsyncContextManager[LongTermBackend]]
+OpensLog = Callable[[BigtableTable], ChangeLog]
+
+
+class WallClock(SystemRuntime):
+    """The machine's own clocks, with a wall clock that is `skew_s` seconds ahead."""
+
+    def __init__(self, skew_s: float = 0.0) -> None:
+        super().__init__()
+        self._skew_ns = round(skew_s * NS_PER_S)
+
+    def wall_ns(self) -> int:
+        return super().wall_ns() + self._skew_ns
+
+
+def _whole_log(table: BigtableTable) -> ChangeLog:
+    return BigTableChangeLog(table, SystemRuntime())
+
+
+class AdapterWorld:
+    """`network`: the long-term tier's late requests; it is the caller's. `is_open`: whether a session could still be finalised.
+
+    `settings`: of the processes; `recovery_settings`: of those that recover; `hang_s`: how long what gets no answer waits for it.
+    """
+
+    def __init__(
+        self, channel: Channel, table: str, opens_blobs: OpensBlobs, is_open: Callable[[str], bool], network: Network,
+        settings: Settings, recovery_settings: Settings, hang_s: float,
+    ) -> None:
+        self.history = History()
+        self.network = network
+        self.wires: list[FaultyChannel] = []
+        self.table = BigtableTable(channel, table)
+        self.rows = BigtableRows(self.table, SystemRuntime())
+        self.log = BigTableChangeLog(self.table, SystemRuntime())
+        self._channel = channel
+        self._opens_blobs = opens_blobs
+        self._is_open = is_open
+        self._settings = settings
+        self._recovery_settings = recovery_settings
+        self._hang_s = hang_s
+        self._recorded: set[str] = set()
+        self._unsettled: list[str] = []
+
+    def process(self, name: str, plan: Plan = no_faults, skew_s: float = 0.0) -> Process:
+        return Process(name, WallClock(skew_s), self.network, plan)
+
+    @asynccontextmanager
+    async def client(self, process: Process, script: Script = no_wire_faults, settings: Settings | None = None) -> AsyncIterator[Client]:
+        """An open store in this process."""
+        settings = settings or self._settings
+        async with self._backends(process, script) as (table, blobs):
+            tiers = Tiers(BigtableRows(table, process.runtime), blobs)
+            async with TieredStorage(tiers, BigTableChangeLog(table, process.runtime), process.runtime, settings) as storage:
+                client = Client(process, storage, self.history)
+                yield client
+                if not await storage.aclose():
+                    client.note_end()
+
+    @asynccontextmanager
+    async def recovery(
+        self, process: Process, script: Script = no_wire_faults, opens_log: OpensLog = _whole_log, settings: Settings | None = None
+    ) -> AsyncIterator[RecoveryLoop]:
+        """A recovery loop in this process. `opens_log`: one that shows a part of the log only."""
+        async with self._backends(process, script) as (table, blobs):
+            tiers, settings = Tiers(BigtableRows(table, process.runtime), blobs), settings or self._recovery_settings
+            yield RecoveryLoop(tiers, opens_log(table), process.runtime, settings)
+
+    # --- the end -----------------------------------------------------------------------------------
+
+    async def age(self) -> dict[str, str]:
+        """Makes every open entry as old as if its owner had died an hour ago. Returns the keys, by the path of their object."""
+        aged: dict[str, str] = {}
+        for entry in await self._entries():
+            if isinstance(entry, Entry) and entry.owner and not entry.stuck:
+                cell = set_cell(FAMILY, b"c", encode(entry), (entry.heartbeat_ms - HOUR_MS) * 1000)
+                await self.table.mutate(entry.key.encode(), delete_column(FAMILY, b"c"), cell)
+                aged[entry.change.object] = entry.key
+        return aged
+
+    async def drain(self) -> None:
+        """Passes of a recovery without faults until no entry is open, for some seconds at most. All other processes have ended."""
+        process = self.process("drain")
+        for _ in range(DRAIN_PASSES_MAX):
+            entries = await self._entries()
+            self._recorded |= {entry.change.upload for entry in entries if isinstance(entry, Entry) and entry.change.upload}
+            if all(entry.stuck for entry in entries) and self.network.quiet:
+                return
+            await self.age()
+            async with self.recovery(process) as recovery:  # a new one knows what time it is
+                await recovery.run_once()
+            await process.runtime.sleep(DRAIN_PAUSE_S)
+
+    async def deliver(self, *, once_more: bool = False) -> int:
+        """Lets everybody's late requests land. Returns how many."""
+        return sum([await wire.deliver(once_more=once_more) for wire in self.wires])
+
+    async def findings(self) -> list[str]:
+        """What breaks I1-I7, a sentence for each. Call it when processes have ended, the log is drained, the network quiet."""
+        async with self._opens_blobs(self.process("auditor")) as blobs:
+            found = await _all_blobs(blobs)
+        rows = await self._all_rows()
+        named = {row.target: path for path, row in rows.items() if row.target is not None}
+        return [
+            *(f"I1 no dangling: {path} names {target}, which does not exist" for target, path in named.items() if target not in found),
+            *self._unsettled,
+            *(f"I3 no leak: the blob {name} is named by no row" for name in found if name not in named),
+            *(f"I3 no leak: the upload {session} is open" for session in self._recorded if self._is_open(session)),
+            *(f"I4 honest: {sentence}" for sentence in self.history.unexplained()),
+            *(f"I6 drained: the entry {entry.key} is left: {entry}" for entry in await self._entries()),
+            *(f"{path} outlives its blob {name}" for name, path in named.items() if name in found and _outlives(rows[path], found[name])),
+        ]
+
+    async def _entries(self) -> list[Entry | Unreadable]:
+        page = await self.log.entries("", PAGE)
+        entries = list(page.entries)
+        while page.next_start is not None:
+            page = await self.log.entries(page.next_start, PAGE)
+            entries += page.entries
+        return entries
+
+    async def _all_rows(self) -> dict[str, Row]:
+        names = list(await self.rows.scan("", None, PAGE))
+        while len(page := await self.rows.scan("", names[-1].path, PAGE) if names else []) > 0:
+            names += page
+        rows: dict[str, Row] = {}
+        limiter = anyio.CapacityLimiter(READERS_MAX)
+
+        async def read(path: str) -> None:
+            async with limiter:
+                rows[path] = await self.rows.read(path)
+
+        async with anyio.create_task_group() as tasks:
+            for name in names:
+                tasks.start_soon(read, name.path)
+        return rows
+
+    # --- one process's view ------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _backends(self, process: Process, script: Script) -> AsyncIterator[tuple[BigtableTable, LongTermBackend]]:
+        wire = FaultyChannel(self._channel, process, script, self._hang_s)
+        self.wires.append(wire)
+        async with self._opens_blobs(process) as blobs:
+            watched = cast(LongTermBackend, _Watched(blobs, self.rows, self._unsettled))
+            yield BigtableTable(wire, self.table.name), process.link.blobs(watched)
+
+
+class _Watched:
+    """A long-term tier whose every deletion is preceded by a look at the row (I2). All else is passed on."""
+
+    def __init__(self, blobs: LongTermBackend, rows: BigtableRows, unsettled: list[str]) -> None:
+        self._blobs = blobs
+        self._rows = rows
+        self._unsettled = unsettled
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._blobs, name)
+
+    async def delete(self, name: str) -> None:
+        if not await self._is_settled(name):
+            self._unsettled.append(f"I2 settle first: the blob {name} was deleted, and no row had refused its revision")
+        await self._blobs.delete(name)
+
+    async def _is_settled(self, blob: str) -> bool:
+        """Its revision was refused; or it has none, and its row has been seen to leave it."""
+        path = blob.rpartition("/")[0]
+        revision = revision_of(path, blob)
+        row = await self._rows.read(blob if revision is None else path, marks=True)
+        if revision is not None:
+            return revision in row.refused and row.target != blob
+        return row.target != blob and (row.state is not None or bool(row.won))
+
+
+async def _all_blobs(blobs: LongTermBackend) -> dict[str, BlobInfo]:
+    found: dict[str, BlobInfo] = {}
+    while page := await blobs.list("", next(reversed(found), None), PAGE):
+        found |= {blob.name: blob for blob in page}
+    return found
+
+
+def _outlives(row: Row, blob: BlobInfo) -> bool:
+    """A touch extends the blob first, so that no row is readable after its blob has expired."""
+    if blob.deadline_ns is None or row.state is None:
+        return False
+    return row.state.deadline_ns is None or row.state.deadline_ns > blob.deadline_ns

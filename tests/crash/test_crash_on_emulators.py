@@ -1,0 +1,722 @@
+"""Every operation, and recovery, of the real adapters on the real emulator, with one thing going wrong at every call.
+
+Each mode of going wrong is one test: all operations and all their calls at once, each on an object of its own. The calls are
+learnt from a run without faults. Then the network heals, recovery drains the log, what is late lands, recovery drains
+again, and everything is read. A finding names its case, as in `put_large_on_large|CheckAndMutateRow object r t v w: #1|CUT`.
+
+`make test` has every operation, call and mode; blobs are in GCS where its requests or its process's death are what goes wrong, and
+simulated where it is Bigtable's calls. `make sim` adds GCS to the latter, outages for as long as an operation tries, and more ways in
+which two things go wrong.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from urllib.parse import parse_qsl
+
+import anyio
+import pytest
+
+import tiered.bigtable
+import tiered.settle
+from changelog.bigtable import BigTableChangeLog
+from changelog.bigtable_channel import BigtableTable, Channel, either, insecure_channel, set_cell
+from changelog.change import ChangeId
+from changelog.errors import UnavailableError, UnconfirmedError
+from changelog.log import KeyRange
+from changelog.runtime import SystemRuntime
+from emulators.adapter_world import AdapterWorld
+from emulators.blobs import SimulatedBlobs, SimulatedUpload
+from emulators.checker import Answer
+from emulators.faults import Fault, Mode, Network, Process
+from emulators.faulty_channel import READ_MODES, WireMode
+from emulators.gcs import FaultMode, GcsEmulator, GcsFault
+from emulators.gcs_wire import Call
+from emulators.world import BrokenPayload, Client, content
+from tiered.backends import LongTermBackend
+from tiered.bigtable import BigtableRows
+from tiered.errors import DanglingTombstoneError
+from tiered.gcs import GcsBlobs
+from tiered.metadata import Metadata, TimeToIdle
+from tiered.object_id import ObjectId, blob_name
+from tiered.settings import LeaseSettings, RecoverySettings, Settings, StoreSettings
+
+pytestmark = pytest.mark.anyio
+
+SMALL, LARGE = 50, 500
+IDLE = TimeToIdle(timedelta(hours=1))
+SOME_TIME_S = 2400
+"""After it, a read extends the deadline of what is IDLE."""
+BUCKET = "blobs"
+HANG_S = 0.3
+DELAY_S = 1.2
+MEETING_S = 5.0
+PATIENCE_S = 0.02
+RENEWAL = "CheckAndMutateRow entry c #2"
+
+EVERYTHING = pytest.mark.skipif("TIERED_SIM_SEEDS" not in os.environ, reason="make sim runs it")
+
+DEATHS = [Fault(Mode.CRASH_BEFORE), Fault(Mode.CRASH_AFTER)]
+SERVICE_FAULTS = [
+    GcsFault(FaultMode.STATUS, status=503), GcsFault(FaultMode.STATUS, status=429), GcsFault(FaultMode.DROP_BEFORE),
+    GcsFault(FaultMode.DROP_AFTER), GcsFault(FaultMode.DELAY, seconds=DELAY_S), GcsFault(FaultMode.STALL_BEFORE),
+    GcsFault(FaultMode.STALL_AFTER), GcsFault(FaultMode.TRUNCATE),
+]  # fmt: skip
+SLOW_MODES = (FaultMode.DELAY, FaultMode.STALL_BEFORE, FaultMode.STALL_AFTER)
+PATIENT_S, IMPATIENT_S = 10.0, 0.8
+"""How long a client of GCS waits for an answer: the latter where it gets none in time."""
+
+CASES_AT_ONCE = 32
+
+_STORE = StoreSettings(queue_max=1000, drain_budget_s=20)
+_RECOVERY = RecoverySettings(late_upload_grace_s=1.5, rate_per_s=100_000, attempts_max=50, idle_s=0.05)
+LIVING = Settings(directory=Path("emulated"), changelog="noop", inline_bytes_max=100, store=_STORE, recovery=_RECOVERY)
+DYING = LIVING.model_copy(update={"store": _STORE.model_copy(update={"drain_budget_s": 0.01})})
+"""A dead process waits for nobody: its tasks are gone."""
+BEATING = DYING.model_copy(update={"lease": LeaseSettings(heartbeat_interval_s=0.02, expiry_s=10)})
+HASTY = LIVING.model_copy(update={"lease": LeaseSettings(heartbeat_interval_s=0.02, expiry_s=0.1)})
+"""Of a recovery that takes over from living writers, who beat every 10 s."""
+TIRED = LIVING.model_copy(update={"store": StoreSettings(answer_budget_s=1, cleanup_budget_s=1, drain_budget_s=20)})
+"""Gives up soon in an outage."""
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+# --- what is done, and what goes wrong -------------------------------------------------------------
+
+
+AnyFault = WireMode | Fault | GcsFault
+"""In a call to Bigtable on the wire; in a call of the long-term tier's protocol; in a request to GCS, as the server sees it."""
+
+
+class Case:
+    """One process with an object of its own, and what goes wrong. `fault` None: nothing.
+
+    `aside` tells cases apart that are alike so far. `cancelled`: its caller is, soon after the fault; `killed`: the process is.
+    """
+
+    def __init__(
+        self, scenario: Scenario, point: str = "", fault: AnyFault | None = None, aside: str = "", *,
+        cancelled: bool = False, killed: bool = False,
+    ) -> None:  # fmt: skip
+        self.scenario = scenario
+        self.fault = fault
+        self.name = "|".join([scenario.name, point, fault_name(fault), aside])
+        self.object_id = ObjectId.create("crash", self.name)
+        self.killed = killed
+        self.dies = killed or fault_name(fault).startswith(("DIE", "CRASH"))
+        self.met = anyio.Event()
+        self.caller = anyio.CancelScope()
+        self.points: list[str] = []
+        self.far_points: list[str] = []
+        self.service_points: list[str] = []
+        self.trace: list[str] = []
+        self._point = point
+        self._cancelled = cancelled
+
+    def script(self, made: str) -> WireMode | None:
+        return self.fault if isinstance(self.fault, WireMode) and self._meets(made) else None
+
+    def plan(self, made: str) -> Fault | None:
+        return self.fault if isinstance(self.fault, Fault) and self._meets(made) else None
+
+    def at_service(self, made: str) -> bool:
+        self.service_points.append(made)
+        return isinstance(self.fault, GcsFault) and self._meets(made)
+
+    def _meets(self, made: str) -> bool:
+        """A point without a number is every call of that name."""
+        if self._point not in (made, made.partition(" #")[0]):
+            return False
+        self.met.set()
+        if self._cancelled:
+            self.caller.deadline = anyio.current_time() + PATIENCE_S
+        return True
+
+
+def fault_name(fault: AnyFault | None) -> str:
+    match fault:
+        case None:
+            return ""
+        case WireMode():
+            return fault.name
+        case GcsFault(mode=FaultMode.STATUS):
+            return str(fault.status)
+    return fault.mode.name
+
+
+class AtService(GcsFault):
+    """The requests of one case's process to GCS: tells the case of each, and is the fault of the one that is meant.
+
+    A process is known by its credentials; a session needs none, being known by its name.
+    """
+
+    def __init__(self, case: Case) -> None:
+        fault = case.fault if isinstance(case.fault, GcsFault) else GcsFault(FaultMode.STATUS)
+        super().__init__(fault.mode, times=None, status=fault.status, seconds=fault.seconds)
+        self._case = case
+        self._counts: Counter[str] = Counter()
+
+    def matches(self, call: Call, name: str) -> bool:
+        if call.headers.get("Authorization", self._case.name) != self._case.name:
+            return False
+        if "Authorization" not in call.headers and not name.startswith(f"{self._case.object_id.path}/"):
+            return False
+        self._counts[call.kind] += 1
+        return self._case.at_service(f"{call.kind} #{self._counts[call.kind]}")
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """`act` by one caller, on the object as `before` describes it: absent, small, large or legacy (a blob without revision)."""
+
+    name: str
+    before: str
+    act: Callable[[Client, Case], Awaitable[object]]
+
+
+async def put_small(client: Client, case: Case) -> None:
+    await client.put(case.object_id, "new", SMALL)
+
+
+async def put_large(client: Client, case: Case) -> None:
+    """Of a known size: in a single request."""
+    await client.put(case.object_id, "new", LARGE)
+
+
+async def put_stream(client: Client, case: Case) -> None:
+    """Of a size that nobody knows beforehand: by a session."""
+
+    async def payload() -> AsyncIterator[bytes]:
+        yield content("new", LARGE)
+
+    await client.put(case.object_id, "new", LARGE, payload=payload())
+
+
+async def put_slowly(client: Client, case: Case) -> None:
+    """Slower than the heartbeat: what goes wrong does so before the end of the payload."""
+
+    async def payload() -> AsyncIterator[bytes]:
+        yield content("new", LARGE)[:200]
+        await case.met.wait()
+        yield content("new", LARGE)[200:]
+
+    await client.put(case.object_id, "new", LARGE, payload=payload())
+
+
+async def put_broken(client: Client, case: Case) -> None:
+    async def payload() -> AsyncIterator[bytes]:
+        yield content("new", LARGE // 2)
+        raise BrokenPayload
+
+    assert await client.put(case.object_id, "new", LARGE, payload=payload()) is Answer.NO
+
+
+async def delete(client: Client, case: Case) -> None:
+    await client.delete(case.object_id)
+
+
+async def get_idle(client: Client, case: Case) -> None:
+    """A read that extends the deadline of an object with a time to idle."""
+    await client.get(case.object_id)
+
+
+def scenarios() -> Iterator[Scenario]:
+    for before in ("absent", "small", "large", "legacy"):
+        for act in (put_small, put_large, put_stream, delete):
+            yield Scenario(f"{act.__name__}_on_{before}", before, act)
+    yield Scenario("put_broken_on_large", "large", put_broken)
+    yield Scenario("get_idle_small", "idle small", get_idle)
+    yield Scenario("get_idle_large", "idle large", get_idle)
+
+
+SCENARIOS = {scenario.name: scenario for scenario in scenarios()}
+
+
+# --- one world for many cases --------------------------------------------------------------------
+
+
+class Name:
+    """`Authorize`: says whose request it is."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    async def __call__(self) -> Mapping[str, str]:
+        return {"Authorization": self._name}
+
+    def refused(self, headers: Mapping[str, str]) -> None:
+        """Nobody refuses a name."""
+
+
+class Stage:
+    """A fresh table and bucket, on which many cases are lived through at once. `server`: where the bucket is GCS's."""
+
+    def __init__(self, table: BigtableTable, channel: Channel, network: Network, server: GcsEmulator | None) -> None:
+        self._impatient: set[str] = set()
+        self.blobs = MixedBlobs(SystemRuntime())
+        self.server = server
+        self.world = AdapterWorld(channel, table.name, self._open_blobs, self._is_open, network, LIVING, LIVING, HANG_S)
+
+    @asynccontextmanager
+    async def _open_blobs(self, process: Process) -> AsyncIterator[LongTermBackend]:
+        if self.server is None:
+            yield self.blobs
+            return
+
+        timeout_s = IMPATIENT_S if process.name in self._impatient else PATIENT_S
+        async with GcsBlobs.connect(
+            BUCKET, process.runtime, endpoint=self.server.url, authorize=Name(process.name), answer_timeout_s=timeout_s
+        ) as blobs:
+            yield blobs
+
+    def _is_open(self, session: str) -> bool:
+        if self.server is None:
+            return session in self.blobs.uploads
+        return self.server.sessions[dict(parse_qsl(session.partition("?")[2]))["upload_id"]].open
+
+    @contextmanager
+    def watched(self, case: Case) -> Iterator[None]:
+        """Its requests to GCS are noted, and meet its fault."""
+        rule = AtService(case)
+        faults = [] if self.server is None else self.server.faults
+        faults.append(rule)
+        if isinstance(case.fault, GcsFault) and case.fault.mode in SLOW_MODES and not case.killed:
+            self._impatient.add(case.name)
+        try:
+            yield
+        finally:
+            faults[:] = [each for each in faults if each is not rule]  # rules of the same content are equal
+
+    async def prepare(self, cases: list[Case]) -> None:
+        present, past = self.world.process("setup"), self.world.process("setup", skew_s=-SOME_TIME_S)
+        async with self.world.client(present) as now, self.world.client(past) as then:
+            await each(cases, lambda case: self._prepare(then if "idle" in case.scenario.before else now, case))
+
+    async def _prepare(self, client: Client, case: Case) -> None:
+        before, object_id = case.scenario.before, case.object_id
+        if before == "legacy":
+            # As older software left it: a tombstone without a token, and the blob under the storage path itself.
+            async with self._open_blobs(self.world.process("older")) as blobs:
+                upload = await blobs.open_upload(object_id.path, Metadata(custom={"label": "old"}, size=LARGE), LARGE)
+                await upload.write(content("old", LARGE))
+                await upload.finalise()
+            await self.world.table.mutate(object_id.path.encode(), set_cell("fm", b"r", b""))
+            self.world.history.end_write(self.world.history.begin_write(object_id.path, "old"), Answer.OK)
+        elif before != "absent":
+            size = SMALL if "small" in before else LARGE
+            assert await client.put(object_id, "old", size, expiration=IDLE if "idle" in before else None) is Answer.OK
+
+    async def live(self, case: Case, settings: Settings | None = None) -> None:
+        """The case's process, from the opening of its store to its close, or to its death."""
+        settings = settings or (DYING if case.dies else LIVING)
+        process = self.world.process(case.name, case.plan)
+
+        async def life() -> None:
+            async with self.world.client(process, case.script, settings) as client:
+                wire = self.world.wires[-1]
+                case.points, case.far_points, case.trace = wire.points, process.link.points, wire.trace
+                with case.caller:
+                    await case.scenario.act(client, case)
+                if case.dies:
+                    with anyio.move_on_after(MEETING_S):  # it is a finding otherwise
+                        await case.met.wait()  # in its clean-up
+
+        with self.watched(case):
+            await process.run(partial(killable, process, case, life))
+
+    async def succeed(self, cases: list[Case], size: int) -> None:
+        """Another writer, of the same objects, who is told that all is well."""
+        async with self.world.client(self.world.process("successor")) as client:
+
+            async def put(case: Case) -> None:
+                assert await client.put(case.object_id, "later", size) is Answer.OK
+
+            await each(cases, put)
+
+    async def read(self, cases: list[Case]) -> None:
+        found: list[dict[str, str | None]] = [{}, {}]
+        async with self.world.client(self.world.process("reader")) as client:
+
+            async def look(case: Case) -> None:
+                for answers in found:
+                    with suppress(DanglingTombstoneError):  # counted among the findings
+                        answers[case.name] = await client.get(case.object_id)
+
+            await each(cases, look)
+        assert found[0] == found[1]
+
+    async def findings(self, cases: list[Case], recoverers: Sequence[Case] = ()) -> list[str]:
+        """Recovery ends what is left, before and after what is late has landed, and once more after it has landed again."""
+        for once_more in (None, False, True):
+            if once_more is not None:
+                await self.world.deliver(once_more=once_more)
+                if any(fault_name(case.fault) == "DELAY" for case in [*cases, *recoverers]):
+                    await anyio.sleep(DELAY_S)  # the server tells nobody what is under way
+            await self.world.drain()
+            await self.read(cases)
+        findings = await self.world.findings()
+        missed = [f"{case.name} was never met: {case.points} {case.far_points}" for case in [*cases, *recoverers] if not case.met.is_set()]
+        return [*map(partial(_explained, cases), findings), *missed]
+
+
+def _explained(cases: list[Case], finding: str) -> str:
+    """With the calls of its case."""
+    traces = [line for case in cases if f"/{case.name}" in finding for line in case.trace]
+    return "\n    ".join([finding, *traces])
+
+
+class MixedBlobs(SimulatedBlobs):
+    """As GCS's adapter does: a payload of known size goes in a single request, any other by a session."""
+
+    async def open_upload(self, name: str, metadata: Metadata, size: int | None) -> SimulatedUpload:
+        self._sessions = size is None
+        return await super().open_upload(name, metadata, size)
+
+
+async def killable(process: Process, case: Case, life: Callable[[], Awaitable[None]]) -> None:
+    """`life`, and its end soon after the fault was met, if that is to kill."""
+
+    async def kill() -> None:
+        await case.met.wait()
+        await anyio.sleep(PATIENCE_S)
+        process.crash()
+
+    async with anyio.create_task_group() as tasks:
+        if case.killed:
+            tasks.start_soon(kill)
+        await life()
+        tasks.cancel_scope.cancel()
+
+
+@pytest.fixture
+async def stage(
+    request: pytest.FixtureRequest, anyio_backend: str, bigtable_host: str,
+    fresh_table: Callable[[], AbstractAsyncContextManager[BigtableTable]],
+) -> AsyncIterator[Stage]:  # fmt: skip
+    async with AsyncExitStack() as opened:
+        table = await opened.enter_async_context(fresh_table())
+        channel = await opened.enter_async_context(insecure_channel(bigtable_host))
+        network = await opened.enter_async_context(Network())
+        server = await opened.enter_async_context(GcsEmulator()) if request.param == "gcs" else None
+        if server is not None:
+            server.create_bucket(BUCKET)
+        yield Stage(table, channel, network, server)
+
+
+ANY_TIER = pytest.mark.parametrize("stage", ["simulated blobs", pytest.param("gcs", marks=EVERYTHING)], indirect=True)
+ON_GCS = pytest.mark.parametrize("stage", ["gcs"], indirect=True)
+
+
+async def each(cases: list[Case], do: Callable[[Case], Awaitable[None]]) -> None:
+    """For all of them, so many at a time."""
+    limiter = anyio.CapacityLimiter(CASES_AT_ONCE)
+
+    async def do_one(case: Case) -> None:
+        async with limiter:
+            await do(case)
+
+    async with anyio.create_task_group() as tasks:
+        for case in cases:
+            tasks.start_soon(do_one, case)
+
+
+async def clean_run(stage: Stage) -> list[Case]:
+    """Every scenario without a fault: these cases know the calls."""
+    cases = [Case(scenario) for scenario in SCENARIOS.values()]
+    await stage.prepare(cases)
+    await each(cases, stage.live)
+    return cases
+
+
+INLINE = ("CheckAndMutateRow object p m v", "CheckAndMutateRow object")
+
+
+def meets(point: str, mode: WireMode) -> bool:
+    """Reads are not late, and what is sent once does not arrive twice."""
+    if mode is WireMode.ECHO and point.partition(" #")[0] in INLINE:
+        return False
+    return mode in READ_MODES or not point.startswith("ReadRows")
+
+
+async def wire_cases(stage: Stage, mode: WireMode, *, cancelled: bool = False) -> list[Case]:
+    return [
+        Case(clean.scenario, point, mode, cancelled=cancelled)
+        for clean in await clean_run(stage) for point in clean.points if meets(point, mode)
+    ]  # fmt: skip
+
+
+# --- operations ----------------------------------------------------------------------------------
+
+
+@ANY_TIER
+@pytest.mark.parametrize("mode", WireMode)
+async def test_an_operation_with_a_fault_at_any_call_to_bigtable_answers_honestly_and_leaves_nothing(stage: Stage, mode: WireMode) -> None:
+    cases = await wire_cases(stage, mode)
+    await stage.prepare(cases)
+    await each(cases, stage.live)
+    found = await stage.findings(cases)
+    assert not found, "\n".join(found)
+
+
+@ON_GCS
+@pytest.mark.parametrize("fault", DEATHS, ids=fault_name)
+async def test_an_operation_that_dies_at_any_call_of_the_long_term_tier_leaves_old_or_new_and_nothing_else(
+    stage: Stage, fault: Fault
+) -> None:
+    cases = [Case(clean.scenario, point, fault) for clean in await clean_run(stage) for point in clean.far_points]
+    await stage.prepare(cases)
+    await each(cases, stage.live)
+    found = await stage.findings(cases)
+    assert not found, "\n".join(found)
+
+
+@ON_GCS
+@pytest.mark.parametrize(("fault", "killed"), [
+    *(pytest.param(fault, False, id=fault_name(fault)) for fault in SERVICE_FAULTS),
+    *(
+        pytest.param(fault, True, id=f"{fault_name(fault)} and death", marks=[] if fault.mode is FaultMode.DELAY else EVERYTHING)
+        for fault in SERVICE_FAULTS if fault.mode in SLOW_MODES
+    ),
+])  # fmt: skip
+async def test_an_operation_with_a_fault_at_any_request_to_gcs_answers_honestly_and_leaves_nothing(
+    stage: Stage, fault: GcsFault, killed: bool
+) -> None:
+    cases = [Case(clean.scenario, point, fault, killed=killed) for clean in await clean_run(stage) for point in clean.service_points]
+    await stage.prepare(cases)
+    await each(cases, stage.live)
+    found = await stage.findings(cases)
+    assert not found, "\n".join(found)
+
+
+@ANY_TIER
+@pytest.mark.parametrize("mode", [WireMode.HANG, WireMode.LATE])
+async def test_a_caller_cancelled_during_any_call_to_bigtable_leaves_old_or_new_and_nothing_else(stage: Stage, mode: WireMode) -> None:
+    cases = await wire_cases(stage, mode, cancelled=True)
+    await stage.prepare(cases)
+    await each(cases, stage.live)
+    found = await stage.findings(cases)
+    assert not found, "\n".join(found)
+
+
+@ANY_TIER
+@pytest.mark.parametrize("size", [LARGE, pytest.param(SMALL, marks=EVERYTHING)])
+@pytest.mark.parametrize(
+    ("mode", "cancelled"), [
+        (WireMode.LATE, False), (WireMode.DIE_LATE, False),
+        pytest.param(WireMode.LATE, True, marks=EVERYTHING), pytest.param(WireMode.ECHO, False, marks=EVERYTHING),
+    ],
+)  # fmt: skip
+async def test_what_lands_late_never_undoes_a_later_write(stage: Stage, mode: WireMode, cancelled: bool, size: int) -> None:
+    cases = await wire_cases(stage, mode, cancelled=cancelled)
+    await stage.prepare(cases)
+    await each(cases, stage.live)
+    await stage.succeed(cases, size)
+    found = await stage.findings(cases)
+    assert not found, "\n".join(found)
+
+
+@ANY_TIER
+@pytest.mark.parametrize("mode", [WireMode.HANG, pytest.param(WireMode.LATE, marks=EVERYTHING)])
+async def test_a_writer_stalled_past_its_lease_while_recovery_cleans_up_does_no_harm(stage: Stage, mode: WireMode) -> None:
+    cases = await wire_cases(stage, mode)
+    await stage.prepare(cases)
+    async with stage.world.recovery(stage.world.process("cleaner"), settings=HASTY) as recovery, anyio.create_task_group() as tasks:
+        tasks.start_soon(recovery.run)
+        await each(cases, stage.live)
+        recovery.stop()
+    assert recovery.total.recovered > 0
+    found = await stage.findings(cases)
+    assert not found, "\n".join(found)
+
+
+@ANY_TIER
+@pytest.mark.parametrize("mode", WireMode)
+async def test_a_renewal_that_goes_wrong_costs_no_more_than_the_lease(stage: Stage, mode: WireMode) -> None:
+    case = Case(Scenario("put_slowly_on_large", "large", put_slowly), RENEWAL, mode)
+    await stage.prepare([case])
+    await stage.live(case, BEATING)
+    found = await stage.findings([case])
+    assert not found, "\n".join(found)
+
+
+@ANY_TIER
+@EVERYTHING
+@pytest.mark.parametrize("mode", [WireMode.CUT, WireMode.DROP_ANSWER, WireMode.HANG, WireMode.LATE, WireMode.DUPLICATE])
+async def test_an_operation_during_an_outage_of_any_call_answers_honestly_and_leaves_nothing(stage: Stage, mode: WireMode) -> None:
+    cases = [
+        Case(clean.scenario, name, mode)
+        for clean in await clean_run(stage)
+        for name in dict.fromkeys(point.partition(" #")[0] for point in clean.points) if meets(name, mode)
+    ]  # fmt: skip
+    await stage.prepare(cases)
+    await each(cases, lambda case: stage.live(case, TIRED))
+    found = await stage.findings(cases)
+    assert not found, "\n".join(found)
+
+
+# --- recovery ------------------------------------------------------------------------------------
+
+SWAP_BLOB, SWAP_INLINE, SWAP_NOTHING = (f"CheckAndMutateRow object {cells}w: #1" for cells in ("r t v ", "p m v ", ""))
+
+STALE: dict[str, tuple[str, str, WireMode | Fault]] = {
+    "upload_open": ("put_stream_on_large", "upload.finalise #1", Fault(Mode.CRASH_BEFORE)),
+    "blob_written": ("put_stream_on_large", SWAP_BLOB, WireMode.DIE_BEFORE),
+    "blob_written_nothing_before": ("put_large_on_absent", SWAP_BLOB, WireMode.DIE_BEFORE),
+    "blob_written_over_inline": ("put_stream_on_small", SWAP_BLOB, WireMode.DIE_BEFORE),
+    "swap_under_way": ("put_stream_on_large", SWAP_BLOB, WireMode.DIE_LATE),
+    "blob_swapped_in": ("put_large_on_large", SWAP_BLOB, WireMode.DIE_AFTER),
+    "blob_swapped_in_over_legacy": ("put_large_on_legacy", SWAP_BLOB, WireMode.DIE_AFTER),
+    "inline_swapped_in": ("put_small_on_large", SWAP_INLINE, WireMode.DIE_AFTER),
+    "inline_swap_under_way": ("put_small_on_large", SWAP_INLINE, WireMode.DIE_LATE),
+    "deleted": ("delete_on_large", SWAP_NOTHING, WireMode.DIE_AFTER),
+    "deleted_legacy": ("delete_on_legacy", SWAP_NOTHING, WireMode.DIE_AFTER),
+    "request_not_sent": ("put_large_on_large", "upload.finalise #1", Fault(Mode.CRASH_BEFORE)),
+    "request_landed": ("put_large_on_large", "upload.finalise #1", Fault(Mode.CRASH_AFTER)),
+}
+"""How each kind of stale entry comes about: the scenario, and where its writer dies."""
+
+
+class OneEntry(BigTableChangeLog):
+    """The log as far as one entry goes: recoverers that are to have a fault meet only the entry that is theirs."""
+
+    def __init__(self, table: BigtableTable, key: str) -> None:
+        super().__init__(table, SystemRuntime())
+        self._key = key
+
+    def ranges(self) -> Sequence[KeyRange]:
+        return [KeyRange(self._key, f"{self._key}0")]
+
+
+@dataclass
+class Recovery:
+    """A writer that dies, and a recoverer of its entry that meets a fault."""
+
+    kind: str
+    writer: Case
+    recoverer: Case
+
+    @staticmethod
+    def of(kind: str, point: str = "", fault: AnyFault | None = None) -> Recovery:
+        name, died_at, death = STALE[kind]
+        recoverer = Case(SCENARIOS[name], point, fault, kind)
+        writer = Case(SCENARIOS[name], died_at, death, recoverer.name)
+        recoverer.object_id = writer.object_id
+        return Recovery(kind, writer, recoverer)
+
+
+async def recover(stage: Stage, recoveries: list[Recovery]) -> None:
+    """All writers die; an hour later each recoverer makes a pass."""
+    writers = [recovery.writer for recovery in recoveries]
+    await stage.prepare(writers)
+    await each(writers, stage.live)
+    keys = await stage.world.age()
+
+    async def make_pass(case: Case) -> None:
+        key = keys[next(each.writer for each in recoveries if each.recoverer is case).object_id.path]
+        process = stage.world.process(case.name, case.plan)
+
+        async def life() -> None:
+            async with stage.world.recovery(process, case.script, lambda table: OneEntry(table, key)) as recovery:
+                case.points, case.far_points, case.trace = stage.world.wires[-1].points, process.link.points, stage.world.wires[-1].trace
+                with suppress(UnavailableError, UnconfirmedError):
+                    await recovery.run_once()
+
+        with stage.watched(case):
+            await process.run(partial(killable, process, case, life))
+
+    await each([recovery.recoverer for recovery in recoveries], make_pass)
+
+
+async def clean_recoveries(stage: Stage) -> list[Recovery]:
+    recoveries = [Recovery.of(kind) for kind in STALE]
+    await recover(stage, recoveries)
+    return recoveries
+
+
+@ANY_TIER
+@pytest.mark.parametrize("mode", WireMode)
+async def test_recovery_with_a_fault_at_any_call_to_bigtable_is_finished_by_another(stage: Stage, mode: WireMode) -> None:
+    recoveries = [
+        Recovery.of(clean.kind, point, mode)
+        for clean in await clean_recoveries(stage) for point in clean.recoverer.points if meets(point, mode)
+    ]  # fmt: skip
+    await recover(stage, recoveries)
+    assert await stage.findings([each.writer for each in recoveries], [each.recoverer for each in recoveries]) == []
+
+
+@ON_GCS
+@pytest.mark.parametrize("fault", [*DEATHS, *SERVICE_FAULTS], ids=fault_name)
+async def test_recovery_with_a_fault_at_any_call_to_gcs_is_finished_by_another(stage: Stage, fault: Fault | GcsFault) -> None:
+    recoveries = [
+        Recovery.of(clean.kind, point, fault) for clean in await clean_recoveries(stage)
+        for point in (clean.recoverer.far_points if isinstance(fault, Fault) else clean.recoverer.service_points)
+    ]  # fmt: skip
+    await recover(stage, recoveries)
+    assert await stage.findings([each.writer for each in recoveries], [each.recoverer for each in recoveries]) == []
+
+
+# --- guards knocked out --------------------------------------------------------------------------
+
+
+async def refuses_nothing(rows: BigtableRows, path: str, token: ChangeId) -> bool:
+    """Settle as the naive protocol has it: a look, and no mark."""
+    row = await rows.read(path)
+    return row.target == blob_name(path, token) or (row.state is not None and row.state.token == token)
+
+
+async def finds_nothing_live(rows: BigtableRows, path: str, token: ChangeId) -> bool:
+    return False
+
+
+@dataclass(frozen=True)
+class Guard:
+    """`owner.name` for each replacement by name, and the invariants that must be seen to break."""
+
+    owner: object
+    replaced: Mapping[str, object]
+    broken: set[str]
+
+
+KNOCKED_OUT = {
+    "settle refuses nothing": Guard(BigtableRows, {"settle": refuses_nothing}, {"I1", "I2", "I4"}),
+    "settle finds nothing live": Guard(BigtableRows, {"settle": finds_nothing_live}, {"I1", "I2"}),
+    "row operations ignore marks": Guard(
+        tiered.bigtable,
+        {"_marked": lambda token: iter(()), "_MARKED_OR_LARGE": lambda token: either(*tiered.bigtable._TOMBSTONES)},
+        {"I1", "I4"},
+    ),
+    "row operations ignore what is present": Guard(
+        tiered.bigtable,
+        {"_targets_another": lambda path, expected: [], "_MARKED_OR_LARGE": lambda token: either(*tiered.bigtable._marked(token))},
+        {"I3"},
+    ),
+    "no grace for late uploads": Guard(tiered.settle, {"waits_for_late_upload": lambda change, live: False}, {"I3"}),
+}
+
+
+@pytest.mark.parametrize("stage", ["simulated blobs"], indirect=True)
+@pytest.mark.parametrize("guard", KNOCKED_OUT)
+async def test_without_a_guard_the_suite_finds_what_breaks(stage: Stage, monkeypatch: pytest.MonkeyPatch, guard: str) -> None:
+    some = [SCENARIOS[f"{act}_on_large"] for act in ("put_small", "put_large", "put_stream", "delete")] + [SCENARIOS["put_small_on_small"]]
+    cases = [
+        *(case for case in await wire_cases(stage, WireMode.LATE) if case.scenario in some),
+        *(Recovery.of(kind).writer for kind in STALE),
+        Case(SCENARIOS["put_large_on_large"], "upload.finalise #1", Fault(Mode.LATE, DELAY_S)),
+    ]  # fmt: skip
+    await stage.prepare(cases)
+    for name, replacement in KNOCKED_OUT[guard].replaced.items():
+        monkeypatch.setattr(KNOCKED_OUT[guard].owner, name, replacement)
+    await each(cases, stage.live)
+    await stage.succeed([case for case in cases if case.scenario.name == "put_small_on_small"], SMALL)
+    found = await stage.findings(cases)
+    assert {finding[:2] for finding in found} >= KNOCKED_OUT[guard].broken, "\n".join(found)
