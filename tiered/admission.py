@@ -28,6 +28,8 @@ class Admission:
 
     async def enter(self) -> Slot:
         """Waits for a slot. Raises `AtCapacityError` when the queue is full, or after the wait limit."""
+        if (slot := self.try_enter()) is not None:
+            return slot  # the ordinary case pays for no machinery
         if self._slots.value == 0 and self._slots.statistics().tasks_waiting - self._patient >= self._queue_max:
             raise AtCapacityError(
                 f"{self._concurrency_max} operations are under way and {self._queue_max} wait; shed load or raise store.queue_max"
