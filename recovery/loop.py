@@ -35,6 +35,8 @@ from tiered.settle import Ending, Tiers, finish
 logger = logging.getLogger("tiered")
 
 RELEASE_BUDGET_S = 5.0
+CONTESTED_MIN = 4
+"""Claims lost in one range, and at least a quarter of them: other instances work there."""
 
 
 @dataclass(slots=True)
@@ -159,19 +161,27 @@ class RecoveryLoop:
             raise failure
 
     async def _hand_out(self, ranges: Sequence[KeyRange], workers: TaskGroup, report: Report, limit: float) -> None:
-        """Starts a worker for each stale entry as one is free. Ranges and pages in a random order: instances rarely collide."""
+        """Starts a worker for each stale entry as one is free. Ranges and pages in a random order: instances rarely collide.
+
+        Where they do, a range is left to the others: the next pass finds what they left.
+        """
         free = anyio.Semaphore(self._settings.concurrency_max)
         shuffled = list(ranges)
         self._runtime.random.shuffle(shuffled)
         for within in shuffled:
             start: str | None = within.start
-            while start is not None:
+            lost, seen, contested = report.lost, report.seen, False
+            while start is not None and not contested:
                 page, found = await self._page(KeyRange(start, within.end))
                 self._runtime.random.shuffle(found)
                 for entry, where in found:
                     await free.acquire()
                     if self.stopping or report.seen >= limit:
                         return
+                    contested = report.lost - lost > max(CONTESTED_MIN, (report.seen - seen) // 4)
+                    if contested:
+                        free.release()
+                        break
                     report.seen += 1
                     workers.start_soon(self._work_on, entry, where, report, free)
                 start = page.next_start

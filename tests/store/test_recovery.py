@@ -123,6 +123,25 @@ async def test_daemon_finds_a_change_that_lived_longer_than_what_is_recent_and_t
         recovery.stop()
 
 
+async def test_range_where_others_are_faster_is_left_to_them(world: World) -> None:
+    for _ in range(320):
+        await plant_dead_change(world)
+    await stale(world)
+    shards = {entry.key.split("/")[1] for entry in await world.entries()}
+    contested = sorted(shards)[3]
+    claims: list[str] = []
+
+    async def claim(real: Any, entry: Entry, owner: str) -> Any:
+        claims.append(entry.key.split("/")[1])
+        return None if claims[-1] == contested else await real(entry, owner)
+
+    world.log.hooks["claim"] = claim
+    report = await world.recovery(recovery={"concurrency_max": 1, "rate_per_s": 1e6}).run_once()
+    left = [entry.key.split("/")[1] for entry in await world.entries()]
+    assert set(left) == {contested} and report.recovered == 320 - len(left)
+    assert claims.count(contested) == report.lost == 5 < len(left)
+
+
 async def test_recovery_never_finishes_a_put(world: World) -> None:
     await plant_dead_change(world)
     await stale(world)
