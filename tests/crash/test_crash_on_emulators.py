@@ -56,7 +56,8 @@ SOME_TIME_S = 2400
 """After it, a read extends the deadline of what is IDLE."""
 BUCKET = "blobs"
 HANG_S = 0.3
-DELAY_S = 1.2
+DELAY_S, GRACE_S = 1.2, 1.5
+SHORT_GRACE_S = 0.2
 MEETING_S = 5.0
 PATIENCE_S = 0.02
 RENEWAL = "CheckAndMutateRow entry c #2"
@@ -76,12 +77,15 @@ PATIENT_S, IMPATIENT_S = 10.0, 0.8
 CASES_AT_ONCE = 32
 
 _STORE = StoreSettings(queue_max=1000, drain_budget_s=20)
-_RECOVERY = RecoverySettings(late_upload_grace_s=1.5, rate_per_s=100_000, attempts_max=50, idle_s=0.05)
+_RECOVERY = RecoverySettings(rate_per_s=100_000, attempts_max=50, idle_s=0.05)
 LIVING = Settings(directory=Path("emulated"), changelog="noop", inline_bytes_max=100, store=_STORE, recovery=_RECOVERY)
 DYING = LIVING.model_copy(update={"store": _STORE.model_copy(update={"drain_budget_s": 0.01})})
 """A dead process waits for nobody: its tasks are gone."""
 BEATING = DYING.model_copy(update={"lease": LeaseSettings(heartbeat_interval_s=0.02, expiry_s=10)})
-HASTY = LIVING.model_copy(update={"lease": LeaseSettings(heartbeat_interval_s=0.02, expiry_s=0.1)})
+HASTY = LIVING.model_copy(update={
+    "lease": LeaseSettings(heartbeat_interval_s=0.02, expiry_s=0.1),
+    "recovery": _RECOVERY.model_copy(update={"late_upload_grace_s": GRACE_S}),
+})  # fmt: skip
 """Of a recovery that takes over from living writers, who beat every 10 s."""
 TIRED = LIVING.model_copy(update={"store": StoreSettings(answer_budget_s=1, cleanup_budget_s=1, drain_budget_s=20)})
 """Gives up soon in an outage."""
@@ -265,7 +269,13 @@ class Stage:
         self._impatient: set[str] = set()
         self.blobs = MixedBlobs(SystemRuntime())
         self.server = server
-        self.world = AdapterWorld(channel, table.name, self._open_blobs, self._is_open, network, LIVING, LIVING, HANG_S)
+        living = self._graced(LIVING)
+        self.world = AdapterWorld(channel, table.name, self._open_blobs, self._is_open, network, living, living, HANG_S)
+
+    def _graced(self, settings: Settings) -> Settings:
+        """Where no upload is late, nobody need wait for one for long."""
+        grace_s = GRACE_S if self.server else SHORT_GRACE_S
+        return settings.model_copy(update={"recovery": settings.recovery.model_copy(update={"late_upload_grace_s": grace_s})})
 
     @asynccontextmanager
     async def _open_blobs(self, process: Process) -> AsyncIterator[LongTermBackend]:
@@ -318,7 +328,7 @@ class Stage:
 
     async def live(self, case: Case, settings: Settings | None = None) -> None:
         """The case's process, from the opening of its store to its close, or to its death."""
-        settings = settings or (DYING if case.dies else LIVING)
+        settings = self._graced(settings or (DYING if case.dies else LIVING))
         process = self.world.process(case.name, case.plan)
 
         async def life() -> None:
@@ -711,7 +721,7 @@ async def test_without_a_guard_the_suite_finds_what_breaks(stage: Stage, monkeyp
     cases = [
         *(case for case in await wire_cases(stage, WireMode.LATE) if case.scenario in some),
         *(Recovery.of(kind).writer for kind in STALE),
-        Case(SCENARIOS["put_large_on_large"], "upload.finalise #1", Fault(Mode.LATE, DELAY_S)),
+        Case(SCENARIOS["put_large_on_large"], "upload.finalise #1", Fault(Mode.LATE, SHORT_GRACE_S)),
     ]  # fmt: skip
     await stage.prepare(cases)
     for name, replacement in KNOCKED_OUT[guard].replaced.items():
