@@ -39,27 +39,25 @@ async def persist(
     def is_repeated(error: BaseException) -> bool:
         return isinstance(error, repeat) and not isinstance(error, LeaseLostError)
 
-    try:
-        with anyio.fail_after(budget_s):
-            try:
-                return await call()  # the ordinary case pays for no machinery
-            except repeat as error:
-                if not is_repeated(error):
-                    raise
-            retrying = AsyncRetrying(
-                sleep=runtime.sleep,
-                wait=wait_s,
-                stop=lambda state: runtime.monotonic() + state.upcoming_sleep >= ends_at,
-                retry=retry_if_exception(is_repeated),
-                reraise=True,
-            )
-            await runtime.sleep(runtime.random.uniform(0, WAIT_FIRST_S))
-            async for attempt in retrying:
-                with attempt:
-                    return await call()
-            raise AssertionError("tenacity returns or raises")
-    except TimeoutError:
-        raise UnconfirmedError(f"no answer within {budget_s:g} s") from None
+    with anyio.move_on_after(budget_s):
+        try:
+            return await call()  # the ordinary case pays for no machinery
+        except repeat as error:
+            if not is_repeated(error):
+                raise
+        retrying = AsyncRetrying(
+            sleep=runtime.sleep,
+            wait=wait_s,
+            stop=lambda state: runtime.monotonic() + state.upcoming_sleep >= ends_at,
+            retry=retry_if_exception(is_repeated),
+            reraise=True,
+        )
+        await runtime.sleep(runtime.random.uniform(0, WAIT_FIRST_S))
+        async for attempt in retrying:
+            with attempt:
+                return await call()
+        raise AssertionError("tenacity returns or raises")
+    raise UnconfirmedError(f"no answer within {budget_s:g} s")
 
 
 async def ask(read: Callable[[], Awaitable[T]], runtime: Runtime, budget_s: float) -> T:
