@@ -22,7 +22,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from changelog.change import Entry, Unreadable
-from changelog.errors import CorruptRecordError, LeaseLostError, TieredError, UnavailableError, UnconfirmedError
+from changelog.errors import ConfigurationError, CorruptRecordError, LeaseLostError, TieredError, UnavailableError, UnconfirmedError
 from changelog.heartbeat import Heartbeat
 from changelog.lease import Lease, Standing, standing
 from changelog.log import ChangeLog, KeyRange, Page
@@ -88,14 +88,14 @@ class RecoveryLoop:
         """Passes until `stop`: at once again while there is work, after a jittered wait otherwise.
 
         The first looks at the whole log, as does one each `full_pass_every_s`; those between, at recent changes,
-        as long as nothing fails: what is left over grows old.
+        as long as nothing fails: what is left over grows old. A tier or log that refuses is waited for as one that is down.
         `CorruptRecordError`: the log is damaged as a whole, and an operator must look.
         """
         failures = 0
         while not self._stopping.is_set():
             try:
                 report = await self._run_next()
-            except UnavailableError as error:
+            except (UnavailableError, ConfigurationError) as error:
                 logger.warning("recovery_pass_failed instance=%s: %s", self.instance, error)
                 report = Report(failed=1)
             if report.failed:
@@ -263,7 +263,7 @@ class RecoveryLoop:
             report.lost += 1
         except CorruptRecordError as error:
             await self._park(lease.entry, str(error), report)
-        except (UnavailableError, UnconfirmedError) as error:
+        except (UnavailableError, UnconfirmedError, ConfigurationError) as error:  # a permission is taken away, and given back
             await self._fail(lease, error, report, alone=report.recovered + report.deferred > 0)
         except Exception as error:  # noqa: BLE001 - logged with its traceback, and counted
             await self._fail(lease, error, report, alone=True)
