@@ -831,6 +831,17 @@ async def test_what_is_no_session_of_this_bucket_is_not_sent_anywhere(blobs: Gcs
     assert server.calls == []
 
 
+async def test_a_bucket_whose_name_has_dots_takes_sessions(server: GcsEmulator) -> None:
+    server.create_bucket("blobs.example.com")
+    async with GcsBlobs.connect("blobs.example.com", RUNTIME, endpoint=server.url) as blobs:
+        upload, given_up = [await blobs.open_upload(f"{NAME}{number}", Metadata(), None) for number in range(2)]
+        await upload.write(b"x")
+        await upload.finalise()
+        assert given_up.session is not None
+        await blobs.cancel(given_up.session)
+        assert [blob.name for blob in await blobs.list("", None, 9)] == [f"{NAME}0"]
+
+
 async def test_a_session_of_another_address_is_not_accepted_from_a_server() -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
