@@ -240,7 +240,7 @@ class Media:
                 return await self._response.content.read(PIECE_BYTES)
         except TimeoutError:
             fault = NoAnswerError(f"{self._endpoint} sent no more bytes for {self._timeout_s:g} s", sent=True)
-        except (aiohttp.ClientError, OSError) as error:
+        except (aiohttp.ClientError, OSError, RuntimeError) as error:  # a RuntimeError where the client was closed meanwhile
             fault = _no_answer(error, self._endpoint)
         raise fault
 

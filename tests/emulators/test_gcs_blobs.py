@@ -748,6 +748,27 @@ async def test_a_client_that_was_closed_says_so(server: GcsEmulator) -> None:
         await blobs.delete(NAME)
 
 
+@pytest.mark.parametrize("size", [2, None])
+async def test_an_upload_that_begins_to_send_after_its_client_was_closed_says_so(server: GcsEmulator, size: int | None) -> None:
+    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url) as blobs:
+        upload = await blobs.open_upload(NAME, Metadata(), size)
+        await upload.write(b"x")
+    with pytest.raises(UnavailableError, match="the storage was closed"):
+        await upload.write(b"y")
+    await upload.abort()
+
+
+async def test_a_reader_whose_client_was_closed_says_so(server: GcsEmulator) -> None:
+    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url) as blobs:
+        await put(blobs, bytes(16 * MIB))
+        reader = await blobs.open(NAME)
+        assert reader is not None
+    with pytest.raises(UnavailableError, match="broke off"):
+        async for _ in reader.pieces():
+            pass
+    await reader.aclose()
+
+
 # --- credentials and sessions --------------------------------------------------------------------
 
 
