@@ -240,7 +240,11 @@ class RecoveryLoop:
 
     async def _take_over(self, entry: Entry, report: Report) -> None:
         with self._answered_in_time():  # if not, the claim, should it be one, goes stale
-            lease = await self._heartbeat.claim(entry)
+            try:
+                lease = await self._heartbeat.claim(entry)
+            except UnconfirmedError:  # if it is one, it was nobody's failed attempt: five of them would park the entry
+                await self._log.release(entry.claimed_by(self.instance), entry.cleanup_after_ms)
+                raise
         if lease is None:
             report.lost += 1
             return

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from changelog.change import Change, ChangeId, Entry
-from changelog.errors import ConfigurationError, CorruptRecordError, UnavailableError
+from changelog.errors import ConfigurationError, CorruptRecordError, UnavailableError, UnconfirmedError
 from changelog.lease import Standing
 from changelog.log import KeyRange
 from tests.store.conftest import LARGE, OBJECT, World
@@ -272,6 +272,22 @@ async def test_outage_parks_nothing_however_long_it_lasts(world: World, error: E
     async with running(world) as recovery:
         await world.runtime.sleep(24 * 3600)
         world.rows.hooks.clear()
+        await world.runtime.sleep(300)
+        assert recovery.total.parked == 0
+        assert await world.is_clean()
+
+
+async def test_claims_whose_answers_are_lost_park_nothing(world: World) -> None:
+    async def lost(real: Any, *args: Any) -> Any:
+        await real(*args)
+        raise UnconfirmedError("no answer within 10 s")
+
+    await plant_dead_change(world)
+    await stale(world)
+    world.log.hooks["claim"] = lost
+    async with running(world) as recovery:
+        await world.runtime.sleep(3600)
+        world.log.hooks.clear()
         await world.runtime.sleep(300)
         assert recovery.total.parked == 0
         assert await world.is_clean()
