@@ -14,6 +14,7 @@ survive a fork. Rows, entries and retries do not belong here.
 
 from __future__ import annotations
 
+import asyncio  # noqa: TID251 - only it tells whether it is this task that was cancelled; grpc.aio runs on nothing else
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -226,6 +227,8 @@ class BigtableTable:
             error = translated(failure, doing, sent=True)
             if told:  # what was begun proves nothing for the rest
                 error = UnconfirmedError(str(error))
+        except anyio.get_cancelled_exc_class() as cancelled:
+            error = translated(_closed_meanwhile(cancelled), doing, sent=True)
         except UnavailableError as closed:
             error = closed
         # An error each: it is raised by as many callers.
@@ -264,6 +267,8 @@ class BigtableTable:
                 found.extend(merge.add(response.chunks))
         except (grpc.RpcError, grpc.aio.UsageError) as error:
             raise translated(error, f"reading {self.name}", sent=False) from error
+        except anyio.get_cancelled_exc_class() as cancelled:
+            raise translated(_closed_meanwhile(cancelled), f"reading {self.name}", sent=False) from None
         finally:
             stream.cancel()
         merge.end()
@@ -287,9 +292,24 @@ async def answer(call: Any) -> Message:
     """Of a unary call. Cancelled, gRPC raises an error of its own, by which no cancel scope would know what it did itself."""
     try:
         return await call
-    except anyio.get_cancelled_exc_class():
+    except anyio.get_cancelled_exc_class() as cancelled:
         await anyio.lowlevel.checkpoint_if_cancelled()
-        raise
+        raise _closed_meanwhile(cancelled) from None
+
+
+class _ClosedError(grpc.RpcError):  # type: ignore[misc]  # the package has no types
+    """The channel was closed while the call was under way."""
+
+
+def _closed_meanwhile(cancelled: BaseException) -> _ClosedError:
+    """What gRPC should have raised instead of `cancelled`, which it also raises where nobody cancelled this task.
+
+    By that one a task group would take its task for one that was cancelled, and end all the others without a word.
+    """
+    task = asyncio.current_task()
+    if task is None or task.cancelling():
+        raise cancelled
+    return _ClosedError("the channel was closed meanwhile")
 
 
 def _unary(channel: Channel, method: str, request: Any, response: Any) -> Any:
@@ -324,7 +344,7 @@ _CODES: dict[int, Any] = {code.value[0]: code for code in grpc.StatusCode}
 
 def translated(error: Any, doing: str, *, sent: bool) -> TieredError:
     """`sent`: it may have had an effect."""
-    if not isinstance(error, grpc.aio.AioRpcError):  # only of a stream whose channel was closed meanwhile
+    if not isinstance(error, grpc.aio.AioRpcError):  # only of a call whose channel was closed meanwhile
         return _failure(grpc.StatusCode.CANCELLED, str(error), doing, sent=sent)
     return _failure(error.code(), error.details(), doing, sent=sent)
 

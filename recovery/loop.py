@@ -22,7 +22,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from changelog.change import Entry, Unreadable
-from changelog.errors import CorruptRecordError, LeaseLostError, TieredError, UnavailableError, UnconfirmedError
+from changelog.errors import ConfigurationError, CorruptRecordError, LeaseLostError, TieredError, UnavailableError, UnconfirmedError
 from changelog.heartbeat import Heartbeat
 from changelog.lease import Lease, Standing, standing
 from changelog.log import ChangeLog, KeyRange, Page
@@ -90,14 +90,14 @@ class RecoveryLoop:
         """Passes until `stop`: at once again while there is work, after a jittered wait otherwise.
 
         The first looks at the whole log, as does one each `full_pass_every_s`; those between, at recent changes,
-        as long as nothing fails: what is left over grows old.
+        as long as nothing fails: what is left over grows old. A tier or log that refuses is waited for as one that is down.
         `CorruptRecordError`: the log is damaged as a whole, and an operator must look.
         """
         failures = 0
         while not self._stopping.is_set():
             try:
                 report = await self._run_next()
-            except UnavailableError as error:
+            except (UnavailableError, ConfigurationError) as error:
                 logger.warning("recovery_pass_failed instance=%s: %s", self.instance, error)
                 report = Report(failed=1)
             if report.failed:
@@ -250,7 +250,11 @@ class RecoveryLoop:
 
     async def _take_over(self, entry: Entry, report: Report) -> None:
         with self._answered_in_time():  # if not, the claim, should it be one, goes stale
-            lease = await self._heartbeat.claim(entry)
+            try:
+                lease = await self._heartbeat.claim(entry)
+            except UnconfirmedError:  # if it is one, it was nobody's failed attempt: five of them would park the entry
+                await self._log.release(entry.claimed_by(self.instance), entry.cleanup_after_ms)
+                raise
         if lease is None:
             report.lost += 1
             return
@@ -273,7 +277,7 @@ class RecoveryLoop:
             report.lost += 1
         except CorruptRecordError as error:
             await self._park(lease.entry, str(error), report)
-        except (UnavailableError, UnconfirmedError) as error:
+        except (UnavailableError, UnconfirmedError, ConfigurationError) as error:  # a permission is taken away, and given back
             await self._fail(lease, error, report, alone=report.recovered + report.deferred > 0)
         except Exception as error:  # noqa: BLE001 - logged with its traceback, and counted
             await self._fail(lease, error, report, alone=True)

@@ -55,7 +55,7 @@ class Flight:
         await self.recorded.wait()
         self.raise_record_error()
         if self.lease is None:
-            raise UnavailableError(f"the storage was closed before {self.object_id} was changed")
+            raise _closed(self)
         return self.lease
 
     def answer(self, error: BaseException | None) -> None:
@@ -113,21 +113,24 @@ class Flights:
 
     def record(self, flight: Flight, change: Change) -> None:
         """Records the change beside whatever its caller does next; see `Flight.wait_recorded`."""
+        if self._tasks is None:
+            raise _closed(flight)
         flight.change = change
-        assert self._tasks is not None, "open"
         self._tasks.start_soon(self._record, flight, change)
 
     def launch(self, flight: Flight, work: Callable[[], Awaitable[None]], slot: Slot) -> None:
         """Carries the flight on in a task of its own, with the caller's slot."""
         if self._tasks is None or flight.stopped:
-            flight.answer(UnavailableError(f"the storage was closed before {flight.object_id} was changed"))
+            flight.answer(_closed(flight))
             self._land(flight)
             return
         self._tasks.start_soon(self._run, flight, work, slot.hand_over())
 
     def run_beside(self, work: Callable[[], Awaitable[None]], slot: Slot) -> None:
-        """Runs what nobody waits for; cancelled with the scope around the storage."""
-        assert self._tasks is not None, "open"
+        """Runs what nobody waits for; cancelled with the scope around the storage, and not begun any more when that is closed."""
+        if self._tasks is None:
+            slot.release()
+            return
         self._tasks.start_soon(self._run_beside, work, slot)
 
     def stop(self) -> list[ChangeId]:
@@ -176,3 +179,7 @@ class Flights:
         unknown = OutcomeUnknownError(flight.object_id, flight.token.id, logged=self._recovered)
         unknown.__cause__ = cause
         return unknown
+
+
+def _closed(flight: Flight) -> UnavailableError:
+    return UnavailableError(f"the storage was closed before {flight.object_id} was changed")

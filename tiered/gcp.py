@@ -16,13 +16,14 @@ from contextlib import asynccontextmanager
 from changelog.bigtable import BigTableChangeLog
 from changelog.bigtable_channel import BigtableTable
 from changelog.bigtable_pool import connect
+from changelog.errors import ConfigurationError
 from changelog.log import ChangeLog
 from changelog.runtime import Runtime
 from tiered.bigtable import BigtableRows
 from tiered.bigtable_admin import verify_on_open
 from tiered.gcs import GcsBlobs
 from tiered.gcs_auth import GoogleAuthorization
-from tiered.settings import Settings
+from tiered.settings import BIGTABLE_EMULATOR, GCS_EMULATOR, BigtableSettings, GcsSettings, Settings
 from tiered.settle import Tiers
 
 
@@ -31,6 +32,8 @@ async def open_google(settings: Settings, runtime: Runtime) -> AsyncIterator[tup
     """Both tiers, and the changelog in Bigtable. Raises `ConfigurationError` with what to run, `UnavailableError`."""
     bigtable, gcs = settings.bigtable, settings.gcs
     assert bigtable is not None and gcs is not None, "settings allow one only with the other"
+    if (bigtable.emulator_host is None) != (gcs.endpoint is None):
+        raise ConfigurationError(_half_emulated(bigtable, gcs))
     await verify_on_open(bigtable, settings.marks)
     instance = f"projects/{bigtable.project}/instances/{bigtable.instance}"
     authorize = None if gcs.endpoint else await GoogleAuthorization.default(runtime)
@@ -49,3 +52,12 @@ async def open_google(settings: Settings, runtime: Runtime) -> AsyncIterator[tup
             for table in (bigtable.table, bigtable.changelog_table)
         )
         yield Tiers(BigtableRows(rows, runtime), blobs), BigTableChangeLog(entries, runtime)
+
+
+def _half_emulated(bigtable: BigtableSettings, gcs: GcsSettings) -> str:
+    """A variable that was left set, or was forgotten: rows that everybody reads would name blobs on one developer's machine."""
+    emulated, real = (
+        (f"bigtable.emulator_host is {bigtable.emulator_host}", f"gcs.endpoint ({GCS_EMULATOR})") if gcs.endpoint is None
+        else (f"gcs.endpoint is {gcs.endpoint}", f"bigtable.emulator_host ({BIGTABLE_EMULATOR})")
+    )
+    return f"{emulated}, an emulator, but {real} is not set: rows would name blobs of another world; set both or neither"

@@ -2,13 +2,15 @@
 
     credentials (a file, the metadata server, workload identity) --refresh, in a thread--> token --> {"Authorization": ...}
 
-A token is kept until a few minutes before it expires, and one task at a time renews it while the others wait for that one. *Failure*: a
-renewal that fails is `UnavailableError`, unless the token that is held is still good; no credentials at all are a
-`ConfigurationError` that says where to put them. Tokens are never shown.
+A token is kept until a few minutes before it expires. Then one call renews it, while the others go on with it as long as it is good, and
+wait for the new one when it is not. *Failure*: a renewal that fails is `UnavailableError`, unless the token that is held is
+still good: then it is tried again after a while. No credentials at all are a `ConfigurationError` that says where to put them.
+Tokens are never shown.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from datetime import UTC
 from functools import partial
@@ -24,7 +26,9 @@ from changelog.runtime import Runtime
 from tiered.metadata import NS_PER_S
 
 SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
-RENEW_EARLY_S = 300
+RENEW_EARLY_S = 225
+"""As Google's own clients: before that, a metadata server hands out the same token once more."""
+RETRY_S = 10.0
 REFRESH_TIMEOUT_S = 10.0
 
 
@@ -46,6 +50,7 @@ class GoogleAuthorization:
         self._credentials = credentials
         self._runtime = runtime
         self._renewing = Lock()
+        self._in_vain_at = -math.inf
 
     @classmethod
     async def default(cls, runtime: Runtime) -> Self:
@@ -61,9 +66,9 @@ class GoogleAuthorization:
 
     async def __call__(self) -> Mapping[str, str]:
         """`UnavailableError`: no token could be had."""
-        if self._left_s() <= RENEW_EARLY_S:
+        if self._is_due() and not (self._renewing.locked() and self._left_s()):
             async with self._renewing:
-                if self._left_s() <= RENEW_EARLY_S:
+                if self._is_due():
                     await self._renew()
         headers = self._bearer()
         project = self._credentials.quota_project_id
@@ -76,6 +81,11 @@ class GoogleAuthorization:
 
     def _bearer(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self._credentials.token}"}
+
+    def _is_due(self) -> bool:
+        """Whether to renew now: at once if there is no token, and not all the time if it was in vain."""
+        left_s = self._left_s()
+        return left_s == 0 or (left_s <= RENEW_EARLY_S and self._runtime.monotonic() >= self._in_vain_at + RETRY_S)
 
     def _left_s(self) -> float:
         """For how long the token will do; 0: there is none."""
@@ -92,3 +102,5 @@ class GoogleAuthorization:
         except GoogleAuthError as error:
             if self._left_s() == 0:
                 raise UnavailableError(f"the Google credentials could not be renewed: {error}") from error
+        if self._left_s() <= RENEW_EARLY_S:
+            self._in_vain_at = self._runtime.monotonic()

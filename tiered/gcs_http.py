@@ -99,6 +99,11 @@ class GcsHttp:
         self._authorize = authorize
         self._objects = f"{endpoint}/storage/v1/b/{quoted(bucket)}/o"
         self._uploads = f"{endpoint}/upload/storage/v1/b/{quoted(bucket)}/o"
+        # Of a bucket such as blobs.example.com the service spells the dots as they are.
+        self._sessions = {
+            f"{endpoint}{kind}/storage/v1/b/{spelt}/o"
+            for kind in ("/upload", "/resumable/upload") for spelt in (quoted(bucket), quote(bucket, safe=""))
+        }
 
     @classmethod
     @asynccontextmanager
@@ -132,8 +137,7 @@ class GcsHttp:
     def is_session(self, url: str) -> bool:
         """Whether it is an upload session of this endpoint and bucket: nothing is sent anywhere else."""
         path, _, query = url.partition("?")
-        resumable = self._uploads.replace("/upload/", "/resumable/upload/", 1)
-        return path in (self._uploads, resumable) and re.search(r"(^|&)upload_id=[^&#]", query) is not None and "#" not in url
+        return path in self._sessions and re.search(r"(^|&)upload_id=[^&#]", query) is not None and "#" not in url
 
     # --- requests
 
@@ -236,7 +240,7 @@ class Media:
                 return await self._response.content.read(PIECE_BYTES)
         except TimeoutError:
             fault = NoAnswerError(f"{self._endpoint} sent no more bytes for {self._timeout_s:g} s", sent=True)
-        except (aiohttp.ClientError, OSError) as error:
+        except (aiohttp.ClientError, OSError, RuntimeError) as error:  # a RuntimeError where the client was closed meanwhile
             fault = _no_answer(error, self._endpoint)
         raise fault
 

@@ -153,7 +153,12 @@ class GcsUpload(ABC):
     def _begin(self, total: int | None) -> None:
         self._begun = True
         self._send, self._receive = create_memory_object_stream[tuple[bytes, bool]](0)
-        self._tasks.start_soon(self._run, *self._request(total))
+        try:
+            self._tasks.start_soon(self._run, *self._request(total))
+        except RuntimeError:  # the adapter is closed
+            self._receive.close()
+            self._send.close()
+            raise self._end(self._early()) from None
 
     async def _run(self, method: str, url: str, headers: Mapping[str, str]) -> None:
         try:

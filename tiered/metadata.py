@@ -23,6 +23,8 @@ DEADLINE_MAX_NS = 253_402_300_799 * NS_PER_S
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 METADATA_BYTES_MAX = 8192
 """What storage services accept beside an object."""
+_LONGER_BESIDE_A_BLOB = 64
+"""By how much a blob's metadata may be longer than the JSON; so may each key of `custom`, by one byte."""
 
 TOUCH_SLACK_MAX_NS = 24 * 3600 * NS_PER_S
 
@@ -117,8 +119,8 @@ class Metadata:
             self._validate_size()
 
     def _validate_size(self) -> None:
-        if (size := len(encode_metadata(self))) > METADATA_BYTES_MAX:
-            raise InvalidRequestError(f"the metadata has {size} bytes as JSON; at most {METADATA_BYTES_MAX} fit: put it into the payload")
+        if (size := len(encode_metadata(self)) + len(self.custom) + _LONGER_BESIDE_A_BLOB) > METADATA_BYTES_MAX:
+            raise InvalidRequestError(f"the metadata takes {size} bytes; at most {METADATA_BYTES_MAX} fit: put it into the payload")
 
 
 def touch_deadline(expiration: Expiration, deadline_ns: int | None, now_ns: int) -> int | None:

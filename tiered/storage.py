@@ -207,7 +207,7 @@ class TieredStorage:
 
         Read page by page while others write: an object written or deleted meanwhile may be seen or not.
         """
-        if not isinstance(prefix, str):
+        if not isinstance(prefix, str) or not _is_unicode(prefix):
             raise InvalidRequestError(f"a prefix is text such as 'photos/org.17/', not {prefix!r}")
         after: str | None = None
         while True:
@@ -453,6 +453,11 @@ async def _stream(body: _Body, flight: Flight, upload: Upload) -> int:
         await upload.write(piece)
         total += len(piece)
     return total
+
+
+def _is_unicode(text: str) -> bool:
+    """Not so where a half of a surrogate pair is in it: no stored path has one."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _check_types(object_id: object, *, metadata: object = None, range: object = None) -> None:

@@ -56,6 +56,60 @@ async def test_a_call_that_its_scope_cancels_ends_with_the_scope(server: Any, ta
     await server.comes_true(lambda: len(server.cancelled) == 1)
 
 
+WRITE = set_cell("fc", b"c", b"value")
+UNDER_WAY: dict[str, tuple[Callable[[BigtableTable], Awaitable[Any]], type[TieredError]]] = {
+    "read": (lambda table: table.read(b"k"), UnavailableError),
+    "mutate": (lambda table: table.mutate(b"k", WRITE), UnconfirmedError),
+    "check_and_mutate": (lambda table: table.check_and_mutate(b"k", column_is("fc", b"c"), then=[WRITE]), UnconfirmedError),
+    "increment": (lambda table: table.increment(b"k", "fc", b"c"), UnconfirmedError),
+}
+
+
+async def closed_during(server: Any, call: Callable[[BigtableTable], Awaitable[Any]]) -> list[Any]:
+    """What the call ends with when its channel is closed under it; and that it ends nobody else."""
+    for method in ("MutateRow", "ReadRows", "MutateRows", "CheckAndMutateRow", "ReadModifyWriteRow"):
+        server.scripts[method] = [asyncio.Event()]
+    ended, closed = list[Any](), anyio.Event()
+
+    async def begin() -> None:
+        try:
+            ended.append(await call(BigtableTable(channel, NAME)))
+        except TieredError as error:
+            ended.append(error)
+
+    async with insecure_channel(server.host) as channel, anyio.create_task_group() as tasks:
+        tasks.start_soon(begin)
+        tasks.start_soon(closed.wait)
+        await server.until(1)
+        await channel.close()
+        await server.comes_true(lambda: ended or tasks.cancel_scope.cancel_called)
+        closed.set()
+    assert not tasks.cancel_scope.cancel_called
+    return ended
+
+
+@pytest.mark.parametrize("call", UNDER_WAY)
+async def test_a_call_whose_channel_is_closed_fails_instead_of_ending_its_callers_other_tasks(server: Any, call: str) -> None:
+    begin, kind = UNDER_WAY[call]
+    [error] = await closed_during(server, begin)
+    assert type(error) is kind and "closed meanwhile" in str(error)
+
+
+async def test_rows_whose_channel_is_closed_are_all_unconfirmed(server: Any) -> None:
+    [errors] = await closed_during(server, lambda table: table.mutate_rows(ROWS))
+    assert kinds(errors) == [UnconfirmedError] * len(ROWS)
+
+
+@pytest.mark.parametrize("call", ["read", "mutate"])
+async def test_a_task_that_asyncio_itself_cancels_is_cancelled(server: Any, table: BigtableTable, call: str) -> None:
+    server.scripts["MutateRow"] = server.scripts["ReadRows"] = [asyncio.Event()]
+    task = asyncio.ensure_future(UNDER_WAY[call][0](table))
+    await server.until(1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
 # --- many rows in one call ---------------------------------------------------------------------------
 
 

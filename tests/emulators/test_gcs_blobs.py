@@ -748,6 +748,27 @@ async def test_a_client_that_was_closed_says_so(server: GcsEmulator) -> None:
         await blobs.delete(NAME)
 
 
+@pytest.mark.parametrize("size", [2, None])
+async def test_an_upload_that_begins_to_send_after_its_client_was_closed_says_so(server: GcsEmulator, size: int | None) -> None:
+    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url) as blobs:
+        upload = await blobs.open_upload(NAME, Metadata(), size)
+        await upload.write(b"x")
+    with pytest.raises(UnavailableError, match="the storage was closed"):
+        await upload.write(b"y")
+    await upload.abort()
+
+
+async def test_a_reader_whose_client_was_closed_says_so(server: GcsEmulator) -> None:
+    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url) as blobs:
+        await put(blobs, bytes(16 * MIB))
+        reader = await blobs.open(NAME)
+        assert reader is not None
+    with pytest.raises(UnavailableError, match="broke off"):
+        async for _ in reader.pieces():
+            pass
+    await reader.aclose()
+
+
 # --- credentials and sessions --------------------------------------------------------------------
 
 
@@ -829,6 +850,17 @@ async def test_what_is_no_session_of_this_bucket_is_not_sent_anywhere(blobs: Gcs
     with pytest.raises(CorruptRecordError, match="none of bucket 'blobs'"):
         await blobs.cancel(session.format(url=server.url))
     assert server.calls == []
+
+
+async def test_a_bucket_whose_name_has_dots_takes_sessions(server: GcsEmulator) -> None:
+    server.create_bucket("blobs.example.com")
+    async with GcsBlobs.connect("blobs.example.com", RUNTIME, endpoint=server.url) as blobs:
+        upload, given_up = [await blobs.open_upload(f"{NAME}{number}", Metadata(), None) for number in range(2)]
+        await upload.write(b"x")
+        await upload.finalise()
+        assert given_up.session is not None
+        await blobs.cancel(given_up.session)
+        assert [blob.name for blob in await blobs.list("", None, 9)] == [f"{NAME}0"]
 
 
 async def test_a_session_of_another_address_is_not_accepted_from_a_server() -> None:

@@ -112,6 +112,19 @@ async def test_many_objects_go_in_and_out_in_bulk(settings: Settings) -> None:
 # --- what may be wrong ---------------------------------------------------------------------------------
 
 
+async def test_an_emulator_beside_a_real_service_is_refused(settings: Settings) -> None:
+    at = settings.bigtable, settings.gcs
+    assert at[0] is not None and at[1] is not None
+    assert await refusal(changed(settings, "gcs", endpoint=None)) == (
+        f"bigtable.emulator_host is {at[0].emulator_host}, an emulator, but gcs.endpoint (STORAGE_EMULATOR_HOST) is not set: "
+        "rows would name blobs of another world; set both or neither"
+    )
+    assert await refusal(changed(settings, "bigtable", emulator_host=None)) == (
+        f"gcs.endpoint is {at[1].endpoint}, an emulator, but bigtable.emulator_host (BIGTABLE_EMULATOR_HOST) is not set: "
+        "rows would name blobs of another world; set both or neither"
+    )
+
+
 async def test_a_table_that_is_missing_is_named_with_what_to_run(settings: Settings) -> None:
     assert await refusal(changed(settings, "bigtable", table="elsewhere")) == (
         "there is no table elsewhere in projects/emulated-project/instances/emulated: run 'tiered provision'"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -12,7 +12,7 @@ import pytest
 
 from changelog.errors import UnconfirmedError
 from tests.store.conftest import LARGE, OBJECT, SMALL, World
-from tiered import AtCapacityError, InvalidRequestError, Metadata, ObjectId, TieredStorage, TimeToIdle, UnavailableError
+from tiered import AtCapacityError, InvalidRequestError, Metadata, ObjectId, StoredObject, TieredStorage, TimeToIdle, UnavailableError
 
 pytestmark = pytest.mark.anyio
 
@@ -294,6 +294,41 @@ async def test_closed_store_takes_no_more_work(world: World) -> None:
             await storage.get(OBJECT)
     with pytest.raises(InvalidRequestError, match="not open"):
         await storage.put(OBJECT, SMALL)
+
+
+@pytest.mark.parametrize(("operation", "told"), [
+    (lambda storage: storage.put(OBJECT, LARGE), UnavailableError), (lambda storage: storage.delete(OBJECT), UnavailableError),
+    (lambda storage: storage.head(OBJECT), None), (lambda storage: storage.get(OBJECT), None),
+])  # fmt: skip
+async def test_operation_that_outlives_its_store_is_told_so_or_completed(
+    world: World, operation: Callable[[TieredStorage], Awaitable[Any]], told: type[Exception] | None
+) -> None:
+    go_on, ended = anyio.Event(), list[Exception | None]()
+
+    async def reads_late(real: Any, *args: Any, **named: Any) -> Any:
+        row = await real(*args, **named)
+        await go_on.wait()
+        return row
+
+    async def begin(storage: TieredStorage) -> None:
+        try:
+            found = await operation(storage)
+            ended.append(None)
+            if isinstance(found, StoredObject):
+                await found.aclose()
+        except Exception as error:  # noqa: BLE001 - judged below
+            ended.append(error)
+
+    async with anyio.create_task_group() as tasks:
+        async with world.store() as storage:
+            await storage.put(OBJECT, LARGE, Metadata(expiration=TimeToIdle(timedelta(hours=1))))
+            await world.runtime.sleep(1800)
+            world.rows.hooks["read"] = reads_late
+            tasks.start_soon(begin, storage)
+            await world.runtime.sleep(1)
+        go_on.set()
+    [error] = ended
+    assert error is None if told is None else type(error) is told and "the storage was closed" in str(error)
 
 
 @pytest.mark.parametrize("cancelled", [False, True])

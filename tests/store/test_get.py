@@ -237,6 +237,13 @@ async def test_failing_touch_does_not_fail_the_read(world: World) -> None:
         assert stored is not None and await stored.read() == SMALL
 
 
+@pytest.mark.parametrize("prefix", [b"photos/", None, "photos/\ud83d"])
+async def test_list_refuses_what_no_path_begins_with(world: World, prefix: Any) -> None:
+    async with world.store() as storage:
+        with pytest.raises(InvalidRequestError, match="a prefix is text such as"):
+            await anext(storage.list(prefix))
+
+
 async def test_list_pages_through_everything_in_byte_order_and_skips_what_is_no_object(world: World) -> None:
     wanted = sorted((f"{'ä' if n % 7 == 0 else 'a'}/objects/{n}" for n in range(2500)), key=str.encode)
     async with world.store() as storage:

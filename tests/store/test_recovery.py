@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from changelog.change import Change, ChangeId, Entry
-from changelog.errors import CorruptRecordError, UnavailableError
+from changelog.errors import ConfigurationError, CorruptRecordError, UnavailableError, UnconfirmedError
 from changelog.lease import Standing
 from changelog.log import KeyRange
 from tests.store.conftest import LARGE, OBJECT, World
@@ -280,9 +280,10 @@ async def test_entry_that_always_fails_is_parked_with_its_error_and_never_blocks
     assert await world.is_clean()
 
 
-async def test_outage_parks_nothing_however_long_it_lasts(world: World) -> None:
+@pytest.mark.parametrize("error", [UnavailableError("down"), ConfigurationError("403: grant roles/storage.objectUser")])
+async def test_outage_parks_nothing_however_long_it_lasts(world: World, error: Exception) -> None:
     async def down(real: Any, *args: Any) -> Any:
-        raise UnavailableError("down")
+        raise error
 
     await plant_dead_change(world)
     await stale(world)
@@ -290,6 +291,37 @@ async def test_outage_parks_nothing_however_long_it_lasts(world: World) -> None:
     async with running(world) as recovery:
         await world.runtime.sleep(24 * 3600)
         world.rows.hooks.clear()
+        await world.runtime.sleep(300)
+        assert recovery.total.parked == 0
+        assert await world.is_clean()
+
+
+async def test_claims_whose_answers_are_lost_park_nothing(world: World) -> None:
+    async def lost(real: Any, *args: Any) -> Any:
+        await real(*args)
+        raise UnconfirmedError("no answer within 10 s")
+
+    await plant_dead_change(world)
+    await stale(world)
+    world.log.hooks["claim"] = lost
+    async with running(world) as recovery:
+        await world.runtime.sleep(3600)
+        world.log.hooks.clear()
+        await world.runtime.sleep(300)
+        assert recovery.total.parked == 0
+        assert await world.is_clean()
+
+
+async def test_log_that_refuses_for_a_while_does_not_end_the_loop(world: World) -> None:
+    async def refuses(real: Any, *args: Any) -> Any:
+        raise ConfigurationError("403: grant roles/bigtable.user")
+
+    await plant_dead_change(world)
+    await stale(world)
+    world.log.hooks["stale"] = refuses
+    async with running(world) as recovery:
+        await world.runtime.sleep(600)
+        world.log.hooks.clear()
         await world.runtime.sleep(300)
         assert recovery.total.parked == 0
         assert await world.is_clean()

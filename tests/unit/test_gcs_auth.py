@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,7 +14,7 @@ from google.auth.exceptions import DefaultCredentialsError, RefreshError
 
 from changelog.errors import ConfigurationError, UnavailableError
 from changelog.runtime import SystemRuntime
-from tiered.gcs_auth import RENEW_EARLY_S, SCOPE, GoogleAuthorization
+from tiered.gcs_auth import RENEW_EARLY_S, RETRY_S, SCOPE, GoogleAuthorization
 
 pytestmark = pytest.mark.anyio
 NOW_NS = 1_700_000_000_000_000_000
@@ -21,6 +22,10 @@ NOW_NS = 1_700_000_000_000_000_000
 
 class FixedRuntime(SystemRuntime):
     now_ns = NOW_NS
+    waited_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.waited_s
 
     def wall_ns(self) -> int:
         return self.now_ns
@@ -125,6 +130,57 @@ async def test_a_failed_early_renewal_is_no_error_while_the_token_is_good(
     runtime.later(10)
     with pytest.raises(UnavailableError):
         await authorize()
+
+
+async def test_nobody_waits_for_a_renewal_while_the_token_is_good(
+    authorize: GoogleAuthorization, credentials: FakeCredentials, runtime: FixedRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await authorize()
+    runtime.later(3600 - 60)
+    begun, go_on, told = threading.Event(), threading.Event(), list[Mapping[str, str]]()
+    renew = credentials.refresh
+
+    def hang(request: Any) -> None:
+        begun.set()
+        assert go_on.wait(10)
+        renew(request)
+
+    async def call() -> None:
+        told.append(await authorize())
+
+    monkeypatch.setattr(credentials, "refresh", hang)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(call)
+        await anyio.to_thread.run_sync(begun.wait)
+        try:
+            with anyio.fail_after(5):
+                assert [await authorize() for _ in range(20)] == [{"Authorization": "Bearer token-1"}] * 20
+        finally:
+            go_on.set()
+    assert told == [{"Authorization": "Bearer token-2"}]
+
+
+@pytest.mark.parametrize("fails", [True, False])
+async def test_a_renewal_in_vain_is_not_repeated_by_every_call(
+    authorize: GoogleAuthorization, credentials: FakeCredentials, runtime: FixedRuntime, fails: bool
+) -> None:
+    """It fails, or a metadata server hands out the token that it has once more."""
+    await authorize()
+    runtime.later(3600 - 60)
+    tried: list[object] = []
+
+    def refresh(request: Any) -> None:
+        tried.append(request)
+        if fails:
+            raise RefreshError("the metadata server is away")  # type: ignore[no-untyped-call]
+
+    credentials.refresh = refresh  # type: ignore[method-assign]
+    for _ in range(20):
+        assert await authorize() == {"Authorization": "Bearer token-1"}
+    assert len(tried) == 1
+    runtime.waited_s += RETRY_S
+    await authorize()
+    assert len(tried) == 2
 
 
 async def test_a_token_that_the_service_refuses_is_not_sent_again(authorize: GoogleAuthorization, credentials: FakeCredentials) -> None:

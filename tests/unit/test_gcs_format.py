@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from changelog.errors import CorruptRecordError
+from changelog.errors import CorruptRecordError, InvalidRequestError
 from tiered.backends import BlobInfo
 from tiered.gcs_format import (
     decode_duration,
@@ -24,7 +24,7 @@ from tiered.gcs_format import (
     encode_time,
     extend_crc,
 )
-from tiered.metadata import NS_PER_S, Metadata, TimeToIdle, TimeToLive
+from tiered.metadata import METADATA_BYTES_MAX, NS_PER_S, Metadata, TimeToIdle, TimeToLive
 
 NAME = "attachments/org.17/project.42/objects/abc123/018bcfe5-6800-7000-8000-000000000001"
 DAY_NS = 86_400 * NS_PER_S
@@ -52,6 +52,22 @@ def test_a_plain_blob_is_its_name_and_type_and_says_that_it_was_not_told_a_time(
     assert encode_resource("u/objects/k", Metadata()) == (
         b'{"name":"u/objects/k","contentType":"application/octet-stream","metadata":{"x-sn-created":"none"}}'
     )
+
+
+@pytest.mark.parametrize("entries", [1, 100, 700])
+@pytest.mark.parametrize("metadata", [Metadata(), replace(FULL, time_expires_ns=None), Metadata(TimeToIdle(ns=10**18 + 1))])
+def test_metadata_that_pass_for_a_row_fit_beside_a_blob(metadata: Metadata, entries: int) -> None:
+    largest = None
+    for length in range(4, 8192 // entries):
+        larger = replace(metadata, custom={f"{n:04d}": "x" * (length - 4) for n in range(entries)})
+        try:
+            larger.validate()
+        except InvalidRequestError:
+            break
+        largest = larger
+    assert largest is not None
+    beside = json.loads(encode_resource(NAME, largest.stamped(1_700_000_000_123_456_789)))["metadata"]
+    assert sum(len(key.encode()) + len(value.encode()) for key, value in beside.items()) <= METADATA_BYTES_MAX
 
 
 def test_a_blob_with_everything_has_these_bytes() -> None:
