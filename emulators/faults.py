@@ -130,11 +130,15 @@ class Network:
 
 
 class Link:
-    """One process's connection to the world: names its calls, and lets each meet its fault. `points`: those made so far."""
+    """One process's connection to the world: names its calls, and lets each meet its fault.
+
+    `points`: those made so far. `answered`: those of them that returned a value to the process.
+    """
 
     def __init__(self, process: Process, network: Network, plan: Plan) -> None:
         self.severed = False
         self.points: list[str] = []
+        self.answered: list[str] = []
         self._process = process
         self._network = network
         self._plan = plan
@@ -165,9 +169,11 @@ class Link:
         self._network.note(f"{self._process.name}: {point}" + (f" [{mode.name} {seconds:g} s]" if mode else ""))
         await self._leave(point, mode, seconds, request)
         try:
-            return await (self._network.carry(point, request, seconds) if mode is Mode.SLOW else request())
+            answer = await (self._network.carry(point, request, seconds) if mode is Mode.SLOW else request())
         finally:
             await self._answered(point, mode, seconds)
+        self.answered.append(point)
+        return answer
 
     async def _leave(self, point: str, mode: Mode | None, seconds: float, request: Callable[[], Awaitable[object]]) -> None:
         match mode:
