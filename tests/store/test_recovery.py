@@ -10,10 +10,12 @@ import anyio
 import pytest
 
 from changelog.change import Change, ChangeId, Entry
-from changelog.errors import ConfigurationError, CorruptRecordError, UnavailableError, UnconfirmedError
+from changelog.errors import ConfigurationError, CorruptRecordError, LeaseLostError, UnavailableError, UnconfirmedError
 from changelog.lease import Standing
 from changelog.log import KeyRange
-from tests.store.conftest import LARGE, OBJECT, World
+from emulators.blobs import SimulatedBlobs
+from tests.store.conftest import LARGE, OBJECT, Tapped, World
+from tiered import TieredStorage
 from tiered.backends import Inline, Tombstone
 from tiered.metadata import Metadata
 from tiered.object_id import blob_name
@@ -210,6 +212,34 @@ async def test_single_request_upload_is_waited_for_and_its_late_blob_deleted(wor
     await world.runtime.sleep(400)
     assert (await world.recovery().run_once()).recovered == 1
     assert await world.is_clean()
+
+
+async def test_writer_that_lost_its_lease_on_the_way_finalises_nothing(world: World) -> None:
+    """Cut off from the log with a slow payload: recovery has waited out the grace and forgotten the change meanwhile."""
+    world.blobs = Tapped(SimulatedBlobs(world.runtime, sessions=False), world.calls)
+    refused: list[Exception] = []
+
+    async def payload() -> AsyncIterator[bytes]:
+        yield LARGE
+        await world.runtime.sleep(3600)
+        yield LARGE
+
+    async def cut_off(real: Any, *args: Any) -> Any:
+        raise UnavailableError("no route to the changelog")
+
+    async def put(storage: TieredStorage) -> None:
+        with pytest.raises(LeaseLostError) as lost:
+            await storage.put(OBJECT, payload())
+        refused.append(lost.value)
+
+    async with running(world), world.store() as storage, anyio.create_task_group() as tasks:
+        world.log.hooks["renew"] = cut_off
+        tasks.start_soon(put, storage)
+        await world.runtime.sleep(3500)
+        assert not await world.entries()
+        await world.runtime.sleep(3500)
+    assert len(refused) == 1
+    assert await world.blob_names() == []
 
 
 # --- bad entries -----------------------------------------------------------------------------------
