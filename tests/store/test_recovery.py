@@ -307,6 +307,24 @@ async def test_outage_parks_nothing_however_long_it_lasts(world: World, error: E
         assert await world.is_clean()
 
 
+async def test_outage_of_one_tier_parks_nothing_though_others_need_only_the_other(world: World) -> None:
+    async def down(real: Any, *args: Any) -> Any:
+        raise UnavailableError("GCS is down")
+
+    await plant_dead_change(world)
+    await stale(world)
+    world.blobs.hooks.update(cancel=down, delete=down)
+    async with running(world) as recovery:
+        for _ in range(60):
+            await world.log.target.record(Change(ChangeId.new(world.runtime), OBJECT.path), "dead")
+            await world.runtime.sleep(30)
+        assert recovery.total.recovered >= 50
+        world.blobs.hooks.clear()
+        await world.runtime.sleep(300)
+        assert recovery.total.parked == 0
+        assert await world.is_clean()
+
+
 async def test_claims_whose_answers_are_lost_park_nothing(world: World) -> None:
     async def lost(real: Any, *args: Any) -> Any:
         await real(*args)
