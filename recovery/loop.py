@@ -77,6 +77,7 @@ class RecoveryLoop:
         self._log_now_ms, self._asked_at = 0, -math.inf
         self._full_pass_at = -math.inf
         self._held: list[Lease] = []
+        self._swept = 0
 
     @property
     def stopping(self) -> bool:
@@ -138,7 +139,7 @@ class RecoveryLoop:
         return await self._counted([within.since(since_ms) for within in self._log.ranges()], math.inf)
 
     async def _counted(self, ranges: Sequence[KeyRange], limit: float) -> Report:
-        report = Report()
+        report, self._swept = Report(), 0
         try:
             await self._pass(ranges, report, limit)
         finally:
@@ -278,14 +279,17 @@ class RecoveryLoop:
         except CorruptRecordError as error:
             await self._park(lease.entry, str(error), report)
         except (UnavailableError, UnconfirmedError, ConfigurationError) as error:  # a permission is taken away, and given back
-            await self._fail(lease, error, report, alone=report.recovered + report.deferred > 0)
+            await self._fail(lease, error, report, alone=self._swept > 0)
         except Exception as error:  # noqa: BLE001 - logged with its traceback, and counted
             await self._fail(lease, error, report, alone=True)
         else:
             self._count(lease.entry, ending, report)
 
     async def _fail(self, lease: Lease, error: Exception, report: Report, *, alone: bool) -> None:
-        """`alone`: others succeeded in this pass, so it is this entry that fails; otherwise it is an outage, and nobody's fault."""
+        """`alone`: of others garbage was deleted in this pass, so both tiers answer, and it is this entry that fails.
+
+        Otherwise it is an outage, be it of one tier, and nobody's fault.
+        """
         entry = lease.entry
         _log_failure(entry, error)
         if alone and entry.attempt >= self._settings.attempts_max:
@@ -296,10 +300,11 @@ class RecoveryLoop:
         report.failed += 1
 
     def _count(self, entry: Entry, ending: Ending, report: Report) -> None:
-        if ending is Ending.FORGOTTEN:
-            report.recovered += 1
-        else:
+        if ending is Ending.DEFERRED:
             report.deferred += 1
+        else:
+            report.recovered += 1
+        self._swept += ending is not Ending.FORGOTTEN
         logger.info("recovered id=%s object=%s owner_was=%s: %s", entry.change.id, entry.change.object, entry.owner, ending.value)
 
     async def _park(self, entry: Entry | Unreadable, error: str, report: Report) -> None:

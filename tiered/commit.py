@@ -1,7 +1,8 @@
 """The life of one change, from the record to the forgetting: the writer's side of the protocol.
 
     begin       record {object, new, old, upload}; a heartbeat keeps the entry alive          step 1a
-    (the payload streams meanwhile, and is finalised only when `begin` has returned)           1b, 2
+    (the payload streams meanwhile, and is finalised only when `begin` has returned
+     and the lease still holds)                                                                1b, 2
     commit      lease still held? swap(change, old, state)                                     3
                 told ok: ok. Told conflict, or not told: settle, read the row, judge           4
     clean_up    settle, cancel, delete what was found not live; forget                         5, 6
@@ -92,6 +93,11 @@ class Committer:
         """Records the change, durably before it returns."""
         return await persist(lambda: self._heartbeat.record(change), self._runtime, self._settings.store.answer_budget_s)
 
+    def check_held(self, lease: Lease) -> None:
+        """Raises `LeaseLostError`: recovery may have taken over, and a blob that is finalised now would be nobody's garbage (I3)."""
+        if not self._heartbeat.held(lease):
+            raise _taken_over(lease.entry.change)
+
     async def commit(self, object_id: ObjectId, token: Token, lease: Lease, state: State) -> Verdict:
         """Steps 3 and 4: swaps, and finds out what became of it. Raises no error of a backend."""
         told = await self._swap(token, lease, state)
@@ -99,7 +105,7 @@ class Committer:
             case Told.OK:
                 return Verdict(None, live=True)
             case Told.LEASE_LOST:
-                return Verdict(LeaseLostError(f"change {token.id} of {object_id} was taken over by recovery; try again"), None, ours=False)
+                return Verdict(_taken_over(lease.entry.change), None, ours=False)
             case Told.TOO_OLD:
                 return Verdict(UnavailableError(f"change {token.id} of {object_id} took longer than a change may; try again"), None)
             case Told.CONFLICT | Told.NOTHING:
@@ -158,3 +164,7 @@ class Committer:
     async def _settle_and_read(self, change: Change) -> tuple[bool, Row]:
         live = await settle_change(self._tiers, change)
         return live, await self._tiers.high_volume.read(change.object, marks=True)
+
+
+def _taken_over(change: Change) -> LeaseLostError:
+    return LeaseLostError(f"change {change.id} of {change.object} was taken over by recovery; try again")

@@ -181,7 +181,7 @@ class GcsHttp:
             with fail_after(self.answer_timeout_s):
                 response = await self._begin("GET", url, {"Accept-Encoding": "gzip", **headers}, b"", signed=True)
                 if response.status in accept:
-                    return Media(response, self.answer_timeout_s, self.endpoint)
+                    return Media(response, self._session, self.answer_timeout_s, self.endpoint)
                 answer = Answer(response.status, response.headers, await response.read())
         except NoAnswerError as error:
             lost = error
@@ -226,10 +226,11 @@ class GcsHttp:
 class Media:
     """The body of an answer, on its way. `status` and `headers` are there already."""
 
-    def __init__(self, response: aiohttp.ClientResponse, answer_timeout_s: float, endpoint: str) -> None:
+    def __init__(self, response: aiohttp.ClientResponse, session: aiohttp.ClientSession, answer_timeout_s: float, endpoint: str) -> None:
         self.status = response.status
         self.headers: Mapping[str, str] = response.headers
         self._response = response
+        self._session = session
         self._timeout_s = answer_timeout_s
         self._endpoint = endpoint
 
@@ -240,7 +241,11 @@ class Media:
                 return await self._response.content.read(PIECE_BYTES)
         except TimeoutError:
             fault = NoAnswerError(f"{self._endpoint} sent no more bytes for {self._timeout_s:g} s", sent=True)
-        except (aiohttp.ClientError, OSError, RuntimeError) as error:  # a RuntimeError where the client was closed meanwhile
+        except (aiohttp.ClientError, OSError) as error:
+            fault = _no_answer(error, self._endpoint)
+        except RuntimeError as error:
+            if not self._session.closed:
+                raise
             fault = _no_answer(error, self._endpoint)
         raise fault
 

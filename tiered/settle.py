@@ -35,7 +35,8 @@ class Tiers:
 class Ending(Enum):
     """How a clean-up ended."""
 
-    FORGOTTEN = "done: the entry is removed"
+    FORGOTTEN = "done: there was no garbage; the entry is removed"
+    SWEPT = "done: its garbage is deleted, and the entry is removed"
     DEFERRED = "done but for the late-upload grace: the entry waits"
 
 
@@ -72,8 +73,8 @@ async def settle_change(tiers: Tiers, change: Change) -> bool:
     return await tiers.high_volume.settle(change.object, token_of_new(change))
 
 
-async def clean_up(tiers: Tiers, change: Change, live: bool, go_on: Callable[[], None]) -> None:
-    """Step 5: removes what the change leaves behind. `live`: its new state took effect, so only `old` may be garbage.
+async def clean_up(tiers: Tiers, change: Change, live: bool, go_on: Callable[[], None]) -> bool:
+    """Step 5: removes what the change leaves behind; whether that was anything. `live`: its new state took effect, so only `old` may be.
 
     `go_on` is asked before each effect and raises to stop: a change that lost its lease cleans up nothing.
     """
@@ -89,6 +90,7 @@ async def clean_up(tiers: Tiers, change: Change, live: bool, go_on: Callable[[],
     for blob in doomed:
         go_on()
         await tiers.long_term.delete(blob)
+    return bool(doomed)
 
 
 async def finish(tiers: Tiers, log: ChangeLog, heartbeat: Heartbeat, lease: Lease, live: bool | None, grace_ms: int) -> Ending:
@@ -105,13 +107,13 @@ async def finish(tiers: Tiers, log: ChangeLog, heartbeat: Heartbeat, lease: Leas
     if live is None:
         go_on()
         live = await settle_change(tiers, change)
-    await clean_up(tiers, change, live, go_on)
+    swept = await clean_up(tiers, change, live, go_on)
     if waits_for_late_upload(change, live) and entry.cleanup_after_ms is None:
         go_on()
         await log.release(entry, await log.announce(heartbeat.owner) + grace_ms)
         return Ending.DEFERRED
     await log.forget(entry)
-    return Ending.FORGOTTEN
+    return Ending.SWEPT if swept else Ending.FORGOTTEN
 
 
 def waits_for_late_upload(change: Change, live: bool) -> bool:

@@ -4,7 +4,7 @@
                          a tombstone in the way: a change with `old`, as below, without an upload
     large put            1  read the row and open the upload, at once; record {object, new, old, upload}
                             while the payload streams, its last piece withheld
-                         2  finalise when the record is durable
+                         2  finalise when the record is durable, if the lease still holds
                          3  swap                                                      <- the commit point
                          4  answer the caller                                             (tiered/commit.py)
                          5  clean up, 6 forget: in the storage's own tasks, after the answer
@@ -354,7 +354,7 @@ class TieredStorage:
         self._flights.record(flight, Change(flight.token.id, flight.object_id.path, name, old, upload.session))
         total = await _stream(body, flight, upload)
         _check_declared(metadata, total)
-        await flight.wait_recorded()
+        self._committer.check_held(await flight.wait_recorded())
         await upload.finalise()
         return total
 

@@ -10,10 +10,12 @@ import anyio
 import pytest
 
 from changelog.change import Change, ChangeId, Entry
-from changelog.errors import ConfigurationError, CorruptRecordError, UnavailableError, UnconfirmedError
+from changelog.errors import ConfigurationError, CorruptRecordError, LeaseLostError, UnavailableError, UnconfirmedError
 from changelog.lease import Standing
 from changelog.log import KeyRange
-from tests.store.conftest import LARGE, OBJECT, World
+from emulators.blobs import SimulatedBlobs
+from tests.store.conftest import LARGE, OBJECT, Tapped, World
+from tiered import TieredStorage
 from tiered.backends import Inline, Tombstone
 from tiered.metadata import Metadata
 from tiered.object_id import blob_name
@@ -231,6 +233,34 @@ async def test_single_request_upload_is_waited_for_and_its_late_blob_deleted(wor
     assert await world.is_clean()
 
 
+async def test_writer_that_lost_its_lease_on_the_way_finalises_nothing(world: World) -> None:
+    """Cut off from the log with a slow payload: recovery has waited out the grace and forgotten the change meanwhile."""
+    world.blobs = Tapped(SimulatedBlobs(world.runtime, sessions=False), world.calls)
+    refused: list[Exception] = []
+
+    async def payload() -> AsyncIterator[bytes]:
+        yield LARGE
+        await world.runtime.sleep(3600)
+        yield LARGE
+
+    async def cut_off(real: Any, *args: Any) -> Any:
+        raise UnavailableError("no route to the changelog")
+
+    async def put(storage: TieredStorage) -> None:
+        with pytest.raises(LeaseLostError) as lost:
+            await storage.put(OBJECT, payload())
+        refused.append(lost.value)
+
+    async with running(world), world.store() as storage, anyio.create_task_group() as tasks:
+        world.log.hooks["renew"] = cut_off
+        tasks.start_soon(put, storage)
+        await world.runtime.sleep(3500)
+        assert not await world.entries()
+        await world.runtime.sleep(3500)
+    assert len(refused) == 1
+    assert await world.blob_names() == []
+
+
 # --- bad entries -----------------------------------------------------------------------------------
 
 
@@ -291,6 +321,24 @@ async def test_outage_parks_nothing_however_long_it_lasts(world: World, error: E
     async with running(world) as recovery:
         await world.runtime.sleep(24 * 3600)
         world.rows.hooks.clear()
+        await world.runtime.sleep(300)
+        assert recovery.total.parked == 0
+        assert await world.is_clean()
+
+
+async def test_outage_of_one_tier_parks_nothing_though_others_need_only_the_other(world: World) -> None:
+    async def down(real: Any, *args: Any) -> Any:
+        raise UnavailableError("GCS is down")
+
+    await plant_dead_change(world)
+    await stale(world)
+    world.blobs.hooks.update(cancel=down, delete=down)
+    async with running(world) as recovery:
+        for _ in range(60):
+            await world.log.target.record(Change(ChangeId.new(world.runtime), OBJECT.path), "dead")
+            await world.runtime.sleep(30)
+        assert recovery.total.recovered >= 50
+        world.blobs.hooks.clear()
         await world.runtime.sleep(300)
         assert recovery.total.parked == 0
         assert await world.is_clean()
