@@ -253,6 +253,13 @@ def test_put_of_an_open_stdin_is_interrupted_at_once(tiered: Command) -> None:
         writing.communicate()
 
 
+def test_command_that_is_interrupted_while_it_starts_ends_without_a_traceback(tiered: Command, tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nsignal.pause()\n")
+    tiered.environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(tmp_path), tiered.environment.get("PYTHONPATH"))))
+    assert tiered("ls", code=130) == ""
+    assert tiered.errors == ""
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_daemon_recovers_and_stops_at_a_signal(tiered: Command, number: signal.Signals) -> None:
     plant(tiered.store, None)
