@@ -64,6 +64,14 @@ def test_object_is_put_listed_shown_fetched_and_removed(tiered: Command, tmp_pat
     assert OBJECT in tiered.errors
 
 
+def test_command_without_any_settings_says_where_they_go(tiered: Command) -> None:
+    tiered("ls", store=False, code=3)
+    assert tiered.errors.startswith("tiered: there are no settings: give --config FILE or set TIERED_CONFIG, or --directory DIR")
+    tiered.environment["TIERED_LEASE__EXPIRY_S"] = "40"
+    tiered("ls", store=False, code=3)
+    assert tiered.errors.startswith("tiered: directory is not set: ")
+
+
 def test_stdin_is_a_payload(tiered: Command) -> None:
     assert json.loads(tiered("put", OBJECT, "-", "--json", stdin=b"hello"))["size"] == 5
     assert tiered("get", OBJECT) == "hello"
