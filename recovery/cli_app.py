@@ -242,7 +242,7 @@ def recover(
             loop = RecoveryLoop(backends.tiers, backends.log, SystemRuntime(), settings)
             if dry_run:
                 found = await loop.survey(limit or PAGE)
-                output.show_survey(found, await _count_open(backends), settings, as_json)
+                output.show_survey(found, await _count_open(backends), as_json)
             elif once:
                 report = await loop.run_once(limit)
                 output.show_report(report, await collect(backends), as_json)

@@ -175,9 +175,20 @@ def test_operator_sees_a_dead_change_recovers_it_and_retries_a_stuck_one(tiered:
 
 def test_changes_that_are_not_stale_yet_are_spoken_of(tiered: Command) -> None:
     plant(tiered.store, None, released=False)
-    assert "nothing to recover yet: 1 changes" in tiered("recover", "--dry-run")
+    assert tiered("recover", "--dry-run") == "nothing to recover yet: 'tiered log list' says what each of 1 open changes waits for\n"
     listed = tiered("log", "list")
     assert "its owner renews it" in listed and "s ago" in listed
+
+
+def test_an_entry_that_cannot_be_read_is_listed_with_why_and_nothing_twice(tiered: Command) -> None:
+    plant(tiered.store, None)
+    with sqlite3.connect(tiered.store / "tiered.db") as database:
+        database.execute("UPDATE changes SET value = x'00'")
+    [listed] = tiered("log", "list").splitlines()[1:]
+    assert "park it" in listed and listed.count("cannot be read: ") == 2
+    tiered("recover", "--once", code=6)
+    [listed] = tiered("log", "list").splitlines()[1:]
+    assert "parked: an operator must look" in listed and listed.count("cannot be read: ") == 1
 
 
 @pytest.mark.parametrize("arguments", [["ls"], ["get", OBJECT], ["head", OBJECT], ["rm", OBJECT], ["recover", "--once"], ["log", "list"]])
