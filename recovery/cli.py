@@ -9,11 +9,14 @@ def main() -> None:
     """Runs the command line. Exit codes: see `recovery.cli_app`."""
     try:
         from recovery.cli_app import run
+
+        run()
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in ("typer", "rich", "click"):
             raise
         sys.exit(f"tiered: the command line needs {error.name}; install it with: pip install 'tiered[daemon]'")
-    run()
+    except KeyboardInterrupt:  # while it starts, for a second or so; later ones are met where they can be answered
+        sys.exit(130)
 
 
 if __name__ == "__main__":

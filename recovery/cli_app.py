@@ -50,7 +50,7 @@ from tiered.errors import (
 from tiered.findings import Finding, Kind
 from tiered.metadata import CONTENT_TYPE_DEFAULT, Expiration, Metadata, TimeToIdle, TimeToLive
 from tiered.object_id import ObjectId
-from tiered.settings import Settings, load_settings
+from tiered.settings import ENV_PREFIX, Settings, load_settings
 
 EXIT_CODES: tuple[tuple[type[TieredError], int], ...] = (
     (UnavailableError, 4), (InvalidRequestError, 3), (OutcomeUnknownError, 5), (UnconfirmedError, 5),
@@ -82,6 +82,10 @@ class _Choice:
     def settings(self) -> Settings:
         """Of a store that may yet have to be made."""
         if self.directory is None:
+            if self.config is None and not any(name.startswith(ENV_PREFIX) for name in os.environ):
+                raise ConfigurationError(
+                    "there are no settings: give --config FILE or set TIERED_CONFIG, or --directory DIR for an embedded store"
+                )
             return load_settings(self.config)
         return load_settings(None, below={"directory": self.directory, "changelog": "sqlite"}, below_from="--directory")
 
@@ -238,7 +242,7 @@ def recover(
             loop = RecoveryLoop(backends.tiers, backends.log, SystemRuntime(), settings)
             if dry_run:
                 found = await loop.survey(limit or PAGE)
-                output.show_survey(found, await _count_open(backends), settings, as_json)
+                output.show_survey(found, await _count_open(backends), as_json)
             elif once:
                 report = await loop.run_once(limit)
                 output.show_report(report, await collect(backends), as_json)

@@ -59,14 +59,14 @@ def show_line(text: str, as_json: bool) -> None:
     typer.echo(_dump(text) if as_json else text)
 
 
-def show_survey(found: Sequence[tuple[Entry | Unreadable, Standing]], open_count: int, settings: Settings, as_json: bool) -> None:
+def show_survey(found: Sequence[tuple[Entry | Unreadable, Standing]], open_count: int, as_json: bool) -> None:
     """`open_count`: of all entries, also those that are held."""
     if as_json:
         typer.echo(_dump([_entry(entry) | {"standing": where.name.lower()} for entry, where in found]))
         return
     nothing = "nothing to recover"
     if open_count:
-        nothing += f" yet: {open_count} changes are under way, or went silent less than {settings.lease.expiry_s:g} s ago"
+        nothing += f" yet: 'tiered log list' says what each of {open_count} open changes waits for"
     _table(["key", "standing", "object"], [(entry.key, where.value, _object(entry)) for entry, where in found], nothing)
 
 
@@ -90,7 +90,7 @@ def show_entries(entries: Sequence[Entry | Unreadable], now_ms: int, settings: S
         typer.echo(_dump([_entry(entry) | {"standing": where.name.lower()} for entry, where in zip(entries, standings, strict=True)]))
         return
     rows = [
-        (entry.change.id if isinstance(entry, Entry) else entry.key, where.value, _beat(entry, now_ms), _object(entry), _error(entry))
+        (entry.change.id if isinstance(entry, Entry) else entry.key, where.value, _beat(entry, now_ms), *_object_and_error(entry))
         for entry, where in zip(entries, standings, strict=True)
     ]
     _table(["id", "standing", "last beat", "object", "error"], rows, "the changelog is empty")
@@ -204,8 +204,10 @@ def _beat(entry: Entry | Unreadable, now_ms: int) -> str:
     return f"{max(0, now_ms - entry.heartbeat_ms) / 1000:.0f} s ago"
 
 
-def _error(entry: Entry | Unreadable) -> str:
-    return entry.stuck.error if entry.stuck else ""
+def _object_and_error(entry: Entry | Unreadable) -> tuple[str, str]:
+    if isinstance(entry, Unreadable):
+        return "-", entry.error
+    return entry.change.object, entry.stuck.error if entry.stuck else ""
 
 
 def _object(entry: Entry | Unreadable) -> str:

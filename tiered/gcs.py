@@ -155,7 +155,7 @@ class GcsBlobs:
     async def list(self, prefix: str, after: str | None, limit: int) -> Sequence[BlobInfo]:
         found: list[BlobInfo] = []
         query = {"fields": LISTED_FIELDS} | ({"prefix": prefix} if prefix else {}) | ({"startOffset": after} if after else {})
-        doing = f"listing blobs {prefix!r}"
+        doing = f"listing blobs {prefix!r}" if prefix else f"listing the blobs of bucket {self._http.bucket!r}"
         while len(found) < limit:
             wanted = limit - len(found) + (after is not None)  # the offset is inclusive
             answer = await self._http.call("GET", self._http.objects_url(**query, maxResults=str(min(wanted, PAGE_MAX))), doing)

@@ -66,7 +66,10 @@ def _url(endpoint: str) -> str:
 
 ProjectId = Annotated[str, _matching(r"[a-z][a-z0-9.:-]{2,60}", "the id of a project, such as my-project-123")]
 ResourceId = Annotated[str, _matching(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,49}", "the id alone, without a path: letters, digits, -, _ and .")]
-BucketName = Annotated[str, _matching(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]", "the name of a bucket alone, without gs://")]
+BucketName = Annotated[str, _matching(
+    r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]",
+    "the name of a bucket alone, without gs://: 3 characters or more, lower-case letters, digits, -, _ and .",
+)]  # fmt: skip
 Address = Annotated[str, _matching(r"[^/\s]+:\d{1,5}", "host:port, such as 127.0.0.1:8086")]
 Endpoint = Annotated[str, AfterValidator(_url), _matching(r"https?://[^/\s]+", "a URL without a path, such as http://127.0.0.1:9000")]
 

@@ -64,6 +64,14 @@ def test_object_is_put_listed_shown_fetched_and_removed(tiered: Command, tmp_pat
     assert OBJECT in tiered.errors
 
 
+def test_command_without_any_settings_says_where_they_go(tiered: Command) -> None:
+    tiered("ls", store=False, code=3)
+    assert tiered.errors.startswith("tiered: there are no settings: give --config FILE or set TIERED_CONFIG, or --directory DIR")
+    tiered.environment["TIERED_LEASE__EXPIRY_S"] = "40"
+    tiered("ls", store=False, code=3)
+    assert tiered.errors.startswith("tiered: directory is not set: ")
+
+
 def test_stdin_is_a_payload(tiered: Command) -> None:
     assert json.loads(tiered("put", OBJECT, "-", "--json", stdin=b"hello"))["size"] == 5
     assert tiered("get", OBJECT) == "hello"
@@ -167,9 +175,20 @@ def test_operator_sees_a_dead_change_recovers_it_and_retries_a_stuck_one(tiered:
 
 def test_changes_that_are_not_stale_yet_are_spoken_of(tiered: Command) -> None:
     plant(tiered.store, None, released=False)
-    assert "nothing to recover yet: 1 changes" in tiered("recover", "--dry-run")
+    assert tiered("recover", "--dry-run") == "nothing to recover yet: 'tiered log list' says what each of 1 open changes waits for\n"
     listed = tiered("log", "list")
     assert "its owner renews it" in listed and "s ago" in listed
+
+
+def test_an_entry_that_cannot_be_read_is_listed_with_why_and_nothing_twice(tiered: Command) -> None:
+    plant(tiered.store, None)
+    with sqlite3.connect(tiered.store / "tiered.db") as database:
+        database.execute("UPDATE changes SET value = x'00'")
+    [listed] = tiered("log", "list").splitlines()[1:]
+    assert "park it" in listed and listed.count("cannot be read: ") == 2
+    tiered("recover", "--once", code=6)
+    [listed] = tiered("log", "list").splitlines()[1:]
+    assert "parked: an operator must look" in listed and listed.count("cannot be read: ") == 1
 
 
 @pytest.mark.parametrize("arguments", [["ls"], ["get", OBJECT], ["head", OBJECT], ["rm", OBJECT], ["recover", "--once"], ["log", "list"]])
@@ -251,6 +270,13 @@ def test_put_of_an_open_stdin_is_interrupted_at_once(tiered: Command) -> None:
     finally:
         writing.kill()
         writing.communicate()
+
+
+def test_command_that_is_interrupted_while_it_starts_ends_without_a_traceback(tiered: Command, tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nsignal.pause()\n")
+    tiered.environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(tmp_path), tiered.environment.get("PYTHONPATH"))))
+    assert tiered("ls", code=130) == ""
+    assert tiered.errors == ""
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

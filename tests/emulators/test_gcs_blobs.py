@@ -698,6 +698,12 @@ async def test_a_missing_bucket_is_never_taken_for_missing_blobs(server: GcsEmul
             await WITHOUT_BUCKET[call](blobs)
 
 
+async def test_a_failed_listing_of_everything_names_the_bucket(blobs: GcsBlobs, server: GcsEmulator) -> None:
+    server.faults.append(GcsFault(FaultMode.STATUS, "object.list", status=503))
+    with pytest.raises(UnavailableError, match=r"^listing the blobs of bucket 'blobs' failed with 503"):
+        await blobs.list("", None, 1)
+
+
 @pytest.mark.parametrize("kind", ["object.get", "object.delete"])
 async def test_a_404_that_does_not_name_the_blob_is_looked_into(blobs: GcsBlobs, server: GcsEmulator, kind: str) -> None:
     server.faults.append(GcsFault(FaultMode.STATUS, kind, status=404))

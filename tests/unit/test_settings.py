@@ -191,6 +191,8 @@ def test_a_changelog_that_does_not_go_with_the_store_is_refused_with_what_to_use
         ("bigtable", "table", "", "the id alone"),
         ("bigtable", "emulator_host", "http://127.0.0.1:8086", "give host:port"),
         ("gcs", "bucket", "gs://blobs", "without gs://"),
+        ("gcs", "bucket", "My-Blobs", "lower-case letters, digits"),
+        ("gcs", "bucket", "b", "3 characters or more"),
         ("gcs", "endpoint", "http://127.0.0.1:9000/storage/v1", "a URL without a path"),
     ],
 )  # fmt: skip
