@@ -111,7 +111,8 @@ class GcsHttp:
         cls, endpoint: str, bucket: str, authorize: Authorize | None, connections_max: int, answer_timeout_s: float
     ) -> AsyncIterator[Self]:
         """Nothing is sent yet. `ConfigurationError`: the endpoint is no URL."""
-        endpoint = endpoint.rstrip("/")
+        # Without a port that goes without saying, as the service spells its sessions.
+        endpoint = re.sub(r"^(https://[^/]+):443$|^(http://[^/]+):80$", r"\1\2", endpoint.rstrip("/"))
         if not re.fullmatch(r"https?://[^/?#@\s]+", endpoint):
             raise ConfigurationError(f"the GCS endpoint {endpoint!r} is no address such as {ENDPOINT} or http://127.0.0.1:9199")
         async with aiohttp.ClientSession(

@@ -33,6 +33,7 @@ from emulators.gcs_store import Bucket
 from tiered.backends import ByteRange
 from tiered.gcs import GcsBlobs
 from tiered.gcs_format import encode_crc, extend_crc
+from tiered.gcs_http import GcsHttp
 from tiered.gcs_upload import SINGLE_BYTES_MAX, GcsUpload
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle
 
@@ -856,6 +857,14 @@ async def test_what_is_no_session_of_this_bucket_is_not_sent_anywhere(blobs: Gcs
     with pytest.raises(CorruptRecordError, match="none of bucket 'blobs'"):
         await blobs.cancel(session.format(url=server.url))
     assert server.calls == []
+
+
+@pytest.mark.parametrize("port", ["", ":443"])
+async def test_a_session_is_known_whether_or_not_the_endpoint_names_its_port(port: str) -> None:
+    session = "https://storage.example.com/upload/storage/v1/b/blobs/o?uploadType=resumable&upload_id=x"
+    async with GcsHttp.connect(f"https://storage.example.com{port}", "blobs", None, 1, 1.0) as http:
+        assert http.is_session(session)
+        assert not http.is_session(session.replace(".com/", ".com:4433/"))
 
 
 async def test_a_bucket_whose_name_has_dots_takes_sessions(server: GcsEmulator) -> None:
