@@ -175,10 +175,13 @@ class GcsEmulator:
         if len(body) <= PIECE_BYTES and not truncated:
             return web.Response(status=answer.status, body=body, headers=answer.headers)
         response = web.StreamResponse(status=answer.status, headers={**answer.headers, "Content-Length": str(len(body))})
-        await response.prepare(request)
         end = len(body) // 2 if truncated else len(body)
-        for start in range(0, end, PIECE_BYTES):
-            await response.write(body[start : min(start + PIECE_BYTES, end)])
+        try:
+            await response.prepare(request)
+            for start in range(0, end, PIECE_BYTES):
+                await response.write(body[start : min(start + PIECE_BYTES, end)])
+        except ConnectionError as error:  # the reader has what it wanted
+            raise _ConnectionLostError from error
         if truncated and request.transport is not None:
             request.transport.close()
         return response

@@ -696,6 +696,15 @@ async def test_a_stalled_request_is_never_answered_and_ends_with_the_server(mode
     assert list(server.buckets["bucket"].objects) == [*stored, "b"]
 
 
+async def test_a_reader_that_goes_away_is_no_error_of_the_servers(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    await client.put("blob", io.BytesIO(bytes(16 * 1024 * KIB)))
+    async with client.session.get(client.url + at("blob") + "?alt=media") as response:
+        await response.content.readany()
+        response.close()
+    await until(lambda: not any("RequestHandler.start" in repr(task) for task in asyncio.all_tasks()))
+    assert caplog.records == []
+
+
 @pytest.mark.parametrize("size", [10, 3 * GRANULE])
 async def test_a_truncated_answer_is_seen_by_the_client(client: Client, server: GcsEmulator, size: int) -> None:
     await client.put("a", b"x" * size)
