@@ -111,9 +111,10 @@ class Committer:
             case Told.CONFLICT | Told.NOTHING:
                 return await self._judge(object_id, lease)
 
-    async def clean_up(self, lease: Lease, live: bool | None) -> None:
+    async def clean_up(self, lease: Lease, live: bool | None, *, may_land_late: bool) -> None:
         """Steps 5 and 6, within their budget; what fails is left to recovery, with a word in the log."""
-        change, grace_ms = lease.entry.change, round(self._settings.recovery.late_upload_grace_s * 1000)
+        change = lease.entry.change
+        grace_ms = round(self._settings.recovery.late_upload_grace_s * 1000) if may_land_late else None
         try:
             await persist(
                 lambda: finish(self._tiers, self._log, self._heartbeat, lease, live, grace_ms),

@@ -32,11 +32,15 @@ logger = logging.getLogger("tiered")
 
 @dataclass(slots=True, eq=False)
 class Flight:
-    """One change under way. `change` is set as soon as its entry may be in the log, `lease` when it is."""
+    """One change under way. `change` is set as soon as its entry may be in the log, `lease` when it is.
+
+    `may_land_late`: the end of its upload was sent, and nobody knows what became of it.
+    """
 
     object_id: ObjectId
     token: Token
     upload: Upload | None = None
+    may_land_late: bool = False
     change: Change | None = None
     lease: Lease | None = None
     record_error: Exception | None = None

@@ -10,13 +10,14 @@ families nothing could be written, and marks that are collected too early would 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from changelog.bigtable import BigTableChangeLog
 from changelog.bigtable_channel import BigtableTable
 from changelog.bigtable_pool import connect
-from changelog.errors import ConfigurationError
+from changelog.errors import ConfigurationError, UnavailableError
 from changelog.log import ChangeLog
 from changelog.runtime import Runtime
 from tiered.bigtable import BigtableRows
@@ -25,6 +26,8 @@ from tiered.gcs import GcsBlobs
 from tiered.gcs_auth import GoogleAuthorization
 from tiered.settings import BIGTABLE_EMULATOR, GCS_EMULATOR, BigtableSettings, GcsSettings, Settings
 from tiered.settle import Tiers
+
+logger = logging.getLogger("tiered")
 
 
 @asynccontextmanager
@@ -46,7 +49,10 @@ async def open_google(settings: Settings, runtime: Runtime) -> AsyncIterator[tup
             answer_timeout_s=gcs.timeout_s,
         ) as blobs,
     ):
-        await blobs.list("", None, 1)  # a bucket that is missing or forbidden is said now, not by the first large put
+        try:
+            await blobs.list("", None, 1)  # a bucket that is missing or forbidden is said now, not by the first large put
+        except UnavailableError as error:  # small objects and the changelog do without it
+            logger.warning("bucket_not_reached bucket=%s: %s", gcs.bucket, error)
         rows, entries = (
             BigtableTable(channel, f"{instance}/tables/{table}", bigtable.app_profile, bigtable.timeout_s)
             for table in (bigtable.table, bigtable.changelog_table)

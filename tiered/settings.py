@@ -110,7 +110,7 @@ class StoreSettings(_Section):
     queue_max: Annotated[int, Field(ge=0)] = 256
     queue_wait_s: Seconds = 5.0
     answer_budget_s: Seconds = 30.0
-    cleanup_budget_s: Seconds = 60.0
+    cleanup_budget_s: Seconds = 10.0
     drain_budget_s: Seconds = 10.0
     read_attempts_max: Count = 5
 

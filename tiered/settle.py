@@ -93,10 +93,13 @@ async def clean_up(tiers: Tiers, change: Change, live: bool, go_on: Callable[[],
     return bool(doomed)
 
 
-async def finish(tiers: Tiers, log: ChangeLog, heartbeat: Heartbeat, lease: Lease, live: bool | None, grace_ms: int) -> Ending:
+async def finish(
+    tiers: Tiers, log: ChangeLog, heartbeat: Heartbeat, lease: Lease, live: bool | None, grace_ms: int | None
+) -> Ending:
     """Steps 5 and 6 for the holder of `lease`. `live` None: not known, so the change is settled first.
 
-    Raises `LeaseLostError` when someone took over; the entry is theirs then.
+    `grace_ms`: how long an upload without a session may still land, once its blob was deleted; None: it cannot, which only its owner
+    can know: its end was never sent, or the service answered. Raises `LeaseLostError` when someone took over; the entry is theirs then.
     """
     entry, change = lease.entry, lease.entry.change
 
@@ -108,7 +111,7 @@ async def finish(tiers: Tiers, log: ChangeLog, heartbeat: Heartbeat, lease: Leas
         go_on()
         live = await settle_change(tiers, change)
     swept = await clean_up(tiers, change, live, go_on)
-    if waits_for_late_upload(change, live) and entry.cleanup_after_ms is None:
+    if grace_ms is not None and waits_for_late_upload(change, live) and entry.cleanup_after_ms is None:
         go_on()
         await log.release(entry, await log.announce(heartbeat.owner) + grace_ms)
         return Ending.DEFERRED

@@ -355,7 +355,13 @@ class TieredStorage:
         total = await _stream(body, flight, upload)
         _check_declared(metadata, total)
         self._committer.check_held(await flight.wait_recorded())
-        await upload.finalise()
+        flight.may_land_late = True
+        try:
+            await upload.finalise()
+        except UnavailableError:
+            flight.may_land_late = False
+            raise
+        flight.may_land_late = False
         return total
 
     async def _present_target(self, object_id: ObjectId) -> str | None:
@@ -391,7 +397,7 @@ class TieredStorage:
         verdict = await self._committer.commit(flight.object_id, flight.token, lease, state)
         flight.answer(verdict.error)
         if verdict.ours:
-            await self._committer.clean_up(lease, verdict.live)
+            await self._committer.clean_up(lease, verdict.live, may_land_late=flight.may_land_late)
 
     async def _abandon(self, flight: Flight) -> None:
         """Undoes a change whose swap was never sent."""
@@ -401,7 +407,7 @@ class TieredStorage:
         if flight.change is not None:
             await flight.recorded.wait()
         if flight.lease is not None:
-            await self._committer.clean_up(flight.lease, live=None)
+            await self._committer.clean_up(flight.lease, live=None, may_land_late=flight.may_land_late)
 
     # --- beside ----------------------------------------------------------------------------------
 

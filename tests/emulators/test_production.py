@@ -12,6 +12,7 @@ from changelog.runtime import SystemRuntime
 from emulators.up import BUILT_IN, start_emulators
 from tiered import ConfigurationError, Metadata, ObjectId, PutRequest, Settings, Tier, UnavailableError, open_storage
 from tiered.compose import open_backends
+from tiered.settings import StoreSettings
 
 pytestmark = pytest.mark.anyio
 
@@ -142,16 +143,23 @@ async def test_a_bucket_that_is_missing_is_named_with_what_to_run(settings: Sett
     assert "'elsewhere'" in sentence and "tiered provision" in sentence
 
 
-async def test_an_address_where_nobody_listens_is_named(settings: Settings) -> None:
-    assert "127.0.0.1:1" in await refusal(changed(settings, "gcs", endpoint="http://127.0.0.1:1"))
-    assert "127.0.0.1:1" in await refusal(changed(settings, "bigtable", emulator_host="127.0.0.1:1"))
+@pytest.mark.parametrize("address", ["nobody", "bigtable"])
+async def test_without_gcs_small_objects_go_on_and_large_ones_name_the_address(
+    settings: Settings, bigtable_host: str, caplog: pytest.LogCaptureFixture, address: str
+) -> None:
+    settings = settings.model_copy(update={"store": StoreSettings(cleanup_budget_s=0.1)})
+    endpoint = {"nobody": "http://127.0.0.1:1", "bigtable": f"http://{bigtable_host}"}[address]
+    async with open_storage(changed(settings, "gcs", endpoint=endpoint), RUNTIME) as storage:
+        assert "bucket_not_reached bucket=tiered-blobs: " in caplog.text and endpoint in caplog.text
+        await storage.put(ObjectId.create("a", "small"), b"x")
+        with pytest.raises(UnavailableError, match=endpoint):
+            await storage.put(ObjectId.create("a", "large"), bytes(2 * MIB))
 
 
-async def test_addresses_that_were_mixed_up_are_refused_and_named(settings: Settings, bigtable_host: str) -> None:
+async def test_without_bigtable_the_store_does_not_open_and_names_the_address(settings: Settings) -> None:
     assert settings.gcs is not None and settings.gcs.endpoint is not None
-    assert bigtable_host in await refusal(changed(settings, "gcs", endpoint=f"http://{bigtable_host}"))
-    gcs_host = settings.gcs.endpoint.removeprefix("http://")
-    assert gcs_host in await refusal(changed(settings, "bigtable", emulator_host=gcs_host))
+    for host in ("127.0.0.1:1", settings.gcs.endpoint.removeprefix("http://")):
+        assert host in await refusal(changed(settings, "bigtable", emulator_host=host))
 
 
 def test_the_store_says_that_it_needs_asyncio() -> None:

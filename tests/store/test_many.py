@@ -338,7 +338,7 @@ async def test_clean_up_of_a_bulk_call_counts_so_that_it_cannot_crowd_others_out
         return await real(*args)
 
     results: list[ItemResult[Any, Any]] = []
-    settings = {"concurrency_max": 4, "queue_max": 0, "drain_budget_s": 1000}
+    settings = {"concurrency_max": 4, "queue_max": 0, "drain_budget_s": 1000, "cleanup_budget_s": 60}
     async with world.store(store=settings) as storage, anyio.create_task_group() as tasks:
         await collect(storage.put_many(puts(range(10), LARGE)))
         world.blobs.hooks["delete"] = hangs

@@ -261,6 +261,70 @@ async def test_writer_that_lost_its_lease_on_the_way_finalises_nothing(world: Wo
     assert await world.blob_names() == []
 
 
+class Ending:
+    """An upload in a single request whose `finalise` ends with an error; `lands`: after it has taken effect."""
+
+    session = None
+
+    def __init__(self, real: Any, error: Exception | None, *, lands: bool) -> None:
+        self._real, self._error, self._lands = real, error, lands
+
+    async def write(self, piece: bytes) -> None:
+        await self._real.write(piece)
+
+    async def finalise(self) -> None:
+        if self._lands:
+            await self._real.finalise()
+        if self._error is not None:
+            raise self._error
+
+    async def abort(self) -> None:
+        await self._real.abort()
+
+
+@pytest.mark.parametrize(
+    ("error", "lands", "waits"),
+    [
+        (UnavailableError("refused"), False, False), (UnavailableError("damaged"), True, False),
+        (UnconfirmedError("no answer"), False, True), (UnconfirmedError("no answer"), True, True),
+    ],
+)  # fmt: skip
+async def test_writer_waits_for_a_late_upload_only_if_nobody_told_it_what_became_of_it(
+    world: World, error: Exception, lands: bool, waits: bool
+) -> None:
+    world.blobs = Tapped(SimulatedBlobs(world.runtime, sessions=False), world.calls)
+
+    async def open_upload(real: Any, *args: Any) -> Ending:
+        return Ending(await real(*args), error, lands=lands)
+
+    world.blobs.hooks["open_upload"] = open_upload
+    async with world.store() as storage:
+        with pytest.raises(UnavailableError):
+            await storage.put(OBJECT, LARGE)
+    assert [entry.cleanup_after_ms is not None for entry in await world.entries()] == [True] * waits
+    assert await world.blob_names() == []
+
+
+async def test_writer_waits_for_no_upload_that_it_cut_off_or_that_another_writer_beat(world: World) -> None:
+    world.blobs = Tapped(SimulatedBlobs(world.runtime, sessions=False), world.calls)
+
+    async def broken() -> AsyncIterator[bytes]:
+        yield LARGE
+        raise ArithmeticError
+
+    async def beaten(real: Any, path: str, token: ChangeId, *args: Any) -> bool:
+        world.rows.hooks.clear()
+        await storage.put(OBJECT, LARGE)
+        return bool(await real(path, token, *args))
+
+    async with world.store() as storage:
+        with pytest.raises(ArithmeticError):
+            await storage.put(OBJECT, broken())
+        world.rows.hooks["swap"] = beaten
+        await storage.put(OBJECT, LARGE + b"2")
+    assert await world.entries() == [] and len(await world.blob_names()) == 1
+
+
 # --- bad entries -----------------------------------------------------------------------------------
 
 
