@@ -134,7 +134,8 @@ def _missing_table(admin: Admin, name: str, families: Mapping[str, GcRule]) -> F
     create = Mend(("create", "created"), f"table {name} with {_described(families)}", lambda: _mending(
         lambda: admin.tables.create_table(parent=admin.instance, table_id=name, table=table, retry=None, timeout=CREATE_S)
     ))
-    return Finding(Kind.PROBLEM, f"there is no table {name} in {admin.instance}: run 'tiered provision'", create)
+    cure = "run 'tiered provision', or correct the names in the section bigtable"
+    return Finding(Kind.PROBLEM, f"there is no table {name} in {admin.instance}: {cure}", create)
 
 
 def _look_at_families(

@@ -101,7 +101,7 @@ def _missing_bucket(client: Client, gcs: GcsSettings, location: str | None) -> F
         f"bucket {gcs.bucket}{where}: uniform access, no public access, expired blobs deleted {DAYS_AFTER_DEADLINE} day after their"
         " deadline, everything deleted kept, and billed, for 7 more days by the service's default (soft delete)"
     )
-    return Finding(Kind.PROBLEM, f"{missing}: run 'tiered provision'", Mend(("create", "created"), what, create))
+    return Finding(Kind.PROBLEM, f"{missing}: run 'tiered provision', or correct gcs.bucket", Mend(("create", "created"), what, create))
 
 
 def _judged(bucket: Bucket, rules: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:

@@ -128,7 +128,8 @@ async def test_an_emulator_beside_a_real_service_is_refused(settings: Settings) 
 
 async def test_a_table_that_is_missing_is_named_with_what_to_run(settings: Settings) -> None:
     assert await refusal(changed(settings, "bigtable", table="elsewhere")) == (
-        "there is no table elsewhere in projects/emulated-project/instances/emulated: run 'tiered provision'"
+        "there is no table elsewhere in projects/emulated-project/instances/emulated: "
+        "run 'tiered provision', or correct the names in the section bigtable"
     )
 
 

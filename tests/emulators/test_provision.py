@@ -76,10 +76,11 @@ def rules_of(at: BigtableSettings) -> dict[str, GcRule]:
 
 async def test_a_check_of_nothing_names_each_thing_and_what_to_run(settings: Settings, gcs: GcsEmulator) -> None:
     assert settings.bigtable is not None and settings.gcs is not None
+    cure = "run 'tiered provision', or correct the names in the section bigtable"
     assert sentences(await inspect(settings), Kind.PROBLEM) == [
-        f"there is no table {settings.bigtable.table} in projects/test/instances/emulated: run 'tiered provision'",
-        f"there is no table {settings.bigtable.changelog_table} in projects/test/instances/emulated: run 'tiered provision'",
-        f"there is no bucket {settings.gcs.bucket}: run 'tiered provision'",
+        f"there is no table {settings.bigtable.table} in projects/test/instances/emulated: {cure}",
+        f"there is no table {settings.bigtable.changelog_table} in projects/test/instances/emulated: {cure}",
+        f"there is no bucket {settings.gcs.bucket}: run 'tiered provision', or correct gcs.bucket",
     ]
     assert gcs.buckets == {}
 
