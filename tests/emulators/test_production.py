@@ -10,7 +10,7 @@ import trio
 
 from changelog.runtime import SystemRuntime
 from emulators.up import BUILT_IN, start_emulators
-from tiered import ConfigurationError, Metadata, ObjectId, PutRequest, Settings, Tier, UnavailableError, open_storage
+from tiered import ConfigurationError, Metadata, ObjectId, PutRequest, Settings, Tier, TieredStorage, UnavailableError, open_storage
 from tiered.compose import open_backends
 from tiered.settings import StoreSettings
 
@@ -108,6 +108,18 @@ async def test_many_objects_go_in_and_out_in_bulk(settings: Settings) -> None:
             assert [result.error async for result in deleted] == [None] * 60
         assert [listed async for listed in storage.list()] == []
     assert await left_over(settings) == ([], 0)
+
+
+async def test_stores_on_the_same_backends_share_them_and_see_each_other(settings: Settings) -> None:
+    object_id = ObjectId.create("shared", "k")
+    async with open_backends(settings, RUNTIME) as backends, TieredStorage(backends.tiers, backends.log, RUNTIME, settings) as one:
+        await one.put(object_id, b"one" * MIB)
+        async with TieredStorage(backends.tiers, backends.log, RUNTIME, settings) as other:
+            await other.put(object_id, b"other" * MIB)
+        stored = await one.get(object_id)
+        assert stored is not None and await stored.read() == b"other" * MIB
+    blobs, entries = await left_over(settings)
+    assert (len(blobs), entries) == (1, 0)
 
 
 # --- what may be wrong ---------------------------------------------------------------------------------
