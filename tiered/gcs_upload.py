@@ -198,7 +198,8 @@ class GcsUpload(ABC):
             self._end()
             raise
         if patience.cancelled_caught:
-            raise self._end(lost_request(self._http.unanswered(), self._doing, effect=False))
+            # The end may have been taken at the very moment at which patience ended.
+            raise self._end(lost_request(self._http.unanswered(), self._doing, effect=last))
 
     # --- the answer
 

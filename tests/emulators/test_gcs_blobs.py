@@ -357,6 +357,19 @@ async def test_a_service_that_takes_no_more_bytes_is_given_up() -> None:
             await write(upload, bytes(SINGLE_BYTES_MAX))
 
 
+async def test_an_end_that_was_not_taken_in_time_may_have_been_at_the_last_moment(server: GcsEmulator) -> None:
+    class Slow(Proof):
+        async def __call__(self) -> Mapping[str, str]:
+            await anyio.sleep(3600)
+            return {}
+
+    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, authorize=Slow(), answer_timeout_s=0.1) as client:
+        upload = await client.open_upload(NAME, Metadata(), 4)
+        await upload.write(b"tiny")
+        with pytest.raises(UnconfirmedError, match=r"no answer.*within 0\.1 s"):
+            await upload.finalise()
+
+
 @pytest.mark.parametrize(
     ("status", "error", "told"),
     [
