@@ -44,7 +44,6 @@ from changelog.bigtable_channel import (
     BigtableTable,
     KeySpan,
     Message,
-    after_prefix,
     chain,
     column_is,
     delete_column,
@@ -56,11 +55,11 @@ from changelog.bigtable_channel import (
     value_begins_not_with,
     value_is,
 )
-from changelog.change import LOG_PREFIX, SHARDS_DEFAULT, Change, ChangeId, Entry, Stuck, Unreadable, decode, encode, encode_stuck
+from changelog.change import LOG_PREFIX, Change, ChangeId, Entry, Stuck, Unreadable, decode, encode, encode_stuck
 from changelog.errors import LeaseLostError, TieredError
 from changelog.group_commit import GroupCommit
 from changelog.lease import SET_BACK_MS, Renewal, Standing, standing
-from changelog.log import PRESENCE_AGE_MAX_MS, KeyRange, Page
+from changelog.log import LOG_END, PRESENCE_AGE_MAX_MS, KeyRange, Page, shard_ranges
 from changelog.row_merge import CellRow
 from changelog.runtime import Runtime
 
@@ -71,7 +70,6 @@ SHARDS_MAX = 256
 PAGE_ROWS_MIN = 100
 
 _ENTRY, _STATE = b"c", b"s"
-_END = after_prefix(LOG_PREFIX.encode()).decode()
 _READABLE = b'{"v":1,"id":"'
 """What every value of this version begins with."""
 
@@ -130,9 +128,7 @@ class BigTableChangeLog:
         return cell.timestamp_us // 1000
 
     def ranges(self) -> Sequence[KeyRange]:
-        """One for each shard, so that daemons that begin at different ones seldom want the same entry."""
-        starts = [LOG_PREFIX, *(f"{LOG_PREFIX}{shard:02x}/" for shard in range(1, SHARDS_DEFAULT))]
-        return [KeyRange(start, end) for start, end in zip(starts, [*starts[1:], _END], strict=True)]
+        return shard_ranges()
 
     async def stale(self, within: KeyRange, now_ms: int, expiry_ms: int, limit: int) -> Page:
         """As in `ChangeLog`. What beats is not even sent, except what does not begin like an entry of this version.
@@ -175,7 +171,7 @@ class BigTableChangeLog:
             entry = _entry(row)
             return entry if entry is not None and (entry.stuck or not stuck_only) else None
 
-        return await self._page(KeyRange(max(start, LOG_PREFIX), _END), NEWEST, wanted, limit)
+        return await self._page(KeyRange(max(start, LOG_PREFIX), LOG_END), NEWEST, wanted, limit)
 
     async def read(self, change_id: ChangeId) -> Entry | Unreadable | None:
         shards = (f"{LOG_PREFIX}{shard:02x}/{change_id}" for shard in range(SHARDS_MAX))

@@ -205,7 +205,7 @@ class Database:
         self._writer.execute("SAVEPOINT attempt")
         try:
             write.result = write.run(self._writer)
-        except Exception as error:
+        except Exception as error:  # its caller's, who raises it; the others of the group go on
             if not self._writer.in_transaction:  # SQLite undid the whole transaction
                 raise
             self._writer.execute("ROLLBACK TO attempt")

@@ -18,8 +18,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from changelog.change import LOG_PREFIX, Change, ChangeId, Entry, Unreadable
+from changelog.change import LOG_PREFIX, SHARDS_DEFAULT, Change, ChangeId, Entry, Unreadable
 from changelog.lease import Renewal
+
+LOG_END = "~changelog0"
+"""The first key after all that begin with `LOG_PREFIX`."""
 
 PRESENCE_AGE_MAX_MS = 24 * 3600 * 1000
 """Presence rows of instances that were silent for so long are garbage; one that lives writes its own again."""
@@ -39,6 +42,12 @@ class KeyRange:
         """
         shard = self.start if self.start != LOG_PREFIX else f"{LOG_PREFIX}00/"
         return KeyRange(f"{shard}{ChangeId.first(created_ms)}", self.end)
+
+
+def shard_ranges() -> Sequence[KeyRange]:
+    """One for each shard, so that daemons that begin at different ones seldom want the same entry. The first has what is under none."""
+    starts = [LOG_PREFIX, *(f"{LOG_PREFIX}{shard:02x}/" for shard in range(1, SHARDS_DEFAULT))]
+    return [KeyRange(start, end) for start, end in zip(starts, [*starts[1:], LOG_END], strict=True)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
-from changelog.change import LOG_PREFIX, SHARDS_DEFAULT, Change, ChangeId, Entry, Stuck, Unreadable, decode, encode, encode_stuck
+from changelog.change import Change, ChangeId, Entry, Stuck, Unreadable, decode, encode, encode_stuck
 from changelog.database import Database
 from changelog.errors import LeaseLostError
 from changelog.lease import Renewal, Standing, standing
-from changelog.log import PRESENCE_AGE_MAX_MS, KeyRange, Page
+from changelog.log import PRESENCE_AGE_MAX_MS, KeyRange, Page, shard_ranges
 from changelog.runtime import Runtime
 
 __all__ = ["Database", "SqliteChangeLog"]
@@ -33,7 +33,6 @@ _SCHEMA = (
     ) WITHOUT ROWID""",
     "CREATE TABLE IF NOT EXISTS daemons (instance TEXT PRIMARY KEY, seen_ms INTEGER NOT NULL) WITHOUT ROWID",
 )
-_END = "~changelog0"  # the first key after all that begin with LOG_PREFIX
 _COLUMNS = "key, value, heartbeat_ms, state"
 _DUE = (Standing.CLAIMABLE, Standing.EXHAUSTED, Standing.UNREADABLE)
 
@@ -81,9 +80,7 @@ class SqliteChangeLog:
         return await self._database.write(run)
 
     def ranges(self) -> Sequence[KeyRange]:
-        """One for each shard, so that daemons that begin at different ones seldom want the same entry."""
-        starts = [LOG_PREFIX, *(f"{LOG_PREFIX}{shard:02x}/" for shard in range(1, SHARDS_DEFAULT))]
-        return [KeyRange(start, end) for start, end in zip(starts, [*starts[1:], _END], strict=True)]
+        return shard_ranges()
 
     async def stale(self, within: KeyRange, now_ms: int, expiry_ms: int, limit: int) -> Page:
         def run(connection: sqlite3.Connection) -> Page:

@@ -13,14 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from changelog.change import LOG_PREFIX, SHARDS_DEFAULT, Change, ChangeId, Entry, Stuck, Unreadable, decode, encode, encode_stuck
+from changelog.change import Change, ChangeId, Entry, Stuck, Unreadable, decode, encode, encode_stuck
 from changelog.errors import LeaseLostError
 from changelog.lease import Renewal, Standing, standing
-from changelog.log import PRESENCE_AGE_MAX_MS, KeyRange, Page
+from changelog.log import PRESENCE_AGE_MAX_MS, KeyRange, Page, shard_ranges
 from changelog.runtime import Runtime
 from emulators.runtime import Simulated
 
-_END = "~changelog0"  # the first key after all that begin with LOG_PREFIX
 _DUE = (Standing.CLAIMABLE, Standing.EXHAUSTED, Standing.UNREADABLE)
 
 
@@ -71,9 +70,7 @@ class SimulatedChangeLog(Simulated):
         return self.presence[instance]
 
     def ranges(self) -> Sequence[KeyRange]:
-        """One for each shard; the first takes in what is under no shard."""
-        starts = [LOG_PREFIX, *(f"{LOG_PREFIX}{shard:02x}/" for shard in range(1, SHARDS_DEFAULT))]
-        return [KeyRange(start, end) for start, end in zip(starts, [*starts[1:], _END], strict=True)]
+        return shard_ranges()
 
     async def stale(self, within: KeyRange, now_ms: int, expiry_ms: int, limit: int) -> Page:
         await self._travel()

@@ -210,15 +210,10 @@ class Settings(BaseSettings):
         values = self.model_dump(mode="json")
         return {key: {"value": _value(values, key), "from": self._origin(key)} for key in self._shown_keys()}
 
-    def _shown_keys(self) -> Iterator[str]:
+    def _shown_keys(self) -> Collection[str]:
         """Of a section that is not there, only its name."""
-        for key in _keys(type(self)):
-            section, dot, _ = key.partition(".")
-            if dot and getattr(self, section) is None:
-                if key == next(_keys(type(self), section)):
-                    yield section
-            else:
-                yield key
+        sections = ((key, key.partition(".")[0]) for key in _keys(type(self)))
+        return dict.fromkeys(section if getattr(self, section) is None else key for key, section in sections)
 
     def _origin(self, key: str) -> str:
         section, _, name = key.rpartition(".")
@@ -340,11 +335,9 @@ def _nearest(word: str, known: Collection[str]) -> str:
     return get_close_matches(word, known, n=1, cutoff=0.0)[0]
 
 
-def _keys(model: type[BaseModel], within: str | None = None) -> Iterator[str]:
-    """The key of every setting, in the order of declaration: `directory`, …, `store.concurrency_max`, …; of one section only, if named."""
+def _keys(model: type[BaseModel]) -> Iterator[str]:
+    """The key of every setting, in the order of declaration: `directory`, …, `store.concurrency_max`, …"""
     for name, field in model.model_fields.items():
-        if within not in (None, name):
-            continue
         section = next((kind for kind in (field.annotation, *get_args(field.annotation)) if _is_section(kind)), None)
         if section is None:
             yield name
