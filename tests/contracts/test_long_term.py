@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from changelog.change import ChangeId
 from changelog.errors import InvalidRequestError, UnavailableError
 from changelog.runtime import Runtime
+from tests.blobs import read
 from tiered.backends import BlobHead, ByteRange, LongTermBackend, Upload
 from tiered.metadata import Metadata, TimeToIdle, TimeToLive
 from tiered.object_id import PATH_BYTES_MAX, blob_name
@@ -44,16 +45,6 @@ async def begin(blobs: LongTermBackend, name: str, payload: bytes = b"payload", 
 
 async def store(blobs: LongTermBackend, name: str, payload: bytes = b"payload", metadata: Metadata = METADATA) -> None:
     await (await begin(blobs, name, payload, metadata)).finalise()
-
-
-async def read(blobs: LongTermBackend, name: str, range: ByteRange | None = None) -> bytes | None:
-    reader = await blobs.open(name, range)
-    if reader is None:
-        return None
-    try:
-        return b"".join([piece async for piece in reader.pieces()])
-    finally:
-        await reader.aclose()
 
 
 async def metadata_of(blobs: LongTermBackend, name: str) -> Metadata:

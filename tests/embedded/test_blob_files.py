@@ -21,6 +21,7 @@ from anyio import to_thread
 from changelog.change import ChangeId
 from changelog.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
 from changelog.log import Collects
+from tests.blobs import read
 from tests.embedded.conftest import ShiftedRuntime
 from tiered.backends import ByteRange
 from tiered.blobfile import FOOTER_BYTES, path_of
@@ -69,16 +70,6 @@ async def begin(blobs: FileBlobs, name: str, payload: bytes = b"payload", metada
 
 async def store(blobs: FileBlobs, name: str, payload: bytes = b"payload", metadata: Metadata | None = None) -> None:
     await (await begin(blobs, name, payload, metadata)).finalise()
-
-
-async def read(blobs: FileBlobs, name: str, range: ByteRange | None = None) -> bytes | None:
-    reader = await blobs.open(name, range)
-    if reader is None:
-        return None
-    try:
-        return b"".join([piece async for piece in reader.pieces()])
-    finally:
-        await reader.aclose()
 
 
 async def names(blobs: FileBlobs) -> list[str]:

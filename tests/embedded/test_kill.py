@@ -31,6 +31,7 @@ from emulators.demo_troupe import Troupe, environment
 from emulators.demo_writer import Orders
 from recovery.daemon import collect
 from recovery.loop import RecoveryLoop
+from tests.processes import is_running
 from tiered.compose import open_backends
 from tiered.settings import LeaseSettings, Settings
 
@@ -88,14 +89,6 @@ def test_a_writer_killed_at_any_moment_loses_leaks_and_mixes_up_nothing(tmp_path
 
 def processes(journal: Path) -> list[int]:
     return [line["pid"] for line in read_lines(journal / DIRECTOR) if line["event"] == "started"]
-
-
-def is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def test_the_demo_kills_processes_and_finds_nothing_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,6 @@ in `tests/unit/test_demo_check.py` for what judges.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from http.client import HTTPConnection
@@ -28,6 +27,7 @@ from emulators.demo_journal import DIRECTOR, Answer, Journal, Kind, late_writes,
 from emulators.demo_load import INLINE_BYTES_MAX, Step, object_ids, payload
 from emulators.demo_weather import KINDS
 from emulators.demo_writer import perform
+from tests.processes import is_running
 from tiered.compose import open_backends, open_storage
 from tiered.settings import BigtableSettings, load_settings
 
@@ -41,14 +41,6 @@ STRIKES = {"writer_kills", "writer_stops", "daemon_kills", "daemon_stops"}
 def stage(tmp_path: Path) -> Iterator[EmulatorStage]:
     with EmulatorStage(tmp_path / "stage") as stage:
         yield stage
-
-
-def is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def test_everything_fails_in_every_way_and_nothing_is_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,6 +30,7 @@ from changelog.errors import (
 from changelog.runtime import SystemRuntime
 from emulators.gcs import FaultMode, GcsEmulator, GcsFault
 from emulators.gcs_store import Bucket
+from tests.blobs import read
 from tiered.backends import ByteRange
 from tiered.gcs import GcsBlobs
 from tiered.gcs_format import encode_crc, extend_crc
@@ -82,16 +83,6 @@ async def put(
 async def write(upload: GcsUpload, payload: bytes) -> None:
     for start in range(0, len(payload), 256 * KIB):
         await upload.write(payload[start : start + 256 * KIB])
-
-
-async def read(blobs: GcsBlobs, name: str = NAME, range: ByteRange | None = None) -> bytes | None:
-    reader = await blobs.open(name, range)
-    if reader is None:
-        return None
-    try:
-        return b"".join([piece async for piece in reader.pieces()])
-    finally:
-        await reader.aclose()
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -178,10 +169,10 @@ async def test_the_other_calls_are_one_each_but_two_to_open_and_to_touch(blobs: 
         await call
         return sorted(server.calls)
 
-    assert await calls(read(blobs)) == ["object.get", "object.read"]
-    assert await calls(read(blobs, range=ByteRange(-3))) == ["object.get", "object.read"]
-    assert await calls(read(blobs, range=ByteRange(-3, 6))) == ["object.get", "object.read"]
-    assert await calls(read(blobs, range=ByteRange(3, 3))) == ["object.get"]
+    assert await calls(read(blobs, NAME)) == ["object.get", "object.read"]
+    assert await calls(read(blobs, NAME, range=ByteRange(-3))) == ["object.get", "object.read"]
+    assert await calls(read(blobs, NAME, range=ByteRange(-3, 6))) == ["object.get", "object.read"]
+    assert await calls(read(blobs, NAME, range=ByteRange(3, 3))) == ["object.get"]
     assert await calls(blobs.head(NAME)) == ["object.get"]
     assert await calls(blobs.touch(NAME, DEADLINE_NS + NS_PER_S)) == ["object.get", "object.patch"]
     assert await calls(blobs.touch(NAME, DEADLINE_NS)) == ["object.get"]
@@ -226,7 +217,7 @@ async def test_compressed_bytes_come_as_they_are_stored(blobs: GcsBlobs, server:
         await writer.drain()
 
     async with scripted(answer) as url, GcsBlobs.connect("blobs", RUNTIME, endpoint=url) as client:
-        assert await read(client) == b"\x1f\x8b\x08!"
+        assert await read(client, NAME) == b"\x1f\x8b\x08!"
     assert sorted(re.findall(r"(?i)accept-encoding: (\S+)", "".join(seen))) == ["gzip", "identity"]
 
 
@@ -611,8 +602,8 @@ async def test_a_body_that_breaks_off_is_unavailable(blobs: GcsBlobs, server: Gc
     await put(blobs, LARGE)
     server.faults.append(GcsFault(FaultMode.TRUNCATE, "object.read"))
     with pytest.raises(UnavailableError, match=NAME):
-        await read(blobs)
-    assert await read(blobs) == LARGE
+        await read(blobs, NAME)
+    assert await read(blobs, NAME) == LARGE
 
 
 async def test_a_read_whose_answers_show_different_generations_begins_again(blobs: GcsBlobs, server: GcsEmulator, bucket: Bucket) -> None:
@@ -627,14 +618,14 @@ async def test_a_read_whose_answers_show_different_generations_begins_again(blob
             await put(blobs, b"second")
 
         tasks.start_soon(replace)
-        assert await read(blobs) == b"second"
+        assert await read(blobs, NAME) == b"second"
     assert server.calls.count("object.read") == 2
 
 
 async def test_a_blob_deleted_between_the_two_answers_is_absent(blobs: GcsBlobs, server: GcsEmulator) -> None:
     await put(blobs)
     server.faults.append(GcsFault(FaultMode.STATUS, "object.read", status=404))
-    assert await read(blobs) == b"payload"
+    assert await read(blobs, NAME) == b"payload"
     server.faults.append(GcsFault(FaultMode.STATUS, "object.read", status=404, times=None))
     with pytest.raises(UnavailableError, match="replaced 5 times"):
         await blobs.open(NAME)
@@ -651,7 +642,7 @@ async def test_a_whole_read_whose_checksum_is_wrong_never_comes_to_its_end(blobs
             got += piece
     await reader.aclose()
     assert len(got) < len(LARGE)
-    assert await read(blobs, range=ByteRange(-2)) == LARGE[-2:-1] + b"?"
+    assert await read(blobs, NAME, range=ByteRange(-2)) == LARGE[-2:-1] + b"?"
 
 
 async def test_many_readers_that_are_left_in_the_middle_hold_no_connection(server: GcsEmulator) -> None:
@@ -665,7 +656,7 @@ async def test_many_readers_that_are_left_in_the_middle_hold_no_connection(serve
         for _ in range(10):
             with pytest.raises(InvalidRequestError):
                 await blobs.open(NAME, ByteRange(100 * MIB))
-        assert await read(blobs) == LARGE * 4
+        assert await read(blobs, NAME) == LARGE * 4
 
 
 async def test_a_touch_that_another_touch_overtook_looks_again_and_never_shortens(blobs: GcsBlobs) -> None:
