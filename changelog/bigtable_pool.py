@@ -29,6 +29,7 @@ from google.auth.exceptions import DefaultCredentialsError
 from google.cloud.bigtable_v2.services.bigtable.transports.grpc_asyncio import BigtableGrpcAsyncIOTransport
 from google.cloud.bigtable_v2.types import bigtable
 
+from changelog.background import end_tasks
 from changelog.bigtable_channel import (
     CALL_TIMEOUT_S,
     CHANNEL_OPTIONS,
@@ -159,13 +160,8 @@ class ChannelPool:
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         tasks, self._tasks = self._tasks, None
         assert tasks is not None, "entered before it is left"
-        tasks.cancel_scope.cancel()
         try:
-            # Not told of the block's own error, the group lets it pass as it is instead of wrapping it in a group.
-            await tasks.__aexit__(None, None, None)
-        except anyio.get_cancelled_exc_class() as cancelled:
-            if error is None or isinstance(error, type(cancelled)):
-                raise
+            await end_tasks(tasks, error)
         finally:
             await self._close()
 

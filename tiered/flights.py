@@ -19,6 +19,7 @@ from typing import Self
 import anyio
 from anyio.abc import TaskGroup
 
+from changelog.background import end_tasks
 from changelog.change import Change, ChangeId
 from changelog.lease import Lease
 from tiered.admission import Slot
@@ -102,13 +103,7 @@ class Flights:
         tasks, self._tasks = self._tasks, None
         assert tasks is not None, "entered before it is left"
         self._heartbeat_scope.cancel()
-        tasks.cancel_scope.cancel()  # what runs beside and is not done; flights are shielded, and have landed or stopped
-        try:
-            # Not told of the block's own error, the group lets it pass as it is instead of wrapping it in a group.
-            await tasks.__aexit__(None, None, None)
-        except anyio.get_cancelled_exc_class() as cancelled:
-            if error is None or isinstance(error, type(cancelled)):
-                raise
+        await end_tasks(tasks, error)  # what runs beside and is not done; flights are shielded, and have landed or stopped
 
     def take_off(self, object_id: ObjectId, token: Token) -> Flight:
         flight = Flight(object_id, token)

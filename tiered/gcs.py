@@ -22,9 +22,10 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Self
 
-from anyio import create_task_group, get_cancelled_exc_class
+from anyio import create_task_group
 from anyio.abc import TaskGroup
 
+from changelog.background import end_tasks
 from changelog.errors import UnavailableError
 from changelog.runtime import Runtime
 from tiered.backends import BlobHead, BlobInfo, ByteRange
@@ -63,19 +64,14 @@ class GcsBlobs:
         async with GcsHttp.connect(endpoint or ENDPOINT, bucket, authorize, connections_max, answer_timeout_s) as http:
             tasks = create_task_group()
             await tasks.__aenter__()
-            failed = False
+            failure: BaseException | None = None
             try:
                 yield cls(http, tasks, runtime)
-            except BaseException:
-                failed = True
+            except BaseException as error:
+                failure = error
                 raise
             finally:
-                tasks.cancel_scope.cancel()
-                try:
-                    await tasks.__aexit__(None, None, None)  # not told of the block's own error, which passes as it is
-                except get_cancelled_exc_class():
-                    if not failed:
-                        raise
+                await end_tasks(tasks, failure)
 
     async def open_upload(self, name: str, metadata: Metadata, size: int | None) -> GcsUpload:
         return await open_upload(self._http, self._tasks, self._runtime, name, metadata, size)
