@@ -21,8 +21,9 @@ from typing import Self
 import anyio
 
 from emulators.blobs import SimulatedBlobs
-from emulators.checker import Answer, History, InvariantViolation, Watch, Write, left_over, orphans
+from emulators.checker import InvariantViolation, Watch, left_over, orphans
 from emulators.faults import Network, Plan, Process, no_faults
+from emulators.history import Answer, History, Write
 from emulators.log import SimulatedChangeLog
 from emulators.rows import SimulatedRows
 from emulators.runtime import SimulatedRuntime
@@ -139,7 +140,7 @@ class Client:
         except UnavailableError:
             return None
         if self._process.alive:
-            self._history.end_read(read, found)
+            self._history.end_read(read, found, anyio.current_time())
         return found
 
     def note_end(self) -> None:

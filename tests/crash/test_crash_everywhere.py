@@ -18,8 +18,8 @@ import pytest
 from changelog.change import ChangeId
 from changelog.errors import UnavailableError, UnconfirmedError
 from emulators.blobs import Blob
-from emulators.checker import Answer
 from emulators.faults import Fault, Mode, Plan, Process, no_faults
+from emulators.history import Answer
 from emulators.log import Stored
 from emulators.runtime import run_world
 from emulators.world import SETTINGS, BrokenPayload, Client, World, content
