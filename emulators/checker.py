@@ -1,21 +1,25 @@
-"""I1-I3 and I6 seen from outside: reads the simulated services' own state, runs no product code.
+"""I1-I7 seen from outside: reads the simulated services' own state, runs no product code.
 
     Watch      after every effect    I1 no tombstone without its blob; I2 no blob deleted before it was refused
+               and answer            I4, I7 what each caller was told, against what took effect (`emulators.ghost`)
     orphans    when all is quiet     I3
     left_over  when all is quiet     I3 (uploads), I6 (entries)
 
-What callers were told (I4, I7) is for `emulators.history`. I5 has no check of its own: worlds repeat settling, sweeping and
-forgetting, and all of the above must still hold. Violations found on the way are kept with the trace so far and raised by
-`Watch.verify`: raised at once they would reach the product as an ordinary error, which it may handle.
+The same answers are judged once more at the end by themselves (`emulators.history`), and I5 by repeating every clean-up
+(`World.repeat`). Violations found on the way are kept with the trace so far and raised by `Watch.verify`: raised at once they
+would reach the product as an ordinary error, which it may handle.
 """
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from changelog.change import Unreadable, decode
+from changelog.change import Change, ChangeId, Unreadable, decode
 from changelog.runtime import Runtime
 from emulators.blobs import SimulatedBlobs
+from emulators.ghost import EFFECTS, Ghost
+from emulators.history import History
 from emulators.log import SimulatedChangeLog
 from emulators.rows import SimulatedRows
 from tiered.backends import Row, Tombstone
@@ -31,6 +35,8 @@ class InvariantViolation(AssertionError):
     def __init__(self, invariant: str, finding: str, trace: Sequence[str] = ()) -> None:
         shown = [*(["…"] if len(trace) > TRACE_LINES_MAX else []), *trace[-TRACE_LINES_MAX:]]
         super().__init__("\n    ".join([f"{invariant}: {finding}", *shown]))
+        self.invariant = invariant
+        self.finding = finding
 
 
 # --- the state -----------------------------------------------------------------------------------
@@ -59,17 +65,23 @@ def left_over(log: SimulatedChangeLog, uploads: Sequence[str]) -> list[str]:
 
 
 class Watch:
-    """Looks at the services after every effect. `recorded`: the upload sessions that were ever named in the log."""
+    """Looks at the services after every effect, and at what callers are told.
+
+    `recorded`: the changes that were ever in the log, by the key of their entry. `checked`: how often which check was made.
+    """
 
     def __init__(
-        self, rows: SimulatedRows, blobs: SimulatedBlobs, log: SimulatedChangeLog, runtime: Runtime, trace: list[str]
+        self, rows: SimulatedRows, blobs: SimulatedBlobs, log: SimulatedChangeLog, runtime: Runtime, trace: list[str], history: History
     ) -> None:
-        self.recorded: set[str] = set()
+        self.recorded: dict[str, Change] = {}
+        self.ghost = Ghost(history, self.report)
         self._runtime = runtime
         self._rows = rows
         self._blobs = blobs
         self._log = log
         self._trace = trace
+        self._marked: dict[str, set[tuple[str, ChangeId]]] = defaultdict(set)  # those since collected, too
+        self._checked: Counter[str] = Counter()
         self._violations: list[InvariantViolation] = []
         for service in (rows, blobs, log):
             service.observers.append(self._look)
@@ -79,28 +91,49 @@ class Watch:
         for violation in self._violations:
             raise violation
 
+    @property
+    def checked(self) -> Counter[str]:
+        return self._checked + self.ghost.checked
+
+    @property
+    def uploads(self) -> set[str]:
+        """The upload sessions that were ever named in the log."""
+        return {change.upload for change in self.recorded.values() if change.upload is not None}
+
+    def report(self, invariant: str, finding: str) -> None:
+        """Keeps a violation, with the trace so far."""
+        self._violations.append(InvariantViolation(invariant, finding, list(self._trace)))
+
     def _look(self, call: str, what: str) -> None:
-        if call == "blobs.delete" and not self._may_delete(what):
-            self._report("I2 settle first", f"blob {what} was deleted, and no row had refused its revision")
+        if call in EFFECTS:
+            self.ghost.took_effect(what)
+        if call in ("rows.settle", "rows.swap"):
+            self._marked[what] |= _marks(self._rows, what)
+        if call == "blobs.delete":
+            self._checked["I2 settled before it is deleted"] += 1
+            if not self._may_delete(what):
+                self.report("I2 settle first", f"blob {what} was deleted, and no row had refused its revision")
         if call == "log.record":
-            self._remember_upload(what)
+            self._remember(what)
+        self._checked["I1 no dangling"] += 1
         for path in dangling(self._rows, self._blobs, self._runtime.wall_ns()):
-            self._report("I1 no dangling", f"{path} names a blob that does not exist, after {call} of {what}")
+            self.report("I1 no dangling", f"{path} names a blob that does not exist, after {call} of {what}")
 
     def _may_delete(self, blob: str) -> bool:
         """Its revision was refused; or it has none, and its row is seen to have left it."""
         path = blob.rpartition("/")[0]
         revision = revision_of(path, blob)
         if revision is not None:
-            return revision in self._rows.refused.get(path, ())
+            return ("refused", revision) in self._marked[path]
         state = self._rows.states.get(blob)
-        return Row(state).target != blob and (state is not None or bool(self._rows.won.get(blob)))
+        return Row(state).target != blob and (state is not None or any(mark == "won" for mark, _ in self._marked[blob]))
 
-    def _remember_upload(self, key: str) -> None:
+    def _remember(self, key: str) -> None:
         stored = self._log.stored[key]
         entry = decode(key, stored.value, stored.heartbeat_ms)
-        if not isinstance(entry, Unreadable) and entry.change.upload is not None:
-            self.recorded.add(entry.change.upload)
+        if not isinstance(entry, Unreadable):
+            self.recorded[key] = entry.change
 
-    def _report(self, invariant: str, finding: str) -> None:
-        self._violations.append(InvariantViolation(invariant, finding, list(self._trace)))
+
+def _marks(rows: SimulatedRows, path: str) -> set[tuple[str, ChangeId]]:
+    return {("refused", token) for token in rows.refused.get(path, ())} | {("won", token) for token in rows.won.get(path, ())}

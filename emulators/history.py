@@ -66,6 +66,10 @@ class History:
     reads: list[Read] = field(default_factory=list)
     _events: Iterator[int] = field(default_factory=itertools.count)
 
+    def tick(self) -> int:
+        """The number of an event that is neither the beginning nor the end of an operation."""
+        return next(self._events)
+
     def begin_write(self, path: str, value: object, mortal_at_s: float = inf) -> Write:
         self.writes.append(Write(path, value, next(self._events), mortal_at_s=mortal_at_s))
         return self.writes[-1]

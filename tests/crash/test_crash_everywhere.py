@@ -18,11 +18,12 @@ import pytest
 from changelog.change import ChangeId
 from changelog.errors import UnavailableError, UnconfirmedError
 from emulators.blobs import Blob
+from emulators.client import BrokenPayload, Client, content
 from emulators.faults import Fault, Mode, Plan, Process, no_faults
 from emulators.history import Answer
 from emulators.log import Stored
 from emulators.runtime import run_world
-from emulators.world import SETTINGS, BrokenPayload, Client, World, content
+from emulators.world import SETTINGS, World
 from tiered.backends import Tombstone
 from tiered.metadata import Metadata, TimeToIdle
 from tiered.object_id import ObjectId
