@@ -1,0 +1,325 @@
+"""What a simulation exercised, and what it must have: faults, branches of the decision tables, checks of the invariants.
+
+    Coverage            section -> name -> how often; `missing()`: what must occur and did not
+    decisions_counted   counts the product's decisions from outside, by wrapping them for as long as it is entered
+    REQUIRED            the names that must occur, most of them members of enums: a new member is missing until it is counted
+
+A simulation that never met a branch says nothing about it, so zero is a failure. The product has no hooks: each
+decision is a function, a method or a returned enum, and the wrapper looks at what it answered.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import Enum
+from functools import wraps
+from typing import Any
+
+import anyio
+
+import emulators.log
+import recovery.loop
+import tiered.commit
+import tiered.reading
+import tiered.settle
+from changelog.change import Change
+from changelog.heartbeat import Heartbeat
+from changelog.lease import Lease, Renewal, Standing
+from emulators.blobs import SimulatedBlobs
+from emulators.checker import Answer, History
+from emulators.faults import Mode
+from emulators.rows import SimulatedRows
+from recovery.loop import RecoveryLoop, Report
+from tiered.backends import Inline, Row
+from tiered.commit import Committer, Told, Verdict
+from tiered.errors import DanglingTombstoneError, OutcomeUnknownError
+from tiered.object_id import revision_of
+from tiered.reading import Reader
+from tiered.settle import Ending
+from tiered.storage import Outcome, TieredStorage
+
+Names = frozenset[str]
+Count = Callable[[str], None]
+
+
+def members(word: str, kind: type[Enum], without: tuple[Enum, ...] = ()) -> Names:
+    """`word MEMBER` for each member."""
+    return frozenset(f"{word} {each.name}" for each in kind if each not in without)
+
+
+REQUIRED: dict[str, Names] = {
+    "faults": frozenset(mode.name for mode in Mode),
+    "decisions": frozenset().union(
+        members("swap told", Told),
+        {"judged ok", "judged no", "judged unknown"},
+        {"may tell ok: live", "may tell ok: won", "may tell ok: superseded", "may not tell ok"},
+        {"legacy is garbage: another state", "legacy is garbage: won", "legacy is kept"},
+        {"old is garbage", "old is live"},
+        {"clean-up: something", "clean-up: nothing"},
+        members("writer's clean-up", Ending),
+        members("recovery's clean-up", Ending),
+        members("entry", Standing),
+        members("renewal", Renewal),
+        {"lease held", "lease ended", "claim won", "claim lost"},
+        {f"recovery {outcome}" for outcome in ("recovered", "deferred", "parked", "lost", "failed")},
+        {"recovery failed: the entry's fault", "recovery failed: an outage", "recovery released at its end"},
+        members("outcome", Outcome),
+        {"read nothing", "read expired", "read inline", "read blob", "read again"},
+        # Not: "read dangling" is a violation; "read gave up" takes as many overwrites as a read has attempts, each at its worst moment.
+        {"row touched", "row touch refused", "blob touched", "blob touch: gone"},
+        {"inline ok", "inline: tombstone in the way", "inline unknown, then live", "inline unknown, then refused", "inline cancelled"},
+        {f"{call}: {told}" for call in ("put", "delete") for told in ("ok", "UnavailableError", "OutcomeUnknownError")},
+        {"put: LeaseLostError", "put: Cancelled", "get: ok", "get: UnavailableError"},
+        members("answer", Answer),
+    ),
+    "checks": frozenset(),
+}
+
+
+class Coverage:
+    """How often each name of each section occurred."""
+
+    def __init__(self) -> None:
+        self.sections: dict[str, Counter[str]] = defaultdict(Counter)
+
+    def count(self, section: str, name: str, times: int = 1) -> None:
+        self.sections[section][name] += times
+
+    def add(self, other: Coverage) -> None:
+        for section, counts in other.sections.items():
+            self.sections[section].update(counts)
+
+    def missing(self) -> list[str]:
+        """`section: name` of all that must occur and did not, in order."""
+        return [
+            f"{section}: {name}" for section, names in REQUIRED.items() for name in sorted(names)
+            if not self.sections.get(section, Counter())[name]
+        ]  # fmt: skip
+
+    def to_json(self) -> str:
+        return json.dumps(self.sections, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> Coverage:
+        coverage = cls()
+        for section, counts in json.loads(text).items():
+            coverage.sections[section].update(counts)
+        return coverage
+
+
+@contextmanager
+def decisions_counted(coverage: Coverage) -> Iterator[None]:
+    """Counts the product's decisions in this process for as long as it is entered. Enter it once for many runs, not for each."""
+
+    def count(name: str) -> None:
+        coverage.count("decisions", name)
+
+    originals = []
+    try:
+        for owner, name, wrapping in _WRAPPINGS:
+            originals.append((owner, name, original := getattr(owner, name)))
+            setattr(owner, name, wraps(original)(wrapping(original, count)))
+        yield
+    finally:
+        for owner, name, original in reversed(originals):
+            setattr(owner, name, original)
+
+
+# --- the wrappers: what was decided, from what was given and answered ------------------------------
+
+Wrapping = Callable[[Callable[..., Any], Count], Callable[..., Any]]
+
+
+def _answer(name: Callable[[Any], str]) -> Wrapping:
+    """Of a coroutine function: names what it returned."""
+
+    def wrapping(original: Callable[..., Any], count: Count) -> Callable[..., Any]:
+        async def counted(*args: Any, **named: Any) -> Any:
+            answer = await original(*args, **named)
+            count(name(answer))
+            return answer
+
+        return counted
+
+    return wrapping
+
+
+def _told(call: str) -> Wrapping:
+    """Of an operation: what its caller is told, `ok` or the error's class."""
+
+    def wrapping(original: Callable[..., Any], count: Count) -> Callable[..., Any]:
+        async def counted(*args: Any, **named: Any) -> Any:
+            try:
+                answer = await original(*args, **named)
+            except BaseException as error:
+                count(f"{call}: {type(error).__name__}")
+                raise
+            count(f"{call}: ok")
+            return answer
+
+        return counted
+
+    return wrapping
+
+
+def _answer_sync(name: Callable[..., str]) -> Wrapping:
+    """Of a function: `name` gets what it returned, then what it was given."""
+
+    def wrapping(original: Callable[..., Any], count: Count) -> Callable[..., Any]:
+        def counted(*args: Any) -> Any:
+            answer = original(*args)
+            count(name(answer, *args))
+            return answer
+
+        return counted
+
+    return wrapping
+
+
+def _judged(verdict: Verdict) -> str:
+    if verdict.error is None:
+        return "judged ok"
+    return "judged unknown" if isinstance(verdict.error, OutcomeUnknownError) else "judged no"
+
+
+def _may_tell_ok(may: bool, change: Change, live: bool, row: Row) -> str:
+    if not may:
+        return "may not tell ok"
+    return "may tell ok: " + ("live" if live else "won" if change.id in row.won else "superseded")
+
+
+def _may_delete_legacy(may: bool, change: Change, row: Row) -> str:
+    return "legacy is kept" if not may else "legacy is garbage: " + ("won" if row.state is None else "another state")
+
+
+def _old(original: Callable[..., Any], count: Count) -> Callable[..., Any]:
+    async def counted(tiers: Any, change: Change, old: str) -> bool:
+        garbage: bool = await original(tiers, change, old)
+        if revision_of(change.object, old) is not None:  # the others are counted as legacy
+            count("old is garbage" if garbage else "old is live")
+        return garbage
+
+    return counted
+
+
+def _not_due(original: Callable[..., Standing], count: Count) -> Callable[..., Standing]:
+    """The log's own look: what it leaves out of a page, recovery never sees."""
+
+    def counted(*args: Any, **named: Any) -> Standing:
+        where = original(*args, **named)
+        if where in (Standing.HELD, Standing.WAITING, Standing.PARKED):
+            count(f"entry {where.name}")
+        return where
+
+    return counted
+
+
+def _renewed(original: Callable[..., None], count: Count) -> Callable[..., None]:
+    def counted(lease: Lease, renewal: Renewal, sent_at: float) -> None:
+        count(f"renewal {renewal.name}")
+        original(lease, renewal, sent_at)
+
+    return counted
+
+
+def _reported(original: Callable[..., None], count: Count) -> Callable[..., None]:
+    def counted(total: Report, report: Report) -> None:
+        for outcome in ("recovered", "deferred", "parked", "lost", "failed"):
+            if getattr(report, outcome):
+                count(f"recovery {outcome}")
+        original(total, report)
+
+    return counted
+
+
+def _failed(original: Callable[..., Any], count: Count) -> Callable[..., Any]:
+    async def counted(*args: Any, alone: bool) -> None:
+        count("recovery failed: " + ("the entry's fault" if alone else "an outage"))
+        await original(*args, alone=alone)
+
+    return counted
+
+
+def _released(original: Callable[..., Any], count: Count) -> Callable[..., Any]:
+    async def counted(loop: RecoveryLoop) -> None:
+        if loop._held:
+            count("recovery released at its end")
+        await original(loop)
+
+    return counted
+
+
+def _followed(original: Callable[..., Any], count: Count) -> Callable[..., Any]:
+    """A read: where it ended, and each time that a blob had vanished on the way."""
+
+    async def counted(reader: Reader, object_id: Any, inline: Any, blob: Any) -> Any:
+        async def open_blob(state: Any) -> Any:
+            if (opened := await blob(state)) is None:
+                count("read again")
+            return opened
+
+        try:
+            found = await original(reader, object_id, inline, open_blob)
+        except DanglingTombstoneError:
+            count("read dangling")
+            raise
+        count("read nothing" if found is None else "read inline" if isinstance(found[1], Inline) else "read blob")
+        return found
+
+    return counted
+
+
+def _inline(original: Callable[..., Any], count: Count) -> Callable[..., Any]:
+    async def counted(*args: Any) -> bool:
+        try:
+            written: bool = await original(*args)
+        except anyio.get_cancelled_exc_class():
+            count("inline cancelled")
+            raise
+        count("inline ok" if written else "inline: tombstone in the way")
+        return written
+
+    return counted
+
+
+def _expired(original: Callable[..., bool], count: Count) -> Callable[..., bool]:
+    def counted(*args: Any) -> bool:
+        if expired := original(*args):
+            count("read expired")
+        return expired
+
+    return counted
+
+
+_WRAPPINGS: tuple[tuple[Any, str, Wrapping], ...] = (
+    (Committer, "_swap", _answer(lambda told: f"swap told {told.name}")),
+    (Committer, "_judge", _answer(_judged)),
+    (tiered.commit, "may_tell_ok", _answer_sync(_may_tell_ok)),
+    (tiered.commit, "finish", _answer(lambda ending: f"writer's clean-up {ending.name}")),
+    (tiered.settle, "may_delete_legacy", _answer_sync(_may_delete_legacy)),
+    (tiered.settle, "_is_garbage", _old),
+    (tiered.settle, "clean_up", _answer(lambda swept: f"clean-up: {'something' if swept else 'nothing'}")),
+    (recovery.loop, "finish", _answer(lambda ending: f"recovery's clean-up {ending.name}")),
+    (recovery.loop, "standing", _answer_sync(lambda where, *_: f"entry {where.name}")),
+    (emulators.log, "standing", _not_due),
+    (Lease, "after", _renewed),
+    (Lease, "held", _answer_sync(lambda held, *_: f"lease {'held' if held else 'ended'}")),
+    (Heartbeat, "claim", _answer(lambda lease: f"claim {'lost' if lease is None else 'won'}")),
+    (Report, "add", _reported),
+    (RecoveryLoop, "_fail", _failed),
+    (RecoveryLoop, "_release_held", _released),
+    (TieredStorage, "outcome", _answer(lambda outcome: f"outcome {outcome.name}")),
+    (TieredStorage, "_inline", _inline),
+    (TieredStorage, "_settle_inline", _answer(lambda live: f"inline unknown, then {'live' if live else 'refused'}")),
+    (TieredStorage, "put", _told("put")),
+    (TieredStorage, "delete", _told("delete")),
+    (TieredStorage, "get", _told("get")),
+    (Reader, "_follow", _followed),
+    (tiered.reading, "is_expired", _expired),
+    (SimulatedRows, "touch", _answer(lambda took: f"row touch{'ed' if took else ' refused'}")),
+    (SimulatedBlobs, "touch", _answer(lambda took: f"blob touch{'ed' if took else ': gone'}")),
+    (History, "end_write", _answer_sync(lambda _, history, write, answer: f"answer {answer.name}")),
+)

@@ -1,0 +1,104 @@
+"""From a failing run to a small one: leaves out what the violation does not need.
+
+    actors -> steps -> outages, faults, suspensions      again from the first, until no stage leaves anything out
+
+Each stage is delta debugging (ddmin; Zeller and Hildebrandt, 2002): keep only one of n pieces, else all but one of them,
+else cut finer. A smaller run counts if it violates the same invariant. Parts depend on one another (a fault is met
+only where the call is made), so what plays a role is looked up anew after each run. Deterministic, and bounded by runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from emulators.checker import InvariantViolation
+from emulators.simulation.coverage import Coverage
+from emulators.simulation.recipe import Part, Recipe
+from emulators.simulation.run import Result, run
+
+STAGES = (("actor",), ("step",), ("outage", "fault", "suspension"))
+
+Run = Callable[[Recipe], Result]
+
+
+def run_uncounted(recipe: Recipe) -> Result:
+    return run(recipe, Coverage())
+
+
+def minimise(recipe: Recipe, result: Result, runs_max: int = 400, run: Run = run_uncounted) -> tuple[Recipe, Result]:
+    """The smallest recipe found whose run violates the invariant that `result` violates, and that run."""
+    search = _Search(recipe, result, runs_max, run)
+    while any(search.reduce(kinds) for kinds in STAGES):  # begins anew where a stage left something out
+        pass
+    return search.recipe, search.result
+
+
+def invariant(violation: InvariantViolation) -> str:
+    """Which one: `I1 no dangling`."""
+    return str(violation).partition(":")[0]
+
+
+class _Search:
+    """`recipe`, `result`: the smallest so far."""
+
+    def __init__(self, recipe: Recipe, result: Result, runs_max: int, run: Run) -> None:
+        assert result.violation is not None, "only a failing run is made smaller"
+        self.recipe = recipe
+        self.result = result
+        self._invariant = invariant(result.violation)
+        self._runs_left = runs_max
+        self._run = run
+        self._tried: set[frozenset[Part]] = set()
+
+    def reduce(self, kinds: Sequence[str]) -> bool:
+        """One stage: ddmin over the parts of these kinds. Whether anything could be left out."""
+        began = self._size()
+        parts, pieces = self._parts(kinds), 1
+        while parts and pieces <= len(parts):
+            if self._any_smaller(parts, pieces):
+                parts = self._parts(kinds)
+                pieces = max(1, min(len(parts), pieces - 1))
+            elif pieces == len(parts):
+                break
+            else:
+                pieces = min(len(parts), pieces * 2)
+        return self._size() < began
+
+    def _any_smaller(self, parts: list[Part], pieces: int) -> bool:
+        """Tries to keep nothing or one piece, then to leave out one."""
+        cut = list(_cut(parts, pieces))
+        kept: list[list[Part]] = [[]] if pieces == 1 else []
+        if pieces > 1:
+            kept += cut
+        if pieces > 2:
+            kept += [[part for part in parts if part not in piece] for piece in cut]
+        return any(self._try(frozenset(parts) - frozenset(each)) for each in kept)
+
+    def _try(self, less: frozenset[Part]) -> bool:
+        """Leaves these out, too, if the run still fails and has become smaller."""
+        recipe = self.recipe.without(less)
+        if self._runs_left <= 0 or recipe.left_out in self._tried:
+            return False
+        self._tried.add(recipe.left_out)
+        self._runs_left -= 1
+        result = self._run(recipe)
+        if result.violation is None or invariant(result.violation) != self._invariant or self._size_of(result) >= self._size():
+            return False
+        self.recipe, self.result = recipe, result
+        return True
+
+    def _parts(self, kinds: Sequence[str]) -> list[Part]:
+        return [part for part in self.result.parts if part.kind in kinds]
+
+    def _size(self) -> tuple[int, ...]:
+        return self._size_of(self.result)
+
+    def _size_of(self, result: Result) -> tuple[int, ...]:
+        """By stage: without an actor there may be more faults, and it is smaller nevertheless. So there is an end to it."""
+        return tuple(sum(part.kind in kinds for part in result.parts) for kinds in STAGES)
+
+
+def _cut(parts: list[Part], pieces: int) -> Iterator[list[Part]]:
+    """Into so many, as even as can be, in order."""
+    for number in range(pieces):
+        yield parts[len(parts) * number // pieces : len(parts) * (number + 1) // pieces]
