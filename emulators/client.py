@@ -133,8 +133,7 @@ class Client:
         except (UnavailableError, InvalidRequestError):
             return
         if self._process.alive:
-            read.ended_s = anyio.current_time()
-            self._history.end_read(read, read.found)
+            self._history.end_read(read, read.found, anyio.current_time())
             self._ghost.found(read)
 
     def _end(self, write: Write, answer: Answer, outcome: Outcome | None = None) -> None:

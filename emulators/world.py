@@ -19,15 +19,19 @@ from typing import Self
 
 from changelog.log import ChangeLog
 from changelog.noop import NoopChangeLog
-from emulators.blobs import SimulatedBlobs
+from emulators.blobs import Blob, SimulatedBlobs
 from emulators.checker import InvariantViolation, Watch, left_over, orphans
-from emulators.client import Client
+from emulators.client import Client, content
 from emulators.faults import Network, Plan, Process, no_faults
-from emulators.history import History
+from emulators.ghost import acts
+from emulators.history import Answer, History
 from emulators.log import SimulatedChangeLog
 from emulators.rows import SimulatedRows
 from emulators.runtime import SimulatedRuntime
 from recovery.loop import RecoveryLoop
+from tiered.backends import Tombstone
+from tiered.metadata import Metadata
+from tiered.object_id import ObjectId
 from tiered.settings import Settings
 from tiered.settle import Tiers, clean_up, settle_change
 from tiered.storage import TieredStorage
@@ -79,6 +83,16 @@ class World:
             yield client
             if not await storage.aclose():
                 client.note_end()
+
+    def plant_legacy(self, object_id: ObjectId, label: str, size: int) -> None:
+        """As older software left it: a tombstone without a token, and the blob under the storage path itself."""
+        metadata = Metadata(custom={"label": label}, size=size)
+        self.blobs.blobs[object_id.path] = Blob(metadata, content(label, size), self.runtime.wall_ns(), 0)
+        self.rows.states[object_id.path] = Tombstone(object_id.path)
+        write = self.history.begin_write(object_id.path, label)
+        with acts(write):
+            self.watch.ghost.took_effect(object_id.path)
+        self.history.end_write(write, Answer.OK)
 
     def recovery(self, process: Process, shards: int | None = None) -> RecoveryLoop:
         return RecoveryLoop(self.tiers_of(process), self.log_of(process, shards), process.runtime, self._settings)
