@@ -8,10 +8,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
+
+from emulators.linear import INITIAL, Operation, explaining_order
 
 
 class Answer(Enum):
@@ -37,11 +41,9 @@ class Write:
     answer: Answer = Answer.UNKNOWN
     mortal_at_s: float = inf
 
-    def may_take_effect_after(self, event: int) -> bool:
-        return self.answer is Answer.UNKNOWN or (self.answer is not Answer.NO and self.ended is not None and self.ended > event)
-
     def __str__(self) -> str:
-        return f"write of {self.value!r} [{self.began}, {self.ended}] {self.answer.name}"
+        kind = "delete" if self.value is None else f"put of {self.value!r}"
+        return f"{kind} [{self.began}, {'…' if self.ended is None else self.ended}] {self.answer.name}"
 
 
 @dataclass(slots=True, eq=False)
@@ -56,6 +58,9 @@ class Read:
     ended: int | None = None
     found: object = None
     ended_s: float = 0.0
+
+    def __str__(self) -> str:
+        return f"read of {self.found!r} [{self.began}, {self.ended}]"
 
 
 @dataclass(slots=True)
@@ -85,29 +90,63 @@ class History:
         read.ended, read.found, read.ended_s = next(self._events), found, ended_s
 
     def unexplained(self) -> list[str]:
-        """I4, I7: one sentence for each read that found what no write may have left there."""
-        return [
-            f"{read.path} was read as {read.found!r} [{read.began}, {read.ended}], which none of its writes explains: "
-            + "; ".join(map(str, self._writes_of(read.path)))
-            for read in self.reads if read.ended is not None and not self._is_explained(read)
-        ]  # fmt: skip
+        """I4, I7: for each path whose operations no order explains, a sentence that says from which answer on, and shows them all."""
+        paths: defaultdict[str, list[Write | Read]] = defaultdict(list)
+        every: list[Write | Read] = [*self.writes, *self.reads]
+        for each in sorted(every, key=lambda each: each.began):
+            paths[each.path].append(each)
+        return [_accusation(path, operations) for path, operations in paths.items() if _explanation(operations) is None]
 
-    def _is_explained(self, read: Read) -> bool:
-        """Some write may have left it, and no write that began after that one had ended was acknowledged before the read.
 
-        An acknowledged write may have been superseded, but only by one that ended after it began.
-        """
-        assert read.ended is not None, "only reads that have ended are judged"
-        ended = read.ended
-        acknowledged = [
-            write for write in self._writes_of(read.path)
-            if write.answer is Answer.OK and write.ended is not None and write.ended < read.began
-        ]  # fmt: skip
-        candidates = [
-            write for write in [Write(read.path, None, -1, -1, Answer.OK), *self._writes_of(read.path)]
-            if write.value == read.found and write.answer is not Answer.NO and write.began < ended
-        ]  # fmt: skip
-        return any(all(write is later or write.may_take_effect_after(later.began) for later in acknowledged) for write in candidates)
+# --- one register --------------------------------------------------------------------------------
 
-    def _writes_of(self, path: str) -> list[Write]:
-        return [write for write in self.writes if write.path == path]
+
+def _explanation(operations: Sequence[Write | Read], until: float = inf) -> list[Write | Read] | None:
+    """The operations in an order that explains what was answered up to that event; None: there is none.
+
+    A register under last-writer-wins. A superseded write was overwritten at once, so it is as good as any other that is OK.
+    """
+    states: dict[tuple[object, float], int] = {(None, inf): INITIAL}
+    known = [each for each in operations if each.began <= until and _has_effect(each, until)]
+    for each in known:
+        if isinstance(each, Write):
+            states.setdefault((each.value, each.mortal_at_s), len(states))
+    order = explaining_order([_operation(each, states, until) for each in known])
+    return None if order is None else [known[index] for index in order]
+
+
+def _has_effect(each: Write | Read, until: float) -> bool:
+    """NO never has one; a read that has not ended has found nothing."""
+    if isinstance(each, Read):
+        return _is_over(each, until)
+    return not (_is_over(each, until) and each.answer is Answer.NO)
+
+
+def _operation(each: Write | Read, states: dict[tuple[object, float], int], until: float) -> Operation:
+    if isinstance(each, Read):
+        assert each.ended is not None, "a read that has not ended is left out"
+        return Operation(each.began, each.ended, finds=frozenset(state for key, state in states.items() if _may_find(each, *key)))
+    known = _is_over(each, until) and each.answer is not Answer.UNKNOWN
+    ended = each.ended if known and each.ended is not None else inf
+    return Operation(each.began, ended, states[each.value, each.mortal_at_s], optional=not known or each.answer is Answer.OVER)
+
+
+def _may_find(read: Read, value: object, mortal_at_s: float) -> bool:
+    return read.found == value or (read.found is None and mortal_at_s <= read.ended_s)
+
+
+def _is_over(each: Write | Read, until: float) -> bool:
+    return each.ended is not None and each.ended <= until
+
+
+def _accusation(path: str, operations: Sequence[Write | Read]) -> str:
+    """Of the answers up to each event, the first one that makes an order impossible is the accused."""
+    ended = sorted((each for each in operations if each.ended is not None), key=lambda each: each.ended or 0)
+    first = bisect_left(ended, True, key=lambda each: _explanation(operations, each.ended or 0) is None)
+    explained = _explanation(operations, ended[first - 1].ended or 0) if first > 0 else []
+    assert explained is not None, "what was answered before is explained"
+    return "\n    ".join([
+        f"{path}: no order of its operations explains the {ended[first]}",
+        f"explained up to there: {', '.join(map(str, explained)) or 'nothing was answered yet'}",
+        *(f"operation: {each}" for each in operations if each.began < (ended[first].ended or 0)),
+    ])
