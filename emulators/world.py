@@ -22,7 +22,7 @@ import anyio
 
 from emulators.blobs import SimulatedBlobs
 from emulators.checker import Answer, History, InvariantViolation, Watch, Write, left_over, orphans
-from emulators.faults import Network, Plan, Process, no_faults
+from emulators.faults import Network, Plan, Process, Travel, no_faults, no_time
 from emulators.log import SimulatedChangeLog
 from emulators.rows import SimulatedRows
 from emulators.runtime import SimulatedRuntime
@@ -66,8 +66,8 @@ class World:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.network.__aexit__(kind, error, trace)
 
-    def process(self, name: str, plan: Plan = no_faults, skew_s: float = 0.0) -> Process:
-        return Process(name, SimulatedRuntime(f"{self.seed}/{name}", skew_s=skew_s), self.network, plan)
+    def process(self, name: str, plan: Plan = no_faults, skew_s: float = 0.0, travel: Travel = no_time) -> Process:
+        return Process(name, SimulatedRuntime(f"{self.seed}/{name}", skew_s=skew_s), self.network, plan, travel)
 
     @asynccontextmanager
     async def client(self, process: Process) -> AsyncIterator[Client]:
