@@ -165,11 +165,12 @@ class Recipe:
         fault = Fault(mode, seconds)
         return fault if _fits(point, mode) and self.has(fault_part(process, point)) else None
 
-    def suspension(self, process: str, point: str) -> float:
-        """For how long the machine is suspended at this call; 0: not at all."""
+    def suspension(self, process: str, point: str) -> Fault | None:
+        """How its machine is suspended at this call, if it is: before the request leaves, or before its answer arrives."""
         chance = random.Random(f"{self.seed} suspend {process} {point}")
-        suspended = self.weather.suspend_rate > 0 and chance.random() < self.weather.suspend_rate
-        return self.weather.suspend_s if suspended and self.has(suspension_part(process, point)) else 0.0
+        if chance.random() >= self.weather.suspend_rate or not self.has(suspension_part(process, point)):
+            return None
+        return Fault(chance.choice((Mode.STALL_BEFORE, Mode.STALL_AFTER)), self.weather.suspend_s)
 
     def travel(self, process: str, point: str) -> tuple[float, float]:
         """Seconds there and back."""
@@ -195,8 +196,8 @@ def fault_part(process: str, point: str, fault: Fault | None = None) -> Part:
     return Part("fault", process, point, "" if fault is None else f"{fault.mode.name} {fault.seconds:g} s")
 
 
-def suspension_part(process: str, point: str, seconds: float = 0.0) -> Part:
-    return Part("suspension", process, point, f"{seconds:g} s")
+def suspension_part(process: str, point: str, suspension: Fault | None = None) -> Part:
+    return Part("suspension", process, point, "" if suspension is None else f"{suspension.mode.name} {suspension.seconds:g} s")
 
 
 # --- what may happen to which call ---------------------------------------------------------------
