@@ -84,9 +84,8 @@ class Stage:
         if self.calm:
             return None
         if suspension := self.recipe.suspension(process.name, point):
-            self.faults["suspended"] += 1
+            self.faults["suspended for days"] += 1
             self.played[suspension_part(process.name, point, suspension)] = None
-            process.suspend(suspension.seconds)
             return suspension
         if (outage := self._outage(actor, point)) is not None:
             self.faults[f"outage {outage.mode.name}"] += 1

@@ -123,7 +123,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """`rate`: how many calls in one meet a fault, one of `modes`; `suspend_s`: a machine is suspended that long, once."""
+    """`rate`: how many calls in one meet a fault, one of `modes`; `suspend_rate`: in how many its machine
+    sleeps for `suspend_s`, which is for days: longer than marks are kept.
+    """
 
     rate: float = 0.0
     modes: tuple[Mode, ...] = ()
@@ -170,7 +172,7 @@ class Recipe:
         chance = random.Random(f"{self.seed} suspend {process} {point}")
         if chance.random() >= self.weather.suspend_rate or not self.has(suspension_part(process, point)):
             return None
-        return Fault(chance.choice((Mode.STALL_BEFORE, Mode.STALL_AFTER)), self.weather.suspend_s)
+        return Fault(chance.choice((Mode.SUSPEND_BEFORE, Mode.SUSPEND_AFTER)), self.weather.suspend_s)
 
     def travel(self, process: str, point: str) -> tuple[float, float]:
         """Seconds there and back."""
@@ -310,9 +312,8 @@ class _Chooser:
         modes = tuple(mode for mode in MODES if self._on(0.35))
         rate = self.chance.choice((0.0, 0.01, 0.03, 0.03, 0.1, 0.2))
         travel_s = self.chance.choice((0.0, 0.01, 0.05, 0.5))
-        suspend_s = self.chance.choice((60.0, 2.5 * DAY_S, 3.5 * DAY_S)) if ages else 120.0
-        suspend_rate = 0.05 if ages else self.chance.choice((0.0, 0.0, 0.0, 0.01))
-        return Weather(rate, modes, travel_s, suspend_rate, suspend_s)
+        suspend_s = self.chance.choice((2.5, 3.5)) * DAY_S
+        return Weather(rate, modes, travel_s, 0.05 if ages else 0.0, suspend_s)
 
     def _outages(self, actors: list[Actor], busy_s: float) -> tuple[Outage, ...]:
         return tuple(self._outage(actors, busy_s) for _ in range(self.chance.choice((0, 0, 0, 1, 2))))
