@@ -11,6 +11,7 @@ import pytest
 
 from changelog.change import ChangeId
 from changelog.errors import CorruptRecordError, UnconfirmedError
+from emulators.runtime import elapse
 from tests.store.conftest import LARGE, OBJECT, SMALL, World
 from tiered import (
     InvalidRequestError,
@@ -402,6 +403,20 @@ async def test_change_that_lost_its_lease_sends_no_swap_and_leaves_its_entry_to_
     await world.runtime.sleep(60)
     assert (await world.recovery().run_once()).recovered == 1
     assert await world.is_clean()
+
+
+async def test_change_whose_machine_was_suspended_past_the_lease_finalises_nothing(world: World) -> None:
+    """Found by `make sim SEED=2236`: a clock that stands still while the machine sleeps calls a lease held that recovery has taken."""
+
+    async def payload() -> AsyncIterator[bytes]:
+        yield LARGE
+        world.runtime.suspend(600)
+        await elapse(600)
+
+    async with world.store() as storage:
+        with pytest.raises(LeaseLostError):
+            await storage.put(OBJECT, payload())
+    assert await world.blob_names() == []
 
 
 async def test_heartbeat_keeps_a_slow_change_alive(world: World) -> None:
