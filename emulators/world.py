@@ -27,7 +27,7 @@ from emulators.log import SimulatedChangeLog
 from emulators.rows import SimulatedRows
 from emulators.runtime import SimulatedRuntime
 from recovery.loop import RecoveryLoop
-from tiered.errors import InvalidRequestError, OutcomeUnknownError, UnavailableError
+from tiered.errors import ConfigurationError, InvalidRequestError, OutcomeUnknownError, UnavailableError
 from tiered.metadata import Expiration, Metadata
 from tiered.object_id import ObjectId
 from tiered.payload import Payload
@@ -136,7 +136,7 @@ class Client:
         try:
             stored = await self.storage.get(object_id)
             found = None if stored is None else _label(stored.metadata.custom.get("label", ""), await stored.read())
-        except UnavailableError:
+        except (UnavailableError, ConfigurationError):
             return None
         if self._process.alive:
             self._history.end_read(read, found)
