@@ -155,6 +155,7 @@ async def run_scenario(scenario: Scenario, plan: Plan = no_faults, then: Act | N
             # Past the first deadline: what the read did not extend in both tiers is collected now.
             world.history.begin_write(OBJECT.path, None)  # it may expire
             await anyio.sleep(30 * 60)
+            world.blobs.collect_after_s = 0  # a harsher bucket than any: all clocks are right here
             await world.blobs.collect(1000)
         await check(world)
         told_of_its_upload = not any("open_upload" in point for point in set(victim.link.points) - set(victim.link.answered))
@@ -182,10 +183,12 @@ CRASHES = [Fault(Mode.CRASH_BEFORE), Fault(Mode.CRASH_AFTER)]
 def faults_at(point: str) -> list[Fault]:
     """What else can happen to this call."""
     call, faults = call_of(point), [Fault(Mode.UNAVAILABLE), Fault(Mode.DENIED), Fault(Mode.LOST)]
+    if call == "upload.finalise":
+        faults += [Fault(Mode.DAMAGED)]
     if call not in STREAMS:
         faults += [Fault(Mode.SLOW, LONG_S)]
     if call not in READS | STREAMS:
-        faults += [Fault(Mode.LATE, SHORT_S), Fault(Mode.LATE, LONG_S)]
+        faults += [Fault(Mode.DROPPED), Fault(Mode.LATE, SHORT_S), Fault(Mode.LATE, LONG_S)]
     if call not in READS | STREAMS | ONCE:
         faults += [Fault(Mode.DUPLICATED, SHORT_S), Fault(Mode.DUPLICATED, LONG_S)]
     return faults
