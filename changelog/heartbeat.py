@@ -5,7 +5,8 @@
 
 An ended lease says no more than "send no further swap, clean up nothing": safety never depends on it.
 *Crash*: renewals stop, and after the expiry recovery claims. *Failure* of the log: the leases run out by the
-boot-time clock, which goes on while the machine sleeps, as recovery does. A log that keeps nothing (`durable` False) has nobody to take over, so its leases last.
+boot-time clock, which goes on while the machine sleeps, as recovery does (docs/decisions/0015). A log that keeps
+nothing (`durable` False) has nobody to take over, so its leases last.
 """
 
 from __future__ import annotations
