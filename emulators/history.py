@@ -103,7 +103,7 @@ def _explanation(operations: Sequence[Write | Read], until: float = inf) -> list
     A register under last-writer-wins. A superseded write was overwritten at once, so it is as good as any other that is OK.
     """
     states: dict[tuple[object, float], int] = {(None, inf): INITIAL}
-    known = [each for each in operations if each.began <= until and _has_effect(each, until)]
+    known = [each for each in operations if _has_effect(each, until)]
     for each in known:
         if isinstance(each, Write):
             states.setdefault((each.value, each.mortal_at_s), len(states))
