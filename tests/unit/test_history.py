@@ -262,7 +262,7 @@ def test_many_unknown_writes_do_not_slow_the_search_down() -> None:
 
 
 def test_every_order_of_many_writes_at_once_is_not_tried_again() -> None:
-    """11 writes and their reads in any order: 40 million orders lead to 11,000 states, and none of them to the stale read."""
+    """11 writes and their reads in any order: 40 million orders lead to 6,000 states, and none of them to the stale read."""
     writes = [put(f"p{number}", number, 200 + number) for number in range(11)]
     reads = [read(f"p{number}", 100 + number, 300 + number) for number in range(11)]
     [sentence] = unexplained(*writes, *reads, put("z", 400, 401), read("p0", 402, 403))
