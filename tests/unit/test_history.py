@@ -137,7 +137,7 @@ def test_the_sentence_shows_the_operations_up_to_there_and_an_order_of_those_tha
     operations: Operations = [put("b", 2, 9), put("a", 1, 4), read("a", 3, 5), put("c", 6, 7, NO), read("c", 8, 10), delete(11, 12)]
     assert unexplained(*operations) == [
         f"{PATH}: no order of its operations explains the read of 'c' [8, 10]\n"
-        "    explained up to there: put of 'b' [2, 9] OK, put of 'a' [1, 4] OK, read of 'a' [3, 5]\n"
+        "    in order up to there: put of 'b' [2, 9], put of 'a' [1, 4], read of 'a' [3, 5]\n"
         "    operation: put of 'a' [1, 4] OK\n"
         "    operation: put of 'b' [2, 9] OK\n"
         "    operation: read of 'a' [3, 5]\n"
