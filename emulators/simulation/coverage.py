@@ -29,7 +29,7 @@ from changelog.change import Change
 from changelog.heartbeat import Heartbeat
 from changelog.lease import Lease, Renewal, Standing
 from emulators.blobs import SimulatedBlobs
-from emulators.checker import Answer, History
+from emulators.checker import Answer
 from emulators.faults import Mode
 from emulators.rows import SimulatedRows
 from recovery.loop import RecoveryLoop, Report
@@ -73,8 +73,8 @@ REQUIRED: dict[str, Names] = {
         {"inline ok", "inline: tombstone in the way", "inline unknown, then live", "inline unknown, then refused", "inline cancelled"},
         {f"{call}: {told}" for call in ("put", "delete") for told in ("ok", "UnavailableError", "OutcomeUnknownError")},
         {"put: LeaseLostError", "put: Cancelled", "get: ok", "get: UnavailableError"},
-        members("answer", Answer),
     ),
+    "answers": frozenset(answer.name for answer in Answer),
     "checks": frozenset(),
 }
 
@@ -110,22 +110,31 @@ class Coverage:
         return coverage
 
 
+_counting: list[Counter[str]] = []
+"""Where decisions are counted: in the last."""
+
+
 @contextmanager
 def decisions_counted(coverage: Coverage) -> Iterator[None]:
-    """Counts the product's decisions in this process for as long as it is entered. Enter it once for many runs, not for each."""
+    """Counts the product's decisions in this process for as long as it is entered; within another of its kind, here and not there.
 
-    def count(name: str) -> None:
-        coverage.count("decisions", name)
-
+    To wrap takes longer than to count: whoever enters it for each of many runs does well to stand in one more around them all.
+    """
+    _counting.append(coverage.sections["decisions"])
     originals = []
     try:
-        for owner, name, wrapping in _WRAPPINGS:
+        for owner, name, wrapping in _WRAPPINGS if len(_counting) == 1 else ():
             originals.append((owner, name, original := getattr(owner, name)))
-            setattr(owner, name, wraps(original)(wrapping(original, count)))
+            setattr(owner, name, wraps(original)(wrapping(original, _count)))
         yield
     finally:
         for owner, name, original in reversed(originals):
             setattr(owner, name, original)
+        _counting.pop()
+
+
+def _count(name: str) -> None:
+    _counting[-1][name] += 1
 
 
 # --- the wrappers: what was decided, from what was given and answered ------------------------------
@@ -321,5 +330,4 @@ _WRAPPINGS: tuple[tuple[Any, str, Wrapping], ...] = (
     (tiered.reading, "is_expired", _expired),
     (SimulatedRows, "touch", _answer(lambda took: f"row touch{'ed' if took else ' refused'}")),
     (SimulatedBlobs, "touch", _answer(lambda took: f"blob touch{'ed' if took else ': gone'}")),
-    (History, "end_write", _answer_sync(lambda _, history, write, answer: f"answer {answer.name}")),
 )
