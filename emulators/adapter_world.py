@@ -22,10 +22,10 @@ from changelog.bigtable_channel import BigtableTable, Channel, delete_column, se
 from changelog.change import Entry, Unreadable, encode
 from changelog.log import ChangeLog
 from changelog.runtime import SystemRuntime
-from emulators.checker import History
+from emulators.client import Client
 from emulators.faults import Network, Plan, Process, no_faults
 from emulators.faulty_channel import FaultyChannel, Script, no_wire_faults
-from emulators.world import Client
+from emulators.history import History
 from recovery.loop import RecoveryLoop
 from tiered.backends import BlobInfo, LongTermBackend, Row
 from tiered.bigtable import BigtableRows

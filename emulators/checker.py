@@ -1,25 +1,25 @@
-"""I1-I7 seen from outside: reads the simulated services' own state and what callers were told, runs no product code.
+"""I1-I7 seen from outside: reads the simulated services' own state, runs no product code.
 
     Watch      after every effect    I1 no tombstone without its blob; I2 no blob deleted before it was refused
-    History    at the end            I4 honest answers, nothing acknowledged is lost; I7 one write, whole
+               and answer            I4, I7 what each caller was told, against what took effect (`emulators.ghost`)
     orphans    when all is quiet     I3
     left_over  when all is quiet     I3 (uploads), I6 (entries)
 
-I5 has no check of its own: worlds repeat settling, sweeping and forgetting, and all of the above must still hold.
-Violations found on the way are kept with the trace so far and raised by `Watch.verify`: raised at once they would
-reach the product as an ordinary error, which it may handle.
+The same answers are judged once more at the end by themselves (`emulators.history`), and I5 by repeating every clean-up
+(`World.repeat`). Violations found on the way are kept with the trace so far and raised by `Watch.verify`: raised at once they
+would reach the product as an ordinary error, which it may handle.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 
-from changelog.change import Unreadable, decode
+from changelog.change import Change, ChangeId, Unreadable, decode
 from changelog.runtime import Runtime
 from emulators.blobs import SimulatedBlobs
+from emulators.ghost import EFFECTS, Ghost
+from emulators.history import History
 from emulators.log import SimulatedChangeLog
 from emulators.rows import SimulatedRows
 from tiered.backends import Row, Tombstone
@@ -35,6 +35,8 @@ class InvariantViolation(AssertionError):
     def __init__(self, invariant: str, finding: str, trace: Sequence[str] = ()) -> None:
         shown = [*(["…"] if len(trace) > TRACE_LINES_MAX else []), *trace[-TRACE_LINES_MAX:]]
         super().__init__("\n    ".join([f"{invariant}: {finding}", *shown]))
+        self.invariant = invariant
+        self.finding = finding
 
 
 # --- the state -----------------------------------------------------------------------------------
@@ -63,17 +65,23 @@ def left_over(log: SimulatedChangeLog, uploads: Sequence[str]) -> list[str]:
 
 
 class Watch:
-    """Looks at the services after every effect. `recorded`: the upload sessions that were ever named in the log."""
+    """Looks at the services after every effect, and at what callers are told.
+
+    `recorded`: the changes that were ever in the log, by the key of their entry. `checked`: how often which check was made.
+    """
 
     def __init__(
-        self, rows: SimulatedRows, blobs: SimulatedBlobs, log: SimulatedChangeLog, runtime: Runtime, trace: list[str]
+        self, rows: SimulatedRows, blobs: SimulatedBlobs, log: SimulatedChangeLog, runtime: Runtime, trace: list[str], history: History
     ) -> None:
-        self.recorded: set[str] = set()
+        self.recorded: dict[str, Change] = {}
+        self.ghost = Ghost(history, self.report)
         self._runtime = runtime
         self._rows = rows
         self._blobs = blobs
         self._log = log
         self._trace = trace
+        self._marked: dict[str, set[tuple[str, ChangeId]]] = defaultdict(set)  # those since collected, too
+        self._checked: Counter[str] = Counter()
         self._violations: list[InvariantViolation] = []
         for service in (rows, blobs, log):
             service.observers.append(self._look)
@@ -83,118 +91,49 @@ class Watch:
         for violation in self._violations:
             raise violation
 
+    @property
+    def checked(self) -> Counter[str]:
+        return self._checked + self.ghost.checked
+
+    @property
+    def uploads(self) -> set[str]:
+        """The upload sessions that were ever named in the log."""
+        return {change.upload for change in self.recorded.values() if change.upload is not None}
+
+    def report(self, invariant: str, finding: str) -> None:
+        """Keeps a violation, with the trace so far."""
+        self._violations.append(InvariantViolation(invariant, finding, list(self._trace)))
+
     def _look(self, call: str, what: str) -> None:
-        if call == "blobs.delete" and not self._may_delete(what):
-            self._report("I2 settle first", f"blob {what} was deleted, and no row had refused its revision")
+        if call in EFFECTS:
+            self.ghost.took_effect(what)
+        if call in ("rows.settle", "rows.swap"):
+            self._marked[what] |= _marks(self._rows, what)
+        if call == "blobs.delete":
+            self._checked["I2 settled before it is deleted"] += 1
+            if not self._may_delete(what):
+                self.report("I2 settle first", f"blob {what} was deleted, and no row had refused its revision")
         if call == "log.record":
-            self._remember_upload(what)
+            self._remember(what)
+        self._checked["I1 no dangling"] += 1
         for path in dangling(self._rows, self._blobs, self._runtime.wall_ns()):
-            self._report("I1 no dangling", f"{path} names a blob that does not exist, after {call} of {what}")
+            self.report("I1 no dangling", f"{path} names a blob that does not exist, after {call} of {what}")
 
     def _may_delete(self, blob: str) -> bool:
         """Its revision was refused; or it has none, and its row is seen to have left it."""
         path = blob.rpartition("/")[0]
         revision = revision_of(path, blob)
         if revision is not None:
-            return revision in self._rows.refused.get(path, ())
+            return ("refused", revision) in self._marked[path]
         state = self._rows.states.get(blob)
-        return Row(state).target != blob and (state is not None or bool(self._rows.won.get(blob)))
+        return Row(state).target != blob and (state is not None or any(mark == "won" for mark, _ in self._marked[blob]))
 
-    def _remember_upload(self, key: str) -> None:
+    def _remember(self, key: str) -> None:
         stored = self._log.stored[key]
         entry = decode(key, stored.value, stored.heartbeat_ms)
-        if not isinstance(entry, Unreadable) and entry.change.upload is not None:
-            self.recorded.add(entry.change.upload)
-
-    def _report(self, invariant: str, finding: str) -> None:
-        self._violations.append(InvariantViolation(invariant, finding, list(self._trace)))
+        if not isinstance(entry, Unreadable):
+            self.recorded[key] = entry.change
 
 
-# --- what callers were told ----------------------------------------------------------------------
-
-
-class Answer(Enum):
-    """What the caller of a write knows after it."""
-
-    OK = "it took effect, or was superseded"
-    NO = "it had no effect and never will"
-    OVER = "it may have had its effect, and will not have it any more"
-    UNKNOWN = "it may have its effect at any time, or never; also: the caller died"
-
-
-@dataclass(slots=True, eq=False)
-class Write:
-    """One put (`value`: what a read shall find) or delete (None). `began` and `ended` count events of the history."""
-
-    path: str
-    value: object
-    began: int
-    ended: int | None = None
-    answer: Answer = Answer.UNKNOWN
-
-    def may_take_effect_after(self, event: int) -> bool:
-        return self.answer is Answer.UNKNOWN or (self.answer is not Answer.NO and self.ended is not None and self.ended > event)
-
-    def __str__(self) -> str:
-        return f"write of {self.value!r} [{self.began}, {self.ended}] {self.answer.name}"
-
-
-@dataclass(slots=True, eq=False)
-class Read:
-    """One read, and what it found; None: nothing. A read that failed has found nothing out, and is left out."""
-
-    path: str
-    began: int
-    ended: int | None = None
-    found: object = None
-
-
-@dataclass(slots=True)
-class History:
-    """Writes and reads of registers, one for each path. Give each write a value of its own."""
-
-    writes: list[Write] = field(default_factory=list)
-    reads: list[Read] = field(default_factory=list)
-    _events: Iterator[int] = field(default_factory=itertools.count)
-
-    def begin_write(self, path: str, value: object) -> Write:
-        self.writes.append(Write(path, value, next(self._events)))
-        return self.writes[-1]
-
-    def end_write(self, write: Write, answer: Answer) -> None:
-        write.ended, write.answer = next(self._events), answer
-
-    def begin_read(self, path: str) -> Read:
-        self.reads.append(Read(path, next(self._events)))
-        return self.reads[-1]
-
-    def end_read(self, read: Read, found: object) -> None:
-        read.ended, read.found = next(self._events), found
-
-    def unexplained(self) -> list[str]:
-        """I4, I7: one sentence for each read that found what no write may have left there."""
-        return [
-            f"{read.path} was read as {read.found!r} [{read.began}, {read.ended}], which none of its writes explains: "
-            + "; ".join(map(str, self._writes_of(read.path)))
-            for read in self.reads if read.ended is not None and not self._is_explained(read)
-        ]  # fmt: skip
-
-    def _is_explained(self, read: Read) -> bool:
-        """Some write may have left it, and no write that began after that one had ended was acknowledged before the read.
-
-        An acknowledged write may have been superseded, but only by one that ended after it began.
-        """
-        assert read.ended is not None, "only reads that have ended are judged"
-        ended = read.ended
-        acknowledged = [
-            write for write in self._writes_of(read.path)
-            if write.answer is Answer.OK and write.ended is not None and write.ended < read.began
-        ]  # fmt: skip
-        candidates = [
-            write for write in [Write(read.path, None, -1, -1, Answer.OK), *self._writes_of(read.path)]
-            if write.value == read.found and write.answer is not Answer.NO and write.began < ended
-        ]  # fmt: skip
-        return any(all(write is later or write.may_take_effect_after(later.began) for later in acknowledged) for write in candidates)
-
-    def _writes_of(self, path: str) -> list[Write]:
-        return [write for write in self.writes if write.path == path]
+def _marks(rows: SimulatedRows, path: str) -> set[tuple[str, ChangeId]]:
+    return {("refused", token) for token in rows.refused.get(path, ())} | {("won", token) for token in rows.won.get(path, ())}

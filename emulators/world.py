@@ -3,11 +3,10 @@
     rows, log, blobs    the services, with a clock of their own, and a `Watch` that looks after every effect
     network             carries what is late; its trace is the world's
     process(name)       a process with a seed, a clock and faults of its own; a `client` or a `recovery` lives in it
-    Client              an open store and its one caller, whose operations and answers the history notes
+    Client              an open store and its one caller (`emulators.client`)
 
-When all is over, `drain` lets recovery finish, and `verify` raises the first `InvariantViolation`. Who crashes when, and
-who runs beside whom, is the tests' choice. A write is known by its *label*: its payload repeats it and its metadata
-name it, so that a read that mixes two writes is found out (I7).
+When all is over, `drain` lets recovery finish, `repeat` cleans up once more what was cleaned up (I5), and `verify` raises the
+first `InvariantViolation`. Who crashes when, and who runs beside whom, is for those who make the world.
 """
 
 from __future__ import annotations
@@ -18,21 +17,23 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import anyio
-
-from emulators.blobs import SimulatedBlobs
-from emulators.checker import Answer, History, InvariantViolation, Watch, Write, left_over, orphans
+from changelog.log import ChangeLog
+from changelog.noop import NoopChangeLog
+from emulators.blobs import Blob, SimulatedBlobs
+from emulators.checker import InvariantViolation, Watch, left_over, orphans
+from emulators.client import Client, content
 from emulators.faults import Network, Plan, Process, no_faults
+from emulators.ghost import acts
+from emulators.history import Answer, History
 from emulators.log import SimulatedChangeLog
 from emulators.rows import SimulatedRows
 from emulators.runtime import SimulatedRuntime
 from recovery.loop import RecoveryLoop
-from tiered.errors import InvalidRequestError, OutcomeUnknownError, UnavailableError
-from tiered.metadata import Expiration, Metadata
+from tiered.backends import Tombstone
+from tiered.metadata import Metadata
 from tiered.object_id import ObjectId
-from tiered.payload import Payload
 from tiered.settings import Settings
-from tiered.settle import Tiers
+from tiered.settle import Tiers, clean_up, settle_change
 from tiered.storage import TieredStorage
 
 INLINE_BYTES_MAX = 100
@@ -42,22 +43,26 @@ SETTINGS = Settings(directory=Path("simulated"), changelog="noop", inline_bytes_
 """As shipped, but for payloads that are easier to read. The components are simulated whatever they say."""
 
 
-class BrokenPayload(Exception):
-    """What a caller's own payload raises half-way."""
-
-
 class World:
-    """`async with World(seed) as world`, inside of `run_world`."""
+    """`async with World(seed) as world`, inside of `run_world`.
 
-    def __init__(self, seed: int, *, sessions: bool = True) -> None:
+    `skew_max_s`: how wrong its processes' clocks may be. `durable` False: nobody keeps a changelog, so I3 and I6 promise nothing.
+    """
+
+    def __init__(
+        self, seed: int, *, sessions: bool = True, settings: Settings = SETTINGS, skew_max_s: float = 0.0, durable: bool = True
+    ) -> None:
         self.seed = seed
         self.runtime = SimulatedRuntime(f"{seed}/services")
         self.rows = SimulatedRows(self.runtime)
         self.log = SimulatedChangeLog(self.runtime)
         self.blobs = SimulatedBlobs(self.runtime, sessions=sessions)
         self.network = Network()
-        self.watch = Watch(self.rows, self.blobs, self.log, self.runtime, self.network.trace)
         self.history = History()
+        self.watch = Watch(self.rows, self.blobs, self.log, self.runtime, self.network.trace, self.history)
+        self._settings = settings
+        self._skew_max_s = skew_max_s
+        self._durable = durable
 
     async def __aenter__(self) -> Self:
         await self.network.__aenter__()
@@ -70,16 +75,37 @@ class World:
         return Process(name, SimulatedRuntime(f"{self.seed}/{name}", skew_s=skew_s), self.network, plan)
 
     @asynccontextmanager
-    async def client(self, process: Process) -> AsyncIterator[Client]:
-        """An open store in this process."""
-        async with TieredStorage(self._tiers(process), process.link.log(self.log), process.runtime, SETTINGS) as storage:
-            client = Client(process, storage, self.history)
+    async def client(self, process: Process, shards: int | None = None) -> AsyncIterator[Client]:
+        """An open store in this process, whose software knows so many shards of the log."""
+        log = self.log_of(process, shards)
+        async with TieredStorage(self.tiers_of(process), log, process.runtime, self._settings) as storage:
+            client = Client(process, storage, self.history, self.watch.ghost, self._skew_max_s)
             yield client
             if not await storage.aclose():
                 client.note_end()
 
-    def recovery(self, process: Process) -> RecoveryLoop:
-        return RecoveryLoop(self._tiers(process), process.link.log(self.log), process.runtime, SETTINGS)
+    def plant_legacy(self, object_id: ObjectId, label: str, size: int) -> None:
+        """As older software left it: a tombstone without a token, and the blob under the storage path itself."""
+        metadata = Metadata(custom={"label": label}, size=size)
+        self.blobs.blobs[object_id.path] = Blob(metadata, content(label, size), self.runtime.wall_ns(), 0)
+        self.rows.states[object_id.path] = Tombstone(object_id.path)
+        write = self.history.begin_write(object_id.path, label)
+        with acts(write):
+            self.watch.ghost.took_effect(object_id.path)
+        self.history.end_write(write, Answer.OK)
+
+    def recovery(self, process: Process, shards: int | None = None) -> RecoveryLoop:
+        return RecoveryLoop(self.tiers_of(process), self.log_of(process, shards), process.runtime, self._settings)
+
+    def log_of(self, process: Process, shards: int | None = None) -> ChangeLog:
+        """The log as this process sees it."""
+        if not self._durable:
+            return NoopChangeLog()
+        return process.link.log(self.log if shards is None else self.log.sharded(shards))
+
+    def tiers_of(self, process: Process) -> Tiers:
+        """The services as this process sees them."""
+        return Tiers(process.link.rows(self.rows), process.link.blobs(self.blobs))
 
     async def drain(self) -> None:
         """Passes of a recovery without faults until no entry is open and the network quiet, or for some hours."""
@@ -91,83 +117,27 @@ class World:
             await self.runtime.sleep(pause_s)
             pause_s *= 2
 
+    async def repeat(self) -> None:
+        """I5: cleans up after every change that was ever recorded once more, in a random order; that must change nothing.
+
+        Call it when the log is drained.
+        """
+        before = self.rows.states.copy(), self.blobs.blobs.copy()
+        changes = list(self.watch.recorded.values())
+        self.runtime.random.shuffle(changes)
+        tiers = self.tiers_of(self.process("repeat"))
+        for change in changes:
+            await clean_up(tiers, change, await settle_change(tiers, change), lambda: None)
+        if (self.rows.states, self.blobs.blobs) != before:
+            self.watch.report("I5 repeatable", f"cleaning up once more after {len(changes)} changes has changed what is stored")
+
     def verify(self) -> None:
         """Raises the first `InvariantViolation`. Call it when processes have ended and the log is drained."""
         self.watch.verify()
-        uploads = [session for session in self.blobs.uploads if session in self.watch.recorded]
-        for invariant, findings in (
-            ("I4 honest", self.history.unexplained()),
-            ("I3 no leak", orphans(self.rows, self.blobs, self.runtime.wall_ns())),
-            ("I6 drained", left_over(self.log, uploads)),
-        ):
+        uploads = [session for session in self.blobs.uploads if session in self.watch.uploads]
+        kept = [
+            ("I3 no leak", orphans(self.rows, self.blobs, self.runtime.wall_ns())), ("I6 drained", left_over(self.log, uploads))
+        ] if self._durable else []  # fmt: skip
+        for invariant, findings in (("I4 honest", self.history.unexplained()), *kept):
             for finding in findings:
                 raise InvariantViolation(invariant, finding, self.network.trace)
-
-    def _tiers(self, process: Process) -> Tiers:
-        return Tiers(process.link.rows(self.rows), process.link.blobs(self.blobs))
-
-
-class Client:
-    """The caller of one open store. What it is told is noted; its errors are passed on when they are no honest answer."""
-
-    def __init__(self, process: Process, storage: TieredStorage, history: History) -> None:
-        self.storage = storage
-        self._process = process
-        self._history = history
-        self._cancelled: list[Write] = []
-
-    async def put(
-        self, object_id: ObjectId, label: str, size: int, *, payload: Payload | None = None, expiration: Expiration = None
-    ) -> Answer:
-        """Puts `content(label, size)`, as `payload` if that is given. A payload that gives up raises `BrokenPayload`."""
-        metadata = Metadata(expiration, custom={"label": label})
-        async with self._write(object_id, label) as write:
-            await self.storage.put(object_id, content(label, size) if payload is None else payload, metadata)
-        return write.answer
-
-    async def delete(self, object_id: ObjectId) -> Answer:
-        async with self._write(object_id, None) as write:
-            await self.storage.delete(object_id)
-        return write.answer
-
-    async def get(self, object_id: ObjectId) -> str | None:
-        """The label of what was found; None: nothing, or no answer."""
-        read = self._history.begin_read(object_id.path)
-        try:
-            stored = await self.storage.get(object_id)
-            found = None if stored is None else _label(stored.metadata.custom.get("label", ""), await stored.read())
-        except UnavailableError:
-            return None
-        if self._process.alive:
-            self._history.end_read(read, found)
-        return found
-
-    def note_end(self) -> None:
-        """The store has closed and left nothing behind: what was cancelled has had its effect, or never will."""
-        for write in self._cancelled:
-            self._history.end_write(write, Answer.OVER)
-
-    @asynccontextmanager
-    async def _write(self, object_id: ObjectId, label: str | None) -> AsyncIterator[Write]:
-        write, answer = self._history.begin_write(object_id.path, label), Answer.OK
-        try:
-            yield write
-        except (UnavailableError, InvalidRequestError, BrokenPayload):
-            answer = Answer.NO
-        except OutcomeUnknownError as error:
-            answer = Answer.OVER if error.settled else Answer.UNKNOWN
-        except anyio.get_cancelled_exc_class():
-            self._cancelled.append(write)
-            raise
-        if self._process.alive:
-            self._history.end_write(write, answer)
-
-
-def content(label: str, size: int) -> bytes:
-    """`size` bytes that repeat the label."""
-    word = f"{label} ".encode()
-    return (word * (size // len(word) + 1))[:size]
-
-
-def _label(label: str, payload: bytes) -> str:
-    return label if payload == content(label, len(payload)) else f"metadata of {label!r} with payload {payload[:40]!r}"

@@ -17,14 +17,13 @@ import pytest
 
 from changelog.change import ChangeId
 from changelog.errors import UnavailableError, UnconfirmedError
-from emulators.blobs import Blob
-from emulators.checker import Answer
+from emulators.client import BrokenPayload, Client, content
 from emulators.faults import Fault, Mode, Plan, Process, no_faults
+from emulators.history import Answer
 from emulators.log import Stored
 from emulators.runtime import run_world
-from emulators.world import SETTINGS, BrokenPayload, Client, World, content
-from tiered.backends import Tombstone
-from tiered.metadata import Metadata, TimeToIdle
+from emulators.world import SETTINGS, World
+from tiered.metadata import TimeToIdle
 from tiered.object_id import ObjectId
 
 SEED = 1
@@ -106,11 +105,7 @@ SCENARIOS = {scenario.name: scenario for scenario in scenarios()}
 
 async def prepare(world: World, before: str) -> None:
     if before == "legacy":
-        # As older software left it: a tombstone without a token, and the blob under the storage path itself.
-        metadata = Metadata(custom={"label": "old"}, size=LARGE)
-        world.blobs.blobs[OBJECT.path] = Blob(metadata, content("old", LARGE), world.runtime.wall_ns(), 0)
-        world.rows.states[OBJECT.path] = Tombstone(OBJECT.path)
-        world.history.end_write(world.history.begin_write(OBJECT.path, "old"), Answer.OK)
+        world.plant_legacy(OBJECT, "old", LARGE)
     async with world.client(world.process("setup")) as client:
         for size, bystander in BYSTANDERS.items():
             assert await client.put(bystander, "bystander", size) is Answer.OK

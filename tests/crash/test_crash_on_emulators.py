@@ -34,12 +34,12 @@ from changelog.log import KeyRange
 from changelog.runtime import SystemRuntime
 from emulators.adapter_world import AdapterWorld
 from emulators.blobs import SimulatedBlobs, SimulatedUpload
-from emulators.checker import Answer
+from emulators.client import BrokenPayload, Client, content
 from emulators.faults import Fault, Mode, Network, Process
 from emulators.faulty_channel import READ_MODES, WireMode
 from emulators.gcs import FaultMode, GcsEmulator, GcsFault
 from emulators.gcs_wire import Call
-from emulators.world import BrokenPayload, Client, content
+from emulators.history import Answer
 from tiered.backends import LongTermBackend
 from tiered.bigtable import BigtableRows
 from tiered.errors import DanglingTombstoneError

@@ -11,10 +11,12 @@ from trio._core import _run as trio_run
 from changelog.change import Change, ChangeId
 from changelog.errors import UnavailableError, UnconfirmedError
 from changelog.runtime import uuid7
-from emulators.checker import Answer, History, InvariantViolation, dangling, left_over, orphans
+from emulators.checker import InvariantViolation, dangling, left_over, orphans
+from emulators.client import content
 from emulators.faults import Fault, Mode, Plan, Process, no_faults
+from emulators.history import Answer, History
 from emulators.runtime import SimulatedRuntime, run_world
-from emulators.world import World, content
+from emulators.world import World
 from tiered.backends import HighVolumeBackend, Inline, Tombstone
 from tiered.metadata import Metadata, TimeToLive
 from tiered.object_id import ObjectId

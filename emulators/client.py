@@ -1,0 +1,151 @@
+"""`Client`: an open store and its caller, whose operations and answers the history notes and the ghost judges.
+
+A write is known by its *label*: its payload repeats it and its metadata name it, so that a read that mixes two writes is
+found out (I7). Errors that are no honest answer are passed on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from math import inf
+
+import anyio
+
+from emulators.faults import Process
+from emulators.ghost import Ghost, acts
+from emulators.history import Answer, History, Read, Write
+from tiered.errors import InvalidRequestError, OutcomeUnknownError, UnavailableError
+from tiered.metadata import Expiration, Metadata
+from tiered.object_id import ObjectId
+from tiered.payload import Payload
+from tiered.storage import Outcome, TieredStorage
+
+
+class BrokenPayload(Exception):
+    """What a caller's own payload raises half-way."""
+
+
+class Client:
+    """`ghost`: judges what this caller is told, at once. `skew_max_s`: how wrong clocks may be; an expiry is so much earlier or later.
+
+    `unknown`: what this caller was told it does not know, and may `ask` for.
+    """
+
+    def __init__(
+        self, process: Process, storage: TieredStorage, history: History, ghost: Ghost | None = None, skew_max_s: float = 0.0
+    ) -> None:
+        self.storage = storage
+        self.unknown: list[tuple[Write, OutcomeUnknownError]] = []
+        self._process = process
+        self._history = history
+        self._ghost = Ghost(history, lambda invariant, finding: None) if ghost is None else ghost
+        self._skew_max_s = skew_max_s
+        self._cancelled: list[Write] = []
+
+    async def put(
+        self, object_id: ObjectId, label: str, size: int, *, payload: Payload | None = None, expiration: Expiration = None
+    ) -> Answer:
+        """Puts `content(label, size)`, as `payload` if that is given. A payload that gives up raises `BrokenPayload`."""
+        metadata = Metadata(expiration, custom={"label": label})
+        lives_s = inf if expiration is None else expiration.ns / 1e9 - 2 * self._skew_max_s
+        async with self._write(object_id, label, anyio.current_time() + lives_s) as write:
+            await self.storage.put(object_id, content(label, size) if payload is None else payload, metadata)
+        return write.answer
+
+    async def delete(self, object_id: ObjectId) -> Answer:
+        async with self._write(object_id, None) as write:
+            await self.storage.delete(object_id)
+        return write.answer
+
+    async def get(self, object_id: ObjectId, pause_s: float = 0.0) -> str | None:
+        """The label of what was found, read `pause_s` after it was opened; None: nothing, or no answer."""
+        with self._read(object_id) as read:
+            stored = await self.storage.get(object_id)
+            if stored is not None:
+                async with stored:
+                    if pause_s:
+                        # What is handed out is of the moment of the opening, whatever is written while it is read.
+                        await self._process.runtime.sleep(pause_s)
+                    read.found = _label(stored.metadata.custom.get("label", ""), await stored.read())
+        return read.found if isinstance(read.found, str) else None
+
+    async def head(self, object_id: ObjectId) -> str | None:
+        """The label of what is there; None: nothing, or no answer."""
+        with self._read(object_id) as read:
+            found = await self.storage.head(object_id)
+            read.found = None if found is None else found.metadata.custom.get("label", "")
+        return read.found if isinstance(read.found, str) else None
+
+    async def list(self, prefix: str = "") -> None:
+        """Lists, and has the ghost judge what is in the list and what is not."""
+        began = self._history.tick()
+        try:
+            found = [object_id.path async for object_id in self.storage.list(prefix)]
+        except (UnavailableError, InvalidRequestError):
+            return
+        if self._process.alive:
+            self._ghost.listed(began, set(found))
+
+    async def ask(self) -> None:
+        """Asks what became of the writes whose outcome this caller does not know."""
+        for write, error in list(self.unknown):
+            try:
+                outcome = await self.storage.outcome(error)
+            except (UnavailableError, OutcomeUnknownError, InvalidRequestError):
+                continue
+            if not self._process.alive or outcome is Outcome.PENDING:
+                continue
+            self.unknown.remove((write, error))
+            answers = {Outcome.TOOK_EFFECT: Answer.OK, Outcome.NO_EFFECT: Answer.NO, Outcome.UNKNOWABLE: Answer.OVER}
+            self._end(write, answers[outcome], outcome)
+
+    def note_end(self) -> None:
+        """The store has closed and left nothing behind: what was cancelled has had its effect, or never will."""
+        for write in self._cancelled:
+            self._end(write, Answer.OVER)
+
+    @asynccontextmanager
+    async def _write(self, object_id: ObjectId, label: str | None, mortal_at_s: float = inf) -> AsyncIterator[Write]:
+        write, answer = self._history.begin_write(object_id.path, label, mortal_at_s), Answer.OK
+        unknown: OutcomeUnknownError | None = None
+        try:
+            with acts(write):
+                yield write
+        except (UnavailableError, InvalidRequestError, BrokenPayload):
+            answer = Answer.NO
+        except OutcomeUnknownError as error:
+            answer, unknown = Answer.OVER if error.settled else Answer.UNKNOWN, error
+        except anyio.get_cancelled_exc_class():
+            self._cancelled.append(write)
+            raise
+        if self._process.alive:
+            self._end(write, answer)
+            if unknown is not None:
+                self.unknown.append((write, unknown))
+
+    @contextmanager
+    def _read(self, object_id: ObjectId) -> Iterator[Read]:
+        """A read that fails has found nothing out."""
+        read = self._history.begin_read(object_id.path)
+        try:
+            yield read
+        except (UnavailableError, InvalidRequestError):
+            return
+        if self._process.alive:
+            self._history.end_read(read, read.found, anyio.current_time())
+            self._ghost.found(read)
+
+    def _end(self, write: Write, answer: Answer, outcome: Outcome | None = None) -> None:
+        self._history.end_write(write, answer)
+        self._ghost.told(write, outcome)
+
+
+def content(label: str, size: int) -> bytes:
+    """`size` bytes that repeat the label."""
+    word = f"{label} ".encode()
+    return (word * (size // len(word) + 1))[:size]
+
+
+def _label(label: str, payload: bytes) -> str:
+    return label if payload == content(label, len(payload)) else f"metadata of {label!r} with payload {payload[:40]!r}"

@@ -1,0 +1,275 @@
+"""What each kind of actor does in a world, as its recipe says. Each lives in processes that may crash, stall and start anew.
+
+    caller      opens a store and does its steps, some at once; after a crash a new process goes on with the next
+    recoverer   a recovery loop, as the daemon runs it
+    auditor     lists blobs, reads the log, reads rows, settles what no row shows, deletes what was refused
+    operator    parks an entry now and then, retries what is parked
+    collector   the services' own garbage collection: expired rows, blobs and marks, some now and some later
+    vandal      writes what cannot be read into the log
+
+`Stage` is what they share: the world, the recipe, and a plan of faults for each of their processes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
+from functools import partial
+
+import anyio
+
+from changelog.change import ChangeId, Entry
+from changelog.errors import ConfigurationError, TieredError
+from emulators.client import BrokenPayload, Client, content
+from emulators.faults import Fault, Plan, Process
+from emulators.log import Stored
+from emulators.simulation.recipe import (
+    Actor,
+    Kind,
+    Life,
+    Outage,
+    Part,
+    Recipe,
+    Role,
+    Step,
+    actor_part,
+    fault_part,
+    outage_part,
+    step_part,
+    suspension_part,
+)
+from emulators.world import INLINE_BYTES_MAX, World
+from tiered.metadata import Expiration, TimeToIdle, TimeToLive
+from tiered.object_id import ObjectId, revision_of
+
+OBJECTS = [ObjectId.create("attachments", f"object-{number}") for number in range(2)]
+SMALL_BYTES, LARGE_BYTES = INLINE_BYTES_MAX // 2, INLINE_BYTES_MAX * 3
+PIECES = 3
+LIVES: dict[Life, Expiration] = {
+    Life.EVER: None, Life.SOON: TimeToLive(timedelta(minutes=4)), Life.IDLE: TimeToIdle(timedelta(minutes=4))
+}  # fmt: skip
+RESTART_S = 1.0
+AUDIT_PAGE = 100
+
+
+class Stage:
+    """`calm`: no fault happens any more. `played`: the parts that played a role. `faults`: how many of each kind."""
+
+    def __init__(self, world: World, recipe: Recipe) -> None:
+        self.world = world
+        self.recipe = recipe
+        self.calm = False
+        self.over = anyio.Event()
+        self.played: dict[Part, None] = {}
+        self.faults: Counter[str] = Counter()
+        self._outages = [
+            outage for number, outage in enumerate(recipe.outages) if recipe.has(outage_part(outage, number))
+        ]  # fmt: skip
+
+    def process(self, actor: Actor, life: int) -> Process:
+        """The actor's process in its `life`th life."""
+        name = f"{actor.name}.{life}"
+        process = self.world.process(name, self._plan(actor, name), actor.skew_s, partial(self._travel, name))
+        return process
+
+    def object(self, step: Step) -> ObjectId:
+        return OBJECTS[step.thing % self.recipe.things]
+
+    def _travel(self, name: str, point: str) -> tuple[float, float]:
+        return (0.0, 0.0) if self.calm else self.recipe.travel(name, point)
+
+    def _plan(self, actor: Actor, name: str) -> Plan:
+        def plan(point: str) -> Fault | None:
+            if self.calm:
+                return None
+            if (outage := self._outage(actor, point)) is not None:
+                self.faults[f"outage {outage.mode.name}"] += 1
+                self.played[outage_part(outage, self.recipe.outages.index(outage))] = None
+                return Fault(outage.mode, outage.until_s - anyio.current_time())
+            fault = self.recipe.fault(name, point)
+            if fault is not None:
+                self.faults[fault.mode.name] += 1
+                self.played[fault_part(name, point, fault)] = None
+            return fault
+
+        return plan
+
+    def _outage(self, actor: Actor, point: str) -> Outage | None:
+        now = anyio.current_time()
+        for outage in self._outages:
+            if outage.from_s <= now < outage.until_s and outage.actor in (None, actor.name) and outage.meets(point):
+                return outage
+        return None
+
+
+# --- lives ---------------------------------------------------------------------------------------
+
+
+async def live(stage: Stage, actor: Actor) -> None:
+    """From the actor's beginning to its end, in as many processes as it needs."""
+    await anyio.sleep(actor.starts_s)
+    stage.played[actor_part(actor)] = None
+    match actor.role:
+        case Role.CALLER:
+            await _call(stage, actor)
+        case Role.RECOVERER:
+            await _again_and_again(stage, actor, _recover)
+        case Role.AUDITOR | Role.BLIND_AUDITOR:
+            await _again_and_again(stage, actor, _audit)
+        case Role.OPERATOR:
+            await _again_and_again(stage, actor, _operate)
+        case Role.COLLECTOR:
+            await _collect(stage, actor)
+        case Role.VANDAL:
+            _vandalise(stage)
+
+
+async def _again_and_again(stage: Stage, actor: Actor, work: Callable[[Stage, Actor, Process], Awaitable[None]]) -> None:
+    """Until the callers are through: after each crash in a new process."""
+    life = 0
+    while not stage.over.is_set() and anyio.current_time() < actor.ends_s:
+        process = stage.process(actor, life)
+        await process.run(partial(work, stage, actor, process))
+        life += 1
+        await _rest(stage, RESTART_S)
+
+
+async def _rest(stage: Stage, seconds: float) -> None:
+    with anyio.move_on_after(seconds):
+        await stage.over.wait()
+
+
+# --- callers -------------------------------------------------------------------------------------
+
+
+async def _call(stage: Stage, actor: Actor) -> None:
+    steps = deque(number for number in range(len(actor.steps)) if stage.recipe.has(step_part(actor, number)))
+    life = 0
+    while steps:
+        process = stage.process(actor, life)
+        await process.run(partial(_work, stage, actor, process, steps))
+        life += 1
+        await anyio.sleep(RESTART_S)
+
+
+async def _work(stage: Stage, actor: Actor, process: Process, steps: deque[int]) -> None:
+    """One process's part of the steps: it ends when they are through, when it is told to reopen, or when it dies."""
+    async with stage.world.client(process, actor.shards) as client, anyio.create_task_group() as tasks:
+        reopen = anyio.Event()
+        for _ in range(actor.tasks):
+            tasks.start_soon(_do_steps, stage, actor, client, process, steps, reopen)
+
+
+async def _do_steps(stage: Stage, actor: Actor, client: Client, process: Process, steps: deque[int], reopen: anyio.Event) -> None:
+    while steps and not reopen.is_set():
+        number = steps.popleft()
+        step = actor.steps[number]
+        stage.played[step_part(actor, number)] = None
+        await process.runtime.sleep(step.pause_s)
+        if step.kind is Kind.REOPEN:
+            reopen.set()
+            return
+        with anyio.move_on_after(step.cancel_after_s):
+            await _do(client, process, stage.object(step), step, f"{actor.name}-{number}")
+    await client.ask()
+
+
+async def _do(client: Client, process: Process, object_id: ObjectId, step: Step, label: str) -> None:
+    expiration = LIVES[step.life]
+    match step.kind:
+        case Kind.PUT_SMALL:
+            await client.put(object_id, label, SMALL_BYTES, expiration=expiration)
+        case Kind.PUT_LARGE:
+            await client.put(object_id, label, LARGE_BYTES, expiration=expiration)
+        case Kind.PUT_STREAM:
+            await client.put(object_id, label, LARGE_BYTES, payload=_stream(process, label, step.pause_s), expiration=expiration)
+        case Kind.PUT_BROKEN:
+            await client.put(object_id, label, LARGE_BYTES, payload=_stream(process, label, 0.0, breaks=True), expiration=expiration)
+        case Kind.DELETE:
+            await client.delete(object_id)
+        case Kind.GET:
+            await client.get(object_id)
+        case Kind.GET_SLOWLY:
+            await client.get(object_id, step.pause_s)
+        case Kind.HEAD:
+            await client.head(object_id)
+        case Kind.LIST:
+            await client.list()
+
+
+async def _stream(process: Process, label: str, pause_s: float, *, breaks: bool = False) -> AsyncIterator[bytes]:
+    whole = content(label, LARGE_BYTES)
+    for start in range(0, LARGE_BYTES, LARGE_BYTES // PIECES):
+        yield whole[start : start + LARGE_BYTES // PIECES]
+        if breaks:
+            raise BrokenPayload
+        await process.runtime.sleep(pause_s)
+
+
+# --- those beside --------------------------------------------------------------------------------
+
+
+async def _recover(stage: Stage, actor: Actor, process: Process) -> None:
+    recovery = stage.world.recovery(process, actor.shards)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_stop_when_over, stage, actor, recovery.stop)
+        await recovery.run()
+        tasks.cancel_scope.cancel()
+
+
+async def _stop_when_over(stage: Stage, actor: Actor, stop: Callable[[], None]) -> None:
+    await _rest(stage, actor.ends_s - anyio.current_time())
+    stop()
+
+
+async def _audit(stage: Stage, actor: Actor, process: Process) -> None:
+    """One audit that also deletes, after the other: the fence alone keeps what is live."""
+    rows, blobs = stage.world.tiers_of(process).high_volume, stage.world.tiers_of(process).long_term
+    log = stage.world.log_of(process, actor.shards)
+    while not stage.over.is_set() and anyio.current_time() < actor.ends_s:
+        try:
+            names = [blob.name for blob in await blobs.list("", None, AUDIT_PAGE)]
+            spared: set[str | None] = set()
+            if actor.role is Role.AUDITOR:
+                spared = {
+                    name for entry in (await log.entries("", AUDIT_PAGE)).entries if isinstance(entry, Entry)
+                    for name in (entry.change.new, entry.change.old)
+                }  # fmt: skip
+            for name in names:
+                path = name.rpartition("/")[0]
+                token = revision_of(path, name)
+                if token is None or name in spared or (await rows.read(path)).target == name:
+                    continue
+                if not await rows.settle(path, token):
+                    await blobs.delete(name)
+        except (TieredError, ConfigurationError):
+            pass  # an audit that could not be completed is begun again
+        await _rest(stage, actor.every_s)
+
+
+async def _operate(stage: Stage, actor: Actor, process: Process) -> None:
+    log, chance = stage.world.log_of(process, actor.shards), process.runtime.random
+    while not stage.over.is_set() and anyio.current_time() < actor.ends_s:
+        try:
+            for entry in (await log.entries("", AUDIT_PAGE)).entries:
+                if entry.stuck is not None and isinstance(entry, Entry):
+                    await log.retry(entry)
+                elif entry.stuck is None and chance.random() < 0.3:
+                    await log.park(entry, "an operator wants to look at it")
+        except TieredError:
+            pass
+        await _rest(stage, actor.every_s)
+
+
+async def _collect(stage: Stage, actor: Actor) -> None:
+    world, chance = stage.world, stage.world.runtime.random
+    while not stage.over.is_set() and anyio.current_time() < actor.ends_s:
+        for service in (world.rows, world.blobs, world.log):
+            await service.collect(chance.choice((1, 3, 1000)))
+        await _rest(stage, actor.every_s * chance.uniform(0.5, 1.0))
+
+
+def _vandalise(stage: Stage) -> None:
+    key = ChangeId.new(stage.world.runtime).row_key(2)
+    stage.world.log.stored[key] = Stored(b'{"v":1,"id":', 0)

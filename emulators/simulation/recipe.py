@@ -1,0 +1,323 @@
+"""`Recipe`: all that a seed chooses, as data. The same recipe gives the same run, call for call.
+
+    actors     callers (each a process with an open store), recoverers, auditors, operators, garbage collectors
+    weather    how often which fault meets a call, and how long requests travel
+    outages    a service refuses, or does not answer, for a while
+
+A *swarm* (Groce et al., ISSTA 2012): each seed enables a random subset of faults and actors, because what is always on hides
+what only happens when it is off. Whether a call meets a fault follows from the seed and the call's own name, not from what
+happened before; so a `Part` can be left out and the rest stays as it was, which is what makes a failing run small.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from emulators.faults import Fault, Mode
+
+DAY_S = 86_400.0
+WHILES_S = (0.2, 2.0, 15.0, 45.0, 120.0, 600.0)
+"""How long something takes: within an operation's budget, beyond it, beyond the lease. All but the late-upload grace (900 s) is shorter."""
+
+
+class Kind(Enum):
+    """What a caller does in one step."""
+
+    PUT_SMALL = "put, inline"
+    PUT_LARGE = "put, in one piece"
+    PUT_STREAM = "put, piece by piece with time between"
+    PUT_BROKEN = "put whose payload fails half-way"
+    DELETE = "delete"
+    GET = "get"
+    GET_SLOWLY = "get, and read it later"
+    HEAD = "head"
+    LIST = "list"
+    REOPEN = "close the store and open it again"
+
+
+class Life(Enum):
+    """How long what is put lives."""
+
+    EVER = "for ever"
+    SOON = "seconds"
+    IDLE = "until it is idle"
+
+
+class Role(Enum):
+    CALLER = "a service that uses the store"
+    RECOVERER = "a recovery daemon"
+    AUDITOR = "compares blobs with rows, spares what the log names, deletes orphans"
+    BLIND_AUDITOR = "the same without the log"
+    OPERATOR = "parks and retries entries"
+    COLLECTOR = "the services' own garbage collection"
+    VANDAL = "writes what cannot be read into the log"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """`pause_s` before it; `cancel_after_s`: when its caller gives up, None: never. `thing`: which object."""
+
+    kind: Kind
+    thing: int
+    pause_s: float
+    life: Life = Life.EVER
+    cancel_after_s: float | None = None
+
+    def __str__(self) -> str:
+        cancelled = "" if self.cancel_after_s is None else f", cancelled after {self.cancel_after_s:.3f} s"
+        return f"after {self.pause_s:.3f} s {self.kind.value}, object {self.thing}, lives {self.life.value}{cancelled}"
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """`tasks`: how many steps at once. `ends_s`: when one without steps stops. `shards`: of the changelog as its software knows it."""
+
+    name: str
+    role: Role
+    steps: tuple[Step, ...] = ()
+    starts_s: float = 0.0
+    ends_s: float = 0.0
+    every_s: float = 10.0
+    tasks: int = 1
+    skew_s: float = 0.0
+    shards: int = 2
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.role.value}, from {self.starts_s:g} s, skew {self.skew_s:g} s, {self.shards} shards"
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """All calls on `service` (rows, log, blobs) meet `mode` from `from_s` until `until_s`; those of `actor`, if it is named."""
+
+    service: str
+    mode: Mode
+    from_s: float
+    until_s: float
+    actor: str | None = None
+
+    def meets(self, point: str) -> bool:
+        """Whether this call is one of its service's: uploads and readers are the blobs'."""
+        service = point.partition(".")[0]
+        return (self.service == "blobs" if service in ("upload", "reader") else service == self.service) and _fits(point, self.mode)
+
+    def __str__(self) -> str:
+        return f"{self.service} {self.mode.name} for {self.actor or 'all'} from {self.from_s:.1f} s to {self.until_s:.1f} s"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Something that can be left out: an actor, one of its steps, an outage, the fault at one call. `text` is for the reader."""
+
+    kind: str
+    where: str
+    what: str = ""
+    text: str = field(default="", compare=False)
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.where} {self.what}{': ' if self.text else ''}{self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Weather:
+    """`rate`: how many calls in one meet a fault, one of `modes`; `suspend_s`: a machine is suspended that long, once."""
+
+    rate: float = 0.0
+    modes: tuple[Mode, ...] = ()
+    travel_s: float = 0.0
+    suspend_rate: float = 0.0
+    suspend_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """`sessions`: uploads are sessions, else single requests. `durable` False: no changelog. `legacy`: object 0 is of older software."""
+
+    seed: int
+    actors: tuple[Actor, ...]
+    weather: Weather
+    outages: tuple[Outage, ...] = ()
+    things: int = 1
+    sessions: bool = True
+    durable: bool = True
+    legacy: bool = False
+    left_out: frozenset[Part] = frozenset()
+
+    @staticmethod
+    def of(seed: int) -> Recipe:
+        return _Chooser(random.Random(f"recipe {seed}"), seed).recipe()
+
+    def without(self, parts: Collection[Part]) -> Recipe:
+        return replace(self, left_out=self.left_out | frozenset(parts))
+
+    def has(self, part: Part) -> bool:
+        return part not in self.left_out
+
+    def fault(self, process: str, point: str) -> Fault | None:
+        """What the weather has for this call. Not what may not happen to such a call: see `_fits`."""
+        chance = random.Random(f"{self.seed} {process} {point}")
+        if not self.weather.modes or chance.random() >= self.weather.rate:
+            return None
+        mode, seconds = chance.choice(self.weather.modes), chance.choice(WHILES_S)
+        fault = Fault(mode, seconds)
+        return fault if _fits(point, mode) and self.has(fault_part(process, point)) else None
+
+    def suspension(self, process: str, point: str) -> float:
+        """For how long the machine is suspended at this call; 0: not at all."""
+        chance = random.Random(f"{self.seed} suspend {process} {point}")
+        suspended = self.weather.suspend_rate > 0 and chance.random() < self.weather.suspend_rate
+        return self.weather.suspend_s if suspended and self.has(suspension_part(process, point)) else 0.0
+
+    def travel(self, process: str, point: str) -> tuple[float, float]:
+        """Seconds there and back."""
+        if not self.weather.travel_s:
+            return 0.0, 0.0
+        chance = random.Random(f"{self.seed} travel {process} {point}")
+        return chance.uniform(0, self.weather.travel_s), chance.uniform(0, self.weather.travel_s)
+
+
+def actor_part(actor: Actor) -> Part:
+    return Part("actor", actor.name, "", str(actor))
+
+
+def step_part(actor: Actor, number: int) -> Part:
+    return Part("step", actor.name, str(number), str(actor.steps[number]))
+
+
+def outage_part(outage: Outage, number: int) -> Part:
+    return Part("outage", str(number), "", str(outage))
+
+
+def fault_part(process: str, point: str, fault: Fault | None = None) -> Part:
+    return Part("fault", process, point, "" if fault is None else f"{fault.mode.name} {fault.seconds:g} s")
+
+
+def suspension_part(process: str, point: str, seconds: float = 0.0) -> Part:
+    return Part("suspension", process, point, f"{seconds:g} s")
+
+
+# --- what may happen to which call ---------------------------------------------------------------
+
+READS = {
+    "rows.read", "rows.scan", "blobs.open", "blobs.head", "blobs.list", "log.stale", "log.read", "log.entries", "log.ranges",
+}  # fmt: skip
+SCANS = {"rows.scan", "blobs.list", "log.stale", "log.entries"}
+STREAMS = {"upload.write", "reader.pieces", "reader.aclose"}
+"""Parts of a stream: each comes after the one before, or not at all."""
+ONCE = {"rows.put_inline", "rows.delete_inline", "blobs.open_upload", "upload.finalise", "upload.abort"}
+"""Calls that no client sends twice, so that no network has two of them to deliver."""
+
+
+def _fits(point: str, mode: Mode) -> bool:
+    call = point.partition(" #")[0]
+    match mode:
+        case Mode.SLOW:
+            return call not in STREAMS
+        case Mode.LATE:
+            return call not in READS | STREAMS
+        case Mode.DUPLICATED:
+            return call not in READS | STREAMS | ONCE
+        case Mode.CRAWLING:
+            return call in SCANS
+        case _:
+            return True
+
+
+# --- the choice ----------------------------------------------------------------------------------
+
+WRITES = (Kind.PUT_SMALL, Kind.PUT_LARGE, Kind.PUT_LARGE, Kind.PUT_STREAM, Kind.DELETE)
+READINGS = (Kind.GET, Kind.GET, Kind.GET, Kind.HEAD, Kind.GET_SLOWLY, Kind.LIST)
+MODES = tuple(mode for mode in Mode)
+SHARDS = (1, 2, 3, 5)
+
+
+@dataclass(slots=True)
+class _Chooser:
+    """Draws a recipe. `chance` is used in a fixed order, so a seed means the same for as long as this class is not changed."""
+
+    chance: random.Random
+    seed: int
+
+    def recipe(self) -> Recipe:
+        pace_s = self.chance.choice((0.05, 0.5, 5.0, 40.0))
+        ages = self._on(0.06)
+        actors = self._callers(pace_s)
+        busy_s = max(sum(step.pause_s for step in actor.steps) for actor in actors) + 60.0
+        skewed = self._on(0.3)
+        actors += self._beside(busy_s)
+        if ages:
+            actors += [replace(actor, name=f"late-{actor.name}", starts_s=self.chance.uniform(1.5, 4.0) * DAY_S) for actor in actors[:1]]
+            every_s = self.chance.uniform(0.2, 0.6) * DAY_S
+            actors += [Actor("collector-of-ages", Role.COLLECTOR, starts_s=DAY_S, ends_s=5 * DAY_S, every_s=every_s)]
+        if skewed:
+            actors = [replace(actor, skew_s=self.chance.choice((-60.0, -5.0, 0.0, 5.0, 60.0))) for actor in actors]
+        if self._on(0.2):
+            actors = [replace(actor, shards=self.chance.choice(SHARDS)) for actor in actors]
+        return Recipe(
+            self.seed, tuple(actors), self._weather(ages), self._outages(actors, busy_s), things=self.chance.choice((1, 1, 1, 2)),
+            sessions=self._on(0.6), durable=not self._on(0.05), legacy=self._on(0.15),
+        )  # fmt: skip
+
+    def _on(self, probability: float = 0.5) -> bool:
+        return self.chance.random() < probability
+
+    def _callers(self, pace_s: float) -> list[Actor]:
+        kinds = tuple(kind for kind in WRITES if self._on(0.7)) or WRITES
+        if self._on(0.2):
+            kinds += (Kind.PUT_BROKEN, Kind.REOPEN)
+        lives = (Life.EVER, *(life for life in (Life.SOON, Life.IDLE) if self._on(0.25)))
+        cancels = self._on(0.3)
+        writers = [
+            Actor(f"writer-{number}", Role.CALLER, self._steps(kinds, lives, pace_s, cancels), tasks=self.chance.choice((1, 1, 2, 3)))
+            for number in range(self.chance.choice((1, 2, 2, 3)))
+        ]
+        readers = [
+            Actor(f"reader-{number}", Role.CALLER, self._steps(READINGS, lives, pace_s, cancels), tasks=self.chance.choice((1, 2)))
+            for number in range(self.chance.choice((1, 1, 2)))
+        ]
+        return writers + readers
+
+    def _steps(self, kinds: tuple[Kind, ...], lives: tuple[Life, ...], pace_s: float, cancels: bool) -> tuple[Step, ...]:
+        return tuple(
+            Step(
+                self.chance.choice(kinds), self.chance.randrange(2), self._pause(pace_s), self.chance.choice(lives),
+                self.chance.choice((0.001, 0.05, 1.0, 10.0)) * self.chance.random() if cancels and self._on(0.3) else None,
+            )
+            for _ in range(self.chance.randrange(2, 8))
+        )  # fmt: skip
+
+    def _pause(self, pace_s: float) -> float:
+        return 0.0 if self._on(0.3) else self.chance.uniform(0, pace_s)
+
+    def _beside(self, busy_s: float) -> list[Actor]:
+        """Those who work until the callers are through, each with its own pace."""
+        some = [
+            (Role.RECOVERER, self.chance.choice((0, 1, 1, 1, 2, 3)), (5.0, 20.0)), (Role.AUDITOR, int(self._on(0.15)), (0.3, 5.0, 60.0)),
+            (Role.BLIND_AUDITOR, int(self._on(0.15)), (0.3, 5.0, 60.0)), (Role.OPERATOR, int(self._on(0.15)), (1.0, 20.0)),
+            (Role.COLLECTOR, int(self._on(0.4)), (1.0, 10.0, 600.0)), (Role.VANDAL, int(self._on(0.1)), (10.0,)),
+        ]  # fmt: skip
+        return [
+            Actor(f"{role.name.lower().replace('_', '-')}-{number}", role, starts_s=self.chance.uniform(0, busy_s / 4), ends_s=busy_s * 2,
+                  every_s=self.chance.choice(paces))
+            for role, count, paces in some for number in range(count)
+        ]  # fmt: skip
+
+    def _weather(self, ages: bool) -> Weather:
+        modes = tuple(mode for mode in MODES if self._on(0.35))
+        rate = self.chance.choice((0.0, 0.01, 0.03, 0.03, 0.1, 0.2))
+        travel_s = self.chance.choice((0.0, 0.01, 0.05, 0.5))
+        suspend_s = self.chance.choice((60.0, 2.5 * DAY_S, 3.5 * DAY_S)) if ages else 120.0
+        suspend_rate = 0.05 if ages else self.chance.choice((0.0, 0.0, 0.0, 0.01))
+        return Weather(rate, modes, travel_s, suspend_rate, suspend_s)
+
+    def _outages(self, actors: list[Actor], busy_s: float) -> tuple[Outage, ...]:
+        return tuple(self._outage(actors, busy_s) for _ in range(self.chance.choice((0, 0, 0, 1, 2))))
+
+    def _outage(self, actors: list[Actor], busy_s: float) -> Outage:
+        from_s, mode = self.chance.uniform(0, busy_s), self.chance.choice((Mode.UNAVAILABLE, Mode.DENIED, Mode.LOST, Mode.SLOW))
+        until_s = from_s + self.chance.choice((3.0, 40.0, 200.0))
+        whom = self.chance.choice([None, *(actor.name for actor in actors)])
+        return Outage(self.chance.choice(("rows", "log", "blobs")), mode, from_s, until_s, whom)

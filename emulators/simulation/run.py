@@ -1,0 +1,163 @@
+"""One recipe's run: who acts, acts; then faults end, the world must converge, and every invariant is looked at.
+
+    1 the callers do their steps, beside recoverers, auditors, operators, collectors, in the recipe's weather
+    2 calm: no new fault; what is under way arrives
+    3 drain: what is parked is retried, recovery passes until the log is empty (I6; unreadable entries stay, and only they)
+    4 repeat: every clean-up once more (I5)
+    5 live: each object can be put, read, deleted
+    6 verify: I1-I7, and that the history has an order that explains it
+
+A run raises nothing: what breaks is in its `Result`, an error that no caller should see as well as a violated invariant.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import anyio
+
+from changelog.change import Entry, Unreadable
+from emulators.checker import InvariantViolation
+from emulators.history import Answer
+from emulators.runtime import run_world
+from emulators.simulation.actors import LARGE_BYTES, OBJECTS, SMALL_BYTES, Stage, live
+from emulators.simulation.coverage import Coverage
+from emulators.simulation.recipe import Part, Recipe, Role, actor_part
+from emulators.world import SETTINGS, World
+from tiered.errors import DanglingTombstoneError
+
+SKEW_MAX_S = 60.0
+WORLD_ENDS_S = 30 * 86_400.0
+CALLS_MAX = 50_000
+PAGE = 1000
+
+
+@dataclass(slots=True)
+class Result:
+    """`violation` None: all invariants held. `parts`: what played a role and could be left out. `calls`: of all processes."""
+
+    seed: int
+    violation: InvariantViolation | None = None
+    trace: list[str] = field(default_factory=list)
+    simulated_s: float = 0.0
+    calls: int = 0
+    parts: tuple[Part, ...] = ()
+
+
+def run(recipe: Recipe, coverage: Coverage) -> Result:
+    """Runs it. `coverage` learns what was exercised; the product's decisions, if the caller has them counted (`decisions_counted`)."""
+    result = Result(recipe.seed)
+    with _quiet():
+        try:
+            run_world(lambda: _live(recipe, result, coverage), recipe.seed)
+        except InvariantViolation as violation:
+            result.violation = violation
+        except BaseException as error:  # noqa: BLE001 - whatever else a world raises, it is a finding, not the end of the search
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            result.violation = _unexpected(error, result.trace)
+    return result
+
+
+async def _live(recipe: Recipe, result: Result, coverage: Coverage) -> None:
+    skew_max_s = max(abs(actor.skew_s) for actor in recipe.actors)
+    world = World(recipe.seed, sessions=recipe.sessions, skew_max_s=skew_max_s, durable=recipe.durable)
+    async with world:
+        stage = Stage(world, recipe)
+        result.trace = world.network.trace
+        try:
+            with anyio.fail_after(WORLD_ENDS_S):
+                await _play(stage)
+        finally:
+            result.simulated_s = anyio.current_time()
+            result.calls = len(world.network.trace)
+            result.parts = tuple(stage.played)
+            _count(stage, coverage)
+
+
+async def _play(stage: Stage) -> None:
+    world, recipe = stage.world, stage.recipe
+    if recipe.legacy:
+        world.plant_legacy(OBJECTS[0], "legacy", LARGE_BYTES)
+    actors = [actor for actor in recipe.actors if recipe.has(actor_part(actor))]
+    async with anyio.create_task_group() as beside:
+        for actor in actors:
+            if actor.role is not Role.CALLER:
+                beside.start_soon(live, stage, actor)
+        async with anyio.create_task_group() as callers:
+            for actor in actors:
+                if actor.role is Role.CALLER:
+                    callers.start_soon(live, stage, actor)
+        stage.over.set()
+    stage.calm = True
+    await _drain(stage)
+    await world.repeat()
+    world.verify()
+    await _prove_alive(stage)
+    await world.drain()
+    world.verify()
+
+
+async def _drain(stage: Stage) -> None:
+    """Convergence: what operators parked is retried; what cannot be read was parked by recovery, and is taken away."""
+    world = stage.world
+    log = world.log_of(world.process("last-operator"))
+    for entry in (await log.entries("", PAGE)).entries:
+        if isinstance(entry, Entry) and entry.stuck is not None:
+            await log.retry(entry)
+    await world.drain()
+    for entry in (await log.entries("", PAGE)).entries:
+        if isinstance(entry, Unreadable) and entry.stuck is not None:
+            del world.log.stored[entry.key]
+
+
+async def _prove_alive(stage: Stage) -> None:
+    """Liveness: whatever happened before, each object can be put, read and deleted now."""
+    world = stage.world
+    async with world.client(world.process("last-caller")) as client:
+        for number, object_id in enumerate(OBJECTS[: stage.recipe.things]):
+            for label, size in ((f"last-large-{number}", LARGE_BYTES), (f"last-small-{number}", SMALL_BYTES)):
+                await client.get(object_id)
+                if await client.put(object_id, label, size) is not Answer.OK or await client.get(object_id) != label:
+                    world.watch.report("I6 drained", f"when all is calm, {object_id} cannot be put and read")
+            if await client.delete(object_id) is not Answer.OK or await client.get(object_id) is not None:
+                world.watch.report("I6 drained", f"when all is calm, {object_id} cannot be deleted")
+
+
+def _count(stage: Stage, coverage: Coverage) -> None:
+    for section, counts in (("faults", stage.faults), ("checks", stage.world.watch.checked)):
+        for name, times in counts.items():
+            coverage.count(section, name, times)
+    answers = Counter(write.answer.name for write in stage.world.history.writes)
+    for name, times in answers.items():
+        coverage.count("answers", name, times)
+    for part in stage.played:
+        if part.kind == "actor":
+            coverage.count("actors", part.where.rpartition("-")[0])
+
+
+def _unexpected(error: BaseException, trace: list[str]) -> InvariantViolation:
+    """The first error of those that a group of tasks raised together."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, InvariantViolation):
+        return error
+    invariant = "I1 no dangling" if isinstance(error, DanglingTombstoneError) else "unexpected error"
+    violation = InvariantViolation(invariant, f"{type(error).__name__}: {error}", trace)
+    violation.__cause__ = error
+    return violation
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The product's log records are for operators of real deployments; a world's trace tells more."""
+    logger = logging.getLogger("tiered")
+    disabled, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = disabled
