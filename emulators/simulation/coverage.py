@@ -29,7 +29,7 @@ from changelog.change import Change
 from changelog.heartbeat import Heartbeat
 from changelog.lease import Lease, Renewal, Standing
 from emulators.blobs import SimulatedBlobs
-from emulators.checker import Answer
+from emulators.history import Answer
 from emulators.faults import Mode
 from emulators.rows import SimulatedRows
 from recovery.loop import RecoveryLoop, Report
