@@ -44,9 +44,12 @@ class KeyRange:
         return KeyRange(f"{shard}{ChangeId.first(created_ms)}", self.end)
 
 
-def shard_ranges() -> Sequence[KeyRange]:
-    """One for each shard, so that daemons that begin at different ones seldom want the same entry. The first has what is under none."""
-    starts = [LOG_PREFIX, *(f"{LOG_PREFIX}{shard:02x}/" for shard in range(1, SHARDS_DEFAULT))]
+def shard_ranges(shards: int = SHARDS_DEFAULT) -> Sequence[KeyRange]:
+    """One for each shard, so that daemons that begin at different ones seldom want the same entry. Together they hold the whole log.
+
+    The first has what is under no shard, the last what software with more shards has recorded.
+    """
+    starts = [LOG_PREFIX, *(f"{LOG_PREFIX}{shard:02x}/" for shard in range(1, shards))]
     return [KeyRange(start, end) for start, end in zip(starts, [*starts[1:], LOG_END], strict=True)]
 
 

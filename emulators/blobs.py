@@ -86,9 +86,10 @@ class SimulatedBlobs(Simulated):
         return True
 
     async def list(self, prefix: str, after: str | None, limit: int) -> Sequence[BlobInfo]:
-        await self._travel()
-        names = sorted(name for name in self.blobs if name.startswith(prefix) and name > (after or ""))
-        return [_info(name, self.blobs[name]) for name in names[:limit]]
+        return await self._read_in_order(
+            self.blobs, "" if after is None else after + "\0", lambda name: name.startswith(prefix),
+            lambda name: _info(name, self.blobs[name]), limit,
+        )  # fmt: skip
 
     async def collect(self, limit: int) -> int:
         """Removes expired blobs, as a bucket's lifecycle does, then upload sessions older than a week."""

@@ -7,8 +7,8 @@
 Every call of every protocol, also on the uploads and readers that they return, goes through `Link.call`. What
 happens there is a `Plan`'s choice, from the name of the call point. A *crash* is not a cancellation: the process
 is severed first, so that none of its later calls takes effect or returns, and then cancelled; whatever its
-clean-up does is done in vain. A request that is late or duplicated belongs to the network, and arrives even
-when its sender is dead.
+clean-up does is done in vain. A call takes the time of its `Travel`, to the service and back. What has left belongs
+to the network: a request that is late, duplicated or under way arrives even when its sender has given up or is dead.
 """
 
 from __future__ import annotations
@@ -24,12 +24,11 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
 import anyio
-from anyio.lowlevel import checkpoint
 
-from changelog.errors import TieredError, UnavailableError, UnconfirmedError
+from changelog.errors import ConfigurationError, TieredError, UnavailableError, UnconfirmedError
 from changelog.log import ChangeLog
 from changelog.runtime import Runtime
-from emulators.runtime import travel_s
+from emulators.runtime import Request, SimulatedRuntime, elapse
 from tiered.backends import HighVolumeBackend, LongTermBackend
 
 T = TypeVar("T")
@@ -43,10 +42,12 @@ class Mode(Enum):
     STALL_BEFORE = "the process stops for a while before the request leaves"
     STALL_AFTER = "the process stops for a while after the effect, before the answer"
     UNAVAILABLE = "no effect, and UnavailableError"
+    DENIED = "no effect, and ConfigurationError, as when a permission was taken away"
     LOST = "the effect, and UnconfirmedError"
     LATE = "UnconfirmedError at once, and the effect a while later"
     DUPLICATED = "the effect and its answer, and the request once more a while later"
     SLOW = "the effect a while later, then its answer, if the caller still waits"
+    CRAWLING = "a scan that reads row after row, with a while between two: no snapshot"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +62,19 @@ Plan = Callable[[str], Fault | None]
 """From a call point to its fault. Asked once for each call, when the process makes it."""
 
 
+Travel = Callable[[str], tuple[float, float]]
+"""From a call point to the seconds that its request is under way, and then its answer. Asked once for each call."""
+
+_STREAMS = frozenset({"upload.write", "reader.pieces", "reader.aclose"})
+"""Parts of a stream, which ends with its sender: what is under way of them is lost with it."""
+
+
 def no_faults(point: str) -> Fault | None:
     return None
+
+
+def no_time(point: str) -> tuple[float, float]:
+    return 0.0, 0.0
 
 
 class Network:
@@ -94,6 +106,10 @@ class Network:
 
     def send(self, point: str, request: Callable[[], Awaitable[object]], seconds: float) -> None:
         """The request leaves now and arrives in so many seconds; nobody waits for its answer."""
+        self.take_over(point, Request(request()), seconds)
+
+    def take_over(self, point: str, request: Request[Any], seconds: float) -> None:
+        """One that is under way and needs so many seconds more."""
         self._under_way += 1
         self._tasks.start_soon(self._deliver, point, request, seconds)
 
@@ -118,10 +134,16 @@ class Network:
             raise error
         return answers[0]
 
-    async def _deliver(self, point: str, request: Callable[[], Awaitable[object]], seconds: float) -> None:
-        travel_s.set(seconds)
+    async def _deliver(self, point: str, request: Request[Any], seconds: float) -> None:
         try:
-            await request()
+            goes_on = request.has_left or await request.goes_on()
+            while goes_on:
+                try:
+                    await elapse(request.wait_s(seconds))
+                except BaseException as error:
+                    request.fail(error)
+                    raise
+                goes_on = await request.goes_on()
             self.note(f"network: {point} has arrived")
         except TieredError as error:
             self.note(f"network: {point} has arrived in vain: {error}")
@@ -135,13 +157,14 @@ class Link:
     `points`: those made so far. `answered`: those of them that returned a value to the process.
     """
 
-    def __init__(self, process: Process, network: Network, plan: Plan) -> None:
+    def __init__(self, process: Process, network: Network, plan: Plan, travel: Travel = no_time) -> None:
         self.severed = False
         self.points: list[str] = []
         self.answered: list[str] = []
         self._process = process
         self._network = network
         self._plan = plan
+        self._travel = travel
         self._calls: Counter[str] = Counter()
         self._stalled_until = 0.0
 
@@ -165,17 +188,41 @@ class Link:
         point = f"{name} #{self._calls[name]}"
         fault = self._plan(point)
         mode, seconds = (None, 0.0) if fault is None else (fault.mode, fault.seconds)
+        there_s, back_s = self._travel(point)
         self.points.append(point)
         self._network.note(f"{self._process.name}: {point}" + (f" [{mode.name} {seconds:g} s]" if mode else ""))
-        await self._leave(point, mode, seconds, request)
+        if mode is not None:
+            await self._leave(point, mode, seconds, request, there_s + back_s)
         try:
-            answer = await (self._network.carry(point, request, seconds) if mode is Mode.SLOW else request())
+            if mode is Mode.SLOW:
+                answer = await self._network.carry(point, request, seconds + there_s)
+            else:
+                answer = await self._ask(name, point, Request(request()), there_s, seconds if mode is Mode.CRAWLING else 0.0)
         finally:
-            await self._answered(point, mode, seconds)
+            await self._answered(point, mode, seconds, back_s)
         self.answered.append(point)
         return answer
 
-    async def _leave(self, point: str, mode: Mode | None, seconds: float, request: Callable[[], Awaitable[object]]) -> None:
+    async def _ask(self, name: str, point: str, request: Request[T], there_s: float, row_s: float) -> T:
+        """Waits for the answer; whoever is cancelled while the request is under way leaves it to the network."""
+        while await request.goes_on(row_s):
+            stopped_at, wait_s = anyio.current_time(), request.wait_s(there_s)
+            try:
+                await elapse(wait_s)
+            except BaseException as error:
+                under_way_s = anyio.current_time() - stopped_at
+                if under_way_s and request.has_left and name not in _STREAMS:
+                    self._network.take_over(point, request, wait_s - under_way_s)
+                else:
+                    request.fail(error)
+                raise
+        return request.answer
+
+    async def _leave(
+        self, point: str, mode: Mode, seconds: float, request: Callable[[], Awaitable[object]], round_trip_s: float
+    ) -> None:
+        if mode in (Mode.UNAVAILABLE, Mode.DENIED):
+            await elapse(round_trip_s)
         match mode:
             case Mode.CRASH_BEFORE:
                 self._process.crash()
@@ -183,6 +230,8 @@ class Link:
                 self.stall(seconds)
             case Mode.UNAVAILABLE:
                 raise UnavailableError(f"{point} of {self._process.name} was refused by the service")
+            case Mode.DENIED:
+                raise ConfigurationError(f"{point} of {self._process.name} was denied: grant this process the permission for it")
             case Mode.LATE:
                 self._network.send(point, request, seconds)
                 raise UnconfirmedError(f"{point} of {self._process.name} was not answered")
@@ -190,21 +239,21 @@ class Link:
                 self._network.send(point, request, seconds)
         await self._awake()
 
-    async def _answered(self, point: str, mode: Mode | None, seconds: float) -> None:
+    async def _answered(self, point: str, mode: Mode | None, seconds: float, back_s: float) -> None:
         """Between the effect and its answer; raises instead of it."""
         match mode:
             case Mode.CRASH_AFTER:
                 self._process.crash()
             case Mode.STALL_AFTER:
                 self.stall(seconds)
-        await checkpoint()  # a cancelled caller may have had its effect
+        await elapse(back_s)  # a cancelled caller may have had its effect
         await self._awake()
         if mode is Mode.LOST:
             raise UnconfirmedError(f"the answer to {point} of {self._process.name} was lost")
 
     async def _awake(self) -> None:
         while not self.severed and (wait_s := self._stalled_until - anyio.current_time()) > 0:
-            await self._process.runtime.sleep(wait_s)
+            await elapse(wait_s)
         if self.severed:
             await anyio.sleep_forever()
 
@@ -235,17 +284,17 @@ class _Far:
 
     async def _each(self, name: str, method: Callable[[], AsyncGenerator[Any, None]]) -> AsyncIterator[Any]:
         async with aclosing(method()) as pieces:
-            while (piece := await self._link.call(f"{self._kind}.{name}", lambda: anext(pieces, None))) is not None:
+            while (piece := await self._link.call(f"{self._kind}.{name}", partial(anext, pieces, None))) is not None:
                 yield piece
 
 
 class Process:
     """One simulated process: a name, a runtime of its own, a link, and a life that `crash` ends."""
 
-    def __init__(self, name: str, runtime: Runtime, network: Network, plan: Plan = no_faults) -> None:
+    def __init__(self, name: str, runtime: Runtime, network: Network, plan: Plan = no_faults, travel: Travel = no_time) -> None:
         self.name = name
         self.runtime = runtime
-        self.link = Link(self, network, plan)
+        self.link = Link(self, network, plan, travel)
         self._scope = anyio.CancelScope()
 
     @property
@@ -269,3 +318,9 @@ class Process:
     def stall(self, seconds: float) -> None:
         """SIGSTOP, and SIGCONT later: no request leaves, no answer arrives, and no timer that needs one helps."""
         self.link.stall(seconds)
+
+    def suspend(self, seconds: float) -> None:
+        """Its machine sleeps: as `stall`, and its monotonic clock stands still; its boot-time and wall clocks go on."""
+        assert isinstance(self.runtime, SimulatedRuntime), "only a simulated clock can stand still"
+        self.runtime.suspend(seconds)
+        self.stall(seconds)

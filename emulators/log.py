@@ -9,11 +9,12 @@ Compare-and-swaps compare the entry in its current form, so entries of older sof
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import copy
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from typing import Self
 
-from changelog.change import Change, ChangeId, Entry, Stuck, Unreadable, decode, encode, encode_stuck
+from changelog.change import SHARDS_DEFAULT, Change, ChangeId, Entry, Stuck, Unreadable, decode, encode, encode_stuck
 from changelog.errors import LeaseLostError
 from changelog.lease import Renewal, Standing, standing
 from changelog.log import PRESENCE_AGE_MAX_MS, KeyRange, Page, shard_ranges
@@ -41,11 +42,18 @@ class SimulatedChangeLog(Simulated):
         super().__init__(runtime)
         self.stored: dict[str, Stored] = {}
         self.presence: dict[str, int] = {}
+        self._shards = SHARDS_DEFAULT
+
+    def sharded(self, shards: int) -> Self:
+        """The same log, as processes see it that record under so many shards."""
+        view = copy.copy(self)
+        view._shards = shards
+        return view
 
     async def record(self, change: Change, owner: str) -> Entry:
         """As in `ChangeLog`. `LeaseLostError`: it was recorded before and claimed since, so recovery has it."""
         await self._travel()
-        entry = Entry(change, change.id.row_key(), owner)
+        entry = Entry(change, change.id.row_key(self._shards), owner)
         self.stored.setdefault(entry.key, Stored(encode(entry), 0))
         if not self._swap("log.record", entry, entry):
             raise LeaseLostError(f"change {change.id} of {change.object} was taken over by recovery")
@@ -70,12 +78,14 @@ class SimulatedChangeLog(Simulated):
         return self.presence[instance]
 
     def ranges(self) -> Sequence[KeyRange]:
-        return shard_ranges()
+        return shard_ranges(self._shards)
 
     async def stale(self, within: KeyRange, now_ms: int, expiry_ms: int, limit: int) -> Page:
-        await self._travel()
-        found = (entry for entry in self._sorted() if within.start <= entry.key < within.end)
-        return _page((entry for entry in found if standing(entry, now_ms, expiry_ms, attempts_max=1) in _DUE), limit)
+        def due(key: str) -> Entry | Unreadable | None:
+            entry = self._decoded(key)
+            return entry if standing(entry, now_ms, expiry_ms, attempts_max=1) in _DUE else None
+
+        return _page(await self._read_in_order(self.stored, within.start, lambda key: key < within.end, due, limit + 1), limit)
 
     async def claim(self, entry: Entry, owner: str) -> Entry | None:
         await self._travel()
@@ -93,12 +103,15 @@ class SimulatedChangeLog(Simulated):
         )
 
     async def entries(self, start: str, limit: int, *, stuck_only: bool = False) -> Page:
-        await self._travel()
-        return _page((entry for entry in self._sorted() if entry.key >= start and (entry.stuck or not stuck_only)), limit)
+        def wanted(key: str) -> Entry | Unreadable | None:
+            entry = self._decoded(key)
+            return entry if entry.stuck or not stuck_only else None
+
+        return _page(await self._read_in_order(self.stored, start, lambda key: True, wanted, limit + 1), limit)
 
     async def read(self, change_id: ChangeId) -> Entry | Unreadable | None:
         await self._travel()
-        return next((entry for entry in self._sorted() if entry.key.endswith(change_id)), None)
+        return next((self._decoded(key) for key in sorted(self.stored) if key.endswith(change_id)), None)
 
     async def collect(self, limit: int) -> int:
         """Removes presence rows older than a day."""
@@ -108,9 +121,6 @@ class SimulatedChangeLog(Simulated):
         for instance in old:
             del self.presence[instance]
         return len(old)
-
-    def _sorted(self) -> Iterator[Entry | Unreadable]:
-        return (self._decoded(key) for key in sorted(self.stored))
 
     def _decoded(self, key: str) -> Entry | Unreadable:
         stored = self.stored[key]
@@ -141,8 +151,6 @@ def _value(entry: Entry | Unreadable) -> bytes:
     return entry.raw if isinstance(entry, Unreadable) else encode(entry)
 
 
-def _page(entries: Iterator[Entry | Unreadable], limit: int) -> Page:
+def _page(found: Sequence[Entry | Unreadable], limit: int) -> Page:
     """The first `limit` of them; the next page begins at the one after."""
-    found = tuple(islice(entries, limit))
-    following = next(entries, None)
-    return Page(found, None if following is None else following.key)
+    return Page(tuple(found[:limit]), found[limit].key if len(found) > limit else None)

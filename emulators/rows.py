@@ -74,10 +74,11 @@ class SimulatedRows(Simulated):
         return True
 
     async def scan(self, prefix: str, after: str | None, limit: int) -> Sequence[RowName]:
-        await self._travel()
         # Text in the order of its code points is in the byte order of its UTF-8.
-        paths = sorted(path for path in self.states if path.startswith(prefix) and path > (after or ""))
-        return [RowName(path, self.states[path].deadline_ns) for path in paths[:limit]]
+        return await self._read_in_order(
+            self.states, "" if after is None else after + "\0", lambda path: path.startswith(prefix),
+            lambda path: RowName(path, self.states[path].deadline_ns), limit,
+        )  # fmt: skip
 
     async def collect(self, limit: int) -> int:
         """Removes expired rows, then marks older than two days."""

@@ -2,16 +2,17 @@
 
 `run_world` runs an async function on trio under a virtual clock: when every task sleeps, the clock jumps to the
 next deadline, so hours cost nothing. All that is random comes from the seed: each process's ids and jitter, and
-the order in which tasks that are ready run. `Simulated` is what the simulated services have in common.
+the order in which tasks that are ready run. `Simulated` is what the simulated services have in common, `Request` one
+call of theirs on its way: whoever holds it takes it on, so a request outlives a sender that gave up.
 """
 
 from __future__ import annotations
 
 import random  # noqa: TID251 - the simulated door for chance
-from collections.abc import Awaitable, Callable, Iterator
+import types
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
-from typing import TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import anyio
 from trio._core import _run as trio_run
@@ -26,42 +27,145 @@ Observer = Callable[[str, str], None]
 
 WALL_START_NS = 1_700_000_000 * NS_PER_S
 
-travel_s: ContextVar[float] = ContextVar("travel_s", default=0.0)
-"""How long a request of this task is under way between leaving its client and arriving at its service, in seconds."""
+LEAVES = object()
+"""What a simulated service's coroutine yields where its request leaves; it is sent the seconds from row to row of a scan."""
+
+
+async def elapse(seconds: float) -> None:
+    """Lets the world's own time pass, which no process can stop; a checkpoint even for 0."""
+    await anyio.sleep(seconds)  # noqa: TID251 - the simulated door for time
 
 
 class SimulatedRuntime:
-    """One process's clocks and chance. All follow the event loop's clock; `skew_s` sets its wall clock wrong."""
+    """One process's clocks and chance. All follow the event loop's clock; `skew_s` sets its wall clock wrong, at any time.
+
+    While it is suspended its monotonic clock stands still, and its sleeps end so much later.
+    """
 
     def __init__(self, seed: int | str, wall_start_ns: int = WALL_START_NS, skew_s: float = 0.0) -> None:
         self.random: random.Random = random.Random(seed)
-        self._wall_start_ns = wall_start_ns + round(skew_s * NS_PER_S)
+        self.skew_s = skew_s
+        self._wall_start_ns = wall_start_ns
+        self._suspended_s = 0.0
+        self._resumes_at = 0.0
+
+    def suspend(self, seconds: float) -> None:
+        """From now on, for so long; one that is suspended already stays so until the later end."""
+        now = anyio.current_time()
+        begins = max(now, self._resumes_at)
+        self._suspended_s += max(0.0, now + seconds - begins)
+        self._resumes_at = max(self._resumes_at, now + seconds)
 
     def monotonic(self) -> float:
-        return anyio.current_time()
+        now = anyio.current_time()
+        return max(now, self._resumes_at) - self._suspended_s
 
     def boot_time(self) -> float:
         return anyio.current_time()
 
     def wall_ns(self) -> int:
-        return self._wall_start_ns + round(anyio.current_time() * NS_PER_S)
+        return self._wall_start_ns + round((anyio.current_time() + self.skew_s) * NS_PER_S)
 
     async def sleep(self, seconds: float) -> None:
-        await anyio.sleep(seconds)  # noqa: TID251 - the simulated door for time
+        before = self._suspended_s
+        await elapse(seconds + max(0.0, self._resumes_at - anyio.current_time()))
+        while (longer := self._suspended_s - before) > 0:
+            before = self._suspended_s
+            await elapse(longer)
+
+
+_carried = False
+"""Whether the code that runs now is a `Request`'s: then it yields `LEAVES` and pauses to whoever carries it."""
+
+
+@types.coroutine
+def _yield(what: object) -> Generator[object, Any, Any]:
+    return (yield what)
+
+
+class Request(Generic[T]):
+    """One call on its way. Its coroutine belongs to no task: what has left can be taken on by another.
+
+        while await request.goes_on():      it stopped: `stop` is LEAVES, or a pause of so many seconds
+            ...                             wait, as its carrier likes
+        request.answer                      what it raised, `goes_on` has raised
+    """
+
+    answer: T
+
+    def __init__(self, call: Awaitable[T]) -> None:
+        self.stop: object = None
+        self._steps: Any = call.__await__()
+
+    @types.coroutine
+    def goes_on(self, given: float = 0.0) -> Generator[object, Any, bool]:
+        """Runs it up to its next stop. False: it has ended. `given`: at LEAVES, the seconds from row to row of a scan."""
+        global _carried
+        step: Callable[[Any], object] = self._steps.send
+        value: object = None if self.stop is None else given
+        while True:
+            outer, _carried = _carried, True
+            try:
+                trap = step(value)
+            except StopIteration as end:
+                self.answer = end.value
+                return False
+            finally:
+                _carried = outer
+            if trap is LEAVES or type(trap) is float:
+                self.stop = trap
+                return True
+            try:  # what it waits for is its task's event loop's
+                step, value = self._steps.send, (yield trap)
+            except BaseException as error:  # noqa: BLE001 - passed on
+                step, value = self._steps.throw, error
+
+    @property
+    def has_left(self) -> bool:
+        return self.stop is LEAVES
+
+    def wait_s(self, there_s: float) -> float:
+        """How long it stops now, where the way to the service takes that long."""
+        return there_s if self.has_left else cast(float, self.stop)
+
+    def fail(self, error: BaseException) -> None:
+        """It goes no further: raises `error` where it stopped, and so here."""
+        self._steps.throw(error)
 
 
 class Simulated:
     """A simulated service. `runtime` is its own clock, the server's; `observers` are told of every effect.
 
-    Every call leaves its client, travels (at least a checkpoint), and then has its whole effect at once.
+    Every call leaves its client, travels (at least a checkpoint), and then has its whole effect at once. A scan may be
+    a slow one, which reads each row at a moment of its own.
     """
 
     def __init__(self, runtime: Runtime) -> None:
         self.observers: list[Observer] = []
         self._runtime = runtime
 
-    async def _travel(self) -> None:
-        await self._runtime.sleep(travel_s.get())
+    async def _travel(self) -> float:
+        """Returns the seconds from row to row of a scan. 0: it reads all at once."""
+        if _carried:
+            return float(await _yield(LEAVES))
+        await elapse(0)
+        return 0.0
+
+    async def _read_in_order(
+        self, stored: Mapping[str, object], start: str, within: Callable[[str], bool], read: Callable[[str], T | None], limit: int
+    ) -> list[T]:
+        """What `read` makes of up to `limit` names from `start` on, in order; not None. They may change between two of them."""
+        pause_s = await self._travel()
+        found: list[T] = []
+        names = sorted(name for name in stored if name >= start and within(name))
+        while names and len(found) < limit:
+            name = names.pop(0)
+            if (item := read(name)) is not None:
+                found.append(item)
+            if pause_s:
+                await _yield(pause_s)
+                names = sorted(each for each in stored if each > name and within(each))
+        return found
 
     def _took_effect(self, call: str, what: str) -> None:
         for observe in self.observers:

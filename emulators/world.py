@@ -22,7 +22,7 @@ from changelog.noop import NoopChangeLog
 from emulators.blobs import Blob, SimulatedBlobs
 from emulators.checker import InvariantViolation, Watch, left_over, orphans
 from emulators.client import Client, content
-from emulators.faults import Network, Plan, Process, no_faults
+from emulators.faults import Network, Plan, Process, Travel, no_faults, no_time
 from emulators.ghost import acts
 from emulators.history import Answer, History
 from emulators.log import SimulatedChangeLog
@@ -71,8 +71,8 @@ class World:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.network.__aexit__(kind, error, trace)
 
-    def process(self, name: str, plan: Plan = no_faults, skew_s: float = 0.0) -> Process:
-        return Process(name, SimulatedRuntime(f"{self.seed}/{name}", skew_s=skew_s), self.network, plan)
+    def process(self, name: str, plan: Plan = no_faults, skew_s: float = 0.0, travel: Travel = no_time) -> Process:
+        return Process(name, SimulatedRuntime(f"{self.seed}/{name}", skew_s=skew_s), self.network, plan, travel)
 
     @asynccontextmanager
     async def client(self, process: Process, shards: int | None = None) -> AsyncIterator[Client]:

@@ -22,8 +22,9 @@ import anyio
 from changelog.change import ChangeId, Entry
 from changelog.errors import ConfigurationError, TieredError
 from emulators.client import BrokenPayload, Client, content
-from emulators.faults import Fault, Plan, Process
+from emulators.faults import Fault, Process
 from emulators.log import Stored
+from emulators.runtime import elapse
 from emulators.simulation.recipe import (
     Actor,
     Kind,
@@ -70,7 +71,7 @@ class Stage:
     def process(self, actor: Actor, life: int) -> Process:
         """The actor's process in its `life`th life."""
         name = f"{actor.name}.{life}"
-        process = self.world.process(name, self._plan(actor, name), actor.skew_s, partial(self._travel, name))
+        process = self.world.process(name, lambda point: self._fault(actor, process, point), actor.skew_s, partial(self._travel, name))
         return process
 
     def object(self, step: Step) -> ObjectId:
@@ -79,21 +80,22 @@ class Stage:
     def _travel(self, name: str, point: str) -> tuple[float, float]:
         return (0.0, 0.0) if self.calm else self.recipe.travel(name, point)
 
-    def _plan(self, actor: Actor, name: str) -> Plan:
-        def plan(point: str) -> Fault | None:
-            if self.calm:
-                return None
-            if (outage := self._outage(actor, point)) is not None:
-                self.faults[f"outage {outage.mode.name}"] += 1
-                self.played[outage_part(outage, self.recipe.outages.index(outage))] = None
-                return Fault(outage.mode, outage.until_s - anyio.current_time())
-            fault = self.recipe.fault(name, point)
-            if fault is not None:
-                self.faults[fault.mode.name] += 1
-                self.played[fault_part(name, point, fault)] = None
-            return fault
-
-        return plan
+    def _fault(self, actor: Actor, process: Process, point: str) -> Fault | None:
+        if self.calm:
+            return None
+        if suspended_s := self.recipe.suspension(process.name, point):
+            self.faults["suspended"] += 1
+            self.played[suspension_part(process.name, point, suspended_s)] = None
+            process.suspend(suspended_s)
+        if (outage := self._outage(actor, point)) is not None:
+            self.faults[f"outage {outage.mode.name}"] += 1
+            self.played[outage_part(outage, self.recipe.outages.index(outage))] = None
+            return Fault(outage.mode, outage.until_s - anyio.current_time())
+        fault = self.recipe.fault(process.name, point)
+        if fault is not None:
+            self.faults[fault.mode.name] += 1
+            self.played[fault_part(process.name, point, fault)] = None
+        return fault
 
     def _outage(self, actor: Actor, point: str) -> Outage | None:
         now = anyio.current_time()
@@ -108,7 +110,7 @@ class Stage:
 
 async def live(stage: Stage, actor: Actor) -> None:
     """From the actor's beginning to its end, in as many processes as it needs."""
-    await anyio.sleep(actor.starts_s)
+    await elapse(actor.starts_s)
     stage.played[actor_part(actor)] = None
     match actor.role:
         case Role.CALLER:
@@ -150,7 +152,7 @@ async def _call(stage: Stage, actor: Actor) -> None:
         process = stage.process(actor, life)
         await process.run(partial(_work, stage, actor, process, steps))
         life += 1
-        await anyio.sleep(RESTART_S)
+        await elapse(RESTART_S)
 
 
 async def _work(stage: Stage, actor: Actor, process: Process, steps: deque[int]) -> None:

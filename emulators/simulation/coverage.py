@@ -29,8 +29,8 @@ from changelog.change import Change
 from changelog.heartbeat import Heartbeat
 from changelog.lease import Lease, Renewal, Standing
 from emulators.blobs import SimulatedBlobs
-from emulators.history import Answer
 from emulators.faults import Mode
+from emulators.history import Answer
 from emulators.rows import SimulatedRows
 from recovery.loop import RecoveryLoop, Report
 from tiered.backends import Inline, Row

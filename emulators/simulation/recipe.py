@@ -11,7 +11,7 @@ happened before; so a `Part` can be left out and the rest stays as it was, which
 
 from __future__ import annotations
 
-import random
+import random  # noqa: TID251 - the simulated door for chance
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from enum import Enum

@@ -27,7 +27,7 @@ from emulators.runtime import run_world
 from emulators.simulation.actors import LARGE_BYTES, OBJECTS, SMALL_BYTES, Stage, live
 from emulators.simulation.coverage import Coverage
 from emulators.simulation.recipe import Part, Recipe, Role, actor_part
-from emulators.world import SETTINGS, World
+from emulators.world import World
 from tiered.errors import DanglingTombstoneError
 
 SKEW_MAX_S = 60.0
@@ -56,7 +56,7 @@ def run(recipe: Recipe, coverage: Coverage) -> Result:
             run_world(lambda: _live(recipe, result, coverage), recipe.seed)
         except InvariantViolation as violation:
             result.violation = violation
-        except BaseException as error:  # noqa: BLE001 - whatever else a world raises, it is a finding, not the end of the search
+        except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 raise
             result.violation = _unexpected(error, result.trace)

@@ -9,11 +9,12 @@ import pytest
 from trio._core import _run as trio_run
 
 from changelog.change import Change, ChangeId
-from changelog.errors import UnavailableError, UnconfirmedError
+from changelog.errors import ConfigurationError, UnavailableError, UnconfirmedError
+from changelog.log import KeyRange
 from changelog.runtime import uuid7
 from emulators.checker import InvariantViolation, dangling, left_over, orphans
 from emulators.client import content
-from emulators.faults import Fault, Mode, Plan, Process, no_faults
+from emulators.faults import Fault, Mode, Plan, Process, Travel, no_faults, no_time
 from emulators.history import Answer, History
 from emulators.runtime import SimulatedRuntime, run_world
 from emulators.world import World
@@ -67,6 +68,41 @@ async def test_skew_sets_only_the_wall_clock_wrong() -> None:
 
 
 @simulated
+async def test_a_wall_clock_may_jump_at_any_time() -> None:
+    runtime = SimulatedRuntime(1, wall_start_ns=0)
+    await runtime.sleep(10)
+    runtime.skew_s = -60.0
+    assert (runtime.wall_ns(), runtime.monotonic(), runtime.boot_time()) == (-50_000_000_000, 10.0, 10.0)
+    runtime.skew_s = 0.0
+    assert runtime.wall_ns() == 10_000_000_000
+
+
+@simulated
+async def test_while_suspended_only_the_monotonic_clock_stands_still_and_sleeps_end_later() -> None:
+    runtime, woken = SimulatedRuntime(1, wall_start_ns=0), []
+
+    async def sleeper(begins_at: float) -> None:
+        await anyio.sleep(begins_at)
+        await runtime.sleep(10)
+        woken.append((begins_at, anyio.current_time()))
+
+    async with anyio.create_task_group() as tasks:
+        for begins_at in (0, 4, 70):
+            tasks.start_soon(sleeper, begins_at)
+        await anyio.sleep(3)
+        runtime.suspend(60)
+        await anyio.sleep(1)
+        assert (runtime.monotonic(), runtime.boot_time(), runtime.wall_ns()) == (3.0, 4.0, 4_000_000_000)
+        runtime.suspend(30)  # ends before the first one does
+        await anyio.sleep(58)
+        assert runtime.monotonic() == 3.0
+        runtime.suspend(2)  # and this one a second after it
+        await anyio.sleep(3)
+        assert runtime.monotonic() == 4.0
+    assert woken == [(0, 71.0), (4, 74.0), (70, 80.0)]
+
+
+@simulated
 async def test_ids_follow_the_seed() -> None:
     first, again, other = (uuid7(SimulatedRuntime(seed)) for seed in ("a", "a", "b"))
     assert first == again != other
@@ -111,16 +147,16 @@ def only(mode: Mode, seconds: float = 0.0) -> Plan:
 class Stage:
     """One process that does one put through its link, and notes how it ended."""
 
-    def __init__(self, world: World, plan: Plan) -> None:
+    def __init__(self, world: World, plan: Plan, travel: Travel = no_time) -> None:
         self.world = world
-        self.process = world.process("writer", plan)
+        self.process = world.process("writer", plan, travel=travel)
         self.rows = self.process.link.rows(world.rows)
         self.ended = ""
 
     async def put(self) -> None:
         try:
             self.ended = str(await put_small(self.rows))
-        except (UnavailableError, UnconfirmedError) as error:
+        except (UnavailableError, UnconfirmedError, ConfigurationError) as error:
             self.ended = type(error).__name__
 
     @property
@@ -136,6 +172,7 @@ class Stage:
         (Mode.STALL_BEFORE, "True", True, True),
         (Mode.STALL_AFTER, "True", True, True),
         (Mode.UNAVAILABLE, "UnavailableError", False, False),
+        (Mode.DENIED, "ConfigurationError", False, False),
         (Mode.LOST, "UnconfirmedError", True, True),
         (Mode.LATE, "UnconfirmedError", False, True),
         (Mode.DUPLICATED, "True", True, True),
@@ -243,6 +280,179 @@ async def test_a_stalled_process_sends_nothing_until_it_goes_on_while_others_do(
             assert await world.process("other").link.log(world.log).announce("other") > 0
             await anyio.sleep(2)
             assert stage.effect
+
+
+@simulated
+async def test_a_suspended_process_sends_nothing_and_its_lease_clock_stands_still() -> None:
+    async with World(1) as world:
+        stage = Stage(world, no_faults)
+        async with anyio.create_task_group() as tasks:
+            stage.process.suspend(60)
+            tasks.start_soon(stage.process.run, stage.put)
+            await anyio.sleep(59)
+            assert not stage.effect and stage.process.runtime.monotonic() == 0.0
+            await anyio.sleep(2)
+            assert stage.effect and stage.process.runtime.monotonic() == 1.0
+
+
+def taking(there_s: float, back_s: float) -> Travel:
+    return lambda point: (there_s, back_s)
+
+
+@simulated
+async def test_a_call_takes_the_time_of_its_way_there_and_back_and_has_its_effect_between() -> None:
+    async with World(1) as world:
+        stage = Stage(world, no_faults, taking(2.0, 3.0))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(stage.process.run, stage.put)
+            await anyio.sleep(1.9)
+            assert not stage.effect
+            await anyio.sleep(0.2)
+            assert stage.effect and not stage.ended
+            await anyio.sleep(2.8)
+            assert not stage.ended
+            await anyio.sleep(0.2)
+            assert stage.ended == "True"
+
+
+@pytest.mark.parametrize("mode", [Mode.UNAVAILABLE, Mode.DENIED, Mode.LOST])
+def test_errors_take_the_way_there_and_back_too(mode: Mode) -> None:
+    async def test() -> None:
+        async with World(1) as world:
+            stage = Stage(world, only(mode), taking(2.0, 3.0))
+            await stage.process.run(stage.put)
+            assert (anyio.current_time(), stage.ended in ("", "True")) == (5.0, False)
+
+    run_world(test, 1)
+
+
+@pytest.mark.parametrize(("after_s", "arrives_at"), [(1.0, 2.0), (2.5, 2.0)])
+@pytest.mark.parametrize("dies", [False, True])
+def test_what_was_under_way_when_its_sender_gave_up_or_died_arrives_when_it_would_have(
+    after_s: float, arrives_at: float, dies: bool
+) -> None:
+    async def test() -> None:
+        arrived = []
+        async with World(1) as world:
+            stage = Stage(world, no_faults, taking(2.0, 3.0))
+            world.rows.observers.append(lambda call, what: arrived.append(anyio.current_time()))
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(stage.process.run, stage.put)
+                await anyio.sleep(after_s)
+                assert world.network.quiet
+                if dies:
+                    stage.process.crash()
+                else:
+                    tasks.cancel_scope.cancel()
+            assert world.network.quiet == (after_s > arrives_at)
+            await anyio.sleep(10)
+            assert arrived == [arrives_at] and not stage.ended and world.network.quiet
+
+    run_world(test, 1)
+
+
+@simulated
+async def test_what_had_not_left_when_its_sender_gave_up_never_arrives() -> None:
+    async with World(1) as world:
+        stage = Stage(world, no_faults, taking(2.0, 0.0))
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await stage.put()
+        await anyio.sleep(10)
+        assert not stage.effect and world.network.quiet
+
+
+@simulated
+async def test_a_swap_under_way_when_its_deadline_passes_and_its_sender_gives_up_still_wins() -> None:
+    async with World(1) as world:
+        rows = world.process("writer", travel=taking(100.0, 0.0)).link.rows(world.rows)
+        with anyio.move_on_after(30):
+            await rows.swap(PATH, TOKEN, None, SMALL, deadline_s=20.0)
+        assert PATH not in world.rows.states
+        await anyio.sleep(80)
+        assert PATH in world.rows.states
+
+
+@simulated
+async def test_a_finalise_under_way_lands_and_a_piece_of_a_stream_is_lost_with_its_sender() -> None:
+    for call in ("finalise", "write"):
+        async with World(1) as world:
+            travel_s = [0.0]
+            link = world.process("writer", travel=lambda point: (travel_s[0], 0.0)).link  # noqa: B023
+            upload = await link.blobs(world.blobs).open_upload(BLOB, Metadata(), None)
+            await upload.write(b"payload")
+            travel_s[0] = 10.0
+            with anyio.move_on_after(5):
+                await (upload.finalise() if call == "finalise" else upload.write(b"more"))
+            await anyio.sleep(10)
+            assert (BLOB in world.blobs.blobs) == (call == "finalise")
+            assert all(bytes(each.payload) == b"payload" for each in world.blobs.uploads.values())
+
+
+@simulated
+async def test_a_crawling_scan_reads_each_row_at_a_moment_of_its_own() -> None:
+    async with World(1) as world:
+        paths = [f"attachments/objects/{key}" for key in "abcd"]
+        for path in paths[0], paths[1], paths[3]:
+            await world.rows.put_inline(path, TOKEN, SMALL)
+        rows = world.process("reader", {"rows.scan #1": Fault(Mode.CRAWLING, 10.0)}.get).link.rows(world.rows)
+        found: list[str] = []
+
+        async def scan() -> None:
+            found.extend(row.path for row in await rows.scan("attachments/", None, 10))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(scan)
+            await anyio.sleep(5)  # it has read a
+            await world.rows.delete_inline(paths[0], OTHER_TOKEN)
+            await world.rows.delete_inline(paths[1], OTHER_TOKEN)
+            await world.rows.put_inline(paths[2], OTHER_TOKEN, SMALL)
+        assert found == [paths[0], paths[2], paths[3]]  # what was there at no one moment
+        assert [row.path for row in await rows.scan("attachments/", None, 10)] == [paths[2], paths[3]]
+
+
+@simulated
+async def test_the_log_and_the_blobs_are_scanned_slowly_too() -> None:
+    async with World(1) as world:
+        tokens = [ChangeId(f"{TOKEN[:-1]}{digit}") for digit in "123"]
+        link = world.process("reader", lambda point: Fault(Mode.CRAWLING, 10.0)).link
+        log, blobs = link.log(world.log), link.blobs(world.blobs)
+        entries = [await world.log.sharded(1).record(Change(token, PATH), "writer") for token in tokens]
+        for token in tokens:
+            await store_blob(world, f"{PATH}/{token}")
+        found: dict[str, list[str]] = {}
+
+        async def scan() -> None:
+            found["stale"] = [entry.key for entry in (await log.stale(KeyRange("", "~~"), world.runtime.wall_ns(), 0, 10)).entries]
+
+        async def list_entries() -> None:
+            found["entries"] = [entry.key for entry in (await log.entries("", 2)).entries]
+
+        async def list_blobs() -> None:
+            found["blobs"] = [blob.name for blob in await blobs.list("", None, 10)]
+
+        async with anyio.create_task_group() as tasks:
+            for each in (scan, list_entries, list_blobs):
+                tasks.start_soon(each)
+            await anyio.sleep(5)
+            for entry, token in zip(entries[:2], tokens[:2], strict=True):
+                await world.log.forget(entry)
+                await world.blobs.delete(f"{PATH}/{token}")
+        keys = [entry.key for entry in entries]
+        assert found["stale"] == found["entries"] == [keys[0], keys[2]]
+        assert found["blobs"] == [f"{PATH}/{tokens[0]}", f"{PATH}/{tokens[2]}"]
+
+
+@simulated
+async def test_a_log_of_another_number_of_shards_is_the_same_log() -> None:
+    async with World(1) as world:
+        other, token = world.log.sharded(64), ChangeId(f"{TOKEN[:-2]}3f")
+        entry = await other.record(Change(token, PATH), "writer")
+        assert entry.key == token.row_key(64) != token.row_key() and list(world.log.stored) == [entry.key]
+        assert await world.log.read(token) == entry
+        assert len([within for within in world.log.ranges() if within.start <= entry.key < within.end]) == 1
+        await world.log.forget(entry)
+        assert other.stored == {}
 
 
 @simulated
