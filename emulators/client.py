@@ -89,14 +89,15 @@ class Client:
 
     async def ask(self) -> None:
         """Asks what became of the writes whose outcome this caller does not know."""
-        for write, error in list(self.unknown):
+        asked, self.unknown = self.unknown, []
+        for write, error in asked:
             try:
                 outcome = await self.storage.outcome(error)
             except (UnavailableError, OutcomeUnknownError, InvalidRequestError):
-                continue
+                outcome = Outcome.PENDING
             if not self._process.alive or outcome is Outcome.PENDING:
+                self.unknown.append((write, error))
                 continue
-            self.unknown.remove((write, error))
             answers = {Outcome.TOOK_EFFECT: Answer.OK, Outcome.NO_EFFECT: Answer.NO, Outcome.UNKNOWABLE: Answer.OVER}
             self._end(write, answers[outcome], outcome)
 

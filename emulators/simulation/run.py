@@ -105,6 +105,7 @@ async def _play(stage: Stage) -> None:
 async def _drain(stage: Stage) -> None:
     """Convergence: what operators parked is retried; what cannot be read was parked by recovery, and is taken away."""
     world = stage.world
+    await world.drain()  # an operator's late request may still park something
     log = world.log_of(world.process("last-operator"))
     for entry in (await log.entries("", PAGE)).entries:
         if isinstance(entry, Entry) and entry.stuck is not None:
