@@ -84,7 +84,7 @@ def _progress(seeds: int | None, seconds: float | None) -> Tell:
         totals = explored.totals
         line = (
             f"{totals.worlds}{goal} worlds from seed {explored.first}, {explored.elapsed_s:.0f} s{time},"
-            f" {explored.seeds_per_s:.0f} seeds per s and core, {totals.simulated_s / 3600:.1f} simulated h, {len(totals.violations)} violations"
+            f" {explored.seeds_per_s:.0f} seeds/s and core, {totals.simulated_s / 3600:.1f} simulated h, {len(totals.violations)} violations"
         )
         sys.stderr.write(f"\r\x1b[2K{line}" if terminal else f"{line}\n")
         sys.stderr.flush()

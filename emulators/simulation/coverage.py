@@ -21,6 +21,7 @@ from typing import Any
 import anyio
 
 import emulators.log
+import emulators.world
 import recovery.loop
 import tiered.commit
 import tiered.reading
@@ -30,8 +31,9 @@ from changelog.heartbeat import Heartbeat
 from changelog.lease import Lease, Renewal, Standing
 from emulators.blobs import SimulatedBlobs
 from emulators.faults import Mode
-from emulators.history import Answer
+from emulators.history import Answer, History
 from emulators.rows import SimulatedRows
+from emulators.world import World
 from recovery.loop import RecoveryLoop, Report
 from tiered.backends import Inline, Row
 from tiered.commit import Committer, Told, Verdict
@@ -42,7 +44,7 @@ from tiered.settle import Ending
 from tiered.storage import Outcome, TieredStorage
 
 Names = frozenset[str]
-Count = Callable[[str], None]
+Count = Callable[..., None]
 
 
 def members(word: str, kind: type[Enum], without: tuple[Enum, ...] = ()) -> Names:
@@ -75,7 +77,10 @@ REQUIRED: dict[str, Names] = {
         {"put: LeaseLostError", "put: Cancelled", "get: ok", "get: UnavailableError"},
     ),
     "answers": frozenset(answer.name for answer in Answer),
-    "checks": frozenset(),
+    "checks": frozenset({
+        "I1 no dangling", "I2 settled before it is deleted", "I3 no leak", "I4 an order explains the history", "I4 no late effect",
+        "I4 ok is true", "I4 no is true", "I4 I7 read is of its time", "I4 list is of its time", "I5 repeatable", "I6 drained",
+    }),
 }
 
 
@@ -110,17 +115,17 @@ class Coverage:
         return coverage
 
 
-_counting: list[Counter[str]] = []
-"""Where decisions are counted: in the last."""
+_counting: list[Coverage] = []
+"""Where it is counted: in the last."""
 
 
 @contextmanager
 def decisions_counted(coverage: Coverage) -> Iterator[None]:
-    """Counts the product's decisions in this process for as long as it is entered; within another of its kind, here and not there.
+    """Counts the product's decisions, and what is checked at the end, for as long as it is entered; within another one, here and not there.
 
     To wrap takes longer than to count: whoever enters it for each of many runs does well to stand in one more around them all.
     """
-    _counting.append(coverage.sections["decisions"])
+    _counting.append(coverage)
     originals = []
     try:
         for owner, name, wrapping in _WRAPPINGS if len(_counting) == 1 else ():
@@ -133,8 +138,8 @@ def decisions_counted(coverage: Coverage) -> Iterator[None]:
         _counting.pop()
 
 
-def _count(name: str) -> None:
-    _counting[-1][name] += 1
+def _count(name: str, section: str = "decisions") -> None:
+    _counting[-1].sections[section][name] += 1
 
 
 # --- the wrappers: what was decided, from what was given and answered ------------------------------
@@ -303,6 +308,31 @@ def _expired(original: Callable[..., bool], count: Count) -> Callable[..., bool]
     return counted
 
 
+def _repeated(original: Callable[..., Any], count: Count) -> Callable[..., Any]:
+    """What is decided while the checker repeats clean-ups is no merit of the world's."""
+
+    async def counted(world: World) -> None:
+        count("I5 repeatable", "checks")
+        _counting.append(Coverage())
+        try:
+            await original(world)
+        finally:
+            _counting.pop()
+
+    return counted
+
+
+def _check(name: str) -> Wrapping:
+    def wrapping(original: Callable[..., Any], count: Count) -> Callable[..., Any]:
+        def counted(*args: Any) -> Any:
+            count(name, "checks")
+            return original(*args)
+
+        return counted
+
+    return wrapping
+
+
 _WRAPPINGS: tuple[tuple[Any, str, Wrapping], ...] = (
     (Committer, "_swap", _answer(lambda told: f"swap told {told.name}")),
     (Committer, "_judge", _answer(_judged)),
@@ -330,4 +360,8 @@ _WRAPPINGS: tuple[tuple[Any, str, Wrapping], ...] = (
     (tiered.reading, "is_expired", _expired),
     (SimulatedRows, "touch", _answer(lambda took: f"row touch{'ed' if took else ' refused'}")),
     (SimulatedBlobs, "touch", _answer(lambda took: f"blob touch{'ed' if took else ': gone'}")),
+    (World, "repeat", _repeated),
+    (History, "unexplained", _check("I4 an order explains the history")),
+    (emulators.world, "orphans", _check("I3 no leak")),
+    (emulators.world, "left_over", _check("I6 drained")),
 )

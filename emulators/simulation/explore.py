@@ -61,8 +61,8 @@ class Explored:
 
     @property
     def seeds_per_s(self) -> float:
-        """Per process."""
-        return self.totals.worlds / self.totals.busy_s if self.totals.busy_s else 0.0
+        """Of one core that does nothing else."""
+        return self.totals.worlds / self.totals.cpu_s if self.totals.cpu_s else 0.0
 
     def missing(self) -> list[str]:
         return self.totals.coverage.missing() if self.long_enough else []

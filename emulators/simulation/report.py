@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator
 
 from emulators.simulation.explore import SEEDS_TO_TELL_MIN, Explored, replay
@@ -48,7 +49,12 @@ def happened(result: Result) -> Iterator[str]:
     """The trace, and the verdict."""
     yield from result.trace
     yield f"seed {result.seed}: {result.calls} calls in {result.simulated_s:.0f} simulated seconds"
-    yield "every invariant holds" if result.violation is None else str(result.violation).partition("\n")[0]
+    if result.violation is None:
+        yield "every invariant holds"
+        return
+    if result.violation.__cause__ is not None:
+        yield from "".join(traceback.format_exception(result.violation.__cause__)).splitlines()
+    yield str(result.violation).partition("\n")[0]
 
 
 def figures(explored: Explored) -> list[tuple[str, str]]:

@@ -11,10 +11,10 @@ from emulators.simulation.coverage import Coverage
 
 @dataclass(slots=True)
 class Totals:
-    """`busy_s`: real seconds spent in worlds, over all processes. `slowest`: (real seconds, seed). `violations`: (seed, what)."""
+    """`cpu_s`: computed seconds, of all processes. `slowest`: (such seconds, seed). `violations`: (seed, what)."""
 
     worlds: int = 0
-    busy_s: float = 0.0
+    cpu_s: float = 0.0
     simulated_s: float = 0.0
     calls: int = 0
     slowest: tuple[float, int] = (0.0, 0)
@@ -23,7 +23,7 @@ class Totals:
 
     def add(self, other: Totals) -> None:
         self.worlds += other.worlds
-        self.busy_s += other.busy_s
+        self.cpu_s += other.cpu_s
         self.simulated_s += other.simulated_s
         self.calls += other.calls
         self.slowest = max(self.slowest, other.slowest)
