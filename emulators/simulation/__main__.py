@@ -81,10 +81,10 @@ def _progress(seeds: int | None, seconds: float | None) -> Tell:
         if not terminal and explored.elapsed_s - told_at < PLAIN_EVERY_S:
             return
         told_at = explored.elapsed_s
-        totals = explored.totals
+        totals, hours = explored.totals, explored.totals.simulated_s / 3600
         line = (
             f"{totals.worlds}{goal} worlds from seed {explored.first}, {explored.elapsed_s:.0f} s{time},"
-            f" {explored.seeds_per_s:.0f} seeds/s and core, {totals.simulated_s / 3600:.1f} simulated h, {len(totals.violations)} violations"
+            f" {hours:.1f} simulated h, {explored.seeds_per_s:.0f} seeds/s and core, {len(totals.violations)} violations"
         )
         sys.stderr.write(f"\r\x1b[2K{line}" if terminal else f"{line}\n")
         sys.stderr.flush()

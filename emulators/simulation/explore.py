@@ -12,6 +12,7 @@ that names the seed.
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -151,7 +152,6 @@ class _Worker:
     def __init__(self, command: tuple[str, ...]) -> None:
         self._command = command
         self._stack = AsyncExitStack()
-        self._seed = ""
 
     async def __aenter__(self) -> Self:
         self._process: Process = await self._stack.enter_async_context(await anyio.open_process(self._command, stderr=None))
@@ -164,21 +164,21 @@ class _Worker:
         await self._stack.aclose()
 
     async def ask(self, first: int, count: int) -> Totals:
-        self._seed = f"{first}"
+        seed, limit_s = str(first), math.inf
         try:
             await self._requests.send(f"{first} {count}\n".encode())
-            while (line := await self._line()).startswith(b"@"):
-                self._seed = line[1:].decode()
+            while (line := await self._line(limit_s)).startswith(b"@"):
+                seed, limit_s = line[1:].decode(), SEED_ENDS_WITHIN_S  # from here on: an interpreter's start is no seed's fault
             return Totals.from_json(json.loads(line))
         except (anyio.EndOfStream, anyio.IncompleteRead, anyio.BrokenResourceError, anyio.ClosedResourceError):
             code = await self._process.wait()
-            raise WorkerError(f"the worker that ran seed {self._seed} died with exit code {code}; {replay(self._seed)}") from None
+            raise WorkerError(f"the worker that ran seed {seed} died with exit code {code}; {replay(seed)}") from None
         except TimeoutError:
             self._process.kill()
-            raise WorkerError(f"seed {self._seed} did not end within {SEED_ENDS_WITHIN_S:g} s; {replay(self._seed)}") from None
+            raise WorkerError(f"seed {seed} did not end within {SEED_ENDS_WITHIN_S:g} s; {replay(seed)}") from None
 
-    async def _line(self) -> bytes:
-        with anyio.fail_after(SEED_ENDS_WITHIN_S):
+    async def _line(self, limit_s: float) -> bytes:
+        with anyio.fail_after(limit_s):
             return await self._answers.receive_until(b"\n", LINE_BYTES_MAX)
 
 
