@@ -1,6 +1,7 @@
 """I1-I7 seen from outside: reads the simulated services' own state, runs no product code.
 
-    Watch      after every effect    I1 no tombstone without its blob; I2 no blob deleted before it was refused
+    Watch      after every effect    I1 no tombstone without its blob; I2 no blob deleted before it was refused; no blob written
+                                     again; who holds an entry changes by claims only
                and answer            I4, I7 what each caller was told, against what took effect (`emulators.ghost`)
     orphans    when all is quiet     I3
     left_over  when all is quiet     I3 (uploads), I6 (entries)
@@ -15,7 +16,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from changelog.change import Change, ChangeId, Unreadable, decode
+from changelog.change import Change, ChangeId, Entry, decode
 from changelog.runtime import Runtime
 from emulators.blobs import SimulatedBlobs
 from emulators.ghost import EFFECTS, Ghost
@@ -81,6 +82,8 @@ class Watch:
         self._log = log
         self._trace = trace
         self._marked: dict[str, set[tuple[str, ChangeId]]] = defaultdict(set)  # those since collected, too
+        self._visible: set[str] = set()
+        self._holders: dict[str, tuple[str, int]] = {}
         self._checked: Counter[str] = Counter()
         self._violations: list[InvariantViolation] = []
         for service in (rows, blobs, log):
@@ -113,8 +116,15 @@ class Watch:
             self._checked["I2 settled before it is deleted"] += 1
             if not self._may_delete(what):
                 self.report("I2 settle first", f"blob {what} was deleted, and no row had refused its revision")
-        if call == "log.record":
-            self._remember(what)
+        if call == "upload.finalise":
+            self._checked["I7 no blob is overwritten"] += 1
+            if what in self._visible:
+                self.report("I7 whole", f"blob {what} was written again")
+            self._visible.add(what)
+        if call in ("blobs.delete", "blobs.collect"):
+            self._visible.discard(what)
+        if call.startswith("log."):
+            self._look_at_entry(call, what)
         self._checked["I1 no dangling"] += 1
         for path in dangling(self._rows, self._blobs, self._runtime.wall_ns()):
             self.report("I1 no dangling", f"{path} names a blob that does not exist, after {call} of {what}")
@@ -128,11 +138,27 @@ class Watch:
         state = self._rows.states.get(blob)
         return Row(state).target != blob and (state is not None or any(mark == "won" for mark, _ in self._marked[blob]))
 
-    def _remember(self, key: str) -> None:
-        stored = self._log.stored[key]
-        entry = decode(key, stored.value, stored.heartbeat_ms)
-        if not isinstance(entry, Unreadable):
-            self.recorded[key] = entry.change
+    def _look_at_entry(self, call: str, key: str) -> None:
+        """Who holds it, and whether that changed only as it may: a renewal revives nothing, a claim follows the one before."""
+        before, after = self._holders.pop(key, None), self._entry(key)
+        if after is None:
+            return
+        self._holders[key] = holder = after.owner, after.attempt
+        if call == "log.record":
+            self.recorded[key] = after.change
+        if call == "log.renew":
+            self._checked["lease renewed by its holder"] += 1
+            if holder != before:
+                self.report("lease", f"{key} was renewed by {holder}, and held by {before}")
+        if call == "log.claim":
+            self._checked["lease claimed once"] += 1
+            if before is None or after.attempt != before[1] + 1:
+                self.report("lease", f"{key} was claimed by {holder}, and held by {before}")
+
+    def _entry(self, key: str) -> Entry | None:
+        stored = self._log.stored.get(key)
+        entry = None if stored is None else decode(key, stored.value, stored.heartbeat_ms)
+        return entry if isinstance(entry, Entry) else None
 
 
 def _marks(rows: SimulatedRows, path: str) -> set[tuple[str, ChangeId]]:

@@ -41,6 +41,8 @@ class Mode(Enum):
     CRASH_AFTER = "the process dies after the effect, before the answer"
     STALL_BEFORE = "the process stops for a while before the request leaves"
     STALL_AFTER = "the process stops for a while after the effect, before the answer"
+    SUSPEND_BEFORE = "its machine sleeps for a while before the request leaves, and its monotonic clock with it"
+    SUSPEND_AFTER = "its machine sleeps for a while after the effect, before the answer"
     UNAVAILABLE = "no effect, and UnavailableError"
     DENIED = "no effect, and ConfigurationError, as when a permission was taken away"
     LOST = "the effect, and UnconfirmedError"
@@ -228,6 +230,8 @@ class Link:
                 self._process.crash()
             case Mode.STALL_BEFORE:
                 self.stall(seconds)
+            case Mode.SUSPEND_BEFORE:
+                self._process.suspend(seconds)
             case Mode.UNAVAILABLE:
                 raise UnavailableError(f"{point} of {self._process.name} was refused by the service")
             case Mode.DENIED:
@@ -246,6 +250,8 @@ class Link:
                 self._process.crash()
             case Mode.STALL_AFTER:
                 self.stall(seconds)
+            case Mode.SUSPEND_AFTER:
+                self._process.suspend(seconds)
         await elapse(back_s)  # a cancelled caller may have had its effect
         await self._awake()
         if mode is Mode.LOST:

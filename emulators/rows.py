@@ -42,7 +42,7 @@ class SimulatedRows(Simulated):
         if self._runtime.boot_time() > deadline_s:
             raise UnavailableError(f"the swap of {token} at {path} waited too long for its turn; it was not sent")
         await self._travel()
-        if self._is_marked(path, token) or self._target(path) not in (None, expected):
+        if self._conflicts(path, token, expected):
             return False
         self._write(path, token, state)
         self.won[path][token] = self._now_ms()
@@ -103,6 +103,9 @@ class SimulatedRows(Simulated):
         self._write(path, token, state)
         self._took_effect(call, path)
         return True
+
+    def _conflicts(self, path: str, token: ChangeId, expected: str | None) -> bool:
+        return self._is_marked(path, token) or self._target(path) not in (None, expected)
 
     def _write(self, path: str, token: ChangeId, state: State) -> None:
         match state:

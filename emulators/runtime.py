@@ -27,6 +27,9 @@ Observer = Callable[[str, str], None]
 
 WALL_START_NS = 1_700_000_000 * NS_PER_S
 
+CLOCK_ROUNDS_S = 1e-6
+"""Times of several days are not exact to the last digit."""
+
 LEAVES = object()
 """What a simulated service's coroutine yields where its request leaves; it is sent the seconds from row to row of a scan."""
 
@@ -67,11 +70,12 @@ class SimulatedRuntime:
         return self._wall_start_ns + round((anyio.current_time() + self.skew_s) * NS_PER_S)
 
     async def sleep(self, seconds: float) -> None:
-        before = self._suspended_s
-        await elapse(seconds + max(0.0, self._resumes_at - anyio.current_time()))
-        while (longer := self._suspended_s - before) > 0:
-            before = self._suspended_s
-            await elapse(longer)
+        ends_at, left_s = self.monotonic() + seconds, seconds
+        while True:
+            await elapse(max(0.0, left_s) + max(0.0, self._resumes_at - anyio.current_time()))
+            left_s = ends_at - self.monotonic()
+            if left_s <= CLOCK_ROUNDS_S:
+                return
 
 
 _carried = False

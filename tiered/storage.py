@@ -31,7 +31,7 @@ from changelog.change import Change, ChangeId
 from changelog.log import ChangeLog
 from changelog.runtime import Runtime, instance_name
 from tiered.admission import Admission, Share, Slot
-from tiered.backends import ByteRange, Inline, Row, RowName, State, Tombstone, Upload
+from tiered.backends import MARK_AGE_MAX_S, ByteRange, Inline, Row, RowName, State, Tombstone, Upload
 from tiered.commit import Committer, Token
 from tiered.concurrent import both
 from tiered.errors import (
@@ -43,7 +43,7 @@ from tiered.errors import (
 )
 from tiered.flights import Flight, Flights
 from tiered.many import PAYLOAD_BYTES_MAX, Bulk, LoadedObject, PutRequest, Requests, bounded_concurrency, check_bytes_max, load
-from tiered.metadata import Metadata, is_expired
+from tiered.metadata import NS_PER_S, Metadata, is_expired
 from tiered.object_id import ObjectId, blob_name
 from tiered.payload import Payload, Piece, Pieces, known_size, pieces, split_head
 from tiered.reading import Reader
@@ -55,6 +55,8 @@ from tiered.stored import ObjectHead, PutResult, StoredObject, Tier
 logger = logging.getLogger("tiered")
 
 LIST_PAGE = 1000
+CLOCKS_APART_MAX_S = 3600
+"""How far two clocks may be apart before `outcome` could mistake an old change for a young one. Nothing else rests on it."""
 
 
 class Outcome(Enum):
@@ -233,9 +235,14 @@ class TieredStorage:
         shown = row.target == blob_name(path, change_id) or (row.state is not None and row.state.token == change_id)
         if shown or change_id in row.won:
             return Outcome.TOOK_EFFECT
-        if error.logged and change_id in row.refused:
+        if error.logged and change_id in row.refused and self._marks_are_whole(change_id):
             return Outcome.NO_EFFECT
         return Outcome.PENDING if entry is not None else Outcome.UNKNOWABLE
+
+    def _marks_are_whole(self, change_id: ChangeId) -> bool:
+        """Whether none of its marks can have been collected: a change may be refused long after it won, and was replaced."""
+        age_s = self._runtime.wall_ns() / NS_PER_S - change_id.created_ms / 1000
+        return -CLOCKS_APART_MAX_S < age_s < MARK_AGE_MAX_S - CLOCKS_APART_MAX_S
 
     # --- many at once ----------------------------------------------------------------------------
 

@@ -83,10 +83,10 @@ class Stage:
     def _fault(self, actor: Actor, process: Process, point: str) -> Fault | None:
         if self.calm:
             return None
-        if suspended_s := self.recipe.suspension(process.name, point):
-            self.faults["suspended"] += 1
-            self.played[suspension_part(process.name, point, suspended_s)] = None
-            process.suspend(suspended_s)
+        if suspension := self.recipe.suspension(process.name, point):
+            self.faults["suspended for days"] += 1
+            self.played[suspension_part(process.name, point, suspension)] = None
+            return suspension
         if (outage := self._outage(actor, point)) is not None:
             self.faults[f"outage {outage.mode.name}"] += 1
             self.played[outage_part(outage, self.recipe.outages.index(outage))] = None

@@ -123,7 +123,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """`rate`: how many calls in one meet a fault, one of `modes`; `suspend_s`: a machine is suspended that long, once."""
+    """`rate`: how many calls in one meet a fault, one of `modes`; `suspend_rate`: in how many its machine
+    sleeps for `suspend_s`, which is for days: longer than marks are kept.
+    """
 
     rate: float = 0.0
     modes: tuple[Mode, ...] = ()
@@ -165,11 +167,12 @@ class Recipe:
         fault = Fault(mode, seconds)
         return fault if _fits(point, mode) and self.has(fault_part(process, point)) else None
 
-    def suspension(self, process: str, point: str) -> float:
-        """For how long the machine is suspended at this call; 0: not at all."""
+    def suspension(self, process: str, point: str) -> Fault | None:
+        """How its machine is suspended at this call, if it is: before the request leaves, or before its answer arrives."""
         chance = random.Random(f"{self.seed} suspend {process} {point}")
-        suspended = self.weather.suspend_rate > 0 and chance.random() < self.weather.suspend_rate
-        return self.weather.suspend_s if suspended and self.has(suspension_part(process, point)) else 0.0
+        if chance.random() >= self.weather.suspend_rate or not self.has(suspension_part(process, point)):
+            return None
+        return Fault(chance.choice((Mode.SUSPEND_BEFORE, Mode.SUSPEND_AFTER)), self.weather.suspend_s)
 
     def travel(self, process: str, point: str) -> tuple[float, float]:
         """Seconds there and back."""
@@ -195,8 +198,8 @@ def fault_part(process: str, point: str, fault: Fault | None = None) -> Part:
     return Part("fault", process, point, "" if fault is None else f"{fault.mode.name} {fault.seconds:g} s")
 
 
-def suspension_part(process: str, point: str, seconds: float = 0.0) -> Part:
-    return Part("suspension", process, point, f"{seconds:g} s")
+def suspension_part(process: str, point: str, suspension: Fault | None = None) -> Part:
+    return Part("suspension", process, point, "" if suspension is None else f"{suspension.mode.name} {suspension.seconds:g} s")
 
 
 # --- what may happen to which call ---------------------------------------------------------------
@@ -309,9 +312,8 @@ class _Chooser:
         modes = tuple(mode for mode in MODES if self._on(0.35))
         rate = self.chance.choice((0.0, 0.01, 0.03, 0.03, 0.1, 0.2))
         travel_s = self.chance.choice((0.0, 0.01, 0.05, 0.5))
-        suspend_s = self.chance.choice((60.0, 2.5 * DAY_S, 3.5 * DAY_S)) if ages else 120.0
-        suspend_rate = 0.05 if ages else self.chance.choice((0.0, 0.0, 0.0, 0.01))
-        return Weather(rate, modes, travel_s, suspend_rate, suspend_s)
+        suspend_s = self.chance.choice((2.5, 3.5)) * DAY_S
+        return Weather(rate, modes, travel_s, 0.05 if ages else 0.0, suspend_s)
 
     def _outages(self, actors: list[Actor], busy_s: float) -> tuple[Outage, ...]:
         return tuple(self._outage(actors, busy_s) for _ in range(self.chance.choice((0, 0, 0, 1, 2))))

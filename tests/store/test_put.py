@@ -23,7 +23,7 @@ from tiered import (
     TimeToLive,
     UnavailableError,
 )
-from tiered.backends import Tombstone
+from tiered.backends import MARK_AGE_MAX_S, Tombstone
 from tiered.object_id import blob_name
 
 pytestmark = pytest.mark.anyio
@@ -263,6 +263,27 @@ async def test_change_that_cannot_be_settled_in_time_is_unknown_until_recovery_t
         assert await storage.outcome(caught.value) is (Outcome.TOOK_EFFECT if arrives else Outcome.NO_EFFECT)
         assert await read(storage) == (LARGE if arrives else None)
     assert await world.is_clean()
+
+
+async def test_change_that_won_and_was_replaced_is_never_told_to_have_had_no_effect_when_its_won_mark_is_collected_first(
+    world: World,
+) -> None:
+    """Found by `make sim SEED=1842`: its refused mark is written later, by recovery, and so outlives the other."""
+    world.rows.hooks["swap"] = answer_lost
+    world.rows.hooks["settle"] = unavailable
+    async with world.store() as storage:
+        with pytest.raises(OutcomeUnknownError) as caught:
+            await storage.put(OBJECT, LARGE)
+        world.rows.hooks.clear()
+        await storage.put(OBJECT, LARGE)
+        await world.runtime.sleep(60)
+        assert (await world.recovery().run_once()).recovered == 1
+        assert await storage.outcome(caught.value) is Outcome.TOOK_EFFECT
+        await world.runtime.sleep(MARK_AGE_MAX_S - 30)
+        await world.rows.collect(1000)
+        row = await world.rows.read(OBJECT.path, marks=True)
+        assert caught.value.change_id in row.refused - row.won
+        assert await storage.outcome(caught.value) is Outcome.UNKNOWABLE
 
 
 async def test_inline_put_whose_answer_is_lost_is_told_ok_when_the_row_shows_it(world: World) -> None:

@@ -171,6 +171,8 @@ class Stage:
         (Mode.CRASH_AFTER, "", True, True),
         (Mode.STALL_BEFORE, "True", True, True),
         (Mode.STALL_AFTER, "True", True, True),
+        (Mode.SUSPEND_BEFORE, "True", True, True),
+        (Mode.SUSPEND_AFTER, "True", True, True),
         (Mode.UNAVAILABLE, "UnavailableError", False, False),
         (Mode.DENIED, "ConfigurationError", False, False),
         (Mode.LOST, "UnconfirmedError", True, True),
