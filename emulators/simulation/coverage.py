@@ -79,9 +79,19 @@ REQUIRED: dict[str, Names] = {
     "answers": frozenset(answer.name for answer in Answer),
     "checks": frozenset({
         "I1 no dangling", "I2 settled before it is deleted", "I3 no leak", "I4 an order explains the history", "I4 no late effect",
-        "I4 ok is true", "I4 no is true", "I4 I7 read is of its time", "I4 list is of its time", "I5 repeatable", "I6 drained",
+        "I4 ok is true", "I4 no is true", "I4 I7 read is of its time", "I4 list is of its time", "I5 repeatable", "I6 drained", "I7 no blob is overwritten",
+        "lease claimed once", "lease renewed by its holder",
     }),
 }
+
+RARE: Names = frozenset({
+    "blob touch: gone", "row touch refused",  # another writer between a read and its touch
+    "may tell ok: won",  # swapped, not told, and replaced by something inline before it was settled
+    "read again",  # replaced between the look at the row and the opening of its blob
+    "claim lost", "recovery lost",  # two recoverers meet at one entry
+    "recovery failed: the entry's fault", "entry EXHAUSTED",  # one entry fails time and again while others do not
+})  # fmt: skip
+"""Of those that must occur, what does so in fewer than one of a hundred worlds: it takes two things at one moment."""
 
 
 class Coverage:
@@ -97,10 +107,10 @@ class Coverage:
         for section, counts in other.sections.items():
             self.sections[section].update(counts)
 
-    def missing(self) -> list[str]:
-        """`section: name` of all that must occur and did not, in order."""
+    def missing(self, but: Names = frozenset()) -> list[str]:
+        """`section: name` of all that must occur and did not, in order, without those named `but`."""
         return [
-            f"{section}: {name}" for section, names in REQUIRED.items() for name in sorted(names)
+            f"{section}: {name}" for section, names in REQUIRED.items() for name in sorted(names - but)
             if not self.sections.get(section, Counter())[name]
         ]  # fmt: skip
 

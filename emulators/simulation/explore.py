@@ -25,14 +25,15 @@ from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from changelog.runtime import SystemRuntime
+from emulators.simulation.coverage import RARE
 from emulators.simulation.totals import Totals
 
 SEEDS_AT_ONCE = 20
 SEEDS_OF_A_WORKER = 2000
 SEED_ENDS_WITHIN_S = 300.0
 """Real seconds; a world takes some hundredths of one."""
-SEEDS_TO_TELL_MIN = 300
-"""So many meet everything that must be met."""
+SEEDS_TO_TELL_MIN, SEEDS_TO_TELL_ALL = 1500, 30_000
+"""So many meet everything that must be met but what is rare; and so many that, too."""
 FIRST_SEED_MAX = 10**9
 LINE_BYTES_MAX = 2**24
 WORKER = (sys.executable, "-m", "emulators.simulation.worker")
@@ -56,17 +57,15 @@ class Explored:
         return self.first + self.totals.worlds - 1
 
     @property
-    def long_enough(self) -> bool:
-        """Whether what was not met counts as missing."""
-        return self.totals.worlds >= SEEDS_TO_TELL_MIN
-
-    @property
     def seeds_per_s(self) -> float:
         """Of one core that does nothing else."""
         return self.totals.worlds / self.totals.cpu_s if self.totals.cpu_s else 0.0
 
     def missing(self) -> list[str]:
-        return self.totals.coverage.missing() if self.long_enough else []
+        """What was never met, as far as so many worlds can tell."""
+        if self.totals.worlds < SEEDS_TO_TELL_MIN:
+            return []
+        return self.totals.coverage.missing(but=RARE if self.totals.worlds < SEEDS_TO_TELL_ALL else frozenset())
 
 
 Tell = Callable[[Explored], None]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator
 
-from emulators.simulation.explore import SEEDS_TO_TELL_MIN, Explored, replay
+from emulators.simulation.coverage import RARE
+from emulators.simulation.explore import SEEDS_TO_TELL_ALL, SEEDS_TO_TELL_MIN, Explored, replay
 from emulators.simulation.minimise import minimise, run_uncounted
 from emulators.simulation.recipe import Recipe, actor_part, outage_part, step_part
 from emulators.simulation.run import Result
@@ -82,10 +83,14 @@ def problems(explored: Explored) -> list[str]:
 
 
 def too_short(explored: Explored) -> str | None:
-    """Says so where a run is too short to tell what is missing."""
-    if explored.long_enough:
+    """Says so where a run is too short to tell all that is missing."""
+    worlds = explored.totals.worlds
+    if worlds >= SEEDS_TO_TELL_ALL:
         return None
-    return f"{explored.totals.worlds} worlds are too few to tell what is never met; {SEEDS_TO_TELL_MIN} suffice"
+    if worlds < SEEDS_TO_TELL_MIN:
+        return f"{worlds} worlds are too few to tell what is never met; {SEEDS_TO_TELL_MIN} suffice"
+    unmet = [name for name in explored.totals.coverage.missing() if name.partition(": ")[2] in RARE]
+    return f"not met, which {worlds} worlds are too few to blame: {', '.join(unmet)}" if unmet else None
 
 
 def counts(explored: Explored) -> list[tuple[str, list[tuple[str, int]]]]:

@@ -15,7 +15,7 @@ from changelog.runtime import SystemRuntime
 from emulators.faults import Mode
 from emulators.history import Answer
 from emulators.simulation import coverage as module
-from emulators.simulation.coverage import REQUIRED, Coverage, decisions_counted, members
+from emulators.simulation.coverage import RARE, REQUIRED, Coverage, decisions_counted, members
 from emulators.simulation.recipe import Recipe
 from emulators.simulation.run import run
 from recovery.loop import Report
@@ -89,6 +89,12 @@ def test_every_member_of_every_table_is_required(section: str, word: str, kind: 
 def test_each_field_of_a_recovery_report_is_required() -> None:
     counts = set(Report.__slots__) - {"seen"}
     assert {f"recovery {name}" for name in counts} <= REQUIRED["decisions"]
+
+
+def test_what_is_rare_is_required_all_the_same() -> None:
+    assert frozenset().union(*REQUIRED.values()) > RARE
+    coverage = Coverage()
+    assert len(coverage.missing()) == len(coverage.missing(but=RARE)) + len(RARE)
 
 
 # --- the names -----------------------------------------------------------------------------------
