@@ -285,9 +285,12 @@ class _Far:
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self._target, name)
         if inspect.iscoroutinefunction(attribute):
-            return partial(self._call, name, attribute)
-        if inspect.isasyncgenfunction(attribute):
-            return partial(self._each, name, attribute)
+            attribute = partial(self._call, name, attribute)
+        elif inspect.isasyncgenfunction(attribute):
+            attribute = partial(self._each, name, attribute)
+        else:
+            return attribute
+        self.__dict__[name] = attribute  # found at once from now on
         return attribute
 
     async def _call(self, name: str, method: Callable[..., Awaitable[Any]], *args: Any, **named: Any) -> Any:
