@@ -185,7 +185,8 @@ class Link:
 
     async def call(self, name: str, request: Callable[[], Awaitable[T]]) -> T:
         """Makes one call. Returns, raises, or never ends: then the process is dead."""
-        await self._awake()
+        if self.severed or self._stalled_until:
+            await self._awake()
         self._calls[name] += 1
         point = f"{name} #{self._calls[name]}"
         fault = self._plan(point)
@@ -251,7 +252,8 @@ class Link:
             case Mode.STALL_AFTER:
                 self.stall(seconds)
         await elapse(back_s)  # a cancelled caller may have had its effect
-        await self._awake()
+        if self.severed or self._stalled_until:
+            await self._awake()
         if mode is Mode.LOST:
             raise UnconfirmedError(f"the answer to {point} of {self._process.name} was lost")
         if mode is Mode.DAMAGED:
@@ -278,17 +280,19 @@ class _Far:
 
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self._target, name)
-        if inspect.iscoroutinefunction(attribute):
+        code = getattr(attribute, "__code__", None)
+        flags = 0 if code is None else code.co_flags
+        if flags & inspect.CO_COROUTINE:
             return partial(self._call, name, attribute)
-        if inspect.isasyncgenfunction(attribute):
+        if flags & inspect.CO_ASYNC_GENERATOR:
             return partial(self._each, name, attribute)
         return attribute
 
     async def _call(self, name: str, method: Callable[..., Awaitable[Any]], *args: Any, **named: Any) -> Any:
         answer = await self._link.call(f"{self._kind}.{name}", partial(method, *args, **named))
-        if hasattr(answer, "finalise"):
+        if name == "open_upload":
             return _Far(self._link, "upload", answer)
-        if hasattr(answer, "pieces"):
+        if name == "open" and answer is not None:
             return _Far(self._link, "reader", answer)
         return answer
 

@@ -8,7 +8,6 @@ call of theirs on its way: whoever holds it takes it on, so a request outlives a
 
 from __future__ import annotations
 
-import gc
 import heapq
 import math
 import random  # noqa: TID251 - the simulated door for chance
@@ -28,7 +27,7 @@ T = TypeVar("T")
 Observer = Callable[[str, str], None]
 """Told of an effect as it happens: the call (`rows.swap`) and what it changed (a path, a blob's name, a key)."""
 
-GARBAGE_MAX = 50_000
+DEADLOCK = "every task of this world waits for ever"
 WALL_START_NS = 1_700_000_000 * NS_PER_S
 
 LEAVES = object()
@@ -38,10 +37,12 @@ LEAVES = object()
 class VirtualClock(trio.abc.Clock):
     """Time that stands still while anything can run, and then jumps to the next deadline.
 
-    `sleep` is what trio's does without a cancel scope: most of what a simulation does is to wait.
+    `sleep` is what trio's does without a cancel scope: most of what a simulation does is to wait. `deadlocked`, a scope
+    around the world, is cancelled when every task waits for ever.
     """
 
     def __init__(self) -> None:
+        self.deadlocked = trio.CancelScope()
         self._now = 0.0
         self._count = 0
         self._sleepers: list[tuple[float, int, list[trio.lowlevel.Task]]] = []
@@ -60,9 +61,13 @@ class VirtualClock(trio.abc.Clock):
         sleepers = self._sleepers
         while sleepers and not sleepers[0][2]:
             heapq.heappop(sleepers)
-        self._now = now = max(self._now, min(deadline, sleepers[0][0] if sleepers else math.inf))
-        if now == math.inf:
-            raise RuntimeError("every task of this world waits for ever")
+        wakes_at = min(deadline, sleepers[0][0]) if sleepers else deadline
+        if wakes_at == math.inf:
+            if self.deadlocked.cancel_called:
+                raise RuntimeError(DEADLOCK)
+            self.deadlocked.cancel()
+            return 0.0
+        self._now = now = max(self._now, wakes_at)
         while sleepers and sleepers[0][0] <= now:
             for task in heapq.heappop(sleepers)[2]:
                 trio.lowlevel.reschedule(task)
@@ -249,20 +254,19 @@ class Simulated:
 
 
 def run_world(world: Callable[[], Awaitable[T]], seed: int) -> T:
-    """Runs `world` in virtual time, from 0 s on, under the schedule that `seed` chooses. Returns what it returns."""
-    with _schedule(seed), _seldom_collected():
-        return anyio.run(world, backend="trio", backend_options={"clock": VirtualClock()})
+    """Runs `world` in virtual time, from 0 s on, under the schedule that `seed` chooses. Returns what it returns.
 
+    `RuntimeError`: every task of it waits for ever.
+    """
+    clock = VirtualClock()
 
-@contextmanager
-def _seldom_collected() -> Iterator[None]:
-    """A world is small and soon over; what it leaves is looked at now and then."""
-    thresholds = gc.get_threshold()
-    gc.set_threshold(GARBAGE_MAX, *thresholds[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*thresholds)
+    async def live() -> T:
+        with clock.deadlocked:
+            return await world()
+        raise RuntimeError(DEADLOCK)
+
+    with _schedule(seed):
+        return anyio.run(live, backend="trio", backend_options={"clock": clock})
 
 
 @contextmanager
