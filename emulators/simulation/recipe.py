@@ -75,10 +75,23 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class Weather:
+    """`rate`: how many calls in one meet a fault, one of `modes`; `suspend_rate`: in how many its machine
+    sleeps for `suspend_s`, which is for days: longer than marks are kept.
+    """
+
+    rate: float = 0.0
+    modes: tuple[Mode, ...] = ()
+    travel_s: float = 0.0
+    suspend_rate: float = 0.0
+    suspend_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Actor:
     """`tasks`: how many steps at once. `ends_s`: when one without steps stops. `shards`: of the changelog as its software knows it.
 
-    `rate`: how many of its calls in one meet a fault; None: as many as the weather says.
+    `weather`: which faults its own calls meet; None: those of the world.
     """
 
     name: str
@@ -90,7 +103,7 @@ class Actor:
     tasks: int = 1
     skew_s: float = 0.0
     shards: int = 2
-    rate: float | None = None
+    weather: Weather | None = None
 
     def __str__(self) -> str:
         return f"{self.name}: {self.role.value}, from {self.starts_s:g} s, skew {self.skew_s:g} s, {self.shards} shards"
@@ -129,19 +142,6 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Weather:
-    """`rate`: how many calls in one meet a fault, one of `modes`; `suspend_rate`: in how many its machine
-    sleeps for `suspend_s`, which is for days: longer than marks are kept.
-    """
-
-    rate: float = 0.0
-    modes: tuple[Mode, ...] = ()
-    travel_s: float = 0.0
-    suspend_rate: float = 0.0
-    suspend_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class Recipe:
     """`sessions`: uploads are sessions, else single requests. `durable` False: no changelog. `legacy`: object 0 is of older software.
 
@@ -171,8 +171,8 @@ class Recipe:
 
     def fault(self, actor: Actor, process: str, point: str) -> Fault | None:
         """What the weather has for this call."""
-        weather, chance = self.weather, self._chances(process, point)
-        if not weather.modes or chance[0] >= (weather.rate if actor.rate is None else actor.rate):
+        weather, chance = actor.weather or self.weather, self._chances(process, point)
+        if not weather.modes or chance[0] >= weather.rate:
             return None
         fault = Fault(_pick(weather.modes, chance[1]), _pick(WHILES_S, chance[2]))
         return fault if _fits(point, fault.mode) and self.has(fault_part(process, point)) else None
@@ -257,6 +257,7 @@ WRITES = (Kind.PUT_SMALL, Kind.PUT_LARGE, Kind.PUT_LARGE, Kind.PUT_STREAM, Kind.
 READINGS = (Kind.GET, Kind.GET, Kind.GET, Kind.HEAD, Kind.GET_SLOWLY, Kind.LIST)
 MODES = tuple(mode for mode in Mode)
 SHARDS = (1, 2, 3, 5)
+DEADLY = Weather(0.4, (Mode.CRASH_BEFORE, Mode.CRASH_AFTER))
 
 
 @dataclass(slots=True)
@@ -328,12 +329,12 @@ class _Chooser:
             (Role.COLLECTOR, int(self._on(0.4)), (1.0, 10.0, 600.0)), (Role.VANDAL, int(self._on(0.1)), (10.0,)),
         ]  # fmt: skip
         actors = [
-            Actor(f"{role.name.lower().replace('_', '-')}-{number}", role, starts_s=self.chance.uniform(0, busy_s / 4), ends_s=busy_s * 2 + lingers_s,
-                  every_s=self.chance.choice(paces))
+            Actor(f"{role.name.lower().replace('_', '-')}-{number}", role, starts_s=self.chance.uniform(0, busy_s / 4),
+                  ends_s=busy_s * 2 + lingers_s, every_s=self.chance.choice(paces))
             for role, count, paces in some for number in range(count)
         ]  # fmt: skip
         if self._on(0.5 if lingers_s else 0.05):  # recoverers that die of what they claim
-            actors = [replace(actor, rate=0.4) if actor.role is Role.RECOVERER else actor for actor in actors]
+            actors = [replace(actor, weather=DEADLY) if actor.role is Role.RECOVERER else actor for actor in actors]
         return actors
 
     def _weather(self, ages: bool) -> Weather:
