@@ -33,6 +33,7 @@ from emulators.blobs import SimulatedBlobs
 from emulators.faults import Mode
 from emulators.history import Answer, History
 from emulators.rows import SimulatedRows
+from emulators.simulation.recipe import Role
 from emulators.world import World
 from recovery.loop import RecoveryLoop, Report
 from tiered.backends import Inline, Row
@@ -53,7 +54,8 @@ def members(word: str, kind: type[Enum], without: tuple[Enum, ...] = ()) -> Name
 
 
 REQUIRED: dict[str, Names] = {
-    "faults": frozenset(mode.name for mode in Mode),
+    "faults": frozenset(mode.name for mode in Mode) | {"outage UNAVAILABLE", "outage DENIED", "outage LOST", "outage SLOW", "suspended"},
+    "actors": frozenset(role.name.lower().replace("_", "-") for role in Role if role is not Role.CALLER) | {"writer", "reader"},
     "decisions": frozenset().union(
         members("swap told", Told),
         {"judged ok", "judged no", "judged unknown"},
@@ -79,8 +81,8 @@ REQUIRED: dict[str, Names] = {
     "answers": frozenset(answer.name for answer in Answer),
     "checks": frozenset({
         "I1 no dangling", "I2 settled before it is deleted", "I3 no leak", "I4 an order explains the history", "I4 no late effect",
-        "I4 ok is true", "I4 no is true", "I4 I7 read is of its time", "I4 list is of its time", "I5 repeatable", "I6 drained", "I7 no blob is overwritten",
-        "lease claimed once", "lease renewed by its holder",
+        "I4 ok is true", "I4 no is true", "I4 I7 read is of its time", "I4 list is of its time", "I5 repeatable", "I6 drained",
+        "I7 no blob is overwritten", "lease claimed once", "lease renewed by its holder",
     }),
 }
 

@@ -21,6 +21,13 @@ def replayed(seed: int, *, whole: bool = False) -> tuple[bool, Iterator[str]]:
     return False, minimised(recipe, result)
 
 
+def first_violation(explored: Explored) -> Iterator[str]:
+    """The smallest run that shows it; nothing if there is none."""
+    for seed, _ in explored.totals.violations[:1]:
+        well, lines = replayed(seed)
+        yield from [f"seed {seed} violates nothing when it is run again: the simulation does not repeat itself"] if well else lines
+
+
 def minimised(recipe: Recipe, result: Result) -> Iterator[str]:
     """The smallest run that violates the same invariant."""
     small, found = minimise(recipe, result)

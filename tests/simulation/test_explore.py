@@ -172,6 +172,12 @@ def test_a_violation_is_found_made_small_and_can_be_replayed(monkeypatch: pytest
     assert len(small.output) < len(whole.output) / 2, "the smallest run is not much smaller"
 
 
+def test_a_violation_that_does_not_come_again_is_said_to_be_no_repeatable_one() -> None:
+    explored = Explored(7, 1, Totals(violations=[(7, "I1 no dangling: a path")]))
+    assert list(report.first_violation(explored)) == ["seed 7 violates nothing when it is run again: the simulation does not repeat itself"]
+    assert list(report.first_violation(Explored(7, 1))) == []
+
+
 # --- the command ---------------------------------------------------------------------------------
 
 
