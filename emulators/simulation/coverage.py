@@ -54,7 +54,8 @@ def members(word: str, kind: type[Enum], without: tuple[Enum, ...] = ()) -> Name
 
 
 REQUIRED: dict[str, Names] = {
-    "faults": frozenset(mode.name for mode in Mode) | {"outage UNAVAILABLE", "outage DENIED", "outage LOST", "outage SLOW", "suspended for days"},
+    "faults": frozenset(mode.name for mode in Mode)
+    | {"outage UNAVAILABLE", "outage DENIED", "outage LOST", "outage SLOW", "suspended for days"},
     "actors": frozenset(role.name.lower().replace("_", "-") for role in Role if role is not Role.CALLER) | {"writer", "reader"},
     "decisions": frozenset().union(
         members("swap told", Told),
