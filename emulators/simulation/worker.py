@@ -17,7 +17,8 @@ import sys
 from collections.abc import Callable
 from typing import TextIO
 
-from emulators.simulation.coverage import Coverage, decisions_counted
+from emulators.simulation.coverage import Coverage
+from emulators.simulation.decisions import decisions_counted
 from emulators.simulation.recipe import Recipe
 from emulators.simulation.run import Result, run
 from emulators.simulation.totals import Totals

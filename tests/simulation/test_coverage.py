@@ -14,8 +14,9 @@ from changelog.lease import Renewal, Standing
 from changelog.runtime import SystemRuntime
 from emulators.faults import Mode
 from emulators.history import Answer
-from emulators.simulation import coverage as module
-from emulators.simulation.coverage import RARE, REQUIRED, Coverage, decisions_counted, members
+from emulators.simulation import decisions as module
+from emulators.simulation.coverage import RARE, REQUIRED, Coverage, members
+from emulators.simulation.decisions import decisions_counted
 from emulators.simulation.recipe import Recipe
 from emulators.simulation.run import run
 from recovery.loop import Report
