@@ -15,6 +15,9 @@ import random  # noqa: TID251 - the simulated door for chance
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from hashlib import blake2b
+from struct import unpack
+from typing import TypeVar
 
 from emulators.faults import Fault, Mode
 
@@ -159,27 +162,36 @@ class Recipe:
         return part not in self.left_out
 
     def fault(self, process: str, point: str) -> Fault | None:
-        """What the weather has for this call. Not what may not happen to such a call: see `_fits`."""
-        chance = random.Random(f"{self.seed} {process} {point}")
-        if not self.weather.modes or chance.random() >= self.weather.rate:
+        """What the weather has for this call."""
+        weather, chance = self.weather, self._chances(process, point)
+        if not weather.modes or chance[0] >= weather.rate:
             return None
-        mode, seconds = chance.choice(self.weather.modes), chance.choice(WHILES_S)
-        fault = Fault(mode, seconds)
-        return fault if _fits(point, mode) and self.has(fault_part(process, point)) else None
+        fault = Fault(_pick(weather.modes, chance[1]), _pick(WHILES_S, chance[2]))
+        return fault if _fits(point, fault.mode) and self.has(fault_part(process, point)) else None
 
     def suspension(self, process: str, point: str) -> Fault | None:
         """How its machine is suspended at this call, if it is: before the request leaves, or before its answer arrives."""
-        chance = random.Random(f"{self.seed} suspend {process} {point}")
-        if chance.random() >= self.weather.suspend_rate or not self.has(suspension_part(process, point)):
+        weather, chance = self.weather, self._chances(process, point)
+        if chance[3] >= weather.suspend_rate or not self.has(suspension_part(process, point)):
             return None
-        return Fault(chance.choice((Mode.SUSPEND_BEFORE, Mode.SUSPEND_AFTER)), self.weather.suspend_s)
+        return Fault(_pick((Mode.SUSPEND_BEFORE, Mode.SUSPEND_AFTER), chance[4]), weather.suspend_s)
 
     def travel(self, process: str, point: str) -> tuple[float, float]:
         """Seconds there and back."""
-        if not self.weather.travel_s:
-            return 0.0, 0.0
-        chance = random.Random(f"{self.seed} travel {process} {point}")
-        return chance.uniform(0, self.weather.travel_s), chance.uniform(0, self.weather.travel_s)
+        chance = self._chances(process, point)
+        return chance[5] * self.weather.travel_s, chance[6] * self.weather.travel_s
+
+    def _chances(self, process: str, point: str) -> tuple[float, ...]:
+        """Numbers from 0 to 1 that only this call of this seed has."""
+        digest = blake2b(f"{self.seed} {process} {point}".encode(), digest_size=7 * 8).digest()
+        return tuple(number / 2**64 for number in unpack("<7Q", digest))
+
+
+T = TypeVar("T")
+
+
+def _pick(choices: tuple[T, ...], chance: float) -> T:
+    return choices[int(chance * len(choices)) % len(choices)]
 
 
 def actor_part(actor: Actor) -> Part:
