@@ -168,6 +168,7 @@ def test_a_violation_is_found_made_small_and_can_be_replayed(monkeypatch: pytest
     assert small.exit_code == whole.exit_code == 1
     violated = str(run_uncounted(Recipe.of(seed)).violation).partition(":")[0]
     assert f"\n{violated}: " in small.output and f"\n{violated}: " in whole.output
+    assert whole.output.splitlines()[-1] == f"{violated} is violated, see above"
     assert f"make sim SEED={seed}" in small.output
     assert len(small.output) < len(whole.output) / 2, "the smallest run is not much smaller"
 
