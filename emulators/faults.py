@@ -49,7 +49,7 @@ class Mode(Enum):
     LATE = "UnconfirmedError at once, and the effect a while later"
     DUPLICATED = "the effect and its answer, and the request once more a while later"
     SLOW = "the effect a while later, then its answer, if the caller still waits"
-    CRAWLING = "a scan that reads row after row, with a while between two: no snapshot"
+    CRAWLING = "a scan or renewal of many rows that goes from one to the next with a while between: no snapshot"
 
 
 @dataclass(frozen=True, slots=True)
