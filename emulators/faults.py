@@ -199,6 +199,8 @@ class Link:
         try:
             if mode is Mode.SLOW:
                 answer = await self._network.carry(point, request, seconds + there_s)
+            elif not there_s and mode is not Mode.CRAWLING:
+                answer = await request()  # nothing is ever under way
             else:
                 answer = await self._ask(name, point, Request(request()), there_s, seconds if mode is Mode.CRAWLING else 0.0)
         finally:
