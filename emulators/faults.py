@@ -51,7 +51,7 @@ class Mode(Enum):
     LATE = "UnconfirmedError at once, and the effect a while later"
     DUPLICATED = "the effect and its answer, and the request once more a while later"
     SLOW = "the effect a while later, then its answer, if the caller still waits"
-    CRAWLING = "a scan that reads row after row, with a while between two: no snapshot"
+    CRAWLING = "a scan or renewal of many rows that goes from one to the next with a while between: no snapshot"
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +201,8 @@ class Link:
         try:
             if mode is Mode.SLOW:
                 answer = await self._network.carry(point, request, seconds + there_s)
+            elif not there_s and mode is not Mode.CRAWLING:
+                answer = await request()  # nothing is ever under way
             else:
                 answer = await self._ask(name, point, Request(request()), there_s, seconds if mode is Mode.CRAWLING else 0.0)
         finally:

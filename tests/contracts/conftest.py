@@ -19,6 +19,7 @@ from emulators.blobs import SimulatedBlobs
 from emulators.gcs import GcsEmulator
 from emulators.log import SimulatedChangeLog
 from emulators.rows import SimulatedRows
+from emulators.runtime import Simulated
 from tiered.backends import HighVolumeBackend, LongTermBackend
 from tiered.bigtable import BigtableRows
 from tiered.filesystem import FileBlobs
@@ -27,9 +28,9 @@ from tiered.sqlite import SqliteRows
 
 LOOPS = ["asyncio", "trio"]
 IMPLEMENTATIONS = {
-    "high_volume": ["sqlite", "simulated", "bigtable"],
-    "changelog": ["sqlite", "simulated", "bigtable"],
-    "long_term": ["filesystem", "simulated", "gcs"],
+    "high_volume": ["sqlite", "simulated", "crawling", "bigtable"],
+    "changelog": ["sqlite", "simulated", "crawling", "bigtable"],
+    "long_term": ["filesystem", "simulated", "crawling", "gcs"],
 }
 ASYNCIO_ONLY = {"bigtable", "gcs"}
 
@@ -51,12 +52,32 @@ def runtime() -> Runtime:
     return SystemRuntime()
 
 
+class Crawling(Simulated):
+    """A simulated service whose scans are no snapshots: each row is read at a moment of its own."""
+
+    async def _travel(self) -> float:
+        await super()._travel()
+        return 1e-6
+
+
+class CrawlingRows(Crawling, SimulatedRows):
+    pass
+
+
+class CrawlingLog(Crawling, SimulatedChangeLog):
+    lost_share = 0.0
+
+
+class CrawlingBlobs(Crawling, SimulatedBlobs):
+    pass
+
+
 @pytest.fixture
 async def high_volume(
     request: pytest.FixtureRequest, anyio_backend: str, runtime: Runtime, tmp_path: Path
 ) -> AsyncIterator[HighVolumeBackend]:
-    if request.param == "simulated":
-        yield SimulatedRows(runtime)
+    if request.param in ("simulated", "crawling"):
+        yield SimulatedRows(runtime) if request.param == "simulated" else CrawlingRows(runtime)
         return
     if request.param == "bigtable":
         async with request.getfixturevalue("fresh_table")() as table:
@@ -68,8 +89,8 @@ async def high_volume(
 
 @pytest.fixture
 async def changelog(request: pytest.FixtureRequest, anyio_backend: str, runtime: Runtime, tmp_path: Path) -> AsyncIterator[ChangeLog]:
-    if request.param == "simulated":
-        yield SimulatedChangeLog(runtime)
+    if request.param in ("simulated", "crawling"):
+        yield SimulatedChangeLog(runtime) if request.param == "simulated" else CrawlingLog(runtime)
         return
     if request.param == "bigtable":
         async with request.getfixturevalue("fresh_table")() as table:
@@ -81,8 +102,8 @@ async def changelog(request: pytest.FixtureRequest, anyio_backend: str, runtime:
 
 @pytest.fixture
 async def long_term(request: pytest.FixtureRequest, anyio_backend: str, runtime: Runtime, tmp_path: Path) -> AsyncIterator[LongTermBackend]:
-    if request.param == "simulated":
-        yield SimulatedBlobs(runtime)
+    if request.param in ("simulated", "crawling"):
+        yield SimulatedBlobs(runtime) if request.param == "simulated" else CrawlingBlobs(runtime)
         return
     if request.param == "gcs":
         async with GcsEmulator() as server, GcsBlobs.connect(server.create_bucket("blobs").name, runtime, endpoint=server.url) as blobs:
