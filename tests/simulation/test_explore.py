@@ -200,6 +200,11 @@ def test_the_help_loads_no_more_than_it_needs() -> None:
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, timeout=60, check=True)
 
 
-@pytest.mark.parametrize("arguments", [["seed"], ["seed", "x"], ["run", "--seeds", "0"], ["run", "--jobs", "0"], ["walk"]])
+@pytest.mark.parametrize("arguments", [["seed"], ["seed", "x"], ["run", "--seeds", "0"], ["run", "--minutes", "0"], ["run", "--jobs", "0"], ["walk"]])
 def test_a_wrong_command_line_is_2(arguments: list[str]) -> None:
     assert CliRunner().invoke(app, arguments).exit_code == 2
+
+
+def test_totals_that_cannot_be_written_are_refused_before_anything_is_run(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["run", "--minutes", "600", "--json", str(tmp_path / "missing" / "totals.json")])
+    assert done.exit_code == 2 and "cannot be written" in done.output
