@@ -244,7 +244,7 @@ class Link:
                 self._network.send(point, request, seconds)
                 raise _unanswered(point, self._process)
             case Mode.DUPLICATED:
-                self._network.send(point, request, seconds)
+                self._network.send(point, _copy(request), seconds)
         await self._awake()
 
     async def _answered(self, point: str, mode: Mode | None, seconds: float, back_s: float) -> None:
@@ -268,6 +268,13 @@ class Link:
             await elapse(wait_s)
         if self.severed:
             await anyio.sleep_forever()
+
+
+def _copy(request: Callable[[], Awaitable[object]]) -> Callable[[], Awaitable[object]]:
+    """The network's copy of it. A client ends an upload once, so the copy of that is none of its calls."""
+    upload = getattr(getattr(request, "func", None), "__self__", None)
+    copy: Callable[[], Awaitable[object]] = getattr(upload, "finalise_copy", request)
+    return copy
 
 
 def _unanswered(point: str, process: Process) -> UnconfirmedError:

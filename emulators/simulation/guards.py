@@ -23,7 +23,7 @@ import recovery.loop
 import tiered.commit
 import tiered.settle
 import tiered.storage
-from changelog.change import ChangeId, Entry, encode
+from changelog.change import Change, ChangeId, Entry, encode
 from changelog.heartbeat import Heartbeat
 from changelog.lease import Lease, Renewal
 from changelog.log import ChangeLog
@@ -174,7 +174,7 @@ async def _prepare_unrecorded(self: TieredStorage, flight: Flight, name: str, me
         return flight.upload
 
     old, upload = await both(lambda: self._present_target(flight.object_id), open_upload)
-    self._flights.record(flight, tiered.storage.Change(flight.token.id, flight.object_id.path, name, old, upload.session))
+    self._flights.record(flight, Change(flight.token.id, flight.object_id.path, name, old, upload.session))
     total = await tiered.storage._stream(body, flight, upload)
     flight.may_land_late = True
     await upload.finalise()
@@ -223,11 +223,11 @@ async def _leave_abandoned(self: TieredStorage, flight: Flight) -> None:
     return
 
 
-async def _say_garbage(tiers: Tiers, change: Any, old: str) -> bool:
+async def _say_garbage(tiers: Tiers, change: Change, old: str) -> bool:
     return True
 
 
-async def _say_change_is_garbage(tiers: Tiers, change: Any) -> bool:
+async def _say_change_is_garbage(tiers: Tiers, change: Change) -> bool:
     return False
 
 
