@@ -158,6 +158,21 @@ async def _claim_whoever_holds_it(self: SimulatedChangeLog, entry: Entry, owner:
     return claimed
 
 
+class _StandsStill:
+    """A runtime that knows no other clock than the one that a suspended machine stops."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self.boot_time = runtime.monotonic
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._runtime, name)
+
+
+def _beat_by_monotonic_clock(self: Heartbeat, log: ChangeLog, runtime: Runtime, owner: str, interval_s: float, expiry_s: float) -> None:
+    _HEARTBEAT(self, log, _StandsStill(runtime), owner, interval_s, expiry_s)
+
+
 # --- the store -----------------------------------------------------------------------------------
 
 
@@ -238,7 +253,7 @@ async def _forget_first(
     return await _FINISH(tiers, log, heartbeat, lease, live, grace_ms)
 
 
-_SWAP, _FINISH = SimulatedRows.swap, tiered.settle.finish
+_SWAP, _FINISH, _HEARTBEAT = SimulatedRows.swap, tiered.settle.finish, Heartbeat.__init__
 
 
 # --- the table -----------------------------------------------------------------------------------
@@ -314,6 +329,10 @@ GUARDS: dict[str, Guard] = {
     "lease held before finalise": Guard(
         "A blob appears when recovery has cleaned up after its change, and nobody looks again.",
         ((Committer, "check_held", lambda self, lease: None),),
+    ),
+    "leases by the boot-time clock": Guard(
+        "A machine that slept believes that its lease holds, and finalises a blob that recovery has done with.",
+        ((Heartbeat, "__init__", _beat_by_monotonic_clock),),
     ),
     "cancel of the session": Guard(
         "An upload that was given up stays open, and may be finalised after all is cleaned up.",
