@@ -28,7 +28,7 @@ import anyio
 from changelog.errors import ConfigurationError, TieredError, UnavailableError, UnconfirmedError
 from changelog.log import ChangeLog
 from changelog.runtime import Runtime
-from emulators.runtime import Request, SimulatedRuntime, elapse
+from emulators.runtime import Request, SimulatedRuntime, elapse, now_s
 from tiered.backends import HighVolumeBackend, LongTermBackend
 
 T = TypeVar("T")
@@ -73,6 +73,9 @@ _STREAMS = frozenset({"upload.write", "reader.pieces", "reader.aclose"})
 """Parts of a stream, which ends with its sender: what is under way of them is lost with it."""
 
 
+_STOPS = (Mode.STALL_BEFORE, Mode.SUSPEND_BEFORE)
+
+
 def no_faults(point: str) -> Fault | None:
     return None
 
@@ -101,7 +104,7 @@ class Network:
         await self._tasks.__aexit__(None, None, None)
 
     def note(self, line: str) -> None:
-        self.trace.append(f"{anyio.current_time():9.3f} {line}")
+        self.trace.append(f"{now_s():9.3f} {line}")
 
     @property
     def quiet(self) -> bool:
@@ -171,6 +174,7 @@ class Link:
         self._travel = travel
         self._calls: Counter[str] = Counter()
         self._stalled_until = 0.0
+        self._stops: set[anyio.CancelScope] = set()
 
     def rows(self, rows: HighVolumeBackend) -> HighVolumeBackend:
         return cast(HighVolumeBackend, _Far(self, "rows", rows))
@@ -183,11 +187,18 @@ class Link:
 
     def stall(self, seconds: float) -> None:
         """From now on, for so long, no request leaves and no answer arrives."""
-        self._stalled_until = max(self._stalled_until, anyio.current_time() + seconds)
+        self._stalled_until = max(self._stalled_until, now_s() + seconds)
+
+    def sever(self) -> None:
+        """For ever: nothing leaves and nothing arrives, and a stop ends."""
+        self.severed = True
+        for stop in self._stops:
+            stop.cancel()
 
     async def call(self, name: str, request: Callable[[], Awaitable[T]]) -> T:
         """Makes one call. Returns, raises, or never ends: then the process is dead."""
-        await self._awake()
+        if self.severed or self._stalled_until:
+            await self._awake()
         self._calls[name] += 1
         point = f"{name} #{self._calls[name]}"
         fault = self._plan(point)
@@ -198,8 +209,8 @@ class Link:
         if mode is not None:
             await self._leave(point, mode, seconds, request, there_s + back_s)
         try:
-            if mode is Mode.SLOW:
-                answer = await self._network.carry(point, request, seconds + there_s)
+            if mode is Mode.SLOW or (mode in _STOPS and name not in _STREAMS):  # a timer that fired meanwhile comes too late
+                answer = await self._network.carry(point, request, there_s + (seconds if mode is Mode.SLOW else 0.0))
             else:
                 answer = await self._ask(name, point, Request(request()), there_s, seconds if mode is Mode.CRAWLING else 0.0)
         finally:
@@ -210,11 +221,11 @@ class Link:
     async def _ask(self, name: str, point: str, request: Request[T], there_s: float, row_s: float) -> T:
         """Waits for the answer; whoever is cancelled while the request is under way leaves it to the network."""
         while await request.goes_on(row_s):
-            stopped_at, wait_s = anyio.current_time(), request.wait_s(there_s)
+            stopped_at, wait_s = now_s(), request.wait_s(there_s)
             try:
                 await elapse(wait_s)
             except BaseException as error:
-                under_way_s = anyio.current_time() - stopped_at
+                under_way_s = now_s() - stopped_at
                 if under_way_s and request.has_left and name not in _STREAMS:
                     self._network.take_over(point, request, wait_s - under_way_s)
                 else:
@@ -245,6 +256,8 @@ class Link:
                 raise _unanswered(point, self._process)
             case Mode.DUPLICATED:
                 self._network.send(point, _copy(request), seconds)
+        if mode in _STOPS:
+            await self._go_on()
         await self._awake()
 
     async def _answered(self, point: str, mode: Mode | None, seconds: float, back_s: float) -> None:
@@ -257,14 +270,23 @@ class Link:
             case Mode.SUSPEND_AFTER:
                 self._process.suspend(seconds)
         await elapse(back_s)  # a cancelled caller may have had its effect
-        await self._awake()
+        if self.severed or self._stalled_until:
+            await self._awake()
         if mode is Mode.LOST:
             raise UnconfirmedError(f"the answer to {point} of {self._process.name} was lost")
         if mode is Mode.DAMAGED:
             raise UnavailableError(f"what {point} of {self._process.name} stored was damaged on its way: delete it, try again")
 
+    async def _go_on(self) -> None:
+        """Stopped between its last step and the sending: no timer of its own wakes it before it goes on, and sends."""
+        with anyio.CancelScope(shield=True) as stop:
+            self._stops.add(stop)
+            while (wait_s := self._stalled_until - now_s()) > 0:
+                await elapse(wait_s)
+        self._stops.discard(stop)
+
     async def _awake(self) -> None:
-        while not self.severed and (wait_s := self._stalled_until - anyio.current_time()) > 0:
+        while not self.severed and (wait_s := self._stalled_until - now_s()) > 0:
             await elapse(wait_s)
         if self.severed:
             await anyio.sleep_forever()
@@ -291,17 +313,22 @@ class _Far:
 
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self._target, name)
-        if inspect.iscoroutinefunction(attribute):
-            return partial(self._call, name, attribute)
-        if inspect.isasyncgenfunction(attribute):
-            return partial(self._each, name, attribute)
+        code = getattr(attribute, "__code__", None)
+        flags = 0 if code is None else code.co_flags
+        if flags & inspect.CO_COROUTINE:
+            attribute = partial(self._call, name, attribute)
+        elif flags & inspect.CO_ASYNC_GENERATOR:
+            attribute = partial(self._each, name, attribute)
+        else:
+            return attribute
+        self.__dict__[name] = attribute  # found at once from now on
         return attribute
 
     async def _call(self, name: str, method: Callable[..., Awaitable[Any]], *args: Any, **named: Any) -> Any:
         answer = await self._link.call(f"{self._kind}.{name}", partial(method, *args, **named))
-        if hasattr(answer, "finalise"):
+        if name == "open_upload":
             return _Far(self._link, "upload", answer)
-        if hasattr(answer, "pieces"):
+        if name == "open" and answer is not None:
             return _Far(self._link, "reader", answer)
         return answer
 
@@ -335,7 +362,7 @@ class Process:
 
     def crash(self) -> None:
         """kill -9: nothing that it does from now on takes effect. What it had sent already may."""
-        self.link.severed = True
+        self.link.sever()
         self._scope.cancel()
 
     def stall(self, seconds: float) -> None:

@@ -92,7 +92,7 @@ class Stage:
             self.faults[f"outage {outage.mode.name}"] += 1
             self.played[outage_part(outage, self.recipe.outages.index(outage))] = None
             return Fault(outage.mode, outage.until_s - anyio.current_time())
-        fault = self.recipe.fault(process.name, point)
+        fault = self.recipe.fault(actor, process.name, point)
         if fault is not None:
             self.faults[fault.mode.name] += 1
             self.played[fault_part(process.name, point, fault)] = None
@@ -204,6 +204,12 @@ async def _do(client: Client, process: Process, object_id: ObjectId, step: Step,
             await client.head(object_id)
         case Kind.LIST:
             await client.list()
+        case Kind.PUT_MANY:
+            await client.put_many([object_id, OBJECTS[0]] * 2, label, LARGE_BYTES if step.thing else SMALL_BYTES)
+        case Kind.DELETE_MANY:
+            await client.delete_many([object_id, OBJECTS[0]])
+        case Kind.GET_MANY:
+            await client.get_many([object_id, OBJECTS[0]])
 
 
 async def _stream(process: Process, label: str, pause_s: float, *, breaks: bool = False) -> AsyncIterator[bytes]:
