@@ -76,8 +76,8 @@ class MemoryTable:
         held = {place(cell): cell for cell in self.rows.get(key, ())}
         for mutation in mutations:
             kind = mutation.WhichOneof("mutation")
-            part = getattr(mutation, kind) if kind else None
-            if kind in ("set_cell", "delete_from_column", "delete_from_family"):
+            part: Message = getattr(mutation, kind or "set_cell")
+            if kind != "delete_from_row":
                 self.check_family(part.family_name)
             match kind:
                 case "set_cell":
@@ -164,8 +164,8 @@ class MemoryBigtable:
             cells = passes(table.rows[key])
             if cells:
                 found.append((key, cells))
-            if len(found) == request.rows_limit:
-                break
+                if len(found) == request.rows_limit:  # 0: no limit
+                    break
             if crawl_s.get():
                 await self.runtime.sleep(crawl_s.get())
         chunks = [chunk for key, cells in found for chunk in _chunks(key, cells, self._piece_bytes)]
@@ -204,7 +204,8 @@ class MemoryBigtable:
             table.check_family(rule.family_name)
             if rule.WhichOneof("rule") != "increment_amount" or response.row.families:
                 raise NotImplementedError("MemoryBigtable has ReadModifyWriteRow for one increment")
-            counted = _counted(rule, [cell for at, cell in sorted(held.items()) if at[:2] == (rule.family_name, rule.column_qualifier)], now_us)
+            newest = next((held[at] for at in sorted(held) if at[:2] == (rule.family_name, rule.column_qualifier)), None)
+            counted = _counted(rule, newest, now_us)
             held[place(counted)] = counted
             family = response.row.families.add(name=counted.family)
             family.columns.add(qualifier=counted.column).cells.add(timestamp_micros=counted.timestamp_us, value=counted.value)
@@ -301,9 +302,9 @@ def _timestamp_us(wanted_us: int, now_us: int) -> int:
     return wanted_us
 
 
-def _counted(rule: Message, newest: Sequence[Cell], now_us: int) -> Cell:
+def _counted(rule: Message, newest: Cell | None, now_us: int) -> Cell:
     """The column's new cell, never older than the one that it continues."""
-    value, timestamp_us = (newest[0].value, newest[0].timestamp_us) if newest else (bytes(COUNTER_BYTES), 0)
+    value, timestamp_us = (newest.value, newest.timestamp_us) if newest else (bytes(COUNTER_BYTES), 0)
     if len(value) != COUNTER_BYTES:
         raise rpc_error(grpc.StatusCode.FAILED_PRECONDITION, f"the cell has {len(value)} bytes, a counter has {COUNTER_BYTES}")
     number = int.from_bytes(value, signed=True) + rule.increment_amount
@@ -316,8 +317,10 @@ def _may_go(rule: GcRule, cell: Cell, version: int, now_us: int) -> bool:
         case None:
             return False
         case "max_age":
-            return cell.timestamp_us < now_us - round(rule.max_age.total_seconds() * US_PER_S)
+            age_s: float = rule.max_age.total_seconds()
+            return cell.timestamp_us < now_us - round(age_s * US_PER_S)
         case "max_num_versions":
-            return version > int(rule.max_num_versions)
+            versions: int = rule.max_num_versions
+            return version > versions
         case other:
             raise NotImplementedError(f"MemoryBigtable has no rule {other}")

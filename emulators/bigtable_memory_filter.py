@@ -17,10 +17,12 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
 
+import grpc
 from google.cloud.bigtable_v2.types import data
 
 from changelog.bigtable_channel import Message
 from changelog.row_merge import Cell
+from emulators.faulty_channel import rpc_error
 
 Yields = Callable[[Sequence[Cell]], Sequence[Cell]]
 """From a row's cells, in order, to those that pass, in order."""
@@ -66,9 +68,9 @@ def _remembered(raw: bytes) -> Yields:
 def _built(filter: Message) -> Yields:
     match filter.WhichOneof("filter"):
         case "chain":
-            return _chain([_built(each) for each in filter.chain.filters])
+            return _chain(_parts(filter.chain.filters, "Chain"))
         case "interleave":
-            return _interleave([_built(each) for each in filter.interleave.filters])
+            return _interleave(_parts(filter.interleave.filters, "Interleave"))
         case "column_range_filter":
             return _columns(filter.column_range_filter.family_name, Bounds.of(filter.column_range_filter, "qualifier"))
         case "value_range_filter":
@@ -85,6 +87,12 @@ def _built(filter: Message) -> Yields:
             return lambda cells: [replace(cell, value=b"") for cell in cells]
         case other:
             raise NotImplementedError(f"MemoryBigtable has no filter {other}: add it, with a case in the test against the emulator")
+
+
+def _parts(filters: Sequence[Message], kind: str) -> list[Yields]:
+    if len(filters) < 2:
+        raise rpc_error(grpc.StatusCode.INVALID_ARGUMENT, f"{kind} must contain at least two RowFilters")
+    return [_built(each) for each in filters]
 
 
 def _chain(parts: Sequence[Yields]) -> Yields:
