@@ -3,7 +3,7 @@
     BigtableRows, BigTableChangeLog --message--> MemoryChannel --(travels)--> MemoryBigtable --> MemoryTable
 
 Each request has its effect at once, when it has travelled, and each row as a whole or not at all; MutateRows and scans have no
-order and no snapshot between rows (`crawl_s`). Timestamps are the server's own clock's, in whole milliseconds; two writes of a column
+order and no snapshot between rows. Timestamps are the server's own clock's, in whole milliseconds; two writes of a column
 in one millisecond are one cell. Cells that a family's rule allows to go stay visible until `collect` takes them, at any moment,
 one without the other. Answers come in chunks: of pieces of a cell, parts of a row, many rows in one message.
 *Failure*: a genuine `grpc.aio.AioRpcError`; when its deadline passes, a call ends with DEADLINE_EXCEEDED, whatever became of it.
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextvars import ContextVar
 from random import Random  # noqa: TID251 - the type; chance is given by the caller
 from typing import Any
 
@@ -28,14 +27,11 @@ from changelog.row_merge import Cell
 from changelog.runtime import Runtime
 from emulators.bigtable_memory_filter import Bounds, place, yields
 from emulators.faulty_channel import Call, rpc_error
-from emulators.runtime import travel_s
+from emulators.runtime import Simulated
 
 Cells = tuple[Cell, ...]
 Changed = Callable[[str, bytes, Message | None], None]
 """Told of a row's change as it happens: table, key, and what asked for it: a request, an entry of MutateRows; None: collection."""
-
-crawl_s: ContextVar[float] = ContextVar("crawl_s", default=0.0)
-"""How long a scan of this task takes from one row to the next, in seconds."""
 
 US_PER_MS = 1000
 US_PER_S = 1_000_000
@@ -109,7 +105,7 @@ class MemoryTable:
         return tuple(found)
 
 
-class MemoryBigtable:
+class MemoryBigtable(Simulated):
     """`tables`: by their full name. `changed`: observers of every effect. `runtime`: the server's own.
 
     Of what it answers, cells are cut in pieces of `piece_bytes`, messages have `message_chunks` chunks.
@@ -118,13 +114,12 @@ class MemoryBigtable:
     def __init__(
         self, runtime: Runtime, tables: Mapping[str, Mapping[str, GcRule]], *, piece_bytes: int = 1 << 20, message_chunks: int = 100
     ) -> None:
+        super().__init__(runtime)
         self.tables = {name: MemoryTable(families) for name, families in tables.items()}
         self.changed: list[Changed] = []
-        self.runtime = runtime
         self._piece_bytes = piece_bytes
         self._message_chunks = message_chunks
-        self._methods: dict[str, Callable[[Message], Awaitable[list[Message]]]] = {
-            "ReadRows": self._read_rows,
+        self._methods: dict[str, Callable[[Message], list[Message]]] = {
             "MutateRow": self._mutate_row,
             "MutateRows": self._mutate_rows,
             "CheckAndMutateRow": self._check_and_mutate_row,
@@ -133,10 +128,13 @@ class MemoryBigtable:
 
     async def call(self, method: str, request: Message) -> list[Message]:
         """One request, which travels first. Its only answer, or all messages of a stream."""
-        await self.runtime.sleep(travel_s.get())
+        travel: Callable[[], Awaitable[float | None]] = self._travel
+        pause_s = await travel()  # of a slow scan, from row to row
+        if method == "ReadRows":
+            return await self._read_rows(request, pause_s or 0.0)
         if method not in self._methods:
             raise NotImplementedError(f"MemoryBigtable has no method {method}")
-        return await self._methods[method](request)
+        return self._methods[method](request)
 
     def collect(self, chance: Random, share: float = 1.0, limit: int | None = None) -> int:
         """Garbage collection: of the cells that may go, so large a share does, at most `limit`. Returns how many went."""
@@ -157,7 +155,7 @@ class MemoryBigtable:
 
     # --- requests ----------------------------------------------------------------------------------
 
-    async def _read_rows(self, request: Message) -> list[Message]:
+    async def _read_rows(self, request: Message, pause_s: float) -> list[Message]:
         table, passes = self._table(request), yields(request.filter)
         found: list[tuple[bytes, Sequence[Cell]]] = []
         for key in _walk(table, request.rows):
@@ -166,17 +164,17 @@ class MemoryBigtable:
                 found.append((key, cells))
                 if len(found) == request.rows_limit:  # 0: no limit
                     break
-            if crawl_s.get():
-                await self.runtime.sleep(crawl_s.get())
+            if pause_s:
+                await self._runtime.sleep(pause_s)
         chunks = [chunk for key, cells in found for chunk in _chunks(key, cells, self._piece_bytes)]
         step = self._message_chunks
         return [_ReadRowsResponse(chunks=chunks[first : first + step]) for first in range(0, len(chunks), step)]
 
-    async def _mutate_row(self, request: Message) -> list[Message]:
+    def _mutate_row(self, request: Message) -> list[Message]:
         self._apply(request, request, request.mutations)
         return [_MutateRowResponse()]
 
-    async def _mutate_rows(self, request: Message) -> list[Message]:
+    def _mutate_rows(self, request: Message) -> list[Message]:
         response = _MutateRowsResponse()
         for index, entry in enumerate(request.entries):
             told = response.entries.add(index=index)
@@ -186,7 +184,7 @@ class MemoryBigtable:
                 told.status.code, told.status.message = error.code().value[0], error.details()
         return [response]
 
-    async def _check_and_mutate_row(self, request: Message) -> list[Message]:
+    def _check_and_mutate_row(self, request: Message) -> list[Message]:
         if not request.true_mutations and not request.false_mutations:
             raise rpc_error(grpc.StatusCode.INVALID_ARGUMENT, "No mutations provided")
         cells = self._table(request).rows.get(request.row_key, ())
@@ -195,7 +193,7 @@ class MemoryBigtable:
             self._apply(request, request, mutations)
         return [_CheckAndMutateRowResponse(predicate_matched=matched)]
 
-    async def _read_modify_write_row(self, request: Message) -> list[Message]:
+    def _read_modify_write_row(self, request: Message) -> list[Message]:
         table, now_us = self._table(request), self._now_us()
         held = {place(cell): cell for cell in table.rows.get(request.row_key, ())}
         response = _ModifyResponse()
@@ -227,7 +225,7 @@ class MemoryBigtable:
         return self.tables[request.table_name]
 
     def _now_us(self) -> int:
-        return self.runtime.wall_ns() // 1_000_000 * US_PER_MS
+        return self._runtime.wall_ns() // 1_000_000 * US_PER_MS
 
 
 class MemoryChannel:

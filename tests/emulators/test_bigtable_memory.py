@@ -108,7 +108,7 @@ class Twins:
         return self._callable(method.removeprefix("/google.bigtable.v2.Bigtable/"), ask_real)
 
     def _callable(self, method: str, ask_real: Callable[[Message], Awaitable[list[Message]]]) -> Any:
-        async def ask_both(request: Message) -> list[Message]:
+        async def ask_both(request: Message) -> Any:
             expected, found = await outcome(ask_real(request)), await outcome(self._memory.send(method, request))
             assert plain(method, found) == plain(method, expected), f"{method} {request}"
             self.requests += 1
@@ -148,7 +148,7 @@ def plain_cells(row: CellRow) -> list[Any]:
     """Two versions that the server dated may be one, if it wrote them within a millisecond."""
     cells = sorted(row.cells, key=lambda cell: cell.family)
     found = [(cell.family, cell.column, plain_us(cell.timestamp_us), cell.value) for cell in cells]
-    return [cell for before, cell in pairwise([None, *found]) if cell != before or "now" not in cell]
+    return [cell for before, cell in pairwise([None, *found]) if cell is not None and (cell != before or "now" not in cell)]
 
 
 def plain_us(timestamp_us: int) -> int | str:
@@ -201,8 +201,8 @@ class Chooser:
             lambda: timestamp_in(*sorted(self.chance.sample(self.timestamps, 2))),
             lambda: timestamp_in(self.chance.choice(self.timestamps), 0),
         ]  # fmt: skip
-        nested: list[Callable[[], Message]] = [lambda: chain(*self.filters(depth)), lambda: either(*self.filters(depth))] * 5 if depth else []
-        chosen = self.chance.choice([*kinds, *nested])()
+        nested: list[Callable[[], Message]] = [lambda: chain(*self.filters(depth)), lambda: either(*self.filters(depth))]
+        chosen = self.chance.choice([*kinds, *(nested * 5 if depth else ())])()
         return chain(chosen, WITHOUT_VALUES) if depth == 2 and self.chance.random() < 0.2 else chosen
 
     def filters(self, depth: int) -> list[Message]:
