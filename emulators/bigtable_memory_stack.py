@@ -180,9 +180,10 @@ def _log_write(row: Message) -> str:
         return "park"
     if any(each.delete_from_column.column_qualifier == b"s" for each in mutations if each.HasField("delete_from_column")):
         return "retry"
-    if set_columns[b"c"] == row.predicate_filter.chain.filters[-1].value_range_filter.start_value_closed:
-        return "renew"
-    return "claim" if json.loads(set_columns[b"c"])["owner"] else "release"
+    if not json.loads(set_columns[b"c"])["owner"]:
+        return "release"
+    seen = row.predicate_filter.chain.filters[-1].value_range_filter.start_value_closed
+    return "renew" if set_columns[b"c"] == seen else "claim"
 
 
 def _service(key: bytes) -> str:
