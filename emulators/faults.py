@@ -61,6 +61,10 @@ Plan = Callable[[str], Fault | None]
 """From a call point to its fault. Asked once for each call, when the process makes it."""
 
 
+Turn = Callable[[str, str], Awaitable[None]]
+"""Told a process's name and the call point that it has come to; returns when that call may go on."""
+
+
 def no_faults(point: str) -> Fault | None:
     return None
 
@@ -68,11 +72,13 @@ def no_faults(point: str) -> Fault | None:
 class Network:
     """Carries slow, late and duplicated requests. `trace`: every call of every process, in order, with its time and fault.
 
+    `turn`: who asks for which call goes on when; what is under way asks as the process "network". None: nobody asks.
     `async with` it; leaving waits for nothing that is still under way.
     """
 
     def __init__(self) -> None:
         self.trace: list[str] = []
+        self.turn: Turn | None = None
         self._tasks = anyio.create_task_group()
         self._under_way = 0
 
@@ -121,6 +127,8 @@ class Network:
     async def _deliver(self, point: str, request: Callable[[], Awaitable[object]], seconds: float) -> None:
         travel_s.set(seconds)
         try:
+            if self.turn is not None:
+                await self.turn("network", point)
             await request()
             self.note(f"network: {point} has arrived")
         except TieredError as error:
@@ -163,6 +171,8 @@ class Link:
         await self._awake()
         self._calls[name] += 1
         point = f"{name} #{self._calls[name]}"
+        if self._network.turn is not None:
+            await self._network.turn(self._process.name, point)
         fault = self._plan(point)
         mode, seconds = (None, 0.0) if fault is None else (fault.mode, fault.seconds)
         self.points.append(point)
