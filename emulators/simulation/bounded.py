@@ -214,7 +214,11 @@ class Ran:
     def trace(self) -> tuple[tuple[str, str], ...]:
         """Who made which call that others can see, in order."""
         made = (asked for asked in self.questions if asked.is_visible and not asked.delayed)
-        return tuple((asked.process, asked.point) for asked in made)
+        return tuple((asked.process, asked.point) for asked in made if not self._died_before(asked))
+
+    def _died_before(self, asked: Question) -> bool:
+        wrong = self.schedule.wrong
+        return wrong is not None and wrong.mode is Mode.CRASH_BEFORE and (wrong.process, wrong.point) == (asked.process, asked.point)
 
 
 def run(schedule: Schedule) -> Ran:
