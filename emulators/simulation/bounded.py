@@ -19,7 +19,6 @@ anything lasts. What is not run, because another schedule with no more delays co
 from __future__ import annotations
 
 import logging
-import re
 import sys
 from argparse import ArgumentParser
 from collections import deque
@@ -34,10 +33,12 @@ import anyio
 from changelog.change import LOG_PREFIX
 from changelog.errors import InvalidRequestError
 from changelog.log import LOG_END, ChangeLog, KeyRange
+from changelog.runtime import SystemRuntime
 from emulators.checker import Answer, InvariantViolation
-from emulators.faults import Fault, Mode, Plan, Process, no_faults
+from emulators.faults import Mode, Plan, Process, no_faults
 from emulators.runtime import SimulatedRuntime, run_world
 from emulators.simulation.conductor import BEGIN, Conductor, Question
+from emulators.simulation.schedules import ROUND, Scenario, Schedule, Wrong, scenario_named, scenarios, schedule_of
 from emulators.world import SETTINGS, Client, World
 from recovery.loop import RecoveryLoop
 from tiered.errors import DanglingTombstoneError
@@ -47,7 +48,6 @@ from tiered.settings import RecoverySettings
 SEED = 1
 OBJECT = ObjectId.create("attachments", "shared", {"org": "17"})
 SMALL, LARGE = 50, 500
-ROUND = ("writer-1", "writer-2", "recoverer", "reader", "network")
 READS = PASSES = 2
 WAIT_MAX_S = 1.0
 """Waits before the first repetitions are shorter; timers that tick for ever are longer."""
@@ -55,93 +55,12 @@ TOO_LONG_S = 7200.0
 
 ONE_AT_A_TIME = SETTINGS.model_copy(update={"recovery": RecoverySettings(concurrency_max=1)})
 
-OPERATIONS = ("put_large", "put_small", "delete")
-BEFORE = ("absent", "small", "large")
-
 CRASHES = (Mode.CRASH_BEFORE,)
 UNTOLD = (Mode.LATE, Mode.LOST, Mode.DUPLICATED)
 
 ONCE = frozenset({"rows.put_inline", "rows.delete_inline", "upload.finalise"})
 """Calls that no client sends twice, so that no network has two of them to deliver."""
 MUTATING = ONCE | {"rows.swap", "rows.settle", "log.record", "log.forget", "log.release", "blobs.cancel", "blobs.delete"}
-
-
-# --- what is run ---------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Scenario:
-    """What the two writers do at once, and what they find. `sessions`: how large payloads are uploaded."""
-
-    first: str
-    second: str
-    before: str
-    sessions: bool = True
-
-    def __str__(self) -> str:
-        return f"{self.first}+{self.second} on {self.before}" + ("" if self.sessions else " in one request")
-
-
-def scenarios() -> list[Scenario]:
-    """All of them. How it is uploaded makes a difference to large puts only."""
-    return [
-        Scenario(first, second, before, sessions)
-        for sessions in (True, False)
-        for before in BEFORE
-        for first in OPERATIONS
-        for second in OPERATIONS
-        if sessions or "put_large" in (first, second)
-    ]
-
-
-def scenario_named(text: str) -> Scenario:
-    """`InvalidRequestError`: there is none of that name."""
-    for scenario in scenarios():
-        if str(scenario) == text:
-            return scenario
-    raise InvalidRequestError(f"{text!r} is no scenario; name one such as 'put_large+delete on large in one request'")
-
-
-@dataclass(frozen=True, slots=True)
-class Wrong:
-    """One call that goes wrong."""
-
-    process: str
-    point: str
-    mode: Mode
-
-    def __str__(self) -> str:
-        return f"{self.process} {self.mode.name} {self.point}"
-
-
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """`delays`: the numbers of the questions that are answered by a delay, ascending."""
-
-    scenario: Scenario
-    delays: tuple[int, ...] = ()
-    wrong: Wrong | None = None
-
-    def __str__(self) -> str:
-        delays = f"delays at {', '.join(map(str, self.delays))}" if self.delays else "no delays"
-        return f"{self.scenario}: {delays}" + ("" if self.wrong is None else f"; {self.wrong}")
-
-    def plan(self, process: str) -> Plan:
-        if self.wrong is None or self.wrong.process != process:
-            return no_faults
-        return {self.wrong.point: Fault(self.wrong.mode)}.get
-
-
-_LINE = re.compile(r"(.+): (?:no delays|delays at (\d+(?:, \d+)*))(?:; (\S+) ([A-Z_]+) (\S+ #\d+))?")
-
-
-def schedule_of(text: str) -> Schedule:
-    """The schedule that is printed like this. `InvalidRequestError`: none is."""
-    found = _LINE.fullmatch(text.strip())
-    if found is None or (found[4] is not None and (found[3] not in ROUND or found[4] not in Mode.__members__)):
-        raise InvalidRequestError(f"{text!r} is no schedule; give a line such as 'put_large+delete on large: delays at 5, 11'")
-    delays = () if found[2] is None else tuple(map(int, found[2].split(", ")))
-    return Schedule(scenario_named(found[1]), delays, None if found[4] is None else Wrong(found[3], found[5], Mode[found[4]]))
 
 
 # --- the world -----------------------------------------------------------------------------------
@@ -185,7 +104,8 @@ class _HastyWorld(World):
         self.rows.states |= found.rows.states
         self.rows.won |= deepcopy(found.rows.won)
         self.blobs.blobs |= found.blobs.blobs
-        self.history = deepcopy(found.history)
+        for write in found.history.writes:
+            self.history.end_write(self.history.begin_write(write.path, write.value), write.answer)
 
 
 @cache
@@ -389,7 +309,7 @@ def _makes_a_difference(mode: Mode, asked: Question, was_delayed: bool) -> bool:
 def main(arguments: Sequence[str] | None = None, write: Callable[[str], object] = sys.stdout.write) -> int:
     """Explores all scenarios, or replays one schedule. Returns 0 if no violation was found, else 1."""
     parser = ArgumentParser("python -m emulators.simulation.bounded", description="every schedule with few delays, on the real code")
-    parser.add_argument("--delays", type=int, default=2, help="at most so many (2)")
+    parser.add_argument("--delays", type=int, default=2, help="at most so many, beside a death; beside another fault at most one (2)")
     parser.add_argument("--scenario", help="only this one, as in 'put_large+delete on large'")
     parser.add_argument("--replay", help="run the one schedule that this line describes, and show its questions")
     chosen = parser.parse_args(arguments)
@@ -399,7 +319,7 @@ def main(arguments: Sequence[str] | None = None, write: Callable[[str], object] 
         named = scenarios() if chosen.scenario is None else [scenario_named(chosen.scenario)]
     except InvalidRequestError as error:
         parser.error(str(error))
-    return max([_show_all(scenario, chosen.delays, write) for scenario in named])
+    return _show_all(named, chosen.delays, write)
 
 
 def _show(ran: Ran, write: Callable[[str], object]) -> int:
@@ -409,18 +329,23 @@ def _show(ran: Ran, write: Callable[[str], object]) -> int:
     return int(ran.violation is not None)
 
 
-def _show_all(scenario: Scenario, delays_max: int, write: Callable[[str], object]) -> int:
-    found = 0
-    for wrongs, victims in ((CRASHES, ("writer-1", "recoverer")), (UNTOLD, ("writer-1",))):
-        explored = explore(scenario, delays_max, wrongs, victims=victims)
-        found += len(explored.violations)
-        write(
-            f"{scenario}, {delays_max} delays, {'|'.join(mode.name for mode in wrongs)}: {explored.schedules} schedules,"
-            f" {explored.distinct_traces} traces, {len(explored.violations)} violations\n"
-        )
-        for ran in explored.violations[:1]:
-            write(f"    {ran.schedule}\n    {ran.violation}\n")
-    return int(found > 0)
+def _show_all(named: Sequence[Scenario], delays_max: int, write: Callable[[str], object]) -> int:
+    """A line for each scenario and kind of fault, with the first violation in full; then the sum."""
+    clock, schedules, violations = SystemRuntime(), 0, 0
+    began = clock.monotonic()
+    for scenario in named:
+        for wrongs, victims, delays in ((CRASHES, ("writer-1", "recoverer"), delays_max), (UNTOLD, ("writer-1",), min(1, delays_max))):
+            explored = explore(scenario, delays, wrongs, victims=victims)
+            schedules, violations = schedules + explored.schedules, violations + len(explored.violations)
+            write(
+                f"{scenario}, {delays} delays, {'|'.join(mode.name for mode in wrongs)}: {explored.schedules} schedules,"
+                f" {explored.distinct_traces} traces, {len(explored.violations)} violations\n"
+            )
+            for ran in explored.violations[:1]:
+                write(f"    {ran.schedule}\n    {ran.violation}\n")
+    per_s = schedules / (clock.monotonic() - began)
+    write(f"{len(named)} scenarios: {schedules} schedules, {violations} violations; {per_s:.0f} schedules a second\n")
+    return int(violations > 0)
 
 
 if __name__ == "__main__":

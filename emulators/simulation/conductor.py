@@ -1,6 +1,6 @@
 """`Conductor`: the calls of several processes one at a time, in an order that is chosen and not left to chance.
 
-    round   writer-1 -> writer-2 -> recoverer -> reader -> network (what is late) -> writer-1 ...
+    round   writer-1 -> reader -> writer-2 -> recoverer -> network (what is late) -> writer-1 ...
 
     go on   the process whose turn it is makes its next call; it keeps the turn until it has ended or waits
     delay   instead, its call is postponed: the turn goes to the next in the round that has a call to make

@@ -14,6 +14,7 @@ from typing import TypeVar
 import anyio
 import pytest
 
+import tiered.commit
 import tiered.settle
 from changelog.change import Change, ChangeId
 from changelog.errors import InvalidRequestError
@@ -21,23 +22,9 @@ from emulators.faults import Mode, Process
 from emulators.rows import SimulatedRows
 from emulators.runtime import run_world
 from emulators.simulation import bounded, conductor
-from emulators.simulation.bounded import (
-    CRASHES,
-    UNTOLD,
-    Explored,
-    Ran,
-    Scenario,
-    Schedule,
-    Wrong,
-    each,
-    explore,
-    replay,
-    run,
-    scenario_named,
-    scenarios,
-    schedule_of,
-)
+from emulators.simulation.bounded import CRASHES, UNTOLD, Explored, Ran, each, explore, replay, run
 from emulators.simulation.conductor import BEGIN, Conductor, Question
+from emulators.simulation.schedules import Scenario, Schedule, Wrong, scenario_named, scenarios, schedule_of
 from emulators.world import World
 from tiered.backends import Inline, State, Tombstone
 from tiered.object_id import ObjectId
@@ -144,7 +131,7 @@ def test_a_deletion_without_settling_first_is_found(monkeypatch: pytest.MonkeyPa
     assert str(first_violation(OVERWRITE, 0).violation).startswith("I2 settle first")
 
 
-def test_a_reader_that_takes_a_vanished_blob_for_absence_is_found_with_two_delays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_that_takes_a_vanished_blob_for_absence_is_found_with_one_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     async def once(
         reader: Reader, object_id: ObjectId, inline: Callable[[Inline], T], blob: Callable[[Tombstone], Awaitable[T | None]]
     ) -> tuple[T, State] | None:
@@ -155,8 +142,14 @@ def test_a_reader_that_takes_a_vanished_blob_for_absence_is_found_with_two_delay
         return None if found is None else (found, row.state)
 
     monkeypatch.setattr(Reader, "_follow", once)
-    ran = first_violation(HEAVIEST, 2)
-    assert str(ran.violation).startswith("I4 honest") and len(ran.schedule.delays) == 2
+    assert str(first_violation(HEAVIEST, 1).violation).startswith("I4 honest")
+
+
+def test_a_superseded_change_that_is_told_no_is_found_with_one_delay_and_a_lost_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiered.commit, "may_tell_ok", lambda change, live, row: live)
+    ran = first_violation(scenario_named("put_small+put_small on large"), 1, UNTOLD)
+    assert ran.schedule.wrong == Wrong("writer-1", "rows.swap #1", Mode.LOST)
+    assert str(ran.violation).startswith("I4 honest")
 
 
 # --- what need not be run ------------------------------------------------------------------------
@@ -270,11 +263,23 @@ def test_a_schedule_is_the_same_in_another_interpreter() -> None:
 
 
 def test_the_command_shows_a_violation_with_the_line_that_replays_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SimulatedRows, "swap", heedless_of("won", "refused"))
+    monkeypatch.setattr(SimulatedRows, "swap", heedless_of("won"))
     written: list[str] = []
-    assert bounded.main(["--scenario", str(OVERWRITE), "--delays", "1"], written.append) == 1
-    line = next(text for text in written if "delays at" in text).splitlines()[0].strip()
+    assert bounded.main(["--scenario", "put_small+put_small on large", "--delays", "0"], written.append) == 1
+    line = next(text for text in written if text.startswith("    ")).splitlines()[0].strip()
     assert replay(line).violation is not None
+    assert "1 scenarios: " in written[-1] and ", 0 violations" not in written[-1]
+
+
+def test_the_command_counts_what_it_ran() -> None:
+    written: list[str] = []
+    assert bounded.main(["--scenario", str(SHORTER), "--delays", "0"], written.append) == 0
+    deaths, others = explore(SHORTER, 0, CRASHES, victims=("writer-1", "recoverer")), explore(SHORTER, 0, UNTOLD)
+    assert [text.partition(" violations")[0] for text in written] == [
+        f"{SHORTER}, 0 delays, CRASH_BEFORE: {deaths.schedules} schedules, {deaths.distinct_traces} traces, 0",
+        f"{SHORTER}, 0 delays, LATE|LOST|DUPLICATED: {others.schedules} schedules, {others.distinct_traces} traces, 0",
+        f"1 scenarios: {deaths.schedules + others.schedules} schedules, 0",
+    ]
 
 
 def test_the_command_names_what_it_does_not_know(capsys: pytest.CaptureFixture[str]) -> None:
