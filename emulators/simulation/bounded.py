@@ -183,7 +183,6 @@ async def _conduct(world: World, schedule: Schedule, conductor: Conductor) -> li
             async with anyio.create_task_group() as living:
                 for name, life in lives.items():
                     process = world.process(name, schedule.plan(name))
-                    conductor.conduct(process)
                     living.start_soon(process.run, partial(life, process))
             conducting.cancel_scope.cancel()
     conductor.end()
@@ -192,7 +191,7 @@ async def _conduct(world: World, schedule: Schedule, conductor: Conductor) -> li
 
 async def _write(world: World, conductor: Conductor, operation: str, process: Process) -> None:
     async with world.client(process) as client:
-        await conductor.begin(process, operation)
+        await conductor.begin(process.name, operation)
         if operation == "delete":
             await client.delete(OBJECT)
         else:
@@ -208,7 +207,7 @@ async def _recover(world: World, process: Process) -> None:
 async def _read(world: World, conductor: Conductor, lost: list[str], process: Process) -> None:
     async with world.client(process) as client:
         for number in range(READS):
-            await conductor.begin(process, f"get #{number + 1}")
+            await conductor.begin(process.name, f"get #{number + 1}")
             lost += await _get(client)
 
 

@@ -8,8 +8,8 @@
 Each time the conductor *asks* whether the next call may go on. The questions are numbered from 1, and the numbers of those that are
 answered by *delay* are the whole schedule. Delay-bounded scheduling is by Emmi, Qadeer and Rakamarić (POPL 2011).
 
-A call goes on when every task waits, and time moves only when nobody has a call to make. *Crash*: the calls of a
-dead process are never made.
+A call goes on when every task waits, and time moves only when nobody has a call to make. *Crash*: a process that is dead asks for
+nothing any more.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import anyio
-
-from emulators.faults import Process
 
 BEGIN = "begin "
 """How the point of an operation's begin begins. It is no call, but it is waited for as one."""
@@ -62,19 +60,14 @@ class Conductor:
         self.questions: list[Question] = []
         self._round = deque(members)
         self._delays = frozenset(delays)
-        self._processes: dict[str, Process] = {}
         self._waiting: defaultdict[str, dict[str, anyio.Event]] = defaultdict(dict)
         self._fresh: set[str] = set()
         self._came = anyio.Event()
         self._ended = False
 
-    def conduct(self, process: Process) -> None:
-        """Tells whose life decides whether the calls of that name are made."""
-        self._processes[process.name] = process
-
-    async def begin(self, process: Process, operation: str) -> None:
+    async def begin(self, name: str, operation: str) -> None:
         """Waits for the moment at which it begins. Give each operation of one process a name of its own."""
-        await self.turn(process.name, f"{BEGIN}{operation}")
+        await self.turn(name, f"{BEGIN}{operation}")
 
     async def turn(self, name: str, point: str) -> None:
         """Waits until the call may go on."""
@@ -91,7 +84,7 @@ class Conductor:
         """Lets call after call go on, for ever; ends by cancellation."""
         while True:
             await anyio.wait_all_tasks_blocked()
-            if able := [name for name in self._round if self._waiting[name] and self._is_alive(name)]:
+            if able := [name for name in self._round if self._waiting[name]]:
                 self._ask(able)
             else:
                 self._came = anyio.Event()
@@ -128,6 +121,3 @@ class Conductor:
             self._fresh.add(question.process)
         elif question.is_visible:
             self._fresh.discard(question.process)
-
-    def _is_alive(self, name: str) -> bool:
-        return name not in self._processes or self._processes[name].alive

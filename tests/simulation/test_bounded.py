@@ -223,6 +223,12 @@ def test_delays_are_tried_at_every_question_where_they_make_a_difference() -> No
     assert len(set(explore(OVERWRITE, 1).traces)) == len(first)
 
 
+def test_no_schedule_is_run_twice_and_none_has_more_choices_than_allowed() -> None:
+    ran = [each_ran.schedule for each_ran in each(scenario_named("put_small+delete on large"), 1, CRASHES)]
+    assert len(set(ran)) == len(ran)
+    assert {(len(schedule.delays), schedule.wrong is not None) for schedule in ran} == {(0, False), (0, True), (1, False), (1, True)}
+
+
 def test_a_budget_cuts_the_exploration_and_says_so() -> None:
     assert (explore(OVERWRITE, 1, budget=3).schedules, explore(OVERWRITE, 1, budget=3).cut) == (3, True)
     assert explore(scenario_named("delete+delete on absent"), 0, budget=1).cut is False
