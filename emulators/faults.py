@@ -75,6 +75,9 @@ _STREAMS = frozenset({"upload.write", "reader.pieces", "reader.aclose"})
 
 _STOPS = (Mode.STALL_BEFORE, Mode.SUSPEND_BEFORE)
 
+Turn = Callable[[str, str], Awaitable[None]]
+"""Told a process's name and the call point that it has come to; returns when that call may go on."""
+
 
 def no_faults(point: str) -> Fault | None:
     return None
@@ -87,11 +90,13 @@ def no_time(point: str) -> tuple[float, float]:
 class Network:
     """Carries slow, late and duplicated requests. `trace`: every call of every process, in order, with its time and fault.
 
+    `turn`: who asks for which call goes on when; what is under way asks as the process "network". None: nobody asks.
     `async with` it; leaving waits for nothing that is still under way.
     """
 
     def __init__(self) -> None:
         self.trace: list[str] = []
+        self.turn: Turn | None = None
         self._tasks = anyio.create_task_group()
         self._under_way = 0
 
@@ -147,6 +152,8 @@ class Network:
             while goes_on:
                 try:
                     await elapse(request.wait_s(seconds))
+                    if self.turn is not None:
+                        await self.turn("network", point)
                 except BaseException as error:
                     request.fail(error)
                     raise
@@ -201,6 +208,8 @@ class Link:
             await self._awake()
         self._calls[name] += 1
         point = f"{name} #{self._calls[name]}"
+        if self._network.turn is not None:
+            await self._network.turn(self._process.name, point)
         fault = self._plan(point)
         mode, seconds = (None, 0.0) if fault is None else (fault.mode, fault.seconds)
         there_s, back_s = self._travel(point)

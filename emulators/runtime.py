@@ -58,9 +58,11 @@ class VirtualClock(trio.abc.Clock):
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
         """Trio asks when no task can run. The next moment is a deadline, or the end of a sleep."""
-        beside = trio_run.GLOBAL_RUN_CONTEXT.runner.entry_queue
-        if beside.queue or beside.idempotent_queue:
+        runner = trio_run.GLOBAL_RUN_CONTEXT.runner
+        if runner.entry_queue.queue or runner.entry_queue.idempotent_queue:
             return 0.0  # a generator that was abandoned is closed first
+        if runner.waiting_for_idle:
+            return 1.0  # not slept: whoever waits until all others do goes on before the time does
         sleepers = self._sleepers
         while sleepers and not sleepers[0][2]:
             heapq.heappop(sleepers)
