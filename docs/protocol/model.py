@@ -26,6 +26,8 @@ from docs.protocol.search import Result, check
 from docs.protocol.state import GUARDS, NAIVE, OURS
 
 DOCS = Path(__file__).resolve().parents[1] / "protocol.md"
+SHOWN = ("settle_before_delete", "won_in_swap", "presence", "late_sweep", "reread", "young_marks_answer")
+"""The guards whose counterexamples are in the page."""
 NAIVE_STATES_MAX = 100_000
 """Where the naive protocol breaks is found long before; the search for yet another way ends here."""
 
@@ -49,8 +51,11 @@ def main(words: Sequence[str]) -> int:
         say(f"there is no option {unknown[0]}; use -v, --all or --docs")
         return 2
     everything = "--all" in flags
+    if "--docs" in flags and (named or not everything):
+        say("--docs goes with --all, and with no names")
+        return 2
     chosen = named or [name for name, scenario in SCENARIOS.items() if everything or scenario.small]
-    wrong, scenario_rows, guard_rows = 0, [], []
+    wrong, scenario_rows, guard_rows, shown = 0, [], [], []
     for name in chosen:
         for protocol, result in check_scenario(name).items():
             wrong += bool(result.found) == (protocol == "ours") or (protocol == "ours" and not result.complete)
@@ -65,11 +70,14 @@ def main(words: Sequence[str]) -> int:
         wrong += not trace
         say(f"without {guard:24} {knock_out.scenario:16} {f'{knock_out.kind} in {len(trace) - 1} steps' if trace else 'no violation'}")
         guard_rows.append(f"| `{guard}` | {knock_out.protects} | {knock_out.scenario} | {knock_out.kind} | {len(trace) - 1} |")
+        if guard in SHOWN:
+            shown += [f"Without `{guard}`, {knock_out.protects.partition(': ')[2]}:", "", "```", *trace, "```", ""]
         if "-v" in flags:
             say("    " + "\n    ".join(trace))
-    if "--docs" in flags and everything and not named:
+    if "--docs" in flags:
         _replace("scenarios", ["| scenario | protocol | states | result |", "|---|---|---|---|", *scenario_rows])
         _replace("guards", ["| guard | what it protects | scenario | without it | steps |", "|---|---|---|---|---|", *guard_rows])
+        _replace("counterexamples", shown[:-1])
     return 1 if wrong else 0
 
 
@@ -79,7 +87,7 @@ def say(line: str) -> None:
 
 
 def _replace(table: str, lines: Sequence[str]) -> None:
-    """Puts a table where the page has its markers."""
+    """Puts them where the page has its markers."""
     begin, end = f"<!-- {table} -->", f"<!-- end of {table} -->"
     text = DOCS.read_text()
     DOCS.write_text(re.sub(f"{begin}.*{end}", "\n".join([begin, "", *lines, "", end]), text, flags=re.DOTALL))

@@ -36,6 +36,7 @@ SCENARIOS: dict[str, Scenario | ClaimScenario] = {
     "claims": ClaimScenario(("R1", "R2", "S")),
     # two writers
     "small and small": Scenario("nothing", _procs("small:A small:B read:X")),
+    "superseded": Scenario("blob", _procs("large:A large:B"), drains=False),
     "put and delete": Scenario("nothing", _procs("large:A delete:D recover:R")),
     "large and small": Scenario("nothing", _procs("large:A small:B recover:R")),
     "delete and small": Scenario("blob", _procs("delete:D small:B recover:R"), small=False),
@@ -68,9 +69,9 @@ class KnockOut:
 
 KNOCK_OUTS = {
     "refused_in_swap": KnockOut("large", "DANGLING", "I1, I4: a swap that lands after its blob was swept"),
-    "won_in_swap": KnockOut("delete", "LATE", "I4: a swap that is repeated after somebody else's deletion"),
+    "won_in_swap": KnockOut("put and delete", "LATE", "I4: a repeated swap that brings back what somebody deleted"),
     "settle_before_delete": KnockOut("large", "DANGLING", "I1, I2: a swap that lands between the look and the deletion"),
-    "presence": KnockOut("touch", "DANGLING", "I1: an expired tombstone that is revived, or whose old swap lands"),
+    "presence": KnockOut("touch", "DANGLING", "I1: an expired tombstone loses its blob, and a touch under way may revive it"),
     "settle_before_answer": KnockOut("large", "LATE", "I4: a swap that lands after its caller was told no"),
     "row_before_answer": KnockOut("delete", "FALSE-NO", "I4: a swap that won, and was replaced before it was settled"),
     "young_marks_answer": KnockOut("answered late", "FALSE-NO", "I4: a won mark that was collected before the answer"),
@@ -84,7 +85,7 @@ KNOCK_OUTS = {
     "cancel_session": KnockOut("large", "LEAK", "I3: a session that is finalised after its blob was swept"),
     "late_sweep": KnockOut("single", "LEAK", "I3: a single request that lands after its blob was swept"),
     "settle_unknown_inline": KnockOut("small", "LATE", "I4: an inline write that lands after its caller was answered"),
-    "inline_once": KnockOut("small", "LATE", "I4: its second copy, which no mark keeps from landing"),
+    "inline_once": KnockOut("small and small", "LATE", "I4: its second copy, which no mark keeps from landing over a later write"),
     "reread": KnockOut("reader", "FALSE-LOSS", "I4: a read during an overwrite"),
     "heartbeat_if_same": KnockOut("claims", "SHARED", "no invariant: work is done twice, and forgotten entries come back"),
     "attempt_in_claim": KnockOut("claims", "SHARED", "no invariant: work is done twice"),

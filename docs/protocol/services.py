@@ -56,13 +56,11 @@ def settle(s: State, g: Guards, token: Token) -> tuple[State, bool]:
 
 
 def _write(s: State, token: Token, what: str, lives: int) -> State:
+    target, inline = token if what == "blob" else NOBODY, token if what == "inline" else NOBODY
     told = next((p.answer for p in s.procs if p.name == token), "")
-    if told in ("ok", "no", "over"):
+    if told in ("ok", "no", "over") and (target, inline) != (s.target, s.inline):
         s = broken(s, f"LATE: {token} takes effect after its caller was told {told}")
-    return s._replace(
-        target=token if what == "blob" else NOBODY, inline=token if what == "inline" else NOBODY,
-        until=lives if what == "blob" else 0, effects=(*s.effects, token),
-    )  # fmt: skip
+    return s._replace(target=target, inline=inline, until=lives if what == "blob" else 0, effects=(*s.effects, token))
 
 
 # --- the bucket ----------------------------------------------------------------------------------
