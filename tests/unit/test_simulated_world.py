@@ -337,6 +337,32 @@ async def test_a_stalled_process_sends_nothing_until_it_goes_on_while_others_do(
 
 
 @simulated
+async def test_what_a_process_was_stopped_before_sending_leaves_when_it_goes_on_though_its_timer_has_fired() -> None:
+    for mode in (Mode.STALL_BEFORE, Mode.SUSPEND_BEFORE):
+        began_s = anyio.current_time()
+        async with World(1) as world:
+            stage = Stage(world, only(mode, 60.0))
+            with anyio.move_on_after(30) as scope:
+                await stage.put()
+            assert anyio.current_time() == began_s + 60 and scope.cancelled_caught and not stage.ended
+            await anyio.sleep(1)
+            assert stage.effect
+
+
+@simulated
+async def test_a_process_that_dies_while_it_is_stopped_ends_at_once_and_sends_nothing() -> None:
+    async with World(1) as world:
+        stage = Stage(world, only(Mode.STALL_BEFORE, 60.0))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(stage.process.run, stage.put)
+            await anyio.sleep(10)
+            stage.process.crash()
+        assert anyio.current_time() == 10
+        await anyio.sleep(100)
+        assert not stage.effect
+
+
+@simulated
 async def test_a_suspended_process_sends_nothing_and_its_lease_clock_stands_still() -> None:
     async with World(1) as world:
         stage = Stage(world, no_faults)
@@ -696,6 +722,23 @@ async def test_a_damaged_upload_is_stored_and_told_to_have_failed() -> None:
         with pytest.raises(UnavailableError, match="damaged"):
             await upload.finalise()
         assert BLOB in world.blobs.blobs
+
+
+@simulated
+async def test_the_copy_of_an_uploads_end_lands_in_vain_or_makes_a_stray_when_its_blob_was_deleted() -> None:
+    for deleted in (False, True):
+        async with World(1, sessions=False) as world:
+            blobs = world.process("writer", {"upload.finalise #1": Fault(Mode.DUPLICATED, 10.0)}.get).link.blobs(world.blobs)
+            upload = await blobs.open_upload(BLOB, Metadata(), 1)
+            await upload.write(b"x")
+            await upload.finalise()
+            first = world.blobs.blobs[BLOB]
+            if deleted:
+                await world.blobs.delete(BLOB)
+            await anyio.sleep(11)
+            assert world.blobs.strays == ({BLOB} if deleted else set())
+            assert (world.blobs.blobs[BLOB] is first) == (not deleted)
+            assert bool(orphans(world.rows, world.blobs, world.runtime.wall_ns())) == (not deleted)  # a stray is spared
 
 
 @simulated
