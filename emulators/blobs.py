@@ -3,6 +3,7 @@
     blobs       name -> blob, visible
     uploads     session -> upload that can still be finalised
     collected   names of blobs that were removed because they expired
+    strays      names of blobs that the network's second copy of a single request has made once more, after they were deleted
 
 A blob is collected `collect_after_s` after its deadline: an hour in embedded mode, a day in a bucket as provisioned. That is
 more than any clock is wrong, so that no reader follows a tombstone that it takes for unexpired to a blob that is gone.
@@ -47,6 +48,8 @@ class SimulatedBlobs(Simulated):
         self.blobs: dict[str, Blob] = {}
         self.uploads: dict[str, SimulatedUpload] = {}
         self.collected: set[str] = set()
+        self.strays: set[str] = set()
+        self._created: set[str] = set()
         self._sessions = sessions
         self._count = 0
 
@@ -113,9 +116,12 @@ class SimulatedBlobs(Simulated):
     def _is_old(self, upload: SimulatedUpload) -> bool:
         return self._runtime.wall_ns() - upload.opened_ns > SESSION_AGE_MAX_NS
 
-    def _create(self, name: str, metadata: Metadata, payload: bytes) -> None:
+    def _create(self, name: str, metadata: Metadata, payload: bytes, *, copy: bool = False) -> None:
         if name in self.blobs:
             raise UnavailableError(f"blob {name!r} exists already, and nothing is overwritten")
+        if copy and name in self._created:
+            self.strays.add(name)
+        self._created.add(name)
         self.blobs[name] = Blob(replace(metadata, size=len(payload)), payload, self._runtime.wall_ns(), self._next())
         self._took_effect("upload.finalise", name)
 
@@ -162,6 +168,12 @@ class SimulatedUpload:
         if self.session is not None and (self._blobs.uploads.pop(self.session, None) is None or self._blobs._is_old(self)):
             raise UnavailableError(f"the upload of blob {self._name!r} was cancelled before it was finalised, or is a week old; try again")
         self._blobs._create(self._name, self._metadata, bytes(self.payload))
+
+    async def finalise_copy(self) -> None:
+        """A single request once more, as the network may deliver it: no client asks for this."""
+        payload = bytes(self.payload)
+        await self._blobs._travel()
+        self._blobs._create(self._name, self._metadata, payload, copy=True)
 
     async def abort(self) -> None:
         """A single request has nothing at the service to give up, and one that was sent goes on."""

@@ -53,8 +53,11 @@ def dangling(rows: SimulatedRows, blobs: SimulatedBlobs, now_ns: int) -> list[st
 
 
 def orphans(rows: SimulatedRows, blobs: SimulatedBlobs, now_ns: int) -> list[str]:
-    """I3: names of blobs that no tombstone names and that have not expired (those are the bucket lifecycle's)."""
-    named = {Row(state).target for state in rows.states.values()}
+    """I3: names of blobs that no tombstone names and that have not expired (those are the bucket lifecycle's).
+
+    Not the strays: which copy of a request a network still holds, nobody can know but the audit, which finds what it made.
+    """
+    named = {Row(state).target for state in rows.states.values()} | blobs.strays
     return [name for name, blob in blobs.blobs.items() if name not in named and not is_expired(blob.metadata.time_expires_ns, now_ns)]
 
 

@@ -51,7 +51,7 @@ class Mode(Enum):
     LATE = "UnconfirmedError at once, and the effect a while later"
     DUPLICATED = "the effect and its answer, and the request once more a while later"
     SLOW = "the effect a while later, then its answer, if the caller still waits"
-    CRAWLING = "a scan that reads row after row, with a while between two: no snapshot"
+    CRAWLING = "a scan or renewal of many rows that goes from one to the next with a while between: no snapshot"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,9 @@ Travel = Callable[[str], tuple[float, float]]
 
 _STREAMS = frozenset({"upload.write", "reader.pieces", "reader.aclose"})
 """Parts of a stream, which ends with its sender: what is under way of them is lost with it."""
+
+
+_STOPS = (Mode.STALL_BEFORE, Mode.SUSPEND_BEFORE)
 
 
 def no_faults(point: str) -> Fault | None:
@@ -171,6 +174,7 @@ class Link:
         self._travel = travel
         self._calls: Counter[str] = Counter()
         self._stalled_until = 0.0
+        self._stops: set[anyio.CancelScope] = set()
 
     def rows(self, rows: HighVolumeBackend) -> HighVolumeBackend:
         return cast(HighVolumeBackend, _Far(self, "rows", rows))
@@ -184,6 +188,12 @@ class Link:
     def stall(self, seconds: float) -> None:
         """From now on, for so long, no request leaves and no answer arrives."""
         self._stalled_until = max(self._stalled_until, now_s() + seconds)
+
+    def sever(self) -> None:
+        """For ever: nothing leaves and nothing arrives, and a stop ends."""
+        self.severed = True
+        for stop in self._stops:
+            stop.cancel()
 
     async def call(self, name: str, request: Callable[[], Awaitable[T]]) -> T:
         """Makes one call. Returns, raises, or never ends: then the process is dead."""
@@ -199,8 +209,10 @@ class Link:
         if mode is not None:
             await self._leave(point, mode, seconds, request, there_s + back_s)
         try:
-            if mode is Mode.SLOW:
-                answer = await self._network.carry(point, request, seconds + there_s)
+            if mode is Mode.SLOW or (mode in _STOPS and name not in _STREAMS):  # a timer that fired meanwhile comes too late
+                answer = await self._network.carry(point, request, there_s + (seconds if mode is Mode.SLOW else 0.0))
+            elif not there_s and mode is not Mode.CRAWLING:
+                answer = await request()  # nothing is ever under way
             else:
                 answer = await self._ask(name, point, Request(request()), there_s, seconds if mode is Mode.CRAWLING else 0.0)
         finally:
@@ -245,7 +257,9 @@ class Link:
                 self._network.send(point, request, seconds)
                 raise _unanswered(point, self._process)
             case Mode.DUPLICATED:
-                self._network.send(point, request, seconds)
+                self._network.send(point, _copy(request), seconds)
+        if mode in _STOPS:
+            await self._go_on()
         await self._awake()
 
     async def _answered(self, point: str, mode: Mode | None, seconds: float, back_s: float) -> None:
@@ -265,11 +279,26 @@ class Link:
         if mode is Mode.DAMAGED:
             raise UnavailableError(f"what {point} of {self._process.name} stored was damaged on its way: delete it, try again")
 
+    async def _go_on(self) -> None:
+        """Stopped between its last step and the sending: no timer of its own wakes it before it goes on, and sends."""
+        with anyio.CancelScope(shield=True) as stop:
+            self._stops.add(stop)
+            while (wait_s := self._stalled_until - now_s()) > 0:
+                await elapse(wait_s)
+        self._stops.discard(stop)
+
     async def _awake(self) -> None:
         while not self.severed and (wait_s := self._stalled_until - now_s()) > 0:
             await elapse(wait_s)
         if self.severed:
             await anyio.sleep_forever()
+
+
+def _copy(request: Callable[[], Awaitable[object]]) -> Callable[[], Awaitable[object]]:
+    """The network's copy of it. A client ends an upload once, so the copy of that is none of its calls."""
+    upload = getattr(getattr(request, "func", None), "__self__", None)
+    copy: Callable[[], Awaitable[object]] = getattr(upload, "finalise_copy", request)
+    return copy
 
 
 def _unanswered(point: str, process: Process) -> UnconfirmedError:
@@ -335,7 +364,7 @@ class Process:
 
     def crash(self) -> None:
         """kill -9: nothing that it does from now on takes effect. What it had sent already may."""
-        self.link.severed = True
+        self.link.sever()
         self._scope.cancel()
 
     def stall(self, seconds: float) -> None:

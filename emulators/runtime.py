@@ -227,6 +227,10 @@ class Simulated:
         await elapse(0)
         return 0.0
 
+    async def _pause(self, seconds: float) -> None:
+        """Between two rows of one call."""
+        await (_yield(seconds) if _carried else elapse(seconds))
+
     async def _read_in_order(
         self, stored: Mapping[str, object], start: str, within: Callable[[str], bool], read: Callable[[str], T | None], limit: int
     ) -> list[T]:
@@ -239,7 +243,7 @@ class Simulated:
             if (item := read(name)) is not None:
                 found.append(item)
             if pause_s:
-                await _yield(pause_s)
+                await self._pause(pause_s)
                 names = sorted(each for each in stored if each > name and within(each))
         return found
 

@@ -140,9 +140,12 @@ class World:
         return [name for name in found if not (old and name in self.legacy)]
 
     def _lasting(self) -> tuple[dict[str, Inline | Tombstone], dict[str, Blob]]:
-        """What is stored. Blobs that have expired are the bucket lifecycle's, and anybody's to delete."""
+        """What is stored. Blobs that have expired are the bucket lifecycle's, and anybody's to delete; strays are the audit's."""
         now_ns = self.runtime.wall_ns()
-        blobs = {name: blob for name, blob in self.blobs.blobs.items() if not is_expired(blob.metadata.time_expires_ns, now_ns)}
+        blobs = {
+            name: blob for name, blob in self.blobs.blobs.items()
+            if name not in self.blobs.strays and not is_expired(blob.metadata.time_expires_ns, now_ns)
+        }  # fmt: skip
         return self.rows.states.copy(), blobs
 
     def verify(self) -> None:

@@ -2,9 +2,10 @@
 
     run       explores many seeds on all cores; one table at the end
     seed      replays one; of a violation, the smallest run that shows it
+    guards    knocks out each guard of the protocol in turn, and counts the seeds until a violation shows it
 
-Exit codes: 0 all invariants held and everything was met; 1 a violation, or something that must be met was not; 2 the command
-line is wrong; 130 interrupted. Tables and traces go to stdout, progress to stderr.
+Exit codes: 0 all invariants held and everything was met, every missing guard was found out; 1 a violation, or something that must
+be met or found was not; 2 the command line is wrong; 130 interrupted. Tables and traces go to stdout, progress to stderr.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from emulators.simulation.explore import Explored, Tell
 
 PLAIN_EVERY_S = 10.0
+PLAIN_COLUMNS = 160
 
 app = typer.Typer(help="Seeded worlds of the real code.", no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
 
@@ -74,7 +76,36 @@ def replay_seed(
     sys.exit(0 if well else 1)
 
 
-def _progress(seeds: int | None, seconds: float | None) -> Tell:
+@app.command("guards")
+def knock_out_guards(
+    seeds: Annotated[int, typer.Option(min=1, help="At most so many for each guard.")] = 10_000,
+    only: Annotated[list[str] | None, typer.Option("--only", help="Only this guard, by its name; may be repeated.")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes; one for each core unless given.")] = None,
+    docs: Annotated[Path | None, typer.Option("--docs", help="Put the table into this page, too: docs/guards.md.")] = None,
+) -> None:
+    """Runs seeds 1, 2, 3, … without each guard until one violates an invariant."""
+    from emulators.simulation.explore import WorkerError
+    from emulators.simulation.guard_search import COLUMNS, put_into, search
+    from emulators.simulation.guards import GUARDS
+
+    if unknown := [name for name in only or () if name not in GUARDS]:
+        raise typer.BadParameter(f"there is no guard {unknown[0]!r}; there are: {', '.join(GUARDS)}", param_hint="--only")
+    found = []
+    for name in only or GUARDS:
+        try:
+            found.append(search(name, seeds, jobs, _progress(seeds, None, f"without {name}: ")))
+        except WorkerError as error:
+            sys.exit(_failed(f"simulation, without {name}: {error}"))
+        _clear()
+    _show(COLUMNS, [each.cells() for each in found])
+    if docs is not None:
+        put_into(docs, found)
+    missed = [each.guard for each in found if each.seed is None]
+    _write(f"nobody noticed in {seeds} seeds that this guard was missing: {name}" for name in missed)
+    sys.exit(1 if missed else 0)
+
+
+def _progress(seeds: int | None, seconds: float | None, prefix: str = "") -> Tell:
     """One line that is written over on a terminal; elsewhere a line now and then."""
     terminal, told_at = sys.stderr.isatty(), 0.0
     goal = "" if seeds is None else f" of {seeds}"
@@ -87,7 +118,7 @@ def _progress(seeds: int | None, seconds: float | None) -> Tell:
         told_at = explored.elapsed_s
         totals, hours = explored.totals, explored.totals.simulated_s / 3600
         line = (
-            f"{totals.worlds}{goal} worlds from seed {explored.first}, {explored.elapsed_s:.0f} s{time},"
+            f"{prefix}{totals.worlds}{goal} worlds from seed {explored.first}, {explored.elapsed_s:.0f} s{time},"
             f" {hours:.1f} simulated h, {explored.seeds_per_s:.0f} seeds/s and core, {len(totals.violations)} violations"
         )
         sys.stderr.write(f"\r\x1b[2K{line}" if terminal else f"{line}\n")
@@ -115,6 +146,17 @@ def _table(explored: Explored) -> None:
         for number, (name, times) in enumerate(names):
             table.add_row(section if number == 0 else "", f"{times:>10} {name}")
     Console(soft_wrap=True, highlight=False).print(table)
+
+
+def _show(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*columns)
+    for row in rows:
+        table.add_row(*row)
+    console = Console(highlight=False)
+    Console(highlight=False, width=console.width if console.is_terminal else PLAIN_COLUMNS).print(table)
 
 
 def _write(lines: Iterable[str]) -> None:

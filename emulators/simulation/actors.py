@@ -1,7 +1,7 @@
 """What each kind of actor does in a world, as its recipe says. Each lives in processes that may crash, stall and start anew.
 
     caller      opens a store and does its steps, some at once; after a crash a new process goes on with the next
-    recoverer   a recovery loop, as the daemon runs it
+    recoverer   a recovery loop, as the daemon runs it; a job makes one pass now and then
     auditor     lists blobs, reads the log, reads rows, settles what no row shows, deletes what was refused
     operator    parks an entry now and then, retries what is parked
     collector   the services' own garbage collection: expired rows, blobs and marks, some now and some later
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 
@@ -117,6 +118,8 @@ async def live(stage: Stage, actor: Actor) -> None:
             await _call(stage, actor)
         case Role.RECOVERER:
             await _again_and_again(stage, actor, _recover)
+        case Role.JOB:
+            await _again_and_again(stage, actor, _recover_now_and_then)
         case Role.AUDITOR | Role.BLIND_AUDITOR:
             await _again_and_again(stage, actor, _audit)
         case Role.OPERATOR:
@@ -172,6 +175,9 @@ async def _do_steps(stage: Stage, actor: Actor, client: Client, process: Process
         if step.kind is Kind.REOPEN:
             reopen.set()
             return
+        if step.kind is Kind.SLEEP:
+            process.suspend(stage.recipe.weather.suspend_s)
+            continue
         with anyio.move_on_after(step.cancel_after_s):
             await _do(client, process, stage.object(step), step, f"{actor.name}-{number}")
     await client.ask()
@@ -224,6 +230,14 @@ async def _recover(stage: Stage, actor: Actor, process: Process) -> None:
         tasks.start_soon(_stop_when_over, stage, actor, recovery.stop)
         await recovery.run()
         tasks.cancel_scope.cancel()
+
+
+async def _recover_now_and_then(stage: Stage, actor: Actor, process: Process) -> None:
+    recovery = stage.world.recovery(process, actor.shards)
+    while not stage.over.is_set() and anyio.current_time() < actor.ends_s:
+        with suppress(TieredError):  # a log that is out of reach: there is a next time
+            await recovery.run_once()
+        await _rest(stage, actor.every_s)
 
 
 async def _stop_when_over(stage: Stage, actor: Actor, stop: Callable[[], None]) -> None:

@@ -42,6 +42,7 @@ class Kind(Enum):
     DELETE_MANY = "delete many"
     GET_MANY = "get many"
     REOPEN = "close the store and open it again"
+    SLEEP = "its machine sleeps for days"
 
 
 class Life(Enum):
@@ -55,6 +56,7 @@ class Life(Enum):
 class Role(Enum):
     CALLER = "a service that uses the store"
     RECOVERER = "a recovery daemon"
+    JOB = "a recovery that makes one pass now and then"
     AUDITOR = "compares blobs with rows, spares what the log names, deletes orphans"
     BLIND_AUDITOR = "the same without the log"
     OPERATOR = "parks and retries entries"
@@ -148,7 +150,8 @@ class Part:
 class Recipe:
     """`sessions`: uploads are sessions, else single requests. `durable` False: no changelog. `legacy`: object 0 is of older software.
 
-    `lingers_s`: how long those beside go on when the callers are through.
+    `collect_after_s`: how long after their deadline the bucket collects blobs. `lingers_s`: how long those beside go on when the
+    callers are through.
     """
 
     seed: int
@@ -159,6 +162,7 @@ class Recipe:
     sessions: bool = True
     durable: bool = True
     legacy: bool = False
+    collect_after_s: float = 3600.0
     lingers_s: float = 0.0
     left_out: frozenset[Part] = frozenset()
 
@@ -177,15 +181,19 @@ class Recipe:
         weather, chance = actor.weather or self.weather, self._chances(process, point)
         if not weather.modes or chance[0] >= weather.rate:
             return None
-        fault = Fault(_pick(weather.modes, chance[1]), _pick(WHILES_S, chance[2]))
-        return fault if _fits(point, fault.mode) and self.has(fault_part(process, point)) else None
+        mode, seconds = _pick(weather.modes, chance[1]), _pick(WHILES_S, chance[2])
+        fits = _fits(point, mode) or (mode is Mode.DUPLICATED and _is_end(point) and not self.sessions and seconds < COPY_WITHIN_S)
+        return Fault(mode, seconds) if fits and self.has(fault_part(process, point)) else None
 
     def suspension(self, process: str, point: str) -> Fault | None:
         """How its machine is suspended at this call, if it is: before the request leaves, or before its answer arrives."""
         weather, chance = self.weather, self._chances(process, point)
         if chance[3] >= weather.suspend_rate or not self.has(suspension_part(process, point)):
             return None
-        return Fault(_pick((Mode.SUSPEND_BEFORE, Mode.SUSPEND_AFTER), chance[4]), weather.suspend_s)
+        mode = _pick((Mode.SUSPEND_BEFORE, Mode.SUSPEND_AFTER), chance[4])
+        if mode is Mode.SUSPEND_BEFORE and _is_end(point) and not self.sessions:
+            return None  # no clock helps a single request that leaves days after the lease was looked at: the audit finds its blob
+        return Fault(mode, weather.suspend_s)
 
     def travel(self, process: str, point: str) -> tuple[float, float]:
         """Seconds there and back."""
@@ -234,7 +242,13 @@ SCANS = {"rows.scan", "blobs.list", "log.stale", "log.entries"}
 STREAMS = {"upload.write", "reader.pieces", "reader.aclose"}
 """Parts of a stream: each comes after the one before, or not at all."""
 ONCE = {"rows.put_inline", "rows.delete_inline", "blobs.open_upload", "upload.finalise", "upload.abort"}
-"""Calls that no client sends twice, so that no network has two of them to deliver."""
+"""Calls that no client sends twice, so that no network has two of them to deliver; but for the end of an upload in a single request."""
+COPY_WITHIN_S = 60.0
+"""The network's own copy of such an end comes soon."""
+
+
+def _is_end(point: str) -> bool:
+    return point.partition(" #")[0] == "upload.finalise"
 
 
 def _fits(point: str, mode: Mode) -> bool:
@@ -260,6 +274,8 @@ WRITES = (Kind.PUT_SMALL, Kind.PUT_LARGE, Kind.PUT_LARGE, Kind.PUT_STREAM, Kind.
 READINGS = (Kind.GET, Kind.GET, Kind.GET, Kind.HEAD, Kind.GET_SLOWLY, Kind.LIST)
 MODES = tuple(mode for mode in Mode)
 SHARDS = (1, 2, 3, 5)
+COLLECT_AFTER_MIN_S = 125.0
+"""More than two clocks are apart."""
 DEADLY = Weather(0.4, (Mode.CRASH_BEFORE, Mode.CRASH_AFTER))
 
 
@@ -272,23 +288,26 @@ class _Chooser:
 
     def recipe(self) -> Recipe:
         pace_s = self.chance.choice((0.05, 0.5, 5.0, 40.0))
-        ages = self._on(0.06)
+        ages = self._on(0.08)
         actors = self._callers(pace_s)
         busy_s = max(sum(step.pause_s for step in actor.steps) for actor in actors) + 60.0
         skewed = self._on(0.3)
         lingers_s = 400.0 if self._on(0.1) else 0.0
         actors += self._beside(busy_s, lingers_s)
+        durable, outages = not self._on(0.05), self._outages(actors, busy_s)
         if ages:
-            actors += [replace(actor, name=f"late-{actor.name}", starts_s=self.chance.uniform(1.5, 4.0) * DAY_S) for actor in actors[:1]]
-            every_s = self.chance.uniform(0.2, 0.6) * DAY_S
-            actors += [Actor("collector-of-ages", Role.COLLECTOR, starts_s=DAY_S, ends_s=5 * DAY_S, every_s=every_s)]
+            durable = not self._on(0.25)
+            actors = self._of_ages(actors, durable)
+            from_s = self.chance.uniform(0, busy_s)
+            outages += (Outage("rows", Mode.LOST, from_s, from_s + 120.0),) if self._on() else ()
         if skewed:
             actors = [replace(actor, skew_s=self.chance.choice((-60.0, -5.0, 0.0, 5.0, 60.0))) for actor in actors]
         if self._on(0.2):
             actors = [replace(actor, shards=self.chance.choice(SHARDS)) for actor in actors]
         return Recipe(
-            self.seed, tuple(actors), self._weather(ages), self._outages(actors, busy_s), things=self.chance.choice((1, 1, 1, 2)),
-            sessions=self._on(0.6), durable=not self._on(0.05), legacy=self._on(0.15), lingers_s=lingers_s,
+            self.seed, tuple(actors), self._weather(ages), outages, things=self.chance.choice((1, 1, 1, 2)), sessions=self._on(0.6),
+            durable=durable, legacy=self._on(0.15), collect_after_s=self.chance.choice((COLLECT_AFTER_MIN_S, 3600.0)),
+            lingers_s=lingers_s,
         )  # fmt: skip
 
     def _on(self, probability: float = 0.5) -> bool:
@@ -340,11 +359,23 @@ class _Chooser:
             actors = [replace(actor, weather=DEADLY) if actor.role is Role.RECOVERER else actor for actor in actors]
         return actors
 
+    def _of_ages(self, actors: list[Actor], durable: bool) -> list[Actor]:
+        """A world that lasts for days: machines sleep, one caller comes late, marks are collected, and those beside come now and then."""
+        late = replace(actors[0], name=f"late-{actors[0].name}", starts_s=self.chance.uniform(1.5, 4.0) * DAY_S)
+        sleep = Step(Kind.SLEEP, 0, 0.0)
+        actors = [replace(actor, steps=(*actor.steps, sleep)) if actor.role is Role.CALLER and self._on() else actor for actor in actors]
+        beside = (Role.COLLECTOR, Role.JOB) if durable else (Role.COLLECTOR, Role.BLIND_AUDITOR)
+        return [*actors, late] + [
+            Actor(f"{role.name.lower().replace('_', '-')}-of-ages", role, starts_s=self.chance.uniform(0.01, 0.2) * DAY_S, ends_s=5 * DAY_S,
+                  every_s=self.chance.uniform(0.05, 0.4) * DAY_S)
+            for role in beside
+        ]  # fmt: skip
+
     def _weather(self, ages: bool) -> Weather:
         modes = tuple(mode for mode in MODES if self._on(0.35))
         rate = self.chance.choice((0.0, 0.01, 0.03, 0.03, 0.1, 0.2))
         travel_s = self.chance.choice((0.0, 0.01, 0.05, 0.5))
-        suspend_s = self.chance.choice((2.5, 3.5)) * DAY_S
+        suspend_s = self.chance.choice((2.1, 2.5, 3.5)) * DAY_S
         return Weather(rate, modes, travel_s, 0.05 if ages else 0.0, suspend_s)
 
     def _outages(self, actors: list[Actor], busy_s: float) -> tuple[Outage, ...]:

@@ -66,6 +66,7 @@ def run(recipe: Recipe, coverage: Coverage) -> Result:
 async def _live(recipe: Recipe, result: Result, coverage: Coverage) -> None:
     skew_max_s = max(abs(actor.skew_s) for actor in recipe.actors)
     world = World(recipe.seed, sessions=recipe.sessions, skew_max_s=skew_max_s, durable=recipe.durable)
+    world.blobs.collect_after_s = recipe.collect_after_s
     async with world:
         stage = Stage(world, recipe)
         result.trace = world.network.trace

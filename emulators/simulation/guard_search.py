@@ -1,0 +1,88 @@
+"""How many seeds it takes until the simulation finds out that a guard is missing, and the page that keeps the counts.
+
+    search(name)                from seed 1 on, on all cores, with the guard knocked out in every worker
+    put_into(page, found)       the table of docs/guards.md, between its two marks; `recorded` reads it back
+
+    python -m emulators.simulation.guard_search NAME      such a worker; see `emulators.simulation.explore`
+
+Seeds count from 1, so the number of seeds that it takes is the seed that finds it.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import signal
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from emulators.simulation.coverage import Coverage
+from emulators.simulation.explore import Tell, explore
+from emulators.simulation.guards import GUARDS
+from emulators.simulation.recipe import Recipe
+from emulators.simulation.run import Result, run
+from emulators.simulation.worker import work
+
+BEGIN, END = "<!-- guards -->", "<!-- end of guards -->"
+COLUMNS = ("guard", "without it", "seeds to find", "what is found")
+NAME_ENDS = re.compile(r"attachments/objects/|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{9}")
+"""What is the same in all names, and most of an id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """`seed` None: it was not found. `what`: the violation, in one line."""
+
+    guard: str
+    seed: int | None = None
+    what: str = ""
+
+    def cells(self) -> tuple[str, str, str, str]:
+        return self.guard, GUARDS[self.guard].protects, "not found" if self.seed is None else str(self.seed), self.what
+
+
+def run_without(name: str, recipe: Recipe, coverage: Coverage) -> Result:
+    """One run; a violation that is not one that this guard's absence is known by is none."""
+    result = run(recipe, coverage)
+    if result.violation is not None and result.violation.invariant not in GUARDS[name].seen:
+        result.violation = None
+    return result
+
+
+def search(name: str, seeds: int, jobs: int | None = None, tell: Tell = lambda explored: None) -> Found:
+    """The first of `seeds` seeds that finds it. Raises as `explore`."""
+    worker = (sys.executable, "-m", "emulators.simulation.guard_search", name)
+    violations = explore(seeds, first=1, jobs=jobs, tell=tell, worker=worker).totals.violations
+    return Found(name, violations[0][0], NAME_ENDS.sub("", violations[0][1])) if violations else Found(name)
+
+
+def put_into(page: Path, found: Iterable[Found]) -> None:
+    """Writes the table into the page. Guards that were not looked for keep their row."""
+    before, begin, rest = page.read_text("utf-8").partition(BEGIN)
+    table, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{page} must hold '{BEGIN}', and after it '{END}'")
+    rows = {each.guard: each for each in (*_rows(table), *found)}
+    lines = [COLUMNS, ("---",) * len(COLUMNS), *(rows[name].cells() for name in GUARDS if name in rows)]
+    table = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+    page.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}", "utf-8")
+
+
+def recorded(page: Path) -> list[Found]:
+    """What the page says, in its order."""
+    return _rows(page.read_text("utf-8").partition(BEGIN)[2].partition(END)[0])
+
+
+def _rows(table: str) -> list[Found]:
+    cells = [[cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in table.splitlines() if line]
+    return [Found(guard, int(seed) if seed.isdecimal() else None, what) for guard, _, seed, what in cells if guard in GUARDS]
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as any worker
+    logging.disable()
+    guard = sys.argv[1]
+    with GUARDS[guard].knocked_out():
+        work(sys.stdin, sys.stdout, lambda recipe, coverage: run_without(guard, recipe, coverage))

@@ -1,0 +1,383 @@
+"""The protocol's guards, and each one's knock-out: what is left of the store, or of a service's word, without it.
+
+    with GUARDS["won mark in the swap"].knocked_out():
+        run(Recipe.of(seed), Coverage())            must find a violation, for some seed of a few thousand
+
+The check that never failed proves nothing. So each rule of the design that data depends on is taken away, one at a time and from
+outside, by replacing a function or a method for as long as a `with` lasts; the product has no hooks. A knock-out takes one thing
+away and leaves the rest as it was. `emulators.simulation.guard_search` counts the seeds; docs/guards.md keeps the counts.
+
+Not here are leases: who holds an entry decides how soon recovery acts and how much is done twice, and nothing else. What they are
+made of (the heartbeat's condition, the attempt in the claim) is watched by `Watch` itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+from unittest.mock import patch
+
+import recovery.loop
+import tiered.commit
+import tiered.settle
+import tiered.storage
+from changelog.change import Change, ChangeId, Entry, encode
+from changelog.heartbeat import Heartbeat
+from changelog.lease import Lease, Renewal
+from changelog.log import ChangeLog
+from changelog.runtime import Runtime
+from emulators.blobs import Blob, SimulatedBlobs
+from emulators.log import SimulatedChangeLog, Stored
+from emulators.rows import SimulatedRows
+from tiered.backends import Inline, Row, State, Tombstone, Upload
+from tiered.commit import Committer, Token, Verdict
+from tiered.concurrent import both
+from tiered.errors import OutcomeUnknownError, UnavailableError, UnconfirmedError
+from tiered.flights import Flight
+from tiered.metadata import Metadata, is_expired, touch_deadline, whole_ms
+from tiered.object_id import ObjectId
+from tiered.reading import Reader
+from tiered.retry import persist
+from tiered.settle import Ending, Tiers
+from tiered.storage import TieredStorage
+
+T = TypeVar("T")
+
+INVARIANTS = frozenset({"I1 no dangling", "I2 settle first", "I3 no leak", "I4 honest", "I5 repeatable", "I6 drained", "I7 whole"})
+LEASE = frozenset({"lease"})
+"""What `Watch` says of an entry whose holder changed as it may not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """`protects`: what goes wrong without it, in one sentence. `seen`: whose violation counts as having found out.
+
+    `patches`: owner, name, and what stands there instead.
+    """
+
+    protects: str
+    patches: tuple[tuple[Any, str, Any], ...]
+    seen: frozenset[str] = INVARIANTS
+
+    @contextmanager
+    def knocked_out(self) -> Iterator[None]:
+        """Within, the guard is gone. One at a time."""
+        with ExitStack() as stack:
+            for owner, name, instead in self.patches:
+                stack.enter_context(patch.object(owner, name, instead))
+            yield
+
+
+# --- rows ----------------------------------------------------------------------------------------
+
+
+def _conflicts_but_for(won: bool = False, refused: bool = False, target: bool = False) -> Callable[..., bool]:
+    """A swap's predicate without what is named."""
+
+    def conflicts(self: SimulatedRows, path: str, token: ChangeId, expected: str | None) -> bool:
+        return (
+            (not won and token in self.won.get(path, ()))
+            or (not refused and token in self.refused.get(path, ()))
+            or (not target and self._target(path) not in (None, expected))
+        )
+
+    return conflicts
+
+
+def _replace_inline_but_for(marks: bool = False, target: bool = False) -> Callable[..., Awaitable[bool]]:
+    """An inline write's predicate without what is named."""
+
+    async def replace_inline(self: SimulatedRows, call: str, path: str, token: ChangeId, state: Inline | None) -> bool:
+        await self._travel()
+        if (not target and self._target(path) is not None) or (not marks and self._is_marked(path, token)):
+            return False
+        self._write(path, token, state)
+        self._took_effect(call, path)
+        return True
+
+    return replace_inline
+
+
+def _unexpired_target(self: SimulatedRows, path: str) -> str | None:
+    state = self.states.get(path)
+    return None if state is None or is_expired(state.deadline_ns, self._runtime.wall_ns()) else Row(state).target
+
+
+async def _settle_by_reading(self: SimulatedRows, path: str, token: ChangeId) -> bool:
+    await self._travel()
+    state = self.states.get(path)
+    return state is not None and (state.token == token or self._target(path) == f"{path}/{token}")
+
+
+async def _swap_whenever(self: SimulatedRows, path: str, token: ChangeId, expected: str | None, state: State, deadline_s: float) -> bool:
+    return await _SWAP(self, path, token, expected, state, float("inf"))
+
+
+async def _touch_as_seen(self: SimulatedRows, path: str, seen: Inline | Tombstone, deadline_ns: int) -> bool:
+    await self._travel()
+    if isinstance(seen, Tombstone):
+        self.states[path] = replace(seen, deadline_ns=whole_ms(deadline_ns))
+    else:
+        self.states[path] = replace(seen, metadata=replace(seen.metadata, time_expires_ns=whole_ms(deadline_ns)))
+    self._took_effect("rows.touch", path)
+    return True
+
+
+# --- blobs ---------------------------------------------------------------------------------------
+
+
+def _create_over(self: SimulatedBlobs, name: str, metadata: Metadata, payload: bytes, **_: Any) -> None:
+    self.blobs[name] = Blob(replace(metadata, size=len(payload)), payload, self._runtime.wall_ns(), self._next())
+    self._took_effect("upload.finalise", name)
+
+
+async def _cancel_nothing(self: SimulatedBlobs, session: str) -> None:
+    await self._travel()
+
+
+# --- the log -------------------------------------------------------------------------------------
+
+
+async def _renew_whatever_is_there(self: SimulatedChangeLog, entries: Sequence[Entry]) -> Sequence[Renewal]:
+    await self._travel()
+    for entry in entries:
+        self.stored[entry.key] = Stored(encode(entry), self._now_ms())
+        self._took_effect("log.renew", entry.key)
+    return [Renewal.RENEWED] * len(entries)
+
+
+async def _claim_whoever_holds_it(self: SimulatedChangeLog, entry: Entry, owner: str) -> Entry | None:
+    await self._travel()
+    if entry.key not in self.stored:
+        return None
+    claimed = entry.claimed_by(owner)
+    self.stored[entry.key] = replace(self.stored[entry.key], value=encode(claimed), heartbeat_ms=self._now_ms())
+    self._took_effect("log.claim", entry.key)
+    return claimed
+
+
+class _StandsStill:
+    """A runtime that knows no other clock than the one that a suspended machine stops."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self.boot_time = runtime.monotonic
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._runtime, name)
+
+
+def _beat_by_monotonic_clock(self: Heartbeat, log: ChangeLog, runtime: Runtime, owner: str, interval_s: float, expiry_s: float) -> None:
+    _HEARTBEAT(self, log, _StandsStill(runtime), owner, interval_s, expiry_s)
+
+
+# --- the store -----------------------------------------------------------------------------------
+
+
+async def _judge_by_the_answer(self: Committer, object_id: ObjectId, lease: Lease) -> Verdict:
+    """What was not told ok is taken to have failed."""
+    return Verdict(UnavailableError(f"{object_id} was not changed, it seems"), None)
+
+
+async def _prepare_unrecorded(self: TieredStorage, flight: Flight, name: str, metadata: Metadata, body: Any) -> int:
+    """As the store's own, but the upload is finalised at once: only the swap waits for the record."""
+
+    async def open_upload() -> Upload:
+        flight.upload = await self._tiers.long_term.open_upload(name, metadata, body.size)
+        return flight.upload
+
+    old, upload = await both(lambda: self._present_target(flight.object_id), open_upload)
+    self._flights.record(flight, Change(flight.token.id, flight.object_id.path, name, old, upload.session))
+    total = await tiered.storage._stream(body, flight, upload)
+    flight.may_land_late = True
+    await upload.finalise()
+    flight.may_land_late = False
+    return total
+
+
+async def _follow_once(
+    self: Reader, object_id: ObjectId, inline: Callable[[Inline], T], blob: Callable[[Tombstone], Awaitable[T | None]]
+) -> tuple[T, State] | None:
+    """A blob that is gone is an object that is gone."""
+    state = await self._state(object_id.path)
+    if state is None:
+        return None
+    found = inline(state) if isinstance(state, Inline) else await blob(state)
+    return None if found is None else (found, state)
+
+
+async def _touch_the_row_first(self: Reader, object_id: ObjectId, state: Inline | Tombstone) -> None:
+    expiration = state.metadata.expiration if isinstance(state, Inline) else state.expiration
+    deadline_ns = touch_deadline(expiration, state.deadline_ns, self._runtime.wall_ns())
+    if deadline_ns is None:
+        return
+    await self._tiers.high_volume.touch(object_id.path, state, deadline_ns)
+    if isinstance(state, Tombstone):
+        await self._tiers.long_term.touch(state.target, deadline_ns)
+
+
+async def _write_again_and_again(call: Callable[[], Awaitable[T]], runtime: Runtime, budget_s: float, repeat: Any = None) -> T:
+    return await persist(call, runtime, budget_s)
+
+
+async def _say_not_live(self: TieredStorage, object_id: ObjectId, token: Token) -> bool:
+    return False
+
+
+async def _settle_or_pass_on(self: TieredStorage, object_id: ObjectId, token: Token) -> bool:
+    budget_s = self._settings.store.answer_budget_s
+    try:
+        return await persist(lambda: self._tiers.high_volume.settle(object_id.path, token.id), self._runtime, budget_s)
+    except (UnavailableError, UnconfirmedError) as error:
+        raise OutcomeUnknownError(object_id, token.id) from error
+
+
+async def _leave_abandoned(self: TieredStorage, flight: Flight) -> None:
+    return
+
+
+async def _say_garbage(tiers: Tiers, change: Change, old: str) -> bool:
+    return True
+
+
+async def _say_change_is_garbage(tiers: Tiers, change: Change) -> bool:
+    return False
+
+
+async def _forget_first(
+    tiers: Tiers, log: ChangeLog, heartbeat: Heartbeat, lease: Lease, live: bool | None, grace_ms: int | None
+) -> Ending:
+    await log.forget(lease.entry)
+    return await _FINISH(tiers, log, heartbeat, lease, live, grace_ms)
+
+
+_SWAP, _FINISH, _HEARTBEAT = SimulatedRows.swap, tiered.settle.finish, Heartbeat.__init__
+
+
+# --- the table -----------------------------------------------------------------------------------
+
+GUARDS: dict[str, Guard] = {
+    "refused mark in the swap": Guard(
+        "A swap that lands after recovery has refused it points a tombstone at a blob that is deleted.",
+        ((SimulatedRows, "_conflicts", _conflicts_but_for(refused=True)),),
+    ),
+    "won mark in the swap": Guard(
+        "A swap that is repeated after others have written takes effect once more.",
+        ((SimulatedRows, "_conflicts", _conflicts_but_for(won=True)),),
+    ),
+    "old target in the swap": Guard(
+        "A swap over a tombstone that its change never saw leaves that one's blob to nobody.",
+        ((SimulatedRows, "_conflicts", _conflicts_but_for(target=True)),),
+    ),
+    "marks in the inline write": Guard(
+        "An inline write that was given up lands late, over what was written since.",
+        ((SimulatedRows, "_replace_inline", _replace_inline_but_for(marks=True)),),
+    ),
+    "tombstone in the inline write": Guard(
+        "An inline write over a tombstone leaves its blob to nobody: it keeps no entry.",
+        ((SimulatedRows, "_replace_inline", _replace_inline_but_for(target=True)),),
+    ),
+    "presence, not expiry, in predicates": Guard(
+        "What has expired for one clock is taken for absent, and a tombstone that readers still follow loses its blob.",
+        ((SimulatedRows, "_target", _unexpired_target),),
+    ),
+    "settle refuses": Guard(
+        "Garbage that was only looked at, and not refused, may still be swapped in.",
+        ((SimulatedRows, "settle", _settle_by_reading),),
+    ),
+    "settle before the old blob is deleted": Guard(
+        "Whoever did not win deletes the blob that the row still names.", ((tiered.settle, "_is_garbage", _say_garbage),),
+    ),
+    "settle before the new blob is deleted": Guard(
+        "Recovery deletes the blob of a change that won before its owner died.",
+        ((tiered.settle, "settle_change", _say_change_is_garbage), (tiered.commit, "settle_change", _say_change_is_garbage)),
+    ),
+    "settle before the answer": Guard(
+        "A swap that was not answered is told to have failed, and lands.", ((Committer, "_judge", _judge_by_the_answer),),
+    ),
+    "the row read before the answer: no": Guard(
+        "A change that won and was replaced since is told to have failed.",
+        ((tiered.commit, "may_tell_ok", lambda change, live, row: live),),
+    ),
+    "the row read before the answer: ok": Guard(
+        "A change that was refused is told ok.", ((tiered.commit, "may_tell_ok", lambda change, live, row: True),),
+    ),
+    "conditional heartbeat": Guard(
+        "A renewal revives an entry that is done, or takes it back from whoever claimed it.",
+        ((SimulatedChangeLog, "renew", _renew_whatever_is_there),), INVARIANTS | LEASE,
+    ),
+    "attempt in the claim": Guard(
+        "Two recoveries hold one entry, and failed attempts are miscounted.",
+        ((SimulatedChangeLog, "claim", _claim_whoever_holds_it),), INVARIANTS | LEASE,
+    ),
+    "conditional touch": Guard(
+        "The touch of an idle object brings back a tombstone that was replaced since it was read.",
+        ((SimulatedRows, "touch", _touch_as_seen),),
+    ),
+    "blob touched before the row": Guard(
+        "A row that was extended alone outlives its blob.", ((Reader, "touch", _touch_the_row_first),),
+    ),
+    "create-only upload": Guard(
+        "A blob that readers are reading is written again.", ((SimulatedBlobs, "_create", _create_over),),
+    ),
+    "finalise only after the record": Guard(
+        "A blob is visible before the log knows of it, and stays when its writer dies.",
+        ((TieredStorage, "_prepare_upload", _prepare_unrecorded),),
+    ),
+    "lease held before finalise": Guard(
+        "A blob appears when recovery has cleaned up after its change, and nobody looks again.",
+        ((Committer, "check_held", lambda self, lease: None),),
+    ),
+    "leases by the boot-time clock": Guard(
+        "A machine that slept believes that its lease holds, and finalises a blob that recovery has done with.",
+        ((Heartbeat, "__init__", _beat_by_monotonic_clock),),
+    ),
+    "cancel of the session": Guard(
+        "An upload that was given up stays open, and may be finalised after all is cleaned up.",
+        ((SimulatedBlobs, "cancel", _cancel_nothing),),
+    ),
+    "late-upload sweep": Guard(
+        "A single-request upload lands after its blob was deleted and its entry forgotten.",
+        ((tiered.settle, "waits_for_late_upload", lambda change, live: False),),
+    ),
+    "forget after the clean-up": Guard(
+        "Who dies between the two leaves garbage that no entry names.",
+        ((tiered.commit, "finish", _forget_first), (recovery.loop, "finish", _forget_first)),
+    ),
+    "legacy blob deleted only when replaced": Guard(
+        "A blob without a revision is deleted while the row still names it.",
+        ((tiered.settle, "may_delete_legacy", lambda change, row: True),),
+    ),
+    "re-read on a vanished blob": Guard(
+        "A read during an overwrite finds nothing, though there was something all the time.", ((Reader, "_follow", _follow_once),),
+    ),
+    "inline write sent once": Guard(
+        "An inline write that was not answered is sent again, and takes effect twice.",
+        ((tiered.storage, "persist", _write_again_and_again),),
+    ),
+    "settle after an unknown inline attempt": Guard(
+        "An inline write that was not answered is told to be over, and lands late.",
+        ((TieredStorage, "_settle_inline", _say_not_live),),
+    ),
+    "unknown when it may not be settled": Guard(
+        "A permission that is taken away after an inline write was sent is told as if nothing had happened.",
+        ((TieredStorage, "_settle_inline", _settle_or_pass_on),),
+    ),
+    "settle after an abandoned inline write": Guard(
+        "The inline write of a caller that gave up lands over what it wrote next.",
+        ((TieredStorage, "_settle_abandoned", _leave_abandoned),),
+    ),
+    "age bound of a swap": Guard(
+        "A swap is sent when the mark that refused it has been collected.", ((Token, "age_s", lambda self, runtime: 0.0),),
+    ),
+    "deadline of a swap": Guard(
+        "A swap that was young enough when it was looked at leaves days later, when its mark has been collected.",
+        ((SimulatedRows, "swap", _swap_whenever),),
+    ),
+    "old outcomes are unknowable": Guard(
+        "Of a change that won and was replaced, the won mark is collected first, and it is told to have had no effect.",
+        ((TieredStorage, "_marks_are_whole", lambda self, change_id: True),),
+    ),
+}
