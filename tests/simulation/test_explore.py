@@ -200,7 +200,9 @@ def test_the_help_loads_no_more_than_it_needs() -> None:
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, timeout=60, check=True)
 
 
-@pytest.mark.parametrize("arguments", [["seed"], ["seed", "x"], ["run", "--seeds", "0"], ["run", "--minutes", "0"], ["run", "--jobs", "0"], ["walk"]])
+@pytest.mark.parametrize(
+    "arguments", [["seed"], ["seed", "x"], ["run", "--seeds", "0"], ["run", "--minutes", "0"], ["run", "--jobs", "0"], ["walk"]]
+)
 def test_a_wrong_command_line_is_2(arguments: list[str]) -> None:
     assert CliRunner().invoke(app, arguments).exit_code == 2
 
