@@ -64,7 +64,7 @@ def run(recipe: Recipe, coverage: Coverage) -> Result:
 
 
 async def _live(recipe: Recipe, result: Result, coverage: Coverage) -> None:
-    skew_max_s = max(abs(actor.skew_s) for actor in recipe.actors)
+    skew_max_s = max(SKEW_MAX_S if actor.role is Role.CLOCKS else abs(actor.skew_s) for actor in recipe.actors)
     world = World(recipe.seed, sessions=recipe.sessions, skew_max_s=skew_max_s, durable=recipe.durable)
     world.blobs.collect_after_s = recipe.collect_after_s
     async with world:
