@@ -1,6 +1,7 @@
 """One contract suite per protocol; every implementation is a parameter of its fixture.
 
-Bigtable's and GCS's run on their emulators, and on asyncio only, as `grpc.aio` and aiohttp do.
+Bigtable's and GCS's run on their emulators, and on asyncio only, as `grpc.aio` and aiohttp do. On `MemoryBigtable` (`bigtable-memory`) the
+same adapters run in any loop; in trio in virtual time, as in the simulation, and with answers cut into small pieces.
 """
 
 from __future__ import annotations
@@ -10,25 +11,30 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from trio.testing import MockClock
 
 from changelog.bigtable import BigTableChangeLog
+from changelog.bigtable_channel import BigtableTable
 from changelog.log import ChangeLog
 from changelog.runtime import Runtime, SystemRuntime
 from changelog.sqlite import Database, SqliteChangeLog
+from emulators.bigtable_memory import MemoryBigtable, MemoryChannel
 from emulators.blobs import SimulatedBlobs
 from emulators.gcs import GcsEmulator
 from emulators.log import SimulatedChangeLog
 from emulators.rows import SimulatedRows
+from emulators.runtime import SimulatedRuntime
 from tiered.backends import HighVolumeBackend, LongTermBackend
 from tiered.bigtable import BigtableRows
 from tiered.filesystem import FileBlobs
 from tiered.gcs import GcsBlobs
+from tiered.schema import FAMILIES
 from tiered.sqlite import SqliteRows
 
 LOOPS = ["asyncio", "trio"]
 IMPLEMENTATIONS = {
-    "high_volume": ["sqlite", "simulated", "bigtable"],
-    "changelog": ["sqlite", "simulated", "bigtable"],
+    "high_volume": ["sqlite", "simulated", "bigtable", "bigtable-memory"],
+    "changelog": ["sqlite", "simulated", "bigtable", "bigtable-memory"],
     "long_term": ["filesystem", "simulated", "gcs"],
 }
 ASYNCIO_ONLY = {"bigtable", "gcs"}
@@ -42,21 +48,29 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture
-def anyio_backend(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, object]]:
+    virtual = request.param == "trio" and "bigtable-memory" in request.node.callspec.params.values()
+    return request.param, {"clock": MockClock(autojump_threshold=0)} if virtual else {}
 
 
 @pytest.fixture
-def runtime() -> Runtime:
-    return SystemRuntime()
+def runtime(request: pytest.FixtureRequest) -> Runtime:
+    return SimulatedRuntime(1) if "bigtable-memory" in request.node.callspec.params.values() else SystemRuntime()
+
+
+def memory_table(runtime: Runtime) -> BigtableTable:
+    return BigtableTable(MemoryChannel(MemoryBigtable(runtime, {"table": FAMILIES}, piece_bytes=61, message_chunks=5)), "table")
 
 
 @pytest.fixture
 async def high_volume(
-    request: pytest.FixtureRequest, anyio_backend: str, runtime: Runtime, tmp_path: Path
+    request: pytest.FixtureRequest, anyio_backend: object, runtime: Runtime, tmp_path: Path
 ) -> AsyncIterator[HighVolumeBackend]:
     if request.param == "simulated":
         yield SimulatedRows(runtime)
+        return
+    if request.param == "bigtable-memory":
+        yield BigtableRows(memory_table(runtime), runtime)
         return
     if request.param == "bigtable":
         async with request.getfixturevalue("fresh_table")() as table:
@@ -67,9 +81,12 @@ async def high_volume(
 
 
 @pytest.fixture
-async def changelog(request: pytest.FixtureRequest, anyio_backend: str, runtime: Runtime, tmp_path: Path) -> AsyncIterator[ChangeLog]:
+async def changelog(request: pytest.FixtureRequest, anyio_backend: object, runtime: Runtime, tmp_path: Path) -> AsyncIterator[ChangeLog]:
     if request.param == "simulated":
         yield SimulatedChangeLog(runtime)
+        return
+    if request.param == "bigtable-memory":
+        yield BigTableChangeLog(memory_table(runtime), runtime)
         return
     if request.param == "bigtable":
         async with request.getfixturevalue("fresh_table")() as table:
@@ -80,7 +97,9 @@ async def changelog(request: pytest.FixtureRequest, anyio_backend: str, runtime:
 
 
 @pytest.fixture
-async def long_term(request: pytest.FixtureRequest, anyio_backend: str, runtime: Runtime, tmp_path: Path) -> AsyncIterator[LongTermBackend]:
+async def long_term(
+    request: pytest.FixtureRequest, anyio_backend: object, runtime: Runtime, tmp_path: Path
+) -> AsyncIterator[LongTermBackend]:
     if request.param == "simulated":
         yield SimulatedBlobs(runtime)
         return
