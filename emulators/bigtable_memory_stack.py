@@ -268,6 +268,9 @@ class MemoryLog(BigTableChangeLog):
         self._server = server
         server.changed.append(self._look)
 
+    def sharded(self, shards: int) -> ChangeLog:
+        return ShardedLog(self._table, self._runtime, shards)
+
     def _look(self, table: str, key: bytes, cause: Message | None) -> None:
         if table != self.table or _service(key) != "log":
             return

@@ -36,6 +36,9 @@ class InspectedLog(ChangeLog, Protocol):
     presence: dict[str, int]
     observers: list[Observer]
 
+    def sharded(self, shards: int) -> ChangeLog:
+        """The same log, as processes see it that record under so many shards."""
+
     async def collect(self, limit: int) -> int:
         """Removes up to so many presence rows that are old enough. Returns how many."""
 
