@@ -1,6 +1,7 @@
 # What a person types. `make help` lists it; each target installs what it needs first.
 PYTHON ?= python3
-N ?= 1000
+N ?=
+MINUTES ?=
 SIZE ?= 1
 SECONDS ?= 120
 SEED ?=
@@ -8,7 +9,7 @@ ARGS ?=
 STAMP := .venv/installed
 
 .DEFAULT_GOAL := help
-.PHONY: setup demo test check sim chaos bench clean help
+.PHONY: setup demo test check sim sim-guards chaos bench clean help
 
 setup: $(STAMP) ## install the project and its tools into .venv (only when pyproject.toml or constraints.txt changed)
 
@@ -27,8 +28,20 @@ check: setup ## ruff and mypy
 	.venv/bin/ruff check
 	.venv/bin/mypy
 
-sim: setup ## crash tests and seeded worlds, N of them (N=1000)
-	TIERED_SIM_SEEDS=$(N) .venv/bin/python -m pytest tests/crash $(ARGS)
+SIMULATION := .venv/bin/python -m emulators.simulation
+
+sim: setup ## all that is simulated; or seeds alone, by number or time (N=1000, MINUTES=30); or one, replayed (SEED=7)
+ifneq ($(SEED),)
+	$(SIMULATION) seed $(SEED) $(ARGS)
+else ifneq ($(N)$(MINUTES),)
+	$(SIMULATION) run $(if $(N),--seeds $(N)) $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
+else
+	TIERED_SIM_SEEDS=1000 .venv/bin/python -m pytest tests/crash $(ARGS)
+	$(SIMULATION) run --seeds 1500
+endif
+
+sim-guards: setup ## knocks out each guard of the protocol in turn, and counts the seeds until the simulation finds out
+	$(SIMULATION) guards $(ARGS)
 
 chaos: setup ## the demo on the emulators, frozen and cut off, for SECONDS seconds (SECONDS=120, SEED=)
 	.venv/bin/tiered demo --backend emulators --seconds $(SECONDS) --writers 6 $(if $(SEED),--seed $(SEED)) $(ARGS)
@@ -42,4 +55,4 @@ clean: ## remove what tests and builds left here; .venv stays
 	find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

@@ -4,8 +4,9 @@
                       drop: nobody renews it any more; others may take the entry over once it is stale
 
 An ended lease says no more than "send no further swap, clean up nothing": safety never depends on it.
-*Crash*: renewals stop, and after the expiry recovery claims. *Failure* of the log: the leases run out by
-the monotonic clock. A log that keeps nothing (`durable` False) has nobody to take over, so its leases last.
+*Crash*: renewals stop, and after the expiry recovery claims. *Failure* of the log: the leases run out by the
+boot-time clock, which goes on while the machine sleeps, as recovery does (docs/decisions/0015). A log that keeps
+nothing (`durable` False) has nobody to take over, so its leases last.
 """
 
 from __future__ import annotations
@@ -41,18 +42,18 @@ class Heartbeat:
 
     async def record(self, change: Change) -> Lease:
         """Records the change and holds it. Raises as `ChangeLog.record` does; safe to repeat."""
-        sent_at = self._runtime.monotonic()
+        sent_at = self._runtime.boot_time()
         return self._hold(await self._log.record(change, self.owner), sent_at)
 
     async def claim(self, entry: Entry) -> Lease | None:
         """Takes a stale entry over and holds it. None: someone else was faster."""
-        sent_at = self._runtime.monotonic()
+        sent_at = self._runtime.boot_time()
         claimed = await self._log.claim(entry, self.owner)
         return None if claimed is None else self._hold(claimed, sent_at)
 
     def held(self, lease: Lease) -> bool:
         """Whether its owner may go on: send a swap, clean up."""
-        return lease.held(self._runtime.monotonic())
+        return lease.held(self._runtime.boot_time())
 
     def drop(self, lease: Lease) -> None:
         """Stops renewing. Safe to repeat."""
@@ -64,7 +65,7 @@ class Heartbeat:
         tick_s = self._interval_s / TICKS_PER_INTERVAL
         while True:
             await self._runtime.sleep(tick_s)
-            due_before = self._runtime.monotonic() - self._interval_s + tick_s
+            due_before = self._runtime.boot_time() - self._interval_s + tick_s
             due = [lease for lease in self._leases.values() if lease.renewed_at <= due_before]
             for first in range(0, len(due), BATCH_MAX):
                 await self._renew(due[first : first + BATCH_MAX])
@@ -75,7 +76,7 @@ class Heartbeat:
         return lease
 
     async def _renew(self, leases: Sequence[Lease]) -> None:
-        sent_at = self._runtime.monotonic()
+        sent_at = self._runtime.boot_time()
         renewals: Sequence[Renewal] = [Renewal.FAILED] * len(leases)
         with anyio.move_on_after(self._interval_s):
             try:

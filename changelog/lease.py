@@ -2,7 +2,7 @@
 
 Safety depends on none of this (design: the model of the protocol knows no lease at all). Leases decide
 only how soon recovery acts and how much work is done twice. Staleness is judged by the log's own clock
-(`heartbeat_ms` against `now_ms`, both server-assigned); an owner judges itself by its monotonic clock.
+(`heartbeat_ms` against `now_ms`, both server-assigned); an owner judges itself by its boot-time clock.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Renewal(Enum):
 class Lease:
     """An owner's right to go on with an entry: until told otherwise, or `expiry_s` without a renewal.
 
-    `renewed_at` is the owner's monotonic clock just *before* the last successful request was sent, so
+    `renewed_at` is the owner's boot-time clock just *before* the last successful request was sent, so
     the owner gives up no later than others may take over (clocks running at the same rate).
     """
 

@@ -22,10 +22,10 @@ class Runtime(Protocol):
     random: Random
 
     def monotonic(self) -> float:
-        """Seconds since an arbitrary start; never goes back. Leases and waits use it."""
+        """Seconds since an arbitrary start; never goes back. Waits use it."""
 
     def boot_time(self) -> float:
-        """Seconds since boot, suspended time included; never goes back."""
+        """Seconds since boot, suspended time included; never goes back. Leases and ages use it."""
 
     def wall_ns(self) -> int:
         """Nanoseconds since 1970, as far as this machine knows."""

@@ -4,6 +4,9 @@
     uploads     session -> upload that can still be finalised
     collected   names of blobs that were removed because they expired
 
+A blob is collected `collect_after_s` after its deadline: an hour in embedded mode, a day in a bucket as provisioned. That is
+more than any clock is wrong, so that no reader follows a tombstone that it takes for unexpired to a blob that is gone.
+
 Each call is atomic: after its request has travelled there is no await. With `sessions=False` every upload is a
 single request instead: nothing of it is at the service before `finalise` is sent, `session` is None, and what
 was sent cannot be called back, so it may land after its sender gave up. *Failure*: a reader whose blob vanishes
@@ -19,10 +22,10 @@ from changelog.errors import InvalidRequestError, UnavailableError
 from changelog.runtime import Runtime
 from emulators.runtime import Simulated
 from tiered.backends import BlobHead, BlobInfo, ByteRange
-from tiered.metadata import Metadata, is_expired
+from tiered.metadata import NS_PER_S, Metadata, is_expired
 from tiered.payload import PIECE_BYTES
 
-SESSION_AGE_MAX_NS = 7 * 86_400 * 1_000_000_000
+SESSION_AGE_MAX_NS = 7 * 86_400 * NS_PER_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +41,9 @@ class Blob:
 class SimulatedBlobs(Simulated):
     """Implements `LongTermBackend` and `Collects`. `runtime` is the server's."""
 
-    def __init__(self, runtime: Runtime, *, sessions: bool = True) -> None:
+    def __init__(self, runtime: Runtime, *, sessions: bool = True, collect_after_s: float = 3600.0) -> None:
         super().__init__(runtime)
+        self.collect_after_s = collect_after_s
         self.blobs: dict[str, Blob] = {}
         self.uploads: dict[str, SimulatedUpload] = {}
         self.collected: set[str] = set()
@@ -92,19 +96,22 @@ class SimulatedBlobs(Simulated):
         )  # fmt: skip
 
     async def collect(self, limit: int) -> int:
-        """Removes expired blobs, as a bucket's lifecycle does, then upload sessions older than a week."""
+        """Removes any of the blobs that expired so long ago, as a bucket's lifecycle does, and of the sessions older than a week."""
         await self._travel()
-        now_ns = self._runtime.wall_ns()
-        expired = [name for name, blob in self.blobs.items() if is_expired(blob.metadata.time_expires_ns, now_ns)][:limit]
-        for name in expired:
-            del self.blobs[name]
-            self.collected.add(name)
-            self._took_effect("blobs.collect", name)
-        old = [session for session, upload in self.uploads.items() if now_ns - upload.opened_ns > SESSION_AGE_MAX_NS]
-        old = old[: limit - len(expired)]
-        for session in old:
-            self._end(session, "blobs.collect_upload")
-        return len(expired) + len(old)
+        due_ns = self._runtime.wall_ns() - round(self.collect_after_s * NS_PER_S)
+        expired = [name for name, blob in self.blobs.items() if is_expired(blob.metadata.time_expires_ns, due_ns)]
+        old = [session for session, upload in self.uploads.items() if self._is_old(upload)]
+        for garbage in (chosen := self._some([*expired, *old], limit)):
+            if garbage in self.uploads:
+                self._end(garbage, "blobs.collect_upload")
+            else:
+                del self.blobs[garbage]
+                self.collected.add(garbage)
+                self._took_effect("blobs.collect", garbage)
+        return len(chosen)
+
+    def _is_old(self, upload: SimulatedUpload) -> bool:
+        return self._runtime.wall_ns() - upload.opened_ns > SESSION_AGE_MAX_NS
 
     def _create(self, name: str, metadata: Metadata, payload: bytes) -> None:
         if name in self.blobs:
@@ -140,18 +147,20 @@ class SimulatedUpload:
         self._refuse_if_ended()
         if self._declared is not None and len(self.payload) + len(piece) > self._declared:
             raise self._wrong_size("more than")
+        self._ended = True  # cancelled under way, it has
         await self._blobs._travel()
+        self._ended = False
         self.payload += piece
 
     async def finalise(self) -> None:
-        """`UnavailableError`: it was cancelled, or a blob of this name exists."""
+        """`UnavailableError`: it was cancelled, or is older than a week, or a blob of this name exists."""
         self._refuse_if_ended()
         self._ended = True
         if self._declared is not None and len(self.payload) != self._declared:
             raise self._wrong_size("not")
         await self._blobs._travel()
-        if self.session is not None and self._blobs.uploads.pop(self.session, None) is None:
-            raise UnavailableError(f"the upload of {self._name!r} was cancelled before it was finalised; try again")
+        if self.session is not None and (self._blobs.uploads.pop(self.session, None) is None or self._blobs._is_old(self)):
+            raise UnavailableError(f"the upload of blob {self._name!r} was cancelled before it was finalised, or is a week old; try again")
         self._blobs._create(self._name, self._metadata, bytes(self.payload))
 
     async def abort(self) -> None:

@@ -45,7 +45,9 @@ class Mode(Enum):
     SUSPEND_AFTER = "its machine sleeps for a while after the effect, before the answer"
     UNAVAILABLE = "no effect, and UnavailableError"
     DENIED = "no effect, and ConfigurationError, as when a permission was taken away"
+    DROPPED = "no effect, and UnconfirmedError"
     LOST = "the effect, and UnconfirmedError"
+    DAMAGED = "the effect, and UnavailableError: an upload whose checksum is not what was sent"
     LATE = "UnconfirmedError at once, and the effect a while later"
     DUPLICATED = "the effect and its answer, and the request once more a while later"
     SLOW = "the effect a while later, then its answer, if the caller still waits"
@@ -223,7 +225,7 @@ class Link:
     async def _leave(
         self, point: str, mode: Mode, seconds: float, request: Callable[[], Awaitable[object]], round_trip_s: float
     ) -> None:
-        if mode in (Mode.UNAVAILABLE, Mode.DENIED):
+        if mode in (Mode.UNAVAILABLE, Mode.DENIED, Mode.DROPPED):
             await elapse(round_trip_s)
         match mode:
             case Mode.CRASH_BEFORE:
@@ -236,9 +238,11 @@ class Link:
                 raise UnavailableError(f"{point} of {self._process.name} was refused by the service")
             case Mode.DENIED:
                 raise ConfigurationError(f"{point} of {self._process.name} was denied: grant this process the permission for it")
+            case Mode.DROPPED:
+                raise _unanswered(point, self._process)
             case Mode.LATE:
                 self._network.send(point, request, seconds)
-                raise UnconfirmedError(f"{point} of {self._process.name} was not answered")
+                raise _unanswered(point, self._process)
             case Mode.DUPLICATED:
                 self._network.send(point, request, seconds)
         await self._awake()
@@ -256,12 +260,18 @@ class Link:
         await self._awake()
         if mode is Mode.LOST:
             raise UnconfirmedError(f"the answer to {point} of {self._process.name} was lost")
+        if mode is Mode.DAMAGED:
+            raise UnavailableError(f"what {point} of {self._process.name} stored was damaged on its way: delete it, try again")
 
     async def _awake(self) -> None:
         while not self.severed and (wait_s := self._stalled_until - anyio.current_time()) > 0:
             await elapse(wait_s)
         if self.severed:
             await anyio.sleep_forever()
+
+
+def _unanswered(point: str, process: Process) -> UnconfirmedError:
+    return UnconfirmedError(f"{point} of {process.name} was not answered")
 
 
 class _Far:

@@ -41,9 +41,13 @@ class Write:
     answer: Answer = Answer.UNKNOWN
     mortal_at_s: float = inf
 
-    def __str__(self) -> str:
+    @property
+    def name(self) -> str:
         kind = "delete" if self.value is None else f"put of {self.value!r}"
-        return f"{kind} [{self.began}, {'…' if self.ended is None else self.ended}] {self.answer.name}"
+        return f"{kind} [{self.began}, {'…' if self.ended is None else self.ended}]"
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.answer.name}"
 
 
 @dataclass(slots=True, eq=False)
@@ -59,8 +63,12 @@ class Read:
     found: object = None
     ended_s: float = 0.0
 
+    @property
+    def name(self) -> str:
+        return f"read of {self.found!r} [{self.began}, {'…' if self.ended is None else self.ended}]"
+
     def __str__(self) -> str:
-        return f"read of {self.found!r} [{self.began}, {self.ended}]"
+        return self.name
 
 
 @dataclass(slots=True)
@@ -107,7 +115,7 @@ def _explanation(operations: Sequence[Write | Read], until: float = inf) -> list
     A register under last-writer-wins. A superseded write was overwritten at once, so it is as good as any other that is OK.
     """
     states: dict[tuple[object, float], int] = {(None, inf): INITIAL}
-    known = [each for each in operations if each.began <= until and _has_effect(each, until)]
+    known = [each for each in operations if _has_effect(each, until)]
     for each in known:
         if isinstance(each, Write):
             states.setdefault((each.value, each.mortal_at_s), len(states))
@@ -147,6 +155,6 @@ def _accusation(path: str, operations: Sequence[Write | Read]) -> str:
     assert explained is not None, "what was answered before is explained"
     return "\n    ".join([
         f"{path}: no order of its operations explains the {ended[first]}",
-        f"explained up to there: {', '.join(map(str, explained)) or 'nothing was answered yet'}",
+        f"in order up to there: {', '.join(each.name for each in explained) or 'nothing had an effect yet'}",
         *(f"operation: {each}" for each in operations if each.began < (ended[first].ended or 0)),
     ])

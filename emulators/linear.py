@@ -70,7 +70,7 @@ class _Search:
             for state in each.finds:
                 self._finders[state] |= 1 << index
         self._required = ((1 << len(self._sorted)) - 1) & ~self._optional
-        self._writers_found = [self._found_by(each, writers) for each in self._sorted]
+        self._writers_found = [sum(writers.get(state, 0) for state in each.finds) for each in self._sorted]
         self._by_end = sorted(_bits(self._required), key=lambda index: self._sorted[index].ended)
         self._came_from: dict[Node, tuple[Node, list[int]]] = {}
 
@@ -149,11 +149,6 @@ class _Search:
         optional = _bits(candidates & self._optional)
         ends = min((self._sorted[index].ended for index in optional), default=inf)
         return [index for index in _bits(candidates & wanted) if self._began[index] <= ends]
-
-    def _found_by(self, read: Operation, writers: dict[int, int]) -> int:
-        """The writes that may have left what it found: they began before it had ended."""
-        in_time = (1 << bisect_right(self._began, read.ended)) - 1
-        return sum(writers.get(state, 0) for state in read.finds) & in_time
 
     def _may_be_explained(self, read: int) -> bool:
         return INITIAL in self._sorted[read].finds or self._writers_found[read] != 0

@@ -114,10 +114,10 @@ class SimulatedChangeLog(Simulated):
         return next((self._decoded(key) for key in sorted(self.stored) if key.endswith(change_id)), None)
 
     async def collect(self, limit: int) -> int:
-        """Removes presence rows older than a day."""
+        """Removes any of the presence rows older than a day."""
         await self._travel()
         oldest_ms = self._now_ms() - PRESENCE_AGE_MAX_MS
-        old = [instance for instance, seen_ms in self.presence.items() if seen_ms < oldest_ms][:limit]
+        old = self._some([instance for instance, seen_ms in self.presence.items() if seen_ms < oldest_ms], limit)
         for instance in old:
             del self.presence[instance]
         return len(old)

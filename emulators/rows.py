@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from changelog.change import ChangeId
 from changelog.errors import UnavailableError
@@ -81,20 +82,19 @@ class SimulatedRows(Simulated):
         )  # fmt: skip
 
     async def collect(self, limit: int) -> int:
-        """Removes expired rows, then marks older than two days."""
+        """Removes any of the expired rows and of the marks older than two days: the service collects when it likes, cell by cell."""
         await self._travel()
         now_ns, oldest_ms = self._runtime.wall_ns(), self._now_ms() - MARK_AGE_MAX_S * 1000
-        expired = [path for path, state in self.states.items() if is_expired(state.deadline_ns, now_ns)][:limit]
-        for path in expired:
-            del self.states[path]
+        garbage: list[tuple[str, dict[str, Inline | Tombstone] | dict[ChangeId, int], Any]] = [
+            (path, self.states, path) for path, state in self.states.items() if is_expired(state.deadline_ns, now_ns)
+        ]
+        for kind in (self.won, self.refused):
+            for path, tokens in kind.items():
+                garbage += [(path, tokens, token) for token, at_ms in tokens.items() if at_ms < oldest_ms]
+        for path, cells, key in (chosen := self._some(garbage, limit)):
+            del cells[key]
             self._took_effect("rows.collect", path)
-        marks = [
-            (tokens, token) for kind in (self.won, self.refused) for tokens in kind.values()
-            for token, at_ms in tokens.items() if at_ms < oldest_ms
-        ][: limit - len(expired)]  # fmt: skip
-        for tokens, token in marks:
-            del tokens[token]
-        return len(expired) + len(marks)
+        return len(chosen)
 
     async def _replace_inline(self, call: str, path: str, token: ChangeId, state: Inline | None) -> bool:
         await self._travel()

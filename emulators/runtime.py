@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random  # noqa: TID251 - the simulated door for chance
 import types
-from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar, cast
 
@@ -170,6 +170,10 @@ class Simulated:
                 await _yield(pause_s)
                 names = sorted(each for each in stored if each > name and within(each))
         return found
+
+    def _some(self, garbage: Sequence[T], limit: int) -> Sequence[T]:
+        """What is collected now; the rest later: in no order that anybody may rely on."""
+        return garbage if len(garbage) <= limit else self._runtime.random.sample(garbage, limit)
 
     def _took_effect(self, call: str, what: str) -> None:
         for observe in self.observers:

@@ -29,8 +29,8 @@ from emulators.history import Answer, History
 from emulators.runtime import SimulatedRuntime
 from emulators.stack import SimulatedStack, Stack
 from recovery.loop import RecoveryLoop
-from tiered.backends import Tombstone
-from tiered.metadata import Metadata
+from tiered.backends import Inline, Tombstone
+from tiered.metadata import Metadata, is_expired
 from tiered.object_id import ObjectId
 from tiered.settings import Settings
 from tiered.settle import Tiers, clean_up, settle_change
@@ -125,14 +125,20 @@ class World:
 
         Call it when the log is drained.
         """
-        before = self.rows.states.copy(), self.blobs.blobs.copy()
+        before = self._lasting()
         changes = list(self.watch.recorded.values())
         self.runtime.random.shuffle(changes)
         tiers = self.tiers_of(self.process("repeat"))
         for change in changes:
             await clean_up(tiers, change, await settle_change(tiers, change), lambda: None)
-        if (self.rows.states, self.blobs.blobs) != before:
+        if self._lasting() != before:
             self.watch.report("I5 repeatable", f"cleaning up once more after {len(changes)} changes has changed what is stored")
+
+    def _lasting(self) -> tuple[dict[str, Inline | Tombstone], dict[str, Blob]]:
+        """What is stored. Blobs that have expired are the bucket lifecycle's, and anybody's to delete."""
+        now_ns = self.runtime.wall_ns()
+        blobs = {name: blob for name, blob in self.blobs.blobs.items() if not is_expired(blob.metadata.time_expires_ns, now_ns)}
+        return self.rows.states.copy(), blobs
 
     def verify(self) -> None:
         """Raises the first `InvariantViolation`. Call it when processes have ended and the log is drained."""

@@ -47,8 +47,8 @@ HOMES: dict[str, tuple[str, ...]] = {
     "pydantic": ("tiered/settings.py",), "pydantic_core": ("tiered/settings.py",), "pydantic_settings": ("tiered/settings.py",),
     "yaml": ("tiered/settings.py",),
     "sqlite3": ("changelog/database.py", "changelog/sqlite.py", "tiered/sqlite.py", "emulators/demo*.py"),
-    "typer": ("recovery/cli.py", "recovery/cli_*.py", "emulators/demo*.py"),
-    "rich": ("recovery/cli.py", "recovery/cli_*.py", "emulators/demo*.py"),
+    "typer": ("recovery/cli.py", "recovery/cli_*.py", "emulators/demo*.py", "emulators/simulation/__main__.py"),
+    "rich": ("recovery/cli.py", "recovery/cli_*.py", "emulators/demo*.py", "emulators/simulation/__main__.py"),
     # the door for time and chance; `uuid` for its type where ids are read
     "time": ("changelog/runtime.py", "emulators/demo*.py"),
     "random": ("changelog/runtime.py", "emulators/*.py"),

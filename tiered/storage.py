@@ -311,7 +311,7 @@ class TieredStorage:
         """Settled, so it happens no more: where the row is empty now, the object is deleted, by whomever."""
         try:
             return error.settled and (await self._row(error.object_id)).state is None
-        except UnavailableError:
+        except TieredError:  # whatever is wrong with the row now: the deletion may have happened
             return False
 
     async def _settle_inline(self, object_id: ObjectId, token: Token) -> bool:
@@ -319,7 +319,7 @@ class TieredStorage:
         budget_s = self._settings.store.answer_budget_s
         try:
             return await persist(lambda: self._tiers.high_volume.settle(object_id.path, token.id), self._runtime, budget_s)
-        except (UnavailableError, UnconfirmedError) as error:
+        except TieredError as error:  # a permission that was taken away or a damaged row proves nothing about the write (I4)
             raise OutcomeUnknownError(object_id, token.id) from error
 
     async def _settle_abandoned(self, flight: Flight) -> None:

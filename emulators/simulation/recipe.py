@@ -225,6 +225,8 @@ def _fits(point: str, mode: Mode) -> bool:
             return call not in READS | STREAMS | ONCE
         case Mode.CRAWLING:
             return call in SCANS
+        case Mode.DAMAGED:
+            return call == "upload.finalise"
         case _:
             return True
 
@@ -299,7 +301,7 @@ class _Chooser:
         """Those who work until the callers are through, each with its own pace."""
         some = [
             (Role.RECOVERER, self.chance.choice((0, 1, 1, 1, 2, 3)), (5.0, 20.0)), (Role.AUDITOR, int(self._on(0.15)), (0.3, 5.0, 60.0)),
-            (Role.BLIND_AUDITOR, int(self._on(0.15)), (0.3, 5.0, 60.0)), (Role.OPERATOR, int(self._on(0.15)), (1.0, 20.0)),
+            (Role.BLIND_AUDITOR, int(self._on(0.15)), (0.3, 5.0, 60.0)), (Role.OPERATOR, int(self._on(0.15)), (5.0, 20.0)),
             (Role.COLLECTOR, int(self._on(0.4)), (1.0, 10.0, 600.0)), (Role.VANDAL, int(self._on(0.1)), (10.0,)),
         ]  # fmt: skip
         return [

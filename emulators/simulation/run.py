@@ -95,6 +95,7 @@ async def _play(stage: Stage) -> None:
         stage.over.set()
     stage.calm = True
     await _drain(stage)
+    world.verify()
     await world.repeat()
     world.verify()
     await _prove_alive(stage)

@@ -16,7 +16,7 @@ import anyio
 import pytest
 
 from changelog.change import ChangeId
-from changelog.errors import UnavailableError, UnconfirmedError
+from changelog.errors import ConfigurationError, UnavailableError, UnconfirmedError
 from emulators.client import BrokenPayload, Client, content
 from emulators.faults import Fault, Mode, Plan, Process, no_faults
 from emulators.history import Answer
@@ -150,6 +150,7 @@ async def run_scenario(scenario: Scenario, plan: Plan = no_faults, then: Act | N
             # Past the first deadline: what the read did not extend in both tiers is collected now.
             world.history.begin_write(OBJECT.path, None)  # it may expire
             await anyio.sleep(30 * 60)
+            world.blobs.collect_after_s = 0  # a harsher bucket than any: all clocks are right here
             await world.blobs.collect(1000)
         await check(world)
         told_of_its_upload = not any("open_upload" in point for point in set(victim.link.points) - set(victim.link.answered))
@@ -176,11 +177,13 @@ CRASHES = [Fault(Mode.CRASH_BEFORE), Fault(Mode.CRASH_AFTER)]
 
 def faults_at(point: str) -> list[Fault]:
     """What else can happen to this call."""
-    call, faults = call_of(point), [Fault(Mode.UNAVAILABLE), Fault(Mode.LOST)]
+    call, faults = call_of(point), [Fault(Mode.UNAVAILABLE), Fault(Mode.DENIED), Fault(Mode.LOST)]
+    if call == "upload.finalise":
+        faults += [Fault(Mode.DAMAGED)]
     if call not in STREAMS:
         faults += [Fault(Mode.SLOW, LONG_S)]
     if call not in READS | STREAMS:
-        faults += [Fault(Mode.LATE, SHORT_S), Fault(Mode.LATE, LONG_S)]
+        faults += [Fault(Mode.DROPPED), Fault(Mode.LATE, SHORT_S), Fault(Mode.LATE, LONG_S)]
     if call not in READS | STREAMS | ONCE:
         faults += [Fault(Mode.DUPLICATED, SHORT_S), Fault(Mode.DUPLICATED, LONG_S)]
     return faults
@@ -228,6 +231,35 @@ def test_an_operation_with_a_fault_at_any_call_answers_honestly_and_leaves_nothi
 @pytest.mark.parametrize(("name", "call", "fault"), OUTAGE_CASES)
 def test_an_operation_during_an_outage_of_any_call_answers_honestly_and_leaves_nothing(name: str, call: str, fault: Fault) -> None:
     run_world(lambda: run_scenario(SCENARIOS[name], at_every(call, fault)), SEED)
+
+
+def denied_after(point: str, fault: Fault) -> Plan:
+    """From that call on this process may do nothing any more, but for giving an upload up: a session's address suffices for that."""
+    passed = False
+
+    def plan(made: str) -> Fault | None:
+        nonlocal passed
+        if passed:
+            return None if call_of(made) in ("upload.abort", "blobs.cancel") else Fault(Mode.DENIED)
+        passed = made == point
+        return fault if passed else None
+
+    return plan
+
+
+DENIED_CASES = [
+    case(name, point, fault)
+    for name in SCENARIOS
+    for point in points(name)
+    for fault in (Fault(Mode.LOST), Fault(Mode.STALL_AFTER, SHORT_S), Fault(Mode.LATE, SHORT_S))
+    if fault in faults_at(point) or fault.mode is Mode.STALL_AFTER
+]
+
+
+@pytest.mark.parametrize(("name", "point", "fault"), DENIED_CASES)
+def test_a_writer_whose_permissions_are_taken_away_after_any_call_answers_honestly(name: str, point: str, fault: Fault) -> None:
+    """A refusal proves that this request had no effect, and nothing about those before it."""
+    run_world(lambda: run_scenario(SCENARIOS[name], denied_after(point, fault)), SEED)
 
 
 # --- cancelled callers ---------------------------------------------------------------------------
@@ -379,7 +411,7 @@ async def run_recovery(kind: str, plan: Plan = no_faults, unreadable: str | None
             await anyio.sleep(AFTER_EXPIRY_S)
             try:
                 await world.recovery(recoverer).run_once()
-            except (UnavailableError, UnconfirmedError):
+            except (UnavailableError, UnconfirmedError, ConfigurationError):
                 assert plan is not no_faults
 
         await recoverer.run(life)

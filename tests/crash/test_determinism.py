@@ -1,6 +1,6 @@
 """The same seed gives the same history, call for call and to the millisecond; another seed gives another one.
 
-The world that this is shown on is also run under many seeds, each of which must keep I1-I7: `make sim N=1000`.
+The world that this is shown on is also run under many seeds, each of which must keep I1-I7; `make sim` runs a thousand.
 """
 
 from __future__ import annotations

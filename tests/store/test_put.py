@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from changelog.change import ChangeId
-from changelog.errors import CorruptRecordError, UnconfirmedError
+from changelog.errors import ConfigurationError, CorruptRecordError, UnconfirmedError
+from emulators.runtime import elapse
 from tests.store.conftest import LARGE, OBJECT, SMALL, World
 from tiered import (
     InvalidRequestError,
@@ -334,12 +335,37 @@ async def test_delete_whose_answer_is_lost_is_told_ok_when_the_row_is_empty(worl
         assert await read(storage) is None
 
 
-async def test_delete_whose_answer_is_lost_is_unknown_when_the_row_cannot_be_read(world: World) -> None:
+REFUSALS = [
+    UnavailableError("down"), ConfigurationError("the permission was taken away"), CorruptRecordError("the row breaks the format"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("refusal", REFUSALS, ids=lambda error: type(error).__name__)
+async def test_delete_whose_answer_is_lost_is_unknown_when_the_row_cannot_be_read(world: World, refusal: Exception) -> None:
+    async def refuse(real: Any, *args: Any, **named: Any) -> Any:
+        raise refusal
+
     async with world.store() as storage:
         await storage.put(OBJECT, SMALL)
-        world.rows.hooks |= {"delete_inline": answer_lost, "read": unavailable}
+        world.rows.hooks |= {"delete_inline": answer_lost, "read": refuse}
         with pytest.raises(OutcomeUnknownError):
             await storage.delete(OBJECT)
+
+
+@pytest.mark.parametrize("refusal", REFUSALS, ids=lambda error: type(error).__name__)
+async def test_inline_write_whose_answer_is_lost_is_unknown_when_it_cannot_be_settled(world: World, refusal: Exception) -> None:
+    """A refusal to settle proves nothing about the write that came before it (I4)."""
+    async def refuse(real: Any, *args: Any, **named: Any) -> Any:
+        raise refusal
+
+    async with world.store() as storage:
+        for method, write in (("put_inline", lambda: storage.put(OBJECT, SMALL)), ("delete_inline", lambda: storage.delete(OBJECT))):
+            world.rows.hooks |= {method: answer_lost, "settle": refuse}
+            with pytest.raises(OutcomeUnknownError) as caught:
+                await write()
+            assert not caught.value.settled and caught.value.__cause__ is not None
+            world.rows.hooks.clear()
+            assert await read(storage) == (SMALL if method == "put_inline" else None), "it had taken effect"
 
 
 async def test_swap_whose_answer_is_lost_in_a_corrupt_row_is_unknown(world: World) -> None:
@@ -402,6 +428,20 @@ async def test_change_that_lost_its_lease_sends_no_swap_and_leaves_its_entry_to_
     await world.runtime.sleep(60)
     assert (await world.recovery().run_once()).recovered == 1
     assert await world.is_clean()
+
+
+async def test_change_whose_machine_was_suspended_past_the_lease_finalises_nothing(world: World) -> None:
+    """Found by `make sim SEED=2236`: a clock that stands still while the machine sleeps calls a lease held that recovery has taken."""
+
+    async def payload() -> AsyncIterator[bytes]:
+        yield LARGE
+        world.runtime.suspend(600)
+        await elapse(600)
+
+    async with world.store() as storage:
+        with pytest.raises(LeaseLostError):
+            await storage.put(OBJECT, payload())
+    assert await world.blob_names() == []
 
 
 async def test_heartbeat_keeps_a_slow_change_alive(world: World) -> None:

@@ -137,7 +137,7 @@ def test_the_sentence_shows_the_operations_up_to_there_and_an_order_of_those_tha
     operations: Operations = [put("b", 2, 9), put("a", 1, 4), read("a", 3, 5), put("c", 6, 7, NO), read("c", 8, 10), delete(11, 12)]
     assert unexplained(*operations) == [
         f"{PATH}: no order of its operations explains the read of 'c' [8, 10]\n"
-        "    explained up to there: put of 'b' [2, 9] OK, put of 'a' [1, 4] OK, read of 'a' [3, 5]\n"
+        "    in order up to there: put of 'b' [2, 9], put of 'a' [1, 4], read of 'a' [3, 5]\n"
         "    operation: put of 'a' [1, 4] OK\n"
         "    operation: put of 'b' [2, 9] OK\n"
         "    operation: read of 'a' [3, 5]\n"
@@ -216,7 +216,8 @@ def one_register(chance: random.Random, length: int, callers: int, unknown: floa
         match chance.choice(["begin", "effect", "answer", "late"]):
             case "begin" if len(operations) < length and len(begun) + len(decided) < callers:
                 began = next(clock)
-                new: Write | Read = chance.choice([read(None, began, None), delete(began, None), *2 * [put(f"{label}{began}", began, None)]])
+                kinds: Operations = [read(None, began, None), delete(began, None), put(f"{label}{began}", began, None)]
+                [new] = chance.choices(kinds, [2, 1, 3])
                 operations.append(new)
                 begun.append(new)
             case "effect" if begun:
@@ -258,6 +259,14 @@ def test_many_unknown_writes_do_not_slow_the_search_down() -> None:
     assert unexplained(*unread, *deletes, *puts) == []
     [sentence] = unexplained(*unread, *deletes, *puts, put("last", 1000, 1001), read(None, 1002, 1003))
     assert "explains the read of None [1002, 1003]" in sentence
+
+
+def test_every_order_of_many_writes_at_once_is_not_tried_again() -> None:
+    """11 writes and their reads in any order: 40 million orders lead to 6,000 states, and none of them to the stale read."""
+    writes = [put(f"p{number}", number, 200 + number) for number in range(11)]
+    reads = [read(f"p{number}", 100 + number, 300 + number) for number in range(11)]
+    [sentence] = unexplained(*writes, *reads, put("z", 400, 401), read("p0", 402, 403))
+    assert "explains the read of 'p0' [402, 403]" in sentence
 
 
 # --- planted violations ----------------------------------------------------------------------------

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 
 import anyio
 import pytest
 from trio._core import _run as trio_run
 
 from changelog.change import Change, ChangeId
-from changelog.errors import ConfigurationError, UnavailableError, UnconfirmedError
+from changelog.errors import ConfigurationError, InvalidRequestError, UnavailableError, UnconfirmedError
 from changelog.log import KeyRange
 from changelog.runtime import uuid7
+from emulators.blobs import Blob
 from emulators.checker import InvariantViolation, dangling, left_over, orphans
 from emulators.client import content
 from emulators.faults import Fault, Mode, Plan, Process, Travel, no_faults, no_time
@@ -19,6 +21,7 @@ from emulators.history import Answer, History
 from emulators.runtime import SimulatedRuntime, run_world
 from emulators.world import World
 from tiered.backends import HighVolumeBackend, Inline, Tombstone
+from tiered.errors import DanglingTombstoneError
 from tiered.metadata import Metadata, TimeToLive
 from tiered.object_id import ObjectId
 
@@ -175,7 +178,9 @@ class Stage:
         (Mode.SUSPEND_AFTER, "True", True, True),
         (Mode.UNAVAILABLE, "UnavailableError", False, False),
         (Mode.DENIED, "ConfigurationError", False, False),
+        (Mode.DROPPED, "UnconfirmedError", False, False),
         (Mode.LOST, "UnconfirmedError", True, True),
+        (Mode.DAMAGED, "UnavailableError", True, True),
         (Mode.LATE, "UnconfirmedError", False, True),
         (Mode.DUPLICATED, "True", True, True),
         (Mode.SLOW, "True", True, True),
@@ -501,10 +506,135 @@ async def test_a_tombstone_without_its_blob_is_dangling_unless_both_expired_and_
         assert dangling(world.rows, world.blobs, deadline_ns - 1) == dangling(world.rows, world.blobs, deadline_ns) == [PATH]
         await store_blob(world, metadata=Metadata(TimeToLive(ns=1), time_expires_ns=deadline_ns))
         assert dangling(world.rows, world.blobs, deadline_ns) == []
+        world.blobs.collect_after_s = 0
         await anyio.sleep(2)
         assert await world.blobs.collect(10) == 1
         assert dangling(world.rows, world.blobs, deadline_ns - 1) == [PATH]
         assert dangling(world.rows, world.blobs, deadline_ns) == []
+
+
+@pytest.mark.parametrize(("skew_s", "collect_after_s", "found"), [(0, 3600, None), (-60, 3600, "old"), (60, 3600, None), (0, 0, None)])
+def test_a_reader_whose_clock_is_wrong_finds_an_object_or_none_around_its_deadline(
+    skew_s: float, collect_after_s: float, found: str | None
+) -> None:
+    async def test() -> None:
+        async with World(1) as world:
+            world.blobs.collect_after_s = collect_after_s
+            async with world.client(world.process("writer")) as client:
+                await client.put(OBJECT, "old", 500, expiration=TimeToLive(timedelta(hours=1)))
+            await anyio.sleep(3600 + 30)
+            assert await world.blobs.collect(10) == (collect_after_s == 0)
+            async with world.client(world.process("reader", skew_s=skew_s)) as client:
+                assert await client.get(OBJECT) == found
+            await anyio.sleep(3600)
+            assert await world.blobs.collect(10) == (collect_after_s != 0)
+            async with world.client(world.process("late reader", skew_s=-60)) as client:
+                assert await client.get(OBJECT) is None
+            world.watch.verify()
+
+    run_world(test, 1)
+
+
+@simulated
+async def test_a_reader_whose_clock_is_wrong_would_miss_the_blob_if_a_bucket_collected_it_at_once() -> None:
+    async with World(1) as world:
+        world.blobs.collect_after_s = 0
+        async with world.client(world.process("writer")) as client:
+            await client.put(OBJECT, "old", 500, expiration=TimeToLive(timedelta(hours=1)))
+        await anyio.sleep(3600 + 30)
+        await world.blobs.collect(10)
+        async with world.client(world.process("reader", skew_s=-60)) as client:
+            with pytest.raises(DanglingTombstoneError):
+                await client.get(OBJECT)
+
+
+@simulated
+async def test_a_process_whose_clock_jumps_in_the_middle_keeps_its_leases_and_answers() -> None:
+    async with World(1) as world:
+        process = world.process("writer", {"upload.finalise #1": Fault(Mode.SLOW, 8.0)}.get)
+        async with world.client(process) as client, anyio.create_task_group() as tasks:
+            answers: list[Answer] = []
+
+            async def put() -> None:
+                answers.append(await client.put(OBJECT, "old", 500))
+
+            tasks.start_soon(put)
+            await anyio.sleep(4)
+            process.runtime.skew_s = 90 * 60  # type: ignore[attr-defined]
+            await anyio.sleep(8)
+            assert answers == [Answer.OK]
+            process.runtime.skew_s = -3600  # type: ignore[attr-defined]
+            assert await client.put(OBJECT, "new", 500) is Answer.OK
+            assert await client.get(OBJECT) == "new"
+        await world.drain()
+        world.verify()
+
+
+def ages(world: World) -> None:
+    """Ten rows, marks and blobs that may be collected, and one of each that may not."""
+    now_ns, day_ns = world.runtime.wall_ns(), 86_400_000_000_000
+    for number in range(10):
+        path = f"{PATH}-{number}"
+        world.rows.states[path] = Inline(Metadata(TimeToLive(ns=1), time_expires_ns=now_ns - 1), b"")
+        world.rows.won[path][TOKEN] = (now_ns - 3 * day_ns) // 1_000_000
+        world.blobs.blobs[path] = Blob(Metadata(TimeToLive(ns=1), time_expires_ns=now_ns - day_ns), b"", 0, 0)
+    world.rows.states[PATH] = SMALL
+    world.rows.won[PATH][TOKEN] = now_ns // 1_000_000
+    world.blobs.blobs[PATH] = Blob(Metadata(TimeToLive(ns=1), time_expires_ns=now_ns - day_ns // 48), b"", 0, 0)
+
+
+def what_is_left(seed: int, limit: int) -> tuple[list[str], list[str], list[str]]:
+    async def collect() -> tuple[list[str], list[str], list[str]]:
+        async with World(seed) as world:
+            ages(world)
+            assert await world.rows.collect(2 * limit) == 2 * limit and await world.blobs.collect(limit) == limit
+            return list(world.rows.states), [path for path, marks in world.rows.won.items() if marks], list(world.blobs.blobs)
+
+    return run_world(collect, seed)
+
+
+def test_what_is_collected_first_is_chance_and_follows_the_seed_and_nothing_else_is_ever_collected() -> None:
+    assert what_is_left(1, 5) == what_is_left(1, 5)
+    lefts = [what_is_left(seed, 5) for seed in range(5)]
+    assert len({str(left) for left in lefts}) == 5
+    assert all(sum(len(part) for part in left[:2]) == 12 and len(left[2]) == 6 for left in lefts)
+    assert all(PATH in part for left in lefts for part in left)
+    assert what_is_left(1, 10) == ([PATH], [PATH], [PATH])
+
+
+@simulated
+async def test_an_upload_older_than_a_week_cannot_be_finalised_collected_or_not() -> None:
+    for collected in (False, True):
+        async with World(1) as world:
+            upload = await world.blobs.open_upload(BLOB, Metadata(), None)
+            await anyio.sleep(7 * DAY_S + 1)
+            if collected:
+                assert await world.blobs.collect(10) == 1
+            with pytest.raises(UnavailableError, match="a week old"):
+                await upload.finalise()
+            assert (world.blobs.uploads, world.blobs.blobs) == ({}, {})
+
+
+@simulated
+async def test_an_upload_has_ended_when_its_writer_was_cancelled() -> None:
+    async with World(1) as world:
+        upload = await world.blobs.open_upload(BLOB, Metadata(), None)
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await upload.write(b"payload")
+        with pytest.raises(InvalidRequestError):
+            await upload.finalise()
+
+
+@simulated
+async def test_a_damaged_upload_is_stored_and_told_to_have_failed() -> None:
+    async with World(1) as world:
+        upload = await world.process("writer", {"upload.finalise #1": Fault(Mode.DAMAGED)}.get).link.blobs(
+            world.blobs
+        ).open_upload(BLOB, Metadata(), None)
+        with pytest.raises(UnavailableError, match="damaged"):
+            await upload.finalise()
+        assert BLOB in world.blobs.blobs
 
 
 @simulated

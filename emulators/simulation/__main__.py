@@ -1,0 +1,133 @@
+"""`python -m emulators.simulation`: seeded worlds of the real code, from the command line. `make sim` calls it.
+
+    run       explores many seeds on all cores; one table at the end
+    seed      replays one; of a violation, the smallest run that shows it
+
+Exit codes: 0 all invariants held and everything was met; 1 a violation, or something that must be met was not; 2 the command
+line is wrong; 130 interrupted. Tables and traces go to stdout, progress to stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from emulators.simulation.explore import Explored, Tell
+
+PLAIN_EVERY_S = 10.0
+
+app = typer.Typer(help="Seeded worlds of the real code.", no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
+
+
+@app.command("run")
+def run_seeds(
+    seeds: Annotated[int | None, typer.Option(min=1, help="How many; 1000 unless --minutes is given.")] = None,
+    minutes: Annotated[float | None, typer.Option(min=0.0, help="For how long.")] = None,
+    first: Annotated[int | None, typer.Option(min=0, help="The first seed; a random one unless given.")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes; one for each core unless given.")] = None,
+    keep_going: Annotated[bool, typer.Option("--keep-going", help="Go on after a violation.")] = False,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the totals into this file, too.")] = None,
+) -> None:
+    """Explores seeds. At the end, one table; of the first violation, the smallest run that shows it."""
+    from emulators.simulation import report
+    from emulators.simulation.explore import WorkerError, explore
+
+    seeds = 1000 if seeds is None and minutes is None else seeds
+    seconds = None if minutes is None else minutes * 60
+    try:
+        explored = explore(seeds, seconds, first, jobs, keep_going=keep_going, tell=_progress(seeds, seconds))
+    except WorkerError as error:
+        sys.exit(_failed(f"simulation: {error}"))
+    _clear()
+    _table(explored)
+    if json_file is not None:
+        json_file.write_text(json.dumps(report.record(explored), indent=2, sort_keys=True) + "\n")
+    found = report.problems(explored)
+    _write(found or ["every invariant holds in every world"])
+    if (sentence := report.too_short(explored)) is not None:
+        _write([sentence])
+    if explored.totals.violations:
+        _write(report.replayed(explored.totals.violations[0][0])[1])
+    sys.exit(1 if found else 0)
+
+
+@app.command("seed")
+def replay_seed(
+    seed: Annotated[int, typer.Argument(help="Which.")],
+    whole: Annotated[bool, typer.Option("--whole", help="Of a violation, the whole run instead of the smallest that shows it.")] = False,
+) -> None:
+    """Replays one seed: what it chose, all calls, and the verdict."""
+    from emulators.simulation.report import replayed
+
+    well, lines = replayed(seed, whole=whole)
+    _write(lines)
+    sys.exit(0 if well else 1)
+
+
+def _progress(seeds: int | None, seconds: float | None) -> Tell:
+    """One line that is written over on a terminal; elsewhere a line now and then."""
+    terminal, told_at = sys.stderr.isatty(), 0.0
+    goal = "" if seeds is None else f" of {seeds}"
+    time = "" if seconds is None else f" of {seconds:.0f} s"
+
+    def tell(explored: Explored) -> None:
+        nonlocal told_at
+        if not terminal and explored.elapsed_s - told_at < PLAIN_EVERY_S:
+            return
+        told_at = explored.elapsed_s
+        totals, hours = explored.totals, explored.totals.simulated_s / 3600
+        line = (
+            f"{totals.worlds}{goal} worlds from seed {explored.first}, {explored.elapsed_s:.0f} s{time},"
+            f" {hours:.1f} simulated h, {explored.seeds_per_s:.0f} seeds/s and core, {len(totals.violations)} violations"
+        )
+        sys.stderr.write(f"\r\x1b[2K{line}" if terminal else f"{line}\n")
+        sys.stderr.flush()
+
+    return tell
+
+
+def _clear() -> None:
+    if sys.stderr.isatty():
+        sys.stderr.write("\r\x1b[2K")
+
+
+def _table(explored: Explored) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from emulators.simulation.report import counts, figures
+
+    table = Table(show_header=False, box=None, pad_edge=False)
+    for name, value in figures(explored):
+        table.add_row(name, value)
+    for section, names in counts(explored):
+        table.add_section()
+        for number, (name, times) in enumerate(names):
+            table.add_row(section if number == 0 else "", f"{times:>10} {name}")
+    Console(soft_wrap=True, highlight=False).print(table)
+
+
+def _write(lines: Iterable[str]) -> None:
+    for line in lines:
+        sys.stdout.write(line + "\n")
+
+
+def _failed(sentence: str) -> int:
+    sys.stderr.write(sentence + "\n")
+    return 1
+
+
+if __name__ == "__main__":
+    try:
+        app()
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:  # whoever closed the pipe has seen enough
+        sys.stderr.close()
+        sys.exit(0)

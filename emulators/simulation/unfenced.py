@@ -1,0 +1,133 @@
+"""The published protocol: the same store and the same recovery with the fence taken out, from outside.
+
+    settle    only reads whether the row shows the revision: it refuses nothing, so what is taken for garbage may still be swapped in
+    swap      compares what is there, nothing included, and remembers no token
+    answer    a conflict is a lost race, and what was written for it is garbage; a lost race is told ok, or no
+    touch     writes what was read, with a later deadline
+    upload    no session is cancelled, and nobody waits for what may land late
+    read      a blob that is not there is an object that is not there
+
+All else is the product's: the entry before the work, the heartbeat, "is the lease still held?" before the swap, the claim.
+`emulators.demo_unfenced` takes the fence from real backends, for the demo. Never a part of the product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
+from unittest.mock import patch
+
+import emulators.world
+import tiered.settle
+from changelog.change import ChangeId
+from changelog.lease import Lease
+from changelog.runtime import Runtime
+from emulators.blobs import SimulatedBlobs
+from emulators.rows import SimulatedRows
+from tiered.backends import Inline, Row, State, Tombstone
+from tiered.commit import Committer, Token, Told, Verdict
+from tiered.errors import UnavailableError
+from tiered.metadata import whole_ms
+from tiered.object_id import ObjectId
+from tiered.reading import Reader
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Naive:
+    """Which of the published variants. `shown_is_ok`: a swap of what the row shows already is told ok. `lost_is_ok`: so is a lost race."""
+
+    shown_is_ok: bool = True
+    lost_is_ok: bool = True
+
+
+NAIVE = Naive()
+
+
+class UnfencedRows(SimulatedRows):
+    """Rows that remember no token: what is garbage is read, and a swap compares what is there, nothing included."""
+
+    def __init__(self, runtime: Runtime, naive: Naive) -> None:
+        super().__init__(runtime)
+        self._naive = naive
+
+    async def settle(self, path: str, token: ChangeId) -> bool:
+        await self._travel()
+        state = self.states.get(path)
+        return self._target(path) == f"{path}/{token}" or (state is not None and state.token == token)
+
+    async def swap(self, path: str, token: ChangeId, expected: str | None, state: State, deadline_s: float) -> bool:
+        await self._travel()
+        present, new = self._target(path), Row(state).target
+        if self._naive.shown_is_ok and new is not None and present == new:
+            return True
+        if present != expected and not (self._naive.shown_is_ok and present == new):
+            return False
+        self._write(path, token, state)
+        self._took_effect("rows.swap", path)
+        return True
+
+    async def touch(self, path: str, seen: Inline | Tombstone, deadline_ns: int) -> bool:
+        """Writes what was read, with its new deadline."""
+        await self._travel()
+        if isinstance(seen, Tombstone):
+            self.states[path] = replace(seen, deadline_ns=whole_ms(deadline_ns))
+        else:
+            self.states[path] = replace(seen, metadata=replace(seen.metadata, time_expires_ns=whole_ms(deadline_ns)))
+        self._took_effect("rows.touch", path)
+        return True
+
+
+class UnfencedBlobs(SimulatedBlobs):
+    """Blobs whose upload sessions nobody cancels: what was sent lands."""
+
+    async def cancel(self, session: str) -> None:
+        await self._travel()
+
+
+@contextmanager
+def unfenced(naive: Naive) -> Iterator[None]:
+    """Worlds made within know no fence, and the store and its recovery rely on none."""
+    with ExitStack() as patches:
+        for owner, name, replacement in (
+            (emulators.world, "SimulatedRows", partial(UnfencedRows, naive=naive)),
+            (emulators.world, "SimulatedBlobs", UnfencedBlobs),
+            (Committer, "commit", _commit_of(naive)),
+            (tiered.settle, "waits_for_late_upload", lambda change, live: False),
+            (Reader, "_follow", _follow),
+        ):
+            patches.enter_context(patch.object(owner, name, replacement))
+        yield
+
+
+def _commit_of(naive: Naive) -> Callable[[Committer, ObjectId, Token, Lease, State], Awaitable[Verdict]]:
+    async def commit(self: Committer, object_id: ObjectId, token: Token, lease: Lease, state: State) -> Verdict:
+        """What lost the race is garbage; what was not answered is looked up in the row."""
+        told, change = await self._swap(token, lease, state), lease.entry.change
+        lost = UnavailableError(f"change {change.id} of {object_id} lost the race")
+        match told:
+            case Told.OK:
+                return Verdict(None, live=True)
+            case Told.CONFLICT:
+                return Verdict(None if naive.lost_is_ok else lost, live=False)
+            case Told.LEASE_LOST:
+                return Verdict(lost, None, ours=False)
+        live = await self._tiers.high_volume.settle(change.object, change.id)
+        return Verdict(None if live else lost, live)
+
+    return commit
+
+
+async def _follow(
+    self: Reader, object_id: ObjectId, inline: Callable[[Inline], T], blob: Callable[[Tombstone], Awaitable[T | None]]
+) -> tuple[T, State] | None:
+    """What is not there when it is looked for is not there."""
+    state = await self._state(object_id.path)
+    if state is None:
+        return None
+    found = inline(state) if isinstance(state, Inline) else await blob(state)
+    return None if found is None else (found, state)

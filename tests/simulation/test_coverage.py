@@ -1,0 +1,199 @@
+"""What a run exercised is counted from outside, completely, and without a change to what it does."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from enum import Enum
+from typing import Any
+
+import pytest
+
+import tiered.settle
+from changelog.change import Change, ChangeId
+from changelog.lease import Renewal, Standing
+from changelog.runtime import SystemRuntime
+from emulators.faults import Mode
+from emulators.history import Answer
+from emulators.simulation import coverage as module
+from emulators.simulation.coverage import RARE, REQUIRED, Coverage, decisions_counted, members
+from emulators.simulation.recipe import Recipe
+from emulators.simulation.run import run
+from recovery.loop import Report
+from tiered.backends import Inline, Row, Tombstone
+from tiered.commit import Told
+from tiered.metadata import Metadata
+from tiered.settle import Ending, may_delete_legacy, may_tell_ok
+from tiered.storage import Outcome
+
+SEEDS = range(30)
+
+
+def counted(*names: str, section: str = "decisions") -> Coverage:
+    coverage = Coverage()
+    for name in names:
+        coverage.count(section, name)
+    return coverage
+
+
+# --- the counts ----------------------------------------------------------------------------------
+
+
+def test_counts_add_up_and_survive_json() -> None:
+    coverage = counted("lease held", "lease held")
+    coverage.count("faults", "LOST", 3)
+    coverage.add(counted("lease held", "lease ended"))
+    again = Coverage.from_json(coverage.to_json())
+    assert again.sections == coverage.sections == {"decisions": {"lease held": 3, "lease ended": 1}, "faults": {"LOST": 3}}
+    assert again.missing() == coverage.missing()
+
+
+def test_what_never_occurred_is_missing_and_what_did_is_not() -> None:
+    everything = [f"{section}: {name}" for section, names in REQUIRED.items() for name in names]
+    assert sorted(Coverage().missing()) == sorted(everything)
+    coverage = Coverage()
+    for section, names in REQUIRED.items():
+        for name in names:
+            coverage.count(section, name)
+    assert coverage.missing() == []
+    coverage.sections["checks"]["I6 drained"] = 0
+    assert coverage.missing() == ["checks: I6 drained"]
+
+
+def test_asking_what_is_missing_counts_nothing() -> None:
+    coverage = Coverage()
+    coverage.missing()
+    assert coverage.sections == {}
+
+
+class Word(Enum):
+    OLD = "old"
+    NEW = "new"
+
+
+def test_a_new_member_of_an_enum_is_required_at_once() -> None:
+    assert members("word", Word) == {"word OLD", "word NEW"}
+
+
+@pytest.mark.parametrize(
+    ("section", "word", "kind"),
+    [
+        ("decisions", "swap told ", Told), ("decisions", "writer's clean-up ", Ending), ("decisions", "recovery's clean-up ", Ending),
+        ("decisions", "entry ", Standing), ("decisions", "renewal ", Renewal), ("decisions", "outcome ", Outcome),
+        ("answers", "", Answer), ("faults", "", Mode),
+    ],
+)  # fmt: skip
+def test_every_member_of_every_table_is_required(section: str, word: str, kind: type[Enum]) -> None:
+    assert {f"{word}{member.name}" for member in kind} <= REQUIRED[section]
+
+
+def test_each_field_of_a_recovery_report_is_required() -> None:
+    counts = set(Report.__slots__) - {"seen"}
+    assert {f"recovery {name}" for name in counts} <= REQUIRED["decisions"]
+
+
+def test_what_is_rare_is_required_all_the_same() -> None:
+    assert frozenset().union(*REQUIRED.values()) > RARE
+    coverage = Coverage()
+    assert len(coverage.missing()) == len(coverage.missing(but=RARE)) + len(RARE)
+
+
+# --- the names -----------------------------------------------------------------------------------
+
+PATH = "attachments/objects/victim"
+TOKEN, OTHER = (ChangeId.new(SystemRuntime()) for _ in range(2))
+OLD, NEW = Tombstone("old", token=OTHER), Tombstone("other", token=OTHER)
+INLINE = Inline(Metadata(), b"", OTHER)
+
+
+def change(old: str | None) -> Change:
+    return Change(TOKEN, PATH, None, old)
+
+
+@pytest.mark.parametrize(
+    ("live", "row", "name"),
+    [
+        (True, Row(None), "may tell ok: live"),
+        (False, Row(None, frozenset({TOKEN})), "may tell ok: won"),
+        (False, Row(NEW, frozenset({TOKEN})), "may tell ok: won"),
+        (False, Row(NEW), "may tell ok: superseded"),
+        (False, Row(OLD), "may not tell ok"),
+        (False, Row(INLINE), "may not tell ok"),
+        (False, Row(None), "may not tell ok"),
+    ],
+)
+def test_the_reason_for_an_ok_is_told(live: bool, row: Row, name: str) -> None:
+    assert module._may_tell_ok(may_tell_ok(change("old"), live, row), change("old"), live, row) == name
+
+
+@pytest.mark.parametrize(
+    ("row", "name"),
+    [
+        (Row(NEW), "legacy is garbage: another state"),
+        (Row(INLINE), "legacy is garbage: another state"),
+        (Row(None, frozenset({TOKEN})), "legacy is garbage: won"),
+        (Row(None), "legacy is kept"),
+        (Row(OLD, frozenset({TOKEN})), "legacy is kept"),
+    ],
+)
+def test_the_reason_to_delete_a_legacy_blob_is_told(row: Row, name: str) -> None:
+    assert module._may_delete_legacy(may_delete_legacy(change("old"), row), change("old"), row) == name
+
+
+# --- the wrapping --------------------------------------------------------------------------------
+
+
+def wrapped() -> list[Any]:
+    return [getattr(owner, name) for owner, name, _ in module._WRAPPINGS]
+
+
+def test_what_is_wrapped_is_put_back_after_an_error_too() -> None:
+    before = wrapped()
+    with suppress(KeyError), decisions_counted(Coverage()):
+        assert all(now is not original for now, original in zip(wrapped(), before, strict=True))
+        raise KeyError
+    assert wrapped() == before
+
+
+def test_within_another_count_only_the_inner_one_counts_and_nothing_is_wrapped_twice() -> None:
+    outer, inner = Coverage(), Coverage()
+    with decisions_counted(outer):
+        tiered.settle.may_delete_legacy(change("old"), Row(NEW))
+        once = wrapped()
+        with decisions_counted(inner):
+            assert wrapped() == once
+            tiered.settle.may_delete_legacy(change("old"), Row(None))
+        tiered.settle.may_delete_legacy(change("old"), Row(NEW))
+    assert outer.sections["decisions"] == {"legacy is garbage: another state": 2}
+    assert inner.sections["decisions"] == {"legacy is kept": 1}
+
+
+def test_to_count_changes_nothing_in_a_world() -> None:
+    for seed in SEEDS[:5]:
+        plain = run(Recipe.of(seed), Coverage())
+        with decisions_counted(Coverage()):
+            watched = run(Recipe.of(seed), Coverage())
+        assert watched.trace == plain.trace
+
+
+def test_what_recovery_repeats_for_the_checker_is_not_counted() -> None:
+    """Most worlds clean up a change or two; the repetition does so for all that there ever were."""
+    coverage, recorded = Coverage(), 0
+    with decisions_counted(coverage):
+        for seed in SEEDS[:10]:
+            recorded += sum(" log.record " in line for line in run(Recipe.of(seed), coverage).trace)
+    decisions = coverage.sections["decisions"]
+    ended = sum(decisions[f"{who} clean-up {ending.name}"] for who in ("writer's", "recovery's") for ending in Ending)
+    cleaned = decisions["clean-up: something"] + decisions["clean-up: nothing"]
+    assert 0 < ended <= cleaned < ended + recorded / 2
+    assert coverage.sections["checks"]["I5 repeatable"] > 0
+
+
+def test_thirty_worlds_meet_the_most_of_what_is_required_and_nothing_that_no_table_names() -> None:
+    coverage = Coverage()
+    with decisions_counted(coverage):
+        for seed in SEEDS:
+            run(Recipe.of(seed), coverage)
+    required = sum(map(len, REQUIRED.values()))
+    assert len(coverage.missing()) < required / 3
+    for section in ("answers", "checks"):
+        assert set(coverage.sections[section]) <= REQUIRED[section], "a check or an answer that is not required to occur"

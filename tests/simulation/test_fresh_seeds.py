@@ -1,0 +1,22 @@
+"""Seeds that nobody has run before, on all cores, for TIERED_SIM_SECONDS seconds (60): each submission looks somewhere else.
+
+A failure names the seed and shows the smallest run; `make sim SEED=…` replays it. The summary says which seeds were run.
+"""
+
+from __future__ import annotations
+
+import os
+
+from emulators.simulation import report
+from emulators.simulation.explore import explore
+
+SECONDS = float(os.environ.get("TIERED_SIM_SECONDS", "60"))
+
+
+def test_fresh_seeds_keep_every_invariant_and_meet_what_must_be_met(said_at_the_end: list[str]) -> None:
+    explored = explore(seconds=SECONDS)
+    said_at_the_end.append("fresh seeds: " + ", ".join(f"{name} {value}" for name, value in report.figures(explored)))
+    found = report.problems(explored)
+    if explored.totals.violations:
+        found += report.replayed(explored.totals.violations[0][0])[1]
+    assert not found, "\n".join(found)
