@@ -12,11 +12,12 @@ themselves, row by row as it changes, and are told of every effect, also of what
 
 from __future__ import annotations
 
+import copy
 import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 from weakref import WeakKeyDictionary
 
 import grpc
@@ -44,6 +45,7 @@ T = TypeVar("T")
 ROWS_TABLE, LOG_TABLE = "projects/simulated/instances/world/tables/objects", "projects/simulated/instances/world/tables/changelog"
 LEGACY = dict.fromkeys(LEGACY_FAMILIES, FAMILIES[MANUAL])
 
+
 class BigtableStack:
     """Implements `Stack`. `runtime` is the server's. `beside`: the changelog is in the table of the rows, else in one of its own."""
 
@@ -60,7 +62,7 @@ class BigtableStack:
 
     def log_of(self, process: Process, shards: int | None = None) -> ChangeLog:
         table = BigtableTable(LinkedChannel(self.server, process), self.log.table)
-        return BigTableChangeLog(table, process.runtime) if shards is None else ShardedLog(table, process.runtime, shards)
+        return ShardedLog(table, process.runtime, shards)
 
 
 class LinkedChannel(MemoryChannel):
@@ -94,14 +96,16 @@ class LinkedChannel(MemoryChannel):
 
 
 class ShardedLog(BigTableChangeLog):
-    """Records under so many shards, as software does that was built for them."""
+    """Records under so many shards, as software does that was built for them; None: as many as this software does."""
 
-    def __init__(self, table: BigtableTable, runtime: Runtime, shards: int) -> None:
+    def __init__(self, table: BigtableTable, runtime: Runtime, shards: int | None = None) -> None:
         super().__init__(table, runtime)
         self._shards = shards
         self._sharded = WeakKeyDictionary[Change, Change]()  # the same for as long as its change, which may be recorded again
 
     async def record(self, change: Change, owner: str) -> Entry:
+        if self._shards is None:
+            return await super().record(change, owner)
         if change not in self._sharded:
             self._sharded[change] = replace(change, id=_ShardedId(change.id, self._shards))
         return await super().record(self._sharded[change], owner)
@@ -176,9 +180,10 @@ def _log_write(row: Message) -> str:
         return "park"
     if any(each.delete_from_column.column_qualifier == b"s" for each in mutations if each.HasField("delete_from_column")):
         return "retry"
-    if set_columns[b"c"] == row.predicate_filter.chain.filters[-1].value_range_filter.start_value_closed:
-        return "renew"
-    return "claim" if json.loads(set_columns[b"c"])["owner"] else "release"
+    if not json.loads(set_columns[b"c"])["owner"]:
+        return "release"
+    seen = row.predicate_filter.chain.filters[-1].value_range_filter.start_value_closed
+    return "renew" if set_columns[b"c"] == seen else "claim"
 
 
 def _service(key: bytes) -> str:
@@ -256,7 +261,7 @@ class MemoryRows(BigtableRows):
         self._show(path, (*marks, *cells))
 
 
-class MemoryLog(BigTableChangeLog):
+class MemoryLog(ShardedLog):
     """The changelog itself, without faults. Implements `InspectedLog`; `stored` and `presence` as in `SimulatedChangeLog`."""
 
     def __init__(self, server: MemoryBigtable, table: str, runtime: Runtime) -> None:
@@ -268,8 +273,11 @@ class MemoryLog(BigTableChangeLog):
         self._server = server
         server.changed.append(self._look)
 
-    def sharded(self, shards: int) -> ChangeLog:
-        return ShardedLog(self._table, self._runtime, shards)
+    def sharded(self, shards: int) -> Self:
+        """The same log, and what it shows, to one who records under so many shards."""
+        view = copy.copy(self)
+        view._shards, view._sharded = shards, WeakKeyDictionary()
+        return view
 
     def _look(self, table: str, key: bytes, cause: Message | None) -> None:
         if table != self.table or _service(key) != "log":

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, Self
 
 from changelog.change import ChangeId
 from changelog.log import ChangeLog
@@ -38,7 +38,7 @@ class InspectedLog(ChangeLog, Protocol):
     presence: dict[str, int]
     observers: list[Observer]
 
-    def sharded(self, shards: int) -> ChangeLog:
+    def sharded(self, shards: int) -> Self:
         """The same log, as processes see it that record under so many shards."""
 
     async def collect(self, limit: int) -> int:
