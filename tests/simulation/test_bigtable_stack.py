@@ -244,8 +244,24 @@ async def test_one_log_is_recorded_under_several_numbers_of_shards() -> None:
             entry = await log.record(change, "me")
             assert entry.key == change.id.row_key(shards) and entry.key in stack.log.stored
             assert await stack.log.claim(entry, "recovery") is not None
+
+
+def test_a_record_that_was_not_confirmed_is_repeated_under_its_shard_and_takes_nothing_back_from_recovery() -> None:
+    """Though nobody but its sender still knows that there was a first one."""
+    async def repeat() -> None:
+        wire = Wire(Fault(Mode.LOST))
+        change = Change(ChangeId.new(wire.process.runtime), PATHS[0], None, None)
+        async with wire.network:
+            log = wire.stack.log_of(wire.process, 3)
+            with pytest.raises(UnconfirmedError):
+                await log.record(change, "me")
+            [entry] = (await wire.stack.log.entries("", 10)).entries
+            assert isinstance(entry, Entry) and entry.key == change.id.row_key(3)
+            assert await wire.stack.log.claim(entry, "recovery") is not None
             with pytest.raises(LeaseLostError):
                 await log.record(change, "me")
+
+    run_world(repeat, seed=1)
 
 
 @simulated
