@@ -29,7 +29,7 @@ from emulators.history import Answer, History
 from emulators.runtime import SimulatedRuntime
 from emulators.stack import SimulatedStack, Stack
 from recovery.loop import RecoveryLoop
-from tiered.backends import Inline, Tombstone
+from tiered.backends import MARK_AGE_MAX_S, Inline, Tombstone
 from tiered.metadata import Metadata, is_expired
 from tiered.object_id import ObjectId
 from tiered.settings import Settings
@@ -62,6 +62,7 @@ class World:
         self.blobs = SimulatedBlobs(self.runtime, sessions=sessions)
         self.network = Network()
         self.history = History()
+        self.legacy: set[str] = set()
         self.watch = Watch(self.rows, self.blobs, self.log, self.runtime, self.network.trace, self.history)
         self._settings = settings
         self._skew_max_s = skew_max_s
@@ -92,6 +93,7 @@ class World:
         metadata = Metadata(custom={"label": label}, size=size)
         self.blobs.blobs[object_id.path] = Blob(metadata, content(label, size), self.runtime.wall_ns(), 0)
         self.rows.states[object_id.path] = Tombstone(object_id.path)
+        self.legacy.add(object_id.path)
         write = self.history.begin_write(object_id.path, label)
         with acts(write):
             self.watch.ghost.took_effect(object_id.path)
@@ -134,6 +136,12 @@ class World:
         if self._lasting() != before:
             self.watch.report("I5 repeatable", f"cleaning up once more after {len(changes)} changes has changed what is stored")
 
+    def _orphans(self) -> list[str]:
+        """But a legacy blob, when marks were collected before recovery came: nothing proves then that its row has left it (0002)."""
+        found = orphans(self.rows, self.blobs, self.runtime.wall_ns())
+        old = self.runtime.boot_time() > MARK_AGE_MAX_S
+        return [name for name in found if not (old and name in self.legacy)]
+
     def _lasting(self) -> tuple[dict[str, Inline | Tombstone], dict[str, Blob]]:
         """What is stored. Blobs that have expired are the bucket lifecycle's, and anybody's to delete."""
         now_ns = self.runtime.wall_ns()
@@ -144,9 +152,7 @@ class World:
         """Raises the first `InvariantViolation`. Call it when processes have ended and the log is drained."""
         self.watch.verify()
         uploads = [session for session in self.blobs.uploads if session in self.watch.uploads]
-        kept = [
-            ("I3 no leak", orphans(self.rows, self.blobs, self.runtime.wall_ns())), ("I6 drained", left_over(self.log, uploads))
-        ] if self._durable else []  # fmt: skip
+        kept = [("I3 no leak", self._orphans()), ("I6 drained", left_over(self.log, uploads))] if self._durable else []
         for invariant, findings in (("I4 honest", self.history.unexplained()), *kept):
             for finding in findings:
                 raise InvariantViolation(invariant, finding, self.network.trace)
