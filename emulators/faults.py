@@ -28,7 +28,7 @@ import anyio
 from changelog.errors import ConfigurationError, TieredError, UnavailableError, UnconfirmedError
 from changelog.log import ChangeLog
 from changelog.runtime import Runtime
-from emulators.runtime import Request, SimulatedRuntime, elapse
+from emulators.runtime import Request, SimulatedRuntime, elapse, now_s
 from tiered.backends import HighVolumeBackend, LongTermBackend
 
 T = TypeVar("T")
@@ -101,7 +101,7 @@ class Network:
         await self._tasks.__aexit__(None, None, None)
 
     def note(self, line: str) -> None:
-        self.trace.append(f"{anyio.current_time():9.3f} {line}")
+        self.trace.append(f"{now_s():9.3f} {line}")
 
     @property
     def quiet(self) -> bool:
@@ -183,11 +183,12 @@ class Link:
 
     def stall(self, seconds: float) -> None:
         """From now on, for so long, no request leaves and no answer arrives."""
-        self._stalled_until = max(self._stalled_until, anyio.current_time() + seconds)
+        self._stalled_until = max(self._stalled_until, now_s() + seconds)
 
     async def call(self, name: str, request: Callable[[], Awaitable[T]]) -> T:
         """Makes one call. Returns, raises, or never ends: then the process is dead."""
-        await self._awake()
+        if self.severed or self._stalled_until:
+            await self._awake()
         self._calls[name] += 1
         point = f"{name} #{self._calls[name]}"
         fault = self._plan(point)
@@ -210,11 +211,11 @@ class Link:
     async def _ask(self, name: str, point: str, request: Request[T], there_s: float, row_s: float) -> T:
         """Waits for the answer; whoever is cancelled while the request is under way leaves it to the network."""
         while await request.goes_on(row_s):
-            stopped_at, wait_s = anyio.current_time(), request.wait_s(there_s)
+            stopped_at, wait_s = now_s(), request.wait_s(there_s)
             try:
                 await elapse(wait_s)
             except BaseException as error:
-                under_way_s = anyio.current_time() - stopped_at
+                under_way_s = now_s() - stopped_at
                 if under_way_s and request.has_left and name not in _STREAMS:
                     self._network.take_over(point, request, wait_s - under_way_s)
                 else:
@@ -257,14 +258,15 @@ class Link:
             case Mode.SUSPEND_AFTER:
                 self._process.suspend(seconds)
         await elapse(back_s)  # a cancelled caller may have had its effect
-        await self._awake()
+        if self.severed or self._stalled_until:
+            await self._awake()
         if mode is Mode.LOST:
             raise UnconfirmedError(f"the answer to {point} of {self._process.name} was lost")
         if mode is Mode.DAMAGED:
             raise UnavailableError(f"what {point} of {self._process.name} stored was damaged on its way: delete it, try again")
 
     async def _awake(self) -> None:
-        while not self.severed and (wait_s := self._stalled_until - anyio.current_time()) > 0:
+        while not self.severed and (wait_s := self._stalled_until - now_s()) > 0:
             await elapse(wait_s)
         if self.severed:
             await anyio.sleep_forever()
@@ -284,17 +286,22 @@ class _Far:
 
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self._target, name)
-        if inspect.iscoroutinefunction(attribute):
-            return partial(self._call, name, attribute)
-        if inspect.isasyncgenfunction(attribute):
-            return partial(self._each, name, attribute)
+        code = getattr(attribute, "__code__", None)
+        flags = 0 if code is None else code.co_flags
+        if flags & inspect.CO_COROUTINE:
+            attribute = partial(self._call, name, attribute)
+        elif flags & inspect.CO_ASYNC_GENERATOR:
+            attribute = partial(self._each, name, attribute)
+        else:
+            return attribute
+        self.__dict__[name] = attribute  # found at once from now on
         return attribute
 
     async def _call(self, name: str, method: Callable[..., Awaitable[Any]], *args: Any, **named: Any) -> Any:
         answer = await self._link.call(f"{self._kind}.{name}", partial(method, *args, **named))
-        if hasattr(answer, "finalise"):
+        if name == "open_upload":
             return _Far(self._link, "upload", answer)
-        if hasattr(answer, "pieces"):
+        if name == "open" and answer is not None:
             return _Far(self._link, "reader", answer)
         return answer
 

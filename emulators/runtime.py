@@ -8,6 +8,8 @@ call of theirs on its way: whoever holds it takes it on, so a request outlives a
 
 from __future__ import annotations
 
+import heapq
+import math
 import random  # noqa: TID251 - the simulated door for chance
 import types
 from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
@@ -15,8 +17,8 @@ from contextlib import contextmanager
 from typing import Any, Generic, TypeVar, cast
 
 import anyio
+import trio
 from trio._core import _run as trio_run
-from trio.testing import MockClock
 
 from changelog.runtime import Runtime
 from tiered.metadata import NS_PER_MS, NS_PER_S
@@ -25,6 +27,7 @@ T = TypeVar("T")
 Observer = Callable[[str, str], None]
 """Told of an effect as it happens: the call (`rows.swap`) and what it changed (a path, a blob's name, a key)."""
 
+DEADLOCK = "every task of this world waits for ever"
 WALL_START_NS = 1_700_000_000 * NS_PER_S
 
 CLOCK_ROUNDS_S = 1e-6
@@ -34,9 +37,78 @@ LEAVES = object()
 """What a simulated service's coroutine yields where its request leaves; it is sent the seconds from row to row of a scan."""
 
 
+class VirtualClock(trio.abc.Clock):
+    """Time that stands still while anything can run, and then jumps to the next deadline.
+
+    `sleep` is what trio's does without a cancel scope: most of what a simulation does is to wait. `deadlocked`, a scope
+    around the world, is cancelled when every task waits for ever.
+    """
+
+    def __init__(self) -> None:
+        self.deadlocked = trio.CancelScope()
+        self._now = 0.0
+        self._count = 0
+        self._sleepers: list[tuple[float, int, list[trio.lowlevel.Task]]] = []
+
+    def start_clock(self) -> None:
+        pass
+
+    def current_time(self) -> float:
+        return self._now
+
+    def deadline_to_sleep_time(self, deadline: float) -> float:
+        """Trio asks when no task can run. The next moment is a deadline, or the end of a sleep."""
+        beside = trio_run.GLOBAL_RUN_CONTEXT.runner.entry_queue
+        if beside.queue or beside.idempotent_queue:
+            return 0.0  # a generator that was abandoned is closed first
+        sleepers = self._sleepers
+        while sleepers and not sleepers[0][2]:
+            heapq.heappop(sleepers)
+        wakes_at = min(deadline, sleepers[0][0]) if sleepers else deadline
+        if wakes_at == math.inf:
+            if self.deadlocked.cancel_called:
+                raise RuntimeError(DEADLOCK)
+            self.deadlocked.cancel()
+            return 0.0
+        self._now = now = max(self._now, wakes_at)
+        while sleepers and sleepers[0][0] <= now:
+            for task in heapq.heappop(sleepers)[2]:
+                trio.lowlevel.reschedule(task)
+        return 0.0
+
+    async def sleep(self, seconds: float) -> None:
+        asleep = [trio.lowlevel.current_task()]
+
+        def abort(raise_cancel: object) -> trio.lowlevel.Abort:
+            asleep.clear()
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        self._count += 1
+        heapq.heappush(self._sleepers, (self._now + seconds, self._count, asleep))
+        await trio.lowlevel.wait_task_rescheduled(abort)
+
+
+def _clock() -> object:
+    """Of the trio run around; None: there is none. Not asked for in trio's own way, as often as it is needed."""
+    runner = getattr(trio_run.GLOBAL_RUN_CONTEXT, "runner", None)
+    return None if runner is None else runner.clock
+
+
+def now_s() -> float:
+    """The event loop's time."""
+    clock = _clock()
+    return clock._now if type(clock) is VirtualClock else anyio.current_time()
+
+
 async def elapse(seconds: float) -> None:
     """Lets the world's own time pass, which no process can stop; a checkpoint even for 0."""
-    await anyio.sleep(seconds)  # noqa: TID251 - the simulated door for time
+    clock = _clock()
+    if type(clock) is not VirtualClock:
+        await anyio.sleep(seconds)  # noqa: TID251 - the simulated door for time
+    elif seconds > 0:
+        await clock.sleep(seconds)
+    else:
+        await trio.lowlevel.checkpoint()
 
 
 class SimulatedRuntime:
@@ -54,25 +126,25 @@ class SimulatedRuntime:
 
     def suspend(self, seconds: float) -> None:
         """From now on, for so long; one that is suspended already stays so until the later end."""
-        now = anyio.current_time()
+        now = now_s()
         begins = max(now, self._resumes_at)
         self._suspended_s += max(0.0, now + seconds - begins)
         self._resumes_at = max(self._resumes_at, now + seconds)
 
     def monotonic(self) -> float:
-        now = anyio.current_time()
-        return max(now, self._resumes_at) - self._suspended_s
+        now = now_s()
+        return max(now, self._resumes_at) - self._suspended_s if self._suspended_s else now
 
     def boot_time(self) -> float:
-        return anyio.current_time()
+        return now_s()
 
     def wall_ns(self) -> int:
-        return self._wall_start_ns + round((anyio.current_time() + self.skew_s) * NS_PER_S)
+        return self._wall_start_ns + round((now_s() + self.skew_s) * NS_PER_S)
 
     async def sleep(self, seconds: float) -> None:
         ends_at, left_s = self.monotonic() + seconds, seconds
         while True:
-            await elapse(max(0.0, left_s) + max(0.0, self._resumes_at - anyio.current_time()))
+            await elapse(max(0.0, left_s) + max(0.0, self._resumes_at - now_s()))
             left_s = ends_at - self.monotonic()
             if left_s <= CLOCK_ROUNDS_S:
                 return
@@ -184,9 +256,19 @@ class Simulated:
 
 
 def run_world(world: Callable[[], Awaitable[T]], seed: int) -> T:
-    """Runs `world` in virtual time, from 0 s on, under the schedule that `seed` chooses. Returns what it returns."""
+    """Runs `world` in virtual time, from 0 s on, under the schedule that `seed` chooses. Returns what it returns.
+
+    `RuntimeError`: every task of it waits for ever.
+    """
+    clock = VirtualClock()
+
+    async def live() -> T:
+        with clock.deadlocked:
+            return await world()
+        raise RuntimeError(DEADLOCK)
+
     with _schedule(seed):
-        return anyio.run(world, backend="trio", backend_options={"clock": MockClock(autojump_threshold=0)})
+        return anyio.run(live, backend="trio", backend_options={"clock": clock})
 
 
 @contextmanager

@@ -114,7 +114,7 @@ class World:
 
     async def drain(self) -> None:
         """Passes of a recovery without faults until no entry is open and the network quiet, or for some hours."""
-        recovery, pause_s = self.recovery(self.process("drain")), SETTINGS.lease.expiry_s + 1
+        recovery, pause_s = self.recovery(self.process("drain"), shards=1), SETTINGS.lease.expiry_s + 1
         for _ in range(DRAIN_PASSES_MAX):
             await recovery.run_once()
             if self.network.quiet and all(stored.state for stored in self.log.stored.values()):

@@ -91,7 +91,7 @@ class Stage:
             self.faults[f"outage {outage.mode.name}"] += 1
             self.played[outage_part(outage, self.recipe.outages.index(outage))] = None
             return Fault(outage.mode, outage.until_s - anyio.current_time())
-        fault = self.recipe.fault(process.name, point)
+        fault = self.recipe.fault(actor, process.name, point)
         if fault is not None:
             self.faults[fault.mode.name] += 1
             self.played[fault_part(process.name, point, fault)] = None

@@ -15,6 +15,9 @@ import random  # noqa: TID251 - the simulated door for chance
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from hashlib import blake2b
+from struct import unpack
+from typing import TypeVar
 
 from emulators.faults import Fault, Mode
 
@@ -72,8 +75,24 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class Weather:
+    """`rate`: how many calls in one meet a fault, one of `modes`; `suspend_rate`: in how many its machine
+    sleeps for `suspend_s`, which is for days: longer than marks are kept.
+    """
+
+    rate: float = 0.0
+    modes: tuple[Mode, ...] = ()
+    travel_s: float = 0.0
+    suspend_rate: float = 0.0
+    suspend_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Actor:
-    """`tasks`: how many steps at once. `ends_s`: when one without steps stops. `shards`: of the changelog as its software knows it."""
+    """`tasks`: how many steps at once. `ends_s`: when one without steps stops. `shards`: of the changelog as its software knows it.
+
+    `weather`: which faults its own calls meet; None: those of the world.
+    """
 
     name: str
     role: Role
@@ -84,6 +103,7 @@ class Actor:
     tasks: int = 1
     skew_s: float = 0.0
     shards: int = 2
+    weather: Weather | None = None
 
     def __str__(self) -> str:
         return f"{self.name}: {self.role.value}, from {self.starts_s:g} s, skew {self.skew_s:g} s, {self.shards} shards"
@@ -122,21 +142,11 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Weather:
-    """`rate`: how many calls in one meet a fault, one of `modes`; `suspend_rate`: in how many its machine
-    sleeps for `suspend_s`, which is for days: longer than marks are kept.
-    """
-
-    rate: float = 0.0
-    modes: tuple[Mode, ...] = ()
-    travel_s: float = 0.0
-    suspend_rate: float = 0.0
-    suspend_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class Recipe:
-    """`sessions`: uploads are sessions, else single requests. `durable` False: no changelog. `legacy`: object 0 is of older software."""
+    """`sessions`: uploads are sessions, else single requests. `durable` False: no changelog. `legacy`: object 0 is of older software.
+
+    `lingers_s`: how long those beside go on when the callers are through.
+    """
 
     seed: int
     actors: tuple[Actor, ...]
@@ -146,6 +156,7 @@ class Recipe:
     sessions: bool = True
     durable: bool = True
     legacy: bool = False
+    lingers_s: float = 0.0
     left_out: frozenset[Part] = frozenset()
 
     @staticmethod
@@ -158,28 +169,37 @@ class Recipe:
     def has(self, part: Part) -> bool:
         return part not in self.left_out
 
-    def fault(self, process: str, point: str) -> Fault | None:
-        """What the weather has for this call. Not what may not happen to such a call: see `_fits`."""
-        chance = random.Random(f"{self.seed} {process} {point}")
-        if not self.weather.modes or chance.random() >= self.weather.rate:
+    def fault(self, actor: Actor, process: str, point: str) -> Fault | None:
+        """What the weather has for this call."""
+        weather, chance = actor.weather or self.weather, self._chances(process, point)
+        if not weather.modes or chance[0] >= weather.rate:
             return None
-        mode, seconds = chance.choice(self.weather.modes), chance.choice(WHILES_S)
-        fault = Fault(mode, seconds)
-        return fault if _fits(point, mode) and self.has(fault_part(process, point)) else None
+        fault = Fault(_pick(weather.modes, chance[1]), _pick(WHILES_S, chance[2]))
+        return fault if _fits(point, fault.mode) and self.has(fault_part(process, point)) else None
 
     def suspension(self, process: str, point: str) -> Fault | None:
         """How its machine is suspended at this call, if it is: before the request leaves, or before its answer arrives."""
-        chance = random.Random(f"{self.seed} suspend {process} {point}")
-        if chance.random() >= self.weather.suspend_rate or not self.has(suspension_part(process, point)):
+        weather, chance = self.weather, self._chances(process, point)
+        if chance[3] >= weather.suspend_rate or not self.has(suspension_part(process, point)):
             return None
-        return Fault(chance.choice((Mode.SUSPEND_BEFORE, Mode.SUSPEND_AFTER)), self.weather.suspend_s)
+        return Fault(_pick((Mode.SUSPEND_BEFORE, Mode.SUSPEND_AFTER), chance[4]), weather.suspend_s)
 
     def travel(self, process: str, point: str) -> tuple[float, float]:
         """Seconds there and back."""
-        if not self.weather.travel_s:
-            return 0.0, 0.0
-        chance = random.Random(f"{self.seed} travel {process} {point}")
-        return chance.uniform(0, self.weather.travel_s), chance.uniform(0, self.weather.travel_s)
+        chance = self._chances(process, point)
+        return chance[5] * self.weather.travel_s, chance[6] * self.weather.travel_s
+
+    def _chances(self, process: str, point: str) -> tuple[float, ...]:
+        """Numbers from 0 to 1 that only this call of this seed has."""
+        digest = blake2b(f"{self.seed} {process} {point}".encode(), digest_size=7 * 8).digest()
+        return tuple(number / 2**64 for number in unpack("<7Q", digest))
+
+
+T = TypeVar("T")
+
+
+def _pick(choices: tuple[T, ...], chance: float) -> T:
+    return choices[int(chance * len(choices)) % len(choices)]
 
 
 def actor_part(actor: Actor) -> Part:
@@ -237,6 +257,7 @@ WRITES = (Kind.PUT_SMALL, Kind.PUT_LARGE, Kind.PUT_LARGE, Kind.PUT_STREAM, Kind.
 READINGS = (Kind.GET, Kind.GET, Kind.GET, Kind.HEAD, Kind.GET_SLOWLY, Kind.LIST)
 MODES = tuple(mode for mode in Mode)
 SHARDS = (1, 2, 3, 5)
+DEADLY = Weather(0.4, (Mode.CRASH_BEFORE, Mode.CRASH_AFTER))
 
 
 @dataclass(slots=True)
@@ -252,7 +273,8 @@ class _Chooser:
         actors = self._callers(pace_s)
         busy_s = max(sum(step.pause_s for step in actor.steps) for actor in actors) + 60.0
         skewed = self._on(0.3)
-        actors += self._beside(busy_s)
+        lingers_s = 400.0 if self._on(0.1) else 0.0
+        actors += self._beside(busy_s, lingers_s)
         if ages:
             actors += [replace(actor, name=f"late-{actor.name}", starts_s=self.chance.uniform(1.5, 4.0) * DAY_S) for actor in actors[:1]]
             every_s = self.chance.uniform(0.2, 0.6) * DAY_S
@@ -263,7 +285,7 @@ class _Chooser:
             actors = [replace(actor, shards=self.chance.choice(SHARDS)) for actor in actors]
         return Recipe(
             self.seed, tuple(actors), self._weather(ages), self._outages(actors, busy_s), things=self.chance.choice((1, 1, 1, 2)),
-            sessions=self._on(0.6), durable=not self._on(0.05), legacy=self._on(0.15),
+            sessions=self._on(0.6), durable=not self._on(0.05), legacy=self._on(0.15), lingers_s=lingers_s,
         )  # fmt: skip
 
     def _on(self, probability: float = 0.5) -> bool:
@@ -274,6 +296,8 @@ class _Chooser:
         if self._on(0.2):
             kinds += (Kind.PUT_BROKEN, Kind.REOPEN)
         lives = (Life.EVER, *(life for life in (Life.SOON, Life.IDLE) if self._on(0.25)))
+        if self._on(0.05):
+            lives = (Life.IDLE,)
         cancels = self._on(0.3)
         writers = [
             Actor(f"writer-{number}", Role.CALLER, self._steps(kinds, lives, pace_s, cancels), tasks=self.chance.choice((1, 1, 2, 3)))
@@ -297,18 +321,21 @@ class _Chooser:
     def _pause(self, pace_s: float) -> float:
         return 0.0 if self._on(0.3) else self.chance.uniform(0, pace_s)
 
-    def _beside(self, busy_s: float) -> list[Actor]:
-        """Those who work until the callers are through, each with its own pace."""
+    def _beside(self, busy_s: float, lingers_s: float) -> list[Actor]:
+        """Those who work until the callers are through, and linger, each with its own pace."""
         some = [
             (Role.RECOVERER, self.chance.choice((0, 1, 1, 1, 2, 3)), (5.0, 20.0)), (Role.AUDITOR, int(self._on(0.15)), (0.3, 5.0, 60.0)),
             (Role.BLIND_AUDITOR, int(self._on(0.15)), (0.3, 5.0, 60.0)), (Role.OPERATOR, int(self._on(0.15)), (5.0, 20.0)),
             (Role.COLLECTOR, int(self._on(0.4)), (1.0, 10.0, 600.0)), (Role.VANDAL, int(self._on(0.1)), (10.0,)),
         ]  # fmt: skip
-        return [
-            Actor(f"{role.name.lower().replace('_', '-')}-{number}", role, starts_s=self.chance.uniform(0, busy_s / 4), ends_s=busy_s * 2,
-                  every_s=self.chance.choice(paces))
+        actors = [
+            Actor(f"{role.name.lower().replace('_', '-')}-{number}", role, starts_s=self.chance.uniform(0, busy_s / 4),
+                  ends_s=busy_s * 2 + lingers_s, every_s=self.chance.choice(paces))
             for role, count, paces in some for number in range(count)
         ]  # fmt: skip
+        if self._on(0.5 if lingers_s else 0.05):  # recoverers that die of what they claim
+            actors = [replace(actor, weather=DEADLY) if actor.role is Role.RECOVERER else actor for actor in actors]
+        return actors
 
     def _weather(self, ages: bool) -> Weather:
         modes = tuple(mode for mode in MODES if self._on(0.35))

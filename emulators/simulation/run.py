@@ -23,7 +23,7 @@ import anyio
 from changelog.change import Entry, Unreadable
 from emulators.checker import InvariantViolation
 from emulators.history import Answer
-from emulators.runtime import run_world
+from emulators.runtime import elapse, run_world
 from emulators.simulation.actors import LARGE_BYTES, OBJECTS, SMALL_BYTES, Stage, live
 from emulators.simulation.coverage import Coverage
 from emulators.simulation.recipe import Part, Recipe, Role, actor_part
@@ -92,6 +92,7 @@ async def _play(stage: Stage) -> None:
             for actor in actors:
                 if actor.role is Role.CALLER:
                     callers.start_soon(live, stage, actor)
+        await elapse(recipe.lingers_s)
         stage.over.set()
     stage.calm = True
     await _drain(stage)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import warnings
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 
 import anyio
@@ -61,6 +62,51 @@ async def test_a_day_of_sleep_passes_at_once_on_every_clock() -> None:
     runtime = SimulatedRuntime(1, wall_start_ns=5_000_000_000)
     await runtime.sleep(DAY_S)
     assert (runtime.monotonic(), runtime.boot_time(), runtime.wall_ns()) == (DAY_S, DAY_S, 5_000_000_000 + 86_400_000_000_000)
+
+
+def test_a_world_in_which_every_task_waits_for_ever_says_so_at_once() -> None:
+    with pytest.raises(RuntimeError, match="waits for ever"):
+        run_world(anyio.sleep_forever, 1)
+
+
+@simulated
+async def test_sleeps_and_deadlines_pass_in_the_order_of_their_times_and_a_cancelled_sleep_wakes_nobody() -> None:
+    runtime, passed = SimulatedRuntime(1), []
+
+    async def sleep(seconds: float) -> None:
+        await runtime.sleep(seconds)
+        passed.append((seconds, anyio.current_time()))
+
+    async with anyio.create_task_group() as tasks:
+        for seconds in (5, 1, 3):
+            tasks.start_soon(sleep, seconds)
+        with anyio.move_on_after(2) as scope:
+            await sleep(4)
+        assert scope.cancelled_caught and anyio.current_time() == 2.0
+        with anyio.move_on_after(60):
+            await sleep(4)
+    assert passed == [(1, 1.0), (3, 3.0), (5, 5.0), (4, 6.0)]
+
+
+@simulated
+async def test_what_closes_an_abandoned_generator_runs_before_time_goes_on() -> None:
+    closed_at: list[float] = []
+
+    async def pieces() -> AsyncIterator[int]:
+        try:
+            yield 1
+        finally:
+            try:
+                await anyio.lowlevel.checkpoint()  # trio closes it in a task of its own
+            finally:
+                closed_at.append(anyio.current_time())
+
+    with warnings.catch_warnings(action="ignore", category=ResourceWarning):
+        abandoned = pieces()
+        await anext(abandoned)
+        del abandoned
+        await anyio.sleep(10)
+    assert closed_at == [0.0]
 
 
 @simulated
