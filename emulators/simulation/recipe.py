@@ -145,7 +145,8 @@ class Part:
 class Recipe:
     """`sessions`: uploads are sessions, else single requests. `durable` False: no changelog. `legacy`: object 0 is of older software.
 
-    `lingers_s`: how long those beside go on when the callers are through.
+    `lingers_s`: how long those beside go on when the callers are through. `bigtable`: rows and log are the real Bigtable adapters,
+    on a server in memory, else simulated ones.
     """
 
     seed: int
@@ -157,6 +158,7 @@ class Recipe:
     durable: bool = True
     legacy: bool = False
     lingers_s: float = 0.0
+    bigtable: bool = False
     left_out: frozenset[Part] = frozenset()
 
     @staticmethod
@@ -286,6 +288,7 @@ class _Chooser:
         return Recipe(
             self.seed, tuple(actors), self._weather(ages), self._outages(actors, busy_s), things=self.chance.choice((1, 1, 1, 2)),
             sessions=self._on(0.6), durable=not self._on(0.05), legacy=self._on(0.15), lingers_s=lingers_s,
+            bigtable=self._on(0.15),
         )  # fmt: skip
 
     def _on(self, probability: float = 0.5) -> bool:
