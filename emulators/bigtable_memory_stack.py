@@ -219,7 +219,8 @@ class MemoryRows(BigtableRows):
     def __init__(self, server: MemoryBigtable, table: str, runtime: Runtime) -> None:
         super().__init__(BigtableTable(MemoryChannel(server), table), runtime)
         self.table = table
-        self.states = Shown[Inline | Tombstone](self._plant)
+        self._shown = Shown[Inline | Tombstone](self._plant)
+        self.states: dict[str, Inline | Tombstone] = self._shown
         self.won: dict[str, dict[ChangeId, int]] = defaultdict(dict)
         self.refused: dict[str, dict[ChangeId, int]] = defaultdict(dict)
         self.observers: list[Observer] = []
@@ -240,7 +241,7 @@ class MemoryRows(BigtableRows):
             observe("rows.collect" if cause is None else _write_name(cause), path)
 
     def _show(self, path: str, cells: Cells) -> None:
-        self.states.show(path, _state(path, cells))
+        self._shown.show(path, _state(path, cells))
         for verdict, marks in ((b"w:", self.won), (b"r:", self.refused)):
             found = {
                 ChangeId(cell.column[2:].decode()): cell.timestamp_us // 1000
@@ -267,7 +268,8 @@ class MemoryLog(ShardedLog):
     def __init__(self, server: MemoryBigtable, table: str, runtime: Runtime) -> None:
         super().__init__(BigtableTable(MemoryChannel(server), table), runtime)
         self.table = table
-        self.stored = Shown[Stored](self._plant)
+        self._shown = Shown[Stored](self._plant)
+        self.stored: dict[str, Stored] = self._shown
         self.presence: dict[str, int] = {}
         self.observers: list[Observer] = []
         self._server = server
@@ -290,7 +292,7 @@ class MemoryLog(ShardedLog):
                 self.presence[name.removeprefix(DAEMON_PREFIX)] = entry.timestamp_us // 1000
             return
         text = None if state is None else state.value.decode()
-        self.stored.show(name, None if entry is None else Stored(entry.value, entry.timestamp_us // 1000, text))
+        self._shown.show(name, None if entry is None else Stored(entry.value, entry.timestamp_us // 1000, text))
         if cause is not None:  # older versions are nobody's
             for observe in self.observers:
                 observe(_write_name(cause), name)
@@ -302,7 +304,7 @@ class MemoryLog(ShardedLog):
             if stored.state is not None:
                 cells = (*cells, Cell(FAMILY, b"s", stored.heartbeat_ms * 1000, stored.state.encode()))
         self._server.tables[self.table].put(key.encode(), cells)
-        self.stored.show(key, stored)
+        self._shown.show(key, stored)
 
 
 def _state(path: str, cells: Cells) -> State:
