@@ -6,16 +6,18 @@ found out (I7). Errors that are no honest answer are passed on.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from math import inf
+from typing import Any
 
 import anyio
 
 from emulators.faults import Process
-from emulators.ghost import Ghost, acts
+from emulators.ghost import Ghost, acting, acts
 from emulators.history import Answer, History, Read, Write
 from tiered.errors import InvalidRequestError, OutcomeUnknownError, UnavailableError
+from tiered.many import Bulk, PutRequest
 from tiered.metadata import Expiration, Metadata
 from tiered.object_id import ObjectId
 from tiered.payload import Payload
@@ -87,6 +89,53 @@ class Client:
         if self._process.alive:
             self._ghost.listed(began, set(found))
 
+    async def put_many(self, object_ids: Sequence[ObjectId], label: str, size: int) -> None:
+        """Puts to each of them; each write has its place in its label."""
+        writes: dict[int, Write] = {}
+
+        def requests() -> Iterator[PutRequest]:
+            for position, object_id in enumerate(object_ids):
+                writes[position] = write = self._history.begin_write(object_id.path, f"{label}.{position}")
+                acting.set(write)  # of the task that begins each, one after the other: what it begins inherits it
+                yield PutRequest(object_id, content(f"{label}.{position}", size), Metadata(custom={"label": f"{label}.{position}"}))
+
+        await self._many(self.storage.put_many(requests()), writes)
+
+    async def delete_many(self, object_ids: Sequence[ObjectId]) -> None:
+        writes: dict[int, Write] = {}
+
+        def requests() -> Iterator[ObjectId]:
+            for position, object_id in enumerate(object_ids):
+                writes[position] = write = self._history.begin_write(object_id.path, None)
+                acting.set(write)
+                yield object_id
+
+        await self._many(self.storage.delete_many(requests()), writes)
+
+    async def get_many(self, object_ids: Sequence[ObjectId]) -> None:
+        reads = [self._history.begin_read(object_id.path) for object_id in object_ids]
+        async with self.storage.get_many(object_ids) as results:
+            async for result in results:
+                if result.error is None and self._process.alive:
+                    loaded = result.value
+                    found = None if loaded is None else _label(loaded.head.metadata.custom.get("label", ""), loaded.payload)
+                    self._end_read(reads[result.position], found)
+                elif not isinstance(result.error, (UnavailableError, InvalidRequestError, type(None))):
+                    raise result.error
+
+    async def _many(self, bulk: Bulk[Any, Any], writes: dict[int, Write]) -> None:
+        """Whatever was begun and not answered when its caller was cancelled is unknown until the store has closed."""
+        try:
+            async with bulk as results:
+                async for result in results:
+                    write, error = writes.pop(result.position), result.error
+                    unknown = error if isinstance(error, OutcomeUnknownError) else None
+                    if error is not None and unknown is None and not isinstance(error, (UnavailableError, InvalidRequestError)):
+                        raise error
+                    self._answered(write, Answer.OK if error is None else Answer.NO, unknown)
+        finally:
+            self._cancelled += writes.values()
+
     async def ask(self) -> None:
         """Asks what became of the writes whose outcome this caller does not know."""
         asked, self.unknown = self.unknown, []
@@ -116,14 +165,11 @@ class Client:
         except (UnavailableError, InvalidRequestError, BrokenPayload):
             answer = Answer.NO
         except OutcomeUnknownError as error:
-            answer, unknown = Answer.OVER if error.settled else Answer.UNKNOWN, error
+            unknown = error
         except anyio.get_cancelled_exc_class():
             self._cancelled.append(write)
             raise
-        if self._process.alive:
-            self._end(write, answer)
-            if unknown is not None:
-                self.unknown.append((write, unknown))
+        self._answered(write, answer, unknown)
 
     @contextmanager
     def _read(self, object_id: ObjectId) -> Iterator[Read]:
@@ -134,8 +180,20 @@ class Client:
         except (UnavailableError, InvalidRequestError):
             return
         if self._process.alive:
-            self._history.end_read(read, read.found, anyio.current_time())
-            self._ghost.found(read)
+            self._end_read(read, read.found)
+
+    def _end_read(self, read: Read, found: object) -> None:
+        self._history.end_read(read, found, anyio.current_time())
+        self._ghost.found(read)
+
+    def _answered(self, write: Write, answer: Answer, unknown: OutcomeUnknownError | None) -> None:
+        """What a dead process was told, nobody heard."""
+        if not self._process.alive:
+            return
+        if unknown is not None:
+            answer = Answer.OVER if unknown.settled else Answer.UNKNOWN
+            self.unknown.append((write, unknown))
+        self._end(write, answer)
 
     def _end(self, write: Write, answer: Answer, outcome: Outcome | None = None) -> None:
         self._history.end_write(write, answer)

@@ -52,8 +52,7 @@ def run_seeds(
     _write(found or ["every invariant holds in every world"])
     if (sentence := report.too_short(explored)) is not None:
         _write([sentence])
-    if explored.totals.violations:
-        _write(report.replayed(explored.totals.violations[0][0])[1])
+    _write(report.first_violation(explored))
     sys.exit(1 if found else 0)
 
 

@@ -198,6 +198,12 @@ async def _do(client: Client, process: Process, object_id: ObjectId, step: Step,
             await client.head(object_id)
         case Kind.LIST:
             await client.list()
+        case Kind.PUT_MANY:
+            await client.put_many([object_id, OBJECTS[0]] * 2, label, LARGE_BYTES if step.thing else SMALL_BYTES)
+        case Kind.DELETE_MANY:
+            await client.delete_many([object_id, OBJECTS[0]])
+        case Kind.GET_MANY:
+            await client.get_many([object_id, OBJECTS[0]])
 
 
 async def _stream(process: Process, label: str, pause_s: float, *, breaks: bool = False) -> AsyncIterator[bytes]:

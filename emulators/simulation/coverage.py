@@ -1,59 +1,38 @@
 """What a simulation exercised, and what it must have: faults, branches of the decision tables, checks of the invariants.
 
-    Coverage            section -> name -> how often; `missing()`: what must occur and did not
-    decisions_counted   counts the product's decisions from outside, by wrapping them for as long as it is entered
-    REQUIRED            the names that must occur, most of them members of enums: a new member is missing until it is counted
+    Coverage    section -> name -> how often; `missing()`: what must occur and did not
+    REQUIRED    the names that must occur, most of them members of enums: a new member is missing until it is counted
+    RARE        those of them that a short run may miss
 
-A simulation that never met a branch says nothing about it, so zero is a failure. The product has no hooks: each
-decision is a function, a method or a returned enum, and the wrapper looks at what it answered.
+A simulation that never met a branch says nothing about it, so zero is a failure. See `emulators.simulation.decisions` for who counts.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from enum import Enum
-from functools import wraps
-from typing import Any
 
-import anyio
-
-import emulators.log
-import emulators.world
-import recovery.loop
-import tiered.commit
-import tiered.reading
-import tiered.settle
-from changelog.change import Change
-from changelog.heartbeat import Heartbeat
-from changelog.lease import Lease, Renewal, Standing
-from emulators.blobs import SimulatedBlobs
+from changelog.lease import Renewal, Standing
 from emulators.faults import Mode
-from emulators.history import Answer, History
-from emulators.rows import SimulatedRows
-from emulators.world import World
-from recovery.loop import RecoveryLoop, Report
-from tiered.backends import Inline, Row
-from tiered.commit import Committer, Told, Verdict
-from tiered.errors import DanglingTombstoneError, OutcomeUnknownError
-from tiered.object_id import revision_of
-from tiered.reading import Reader
+from emulators.history import Answer
+from emulators.simulation.recipe import Role
+from tiered.commit import Told
 from tiered.settle import Ending
-from tiered.storage import Outcome, TieredStorage
+from tiered.storage import Outcome
 
 Names = frozenset[str]
-Count = Callable[..., None]
 
 
-def members(word: str, kind: type[Enum], without: tuple[Enum, ...] = ()) -> Names:
+def members(word: str, kind: type[Enum]) -> Names:
     """`word MEMBER` for each member."""
-    return frozenset(f"{word} {each.name}" for each in kind if each not in without)
+    return frozenset(f"{word} {each.name}" for each in kind)
 
 
 REQUIRED: dict[str, Names] = {
-    "faults": frozenset(mode.name for mode in Mode),
+    "faults": frozenset(mode.name for mode in Mode)
+    | {"outage UNAVAILABLE", "outage DENIED", "outage LOST", "outage SLOW", "suspended for days"},
+    "actors": frozenset(role.name.lower().replace("_", "-") for role in Role if role is not Role.CALLER) | {"writer", "reader"},
     "decisions": frozenset().union(
         members("swap told", Told),
         {"judged ok", "judged no", "judged unknown"},
@@ -79,8 +58,8 @@ REQUIRED: dict[str, Names] = {
     "answers": frozenset(answer.name for answer in Answer),
     "checks": frozenset({
         "I1 no dangling", "I2 settled before it is deleted", "I3 no leak", "I4 an order explains the history", "I4 no late effect",
-        "I4 ok is true", "I4 no is true", "I4 I7 read is of its time", "I4 list is of its time", "I5 repeatable", "I6 drained", "I7 no blob is overwritten",
-        "lease claimed once", "lease renewed by its holder",
+        "I4 ok is true", "I4 no is true", "I4 I7 read is of its time", "I4 list is of its time", "I5 repeatable", "I6 drained",
+        "I7 no blob is overwritten", "lease claimed once", "lease renewed by its holder",
     }),
 }
 
@@ -123,255 +102,3 @@ class Coverage:
         for section, counts in json.loads(text).items():
             coverage.sections[section].update(counts)
         return coverage
-
-
-_counting: list[Coverage] = []
-"""Where it is counted: in the last."""
-
-
-@contextmanager
-def decisions_counted(coverage: Coverage) -> Iterator[None]:
-    """Counts the product's decisions, and what is checked at the end, for as long as it is entered; within another one, here and not there.
-
-    To wrap takes longer than to count: whoever enters it for each of many runs does well to stand in one more around them all.
-    """
-    _counting.append(coverage)
-    originals = []
-    try:
-        for owner, name, wrapping in _WRAPPINGS if len(_counting) == 1 else ():
-            originals.append((owner, name, original := getattr(owner, name)))
-            setattr(owner, name, wraps(original)(wrapping(original, _count)))
-        yield
-    finally:
-        for owner, name, original in reversed(originals):
-            setattr(owner, name, original)
-        _counting.pop()
-
-
-def _count(name: str, section: str = "decisions") -> None:
-    _counting[-1].sections[section][name] += 1
-
-
-# --- the wrappers: what was decided, from what was given and answered ------------------------------
-
-Wrapping = Callable[[Callable[..., Any], Count], Callable[..., Any]]
-
-
-def _answer(name: Callable[[Any], str]) -> Wrapping:
-    """Of a coroutine function: names what it returned."""
-
-    def wrapping(original: Callable[..., Any], count: Count) -> Callable[..., Any]:
-        async def counted(*args: Any, **named: Any) -> Any:
-            answer = await original(*args, **named)
-            count(name(answer))
-            return answer
-
-        return counted
-
-    return wrapping
-
-
-def _told(call: str) -> Wrapping:
-    """Of an operation: what its caller is told, `ok` or the error's class."""
-
-    def wrapping(original: Callable[..., Any], count: Count) -> Callable[..., Any]:
-        async def counted(*args: Any, **named: Any) -> Any:
-            try:
-                answer = await original(*args, **named)
-            except BaseException as error:
-                count(f"{call}: {type(error).__name__}")
-                raise
-            count(f"{call}: ok")
-            return answer
-
-        return counted
-
-    return wrapping
-
-
-def _answer_sync(name: Callable[..., str]) -> Wrapping:
-    """Of a function: `name` gets what it returned, then what it was given."""
-
-    def wrapping(original: Callable[..., Any], count: Count) -> Callable[..., Any]:
-        def counted(*args: Any) -> Any:
-            answer = original(*args)
-            count(name(answer, *args))
-            return answer
-
-        return counted
-
-    return wrapping
-
-
-def _judged(verdict: Verdict) -> str:
-    if verdict.error is None:
-        return "judged ok"
-    return "judged unknown" if isinstance(verdict.error, OutcomeUnknownError) else "judged no"
-
-
-def _may_tell_ok(may: bool, change: Change, live: bool, row: Row) -> str:
-    if not may:
-        return "may not tell ok"
-    return "may tell ok: " + ("live" if live else "won" if change.id in row.won else "superseded")
-
-
-def _may_delete_legacy(may: bool, change: Change, row: Row) -> str:
-    return "legacy is kept" if not may else "legacy is garbage: " + ("won" if row.state is None else "another state")
-
-
-def _old(original: Callable[..., Any], count: Count) -> Callable[..., Any]:
-    async def counted(tiers: Any, change: Change, old: str) -> bool:
-        garbage: bool = await original(tiers, change, old)
-        if revision_of(change.object, old) is not None:  # the others are counted as legacy
-            count("old is garbage" if garbage else "old is live")
-        return garbage
-
-    return counted
-
-
-def _not_due(original: Callable[..., Standing], count: Count) -> Callable[..., Standing]:
-    """The log's own look: what it leaves out of a page, recovery never sees."""
-
-    def counted(*args: Any, **named: Any) -> Standing:
-        where = original(*args, **named)
-        if where in (Standing.HELD, Standing.WAITING, Standing.PARKED):
-            count(f"entry {where.name}")
-        return where
-
-    return counted
-
-
-def _renewed(original: Callable[..., None], count: Count) -> Callable[..., None]:
-    def counted(lease: Lease, renewal: Renewal, sent_at: float) -> None:
-        count(f"renewal {renewal.name}")
-        original(lease, renewal, sent_at)
-
-    return counted
-
-
-def _reported(original: Callable[..., None], count: Count) -> Callable[..., None]:
-    def counted(total: Report, report: Report) -> None:
-        for outcome in ("recovered", "deferred", "parked", "lost", "failed"):
-            if getattr(report, outcome):
-                count(f"recovery {outcome}")
-        original(total, report)
-
-    return counted
-
-
-def _failed(original: Callable[..., Any], count: Count) -> Callable[..., Any]:
-    async def counted(*args: Any, alone: bool) -> None:
-        count("recovery failed: " + ("the entry's fault" if alone else "an outage"))
-        await original(*args, alone=alone)
-
-    return counted
-
-
-def _released(original: Callable[..., Any], count: Count) -> Callable[..., Any]:
-    async def counted(loop: RecoveryLoop) -> None:
-        if loop._held:
-            count("recovery released at its end")
-        await original(loop)
-
-    return counted
-
-
-def _followed(original: Callable[..., Any], count: Count) -> Callable[..., Any]:
-    """A read: where it ended, and each time that a blob had vanished on the way."""
-
-    async def counted(reader: Reader, object_id: Any, inline: Any, blob: Any) -> Any:
-        async def open_blob(state: Any) -> Any:
-            if (opened := await blob(state)) is None:
-                count("read again")
-            return opened
-
-        try:
-            found = await original(reader, object_id, inline, open_blob)
-        except DanglingTombstoneError:
-            count("read dangling")
-            raise
-        count("read nothing" if found is None else "read inline" if isinstance(found[1], Inline) else "read blob")
-        return found
-
-    return counted
-
-
-def _inline(original: Callable[..., Any], count: Count) -> Callable[..., Any]:
-    async def counted(*args: Any) -> bool:
-        try:
-            written: bool = await original(*args)
-        except anyio.get_cancelled_exc_class():
-            count("inline cancelled")
-            raise
-        count("inline ok" if written else "inline: tombstone in the way")
-        return written
-
-    return counted
-
-
-def _expired(original: Callable[..., bool], count: Count) -> Callable[..., bool]:
-    def counted(*args: Any) -> bool:
-        if expired := original(*args):
-            count("read expired")
-        return expired
-
-    return counted
-
-
-def _repeated(original: Callable[..., Any], count: Count) -> Callable[..., Any]:
-    """What is decided while the checker repeats clean-ups is no merit of the world's."""
-
-    async def counted(world: World) -> None:
-        count("I5 repeatable", "checks")
-        _counting.append(Coverage())
-        try:
-            await original(world)
-        finally:
-            _counting.pop()
-
-    return counted
-
-
-def _check(name: str) -> Wrapping:
-    def wrapping(original: Callable[..., Any], count: Count) -> Callable[..., Any]:
-        def counted(*args: Any) -> Any:
-            count(name, "checks")
-            return original(*args)
-
-        return counted
-
-    return wrapping
-
-
-_WRAPPINGS: tuple[tuple[Any, str, Wrapping], ...] = (
-    (Committer, "_swap", _answer(lambda told: f"swap told {told.name}")),
-    (Committer, "_judge", _answer(_judged)),
-    (tiered.commit, "may_tell_ok", _answer_sync(_may_tell_ok)),
-    (tiered.commit, "finish", _answer(lambda ending: f"writer's clean-up {ending.name}")),
-    (tiered.settle, "may_delete_legacy", _answer_sync(_may_delete_legacy)),
-    (tiered.settle, "_is_garbage", _old),
-    (tiered.settle, "clean_up", _answer(lambda swept: f"clean-up: {'something' if swept else 'nothing'}")),
-    (recovery.loop, "finish", _answer(lambda ending: f"recovery's clean-up {ending.name}")),
-    (recovery.loop, "standing", _answer_sync(lambda where, *_: f"entry {where.name}")),
-    (emulators.log, "standing", _not_due),
-    (Lease, "after", _renewed),
-    (Lease, "held", _answer_sync(lambda held, *_: f"lease {'held' if held else 'ended'}")),
-    (Heartbeat, "claim", _answer(lambda lease: f"claim {'lost' if lease is None else 'won'}")),
-    (Report, "add", _reported),
-    (RecoveryLoop, "_fail", _failed),
-    (RecoveryLoop, "_release_held", _released),
-    (TieredStorage, "outcome", _answer(lambda outcome: f"outcome {outcome.name}")),
-    (TieredStorage, "_inline", _inline),
-    (TieredStorage, "_settle_inline", _answer(lambda live: f"inline unknown, then {'live' if live else 'refused'}")),
-    (TieredStorage, "put", _told("put")),
-    (TieredStorage, "delete", _told("delete")),
-    (TieredStorage, "get", _told("get")),
-    (Reader, "_follow", _followed),
-    (tiered.reading, "is_expired", _expired),
-    (SimulatedRows, "touch", _answer(lambda took: f"row touch{'ed' if took else ' refused'}")),
-    (SimulatedBlobs, "touch", _answer(lambda took: f"blob touch{'ed' if took else ': gone'}")),
-    (World, "repeat", _repeated),
-    (History, "unexplained", _check("I4 an order explains the history")),
-    (emulators.world, "orphans", _check("I3 no leak")),
-    (emulators.world, "left_over", _check("I6 drained")),
-)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from emulators.checker import InvariantViolation
 from emulators.simulation.coverage import Coverage
 from emulators.simulation.recipe import Part, Recipe
 from emulators.simulation.run import Result, run
@@ -33,11 +32,6 @@ def minimise(recipe: Recipe, result: Result, runs_max: int = 400, run: Run = run
     return search.recipe, search.result
 
 
-def invariant(violation: InvariantViolation) -> str:
-    """Which one: `I1 no dangling`."""
-    return str(violation).partition(":")[0]
-
-
 class _Search:
     """`recipe`, `result`: the smallest so far."""
 
@@ -45,7 +39,7 @@ class _Search:
         assert result.violation is not None, "only a failing run is made smaller"
         self.recipe = recipe
         self.result = result
-        self._invariant = invariant(result.violation)
+        self._invariant = result.violation.invariant
         self._runs_left = runs_max
         self._run = run
         self._tried: set[frozenset[Part]] = set()
@@ -82,7 +76,7 @@ class _Search:
         self._tried.add(recipe.left_out)
         self._runs_left -= 1
         result = self._run(recipe)
-        if result.violation is None or invariant(result.violation) != self._invariant or self._size_of(result) >= self._size():
+        if result.violation is None or result.violation.invariant != self._invariant or self._size_of(result) >= self._size():
             return False
         self.recipe, self.result = recipe, result
         return True

@@ -38,6 +38,9 @@ class Kind(Enum):
     GET_SLOWLY = "get, and read it later"
     HEAD = "head"
     LIST = "list"
+    PUT_MANY = "put many, twice each"
+    DELETE_MANY = "delete many"
+    GET_MANY = "get many"
     REOPEN = "close the store and open it again"
 
 
@@ -297,7 +300,7 @@ class _Chooser:
     def _callers(self, pace_s: float) -> list[Actor]:
         kinds = tuple(kind for kind in WRITES if self._on(0.7)) or WRITES
         if self._on(0.2):
-            kinds += (Kind.PUT_BROKEN, Kind.REOPEN)
+            kinds += (Kind.PUT_BROKEN, Kind.REOPEN, Kind.PUT_MANY, Kind.DELETE_MANY, Kind.GET_MANY)
         lives = (Life.EVER, *(life for life in (Life.SOON, Life.IDLE) if self._on(0.25)))
         if self._on(0.05):
             lives = (Life.IDLE,)

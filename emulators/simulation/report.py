@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import traceback
 from collections.abc import Iterator
 
+from emulators.checker import InvariantViolation
 from emulators.simulation.coverage import RARE
 from emulators.simulation.explore import SEEDS_TO_TELL_ALL, SEEDS_TO_TELL_MIN, Explored, replay
 from emulators.simulation.minimise import minimise, run_uncounted
-from emulators.simulation.recipe import Recipe, actor_part, outage_part, step_part
+from emulators.simulation.recipe import Part, Recipe, actor_part, outage_part, step_part
 from emulators.simulation.run import Result
+
+AFTERWARDS = "afterwards:"
 
 
 def replayed(seed: int, *, whole: bool = False) -> tuple[bool, Iterator[str]]:
@@ -21,14 +25,21 @@ def replayed(seed: int, *, whole: bool = False) -> tuple[bool, Iterator[str]]:
     return False, minimised(recipe, result)
 
 
+def first_violation(explored: Explored) -> Iterator[str]:
+    """The smallest run that shows it; nothing if there is none."""
+    for seed, _ in explored.totals.violations[:1]:
+        well, lines = replayed(seed)
+        yield from [f"seed {seed} violates nothing when it is run again: the simulation does not repeat itself"] if well else lines
+
+
 def minimised(recipe: Recipe, result: Result) -> Iterator[str]:
-    """The smallest run that violates the same invariant."""
+    """The smallest run that violates the same invariant, up to that moment."""
     small, found = minimise(recipe, result)
-    yield from chosen(small)
+    yield from chosen(small.without([part for part in _parts(small) if part not in found.parts]))
     yield f"minimised: {len(found.parts)} of {len(result.parts)} parts are needed"
-    yield from (f"  {part}" for part in found.parts if part.kind not in ("actor", "step", "outage"))
-    yield from happened(found)
-    yield replay(recipe.seed) + " (add ARGS=--whole for all of it)"
+    yield from (f"  {part}" for part in found.parts if part not in _parts(small))
+    yield from itertools.takewhile(lambda line: line is not AFTERWARDS, happened(found))
+    yield replay(recipe.seed) + " (ARGS=--whole shows all of it)"
 
 
 def chosen(recipe: Recipe) -> Iterator[str]:
@@ -39,23 +50,37 @@ def chosen(recipe: Recipe) -> Iterator[str]:
     legacy = ", one of older software" if recipe.legacy else ""
     yield f"seed {recipe.seed}: uploads: {uploads}; changelog: {log}; objects: {recipe.things}{legacy}"
     yield f"  faults: {weather.rate:g} of all calls, of {modes}; travel: up to {weather.travel_s:g} s"
+    yield from (line for part, line in _parts(recipe).items() if recipe.has(part))
+
+
+def _parts(recipe: Recipe) -> dict[Part, str]:
+    """Actors with their steps, and outages: a line for each."""
+    lines: dict[Part, str] = {}
     for actor in recipe.actors:
+        lines[actor_part(actor)] = f"  {actor}"
         if recipe.has(actor_part(actor)):
-            yield f"  {actor}"
-            yield from (f"    {number}: {step}" for number, step in enumerate(actor.steps) if recipe.has(step_part(actor, number)))
-    yield from (f"  {outage}" for number, outage in enumerate(recipe.outages) if recipe.has(outage_part(outage, number)))
+            lines |= {step_part(actor, number): f"    {number}: {step}" for number, step in enumerate(actor.steps)}
+    return lines | {outage_part(outage, number): f"  {outage}" for number, outage in enumerate(recipe.outages)}
 
 
 def happened(result: Result) -> Iterator[str]:
-    """The trace, and the verdict."""
-    yield from result.trace
+    """The trace, and the verdict: of a violation, where it was seen."""
+    moment = len(result.trace) if result.violation is None else _moment(result.violation, result.trace)
+    yield from result.trace[:moment]
+    if result.violation is not None:
+        if result.violation.__cause__ is not None:
+            yield from "".join(traceback.format_exception(result.violation.__cause__)).splitlines()
+        yield f"{result.violation.invariant}: {result.violation.finding}"
+        yield AFTERWARDS
+        yield from result.trace[moment:]
     yield f"seed {result.seed}: {result.calls} calls in {result.simulated_s:.0f} simulated seconds"
-    if result.violation is None:
-        yield "every invariant holds"
-        return
-    if result.violation.__cause__ is not None:
-        yield from "".join(traceback.format_exception(result.violation.__cause__)).splitlines()
-    yield str(result.violation).partition("\n")[0]
+    yield "every invariant holds" if result.violation is None else f"{result.violation.invariant} is violated, see above"
+
+
+def _moment(violation: InvariantViolation, trace: list[str]) -> int:
+    """How much of the trace led there: its message ends with the last of it."""
+    last = str(violation).splitlines()[-1].removeprefix("    ")
+    return next((number for number in range(len(trace), 0, -1) if trace[number - 1] == last), len(trace))
 
 
 def figures(explored: Explored) -> list[tuple[str, str]]:

@@ -17,7 +17,8 @@ import sys
 from collections.abc import Callable
 from typing import TextIO
 
-from emulators.simulation.coverage import Coverage, decisions_counted
+from emulators.simulation.coverage import Coverage
+from emulators.simulation.decisions import decisions_counted
 from emulators.simulation.recipe import Recipe
 from emulators.simulation.run import Result, run
 from emulators.simulation.totals import Totals
@@ -48,7 +49,7 @@ def _run(seed: int, totals: Totals, run: RunCounted) -> None:
     totals.calls += result.calls
     totals.slowest = max(totals.slowest, (took_s, seed))
     if result.violation is not None:
-        totals.violations.append((seed, str(result.violation).partition("\n")[0]))
+        totals.violations.append((seed, f"{result.violation.invariant}: {result.violation.finding}"))
 
 
 def _cpu_s() -> float:

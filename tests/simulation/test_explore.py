@@ -168,8 +168,15 @@ def test_a_violation_is_found_made_small_and_can_be_replayed(monkeypatch: pytest
     assert small.exit_code == whole.exit_code == 1
     violated = str(run_uncounted(Recipe.of(seed)).violation).partition(":")[0]
     assert f"\n{violated}: " in small.output and f"\n{violated}: " in whole.output
+    assert whole.output.splitlines()[-1] == f"{violated} is violated, see above"
     assert f"make sim SEED={seed}" in small.output
     assert len(small.output) < len(whole.output) / 2, "the smallest run is not much smaller"
+
+
+def test_a_violation_that_does_not_come_again_is_said_to_be_no_repeatable_one() -> None:
+    explored = Explored(7, 1, Totals(violations=[(7, "I1 no dangling: a path")]))
+    assert list(report.first_violation(explored)) == ["seed 7 violates nothing when it is run again: the simulation does not repeat itself"]
+    assert list(report.first_violation(Explored(7, 1))) == []
 
 
 # --- the command ---------------------------------------------------------------------------------

@@ -16,7 +16,5 @@ SECONDS = float(os.environ.get("TIERED_SIM_SECONDS", "60"))
 def test_fresh_seeds_keep_every_invariant_and_meet_what_must_be_met(said_at_the_end: list[str]) -> None:
     explored = explore(seconds=SECONDS)
     said_at_the_end.append("fresh seeds: " + ", ".join(f"{name} {value}" for name, value in report.figures(explored)))
-    found = report.problems(explored)
-    if explored.totals.violations:
-        found += report.replayed(explored.totals.violations[0][0])[1]
+    found = [*report.problems(explored), *report.first_violation(explored)]
     assert not found, "\n".join(found)

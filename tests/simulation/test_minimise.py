@@ -103,6 +103,19 @@ def test_an_actor_goes_even_if_more_faults_are_met_without_it() -> None:
     assert result.parts == (ACTORS[0],)
 
 
+def test_what_becomes_larger_by_leaving_something_out_is_not_taken() -> None:
+    """A fault that kills an actor keeps it from its further steps."""
+
+    def run(recipe: Recipe) -> Result:
+        steps = [] if recipe.has(FAULTS[0]) else [part for part in STEPS if recipe.has(part)]
+        parts = [part for part in (ACTORS[0], *steps, FAULTS[0]) if recipe.has(part)]
+        violation = InvariantViolation("I3 no leak", "a blob") if recipe.has(ACTORS[0]) and (steps or recipe.has(FAULTS[0])) else None
+        return Result(recipe.seed, violation, [], 0.0, 0, tuple(parts))
+
+    _, result = smallest(run)
+    assert result.parts == (ACTORS[0], FAULTS[0])
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_no_single_part_of_the_smallest_can_be_left_out(seed: int) -> None:
     """Violations that any of several causes brings about, and that some parts prevent."""
