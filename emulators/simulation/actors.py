@@ -28,13 +28,13 @@ from emulators.faults import Fault, Process
 from emulators.log import Stored
 from emulators.runtime import SimulatedRuntime, elapse
 from emulators.simulation.recipe import (
+    SKEWS_S,
     Actor,
     Kind,
     Life,
     Outage,
     Part,
     Recipe,
-    SKEWS_S,
     Role,
     Step,
     actor_part,

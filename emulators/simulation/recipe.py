@@ -152,7 +152,7 @@ class Recipe:
     """`sessions`: uploads are sessions, else single requests. `durable` False: no changelog. `legacy`: object 0 is of older software.
 
     `collect_after_s`: how long after their deadline the bucket collects blobs. `lingers_s`: how long those beside go on when the
-    callers are through.
+    callers are through. `bigtable`: rows and log are the real Bigtable adapters, on a server in memory, else simulated ones.
     """
 
     seed: int
@@ -165,6 +165,7 @@ class Recipe:
     legacy: bool = False
     collect_after_s: float = 3600.0
     lingers_s: float = 0.0
+    bigtable: bool = False
     left_out: frozenset[Part] = frozenset()
 
     @staticmethod
@@ -309,7 +310,7 @@ class _Chooser:
         return Recipe(
             self.seed, tuple(actors), self._weather(ages), outages, things=self.chance.choice((1, 1, 1, 2)), sessions=self._on(0.6),
             durable=durable, legacy=self._on(0.15), collect_after_s=self.chance.choice((COLLECT_AFTER_MIN_S, 3600.0)),
-            lingers_s=lingers_s,
+            lingers_s=lingers_s, bigtable=self._on(0.15),
         )  # fmt: skip
 
     def _on(self, probability: float = 0.5) -> bool:
