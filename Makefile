@@ -37,7 +37,7 @@ else ifneq ($(N)$(MINUTES),)
 	$(SIMULATION) run $(if $(N),--seeds $(N)) $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
 else
 	TIERED_SIM_SEEDS=1000 .venv/bin/python -m pytest tests/crash $(ARGS)
-	$(SIMULATION) run --seeds 1500
+	$(SIMULATION) run --seeds 2000
 endif
 
 sim-guards: setup ## knocks out each guard of the protocol in turn, and counts the seeds until the simulation finds out

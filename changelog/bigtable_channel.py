@@ -228,7 +228,7 @@ class BigtableTable:
             if told:  # what was begun proves nothing for the rest
                 error = UnconfirmedError(str(error))
         except anyio.get_cancelled_exc_class() as cancelled:
-            error = translated(_closed_meanwhile(cancelled), doing, sent=True)
+            error = translated(await _closed_meanwhile(cancelled), doing, sent=True)
         except UnavailableError as closed:
             error = closed
         # An error each: it is raised by as many callers.
@@ -268,7 +268,7 @@ class BigtableTable:
         except (grpc.RpcError, grpc.aio.UsageError) as error:
             raise translated(error, f"reading {self.name}", sent=False) from error
         except anyio.get_cancelled_exc_class() as cancelled:
-            raise translated(_closed_meanwhile(cancelled), f"reading {self.name}", sent=False) from None
+            raise translated(await _closed_meanwhile(cancelled), f"reading {self.name}", sent=False) from None
         finally:
             stream.cancel()
         merge.end()
@@ -293,19 +293,20 @@ async def answer(call: Any) -> Message:
     try:
         return await call
     except anyio.get_cancelled_exc_class() as cancelled:
-        await anyio.lowlevel.checkpoint_if_cancelled()
-        raise _closed_meanwhile(cancelled) from None
+        raise await _closed_meanwhile(cancelled) from None
 
 
 class _ClosedError(grpc.RpcError):  # type: ignore[misc]  # the package has no types
     """The channel was closed while the call was under way."""
 
 
-def _closed_meanwhile(cancelled: BaseException) -> _ClosedError:
+async def _closed_meanwhile(cancelled: BaseException) -> _ClosedError:
     """What gRPC should have raised instead of `cancelled`, which it also raises where nobody cancelled this task.
 
-    By that one a task group would take its task for one that was cancelled, and end all the others without a word.
+    By that one a task group would take its task for one that was cancelled, and end all the others without a word. Where
+    a scope is cancelled, this raises what that scope expects; so it always does on another loop than asyncio's.
     """
+    await anyio.lowlevel.checkpoint_if_cancelled()
     task = asyncio.current_task()
     if task is None or task.cancelling():
         raise cancelled

@@ -51,7 +51,7 @@ class Mode(Enum):
     LATE = "UnconfirmedError at once, and the effect a while later"
     DUPLICATED = "the effect and its answer, and the request once more a while later"
     SLOW = "the effect a while later, then its answer, if the caller still waits"
-    CRAWLING = "a scan that reads row after row, with a while between two: no snapshot"
+    CRAWLING = "a scan or renewal of many rows that goes from one to the next with a while between: no snapshot"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,9 @@ _STREAMS = frozenset({"upload.write", "reader.pieces", "reader.aclose"})
 
 _STOPS = (Mode.STALL_BEFORE, Mode.SUSPEND_BEFORE)
 
+Turn = Callable[[str, str], Awaitable[None]]
+"""Told a process's name and the call point that it has come to; returns when that call may go on."""
+
 
 def no_faults(point: str) -> Fault | None:
     return None
@@ -87,11 +90,13 @@ def no_time(point: str) -> tuple[float, float]:
 class Network:
     """Carries slow, late and duplicated requests. `trace`: every call of every process, in order, with its time and fault.
 
+    `turn`: who asks for which call goes on when; what is under way asks as the process "network". None: nobody asks.
     `async with` it; leaving waits for nothing that is still under way.
     """
 
     def __init__(self) -> None:
         self.trace: list[str] = []
+        self.turn: Turn | None = None
         self._tasks = anyio.create_task_group()
         self._under_way = 0
 
@@ -147,6 +152,8 @@ class Network:
             while goes_on:
                 try:
                     await elapse(request.wait_s(seconds))
+                    if self.turn is not None:
+                        await self.turn("network", point)
                 except BaseException as error:
                     request.fail(error)
                     raise
@@ -201,6 +208,8 @@ class Link:
             await self._awake()
         self._calls[name] += 1
         point = f"{name} #{self._calls[name]}"
+        if self._network.turn is not None:
+            await self._network.turn(self._process.name, point)
         fault = self._plan(point)
         mode, seconds = (None, 0.0) if fault is None else (fault.mode, fault.seconds)
         there_s, back_s = self._travel(point)
@@ -211,6 +220,8 @@ class Link:
         try:
             if mode is Mode.SLOW or (mode in _STOPS and name not in _STREAMS):  # a timer that fired meanwhile comes too late
                 answer = await self._network.carry(point, request, there_s + (seconds if mode is Mode.SLOW else 0.0))
+            elif not there_s and mode is not Mode.CRAWLING:
+                answer = await request()  # nothing is ever under way
             else:
                 answer = await self._ask(name, point, Request(request()), there_s, seconds if mode is Mode.CRAWLING else 0.0)
         finally:

@@ -132,8 +132,8 @@ class FaultyChannel:
         return len(landing)
 
     def _callable(self, method: str, exchange: Callable[[Message, float, Any], Awaitable[list[Message]]]) -> Any:
-        def call(request: Message, *, timeout: float, metadata: Any = None) -> _Call:
-            return _Call(lambda: self._meet(WireCall.of(method, request), lambda s: exchange(request, s, metadata), timeout))
+        def call(request: Message, *, timeout: float, metadata: Any = None) -> Call:
+            return Call(lambda: self._meet(WireCall.of(method, request), lambda s: exchange(request, s, metadata), timeout))
 
         return call
 
@@ -156,18 +156,18 @@ class FaultyChannel:
             case None:
                 return await send(timeout_s)
             case WireMode.CUT:
-                raise _error(grpc.StatusCode.UNAVAILABLE, "failed to connect to all addresses; last error: Connection refused")
+                raise rpc_error(grpc.StatusCode.UNAVAILABLE, "failed to connect to all addresses; last error: Connection refused")
             case WireMode.DROP_ANSWER:
                 await send(timeout_s)
-                raise _error(grpc.StatusCode.UNAVAILABLE, "recvmsg:Connection reset by peer")
+                raise rpc_error(grpc.StatusCode.UNAVAILABLE, "recvmsg:Connection reset by peer")
             case WireMode.HANG:
                 await send(timeout_s)
                 await self._hang(timeout_s)
-                raise _error(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
+                raise rpc_error(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
             case WireMode.LATE:
                 self._late.append(send)
                 await self._hang(timeout_s)
-                raise _error(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
+                raise rpc_error(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
             case WireMode.DUPLICATE:
                 await send(timeout_s)
                 return await send(timeout_s)
@@ -189,10 +189,10 @@ class FaultyChannel:
         """What is left of a dead process is being cancelled; what it shields against that gets nowhere."""
         if not self._process.alive:
             await checkpoint()
-            raise _error(grpc.StatusCode.UNAVAILABLE, "the process is dead")
+            raise rpc_error(grpc.StatusCode.UNAVAILABLE, "the process is dead")
 
 
-class _Call:
+class Call:
     """What `grpc.aio` returns for a call, as far as it is used: awaited if unary, iterated if a stream."""
 
     def __init__(self, exchange: Callable[[], Awaitable[list[Message]]]) -> None:
@@ -237,5 +237,5 @@ def _without_token(column: bytes) -> str:
     return head + colon
 
 
-def _error(code: grpc.StatusCode, details: str) -> grpc.aio.AioRpcError:
+def rpc_error(code: grpc.StatusCode, details: str) -> grpc.aio.AioRpcError:
     return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details=details)

@@ -38,6 +38,9 @@ class SimulatedChangeLog(Simulated):
 
     durable = True
 
+    lost_share = 0.25
+    """Of the answers to a slow renewal of many entries."""
+
     def __init__(self, runtime: Runtime) -> None:
         super().__init__(runtime)
         self.stored: dict[str, Stored] = {}
@@ -60,8 +63,15 @@ class SimulatedChangeLog(Simulated):
         return entry
 
     async def renew(self, entries: Sequence[Entry]) -> Sequence[Renewal]:
-        await self._travel()
-        return [Renewal.RENEWED if self._swap("log.renew", entry, entry) else Renewal.NOT_YOURS for entry in entries]
+        """As in `ChangeLog`. A slow one beats for each at a moment of its own, and then the answers for some are lost."""
+        pause_s = await self._travel()
+        renewals: list[Renewal] = []
+        for entry in entries:
+            renewals.append(Renewal.RENEWED if self._swap("log.renew", entry, entry) else Renewal.NOT_YOURS)
+            if pause_s:
+                await self._pause(pause_s)
+                renewals[-1] = Renewal.FAILED if self._runtime.random.random() < self.lost_share else renewals[-1]
+        return renewals
 
     async def forget(self, entry: Entry) -> None:
         await self._travel()

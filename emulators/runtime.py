@@ -58,9 +58,11 @@ class VirtualClock(trio.abc.Clock):
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
         """Trio asks when no task can run. The next moment is a deadline, or the end of a sleep."""
-        beside = trio_run.GLOBAL_RUN_CONTEXT.runner.entry_queue
-        if beside.queue or beside.idempotent_queue:
+        runner = trio_run.GLOBAL_RUN_CONTEXT.runner
+        if runner.entry_queue.queue or runner.entry_queue.idempotent_queue:
             return 0.0  # a generator that was abandoned is closed first
+        if runner.waiting_for_idle:
+            return 1.0  # not slept: whoever waits until all others do goes on before the time does
         sleepers = self._sleepers
         while sleepers and not sleepers[0][2]:
             heapq.heappop(sleepers)
@@ -227,6 +229,10 @@ class Simulated:
         await elapse(0)
         return 0.0
 
+    async def _pause(self, seconds: float) -> None:
+        """Between two rows of one call."""
+        await (_yield(seconds) if _carried else elapse(seconds))
+
     async def _read_in_order(
         self, stored: Mapping[str, object], start: str, within: Callable[[str], bool], read: Callable[[str], T | None], limit: int
     ) -> list[T]:
@@ -239,7 +245,7 @@ class Simulated:
             if (item := read(name)) is not None:
                 found.append(item)
             if pause_s:
-                await _yield(pause_s)
+                await self._pause(pause_s)
                 names = sorted(each for each in stored if each > name and within(each))
         return found
 

@@ -32,9 +32,13 @@ HOMES: dict[str, tuple[str, ...]] = {
     # vendors: behind the adapters and what runs their emulators
     "google": (
         "changelog/bigtable_channel.py", "changelog/bigtable_pool.py", "tiered/schema.py", "tiered/bigtable_admin.py",
-        "tiered/gcs_admin.py", "tiered/gcs_auth.py", "emulators/bigtable.py", "emulators/demo_google.py",
+        "tiered/gcs_admin.py", "tiered/gcs_auth.py", "emulators/bigtable.py", "emulators/bigtable_memory*.py",
+        "emulators/demo_google.py",
     ),
-    "grpc": ("changelog/bigtable_channel.py", "changelog/bigtable_pool.py", "tiered/bigtable_admin.py", "emulators/faulty_channel.py"),
+    "grpc": (
+        "changelog/bigtable_channel.py", "changelog/bigtable_pool.py", "tiered/bigtable_admin.py", "emulators/faulty_channel.py",
+        "emulators/bigtable_memory*.py",
+    ),
     "aiohttp": ("tiered/gcs_http.py", "emulators/gcs.py"), "yarl": ("tiered/gcs_http.py",), "multidict": ("emulators/gcs_wire.py",),
     "google_crc32c": ("tiered/gcs_format.py", "emulators/gcs_store.py", "emulators/demo_google.py"),
     "pyspark": (), "pyarrow": (), "pandas": (), "prometheus_client": (),

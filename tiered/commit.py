@@ -8,8 +8,8 @@
     clean_up    settle, cancel, delete what was found not live; forget                         5, 6
 
 *Crash* anywhere leaves the entry, and recovery does the rest. *Failure* becomes a verdict: I4 holds because
-"no" is only said after the token was refused, or when the swap was never sent. I1 and I2 rest on the row
-alone, never on the lease.
+"no" is only said after the token was refused and found not won, by a change young enough for its marks to be there, or
+when the swap was never sent. I1 and I2 rest on the row alone, never on the lease.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Committer:
             case Told.TOO_OLD:
                 return Verdict(UnavailableError(f"change {token.id} of {object_id} took longer than a change may; try again"), None)
             case Told.CONFLICT | Told.NOTHING:
-                return await self._judge(object_id, lease)
+                return await self._judge(object_id, token, lease)
 
     async def clean_up(self, lease: Lease, live: bool | None, *, may_land_late: bool) -> None:
         """Steps 5 and 6, within their budget; what fails is left to recovery, with a word in the log."""
@@ -138,7 +138,7 @@ class Committer:
             deadline_s = self._runtime.boot_time() + self._settings.marks.swap_deadline_s
             if not self._heartbeat.held(lease):
                 return Told.LEASE_LOST
-            if token.age_s(self._runtime) > self._settings.marks.swap_age_max_s:
+            if self._is_aged(token):
                 return Told.TOO_OLD
             sent = True
             effective = await self._tiers.high_volume.swap(change.object, change.id, change.old, state, deadline_s)
@@ -150,7 +150,7 @@ class Committer:
             return Told.NOTHING
         return Told.NOTHING if sent and told in (Told.LEASE_LOST, Told.TOO_OLD) else told
 
-    async def _judge(self, object_id: ObjectId, lease: Lease) -> Verdict:
+    async def _judge(self, object_id: ObjectId, token: Token, lease: Lease) -> Verdict:
         change = lease.entry.change
         try:
             live, row = await persist(lambda: self._settle_and_read(change), self._runtime, self._settings.store.answer_budget_s)
@@ -160,7 +160,13 @@ class Committer:
             return Verdict(unknown, None, ours=False)
         if may_tell_ok(change, live, row):
             return Verdict(None, live)
+        if self._is_aged(token):  # it may have won, and been replaced, and its mark collected: this process stood still for long
+            return Verdict(OutcomeUnknownError(object_id, change.id, settled=True), live)
         return Verdict(UnavailableError(f"{object_id} was changed by another writer, or recovery took over; try again"), live)
+
+    def _is_aged(self, token: Token) -> bool:
+        """Whether it is older than its marks may be relied on: a mark that is missing proves nothing then."""
+        return token.age_s(self._runtime) > self._settings.marks.swap_age_max_s
 
     async def _settle_and_read(self, change: Change) -> tuple[bool, Row]:
         live = await settle_change(self._tiers, change)

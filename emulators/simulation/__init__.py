@@ -1,1 +1,12 @@
-"""Seeded worlds of the real code: what happens in them, how they are explored, and what was exercised."""
+"""Explores worlds of the real code under virtual time: many seeds, all invariants, every one replayable (docs/simulation.md).
+
+    recipe.py       what a seed chooses: who does what, when, and what goes wrong
+    actors.py       what each kind of actor does in a `World`
+    run.py          one recipe's run, from its first call to the quiet end, and what was found
+    coverage.py     what a run exercised, and what it must have; decisions.py counts the product's decisions from outside
+    explore.py      many seeds on all cores (worker.py, totals.py, report.py); minimise.py makes a failing run small
+    bounded.py      every schedule with few delays (schedules.py names them, conductor.py keeps to them)
+    guards.py       the protocol with one guard knocked out at a time; guard_search.py: after how many seeds that is found
+    published.py    the published protocol's failures as schedules; unfenced.py is that protocol
+    __main__.py     the command line
+"""

@@ -30,7 +30,7 @@ app = typer.Typer(help="Seeded worlds of the real code.", no_args_is_help=True, 
 @app.command("run")
 def run_seeds(
     seeds: Annotated[int | None, typer.Option(min=1, help="How many; 1000 unless --minutes is given.")] = None,
-    minutes: Annotated[float | None, typer.Option(min=0.0, help="For how long.")] = None,
+    minutes: Annotated[float | None, typer.Option(min=0.01, help="For how long.")] = None,
     first: Annotated[int | None, typer.Option(min=0, help="The first seed; a random one unless given.")] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes; one for each core unless given.")] = None,
     keep_going: Annotated[bool, typer.Option("--keep-going", help="Go on after a violation.")] = False,
@@ -40,6 +40,11 @@ def run_seeds(
     from emulators.simulation import report
     from emulators.simulation.explore import WorkerError, explore
 
+    if json_file is not None:
+        try:
+            json_file.touch()  # now, and not when all has been run
+        except OSError as error:
+            raise typer.BadParameter(f"{json_file} cannot be written: {error.strerror}", param_hint="--json") from error
     seeds = 1000 if seeds is None and minutes is None else seeds
     seconds = None if minutes is None else minutes * 60
     try:

@@ -70,7 +70,7 @@ RARE: Names = frozenset({
     "claim lost", "recovery lost",  # two recoverers meet at one entry
     "recovery failed: the entry's fault", "entry EXHAUSTED",  # one entry fails time and again while others do not
 })  # fmt: skip
-"""Of those that must occur, what does so in fewer than one of a hundred worlds: it takes two things at one moment."""
+"""Of those that must occur, what does so in fewer than one of 150 worlds: it takes two things at one moment."""
 
 
 class Coverage:

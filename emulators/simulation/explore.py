@@ -32,7 +32,7 @@ SEEDS_AT_ONCE = 20
 SEEDS_OF_A_WORKER = 2000
 SEED_ENDS_WITHIN_S = 300.0
 """Real seconds; a world takes some hundredths of one."""
-SEEDS_TO_TELL_MIN, SEEDS_TO_TELL_ALL = 1500, 30_000
+SEEDS_TO_TELL_MIN, SEEDS_TO_TELL_ALL = 2000, 30_000
 """So many meet everything that must be met but what is rare; and so many that, too."""
 FIRST_SEED_MAX = 10**9
 LINE_BYTES_MAX = 2**24

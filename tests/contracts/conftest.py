@@ -1,6 +1,7 @@
 """One contract suite per protocol; every implementation is a parameter of its fixture.
 
-Bigtable's and GCS's run on their emulators, and on asyncio only, as `grpc.aio` and aiohttp do.
+Bigtable's and GCS's run on their emulators, and on asyncio only, as `grpc.aio` and aiohttp do. On `MemoryBigtable` (`bigtable-memory`) the
+same adapters run in any loop; in trio in virtual time, as in the simulation, and with answers cut into small pieces.
 """
 
 from __future__ import annotations
@@ -10,26 +11,31 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from trio.testing import MockClock
 
 from changelog.bigtable import BigTableChangeLog
+from changelog.bigtable_channel import BigtableTable
 from changelog.log import ChangeLog
 from changelog.runtime import Runtime, SystemRuntime
 from changelog.sqlite import Database, SqliteChangeLog
+from emulators.bigtable_memory import MemoryBigtable, MemoryChannel
 from emulators.blobs import SimulatedBlobs
 from emulators.gcs import GcsEmulator
 from emulators.log import SimulatedChangeLog
 from emulators.rows import SimulatedRows
+from emulators.runtime import Simulated, SimulatedRuntime
 from tiered.backends import HighVolumeBackend, LongTermBackend
 from tiered.bigtable import BigtableRows
 from tiered.filesystem import FileBlobs
 from tiered.gcs import GcsBlobs
+from tiered.schema import FAMILIES
 from tiered.sqlite import SqliteRows
 
 LOOPS = ["asyncio", "trio"]
 IMPLEMENTATIONS = {
-    "high_volume": ["sqlite", "simulated", "bigtable"],
-    "changelog": ["sqlite", "simulated", "bigtable"],
-    "long_term": ["filesystem", "simulated", "gcs"],
+    "high_volume": ["sqlite", "simulated", "crawling", "bigtable", "bigtable-memory"],
+    "changelog": ["sqlite", "simulated", "crawling", "bigtable", "bigtable-memory"],
+    "long_term": ["filesystem", "simulated", "crawling", "gcs"],
 }
 ASYNCIO_ONLY = {"bigtable", "gcs"}
 
@@ -42,21 +48,49 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture
-def anyio_backend(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, object]]:
+    virtual = request.param == "trio" and "bigtable-memory" in request.node.callspec.params.values()
+    return request.param, {"clock": MockClock(autojump_threshold=0)} if virtual else {}
 
 
 @pytest.fixture
-def runtime() -> Runtime:
-    return SystemRuntime()
+def runtime(request: pytest.FixtureRequest) -> Runtime:
+    return SimulatedRuntime(1) if "bigtable-memory" in request.node.callspec.params.values() else SystemRuntime()
+
+
+def memory_table(runtime: Runtime) -> BigtableTable:
+    return BigtableTable(MemoryChannel(MemoryBigtable(runtime, {"table": FAMILIES}, piece_bytes=61, message_chunks=5)), "table")
+
+
+class Crawling(Simulated):
+    """A simulated service whose scans are no snapshots: each row is read at a moment of its own."""
+
+    async def _travel(self) -> float:
+        await super()._travel()
+        return 1e-6
+
+
+class CrawlingRows(Crawling, SimulatedRows):
+    pass
+
+
+class CrawlingLog(Crawling, SimulatedChangeLog):
+    lost_share = 0.0
+
+
+class CrawlingBlobs(Crawling, SimulatedBlobs):
+    pass
 
 
 @pytest.fixture
 async def high_volume(
-    request: pytest.FixtureRequest, anyio_backend: str, runtime: Runtime, tmp_path: Path
+    request: pytest.FixtureRequest, anyio_backend: object, runtime: Runtime, tmp_path: Path
 ) -> AsyncIterator[HighVolumeBackend]:
-    if request.param == "simulated":
-        yield SimulatedRows(runtime)
+    if request.param in ("simulated", "crawling"):
+        yield SimulatedRows(runtime) if request.param == "simulated" else CrawlingRows(runtime)
+        return
+    if request.param == "bigtable-memory":
+        yield BigtableRows(memory_table(runtime), runtime)
         return
     if request.param == "bigtable":
         async with request.getfixturevalue("fresh_table")() as table:
@@ -67,9 +101,12 @@ async def high_volume(
 
 
 @pytest.fixture
-async def changelog(request: pytest.FixtureRequest, anyio_backend: str, runtime: Runtime, tmp_path: Path) -> AsyncIterator[ChangeLog]:
-    if request.param == "simulated":
-        yield SimulatedChangeLog(runtime)
+async def changelog(request: pytest.FixtureRequest, anyio_backend: object, runtime: Runtime, tmp_path: Path) -> AsyncIterator[ChangeLog]:
+    if request.param in ("simulated", "crawling"):
+        yield SimulatedChangeLog(runtime) if request.param == "simulated" else CrawlingLog(runtime)
+        return
+    if request.param == "bigtable-memory":
+        yield BigTableChangeLog(memory_table(runtime), runtime)
         return
     if request.param == "bigtable":
         async with request.getfixturevalue("fresh_table")() as table:
@@ -80,9 +117,11 @@ async def changelog(request: pytest.FixtureRequest, anyio_backend: str, runtime:
 
 
 @pytest.fixture
-async def long_term(request: pytest.FixtureRequest, anyio_backend: str, runtime: Runtime, tmp_path: Path) -> AsyncIterator[LongTermBackend]:
-    if request.param == "simulated":
-        yield SimulatedBlobs(runtime)
+async def long_term(
+    request: pytest.FixtureRequest, anyio_backend: object, runtime: Runtime, tmp_path: Path
+) -> AsyncIterator[LongTermBackend]:
+    if request.param in ("simulated", "crawling"):
+        yield SimulatedBlobs(runtime) if request.param == "simulated" else CrawlingBlobs(runtime)
         return
     if request.param == "gcs":
         async with GcsEmulator() as server, GcsBlobs.connect(server.create_bucket("blobs").name, runtime, endpoint=server.url) as blobs:

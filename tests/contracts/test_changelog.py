@@ -386,6 +386,40 @@ async def test_entries_are_listed_in_key_order_page_by_page(log: ChangeLog, runt
             assert found == expected
 
 
+async def test_listings_while_entries_come_and_go_find_what_was_there_all_the_time_once_and_in_order(
+    log: ChangeLog, runtime: Runtime
+) -> None:
+    keys = {entry.key for entry in await recorded(log, runtime, 8) if await log.release(entry)}
+    assert len(keys) == 8
+
+    done = anyio.Event()
+
+    async def churn() -> None:
+        while not done.is_set():
+            for entry in await recorded(log, runtime, 4):
+                await log.release(entry)
+                await log.forget(entry)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(churn)
+        for limit in (1, 3, 100):
+            listed: list[str] = []
+            due: list[str] = []
+            start: str | None = ""
+            while start is not None:
+                page = await log.entries(start, limit)
+                listed += [entry.key for entry in page.entries]
+                start = page.next_start
+            start, now_ms = EVERYTHING.start, await log.announce("scanner")
+            while start is not None:
+                page = await log.stale(KeyRange(start, EVERYTHING.end), now_ms, EXPIRY_MS, limit)
+                due += [entry.key for entry in page.entries]
+                start = page.next_start
+            for found in (listed, due):
+                assert found == sorted(set(found)) and keys <= set(found)
+        done.set()
+
+
 # --- what older or other software wrote --------------------------------------------------------------
 
 

@@ -385,6 +385,30 @@ async def test_scan_omits_rows_of_marks_only(rows: Rows) -> None:
     assert [name.path for name in await rows.backend.scan(PATH, None, 2)] == [kept]
 
 
+async def test_scans_while_rows_change_find_what_was_there_all_the_time_once_and_in_order(rows: Rows) -> None:
+    kept = [f"{PATH}/{number:02d}/kept" for number in range(12)]
+    for path in kept:
+        await rows.replace(path, inline(rows.token()))
+
+    done = anyio.Event()
+
+    async def churn() -> None:
+        while not done.is_set():
+            for number in range(12):
+                path = f"{PATH}/{number:02d}/churned"
+                await rows.backend.put_inline(path, token := rows.token(), inline(token))
+                await rows.backend.delete_inline(f"{PATH}/{(number + 5) % 12:02d}/churned", rows.token())
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(churn)
+        for limit in (1, 5, 100):
+            found: list[str] = []
+            while page := await rows.backend.scan(PATH, found[-1] if found else None, limit):
+                found += [name.path for name in page]
+            assert found == sorted(set(found)) and set(kept) <= set(found)
+        done.set()
+
+
 # --- many at once ------------------------------------------------------------------------------------
 
 

@@ -475,6 +475,29 @@ async def test_a_listing_tells_size_creation_and_deadline(long_term: LongTermBac
     assert all(before <= info.created_ns <= after for info in listed)
 
 
+async def test_listings_while_blobs_come_and_go_find_what_was_there_all_the_time_once_and_in_order(long_term: LongTermBackend) -> None:
+    kept = [f"notes/objects/{number:02d}/kept" for number in range(8)]
+    for each in kept:
+        await store(long_term, each)
+
+    done = anyio.Event()
+
+    async def churn() -> None:
+        while not done.is_set():
+            for number in range(8):
+                await store(long_term, each := f"notes/objects/{number:02d}/churned")
+                await long_term.delete(each)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(churn)
+        for limit in (1, 5, 100):
+            found: list[str] = []
+            while page := await names(long_term, "notes/", found[-1] if found else None, limit):
+                found += page
+            assert found == in_byte_order(set(found)) and set(kept) <= set(found)
+        done.set()
+
+
 async def test_a_blob_made_again_under_its_name_is_another_generation(long_term: LongTermBackend) -> None:
     generations = []
     for payload in (b"first", b"second"):

@@ -110,11 +110,11 @@ def test_what_is_missing_counts_only_when_there_were_enough_worlds() -> None:
     explored = Explored(0, 1, Totals(worlds=module.SEEDS_TO_TELL_MIN - 1))
     assert report.problems(explored) == [] and "too few to tell" in (report.too_short(explored) or "")
     explored.totals.worlds += 1
-    common, rare = "never met, in 1500 worlds: checks: I6 drained", "never met, in 1500 worlds: decisions: read again"
+    common, rare = "never met, in 2000 worlds: checks: I6 drained", "never met, in 2000 worlds: decisions: read again"
     assert common in report.problems(explored) and rare not in report.problems(explored)
     assert "decisions: read again" in (report.too_short(explored) or "")
     explored.totals.worlds = module.SEEDS_TO_TELL_ALL
-    assert rare.replace("1500", "30000") in report.problems(explored)
+    assert rare.replace("2000", "30000") in report.problems(explored)
     assert report.too_short(explored) is None
 
 
@@ -200,6 +200,13 @@ def test_the_help_loads_no_more_than_it_needs() -> None:
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, timeout=60, check=True)
 
 
-@pytest.mark.parametrize("arguments", [["seed"], ["seed", "x"], ["run", "--seeds", "0"], ["run", "--jobs", "0"], ["walk"]])
+@pytest.mark.parametrize(
+    "arguments", [["seed"], ["seed", "x"], ["run", "--seeds", "0"], ["run", "--minutes", "0"], ["run", "--jobs", "0"], ["walk"]]
+)
 def test_a_wrong_command_line_is_2(arguments: list[str]) -> None:
     assert CliRunner().invoke(app, arguments).exit_code == 2
+
+
+def test_totals_that_cannot_be_written_are_refused_before_anything_is_run(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["run", "--minutes", "600", "--json", str(tmp_path / "missing" / "totals.json")])
+    assert done.exit_code == 2 and "cannot be written" in done.output

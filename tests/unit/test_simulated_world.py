@@ -12,6 +12,7 @@ from trio._core import _run as trio_run
 
 from changelog.change import Change, ChangeId
 from changelog.errors import ConfigurationError, InvalidRequestError, UnavailableError, UnconfirmedError
+from changelog.lease import Renewal
 from changelog.log import KeyRange
 from changelog.runtime import uuid7
 from emulators.blobs import Blob
@@ -520,6 +521,20 @@ async def test_the_log_and_the_blobs_are_scanned_slowly_too() -> None:
         keys = [entry.key for entry in entries]
         assert found["stale"] == found["entries"] == [keys[0], keys[2]]
         assert found["blobs"] == [f"{PATH}/{tokens[0]}", f"{PATH}/{tokens[2]}"]
+
+
+@simulated
+async def test_a_slow_renewal_beats_for_each_entry_at_its_own_moment_and_some_answers_are_lost() -> None:
+    async with World(1) as world:
+        log = world.process("writer", {"log.renew #1": Fault(Mode.CRAWLING, 1.0)}.get).link.log(world.log)
+        tokens = [ChangeId(f"{TOKEN[:-2]}{number:02d}") for number in range(20)]
+        entries = [await world.log.record(Change(token, PATH), "writer") for token in tokens]
+        await world.log.forget(entries[0])
+        began_ms = world.runtime.wall_ns() // 1_000_000
+        renewals = await log.renew(entries)
+        assert set(renewals[1:]) == {Renewal.RENEWED, Renewal.FAILED} and renewals[0] is not Renewal.RENEWED
+        beats = [world.log.stored[entry.key].heartbeat_ms - began_ms for entry in entries[1:]]
+        assert beats == [1000 * number for number in range(1, 20)], "those whose answer was lost, too"
 
 
 @simulated

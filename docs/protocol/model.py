@@ -1,0 +1,97 @@
+"""Every interleaving of the protocol, on paper: searches small worlds exhaustively. Standard library only.
+
+    python3 docs/protocol/model.py [NAME ...] [-v]    the small scenarios, or those that are named; -v: with counterexamples
+    python3 docs/protocol/model.py --all [--docs]     all of them, and every guard knocked out; --docs: into docs/protocol.md
+
+What is modelled is told in docs/protocol.md. One line for each scenario and protocol; exit code 1 if ours is broken, if the naive
+protocol is not, or if a guard can be left out without a violation.
+
+    state.py      what exists, and the guards        services.py   row, bucket, network, time
+    writer.py     writers and the clean-up           others.py     recovery, readers, touches, askers, audit
+    leases.py     claims and heartbeats              scenarios.py  who meets whom
+    search.py     breadth first, and the verdicts
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from docs.protocol.scenarios import KNOCK_OUTS, SCENARIOS, world
+from docs.protocol.search import Result, check
+from docs.protocol.state import GUARDS, NAIVE, OURS
+
+DOCS = Path(__file__).resolve().parents[1] / "protocol.md"
+SHOWN = ("settle_before_delete", "won_in_swap", "presence", "late_sweep", "reread", "young_marks_answer")
+"""The guards whose counterexamples are in the page."""
+NAIVE_STATES_MAX = 100_000
+"""Where the naive protocol breaks is found long before; the search for yet another way ends here."""
+
+
+def check_scenario(name: str) -> dict[str, Result]:
+    return {"ours": check(world(name, OURS)), "naive": check(world(name, NAIVE), states_max=NAIVE_STATES_MAX)}
+
+
+def check_without(guard: str) -> Result:
+    """Until the violation that it is there to prevent."""
+    knock_out = KNOCK_OUTS[guard]
+    return check(world(knock_out.scenario, OURS.without(guard)), until=knock_out.kind)
+
+
+def main(words: Sequence[str]) -> int:
+    named, flags = [word for word in words if not word.startswith("-")], {word for word in words if word.startswith("-")}
+    if unknown := [name for name in named if name not in SCENARIOS]:
+        say(f"there is no scenario {unknown[0]!r}; choose among: {', '.join(SCENARIOS)}")
+        return 2
+    if unknown := sorted(flags - {"-v", "--all", "--docs"}):
+        say(f"there is no option {unknown[0]}; use -v, --all or --docs")
+        return 2
+    everything = "--all" in flags
+    if "--docs" in flags and (named or not everything):
+        say("--docs goes with --all, and with no names")
+        return 2
+    chosen = named or [name for name, scenario in SCENARIOS.items() if everything or scenario.small]
+    wrong, scenario_rows, guard_rows, shown = 0, [], [], []
+    for name in chosen:
+        for protocol, result in check_scenario(name).items():
+            wrong += bool(result.found) == (protocol == "ours") or (protocol == "ours" and not result.complete)
+            say(f"{name:28} {protocol:6} {result.states:8} states  {result}")
+            scenario_rows.append(f"| {name} | {protocol} | {result.states}{'' if result.complete else '+'} | {result} |")
+            if "-v" in flags:
+                for trace in result.found.values():
+                    say("    " + "\n    ".join(trace))
+    for guard in GUARDS if everything else ():
+        result, knock_out = check_without(guard), KNOCK_OUTS[guard]
+        trace = result.found.get(knock_out.kind, [])
+        wrong += not trace
+        say(f"without {guard:24} {knock_out.scenario:16} {f'{knock_out.kind} in {len(trace) - 1} steps' if trace else 'no violation'}")
+        guard_rows.append(f"| `{guard}` | {knock_out.protects} | {knock_out.scenario} | {knock_out.kind} | {len(trace) - 1} |")
+        if guard in SHOWN:
+            shown += [f"Without `{guard}`, {knock_out.protects.partition(': ')[2]}:", "", "```", *trace, "```", ""]
+        if "-v" in flags:
+            say("    " + "\n    ".join(trace))
+    if "--docs" in flags:
+        _replace("scenarios", ["| scenario | protocol | states | result |", "|---|---|---|---|", *scenario_rows])
+        _replace("guards", ["| guard | what it protects | scenario | without it | steps |", "|---|---|---|---|---|", *guard_rows])
+        _replace("counterexamples", shown[:-1])
+    return 1 if wrong else 0
+
+
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def _replace(table: str, lines: Sequence[str]) -> None:
+    """Puts them where the page has its markers."""
+    begin, end = f"<!-- {table} -->", f"<!-- end of {table} -->"
+    text = DOCS.read_text()
+    DOCS.write_text(re.sub(f"{begin}.*{end}", "\n".join([begin, "", *lines, "", end]), text, flags=re.DOTALL))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,97 @@
+"""The scenarios, and for each guard the one that shows what it is for.
+
+The object that is there first, `old`, was made by a swap whose request may still be under way a second time (`LATE`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from docs.protocol.leases import Claims, ClaimScenario
+from docs.protocol.search import Checked, World
+from docs.protocol.state import Guards, Proc, Request, Scenario
+
+
+def _procs(words: str) -> tuple[Proc, ...]:
+    """`large:A recover:R`: processes, each with its kind and name; `ask:Q:A` asks about A."""
+    return tuple(Proc(kind, name, old="".join(about)) for kind, name, *about in (word.split(":") for word in words.split()))
+
+
+LATE = (Request("swap", "old", "old", "blob"),)
+
+SCENARIOS: dict[str, Scenario | ClaimScenario] = {
+    # one writer
+    "large": Scenario("nothing", _procs("large:A recover:R")),
+    "large over blob": Scenario("blob", _procs("large:A recover:R"), LATE),
+    "single": Scenario("blob", _procs("single:A recover:R"), LATE),
+    "small": Scenario("inline", _procs("small:A read:X")),
+    "small over blob": Scenario("blob", _procs("small:A recover:R"), LATE),
+    "delete": Scenario("blob", _procs("delete:D recover:R"), LATE),
+    "delete inline": Scenario("inline", _procs("delete:D read:X")),
+    # who else is there
+    "reader": Scenario("blob", _procs("large:A read:X recover:R")),
+    "two recoveries": Scenario("blob", _procs("single:A recover:R recover:S")),
+    "late record": Scenario("blob", _procs("single:A recover:R recover:S"), echoes=True),
+    "audit": Scenario("blob", _procs("large:A audit:X recover:R"), LATE),
+    "claims": ClaimScenario(("R1", "R2", "S")),
+    # two writers
+    "small and small": Scenario("nothing", _procs("small:A small:B read:X")),
+    "superseded": Scenario("blob", _procs("large:A large:B"), drains=False),
+    "put and delete": Scenario("nothing", _procs("large:A delete:D recover:R")),
+    "large and small": Scenario("nothing", _procs("large:A small:B recover:R")),
+    "delete and small": Scenario("blob", _procs("delete:D small:B recover:R"), small=False),
+    "large and large": Scenario("blob", _procs("large:A large:B recover:R"), small=False),
+    "single and delete": Scenario("blob", _procs("single:A delete:D recover:R"), small=False),
+    "two writers, reader": Scenario("blob", _procs("large:A delete:D read:X recover:R"), small=False),
+    "two writers, two recoveries": Scenario("nothing", _procs("large:A delete:D recover:R recover:S"), small=False),
+    # deadlines
+    "expiry": Scenario("blob", _procs("large:A recover:R"), LATE, mortal=True),
+    "touch": Scenario("blob", _procs("delete:D touch:U recover:R"), mortal=True),
+    "touch and read": Scenario("blob", _procs("touch:U read:X"), mortal=True),
+    "upload twice": Scenario("nothing", _procs("single:A touch:U recover:R"), mortal=True, twice=True),
+    "touch, read and put": Scenario("blob", _procs("single:A touch:U read:X recover:R"), mortal=True, small=False),
+    # days
+    "two days": Scenario("blob", _procs("large:A recover:R"), LATE, ages=True),
+    "answered late": Scenario("nothing", _procs("large:A delete:D"), ages=True, drains=False),
+    "asked": Scenario("nothing", _procs("large:A delete:D ask:Q:A recover:R")),
+    "asked late": Scenario("nothing", _procs("large:A delete:D ask:Q:A"), ages=True, drains=False),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class KnockOut:
+    """Without its guard, this scenario has a violation of this kind."""
+
+    scenario: str
+    kind: str
+    protects: str
+
+
+KNOCK_OUTS = {
+    "refused_in_swap": KnockOut("large", "DANGLING", "I1, I4: a swap that lands after its blob was swept"),
+    "won_in_swap": KnockOut("put and delete", "LATE", "I4: a repeated swap that brings back what somebody deleted"),
+    "settle_before_delete": KnockOut("large", "DANGLING", "I1, I2: a swap that lands between the look and the deletion"),
+    "presence": KnockOut("touch", "DANGLING", "I1: an expired tombstone loses its blob, and a touch under way may revive it"),
+    "settle_before_answer": KnockOut("large", "LATE", "I4: a swap that lands after its caller was told no"),
+    "row_before_answer": KnockOut("delete", "FALSE-NO", "I4: a swap that won, and was replaced before it was settled"),
+    "young_marks_answer": KnockOut("answered late", "FALSE-NO", "I4: a won mark that was collected before the answer"),
+    "young_marks_outcome": KnockOut("asked late", "FALSE-NO", "I4: a won mark that was collected before somebody asked"),
+    "age_bound": KnockOut("two days", "DANGLING", "I1: a swap that is sent after its refused mark was collected"),
+    "touch_if_shown": KnockOut("touch", "DANGLING", "I1, I4: a touch that brings back what was replaced"),
+    "touch_blob_first": KnockOut("touch and read", "DANGLING", "I1: a row that outlives its blob"),
+    "create_only": KnockOut("upload twice", "DANGLING", "I1: a second arrival that takes a touch back"),
+    "record_before_finalise": KnockOut("large", "LEAK", "I3: a blob that no entry names"),
+    "held_before_finalise": KnockOut("single", "LEAK", "I3: a single request that is sent when recovery is done with it"),
+    "cancel_session": KnockOut("large", "LEAK", "I3: a session that is finalised after its blob was swept"),
+    "late_sweep": KnockOut("single", "LEAK", "I3: a single request that lands after its blob was swept"),
+    "settle_unknown_inline": KnockOut("small", "LATE", "I4: an inline write that lands after its caller was answered"),
+    "inline_once": KnockOut("small and small", "LATE", "I4: its second copy, which no mark keeps from landing over a later write"),
+    "reread": KnockOut("reader", "FALSE-LOSS", "I4: a read during an overwrite"),
+    "heartbeat_if_same": KnockOut("claims", "SHARED", "no invariant: work is done twice, and forgotten entries come back"),
+    "attempt_in_claim": KnockOut("claims", "SHARED", "no invariant: work is done twice"),
+}
+
+
+def world(name: str, guards: Guards) -> Checked:
+    scenario = SCENARIOS[name]
+    return Claims(scenario, guards) if isinstance(scenario, ClaimScenario) else World(scenario, guards)

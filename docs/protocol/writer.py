@@ -1,0 +1,213 @@
+"""A writer, as tiered/storage.py and tiered/commit.py have it, and the clean-up that recovery shares (tiered/settle.py).
+
+    large, single     start -> upload -> uploading -> swap -> wait -> (judge -> ask ->) clean-up
+                      read, record              an upload that is a session, or a single request
+    small, delete     start -> once -> (tombstone in the way:) change -> swap -> wait -> ...
+                                    -> (no answer:) settle, tell
+    clean-up          settle -> cancel -> old -> delete -> forget, or wait out the grace
+
+The lease may be found held or ended at any check, whatever the log says; when it has ended the writer stops, and what it
+leaves is recovery's. A failed clean-up is the same as a crash, and a crash is a turn that never comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from docs.protocol import services
+from docs.protocol.services import Step, exists, present, settle, shows
+from docs.protocol.state import NOBODY, Entry, Guards, Proc, Request, Scenario, State, Token, broken, move, send
+
+UPLOADS = {"large": "session", "single": "single"}
+WRITES = {"large": "blob", "single": "blob", "small": "inline", "delete": "nothing"}
+WRITERS = frozenset(WRITES)
+
+
+def entry_of(p: Proc) -> Entry:
+    return Entry(p.name, UPLOADS.get(p.kind, "nothing"), p.old)
+
+
+def _record(s: State, p: Proc, scenario: Scenario) -> State:
+    entry = entry_of(p)
+    t = s._replace(entries=s.entries | {entry})
+    return send(t, Request("record", p.name, entry.old, entry.upload)) if scenario.echoes else t
+
+
+def tell(s: State, k: int, p: Proc, answer: str, then: Proc) -> State:
+    """The caller is answered. `over`: it may have taken effect, and will not any more."""
+    explained = p.name in s.effects or len(s.effects) > p.floor or (p.kind == "delete" and not (s.target or s.inline))
+    if answer == "ok" and not explained:
+        s = broken(s, f"FALSE-OK: {p.name} is told ok, had no effect, and nobody else wrote since it began")
+    if answer == "no" and p.name in s.effects:
+        s = broken(s, f"FALSE-NO: {p.name} is told that nothing happened, and it took effect")
+    return move(s, k, then._replace(answer=answer))
+
+
+def hear(g: Guards, s: State, k: int, ok: bool) -> State:
+    """The answer to the request that process `k` waits for."""
+    p = s.procs[k]
+    match p.pc, ok:
+        case "once", True:
+            return tell(s, k, p, "ok", p.ended())
+        case "once", False:
+            return move(s, k, p._replace(pc="change"))
+        case "uploading", True:
+            return move(s, k, p._replace(pc="swap"))
+        case "uploading", False:
+            return tell(s, k, p, "no", p._replace(pc="settle"))
+        case "wait", True:
+            return tell(s, k, p, "ok", after_settle(p, g, live=True))
+        case _ if not g.settle_before_answer and not g.row_before_answer:
+            return tell(s, k, p, "ok", p._replace(pc="settle"))  # naive: a lost race is no error
+        case _:
+            return move(s, k, p._replace(pc="judge"))
+
+
+def writer(s: State, k: int, p: Proc, g: Guards, scenario: Scenario) -> Iterator[Step]:
+    me, upload = p.name, UPLOADS.get(p.kind)
+    match p.pc:
+        case "start" if upload is None:
+            once = p._replace(pc="once", floor=len(s.effects))
+            yield f"{me}: sends {_verb(p)}", move(send(s, _inline(p)), k, once)
+        case "start":
+            opened = s._replace(sessions=s.sessions | {me}) if upload == "session" else s
+            read = p._replace(pc="upload" if g.record_before_finalise else "unrecorded", old=present(s, g), floor=len(s.effects))
+            recorded = _record(opened, read, scenario) if g.record_before_finalise else opened
+            yield f"{me}: reads {read.old or 'no tombstone'}{', records' if g.record_before_finalise else ''}", move(recorded, k, read)
+        case "unrecorded":
+            early = send(s, Request("upload", me, writes=UPLOADS[p.kind]))
+            yield f"{me}: sends the end of its upload", move(early, k, p._replace(pc="record"))
+        case "record":
+            yield f"{me}: records", move(_record(s, p, scenario), k, p._replace(pc="uploading"))
+        case "upload":
+            if g.held_before_finalise:
+                yield f"{me}: its lease has ended before its upload; caller told no", tell(s, k, p, "no", p.ended())
+            if not (g.held_before_finalise and p.lapsed):
+                sent = send(s, Request("upload", me, writes=UPLOADS[p.kind]))
+                yield f"{me}: sends the end of its upload", move(sent, k, p._replace(pc="uploading"))
+        case "uploading":
+            if not g.record_before_finalise and exists(s, me):
+                yield f"{me}: finds its upload done", move(s, k, p._replace(pc="swap"))
+            late = p._replace(pc="settle", late=p.kind == "single")
+            yield f"{me}: no answer to its upload; caller told no", tell(s, k, p, "no", late)
+        case "once":
+            yield from _without_answer(s, k, p, g)
+        case "change":
+            read = p._replace(pc="swap", old=present(s, g))
+            yield f"{me}: reads {read.old or 'no tombstone'}, records", move(_record(s, read, scenario), k, read)
+        case "swap":
+            yield f"{me}: its lease has ended before its swap; caller told no", tell(s, k, p, "no", p.ended())
+            if g.age_bound and p.aged:
+                yield f"{me}: is too old to swap; caller told no", tell(s, k, p, "no", p._replace(pc="settle"))
+            else:
+                yield f"{me}: sends its swap", move(send(s, _swap(p)), k, p._replace(pc="wait"))
+        case "wait":
+            if not p.again and not (g.age_bound and p.aged):
+                yield f"{me}: sends its swap again", move(send(s, _swap(p)), k, p._replace(again=True))
+            yield f"{me}: no answer to its swap", move(s, k, p._replace(pc="judge"))
+        case "judge" | "ask":
+            yield from _judge(s, k, p, g, scenario)
+        case _:
+            yield from clean_up(s, k, p, g, entry_of(p), p.late)
+
+
+def _without_answer(s: State, k: int, p: Proc, g: Guards) -> Iterator[Step]:
+    """An inline write was sent and not answered."""
+    if not g.inline_once and not p.again:
+        yield f"{p.name}: sends {_verb(p)} again", move(send(s, _inline(p)), k, p._replace(again=True))
+    if not g.settle_unknown_inline:
+        yield f"{p.name}: no answer; caller told that it is over", tell(s, k, p, "over", p.ended())
+        return
+    t, live = settle(s, g, p.name)
+    if live:
+        yield f"{p.name}: no answer; settles {p.name}, live; caller told ok", tell(t, k, p, "ok", p.ended())
+    else:
+        then = p._replace(pc="absent") if p.kind == "delete" else p.ended()
+        step = f"{p.name}: no answer; settles {p.name}, refused"
+        yield (step, move(t, k, then)) if p.kind == "delete" else (f"{step}; caller told that it is over", tell(t, k, p, "over", then))
+
+
+def _judge(s: State, k: int, p: Proc, g: Guards, scenario: Scenario) -> Iterator[Step]:
+    """Step 4 of a swap that was not told ok."""
+    if any(q.kind == "ask" for q in s.procs):
+        yield f"{p.name}: cannot find out in time; caller told unknown", tell(s, k, p, "unknown", p.ended())
+    if p.pc == "judge" and g.settle_before_answer:
+        t, live = settle(s, g, p.name)
+        if live:
+            yield f"{p.name}: settles {p.name}, live; caller told ok", tell(t, k, p, "ok", after_settle(p, g, live=True))
+        elif not g.row_before_answer:
+            yield f"{p.name}: settles {p.name}, refused; caller told no", tell(t, k, p, "no", after_settle(p, g, live=False))
+        else:
+            yield f"{p.name}: settles {p.name}, refused", move(t, k, p._replace(pc="ask"))
+        return
+    won, superseded = f"w:{p.name}" in s.marks, s.target not in (NOBODY, p.old)
+    if won or superseded or shows(s, g, p.name):
+        word, answer = "won" if won else f"superseded by {s.target}", "ok"
+    else:
+        word, answer = "neither won nor superseded", "over" if g.young_marks_answer and p.aged else "no"
+    then = after_settle(p, g, live=False) if g.settle_before_answer else p._replace(pc="settle")
+    yield f"{p.name}: reads the row, {word}; caller told {answer}", tell(s, k, p, answer, then)
+
+
+def clean_up(s: State, k: int, p: Proc, g: Guards, entry: Entry, may_land_late: bool) -> Iterator[Step]:
+    """Steps 5 and 6, the writer's and recovery's."""
+    me, token = p.name, entry.token
+    match p.pc:
+        case "absent":  # a deletion that was refused: is there anything left to delete?
+            answer = "over" if s.target or s.inline else "ok"
+            yield f"{me}: reads the row; caller told {answer}", tell(s, k, p, answer, p.ended())
+        case "settle":
+            t, live, word = look(s, g, token)
+            yield f"{me}: {word}", move(t, k, after_settle(p, g, live, entry))
+        case "cancel":
+            yield f"{me}: cancels the upload {token}", move(s._replace(sessions=s.sessions - {token}), k, _next(p, entry, "cancel"))
+        case "old":
+            t, live, word = look(s, g, entry.old)
+            doomed = p._replace(gone=p.gone if live else (*p.gone, entry.old))
+            yield f"{me}: {word}", move(t, k, _next(doomed, entry, "old"))
+        case "delete":
+            yield f"{me}: deletes {', '.join(p.gone)}", move(services.delete(s, g, p.gone), k, p._replace(pc="forget"))
+        case "forget":
+            done = p._replace(pc="start", gone=(), entry=None, aged=False) if p.kind == "recover" else p.ended()
+            if g.late_sweep and may_land_late and token in p.gone and not entry.waits:
+                waiting = s.entries - {entry} | {entry._replace(waits=True)} if entry in s.entries else s.entries
+                yield f"{me}: leaves {token} to wait out the grace", move(s._replace(entries=waiting), k, done)
+            else:
+                rest = frozenset(e for e in s.entries if e.token != token)
+                yield f"{me}: forgets {token}", move(s._replace(entries=rest), k, done)
+
+
+def look(s: State, g: Guards, token: Token) -> tuple[State, bool, str]:
+    """Settles; or, where that guard is off, just looks. Whether it is live, and in words."""
+    if g.settle_before_delete:
+        t, live = settle(s, g, token)
+        return t, live, f"settles {token}, {'live' if live else 'refused'}"
+    live = shows(s, g, token)
+    return s, live, f"sees {token} {'in' if live else 'not in'} the row"
+
+
+def after_settle(p: Proc, g: Guards, live: bool, entry: Entry | None = None) -> Proc:
+    entry = entry or entry_of(p)
+    if live or entry.upload == "nothing":
+        return _next(p, entry, "cancel")
+    doomed = p._replace(gone=(entry.token,))
+    return doomed._replace(pc="cancel") if entry.upload == "session" and g.cancel_session else _next(doomed, entry, "cancel")
+
+
+def _next(p: Proc, entry: Entry, done: str) -> Proc:
+    """Where the clean-up goes on: a step with nothing to do is left out."""
+    if done == "cancel" and entry.old:
+        return p._replace(pc="old")
+    return p._replace(pc="delete" if p.gone else "forget")
+
+
+def _verb(p: Proc) -> str:
+    return "delete_inline" if p.kind == "delete" else "put_inline"
+
+
+def _inline(p: Proc) -> Request:
+    return Request("delete" if p.kind == "delete" else "put", p.name)
+
+
+def _swap(p: Proc) -> Request:
+    return Request("swap", p.name, p.old, WRITES[p.kind])

@@ -1,0 +1,358 @@
+"""Every schedule of the real code with few delays: two writers, a recoverer and a reader at one object, and one thing that goes wrong.
+
+    scenario   what the writers do, and what is there before           put_large+delete on large
+    schedule   where a process is delayed (see `conductor`), and       : delays at 5, 11;
+               which call goes wrong, and how                          writer-1 CRASH_BEFORE rows.swap #1
+
+Nothing else is left to chance, so such a line replays its schedule. Time stands still while anyone has a call to make, and waits before
+a call is repeated end at once: no lease runs out, the recoverer takes every entry for stale, and nothing depends on how long
+anything lasts. What is not run, because another schedule with no more delays comes to the same for all others:
+
+    a delay before a call that nobody else can tell from its absence    a delay before the process's next call
+    a delay between the begin of an operation and its first call        a delay before the begin
+    the death of a process that was delayed just before                 its death without that delay
+    a death between an effect and its answer                            a death before the process's next call
+
+*Failure*: `explore` collects violations, those with the fewest choices first, and raises none.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from argparse import ArgumentParser
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from typing import Any, cast
+
+import anyio
+
+from changelog.change import LOG_PREFIX
+from changelog.errors import InvalidRequestError
+from changelog.log import LOG_END, ChangeLog, KeyRange
+from changelog.runtime import SystemRuntime
+from emulators.checker import InvariantViolation
+from emulators.client import Client
+from emulators.faults import Mode, Plan, Process, Travel, no_faults, no_time
+from emulators.ghost import acts
+from emulators.history import Answer
+from emulators.runtime import SimulatedRuntime, run_world
+from emulators.simulation.conductor import BEGIN, Conductor, Question
+from emulators.simulation.schedules import ROUND, Scenario, Schedule, Wrong, scenario_named, scenarios, schedule_of
+from emulators.world import SETTINGS, World
+from recovery.loop import RecoveryLoop
+from tiered.errors import DanglingTombstoneError
+from tiered.object_id import ObjectId
+from tiered.settings import RecoverySettings
+
+SEED = 1
+OBJECT = ObjectId.create("attachments", "shared", {"org": "17"})
+SMALL, LARGE = 50, 500
+READS = PASSES = 2
+WAIT_MAX_S = 1.0
+"""Waits before the first repetitions are shorter; timers that tick for ever are longer."""
+TOO_LONG_S = 7200.0
+
+ONE_AT_A_TIME = SETTINGS.model_copy(update={"recovery": RecoverySettings(concurrency_max=1)})
+
+CRASHES = (Mode.CRASH_BEFORE,)
+UNTOLD = (Mode.LATE, Mode.LOST, Mode.DUPLICATED)
+
+ONCE = frozenset({"rows.put_inline", "rows.delete_inline", "upload.finalise"})
+"""Calls that no client sends twice, so that no network has two of them to deliver."""
+MUTATING = ONCE | {"rows.swap", "rows.settle", "log.record", "log.forget", "log.release", "blobs.cancel", "blobs.delete"}
+
+
+# --- the world -----------------------------------------------------------------------------------
+
+
+class _HastyRuntime(SimulatedRuntime):
+    """Does not wait before a call is repeated: that the others go on meanwhile is the schedule's choice."""
+
+    async def sleep(self, seconds: float) -> None:
+        await super().sleep(seconds if seconds > WAIT_MAX_S else 0)
+
+
+class _HastyLog:
+    """A recoverer's view: the server's clock is a lease ahead, so every entry is stale; and all are in one range."""
+
+    def __init__(self, log: ChangeLog) -> None:
+        self._log = log
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+    async def announce(self, instance: str) -> int:
+        return await self._log.announce(instance) + round(SETTINGS.lease.expiry_s * 1000) + 1
+
+    def ranges(self) -> Sequence[KeyRange]:
+        return [KeyRange(LOG_PREFIX, LOG_END)]
+
+
+class _HastyWorld(World):
+    """Nobody in it waits: not before a repetition, not for a lease to run out."""
+
+    def process(self, name: str, plan: Plan = no_faults, skew_s: float = 0.0, travel: Travel = no_time) -> Process:
+        return Process(name, _HastyRuntime(f"{self.seed}/{name}", skew_s=skew_s), self.network, plan, travel)
+
+    def recovery(self, process: Process, shards: int | None = None) -> RecoveryLoop:
+        log = cast(ChangeLog, _HastyLog(self.log_of(process, shards)))
+        return RecoveryLoop(self.tiers_of(process), log, process.runtime, ONE_AT_A_TIME)
+
+    def begin_as(self, found: World) -> None:
+        """With what the other one holds, and nothing under way."""
+        self.rows.states |= found.rows.states
+        self.rows.won |= deepcopy(found.rows.won)
+        self.blobs.blobs |= found.blobs.blobs
+        for write in found.history.writes:
+            again = self.history.begin_write(write.path, write.value)
+            with acts(again):
+                self.watch.ghost.took_effect(write.path)
+            self.history.end_write(again, write.answer)
+
+
+@cache
+def _before(scenario: Scenario) -> World:
+    """The world as an earlier writer left it."""
+
+    async def put() -> World:
+        async with _HastyWorld(SEED, sessions=scenario.sessions) as world:
+            if scenario.before != "absent":
+                async with world.client(world.process("earlier")) as client:
+                    assert await client.put(OBJECT, "old", SMALL if scenario.before == "small" else LARGE) is Answer.OK
+        return world
+
+    return run_world(put, SEED)
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """One schedule as it went. `violation` None: all invariants hold."""
+
+    schedule: Schedule
+    questions: Sequence[Question]
+    violation: InvariantViolation | None
+
+    @property
+    def trace(self) -> tuple[tuple[str, str], ...]:
+        """Who made which call that others can see, in order."""
+        made = (asked for asked in self.questions if asked.is_visible and not asked.delayed)
+        return tuple((asked.process, asked.point) for asked in made if not self._died_before(asked))
+
+    def _died_before(self, asked: Question) -> bool:
+        wrong = self.schedule.wrong
+        return wrong is not None and wrong.mode is Mode.CRASH_BEFORE and (wrong.process, wrong.point) == (asked.process, asked.point)
+
+
+def run(schedule: Schedule) -> Ran:
+    """Runs it. What is neither a violation nor an answer that a caller may get is raised, with the schedule in its notes."""
+    conductor, found, violation = Conductor(ROUND, schedule.delays), _before(schedule.scenario), None
+    try:
+        run_world(lambda: _run(schedule, conductor, found), SEED)
+    except InvariantViolation as broken:
+        violation = broken
+    except Exception as error:
+        error.add_note(str(schedule))
+        raise
+    return Ran(schedule, conductor.questions, violation)
+
+
+async def _run(schedule: Schedule, conductor: Conductor, found: World) -> None:
+    async with _HastyWorld(SEED, sessions=schedule.scenario.sessions) as world:
+        world.begin_as(found)
+        lost = await _conduct(world, schedule, conductor)
+        if world.log.stored or not world.network.quiet:
+            await world.drain()
+        async with world.client(world.process("afterwards")) as client:
+            lost += await _get(client)
+        world.verify()
+        for sentence in lost:
+            raise InvariantViolation("I1 no dangling", sentence, world.network.trace)
+
+
+async def _conduct(world: World, schedule: Schedule, conductor: Conductor) -> list[str]:
+    """All four live at once, call by call; then what is still under way may arrive. Returns what the reader found lost."""
+    lost: list[str] = []
+    scenario, world.network.turn = schedule.scenario, conductor.turn
+    lives: dict[str, Callable[[Process], Any]] = {
+        "writer-1": partial(_write, world, conductor, scenario.first),
+        "writer-2": partial(_write, world, conductor, scenario.second),
+        "recoverer": partial(_recover, world),
+        "reader": partial(_read, world, conductor, lost),
+    }
+    with anyio.fail_after(TOO_LONG_S):
+        async with anyio.create_task_group() as conducting:
+            conducting.start_soon(conductor.run)
+            async with anyio.create_task_group() as living:
+                for name, life in lives.items():
+                    process = world.process(name, schedule.plan(name))
+                    living.start_soon(process.run, partial(life, process))
+            conducting.cancel_scope.cancel()
+    conductor.end()
+    return lost
+
+
+async def _write(world: World, conductor: Conductor, operation: str, process: Process) -> None:
+    async with world.client(process) as client:
+        await conductor.begin(process.name, operation)
+        if operation == "delete":
+            await client.delete(OBJECT)
+        else:
+            await client.put(OBJECT, process.name, LARGE if operation == "put_large" else SMALL)
+
+
+async def _recover(world: World, process: Process) -> None:
+    recovery = world.recovery(process)
+    for _ in range(PASSES):
+        await recovery.run_once()
+
+
+async def _read(world: World, conductor: Conductor, lost: list[str], process: Process) -> None:
+    async with world.client(process) as client:
+        for number in range(READS):
+            await conductor.begin(process.name, f"get #{number + 1}")
+            lost += await _get(client)
+
+
+async def _get(client: Client) -> list[str]:
+    try:
+        await client.get(OBJECT)
+    except DanglingTombstoneError as error:
+        return [str(error)]
+    return []
+
+
+# --- all of them ---------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Explored:
+    """`traces`: the schedules in so far as they differ in what others could see. `cut`: the budget did not suffice for all."""
+
+    schedules: int = 0
+    traces: set[tuple[tuple[str, str], ...]] = field(default_factory=set, repr=False)
+    violations: list[Ran] = field(default_factory=list)
+    cut: bool = False
+
+    @property
+    def distinct_traces(self) -> int:
+        return len(self.traces)
+
+
+def each(scenario: Scenario, delays_max: int, wrongs: Collection[Mode] = (), victims: Collection[str] = ROUND[:1]) -> Iterator[Ran]:
+    """Runs every schedule with at most `delays_max` delays and at most one call of a victim that goes wrong in one of these ways.
+
+    Those with fewer choices come first. What a schedule was asked tells which others there are.
+    """
+    left = deque([Schedule(scenario)])
+    while left:
+        ran = run(left.popleft())
+        yield ran
+        left.extend(_further(ran, delays_max, wrongs, victims))
+
+
+def explore(
+    scenario: Scenario, delays_max: int, wrongs: Collection[Mode] = (), budget: int | None = None, victims: Collection[str] = ROUND[:1]
+) -> Explored:
+    """`each`, summed up. `budget`: how many schedules at most."""
+    explored = Explored()
+    for ran in each(scenario, delays_max, wrongs, victims):
+        if explored.schedules == budget:
+            explored.cut = True
+            break
+        explored.schedules += 1
+        explored.traces.add(ran.trace)
+        if ran.violation is not None:
+            explored.violations.append(ran)
+    return explored
+
+
+def replay(text: str) -> Ran:
+    """Runs the schedule that one line describes. `InvalidRequestError`: it describes none."""
+    return run(schedule_of(text))
+
+
+def _further(ran: Ran, delays_max: int, wrongs: Collection[Mode], victims: Collection[str]) -> Iterator[Schedule]:
+    """The schedules that differ from this one in one choice more, which comes after all of its own."""
+    schedule, delayed = ran.schedule, set[tuple[str, str]]()
+    last = max([*schedule.delays, _number_of(schedule.wrong, ran.questions)], default=0)
+    for number, asked in enumerate(ran.questions, 1):
+        if asked.delayed:
+            delayed.add((asked.process, asked.point))
+        if number <= last:
+            continue
+        if asked.is_open and len(schedule.delays) < delays_max:
+            yield replace(schedule, delays=(*schedule.delays, number))
+        if schedule.wrong is None and asked.process in victims:
+            for mode in wrongs:
+                if _makes_a_difference(mode, asked, (asked.process, asked.point) in delayed):
+                    yield replace(schedule, wrong=Wrong(asked.process, asked.point, mode))
+
+
+def _number_of(wrong: Wrong | None, questions: Sequence[Question]) -> int:
+    """Which question the call that went wrong was; 0: none did."""
+    if wrong is None:
+        return 0
+    made = (wrong.process, wrong.point)
+    return next(number for number, asked in enumerate(questions, 1) if (asked.process, asked.point) == made and not asked.delayed)
+
+
+def _makes_a_difference(mode: Mode, asked: Question, was_delayed: bool) -> bool:
+    if asked.point.startswith(BEGIN) or not asked.is_visible:
+        return False
+    if mode in (Mode.CRASH_BEFORE, Mode.CRASH_AFTER):
+        return mode is Mode.CRASH_AFTER or not was_delayed
+    return asked.call in MUTATING and (mode is not Mode.DUPLICATED or asked.call not in ONCE)
+
+
+# --- on the command line -------------------------------------------------------------------------
+
+
+def main(arguments: Sequence[str] | None = None, write: Callable[[str], object] = sys.stdout.write) -> int:
+    """Explores all scenarios, or replays one schedule. Returns 0 if no violation was found, else 1."""
+    parser = ArgumentParser("python -m emulators.simulation.bounded", description="every schedule with few delays, on the real code")
+    parser.add_argument("--delays", type=int, default=2, help="at most so many, beside a death; beside another fault at most one (2)")
+    parser.add_argument("--scenario", help="only this one, as in 'put_large+delete on large'")
+    parser.add_argument("--replay", help="run the one schedule that this line describes, and show its questions")
+    chosen = parser.parse_args(arguments)
+    try:
+        if chosen.replay is not None:
+            return _show(replay(chosen.replay), write)
+        named = scenarios() if chosen.scenario is None else [scenario_named(chosen.scenario)]
+    except InvalidRequestError as error:
+        parser.error(str(error))
+    return _show_all(named, chosen.delays, write)
+
+
+def _show(ran: Ran, write: Callable[[str], object]) -> int:
+    for number, asked in enumerate(ran.questions, 1):
+        write(f"{number:4} {asked}\n")
+    write(f"{ran.violation or 'no violation'}\n")
+    return int(ran.violation is not None)
+
+
+def _show_all(named: Sequence[Scenario], delays_max: int, write: Callable[[str], object]) -> int:
+    """A line for each scenario and kind of fault, with the first violation in full; then the sum."""
+    clock, schedules, violations = SystemRuntime(), 0, 0
+    began = clock.monotonic()
+    for scenario in named:
+        for wrongs, victims, delays in ((CRASHES, ("writer-1", "recoverer"), delays_max), (UNTOLD, ("writer-1",), min(1, delays_max))):
+            explored = explore(scenario, delays, wrongs, victims=victims)
+            schedules, violations = schedules + explored.schedules, violations + len(explored.violations)
+            write(
+                f"{scenario}, {delays} delays, {'|'.join(mode.name for mode in wrongs)}: {explored.schedules} schedules,"
+                f" {explored.distinct_traces} traces, {len(explored.violations)} violations\n"
+            )
+            for ran in explored.violations[:1]:
+                write(f"    {ran.schedule}\n    {ran.violation}\n")
+    per_s = schedules / (clock.monotonic() - began)
+    write(f"{len(named)} scenarios: {schedules} schedules, {violations} violations; {per_s:.0f} schedules a second\n")
+    return int(violations > 0)
+
+
+if __name__ == "__main__":
+    logging.getLogger("tiered").disabled = True  # it says of each death what that left behind
+    sys.exit(main())
