@@ -137,17 +137,18 @@ class World:
             self.watch.report("I5 repeatable", f"cleaning up once more after {len(changes)} changes has changed what is stored")
 
     def _orphans(self) -> list[str]:
-        """But a legacy blob, when marks were collected before recovery came: nothing proves then that its row has left it (0002)."""
-        found = orphans(self.rows, self.blobs, self.runtime.wall_ns())
-        old = self.runtime.boot_time() > MARK_AGE_MAX_S
-        return [name for name in found if not (old and name in self.legacy)]
+        return [name for name in orphans(self.rows, self.blobs, self.runtime.wall_ns()) if not self._is_left_to_the_audit(name)]
+
+    def _is_left_to_the_audit(self, blob: str) -> bool:
+        """A legacy blob, when marks were collected before recovery came: nothing may prove then that its row has left it (0002)."""
+        return blob in self.legacy and self.runtime.boot_time() > MARK_AGE_MAX_S
 
     def _lasting(self) -> tuple[dict[str, Inline | Tombstone], dict[str, Blob]]:
         """What is stored. Blobs that have expired are the bucket lifecycle's, and anybody's to delete; strays are the audit's."""
         now_ns = self.runtime.wall_ns()
         blobs = {
             name: blob for name, blob in self.blobs.blobs.items()
-            if name not in self.blobs.strays and not is_expired(blob.metadata.time_expires_ns, now_ns)
+            if name not in self.blobs.strays and not self._is_left_to_the_audit(name) and not is_expired(blob.metadata.time_expires_ns, now_ns)
         }  # fmt: skip
         return self.rows.states.copy(), blobs
 

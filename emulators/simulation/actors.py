@@ -91,7 +91,7 @@ class Stage:
     def _fault(self, actor: Actor, process: Process, point: str) -> Fault | None:
         if self.calm:
             return None
-        if suspension := self.recipe.suspension(process.name, point):
+        if suspension := self.recipe.suspension(actor, process.name, point):
             self.faults["suspended for days"] += 1
             self.played[suspension_part(process.name, point, suspension)] = None
             return suspension

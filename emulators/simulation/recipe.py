@@ -187,9 +187,9 @@ class Recipe:
         fits = _fits(point, mode) or (mode is Mode.DUPLICATED and _is_end(point) and not self.sessions and seconds < COPY_WITHIN_S)
         return Fault(mode, seconds) if fits and self.has(fault_part(process, point)) else None
 
-    def suspension(self, process: str, point: str) -> Fault | None:
+    def suspension(self, actor: Actor, process: str, point: str) -> Fault | None:
         """How its machine is suspended at this call, if it is: before the request leaves, or before its answer arrives."""
-        weather, chance = self.weather, self._chances(process, point)
+        weather, chance = actor.weather or self.weather, self._chances(process, point)
         if chance[3] >= weather.suspend_rate or not self.has(suspension_part(process, point)):
             return None
         mode = _pick((Mode.SUSPEND_BEFORE, Mode.SUSPEND_AFTER), chance[4])
@@ -371,7 +371,7 @@ class _Chooser:
         beside = (Role.COLLECTOR, Role.JOB) if durable else (Role.COLLECTOR, Role.BLIND_AUDITOR)
         return [*actors, late] + [
             Actor(f"{role.name.lower().replace('_', '-')}-of-ages", role, starts_s=self.chance.uniform(0.01, 0.2) * DAY_S, ends_s=5 * DAY_S,
-                  every_s=self.chance.uniform(0.05, 0.4) * DAY_S)
+                  every_s=self.chance.uniform(0.05, 0.4) * DAY_S, weather=Weather())
             for role in beside
         ]  # fmt: skip
 
@@ -379,7 +379,7 @@ class _Chooser:
         modes = tuple(mode for mode in MODES if self._on(0.35))
         rate = self.chance.choice((0.0, 0.01, 0.03, 0.03, 0.1, 0.2))
         travel_s = self.chance.choice((0.0, 0.01, 0.05, 0.5))
-        suspend_s = self.chance.choice((2.1, 2.5, 3.5)) * DAY_S
+        suspend_s = self.chance.choice((2.1, 3.5, 3.5)) * DAY_S
         return Weather(rate, modes, travel_s, 0.05 if ages else 0.0, suspend_s)
 
     def _outages(self, actors: list[Actor], busy_s: float) -> tuple[Outage, ...]:
