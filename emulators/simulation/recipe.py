@@ -294,7 +294,7 @@ class _Chooser:
         busy_s = max(sum(step.pause_s for step in actor.steps) for actor in actors) + 60.0
         skewed = self._on(0.3)
         lingers_s = 400.0 if self._on(0.1) else 0.0
-        collector = Actor("collector-of-the-idle", Role.COLLECTOR, ends_s=busy_s, every_s=10.0)
+        collector = Actor("collector-0", Role.COLLECTOR, ends_s=busy_s, every_s=10.0)
         actors += [collector] if idles else self._beside(busy_s, lingers_s)
         durable, outages = not self._on(0.05), self._outages(actors, busy_s)
         if ages:
@@ -377,8 +377,8 @@ class _Chooser:
         actors = [replace(actor, steps=(*actor.steps, sleep)) if actor.role is Role.CALLER and self._on() else actor for actor in actors]
         beside = (Role.COLLECTOR, Role.JOB) if durable else (Role.COLLECTOR, Role.BLIND_AUDITOR)
         return [*actors, late] + [
-            Actor(f"{role.name.lower().replace('_', '-')}-of-ages", role, starts_s=self.chance.uniform(0.01, 0.2) * DAY_S, ends_s=5 * DAY_S,
-                  every_s=self.chance.uniform(0.05, 0.4) * DAY_S, weather=Weather())
+            Actor(f"{role.name.lower().replace('_', '-')}-{len(actors)}", role, starts_s=self.chance.uniform(0.01, 0.2) * DAY_S,
+                  ends_s=5 * DAY_S, every_s=self.chance.uniform(0.05, 0.4) * DAY_S, weather=Weather())
             for role in beside
         ]  # fmt: skip
 
@@ -390,7 +390,13 @@ class _Chooser:
         return Weather(rate, modes, travel_s, 0.05 if ages else 0.0, suspend_s)
 
     def _outages(self, actors: list[Actor], busy_s: float) -> tuple[Outage, ...]:
-        return tuple(self._outage(actors, busy_s) for _ in range(self.chance.choice((0, 0, 0, 1, 2))))
+        outages = tuple(self._outage(actors, busy_s) for _ in range(self.chance.choice((0, 0, 0, 1, 2))))
+        if self._on(0.05):  # answers are lost, and then the permission to ask is, too
+            from_s, lost_s = self.chance.uniform(0, busy_s), self.chance.uniform(1, 20)
+            outages += (
+                Outage("rows", Mode.LOST, from_s, from_s + lost_s), Outage("rows", Mode.DENIED, from_s + lost_s, from_s + lost_s + 40.0)
+            )  # fmt: skip
+        return outages
 
     def _outage(self, actors: list[Actor], busy_s: float) -> Outage:
         from_s, mode = self.chance.uniform(0, busy_s), self.chance.choice((Mode.UNAVAILABLE, Mode.DENIED, Mode.LOST, Mode.SLOW))
