@@ -21,8 +21,7 @@ from changelog.runtime import Runtime
 from emulators.blobs import SimulatedBlobs
 from emulators.ghost import EFFECTS, Ghost
 from emulators.history import History
-from emulators.log import SimulatedChangeLog
-from emulators.rows import SimulatedRows
+from emulators.stack import InspectedLog, InspectedRows
 from tiered.backends import Row, Tombstone
 from tiered.metadata import is_expired
 from tiered.object_id import revision_of
@@ -43,7 +42,7 @@ class InvariantViolation(AssertionError):
 # --- the state -----------------------------------------------------------------------------------
 
 
-def dangling(rows: SimulatedRows, blobs: SimulatedBlobs, now_ns: int) -> list[str]:
+def dangling(rows: InspectedRows, blobs: SimulatedBlobs, now_ns: int) -> list[str]:
     """I1: paths of present tombstones whose blob is missing, unless the bucket's lifecycle collected it and both have expired."""
     return [
         path for path, state in rows.states.items()
@@ -52,7 +51,7 @@ def dangling(rows: SimulatedRows, blobs: SimulatedBlobs, now_ns: int) -> list[st
     ]  # fmt: skip
 
 
-def orphans(rows: SimulatedRows, blobs: SimulatedBlobs, now_ns: int) -> list[str]:
+def orphans(rows: InspectedRows, blobs: SimulatedBlobs, now_ns: int) -> list[str]:
     """I3: names of blobs that no tombstone names and that have not expired (those are the bucket lifecycle's).
 
     Not the strays: which copy of a request a network still holds, nobody can know but the audit, which finds what it made.
@@ -61,7 +60,7 @@ def orphans(rows: SimulatedRows, blobs: SimulatedBlobs, now_ns: int) -> list[str
     return [name for name, blob in blobs.blobs.items() if name not in named and not is_expired(blob.metadata.time_expires_ns, now_ns)]
 
 
-def left_over(log: SimulatedChangeLog, uploads: Sequence[str]) -> list[str]:
+def left_over(log: InspectedLog, uploads: Sequence[str]) -> list[str]:
     """I3, I6: entries in the log, parked or not, and those of the upload sessions `uploads` that are still open."""
     return [f"entry {key}: {stored.value!r} {stored.state or ''}" for key, stored in log.stored.items()] + [
         f"upload {session}" for session in uploads
@@ -75,7 +74,7 @@ class Watch:
     """
 
     def __init__(
-        self, rows: SimulatedRows, blobs: SimulatedBlobs, log: SimulatedChangeLog, runtime: Runtime, trace: list[str], history: History
+        self, rows: InspectedRows, blobs: SimulatedBlobs, log: InspectedLog, runtime: Runtime, trace: list[str], history: History
     ) -> None:
         self.recorded: dict[str, Change] = {}
         self.ghost = Ghost(history, self.report)
@@ -164,5 +163,5 @@ class Watch:
         return entry if isinstance(entry, Entry) else None
 
 
-def _marks(rows: SimulatedRows, path: str) -> set[tuple[str, ChangeId]]:
+def _marks(rows: InspectedRows, path: str) -> set[tuple[str, ChangeId]]:
     return {("refused", token) for token in rows.refused.get(path, ())} | {("won", token) for token in rows.won.get(path, ())}

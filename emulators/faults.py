@@ -380,8 +380,13 @@ class Process:
         """SIGSTOP, and SIGCONT later: no request leaves, no answer arrives, and no timer that needs one helps."""
         self.link.stall(seconds)
 
+    @property
+    def clock(self) -> SimulatedRuntime:
+        """Its runtime, where that can be set and stood still."""
+        assert isinstance(self.runtime, SimulatedRuntime), "only a simulated clock can be"
+        return self.runtime
+
     def suspend(self, seconds: float) -> None:
         """Its machine sleeps: as `stall`, and its monotonic clock stands still; its boot-time and wall clocks go on."""
-        assert isinstance(self.runtime, SimulatedRuntime), "only a simulated clock can stand still"
-        self.runtime.suspend(seconds)
+        self.clock.suspend(seconds)
         self.stall(seconds)

@@ -11,8 +11,10 @@ from typing import Protocol, Self
 
 from changelog.change import ChangeId
 from changelog.log import ChangeLog
+from changelog.runtime import Runtime
 from emulators.faults import Process
-from emulators.log import Stored
+from emulators.log import SimulatedChangeLog, Stored
+from emulators.rows import SimulatedRows
 from emulators.runtime import Observer
 from tiered.backends import HighVolumeBackend, Inline, Tombstone
 
@@ -52,3 +54,17 @@ class Stack(Protocol):
     def log(self) -> InspectedLog: ...
     def rows_of(self, process: Process) -> HighVolumeBackend: ...
     def log_of(self, process: Process, shards: int | None = None) -> ChangeLog: ...
+
+
+class SimulatedStack:
+    """Implements `Stack`. `runtime` is the services'."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.rows = SimulatedRows(runtime)
+        self.log = SimulatedChangeLog(runtime)
+
+    def rows_of(self, process: Process) -> HighVolumeBackend:
+        return process.link.rows(self.rows)
+
+    def log_of(self, process: Process, shards: int | None = None) -> ChangeLog:
+        return process.link.log(self.log if shards is None else self.log.sharded(shards))

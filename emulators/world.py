@@ -11,7 +11,7 @@ first `InvariantViolation`. Who crashes when, and who runs beside whom, is for t
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
@@ -19,15 +19,15 @@ from typing import Self
 
 from changelog.log import ChangeLog
 from changelog.noop import NoopChangeLog
+from changelog.runtime import Runtime
 from emulators.blobs import Blob, SimulatedBlobs
 from emulators.checker import InvariantViolation, Watch, left_over, orphans
 from emulators.client import Client, content
 from emulators.faults import Network, Plan, Process, Travel, no_faults, no_time
 from emulators.ghost import acts
 from emulators.history import Answer, History
-from emulators.log import SimulatedChangeLog
-from emulators.rows import SimulatedRows
 from emulators.runtime import SimulatedRuntime
+from emulators.stack import SimulatedStack, Stack
 from recovery.loop import RecoveryLoop
 from tiered.backends import MARK_AGE_MAX_S, Inline, Tombstone
 from tiered.metadata import Metadata, is_expired
@@ -47,15 +47,18 @@ class World:
     """`async with World(seed) as world`, inside of `run_world`.
 
     `skew_max_s`: how wrong its processes' clocks may be. `durable` False: nobody keeps a changelog, so I3 and I6 promise nothing.
+    `stack`: what its rows and log are made of.
     """
 
     def __init__(
-        self, seed: int, *, sessions: bool = True, settings: Settings = SETTINGS, skew_max_s: float = 0.0, durable: bool = True
+        self, seed: int, *, sessions: bool = True, settings: Settings = SETTINGS, skew_max_s: float = 0.0, durable: bool = True,
+        stack: Callable[[Runtime], Stack] = SimulatedStack,
     ) -> None:
         self.seed = seed
         self.runtime = SimulatedRuntime(f"{seed}/services")
-        self.rows = SimulatedRows(self.runtime)
-        self.log = SimulatedChangeLog(self.runtime)
+        self.stack = stack(self.runtime)
+        self.rows = self.stack.rows
+        self.log = self.stack.log
         self.blobs = SimulatedBlobs(self.runtime, sessions=sessions)
         self.network = Network()
         self.history = History()
@@ -103,11 +106,11 @@ class World:
         """The log as this process sees it."""
         if not self._durable:
             return NoopChangeLog()
-        return process.link.log(self.log if shards is None else self.log.sharded(shards))
+        return self.stack.log_of(process, shards)
 
     def tiers_of(self, process: Process) -> Tiers:
         """The services as this process sees them."""
-        return Tiers(process.link.rows(self.rows), process.link.blobs(self.blobs))
+        return Tiers(self.stack.rows_of(process), process.link.blobs(self.blobs))
 
     async def drain(self) -> None:
         """Passes of a recovery without faults until no entry is open and the network quiet, or for some hours."""

@@ -6,6 +6,7 @@
     operator    parks an entry now and then, retries what is parked
     collector   the services' own garbage collection: expired rows, blobs and marks, some now and some later
     vandal      writes what cannot be read into the log
+    clocks      sets the clocks of running processes, up to a minute wrong
 
 `Stage` is what they share: the world, the recipe, and a plan of faults for each of their processes.
 """
@@ -25,8 +26,9 @@ from changelog.errors import ConfigurationError, TieredError
 from emulators.client import BrokenPayload, Client, content
 from emulators.faults import Fault, Process
 from emulators.log import Stored
-from emulators.runtime import elapse
+from emulators.runtime import SimulatedRuntime, elapse
 from emulators.simulation.recipe import (
+    SKEWS_S,
     Actor,
     Kind,
     Life,
@@ -56,7 +58,10 @@ AUDIT_PAGE = 100
 
 
 class Stage:
-    """`calm`: no fault happens any more. `played`: the parts that played a role. `faults`: how many of each kind."""
+    """`calm`: no fault happens any more. `played`: the parts that played a role. `faults`: how many of each kind.
+
+    `clocks`: of the process that each actor runs, or ran last.
+    """
 
     def __init__(self, world: World, recipe: Recipe) -> None:
         self.world = world
@@ -65,6 +70,7 @@ class Stage:
         self.over = anyio.Event()
         self.played: dict[Part, None] = {}
         self.faults: Counter[str] = Counter()
+        self.clocks: dict[str, SimulatedRuntime] = {}
         self._outages = [
             outage for number, outage in enumerate(recipe.outages) if recipe.has(outage_part(outage, number))
         ]  # fmt: skip
@@ -73,6 +79,7 @@ class Stage:
         """The actor's process in its `life`th life."""
         name = f"{actor.name}.{life}"
         process = self.world.process(name, lambda point: self._fault(actor, process, point), actor.skew_s, partial(self._travel, name))
+        self.clocks[actor.name] = process.clock
         return process
 
     def object(self, step: Step) -> ObjectId:
@@ -128,6 +135,8 @@ async def live(stage: Stage, actor: Actor) -> None:
             await _collect(stage, actor)
         case Role.VANDAL:
             _vandalise(stage)
+        case Role.CLOCKS:
+            await _set_clocks(stage, actor)
 
 
 async def _again_and_again(stage: Stage, actor: Actor, work: Callable[[Stage, Actor, Process], Awaitable[None]]) -> None:
@@ -290,6 +299,14 @@ async def _collect(stage: Stage, actor: Actor) -> None:
         for service in (world.rows, world.blobs, world.log):
             await service.collect(chance.choice((1, 3, 1000)))
         await _rest(stage, actor.every_s * chance.uniform(0.5, 1.0))
+
+
+async def _set_clocks(stage: Stage, actor: Actor) -> None:
+    chance = stage.world.runtime.random
+    while not stage.over.is_set() and anyio.current_time() < actor.ends_s:
+        if stage.clocks:
+            chance.choice(list(stage.clocks.values())).skew_s = chance.choice(SKEWS_S)
+        await _rest(stage, actor.every_s)
 
 
 def _vandalise(stage: Stage) -> None:

@@ -62,6 +62,7 @@ class Role(Enum):
     OPERATOR = "parks and retries entries"
     COLLECTOR = "the services' own garbage collection"
     VANDAL = "writes what cannot be read into the log"
+    CLOCKS = "sets clocks, up to a minute wrong, while they are looked at"
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +152,7 @@ class Recipe:
     """`sessions`: uploads are sessions, else single requests. `durable` False: no changelog. `legacy`: object 0 is of older software.
 
     `collect_after_s`: how long after their deadline the bucket collects blobs. `lingers_s`: how long those beside go on when the
-    callers are through.
+    callers are through. `bigtable`: rows and log are the real Bigtable adapters, on a server in memory, else simulated ones.
     """
 
     seed: int
@@ -164,6 +165,7 @@ class Recipe:
     legacy: bool = False
     collect_after_s: float = 3600.0
     lingers_s: float = 0.0
+    bigtable: bool = False
     left_out: frozenset[Part] = frozenset()
 
     @staticmethod
@@ -274,6 +276,7 @@ WRITES = (Kind.PUT_SMALL, Kind.PUT_LARGE, Kind.PUT_LARGE, Kind.PUT_STREAM, Kind.
 READINGS = (Kind.GET, Kind.GET, Kind.GET, Kind.HEAD, Kind.GET_SLOWLY, Kind.LIST)
 MODES = tuple(mode for mode in Mode)
 SHARDS = (1, 2, 3, 5)
+SKEWS_S = (-60.0, -5.0, 0.0, 5.0, 60.0)
 COLLECT_AFTER_MIN_S = 125.0
 """More than two clocks are apart."""
 DEADLY = Weather(0.4, (Mode.CRASH_BEFORE, Mode.CRASH_AFTER))
@@ -303,13 +306,13 @@ class _Chooser:
             from_s = self.chance.uniform(0, busy_s)
             outages += (Outage("rows", Mode.LOST, from_s, from_s + 120.0),) if self._on() else ()
         if skewed:
-            actors = [replace(actor, skew_s=self.chance.choice((-60.0, -5.0, 0.0, 5.0, 60.0))) for actor in actors]
+            actors = [replace(actor, skew_s=self.chance.choice(SKEWS_S)) for actor in actors]
         if self._on(0.2):
             actors = [replace(actor, shards=self.chance.choice(SHARDS)) for actor in actors]
         return Recipe(
             self.seed, tuple(actors), self._weather(ages, idles), outages, things=self.chance.choice((1, 1, 1, 2)), sessions=self._on(0.6),
             durable=durable, legacy=self._on(0.15), collect_after_s=self.chance.choice((COLLECT_AFTER_MIN_S, 3600.0)),
-            lingers_s=lingers_s,
+            lingers_s=lingers_s, bigtable=self._on(0.15),
         )  # fmt: skip
 
     def _on(self, probability: float = 0.5) -> bool:
@@ -360,6 +363,7 @@ class _Chooser:
             (Role.RECOVERER, self.chance.choice((0, 1, 1, 1, 2, 3)), (5.0, 20.0)), (Role.AUDITOR, int(self._on(0.15)), (0.3, 5.0, 60.0)),
             (Role.BLIND_AUDITOR, int(self._on(0.15)), (0.3, 5.0, 60.0)), (Role.OPERATOR, int(self._on(0.15)), (5.0, 20.0)),
             (Role.COLLECTOR, int(self._on(0.4)), (1.0, 10.0, 600.0)), (Role.VANDAL, int(self._on(0.1)), (10.0,)),
+            (Role.CLOCKS, int(self._on(0.1)), (0.5, 10.0)),
         ]  # fmt: skip
         actors = [
             Actor(f"{role.name.lower().replace('_', '-')}-{number}", role, starts_s=self.chance.uniform(0, busy_s / 4),

@@ -14,19 +14,22 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import anyio
 
 from changelog.change import Entry, Unreadable
+from changelog.runtime import Runtime
+from emulators.bigtable_memory_stack import BigtableStack
 from emulators.checker import InvariantViolation
 from emulators.history import Answer
 from emulators.runtime import elapse, run_world
 from emulators.simulation.actors import LARGE_BYTES, OBJECTS, SMALL_BYTES, Stage, live
 from emulators.simulation.coverage import Coverage
 from emulators.simulation.recipe import Part, Recipe, Role, actor_part
+from emulators.stack import SimulatedStack, Stack
 from emulators.world import World
 from tiered.errors import DanglingTombstoneError
 
@@ -64,8 +67,9 @@ def run(recipe: Recipe, coverage: Coverage) -> Result:
 
 
 async def _live(recipe: Recipe, result: Result, coverage: Coverage) -> None:
-    skew_max_s = max(abs(actor.skew_s) for actor in recipe.actors)
-    world = World(recipe.seed, sessions=recipe.sessions, skew_max_s=skew_max_s, durable=recipe.durable)
+    skew_max_s = max(SKEW_MAX_S if actor.role is Role.CLOCKS else abs(actor.skew_s) for actor in recipe.actors)
+    stack: Callable[[Runtime], Stack] = BigtableStack if recipe.bigtable else SimulatedStack
+    world = World(recipe.seed, sessions=recipe.sessions, skew_max_s=skew_max_s, durable=recipe.durable, stack=stack)
     world.blobs.collect_after_s = recipe.collect_after_s
     async with world:
         stage = Stage(world, recipe)

@@ -172,6 +172,8 @@ MET: dict[str, tuple[Fault | None, object, bool, bool]] = {
     # the fault, what the caller gets, whether the effect is there then, and after an hour
     "nothing": (None, False, True, True),
     "unavailable": (Fault(Mode.UNAVAILABLE), NEVER, False, False),
+    "denied": (Fault(Mode.DENIED), ConfigurationError, False, False),
+    "one that is dropped": (Fault(Mode.DROPPED), NOT_CONFIRMED, False, False),
     "an answer that is lost": (Fault(Mode.LOST), NOT_CONFIRMED, True, True),
     "a request that is late": (Fault(Mode.LATE, 60), NOT_CONFIRMED, False, True),
     "one that is slow": (Fault(Mode.SLOW, 5), False, True, True),
@@ -193,6 +195,25 @@ def test_a_process_is_told_what_grpc_would_say_of(name: str) -> None:
         assert wire.process.link.points == ["rows.settle #1"]
 
     run_world(meet, seed=1)
+
+
+@simulated
+async def test_a_scan_that_crawls_sees_what_is_written_ahead_of_it() -> None:
+    wire, names = Wire(Fault(Mode.CRAWLING, 2)), [f"{PATHS[0]}/{number}" for number in range(3)]
+    token = ChangeId.new(wire.process.runtime)
+
+    async def put(name: str) -> None:
+        assert await wire.stack.rows.put_inline(name, token, Inline(Metadata(), b"payload", token))
+
+    async def write_behind_and_ahead() -> None:
+        await anyio.sleep(1)
+        await put(names[0])
+        await put(names[2])
+
+    async with wire.network, anyio.create_task_group() as tasks:
+        await put(names[1])
+        tasks.start_soon(write_behind_and_ahead)
+        assert [name.path for name in await wire.rows.scan("", None, 10)] == names[1:]
 
 
 @pytest.mark.parametrize("mode", [Mode.CRASH_BEFORE, Mode.CRASH_AFTER])

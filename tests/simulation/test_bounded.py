@@ -116,10 +116,10 @@ def test_a_swap_that_ignores_its_refused_mark_is_found_with_one_delay(monkeypatc
     assert str(first_violation(OVERWRITE, 1).violation).startswith("I1 no dangling")
 
 
-def test_a_swap_that_ignores_its_won_mark_is_found_when_a_late_one_was_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_swap_that_ignores_its_won_mark_is_found_when_one_that_was_not_answered_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SimulatedRows, "swap", heedless_of("won"))
     ran = first_violation(scenario_named("put_small+put_small on large"), 0, UNTOLD)
-    assert ran.schedule.wrong == Wrong("writer-1", "rows.swap #1", Mode.LATE)
+    assert ran.schedule.wrong is not None and ran.schedule.wrong.point == "rows.swap #1"
     assert str(ran.violation).startswith("I4 honest")
 
 
