@@ -105,6 +105,16 @@ def _unexpired_target(self: SimulatedRows, path: str) -> str | None:
     return None if state is None or is_expired(state.deadline_ns, self._runtime.wall_ns()) else Row(state).target
 
 
+async def _settle_the_unexpired(self: SimulatedRows, path: str, token: ChangeId) -> bool:
+    await self._travel()
+    state = self.states.get(path)
+    if state is not None and state.token == token and not is_expired(state.deadline_ns, self._runtime.wall_ns()):
+        return True
+    self.refused[path][token] = self._now_ms()
+    self._took_effect("rows.settle", path)
+    return False
+
+
 async def _settle_by_reading(self: SimulatedRows, path: str, token: ChangeId) -> bool:
     await self._travel()
     state = self.states.get(path)
@@ -280,8 +290,8 @@ GUARDS: dict[str, Guard] = {
         ((SimulatedRows, "_replace_inline", _replace_inline_but_for(target=True)),),
     ),
     "presence, not expiry, in predicates": Guard(
-        "What has expired for one clock is taken for absent, and a tombstone that readers still follow loses its blob.",
-        ((SimulatedRows, "_target", _unexpired_target),),
+        "What has expired for one clock is taken for absent, and a tombstone that is there, and may be extended, loses its blob.",
+        ((SimulatedRows, "_target", _unexpired_target), (SimulatedRows, "settle", _settle_the_unexpired)),
     ),
     "settle refuses": Guard(
         "Garbage that was only looked at, and not refused, may still be swapped in.",

@@ -292,11 +292,13 @@ class _Chooser:
     def recipe(self) -> Recipe:
         pace_s = self.chance.choice((0.05, 0.5, 5.0, 40.0))
         ages = self._on(0.08)
-        actors = self._callers(pace_s)
+        idles = not ages and self._on(0.05)
+        actors = self._idlers() if idles else self._callers(pace_s)
         busy_s = max(sum(step.pause_s for step in actor.steps) for actor in actors) + 60.0
         skewed = self._on(0.3)
         lingers_s = 400.0 if self._on(0.1) else 0.0
-        actors += self._beside(busy_s, lingers_s)
+        collector = Actor("collector-0", Role.COLLECTOR, ends_s=busy_s, every_s=10.0)
+        actors += [collector] if idles else self._beside(busy_s, lingers_s)
         durable, outages = not self._on(0.05), self._outages(actors, busy_s)
         if ages:
             durable = not self._on(0.25)
@@ -308,7 +310,7 @@ class _Chooser:
         if self._on(0.2):
             actors = [replace(actor, shards=self.chance.choice(SHARDS)) for actor in actors]
         return Recipe(
-            self.seed, tuple(actors), self._weather(ages), outages, things=self.chance.choice((1, 1, 1, 2)), sessions=self._on(0.6),
+            self.seed, tuple(actors), self._weather(ages, idles), outages, things=self.chance.choice((1, 1, 1, 2)), sessions=self._on(0.6),
             durable=durable, legacy=self._on(0.15), collect_after_s=self.chance.choice((COLLECT_AFTER_MIN_S, 3600.0)),
             lingers_s=lingers_s, bigtable=self._on(0.15),
         )  # fmt: skip
@@ -333,6 +335,15 @@ class _Chooser:
             for number in range(self.chance.choice((1, 1, 2)))
         ]
         return writers + readers
+
+    def _idlers(self) -> list[Actor]:
+        """Objects that live from one read to the next, at times that are close to their deadlines."""
+        kinds = (Kind.PUT_LARGE, Kind.PUT_LARGE, Kind.PUT_LARGE, Kind.PUT_SMALL, Kind.DELETE)
+        writes = [Step(self.chance.choice(kinds), number, self.chance.uniform(0, 600) * number, Life.IDLE) for number in range(3)]
+        reads = [[Step(Kind.GET, self.chance.randrange(2), self.chance.uniform(20, 160)) for _ in range(10)] for _ in range(2)]
+        return [
+            Actor(name, Role.CALLER, tuple(steps)) for name, steps in (("writer-0", writes), ("reader-0", reads[0]), ("reader-1", reads[1]))
+        ]  # fmt: skip
 
     def _steps(self, kinds: tuple[Kind, ...], lives: tuple[Life, ...], pace_s: float, cancels: bool) -> tuple[Step, ...]:
         return tuple(
@@ -370,20 +381,26 @@ class _Chooser:
         actors = [replace(actor, steps=(*actor.steps, sleep)) if actor.role is Role.CALLER and self._on() else actor for actor in actors]
         beside = (Role.COLLECTOR, Role.JOB) if durable else (Role.COLLECTOR, Role.BLIND_AUDITOR)
         return [*actors, late] + [
-            Actor(f"{role.name.lower().replace('_', '-')}-of-ages", role, starts_s=self.chance.uniform(0.01, 0.2) * DAY_S, ends_s=5 * DAY_S,
-                  every_s=self.chance.uniform(0.05, 0.4) * DAY_S, weather=Weather())
+            Actor(f"{role.name.lower().replace('_', '-')}-{len(actors)}", role, starts_s=self.chance.uniform(0.01, 0.2) * DAY_S,
+                  ends_s=5 * DAY_S, every_s=self.chance.uniform(0.05, 0.4) * DAY_S, weather=Weather())
             for role in beside
         ]  # fmt: skip
 
-    def _weather(self, ages: bool) -> Weather:
+    def _weather(self, ages: bool, idles: bool) -> Weather:
         modes = tuple(mode for mode in MODES if self._on(0.35))
-        rate = self.chance.choice((0.0, 0.01, 0.03, 0.03, 0.1, 0.2))
+        rate = 0.2 if idles else self.chance.choice((0.0, 0.01, 0.03, 0.03, 0.1, 0.2))
         travel_s = self.chance.choice((0.0, 0.01, 0.05, 0.5))
         suspend_s = self.chance.choice((2.1, 3.5, 3.5)) * DAY_S
         return Weather(rate, modes, travel_s, 0.05 if ages else 0.0, suspend_s)
 
     def _outages(self, actors: list[Actor], busy_s: float) -> tuple[Outage, ...]:
-        return tuple(self._outage(actors, busy_s) for _ in range(self.chance.choice((0, 0, 0, 1, 2))))
+        outages = tuple(self._outage(actors, busy_s) for _ in range(self.chance.choice((0, 0, 0, 1, 2))))
+        if self._on(0.05):  # answers are lost, and then the permission to ask is, too
+            from_s, lost_s = self.chance.uniform(0, busy_s), self.chance.uniform(1, 20)
+            outages += (
+                Outage("rows", Mode.LOST, from_s, from_s + lost_s), Outage("rows", Mode.DENIED, from_s + lost_s, from_s + lost_s + 40.0)
+            )  # fmt: skip
+        return outages
 
     def _outage(self, actors: list[Actor], busy_s: float) -> Outage:
         from_s, mode = self.chance.uniform(0, busy_s), self.chance.choice((Mode.UNAVAILABLE, Mode.DENIED, Mode.LOST, Mode.SLOW))
