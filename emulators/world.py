@@ -145,11 +145,11 @@ class World:
 
     def _lasting(self) -> tuple[dict[str, Inline | Tombstone], dict[str, Blob]]:
         """What is stored. Blobs that have expired are the bucket lifecycle's, and anybody's to delete; strays are the audit's."""
-        now_ns = self.runtime.wall_ns()
-        blobs = {
-            name: blob for name, blob in self.blobs.blobs.items()
-            if name not in self.blobs.strays and not self._is_left_to_the_audit(name) and not is_expired(blob.metadata.time_expires_ns, now_ns)
-        }  # fmt: skip
+        def lasts(name: str, blob: Blob) -> bool:
+            is_ours = name not in self.blobs.strays and not self._is_left_to_the_audit(name)
+            return is_ours and not is_expired(blob.metadata.time_expires_ns, self.runtime.wall_ns())
+
+        blobs = {name: blob for name, blob in self.blobs.blobs.items() if lasts(name, blob)}
         return self.rows.states.copy(), blobs
 
     def verify(self) -> None:
