@@ -143,9 +143,9 @@ def _count(stage: Stage, coverage: Coverage) -> None:
     answers = Counter(write.answer.name for write in stage.world.history.writes)
     for name, times in answers.items():
         coverage.count("answers", name, times)
-    for part in stage.played:
-        if part.kind == "actor":
-            coverage.count("actors", part.where.rpartition("-")[0])
+    for actor in stage.recipe.actors:
+        if actor_part(actor) in stage.played:
+            coverage.count("actors", actor.role.name)
 
 
 def _unexpected(error: BaseException, trace: list[str]) -> InvariantViolation:

@@ -17,7 +17,7 @@ from emulators.history import Answer
 from emulators.simulation import decisions as module
 from emulators.simulation.coverage import RARE, REQUIRED, Coverage, members
 from emulators.simulation.decisions import decisions_counted
-from emulators.simulation.recipe import Recipe
+from emulators.simulation.recipe import Recipe, Role
 from emulators.simulation.run import run
 from emulators.world import World
 from recovery.loop import Report
@@ -81,7 +81,7 @@ def test_a_new_member_of_an_enum_is_required_at_once() -> None:
     [
         ("decisions", "swap told ", Told), ("decisions", "writer's clean-up ", Ending), ("decisions", "recovery's clean-up ", Ending),
         ("decisions", "entry ", Standing), ("decisions", "renewal ", Renewal), ("decisions", "outcome ", Outcome),
-        ("answers", "", Answer), ("faults", "", Mode),
+        ("answers", "", Answer), ("faults", "", Mode), ("actors", "", Role),
     ],
 )  # fmt: skip
 def test_every_member_of_every_table_is_required(section: str, word: str, kind: type[Enum]) -> None:
