@@ -193,15 +193,9 @@ class Recipe:
         if chance[3] >= weather.suspend_rate or not self.has(suspension_part(process, point)):
             return None
         mode = _pick((Mode.SUSPEND_BEFORE, Mode.SUSPEND_AFTER), chance[4])
-        return None if mode is Mode.SUSPEND_BEFORE and self._is_judged(point) else Fault(mode, weather.suspend_s)
-
-    def _is_judged(self, point: str) -> bool:
-        """Whether nothing stands any more between the last look at a clock and the wire: what leaves days after that, no clock helps.
-
-        So it is with a single request after the look at the lease, whose blob is the audit's then, and with an adapter's message
-        after the look at the swap's deadline.
-        """
-        return (_is_end(point) and not self.sessions) or (self.bigtable and point.startswith("rows.swap "))
+        if mode is Mode.SUSPEND_BEFORE and _is_end(point) and not self.sessions:
+            return None  # no clock helps a single request that leaves days after the lease was looked at: the audit finds its blob
+        return Fault(mode, weather.suspend_s)
 
     def travel(self, process: str, point: str) -> tuple[float, float]:
         """Seconds there and back."""
