@@ -15,7 +15,7 @@ from __future__ import annotations
 import copy
 import json
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self, TypeVar
 from weakref import WeakKeyDictionary
@@ -27,7 +27,7 @@ from changelog.bigtable import DAEMON_PREFIX, FAMILY, BigTableChangeLog
 from changelog.bigtable_channel import BigtableTable, Message
 from changelog.change import LOG_PREFIX, Change, ChangeId, Entry
 from changelog.errors import ConfigurationError, UnavailableError, UnconfirmedError
-from changelog.log import ChangeLog
+from changelog.log import ChangeLog, KeyRange, shard_ranges
 from changelog.row_merge import Cell
 from changelog.runtime import Runtime
 from emulators.bigtable_memory import Cells, MemoryBigtable, MemoryChannel
@@ -115,6 +115,9 @@ class ShardedLog(BigTableChangeLog):
         super().__init__(table, runtime)
         self._shards = shards
         self._sharded = WeakKeyDictionary[Change, Change]()  # the same for as long as its change, which may be recorded again
+
+    def ranges(self) -> Sequence[KeyRange]:
+        return super().ranges() if self._shards is None else shard_ranges(self._shards)
 
     async def record(self, change: Change, owner: str) -> Entry:
         if self._shards is None:
