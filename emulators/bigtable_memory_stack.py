@@ -15,7 +15,7 @@ from __future__ import annotations
 import copy
 import json
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self, TypeVar
 from weakref import WeakKeyDictionary
@@ -27,20 +27,26 @@ from changelog.bigtable import DAEMON_PREFIX, FAMILY, BigTableChangeLog
 from changelog.bigtable_channel import BigtableTable, Message
 from changelog.change import LOG_PREFIX, Change, ChangeId, Entry
 from changelog.errors import ConfigurationError, UnavailableError, UnconfirmedError
-from changelog.log import ChangeLog
+from changelog.log import ChangeLog, KeyRange, shard_ranges
 from changelog.row_merge import Cell
 from changelog.runtime import Runtime
 from emulators.bigtable_memory import Cells, MemoryBigtable, MemoryChannel
 from emulators.faults import Process
 from emulators.faulty_channel import rpc_error
 from emulators.log import Stored
-from emulators.runtime import Observer
+from emulators.runtime import Observer, now_s
 from tiered.backends import HighVolumeBackend, Inline, State, Tombstone
 from tiered.bigtable import EXPIRING, LEGACY_FAMILIES, MANUAL, MARKS, BigtableRows
 from tiered.metadata import decode_metadata, decode_policy
 from tiered.schema import CHANGELOG_FAMILIES, FAMILIES, OBJECT_FAMILIES
 
 T = TypeVar("T")
+
+CONNECTION_LIVES_S = 3600.0
+"""A message that was given to gRPC and did not leave, because its process stood still, is lost with its connection after that long.
+
+The protocol rests on it: a swap's deadline is judged just before it is given away (docs/protocol.md, assumptions).
+"""
 
 ROWS_TABLE, LOG_TABLE = "projects/simulated/instances/world/tables/objects", "projects/simulated/instances/world/tables/changelog"
 LEGACY = dict.fromkeys(LEGACY_FAMILIES, FAMILIES[MANUAL])
@@ -74,8 +80,15 @@ class LinkedChannel(MemoryChannel):
 
     async def send(self, method: str, request: Message) -> list[Message]:
         """What the server answers or the link raises is raised as gRPC's own error."""
+        given_at = now_s()
+
+        async def asked() -> Any:
+            if now_s() - given_at > CONNECTION_LIVES_S:
+                return rpc_error(grpc.StatusCode.UNAVAILABLE, "recvmsg:Connection reset by peer (it was idle for too long)")
+            return await self._asked(method, request)
+
         try:
-            outcome = await self._process.link.call(call_name(method, request), lambda: self._asked(method, request))
+            outcome = await self._process.link.call(call_name(method, request), asked)
         except UnconfirmedError as error:
             raise rpc_error(grpc.StatusCode.UNAVAILABLE, f"recvmsg:Connection reset by peer ({error})") from error
         except UnavailableError as error:
@@ -102,6 +115,9 @@ class ShardedLog(BigTableChangeLog):
         super().__init__(table, runtime)
         self._shards = shards
         self._sharded = WeakKeyDictionary[Change, Change]()  # the same for as long as its change, which may be recorded again
+
+    def ranges(self) -> Sequence[KeyRange]:
+        return super().ranges() if self._shards is None else shard_ranges(self._shards)
 
     async def record(self, change: Change, owner: str) -> Entry:
         if self._shards is None:

@@ -73,13 +73,15 @@ def left_over(log: InspectedLog, uploads: Sequence[str]) -> list[str]:
 class Watch:
     """Looks at the services after every effect, and at what callers are told.
 
-    `recorded`: the changes that were ever in the log, by the key of their entry. `checked`: how often which check was made.
+    `recorded`: the changes that were ever in the log, by the key of their entry. `touched`: the blobs whose deadline was ever extended.
+    `checked`: how often which check was made.
     """
 
     def __init__(
         self, rows: InspectedRows, blobs: SimulatedBlobs, log: InspectedLog, runtime: Runtime, trace: list[str], history: History
     ) -> None:
         self.recorded: dict[str, Change] = {}
+        self.touched: set[str] = set()
         self.ghost = Ghost(history, self.report)
         self._runtime = runtime
         self._rows = rows
@@ -129,6 +131,8 @@ class Watch:
             self._visible.add(what)
         if call in ("blobs.delete", "blobs.collect"):
             self._visible.discard(what)
+        if call == "blobs.touch":
+            self.touched.add(what)
         if call.startswith("log."):
             self._look_at_entry(call, what)
         self._checked["I1 no dangling"] += 1

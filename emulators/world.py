@@ -142,19 +142,22 @@ class World:
             self.watch.report("I5 repeatable", f"cleaning up once more after {len(changes)} changes has changed what is stored")
 
     def _orphans(self) -> list[str]:
-        return [name for name in orphans(self.rows, self.blobs, self.runtime.wall_ns()) if not self._is_left_to_the_audit(name)]
+        return [name for name in orphans(self.rows, self.blobs, self.runtime.wall_ns()) if not self._is_left_to_others(name)]
 
-    def _is_left_to_the_audit(self, blob: str) -> bool:
-        """A legacy blob, when marks were collected before recovery came: nothing may prove then that its row has left it (0002)."""
-        return blob in self.legacy and self.runtime.boot_time() > MARK_AGE_MAX_S
+    def _is_left_to_others(self, blob: str) -> bool:
+        """To the audit: a legacy blob when marks were collected before recovery came, as nothing proves then that its row has left it (0002).
+
+        To the bucket's lifecycle: one that was touched by a reader who died before it touched the row, which expired; it follows.
+        """
+        return blob in self.watch.touched or (blob in self.legacy and self.runtime.boot_time() > MARK_AGE_MAX_S)
 
     def _lasting(self) -> tuple[dict[str, Inline | Tombstone], dict[str, Blob]]:
         """What is stored. Blobs that have expired are the bucket lifecycle's, and anybody's to delete; strays are the audit's."""
-        now_ns = self.runtime.wall_ns()
-        blobs = {
-            name: blob for name, blob in self.blobs.blobs.items()
-            if name not in self.blobs.strays and not self._is_left_to_the_audit(name) and not is_expired(blob.metadata.time_expires_ns, now_ns)
-        }  # fmt: skip
+        def lasts(name: str, blob: Blob) -> bool:
+            is_ours = name not in self.blobs.strays and not self._is_left_to_others(name)
+            return is_ours and not is_expired(blob.metadata.time_expires_ns, self.runtime.wall_ns())
+
+        blobs = {name: blob for name, blob in self.blobs.blobs.items() if lasts(name, blob)}
         return self.rows.states.copy(), blobs
 
     def verify(self) -> None:

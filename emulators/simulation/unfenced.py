@@ -20,6 +20,7 @@ from functools import partial
 from typing import TypeVar
 from unittest.mock import patch
 
+import emulators.stack
 import emulators.world
 import tiered.settle
 from changelog.change import ChangeId
@@ -94,7 +95,7 @@ def unfenced(naive: Naive) -> Iterator[None]:
     """Worlds made within know no fence, and the store and its recovery rely on none."""
     with ExitStack() as patches:
         for owner, name, replacement in (
-            (emulators.world, "SimulatedRows", partial(UnfencedRows, naive=naive)),
+            (emulators.stack, "SimulatedRows", partial(UnfencedRows, naive=naive)),
             (emulators.world, "SimulatedBlobs", UnfencedBlobs),
             (Committer, "commit", _commit_of(naive)),
             (tiered.settle, "waits_for_late_upload", lambda change, live: False),

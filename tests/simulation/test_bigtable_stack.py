@@ -235,13 +235,18 @@ def test_a_process_that_dies_is_told_nothing_and_does_nothing_more(mode: Mode) -
     run_world(die, seed=1)
 
 
-@simulated
-async def test_a_process_that_stalls_longer_than_a_deadline_sends_nothing_after_it() -> None:
-    wire = Wire(Fault(Mode.STALL_BEFORE, 60))
-    async with wire.network:
-        assert await wire.settle() is NOT_CONFIRMED
-        await anyio.sleep(3600)
-        assert not wire.refused
+@pytest.mark.parametrize(("seconds", "arrives"), [(60, True), (2 * 3600, False)])
+def test_what_a_process_sends_after_it_stood_still_arrives_unless_its_connection_is_gone(seconds: float, arrives: bool) -> None:
+    """Its caller has been told that it is not confirmed, either way."""
+
+    async def stand_still() -> None:
+        wire = Wire(Fault(Mode.STALL_BEFORE, seconds))
+        async with wire.network:
+            assert await wire.settle() is NOT_CONFIRMED
+            await anyio.sleep(4 * 3600)
+            assert bool(wire.refused) is arrives
+
+    run_world(stand_still, seed=1)
 
 
 @simulated

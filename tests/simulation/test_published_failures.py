@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+import emulators.stack
 import emulators.world
 import tiered.settle
 from emulators.simulation.published import SCHEDULES, play, play_unfenced
@@ -39,5 +40,5 @@ def test_the_fence_is_back_when_the_naive_protocol_was_played() -> None:
 
 
 def what_is_replaced() -> list[object]:
-    world = vars(emulators.world)
-    return [world["SimulatedRows"], world["SimulatedBlobs"], Committer.commit, Reader._follow, tiered.settle.waits_for_late_upload]
+    rows, blobs = vars(emulators.stack)["SimulatedRows"], vars(emulators.world)["SimulatedBlobs"]
+    return [rows, blobs, Committer.commit, Reader._follow, tiered.settle.waits_for_late_upload]
