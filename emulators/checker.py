@@ -25,8 +25,11 @@ from emulators.stack import InspectedLog, InspectedRows
 from tiered.backends import Row, Tombstone
 from tiered.metadata import is_expired
 from tiered.object_id import revision_of
+from tiered.settings import RecoverySettings
 
 TRACE_LINES_MAX = 60
+ATTEMPTS_MAX = RecoverySettings().attempts_max
+WANTED_BY_OPERATOR = "an operator wants to look at it"
 
 
 class InvariantViolation(AssertionError):
@@ -88,6 +91,7 @@ class Watch:
         self._marked: dict[str, set[tuple[str, ChangeId]]] = defaultdict(set)  # those since collected, too
         self._visible: set[str] = set()
         self._holders: dict[str, tuple[str, int]] = {}
+        self._claims: Counter[str] = Counter()
         self._checked: Counter[str] = Counter()
         self._violations: list[InvariantViolation] = []
         for service in (rows, blobs, log):
@@ -147,6 +151,7 @@ class Watch:
     def _look_at_entry(self, call: str, key: str) -> None:
         """Who holds it, and whether that changed only as it may: a renewal revives nothing, a claim follows the one before."""
         before, after = self._holders.pop(key, None), self._entry(key)
+        self._count_claims(call, key)
         if after is None:
             return
         self._holders[key] = holder = after.owner, after.attempt
@@ -161,9 +166,22 @@ class Watch:
             if before is None or after.attempt != before[1] + 1:
                 self.report("lease", f"{key} was claimed by {holder}, and held by {before}")
 
+    def _count_claims(self, call: str, key: str) -> None:
+        """Only what nobody has finished in so many claims without a release is parked, or what an operator wants to look at."""
+        if call == "log.claim":
+            self._claims[key] += 1
+        if call in ("log.release", "log.retry", "log.forget"):
+            del self._claims[key]
+        if call == "log.park":
+            stuck = None if (entry := self._entry(key)) is None else entry.stuck
+            if stuck is not None and stuck.error != WANTED_BY_OPERATOR:
+                self._checked["I6 parked for a reason"] += 1
+                if self._claims[key] < ATTEMPTS_MAX:
+                    self.report("I6 drained", f"{key} was parked after {self._claims[key]} claims: {stuck.error}")
+
     def _entry(self, key: str) -> Entry | None:
         stored = self._log.stored.get(key)
-        entry = None if stored is None else decode(key, stored.value, stored.heartbeat_ms)
+        entry = None if stored is None else decode(key, stored.value, stored.heartbeat_ms, stored.state)
         return entry if isinstance(entry, Entry) else None
 
 

@@ -362,6 +362,11 @@ class Process:
     def alive(self) -> bool:
         return not self.link.severed
 
+    @property
+    def stopped_until(self) -> float:
+        """The second of the world until which it stands still, or last stood still; 0: it never did."""
+        return self.link._stalled_until
+
     async def run(self, life: Callable[[], Awaitable[None]]) -> None:
         """Lives until `life` ends or the process crashes. What a dying process raises, nobody hears."""
         with self._scope:

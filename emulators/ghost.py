@@ -9,6 +9,9 @@
         FALSE NO     told that nothing happened: it took effect                                                 I4
         STALE READ   a read finds what the register held at no moment between its call and its answer           I4, I7
         STALE LIST   a list leaves out what was there all the time, or shows what never was                     I4
+        EXPIRED      a read finds, or a list shows, what had expired by every clock before it began             I4
+        UNORDERED    of two writes of one bulk call, the earlier took effect after the later, and both are ok
+        TOO LATE     an operation is answered long after all its budgets                                        I6
 
 These judge at once and exactly, by means that no user has; `history` judges at the end, by what callers were told alone.
 """
@@ -87,17 +90,37 @@ class Ghost:
         if not any(write.value == read.found or (read.found is None and write.mortal_at_s <= read.ended_s) for write in possible):
             held = ", ".join(repr(write.value) for write in possible)
             self._report("I4 honest", f"STALE READ: {read.path} was read as {read.found!r}, and held {held} between call and answer")
+        elif read.found is not None and all(write.dead_at_s < read.began_s for write in possible if write.value == read.found):
+            self._report("I4 honest", f"EXPIRED: {read.path} was read as {read.found!r}, which had expired before")
 
-    def listed(self, began: int, paths: set[str]) -> None:
-        """A list of all objects, begun at that event, has ended with these."""
+    def listed(self, began: int, paths: set[str], began_s: float = 0.0) -> None:
+        """A list of all objects, begun at that event and that second, has ended with these."""
         self.checked["I4 list is of its time"] += 1
         for path in {*paths, *self._effects}:
             held = [effect.write for effect in self._since(path, began)]
             was_absent = any(write.value is None or write.mortal_at_s <= anyio.current_time() for write in held)
-            was_there = any(write.value is not None for write in held)
+            was_there = any(write.value is not None and write.dead_at_s >= began_s for write in held)
             if (path in paths and not was_there) or (path not in paths and not was_absent):
                 said = "listed" if path in paths else "left out"
                 self._report("I4 honest", f"STALE LIST: {path} was {said}, and held {', '.join(repr(write.value) for write in held)}")
+
+    def ordered(self, earlier: Write, later: Write) -> None:
+        """Two writes of one object in one bulk call, both told ok: they are made one after the other."""
+        self.checked["bulk writes keep their order"] += 1
+        effects = [effect.write for effect in self._effects[earlier.path] if effect.write in (earlier, later)]
+        if effects == [later, earlier]:
+            self._report("I4 honest", f"UNORDERED: the {earlier} took effect after the {later} of the same call")
+
+    def lasted(self, what: str, seconds: float, at_most_s: float) -> None:
+        """An operation of a process that never stood still has ended."""
+        self.checked["I6 answered in time"] += 1
+        if seconds > at_most_s:
+            self._report("I6 drained", f"TOO LATE: a {what} took {seconds:.0f} s, and its budgets are less than {at_most_s:g} s")
+
+    def sized(self, write: Write, told: int, size: int) -> None:
+        """A put was told how many bytes it has stored."""
+        if told != size:
+            self._report("I4 honest", f"the {write} was told that it stored {told} bytes, of {size}")
 
     def _is_ok(self, write: Write) -> bool:
         if any(effect.event > write.began for effect in self._effects[write.path]):

@@ -31,7 +31,8 @@ class Answer(Enum):
 class Write:
     """One put (`value`: what a read shall find) or delete (None). `began` and `ended` count events of the history.
 
-    `mortal_at_s`: the second of the servers' clock (`anyio.current_time()`) from which on it may have expired.
+    `mortal_at_s`: the second of the servers' clock (`anyio.current_time()`) from which on it may have expired; `dead_at_s`: from which on
+    no clock takes it for unexpired.
     """
 
     path: str
@@ -40,6 +41,7 @@ class Write:
     ended: int | None = None
     answer: Answer = Answer.UNKNOWN
     mortal_at_s: float = inf
+    dead_at_s: float = inf
 
     @property
     def name(self) -> str:
@@ -54,13 +56,14 @@ class Write:
 class Read:
     """One read, and what it found; None: nothing. A read that failed has found nothing out, and is left out.
 
-    `ended_s`: the second of the servers' clock at which it ended.
+    `began_s`, `ended_s`: the seconds of the servers' clock at which it began and ended.
     """
 
     path: str
     began: int
     ended: int | None = None
     found: object = None
+    began_s: float = 0.0
     ended_s: float = 0.0
 
     @property

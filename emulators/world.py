@@ -32,7 +32,7 @@ from recovery.loop import RecoveryLoop
 from tiered.backends import MARK_AGE_MAX_S, Inline, Tombstone
 from tiered.metadata import Metadata, is_expired
 from tiered.object_id import ObjectId
-from tiered.settings import Settings
+from tiered.settings import RecoverySettings, Settings, StoreSettings
 from tiered.settle import Tiers, clean_up, settle_change
 from tiered.storage import TieredStorage
 
@@ -41,6 +41,11 @@ DRAIN_PASSES_MAX = 10
 
 SETTINGS = Settings(directory=Path("simulated"), changelog="noop", inline_bytes_max=INLINE_BYTES_MAX)
 """As shipped, but for payloads that are easier to read. The components are simulated whatever they say."""
+
+TIGHT = SETTINGS.model_copy(update={
+    "store": StoreSettings(concurrency_max=2, queue_max=1), "recovery": RecoverySettings(concurrency_max=1, page_max=1)
+})  # fmt: skip
+"""With places and pages so few that what is not given back, or left out, is missed soon."""
 
 
 class World:

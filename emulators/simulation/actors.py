@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -23,6 +23,7 @@ import anyio
 
 from changelog.change import ChangeId, Entry
 from changelog.errors import ConfigurationError, TieredError
+from emulators.checker import WANTED_BY_OPERATOR
 from emulators.client import BrokenPayload, Client, content
 from emulators.faults import Fault, Process
 from emulators.log import Stored
@@ -44,6 +45,7 @@ from emulators.simulation.recipe import (
     suspension_part,
 )
 from emulators.world import INLINE_BYTES_MAX, World
+from recovery.loop import RecoveryLoop
 from tiered.metadata import Expiration, TimeToIdle, TimeToLive
 from tiered.object_id import ObjectId, revision_of
 
@@ -60,7 +62,8 @@ AUDIT_PAGE = 100
 class Stage:
     """`calm`: no fault happens any more. `played`: the parts that played a role. `faults`: how many of each kind.
 
-    `clocks`: of the process that each actor runs, or ran last.
+    `clocks`: of the process that each actor runs, or ran last. `over`: the callers are through. `leave`: those who stay may leave;
+    `clients`, `recoveries`: what they are.
     """
 
     def __init__(self, world: World, recipe: Recipe) -> None:
@@ -68,6 +71,10 @@ class Stage:
         self.recipe = recipe
         self.calm = False
         self.over = anyio.Event()
+        self.leave = anyio.Event()
+        self.clients: list[tuple[Process, Client]] = []
+        self.recoveries: list[tuple[Process, RecoveryLoop]] = []
+        self._through = {actor.name: anyio.Event() for actor in recipe.actors}
         self.played: dict[Part, None] = {}
         self.faults: Counter[str] = Counter()
         self.clocks: dict[str, SimulatedRuntime] = {}
@@ -81,6 +88,14 @@ class Stage:
         process = self.world.process(name, lambda point: self._fault(actor, process, point), actor.skew_s, partial(self._travel, name))
         self.clocks[actor.name] = process.clock
         return process
+
+    def through(self, actor: Actor) -> None:
+        """It has done what it had to do."""
+        self._through[actor.name].set()
+
+    async def wait_through(self, actors: Iterable[Actor]) -> None:
+        for actor in actors:
+            await self._through[actor.name].wait()
 
     def object(self, step: Step) -> ObjectId:
         return OBJECTS[step.thing % self.recipe.things]
@@ -120,6 +135,13 @@ async def live(stage: Stage, actor: Actor) -> None:
     """From the actor's beginning to its end, in as many processes as it needs."""
     await elapse(actor.starts_s)
     stage.played[actor_part(actor)] = None
+    try:
+        await _play(stage, actor)
+    finally:
+        stage.through(actor)
+
+
+async def _play(stage: Stage, actor: Actor) -> None:
     match actor.role:
         case Role.CALLER:
             await _call(stage, actor)
@@ -142,11 +164,11 @@ async def live(stage: Stage, actor: Actor) -> None:
 async def _again_and_again(stage: Stage, actor: Actor, work: Callable[[Stage, Actor, Process], Awaitable[None]]) -> None:
     """Until the callers are through: after each crash in a new process."""
     life = 0
-    while not stage.over.is_set() and anyio.current_time() < actor.ends_s:
+    while not stage.leave.is_set() if actor.stays else not stage.over.is_set() and anyio.current_time() < actor.ends_s:
         process = stage.process(actor, life)
         await process.run(partial(work, stage, actor, process))
         life += 1
-        await _rest(stage, RESTART_S)
+        await (elapse(RESTART_S) if actor.stays else _rest(stage, RESTART_S))
 
 
 async def _rest(stage: Stage, seconds: float) -> None:
@@ -169,10 +191,15 @@ async def _call(stage: Stage, actor: Actor) -> None:
 
 async def _work(stage: Stage, actor: Actor, process: Process, steps: deque[int]) -> None:
     """One process's part of the steps: it ends when they are through, when it is told to reopen, or when it dies."""
-    async with stage.world.client(process, actor.shards) as client, anyio.create_task_group() as tasks:
+    async with stage.world.client(process, actor.shards) as client:
         reopen = anyio.Event()
-        for _ in range(actor.tasks):
-            tasks.start_soon(_do_steps, stage, actor, client, process, steps, reopen)
+        async with anyio.create_task_group() as tasks:
+            for _ in range(actor.tasks):
+                tasks.start_soon(_do_steps, stage, actor, client, process, steps, reopen)
+        if actor.stays and not steps:
+            stage.clients.append((process, client))
+            stage.through(actor)
+            await stage.leave.wait()
 
 
 async def _do_steps(stage: Stage, actor: Actor, client: Client, process: Process, steps: deque[int], reopen: anyio.Event) -> None:
@@ -200,9 +227,9 @@ async def _do(client: Client, process: Process, object_id: ObjectId, step: Step,
         case Kind.PUT_LARGE:
             await client.put(object_id, label, LARGE_BYTES, expiration=expiration)
         case Kind.PUT_STREAM:
-            await client.put(object_id, label, LARGE_BYTES, payload=_stream(process, label, step.pause_s), expiration=expiration)
+            await client.put(object_id, label, LARGE_BYTES, payload=stream(process, label, step.pause_s), expiration=expiration)
         case Kind.PUT_BROKEN:
-            await client.put(object_id, label, LARGE_BYTES, payload=_stream(process, label, 0.0, breaks=True), expiration=expiration)
+            await client.put(object_id, label, LARGE_BYTES, payload=stream(process, label, 0.0, breaks=True), expiration=expiration)
         case Kind.DELETE:
             await client.delete(object_id)
         case Kind.GET:
@@ -221,7 +248,7 @@ async def _do(client: Client, process: Process, object_id: ObjectId, step: Step,
             await client.get_many([object_id, OBJECTS[0]])
 
 
-async def _stream(process: Process, label: str, pause_s: float, *, breaks: bool = False) -> AsyncIterator[bytes]:
+async def stream(process: Process, label: str, pause_s: float, *, breaks: bool = False) -> AsyncIterator[bytes]:
     whole = content(label, LARGE_BYTES)
     for start in range(0, LARGE_BYTES, LARGE_BYTES // PIECES):
         yield whole[start : start + LARGE_BYTES // PIECES]
@@ -235,6 +262,7 @@ async def _stream(process: Process, label: str, pause_s: float, *, breaks: bool 
 
 async def _recover(stage: Stage, actor: Actor, process: Process) -> None:
     recovery = stage.world.recovery(process, actor.shards)
+    stage.recoveries += [(process, recovery)] if actor.stays else []
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_stop_when_over, stage, actor, recovery.stop)
         await recovery.run()
@@ -250,7 +278,10 @@ async def _recover_now_and_then(stage: Stage, actor: Actor, process: Process) ->
 
 
 async def _stop_when_over(stage: Stage, actor: Actor, stop: Callable[[], None]) -> None:
-    await _rest(stage, actor.ends_s - anyio.current_time())
+    if actor.stays:
+        await stage.leave.wait()
+    else:
+        await _rest(stage, actor.ends_s - anyio.current_time())
     stop()
 
 
@@ -287,7 +318,7 @@ async def _operate(stage: Stage, actor: Actor, process: Process) -> None:
                 if entry.stuck is not None and isinstance(entry, Entry):
                     await log.retry(entry)
                 elif entry.stuck is None and chance.random() < 0.3:
-                    await log.park(entry, "an operator wants to look at it")
+                    await log.park(entry, WANTED_BY_OPERATOR)
         except TieredError:
             pass
         await _rest(stage, actor.every_s)

@@ -97,7 +97,8 @@ class Weather:
 class Actor:
     """`tasks`: how many steps at once. `ends_s`: when one without steps stops. `shards`: of the changelog as its software knows it.
 
-    `weather`: which faults its own calls meet; None: those of the world.
+    `weather`: which faults its own calls meet; None: those of the world. `stays`: a caller or recoverer that is still there when all
+    is calm: what it has leaked is seen then.
     """
 
     name: str
@@ -110,6 +111,7 @@ class Actor:
     skew_s: float = 0.0
     shards: int = 2
     weather: Weather | None = None
+    stays: bool = False
 
     def __str__(self) -> str:
         return f"{self.name}: {self.role.value}, from {self.starts_s:g} s, skew {self.skew_s:g} s, {self.shards} shards"
@@ -153,6 +155,7 @@ class Recipe:
 
     `collect_after_s`: how long after their deadline the bucket collects blobs. `lingers_s`: how long those beside go on when the
     callers are through. `bigtable`: rows and log are the real Bigtable adapters, on a server in memory, else simulated ones.
+    `tight`: few operations at once, few entries on a page.
     """
 
     seed: int
@@ -166,6 +169,7 @@ class Recipe:
     collect_after_s: float = 3600.0
     lingers_s: float = 0.0
     bigtable: bool = False
+    tight: bool = False
     left_out: frozenset[Part] = frozenset()
 
     @staticmethod
@@ -309,10 +313,12 @@ class _Chooser:
             actors = [replace(actor, skew_s=self.chance.choice(SKEWS_S)) for actor in actors]
         if self._on(0.2):
             actors = [replace(actor, shards=self.chance.choice(SHARDS)) for actor in actors]
+        stays = self._on() and not ages
+        actors = [replace(actor, stays=stays and actor.role in (Role.CALLER, Role.RECOVERER)) for actor in actors]
         return Recipe(
             self.seed, tuple(actors), self._weather(ages, idles), outages, things=self.chance.choice((1, 1, 1, 2)), sessions=self._on(0.6),
             durable=durable, legacy=self._on(0.15), collect_after_s=self.chance.choice((COLLECT_AFTER_MIN_S, 3600.0)),
-            lingers_s=lingers_s, bigtable=self._on(0.15),
+            lingers_s=lingers_s, bigtable=self._on(0.15), tight=self._on(0.3),
         )  # fmt: skip
 
     def _on(self, probability: float = 0.5) -> bool:

@@ -1,0 +1,38 @@
+"""What a living store or recovery still holds when nothing is under way: it must be nothing, or it slowly stops.
+
+    flights, tasks       a change that never lands, a task that never ends
+    leases               an entry that is renewed for ever, so that nobody may clean it up
+    slots, waiters       a place that nobody gives back: in the end every operation is `AtCapacityError`
+    touching             an object that is never touched again, and expires while it is read
+
+These look at what is private, from outside; nothing in the product knows of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from recovery.loop import RecoveryLoop
+from tiered.storage import TieredStorage
+
+
+def held_by_store(storage: TieredStorage) -> list[str]:
+    """What the store holds, one line for each kind."""
+    tasks: Any = storage._flights._tasks
+    held = {
+        "flights": len(storage._flights._flights),
+        "tasks beside the heartbeat": 0 if tasks is None else len(tasks._nursery.child_tasks) - 1,
+        "leases": len(storage._committer._heartbeat._leases),
+        "objects being touched": len(storage._touching),
+    }
+    for name, admission in (("read", storage._reads), ("write", storage._writes), ("touch", storage._touches)):
+        held[f"{name} operations"] = admission._under_way
+        held[f"{name} slots"] = admission._concurrency_max - admission._slots.value
+        held[f"{name} waiters"] = admission._slots.statistics().tasks_waiting + admission._patient
+    return [f"{count} {name}" for name, count in held.items() if count]
+
+
+def held_by_recovery(recovery: RecoveryLoop) -> list[str]:
+    """What the recovery holds between its passes."""
+    held = {"leases": len(recovery._heartbeat._leases), "entries to release": len(recovery._held)}
+    return [f"{count} {name}" for name, count in held.items() if count]
