@@ -195,6 +195,8 @@ class Link:
     def stall(self, seconds: float) -> None:
         """From now on, for so long, no request leaves and no answer arrives."""
         self._stalled_until = max(self._stalled_until, now_s() + seconds)
+        if isinstance(self._process.runtime, SimulatedRuntime):
+            self._process.runtime.stop(seconds)
 
     def sever(self) -> None:
         """For ever: nothing leaves and nothing arrives, and a stop ends."""

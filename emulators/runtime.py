@@ -116,37 +116,44 @@ async def elapse(seconds: float) -> None:
 class SimulatedRuntime:
     """One process's clocks and chance. All follow the event loop's clock; `skew_s` sets its wall clock wrong, at any time.
 
-    While it is suspended its monotonic clock stands still, and its sleeps end so much later.
+    While it is *stopped* its clocks show the time at which it goes on: what a simulated process does meanwhile, because a timer
+    of the event loop fired, a real one does then. *Suspended*, it is stopped and its monotonic clock stands still, so its sleeps end
+    so much later.
     """
 
     def __init__(self, seed: int | str, wall_start_ns: int = WALL_START_NS, skew_s: float = 0.0) -> None:
         self.random: random.Random = random.Random(seed)
         self.skew_s = skew_s
         self._wall_start_ns = wall_start_ns
+        self._goes_on_at = 0.0
         self._suspended_s = 0.0
         self._resumes_at = 0.0
 
+    def stop(self, seconds: float) -> None:
+        """From now on, for so long; one that is stopped already stays so until the later end."""
+        self._goes_on_at = max(self._goes_on_at, now_s() + seconds)
+
     def suspend(self, seconds: float) -> None:
-        """From now on, for so long; one that is suspended already stays so until the later end."""
+        """As `stop`, and its monotonic clock stands still."""
         now = now_s()
         begins = max(now, self._resumes_at)
         self._suspended_s += max(0.0, now + seconds - begins)
         self._resumes_at = max(self._resumes_at, now + seconds)
+        self.stop(seconds)
 
     def monotonic(self) -> float:
-        now = now_s()
-        return max(now, self._resumes_at) - self._suspended_s if self._suspended_s else now
+        return self.boot_time() - self._suspended_s
 
     def boot_time(self) -> float:
-        return now_s()
+        return max(now_s(), self._goes_on_at)
 
     def wall_ns(self) -> int:
-        return self._wall_start_ns + round((now_s() + self.skew_s) * NS_PER_S)
+        return self._wall_start_ns + round((self.boot_time() + self.skew_s) * NS_PER_S)
 
     async def sleep(self, seconds: float) -> None:
         ends_at, left_s = self.monotonic() + seconds, seconds
         while True:
-            await elapse(max(0.0, left_s) + max(0.0, self._resumes_at - now_s()))
+            await elapse(max(0.0, left_s) + max(0.0, self._goes_on_at - now_s()))
             left_s = ends_at - self.monotonic()
             if left_s <= CLOCK_ROUNDS_S:
                 return

@@ -145,7 +145,7 @@ class World:
         return [name for name in orphans(self.rows, self.blobs, self.runtime.wall_ns()) if not self._is_left_to_others(name)]
 
     def _is_left_to_others(self, blob: str) -> bool:
-        """To the audit: a legacy blob when marks were collected before recovery came, as nothing proves then that its row has left it (0002).
+        """To the audit: a legacy blob when its marks were collected before recovery came: nothing proves that its row has left it (0002).
 
         To the bucket's lifecycle: one that was touched by a reader who died before it touched the row, which expired; it follows.
         """

@@ -186,7 +186,7 @@ def _beat_by_monotonic_clock(self: Heartbeat, log: ChangeLog, runtime: Runtime, 
 # --- the store -----------------------------------------------------------------------------------
 
 
-async def _judge_by_the_answer(self: Committer, object_id: ObjectId, lease: Lease) -> Verdict:
+async def _judge_by_the_answer(self: Committer, object_id: ObjectId, token: Token, lease: Lease) -> Verdict:
     """What was not told ok is taken to have failed."""
     return Verdict(UnavailableError(f"{object_id} was not changed, it seems"), None)
 

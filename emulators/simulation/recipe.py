@@ -313,7 +313,7 @@ class _Chooser:
             actors = [replace(actor, skew_s=self.chance.choice(SKEWS_S)) for actor in actors]
         if self._on(0.2):
             actors = [replace(actor, shards=self.chance.choice(SHARDS)) for actor in actors]
-        stays = self._on() and not ages
+        stays = self._on(0.2) and not ages
         actors = [replace(actor, stays=stays and actor.role in (Role.CALLER, Role.RECOVERER)) for actor in actors]
         return Recipe(
             self.seed, tuple(actors), self._weather(ages, idles), outages, things=self.chance.choice((1, 1, 1, 2)), sessions=self._on(0.6),

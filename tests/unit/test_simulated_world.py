@@ -142,7 +142,7 @@ async def test_while_suspended_only_the_monotonic_clock_stands_still_and_sleeps_
         await anyio.sleep(3)
         runtime.suspend(60)
         await anyio.sleep(1)
-        assert (runtime.monotonic(), runtime.boot_time(), runtime.wall_ns()) == (3.0, 4.0, 4_000_000_000)
+        assert (runtime.monotonic(), runtime.boot_time(), runtime.wall_ns()) == (3.0, 63.0, 63_000_000_000), "what runs now, runs then"
         runtime.suspend(30)  # ends before the first one does
         await anyio.sleep(58)
         assert runtime.monotonic() == 3.0
@@ -150,6 +150,15 @@ async def test_while_suspended_only_the_monotonic_clock_stands_still_and_sleeps_
         await anyio.sleep(3)
         assert runtime.monotonic() == 4.0
     assert woken == [(0, 71.0), (4, 74.0), (70, 80.0)]
+
+
+@simulated
+async def test_while_stopped_every_clock_shows_when_it_goes_on_and_sleeps_end_no_later_than_that() -> None:
+    runtime = SimulatedRuntime(1, wall_start_ns=0)
+    runtime.stop(60)
+    assert (runtime.monotonic(), runtime.boot_time(), runtime.wall_ns()) == (60.0, 60.0, 60_000_000_000)
+    await runtime.sleep(10)
+    assert (anyio.current_time(), runtime.monotonic()) == (70.0, 70.0)
 
 
 @simulated
