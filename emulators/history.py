@@ -63,8 +63,8 @@ class Read:
     began: int
     ended: int | None = None
     found: object = None
-    began_s: float = 0.0
     ended_s: float = 0.0
+    began_s: float = 0.0
 
     @property
     def name(self) -> str:

@@ -62,8 +62,8 @@ AUDIT_PAGE = 100
 class Stage:
     """`calm`: no fault happens any more. `played`: the parts that played a role. `faults`: how many of each kind.
 
-    `clocks`: of the process that each actor runs, or ran last. `over`: the callers are through. `leave`: those who stay may leave;
-    `clients`, `recoveries`: what they are.
+    `checked`: how often which check was made. `clocks`: of the process that each actor runs, or ran last.
+    `over`: the callers are through. `leave`: those who stay may leave; `clients`, `recoveries`: what they are.
     """
 
     def __init__(self, world: World, recipe: Recipe) -> None:
@@ -77,6 +77,7 @@ class Stage:
         self._through = {actor.name: anyio.Event() for actor in recipe.actors}
         self.played: dict[Part, None] = {}
         self.faults: Counter[str] = Counter()
+        self.checked: Counter[str] = Counter()
         self.clocks: dict[str, SimulatedRuntime] = {}
         self._outages = [
             outage for number, outage in enumerate(recipe.outages) if recipe.has(outage_part(outage, number))

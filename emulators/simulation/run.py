@@ -27,7 +27,7 @@ from changelog.runtime import Runtime
 from emulators.bigtable_memory_stack import BigtableStack
 from emulators.checker import InvariantViolation
 from emulators.client import Client
-from emulators.faults import Process
+from emulators.faults import Fault, Mode, Process
 from emulators.history import Answer
 from emulators.runtime import elapse, run_world
 from emulators.simulation.actors import LARGE_BYTES, OBJECTS, SMALL_BYTES, Stage, live, stream
@@ -37,7 +37,7 @@ from emulators.simulation.recipe import Part, Recipe, Role, actor_part
 from emulators.stack import SimulatedStack, Stack
 from emulators.world import SETTINGS, TIGHT, World
 from tiered.errors import DanglingTombstoneError
-from tiered.metadata import TimeToIdle
+from tiered.metadata import TimeToIdle, TimeToLive
 from tiered.object_id import ObjectId
 
 SKEW_MAX_S = 60.0
@@ -46,11 +46,15 @@ CALLS_MAX = 50_000
 PAGE = 1000
 RESTS_WITHIN_S = 1500.0
 """When all is calm: longer than anything is under way, and all budgets after that."""
+QUIET_WITHIN_S = 1000.0
+RECOVERED_SOON_S = 200.0
+"""Longer than a lease, and the pause after failures."""
 RECOVERED_WITHIN_S = 3000.0
 """Longer than what is under way, a lease, the late-upload grace and a full pass."""
 LONG_AGO_S = 3 * 3600.0
 LOOKS_EVERY_S = 10.0
-IDLE_LIFE = TimeToIdle(timedelta(minutes=4))
+LIFE = timedelta(seconds=20)
+HANGS_S = 500.0
 
 
 @dataclass(slots=True)
@@ -130,33 +134,52 @@ async def _rest(stage: Stage) -> None:
     """Stores that lived through everything hold nothing any more, and serve."""
     world = stage.world
     for number, (process, client) in enumerate(stage.clients):
-        await _holds_nothing(stage, process, partial(held_by_store, client.storage))
+        await _holds_nothing(stage, process, partial(held_by_store, client.storage), "store")
         if process.alive and await client.put(OBJECTS[0], f"stayed-{number}", SMALL_BYTES) is not Answer.OK:
             world.watch.report("I6 drained", f"when all is calm, the store of {process.name} does not put")
 
 
 async def _recover(stage: Stage) -> None:
-    """Recoveries that lived through everything find what is there, and what is left over from long ago."""
+    """Recoveries that lived through everything find what was left just now soon, and what was left long ago before long."""
     world = stage.world
     if not any(process.alive for process, _ in stage.recoveries) or not stage.recipe.durable:
         return
+    for process, _ in stage.recoveries:
+        await _awake(process)
+    await _until(lambda: world.network.quiet, QUIET_WITHIN_S)
+    fresh = await _leave_behind(world, "just now", 0.0)
     if not stage.recipe.bigtable:  # there a pass takes a call for each of its shards, and a full one is minutes away
-        past = world.process("past", skew_s=-LONG_AGO_S)
-        await world.log_of(past).record(Change(ChangeId.new(past.runtime), OBJECTS[0].path), "who died long ago")
-    ends_at = anyio.current_time() + RECOVERED_WITHIN_S
-    while anyio.current_time() < ends_at and not all(stored.state for stored in world.log.stored.values()):
-        await elapse(LOOKS_EVERY_S)
+        await _leave_behind(world, "long ago", -LONG_AGO_S)
+    await _until(lambda: fresh not in world.log.stored, RECOVERED_SOON_S)
+    if fresh in world.log.stored:
+        world.watch.report("I6 drained", f"when all is calm, recoveries have left what is new for {RECOVERED_SOON_S:g} s: {fresh}")
+    await _until(lambda: all(stored.state for stored in world.log.stored.values()), RECOVERED_WITHIN_S)
     for line in [key for key, stored in world.log.stored.items() if not stored.state]:
-        world.watch.report("I6 drained", f"recoveries run for {RECOVERED_WITHIN_S:g} s when all is calm, and leave {line}")
+        world.watch.report("I6 drained", f"when all is calm, recoveries have left what is there for {RECOVERED_WITHIN_S:g} s: {line}")
     for process, recovery in stage.recoveries:
-        await _holds_nothing(stage, process, partial(held_by_recovery, recovery))
+        await _holds_nothing(stage, process, partial(held_by_recovery, recovery), "recovery")
 
 
-async def _holds_nothing(stage: Stage, process: Process, held: Callable[[], list[str]]) -> None:
+async def _leave_behind(world: World, when: str, skew_s: float) -> str:
+    """What a process that died left in the log, made by a clock that was so wrong. Under the first shard, where what is old is skipped."""
+    dead = world.process(f"died {when}", skew_s=skew_s)
+    return (await world.log_of(dead, shards=1).record(Change(ChangeId.new(dead.runtime), OBJECTS[0].path), dead.name)).key
+
+
+async def _awake(process: Process) -> None:
     await elapse(max(0.0, process.stopped_until - anyio.current_time()))
-    ends_at = anyio.current_time() + RESTS_WITHIN_S
-    while process.alive and held() and anyio.current_time() < ends_at:
+
+
+async def _until(holds: Callable[[], bool], within_s: float) -> None:
+    ends_at = anyio.current_time() + within_s
+    while not holds() and anyio.current_time() < ends_at:
         await elapse(LOOKS_EVERY_S)
+
+
+async def _holds_nothing(stage: Stage, process: Process, held: Callable[[], list[str]], what: str) -> None:
+    stage.checked[f"no leak in a {what}"] += 1
+    await _awake(process)
+    await _until(lambda: not process.alive or not held(), RESTS_WITHIN_S)
     if process.alive and (kept := held()):
         stage.world.watch.report("leak", f"when all is calm, {process.name} still holds {', '.join(kept)}")
 
@@ -177,11 +200,13 @@ async def _drain(stage: Stage) -> None:
 
 async def _prove_alive(stage: Stage) -> None:
     """Liveness: whatever happened before, each object can be put, read and deleted now."""
-    world = stage.world
+    world, stays = stage.world, any(actor.stays for actor in stage.recipe.actors)
+    if stays:
+        await _prove_patience(stage, OBJECTS[0])
     async with world.client(world.process("last-caller")) as client:
         for number, object_id in enumerate(OBJECTS[: stage.recipe.things]):
-            if any(actor.stays for actor in stage.recipe.actors):  # it takes its time
-                await _prove_slow(stage, client, object_id, f"{number}")
+            if stays:  # it takes its time
+                await _prove_in_time(stage, client, object_id, f"{number}")
             for label, size in ((f"last-large-{number}", LARGE_BYTES), (f"last-small-{number}", SMALL_BYTES)):
                 await client.get(object_id)
                 if await client.put(object_id, label, size) is not Answer.OK or await client.get(object_id) != label:
@@ -190,22 +215,38 @@ async def _prove_alive(stage: Stage) -> None:
                 world.watch.report("I6 drained", f"when all is calm, {object_id} cannot be deleted")
 
 
-async def _prove_slow(stage: Stage, client: Client, object_id: ObjectId, name: str) -> None:
-    """What takes longer than a lease is put all the same, and what is read in time does not expire."""
-    process, idle_s = client.process, IDLE_LIFE.ns / 1e9
-    slow = stream(process, f"slow-{name}", SETTINGS.lease.expiry_s)
-    if await client.put(object_id, f"slow-{name}", LARGE_BYTES, payload=slow) is not Answer.OK:
-        stage.world.watch.report("I6 drained", f"when all is calm, {object_id} cannot be put slowly")
+async def _prove_in_time(stage: Stage, client: Client, object_id: ObjectId, name: str) -> None:
+    """What takes longer than a lease is put all the same; what is read in time does not expire, and what is not does."""
+    process, watch = client.process, stage.world.watch
+    for share in (0.385, 1.0):  # of three pauses: a little longer than a lease, and several renewals
+        label = f"slow-{name}-{share}"
+        slow = stream(process, label, share * SETTINGS.lease.expiry_s)
+        if await client.put(object_id, label, LARGE_BYTES, payload=slow) is not Answer.OK:
+            watch.report("I6 drained", f"when all is calm, {object_id} cannot be put slowly")
     for size in (LARGE_BYTES, SMALL_BYTES):
-        await client.put(object_id, f"idle-{name}-{size}", size, expiration=IDLE_LIFE)
+        await client.put(object_id, f"idle-{name}-{size}", size, expiration=TimeToIdle(LIFE))
         for _ in range(3):
-            await elapse(idle_s / 2)
+            await elapse(LIFE.total_seconds() / 2)
             if await client.get(object_id) is None:
-                stage.world.watch.report("I6 drained", f"{object_id} was read in time again and again, and has expired")
+                watch.report("I6 drained", f"{object_id} was read in time again and again, and has expired")
+    size = SMALL_BYTES if stage.recipe.seed % 2 else LARGE_BYTES
+    await client.put(object_id, f"mortal-{name}", size, expiration=TimeToLive(LIFE))
+    await elapse(LIFE.total_seconds() + 5 * SKEW_MAX_S)
+    await client.get(object_id)
+    await client.list()
+
+
+async def _prove_patience(stage: Stage, object_id: ObjectId) -> None:
+    """A caller whose service does not answer is told so within its budgets."""
+    world = stage.world
+    hangs = Fault(Mode.SLOW, HANGS_S)
+    async with world.client(world.process("waiting", lambda point: hangs if point.startswith("rows.read") else None)) as client:
+        await client.get(object_id)
+        await client.head(object_id)
 
 
 def _count(stage: Stage, coverage: Coverage) -> None:
-    for section, counts in (("faults", stage.faults), ("checks", stage.world.watch.checked)):
+    for section, counts in (("faults", stage.faults), ("checks", stage.world.watch.checked), ("checks", stage.checked)):
         for name, times in counts.items():
             coverage.count(section, name, times)
     answers = Counter(write.answer.name for write in stage.world.history.writes)

@@ -614,7 +614,7 @@ def test_a_reader_whose_clock_is_wrong_finds_an_object_or_none_around_its_deadli
     skew_s: float, collect_after_s: float, found: str | None
 ) -> None:
     async def test() -> None:
-        async with World(1) as world:
+        async with World(1, skew_max_s=60) as world:
             world.blobs.collect_after_s = collect_after_s
             async with world.client(world.process("writer")) as client:
                 await client.put(OBJECT, "old", 500, expiration=TimeToLive(timedelta(hours=1)))
