@@ -31,6 +31,7 @@ from changelog.runtime import Runtime
 from emulators.blobs import Blob, SimulatedBlobs
 from emulators.log import SimulatedChangeLog, Stored
 from emulators.rows import SimulatedRows
+from emulators.simulation.unfenced import follow_once
 from tiered.backends import Inline, Row, State, Tombstone, Upload
 from tiered.commit import Committer, Token, Verdict
 from tiered.concurrent import both
@@ -207,17 +208,6 @@ async def _prepare_unrecorded(self: TieredStorage, flight: Flight, name: str, me
     return total
 
 
-async def _follow_once(
-    self: Reader, object_id: ObjectId, inline: Callable[[Inline], T], blob: Callable[[Tombstone], Awaitable[T | None]]
-) -> tuple[T, State] | None:
-    """A blob that is gone is an object that is gone."""
-    state = await self._state(object_id.path)
-    if state is None:
-        return None
-    found = inline(state) if isinstance(state, Inline) else await blob(state)
-    return None if found is None else (found, state)
-
-
 async def _touch_the_row_first(self: Reader, object_id: ObjectId, state: Inline | Tombstone) -> None:
     expiration = state.metadata.expiration if isinstance(state, Inline) else state.expiration
     deadline_ns = touch_deadline(expiration, state.deadline_ns, self._runtime.wall_ns())
@@ -361,7 +351,7 @@ GUARDS: dict[str, Guard] = {
         ((tiered.settle, "may_delete_legacy", lambda change, row: True),),
     ),
     "re-read on a vanished blob": Guard(
-        "A read during an overwrite finds nothing, though there was something all the time.", ((Reader, "_follow", _follow_once),),
+        "A read during an overwrite finds nothing, though there was something all the time.", ((Reader, "_follow", follow_once),),
     ),
     "inline write sent once": Guard(
         "An inline write that was not answered is sent again, and takes effect twice.",

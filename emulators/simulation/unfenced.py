@@ -99,7 +99,7 @@ def unfenced(naive: Naive) -> Iterator[None]:
             (emulators.world, "SimulatedBlobs", UnfencedBlobs),
             (Committer, "commit", _commit_of(naive)),
             (tiered.settle, "waits_for_late_upload", lambda change, live: False),
-            (Reader, "_follow", _follow),
+            (Reader, "_follow", follow_once),
         ):
             patches.enter_context(patch.object(owner, name, replacement))
         yield
@@ -123,10 +123,10 @@ def _commit_of(naive: Naive) -> Callable[[Committer, ObjectId, Token, Lease, Sta
     return commit
 
 
-async def _follow(
+async def follow_once(
     self: Reader, object_id: ObjectId, inline: Callable[[Inline], T], blob: Callable[[Tombstone], Awaitable[T | None]]
 ) -> tuple[T, State] | None:
-    """What is not there when it is looked for is not there."""
+    """What is not there when it is looked for is not there: a blob that is gone is an object that is gone."""
     state = await self._state(object_id.path)
     if state is None:
         return None
