@@ -283,6 +283,8 @@ SHARDS = (1, 2, 3, 5)
 SKEWS_S = (-60.0, -5.0, 0.0, 5.0, 60.0)
 COLLECT_AFTER_MIN_S = 125.0
 """More than two clocks are apart."""
+LATE_UPLOADS = Weather(0.12, (Mode.LATE, Mode.SLOW, Mode.UNAVAILABLE, Mode.LOST), 0.05)
+"""What single requests have to fear: with sessions, or among all other faults, it is too seldom that one lands late."""
 DEADLY = Weather(0.4, (Mode.CRASH_BEFORE, Mode.CRASH_AFTER))
 
 
@@ -315,8 +317,10 @@ class _Chooser:
             actors = [replace(actor, shards=self.chance.choice(SHARDS)) for actor in actors]
         stays = self._on(0.2) and not ages
         actors = [replace(actor, stays=stays and actor.role in (Role.CALLER, Role.RECOVERER)) for actor in actors]
+        late = not ages and not idles and self._on(0.06)
+        weather = LATE_UPLOADS if late else self._weather(ages, idles)
         return Recipe(
-            self.seed, tuple(actors), self._weather(ages, idles), outages, things=self.chance.choice((1, 1, 1, 2)), sessions=self._on(0.6),
+            self.seed, tuple(actors), weather, outages, things=self.chance.choice((1, 1, 1, 2)), sessions=not late and self._on(0.6),
             durable=durable, legacy=self._on(0.15), collect_after_s=self.chance.choice((COLLECT_AFTER_MIN_S, 3600.0)),
             lingers_s=lingers_s, bigtable=self._on(0.15), tight=self._on(0.3),
         )  # fmt: skip

@@ -180,6 +180,31 @@ async def test_swap_that_never_arrives_is_refused_and_told_unavailable(world: Wo
     assert await world.is_clean()
 
 
+async def test_swap_that_lands_between_the_two_questions_what_became_of_it_is_not_denied(world: World) -> None:
+    """It is refused first, and the row is read then: the other way round it could win and be replaced in between, unseen."""
+    sent: list[Any] = []
+    won: list[bool] = []
+
+    async def keep(real: Any, *args: Any) -> Any:
+        sent[:] = [(real, args)]
+        raise UnconfirmedError("lost")
+
+    async def lands_after(real: Any, *args: Any, **named: Any) -> Any:
+        answer = await real(*args, **named)
+        if sent and not won:
+            swap, (path, token, expected, state, deadline_s) = sent[0]
+            won.append(await swap(path, token, expected, state, deadline_s))
+            if won[0]:
+                assert await swap(path, ChangeId("018bcfe5-6800-7000-8000-000000000001"), state.target, None, deadline_s)
+        return answer
+
+    world.rows.hooks.update(swap=keep, settle=lands_after, read=lands_after)
+    async with world.store() as storage:
+        with pytest.raises(UnavailableError):
+            await storage.put(OBJECT, LARGE)
+    assert won == [False], "told to have had no effect, it had none"
+
+
 async def test_put_superseded_by_another_is_told_ok_and_leaves_no_blob(world: World) -> None:
     other = OBJECT.path + "/018bcfe5-6800-7000-8000-000000000001"
 

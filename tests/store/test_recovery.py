@@ -367,7 +367,7 @@ async def test_entry_that_always_fails_is_parked_with_its_error_and_never_blocks
     assert recovery.total.recovered == 5
     entry, = await world.entries()
     assert isinstance(entry, Entry) and entry.change == bad
-    assert entry.stuck is not None and "retention policy" in entry.stuck.error
+    assert entry.stuck is not None and "failed 5 times" in entry.stuck.error and "retention policy" in entry.stuck.error
     world.blobs.hooks.clear()
     assert await world.log.target.retry(entry)
     assert (await world.recovery().run_once()).recovered == 1
