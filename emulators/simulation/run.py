@@ -133,6 +133,7 @@ async def _play(stage: Stage) -> None:
 async def _rest(stage: Stage) -> None:
     """Stores that lived through everything hold nothing any more, and serve."""
     world = stage.world
+    await elapse(LOOKS_EVERY_S)  # what was under way when it became calm may still stop its process
     for number, (process, client) in enumerate(stage.clients):
         await _holds_nothing(stage, process, partial(held_by_store, client.storage), "store")
         if process.alive and await client.put(OBJECTS[0], f"stayed-{number}", SMALL_BYTES) is not Answer.OK:
