@@ -18,14 +18,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
-from changelog.errors import InvalidRequestError, UnavailableError
+from changelog.errors import InvalidRequestError, UnavailableError, UnconfirmedError
 from changelog.runtime import Runtime
 from emulators.runtime import Simulated
 from tiered.backends import BlobHead, BlobInfo, ByteRange
 from tiered.metadata import NS_PER_S, Metadata, is_expired
 from tiered.payload import PIECE_BYTES
 
+REQUEST_LIVES_S = 900.0
+"""What the late-upload grace rests on (docs/protocol.md, assumption 4)."""
 SESSION_AGE_MAX_NS = 7 * 86_400 * NS_PER_S
 
 
@@ -135,7 +138,11 @@ class SimulatedBlobs(Simulated):
 
 
 class SimulatedUpload:
-    """`Upload`. `session` None: a single request, sent by `finalise`."""
+    """`Upload`. `session` None: a single request, sent by `finalise`.
+
+    `given_at`: the second of the world at which its client gave away its end. A request that comes to nobody for
+    `REQUEST_LIVES_S`, because its process stands still or the network does, is lost with its connection.
+    """
 
     def __init__(
         self, blobs: SimulatedBlobs, name: str, metadata: Metadata, size: int | None, session: str | None, opened_ns: int
@@ -143,6 +150,7 @@ class SimulatedUpload:
         self.session = session
         self.opened_ns = opened_ns
         self.payload = bytearray()
+        self.given_at = inf
         self._blobs = blobs
         self._name = name
         self._metadata = metadata
@@ -165,6 +173,8 @@ class SimulatedUpload:
         if self._declared is not None and len(self.payload) != self._declared:
             raise self._wrong_size("not")
         await self._blobs._travel()
+        if self.session is None and self._blobs._runtime.boot_time() - self.given_at > REQUEST_LIVES_S:
+            raise UnconfirmedError(f"the upload of blob {self._name!r} stood still for too long; its connection is gone")
         if self.session is not None and (self._blobs.uploads.pop(self.session, None) is None or self._blobs._is_old(self)):
             raise UnavailableError(f"the upload of blob {self._name!r} was cancelled before it was finalised, or is a week old; try again")
         self._blobs._create(self._name, self._metadata, bytes(self.payload))

@@ -28,6 +28,7 @@ import anyio
 from changelog.errors import ConfigurationError, TieredError, UnavailableError, UnconfirmedError
 from changelog.log import ChangeLog
 from changelog.runtime import Runtime
+from emulators.blobs import SimulatedUpload
 from emulators.runtime import Request, SimulatedRuntime, elapse, now_s
 from tiered.backends import HighVolumeBackend, LongTermBackend
 
@@ -338,6 +339,8 @@ class _Far:
         return attribute
 
     async def _call(self, name: str, method: Callable[..., Awaitable[Any]], *args: Any, **named: Any) -> Any:
+        if name == "finalise" and isinstance(self._target, SimulatedUpload):
+            self._target.given_at = now_s()
         answer = await self._link.call(f"{self._kind}.{name}", partial(method, *args, **named))
         if name == "open_upload":
             return _Far(self._link, "upload", answer)
