@@ -2,7 +2,7 @@
 
     recipe.py       what a seed chooses: who does what, when, and what goes wrong
     actors.py       what each kind of actor does in a `World`
-    run.py          one recipe's run, from its first call to the quiet end, and what was found
+    run.py          one recipe's run, from its first call to the quiet end, and what was found; leaks.py: what a living store still holds
     coverage.py     what a run exercised, and what it must have; decisions.py counts the product's decisions from outside
     explore.py      many seeds on all cores (worker.py, totals.py, report.py); minimise.py makes a failing run small
     bounded.py      every schedule with few delays (schedules.py names them, conductor.py keeps to them)
