@@ -13,7 +13,7 @@ What no adapter sends is refused by `NotImplementedError`. A test compares all t
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import Random  # noqa: TID251 - the type; chance is given by the caller
 from typing import Any
 
@@ -128,10 +128,9 @@ class MemoryBigtable(Simulated):
 
     async def call(self, method: str, request: Message) -> list[Message]:
         """One request, which travels first. Its only answer, or all messages of a stream."""
-        travel: Callable[[], Awaitable[float | None]] = self._travel
-        pause_s = await travel()  # of a slow scan, from row to row
+        pause_s = await self._travel()  # of a slow scan, from row to row
         if method == "ReadRows":
-            return await self._read_rows(request, pause_s or 0.0)
+            return await self._read_rows(request, pause_s)
         if method not in self._methods:
             raise NotImplementedError(f"MemoryBigtable has no method {method}")
         return self._methods[method](request)

@@ -70,14 +70,22 @@ Plan = Callable[[str], Fault | None]
 Travel = Callable[[str], tuple[float, float]]
 """From a call point to the seconds that its request is under way, and then its answer. Asked once for each call."""
 
-_STREAMS = frozenset({"upload.write", "reader.pieces", "reader.aclose"})
-"""Parts of a stream, which ends with its sender: what is under way of them is lost with it."""
-
+READS = frozenset({"rows.read", "rows.scan", "blobs.open", "blobs.head", "blobs.list", "log.stale", "log.read", "log.entries"})
+SCANS = frozenset({"rows.scan", "blobs.list", "log.stale", "log.entries"})
+STREAMS = frozenset({"upload.write", "reader.pieces", "reader.aclose"})
+"""Parts of a stream: each comes after the one before, or not at all. What is under way of them is lost with its sender."""
+ONCE = frozenset({"rows.put_inline", "rows.delete_inline", "blobs.open_upload", "upload.finalise", "upload.abort"})
+"""Calls that no client sends twice, so that no network has two of them to deliver."""
 
 _STOPS = (Mode.STALL_BEFORE, Mode.SUSPEND_BEFORE)
 
 Turn = Callable[[str, str], Awaitable[None]]
 """Told a process's name and the call point that it has come to; returns when that call may go on."""
+
+
+def call_of(point: str) -> str:
+    """The call that is made at this point: `rows.swap`."""
+    return point.partition(" #")[0]
 
 
 def no_faults(point: str) -> Fault | None:
@@ -221,7 +229,7 @@ class Link:
         if mode is not None:
             await self._leave(point, mode, seconds, request, there_s + back_s)
         try:
-            if mode is Mode.SLOW or (mode in _STOPS and name not in _STREAMS):  # a timer that fired meanwhile comes too late
+            if mode is Mode.SLOW or (mode in _STOPS and name not in STREAMS):  # a timer that fired meanwhile comes too late
                 answer = await self._network.carry(point, request, there_s + (seconds if mode is Mode.SLOW else 0.0))
             elif not there_s and mode is not Mode.CRAWLING:
                 answer = await request()  # nothing is ever under way
@@ -240,7 +248,7 @@ class Link:
                 await elapse(wait_s)
             except BaseException as error:
                 under_way_s = now_s() - stopped_at
-                if under_way_s and request.has_left and name not in _STREAMS:
+                if under_way_s and request.has_left and name not in STREAMS:
                     self._network.take_over(point, request, wait_s - under_way_s)
                 else:
                     request.fail(error)

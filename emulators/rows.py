@@ -70,7 +70,7 @@ class SimulatedRows(Simulated):
         state, deadline_ns = self.states.get(path), whole_ms(deadline_ns)
         if state is None or not _is_same(state, seen) or state.deadline_ns is None or state.deadline_ns >= deadline_ns:
             return False
-        self.states[path] = _with_deadline(state, deadline_ns)
+        self.states[path] = with_deadline(state, deadline_ns)
         self._took_effect("rows.touch", path)
         return True
 
@@ -113,9 +113,9 @@ class SimulatedRows(Simulated):
                 self.states.pop(path, None)
             case Inline(metadata, payload):
                 described = replace(metadata, size=len(payload))
-                self.states[path] = _with_deadline(Inline(described, bytes(payload), token), state.deadline_ns)
+                self.states[path] = with_deadline(Inline(described, bytes(payload), token), state.deadline_ns)
             case Tombstone():
-                self.states[path] = _with_deadline(replace(state, token=token), state.deadline_ns)
+                self.states[path] = with_deadline(replace(state, token=token), state.deadline_ns)
 
     def _target(self, path: str) -> str | None:
         return Row(self.states.get(path)).target
@@ -132,7 +132,7 @@ def _is_same(state: Inline | Tombstone, seen: Inline | Tombstone) -> bool:
     return state.token is not None or len(set(payloads)) <= 1
 
 
-def _with_deadline(state: Inline | Tombstone, deadline_ns: int | None) -> Inline | Tombstone:
+def with_deadline(state: Inline | Tombstone, deadline_ns: int | None) -> Inline | Tombstone:
     deadline_ns = None if deadline_ns is None else whole_ms(deadline_ns)
     if isinstance(state, Tombstone):
         return replace(state, deadline_ns=deadline_ns)

@@ -8,5 +8,6 @@
     bounded.py      every schedule with few delays (schedules.py names them, conductor.py keeps to them)
     guards.py       the protocol with one guard knocked out at a time; guard_search.py: after how many seeds that is found
     published.py    the published protocol's failures as schedules; unfenced.py is that protocol
+    replaced.py     how parts of the product are replaced or wrapped from outside
     __main__.py     the command line
 """

@@ -22,7 +22,7 @@ from functools import partial
 import anyio
 
 from changelog.change import ChangeId, Entry
-from changelog.errors import ConfigurationError, TieredError
+from changelog.errors import TieredError
 from emulators.checker import WANTED_BY_OPERATOR
 from emulators.client import BrokenPayload, Client, content
 from emulators.faults import Fault, Process
@@ -89,6 +89,10 @@ class Stage:
         process = self.world.process(name, lambda point: self._fault(actor, process, point), actor.skew_s, partial(self._travel, name))
         self.clocks[actor.name] = process.clock
         return process
+
+    def goes_on(self, actor: Actor) -> bool:
+        """Whether one without steps still has something to do: the callers are not through, nor is its own time."""
+        return not self.over.is_set() and anyio.current_time() < actor.ends_s
 
     def through(self, actor: Actor) -> None:
         """It has done what it had to do."""
@@ -165,7 +169,7 @@ async def _play(stage: Stage, actor: Actor) -> None:
 async def _again_and_again(stage: Stage, actor: Actor, work: Callable[[Stage, Actor, Process], Awaitable[None]]) -> None:
     """Until the callers are through: after each crash in a new process."""
     life = 0
-    while not stage.leave.is_set() if actor.stays else not stage.over.is_set() and anyio.current_time() < actor.ends_s:
+    while not stage.leave.is_set() if actor.stays else stage.goes_on(actor):
         process = stage.process(actor, life)
         await process.run(partial(work, stage, actor, process))
         life += 1
@@ -272,7 +276,7 @@ async def _recover(stage: Stage, actor: Actor, process: Process) -> None:
 
 async def _recover_now_and_then(stage: Stage, actor: Actor, process: Process) -> None:
     recovery = stage.world.recovery(process, actor.shards)
-    while not stage.over.is_set() and anyio.current_time() < actor.ends_s:
+    while stage.goes_on(actor):
         with suppress(TieredError):  # a log that is out of reach: there is a next time
             await recovery.run_once()
         await _rest(stage, actor.every_s)
@@ -290,7 +294,7 @@ async def _audit(stage: Stage, actor: Actor, process: Process) -> None:
     """One audit that also deletes, after the other: the fence alone keeps what is live."""
     rows, blobs = stage.world.tiers_of(process).high_volume, stage.world.tiers_of(process).long_term
     log = stage.world.log_of(process, actor.shards)
-    while not stage.over.is_set() and anyio.current_time() < actor.ends_s:
+    while stage.goes_on(actor):
         try:
             names = [blob.name for blob in await blobs.list("", None, AUDIT_PAGE)]
             spared: set[str | None] = set()
@@ -306,14 +310,14 @@ async def _audit(stage: Stage, actor: Actor, process: Process) -> None:
                     continue
                 if not await rows.settle(path, token):
                     await blobs.delete(name)
-        except (TieredError, ConfigurationError):
+        except TieredError:
             pass  # an audit that could not be completed is begun again
         await _rest(stage, actor.every_s)
 
 
 async def _operate(stage: Stage, actor: Actor, process: Process) -> None:
     log, chance = stage.world.log_of(process, actor.shards), process.runtime.random
-    while not stage.over.is_set() and anyio.current_time() < actor.ends_s:
+    while stage.goes_on(actor):
         try:
             for entry in (await log.entries("", AUDIT_PAGE)).entries:
                 if entry.stuck is not None and isinstance(entry, Entry):
@@ -321,13 +325,13 @@ async def _operate(stage: Stage, actor: Actor, process: Process) -> None:
                 elif entry.stuck is None and chance.random() < 0.3:
                     await log.park(entry, WANTED_BY_OPERATOR)
         except TieredError:
-            pass
+            pass  # the log is out of reach: there is a next time
         await _rest(stage, actor.every_s)
 
 
 async def _collect(stage: Stage, actor: Actor) -> None:
     world, chance = stage.world, stage.world.runtime.random
-    while not stage.over.is_set() and anyio.current_time() < actor.ends_s:
+    while stage.goes_on(actor):
         for service in (world.rows, world.blobs, world.log):
             await service.collect(chance.choice((1, 3, 1000)))
         await _rest(stage, actor.every_s * chance.uniform(0.5, 1.0))
@@ -335,7 +339,7 @@ async def _collect(stage: Stage, actor: Actor) -> None:
 
 async def _set_clocks(stage: Stage, actor: Actor) -> None:
     chance = stage.world.runtime.random
-    while not stage.over.is_set() and anyio.current_time() < actor.ends_s:
+    while stage.goes_on(actor):
         if stage.clocks:
             chance.choice(list(stage.clocks.values())).skew_s = chance.choice(SKEWS_S)
         await _rest(stage, actor.every_s)

@@ -36,7 +36,7 @@ from changelog.log import LOG_END, ChangeLog, KeyRange
 from changelog.runtime import SystemRuntime
 from emulators.checker import InvariantViolation
 from emulators.client import Client
-from emulators.faults import Mode, Plan, Process, Travel, no_faults, no_time
+from emulators.faults import ONCE, Mode, Plan, Process, Travel, no_faults, no_time
 from emulators.ghost import acts
 from emulators.history import Answer
 from emulators.runtime import SimulatedRuntime, run_world
@@ -61,9 +61,10 @@ ONE_AT_A_TIME = SETTINGS.model_copy(update={"recovery": RecoverySettings(concurr
 CRASHES = (Mode.CRASH_BEFORE,)
 UNTOLD = (Mode.LATE, Mode.LOST, Mode.DUPLICATED)
 
-ONCE = frozenset({"rows.put_inline", "rows.delete_inline", "upload.finalise"})
-"""Calls that no client sends twice, so that no network has two of them to deliver."""
-MUTATING = ONCE | {"rows.swap", "rows.settle", "log.record", "log.forget", "log.release", "blobs.cancel", "blobs.delete"}
+MUTATING = frozenset({
+    "rows.put_inline", "rows.delete_inline", "rows.swap", "rows.settle", "upload.finalise", "log.record", "log.forget", "log.release",
+    "blobs.cancel", "blobs.delete",
+})  # fmt: skip
 
 
 # --- the world -----------------------------------------------------------------------------------

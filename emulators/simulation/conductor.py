@@ -21,6 +21,8 @@ from dataclasses import dataclass
 
 import anyio
 
+from emulators.faults import call_of
+
 BEGIN = "begin "
 """How the point of an operation's begin begins. It is no call, but it is waited for as one."""
 
@@ -42,7 +44,7 @@ class Question:
 
     @property
     def call(self) -> str:
-        return self.point.partition(" #")[0]
+        return call_of(self.point)
 
     @property
     def is_visible(self) -> bool:

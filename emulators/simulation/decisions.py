@@ -27,6 +27,7 @@ from emulators.blobs import SimulatedBlobs
 from emulators.history import History
 from emulators.rows import SimulatedRows
 from emulators.simulation.coverage import Coverage
+from emulators.simulation.replaced import replaced
 from emulators.world import World
 from recovery.loop import RecoveryLoop, Report
 from tiered.backends import Inline, Row
@@ -49,15 +50,14 @@ def decisions_counted(coverage: Coverage) -> Iterator[None]:
     To wrap takes longer than to count: whoever enters it for each of many runs does well to stand in one more around them all.
     """
     _counting.append(coverage)
-    originals = []
+    wrapped = (
+        (owner, name, wraps(original := getattr(owner, name))(wrapping(original, _count)))
+        for owner, name, wrapping in _WRAPPINGS if len(_counting) == 1
+    )
     try:
-        for owner, name, wrapping in _WRAPPINGS if len(_counting) == 1 else ():
-            originals.append((owner, name, original := getattr(owner, name)))
-            setattr(owner, name, wraps(original)(wrapping(original, _count)))
-        yield
+        with replaced(wrapped):
+            yield
     finally:
-        for owner, name, original in reversed(originals):
-            setattr(owner, name, original)
         _counting.pop()
 
 

@@ -14,10 +14,9 @@ made of (the heartbeat's condition, the attempt in the claim) is watched by `Wat
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
-from unittest.mock import patch
 
 import recovery.loop
 import tiered.commit
@@ -31,13 +30,14 @@ from changelog.runtime import Runtime
 from emulators.blobs import Blob, SimulatedBlobs
 from emulators.log import SimulatedChangeLog, Stored
 from emulators.rows import SimulatedRows
-from emulators.simulation.unfenced import follow_once
+from emulators.simulation.replaced import Replacement, replaced
+from emulators.simulation.unfenced import UnfencedBlobs, UnfencedRows, follow_once
 from tiered.backends import Inline, Row, State, Tombstone, Upload
 from tiered.commit import Committer, Token, Verdict
 from tiered.concurrent import both
 from tiered.errors import OutcomeUnknownError, UnavailableError, UnconfirmedError
 from tiered.flights import Flight
-from tiered.metadata import Metadata, is_expired, touch_deadline, whole_ms
+from tiered.metadata import Metadata, is_expired, touch_deadline
 from tiered.object_id import ObjectId
 from tiered.reading import Reader
 from tiered.retry import persist
@@ -59,15 +59,13 @@ class Guard:
     """
 
     protects: str
-    patches: tuple[tuple[Any, str, Any], ...]
+    patches: tuple[Replacement, ...]
     seen: frozenset[str] = INVARIANTS
 
     @contextmanager
     def knocked_out(self) -> Iterator[None]:
         """Within, the guard is gone. One at a time."""
-        with ExitStack() as stack:
-            for owner, name, instead in self.patches:
-                stack.enter_context(patch.object(owner, name, instead))
+        with replaced(self.patches):
             yield
 
 
@@ -116,24 +114,8 @@ async def _settle_the_unexpired(self: SimulatedRows, path: str, token: ChangeId)
     return False
 
 
-async def _settle_by_reading(self: SimulatedRows, path: str, token: ChangeId) -> bool:
-    await self._travel()
-    state = self.states.get(path)
-    return state is not None and (state.token == token or self._target(path) == f"{path}/{token}")
-
-
 async def _swap_whenever(self: SimulatedRows, path: str, token: ChangeId, expected: str | None, state: State, deadline_s: float) -> bool:
     return await _SWAP(self, path, token, expected, state, float("inf"))
-
-
-async def _touch_as_seen(self: SimulatedRows, path: str, seen: Inline | Tombstone, deadline_ns: int) -> bool:
-    await self._travel()
-    if isinstance(seen, Tombstone):
-        self.states[path] = replace(seen, deadline_ns=whole_ms(deadline_ns))
-    else:
-        self.states[path] = replace(seen, metadata=replace(seen.metadata, time_expires_ns=whole_ms(deadline_ns)))
-    self._took_effect("rows.touch", path)
-    return True
 
 
 # --- blobs ---------------------------------------------------------------------------------------
@@ -142,10 +124,6 @@ async def _touch_as_seen(self: SimulatedRows, path: str, seen: Inline | Tombston
 def _create_over(self: SimulatedBlobs, name: str, metadata: Metadata, payload: bytes, **_: Any) -> None:
     self.blobs[name] = Blob(replace(metadata, size=len(payload)), payload, self._runtime.wall_ns(), self._next())
     self._took_effect("upload.finalise", name)
-
-
-async def _cancel_nothing(self: SimulatedBlobs, session: str) -> None:
-    await self._travel()
 
 
 # --- the log -------------------------------------------------------------------------------------
@@ -285,7 +263,7 @@ GUARDS: dict[str, Guard] = {
     ),
     "settle refuses": Guard(
         "Garbage that was only looked at, and not refused, may still be swapped in.",
-        ((SimulatedRows, "settle", _settle_by_reading),),
+        ((SimulatedRows, "settle", UnfencedRows.settle),),
     ),
     "settle before the old blob is deleted": Guard(
         "Whoever did not win deletes the blob that the row still names.", ((tiered.settle, "_is_garbage", _say_garbage),),
@@ -314,7 +292,7 @@ GUARDS: dict[str, Guard] = {
     ),
     "conditional touch": Guard(
         "The touch of an idle object brings back a tombstone that was replaced since it was read.",
-        ((SimulatedRows, "touch", _touch_as_seen),),
+        ((SimulatedRows, "touch", UnfencedRows.touch),),
     ),
     "blob touched before the row": Guard(
         "A row that was extended alone outlives its blob.", ((Reader, "touch", _touch_the_row_first),),
@@ -336,7 +314,7 @@ GUARDS: dict[str, Guard] = {
     ),
     "cancel of the session": Guard(
         "An upload that was given up stays open, and may be finalised after all is cleaned up.",
-        ((SimulatedBlobs, "cancel", _cancel_nothing),),
+        ((SimulatedBlobs, "cancel", UnfencedBlobs.cancel),),
     ),
     "late-upload sweep": Guard(
         "A single-request upload lands after its blob was deleted and its entry forgotten.",

@@ -19,7 +19,7 @@ from hashlib import blake2b
 from struct import unpack
 from typing import TypeVar
 
-from emulators.faults import Fault, Mode
+from emulators.faults import ONCE, READS, SCANS, STREAMS, Fault, Mode, call_of
 
 DAY_S = 86_400.0
 WHILES_S = (0.2, 2.0, 15.0, 45.0, 120.0, 600.0)
@@ -239,24 +239,16 @@ def suspension_part(process: str, point: str, suspension: Fault | None = None) -
 
 # --- what may happen to which call ---------------------------------------------------------------
 
-READS = {
-    "rows.read", "rows.scan", "blobs.open", "blobs.head", "blobs.list", "log.stale", "log.read", "log.entries", "log.ranges",
-}  # fmt: skip
-SCANS = {"rows.scan", "blobs.list", "log.stale", "log.entries"}
-STREAMS = {"upload.write", "reader.pieces", "reader.aclose"}
-"""Parts of a stream: each comes after the one before, or not at all."""
-ONCE = {"rows.put_inline", "rows.delete_inline", "blobs.open_upload", "upload.finalise", "upload.abort"}
-"""Calls that no client sends twice, so that no network has two of them to deliver; but for the end of an upload in a single request."""
 COPY_WITHIN_S = 60.0
 """The network's own copy of such an end comes soon."""
 
 
 def _is_end(point: str) -> bool:
-    return point.partition(" #")[0] == "upload.finalise"
+    return call_of(point) == "upload.finalise"
 
 
 def _fits(point: str, mode: Mode) -> bool:
-    call = point.partition(" #")[0]
+    call = call_of(point)
     match mode:
         case Mode.SLOW:
             return call not in STREAMS

@@ -14,11 +14,10 @@ All else is the product's: the entry before the work, the heartbeat, "is the lea
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
-from unittest.mock import patch
 
 import emulators.stack
 import emulators.world
@@ -27,11 +26,11 @@ from changelog.change import ChangeId
 from changelog.lease import Lease
 from changelog.runtime import Runtime
 from emulators.blobs import SimulatedBlobs
-from emulators.rows import SimulatedRows
+from emulators.rows import SimulatedRows, with_deadline
+from emulators.simulation.replaced import replaced
 from tiered.backends import Inline, Row, State, Tombstone
 from tiered.commit import Committer, Token, Told, Verdict
 from tiered.errors import UnavailableError
-from tiered.metadata import whole_ms
 from tiered.object_id import ObjectId
 from tiered.reading import Reader
 
@@ -75,10 +74,7 @@ class UnfencedRows(SimulatedRows):
     async def touch(self, path: str, seen: Inline | Tombstone, deadline_ns: int) -> bool:
         """Writes what was read, with its new deadline."""
         await self._travel()
-        if isinstance(seen, Tombstone):
-            self.states[path] = replace(seen, deadline_ns=whole_ms(deadline_ns))
-        else:
-            self.states[path] = replace(seen, metadata=replace(seen.metadata, time_expires_ns=whole_ms(deadline_ns)))
+        self.states[path] = with_deadline(seen, deadline_ns)
         self._took_effect("rows.touch", path)
         return True
 
@@ -93,15 +89,13 @@ class UnfencedBlobs(SimulatedBlobs):
 @contextmanager
 def unfenced(naive: Naive) -> Iterator[None]:
     """Worlds made within know no fence, and the store and its recovery rely on none."""
-    with ExitStack() as patches:
-        for owner, name, replacement in (
-            (emulators.stack, "SimulatedRows", partial(UnfencedRows, naive=naive)),
-            (emulators.world, "SimulatedBlobs", UnfencedBlobs),
-            (Committer, "commit", _commit_of(naive)),
-            (tiered.settle, "waits_for_late_upload", lambda change, live: False),
-            (Reader, "_follow", follow_once),
-        ):
-            patches.enter_context(patch.object(owner, name, replacement))
+    with replaced([
+        (emulators.stack, "SimulatedRows", partial(UnfencedRows, naive=naive)),
+        (emulators.world, "SimulatedBlobs", UnfencedBlobs),
+        (Committer, "commit", _commit_of(naive)),
+        (tiered.settle, "waits_for_late_upload", lambda change, live: False),
+        (Reader, "_follow", follow_once),
+    ]):  # fmt: skip
         yield
 
 

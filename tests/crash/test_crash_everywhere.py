@@ -18,7 +18,7 @@ import pytest
 from changelog.change import ChangeId
 from changelog.errors import ConfigurationError, UnavailableError, UnconfirmedError
 from emulators.client import BrokenPayload, Client, content
-from emulators.faults import Fault, Mode, Plan, Process, no_faults
+from emulators.faults import ONCE, READS, STREAMS, Fault, Mode, Plan, Process, call_of, no_faults
 from emulators.history import Answer
 from emulators.log import Stored
 from emulators.runtime import run_world
@@ -166,12 +166,6 @@ def points(name: str) -> list[str]:
 
 # --- what goes wrong -----------------------------------------------------------------------------
 
-READS = {"rows.read", "rows.scan", "blobs.open", "blobs.head", "blobs.list", "log.stale", "log.read", "log.entries"}
-STREAMS = {"upload.write", "reader.pieces", "reader.aclose"}
-"""Parts of a stream: each comes after the one before, or not at all."""
-ONCE = {"rows.put_inline", "rows.delete_inline", "blobs.open_upload", "upload.finalise", "upload.abort"}
-"""Calls that no client sends twice, so that no network has two of them to deliver."""
-
 CRASHES = [Fault(Mode.CRASH_BEFORE), Fault(Mode.CRASH_AFTER)]
 
 
@@ -187,10 +181,6 @@ def faults_at(point: str) -> list[Fault]:
     if call not in READS | STREAMS | ONCE:
         faults += [Fault(Mode.DUPLICATED, SHORT_S), Fault(Mode.DUPLICATED, LONG_S)]
     return faults
-
-
-def call_of(point: str) -> str:
-    return point.partition(" #")[0]
 
 
 def only_at(point: str, fault: Fault) -> Plan:

@@ -35,7 +35,7 @@ from changelog.runtime import SystemRuntime
 from emulators.adapter_world import AdapterWorld
 from emulators.blobs import SimulatedBlobs, SimulatedUpload
 from emulators.client import BrokenPayload, Client, content
-from emulators.faults import Fault, Mode, Network, Process
+from emulators.faults import Fault, Mode, Network, Process, call_of
 from emulators.faulty_channel import READ_MODES, WireMode
 from emulators.gcs import FaultMode, GcsEmulator, GcsFault
 from emulators.gcs_wire import Call
@@ -139,7 +139,7 @@ class Case:
 
     def _meets(self, made: str) -> bool:
         """A point without a number is every call of that name."""
-        if self._point not in (made, made.partition(" #")[0]):
+        if self._point not in (made, call_of(made)):
             return False
         self.met.set()
         if self._cancelled:
@@ -453,7 +453,7 @@ INLINE = ("CheckAndMutateRow object p m v", "CheckAndMutateRow object")
 
 def meets(point: str, mode: WireMode) -> bool:
     """Reads are not late, and what is sent once does not arrive twice."""
-    if mode is WireMode.ECHO and point.partition(" #")[0] in INLINE:
+    if mode is WireMode.ECHO and call_of(point) in INLINE:
         return False
     return mode in READ_MODES or not point.startswith("ReadRows")
 
@@ -566,7 +566,7 @@ async def test_an_operation_during_an_outage_of_any_call_answers_honestly_and_le
     cases = [
         Case(clean.scenario, name, mode)
         for clean in await clean_run(stage)
-        for name in dict.fromkeys(point.partition(" #")[0] for point in clean.points) if meets(name, mode)
+        for name in dict.fromkeys(call_of(point) for point in clean.points) if meets(name, mode)
     ]  # fmt: skip
     await stage.prepare(cases)
     await each(cases, lambda case: stage.live(case, TIRED))

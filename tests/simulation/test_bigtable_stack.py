@@ -18,6 +18,7 @@ from emulators.faults import Fault, Mode, Network, Process
 from emulators.log import SimulatedChangeLog, Stored
 from emulators.rows import SimulatedRows
 from emulators.runtime import SimulatedRuntime, run_world
+from tests.simulated import simulated
 from tiered.backends import Inline, Row, State, Tombstone
 from tiered.metadata import NS_PER_MS, NS_PER_S, Metadata, TimeToLive
 from tiered.object_id import blob_name
@@ -28,15 +29,6 @@ TOKENS = [ChangeId(f"018bcfe5-6800-7000-8000-00000000000{digit}") for digit in r
 LOG_RANGE = KeyRange("~changelog/", "~changelog0")
 
 Call = Callable[[Any], Awaitable[object]]
-
-
-def simulated(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
-    """Runs an async test in virtual time."""
-    def run() -> None:
-        run_world(test, seed=1)
-
-    run.__name__, run.__doc__ = test.__name__, test.__doc__
-    return run
 
 
 # --- both stacks at once -----------------------------------------------------------------------------

@@ -18,7 +18,7 @@ import tiered.commit
 import tiered.settle
 from changelog.change import Change, ChangeId
 from changelog.errors import InvalidRequestError
-from emulators.faults import Mode, Process
+from emulators.faults import Mode, Process, call_of
 from emulators.rows import SimulatedRows
 from emulators.runtime import run_world
 from emulators.simulation import bounded, conductor
@@ -157,7 +157,7 @@ def test_a_superseded_change_that_is_told_no_is_found_with_one_delay_and_a_lost_
 
 def calls_only(explored: Explored, made: Callable[[str], bool] = lambda point: True) -> set[tuple[tuple[str, str], ...]]:
     return {
-        tuple((process, point) for process, point in trace if not point.startswith(BEGIN) and made(point.partition(" #")[0]))
+        tuple((process, point) for process, point in trace if not point.startswith(BEGIN) and made(call_of(point)))
         for trace in explored.traces
     }
 

@@ -39,6 +39,7 @@ from changelog.row_merge import Cell
 from emulators.bigtable_memory import MemoryBigtable, MemoryChannel
 from emulators.bigtable_memory_filter import yields
 from emulators.runtime import WALL_START_NS, SimulatedRuntime, run_world
+from tests.simulated import simulated
 from tiered.schema import FAMILIES
 
 NAME = "projects/p/instances/i/tables/t"
@@ -62,15 +63,6 @@ class Server(MemoryBigtable):
 
     def cells(self, key: bytes = b"k") -> list[tuple[str, bytes, int, bytes]]:
         return [(cell.family, cell.column, cell.timestamp_us, cell.value) for cell in self.tables[NAME].rows.get(key, ())]
-
-
-def simulated(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
-    """Runs an async test on trio, in virtual time."""
-    def run() -> None:
-        run_world(test, seed=1)
-
-    run.__name__, run.__doc__ = test.__name__, test.__doc__
-    return run
 
 
 # --- filters -----------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from datetime import timedelta
 
 import anyio
@@ -22,6 +22,7 @@ from emulators.faults import Fault, Mode, Plan, Process, Travel, no_faults, no_t
 from emulators.history import Answer, History
 from emulators.runtime import SimulatedRuntime, run_world
 from emulators.world import World
+from tests.simulated import simulated
 from tiered.backends import HighVolumeBackend, Inline, Tombstone
 from tiered.errors import DanglingTombstoneError
 from tiered.metadata import Metadata, TimeToLive
@@ -34,15 +35,6 @@ OTHER_TOKEN = ChangeId("018bcfe5-6800-7000-8000-000000000002")
 BLOB = f"{PATH}/{TOKEN}"
 DAY_S = 86_400.0
 SMALL = Inline(Metadata(), b"small")
-
-
-def simulated(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
-    """Runs an async test in virtual time."""
-    def run() -> None:
-        run_world(test, seed=1)
-
-    run.__name__, run.__doc__ = test.__name__, test.__doc__
-    return run
 
 
 async def put_small(rows: HighVolumeBackend, token: ChangeId = TOKEN) -> bool:
