@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -243,6 +244,8 @@ def threads_ended() -> Iterator[None]:
     before = set(threading.enumerate())
     yield
     for thread in set(threading.enumerate()) - before:
+        while not thread.ident:  # listed a moment before it runs, when it cannot be joined yet
+            time.sleep(0.001)
         thread.join()
 
 
