@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from changelog.change import ChangeId
 from changelog.errors import InvalidRequestError
@@ -72,6 +72,31 @@ class RowName:
     deadline_ns: int | None
 
 
+class Redirect(NamedTuple):
+    """A tombstone as an audit reads it: row key, blob, and when it expires (nanoseconds since 1970; None: never)."""
+
+    path: str
+    target: str
+    deadline_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class CorruptRow:
+    """A row that an audit cannot read. `path`: its key, bytes that are no text escaped. `fault`: what is wrong, in words."""
+
+    path: str
+    fault: str
+
+
+@dataclass(frozen=True, slots=True)
+class RedirectPage:
+    """Tombstones in the order of their keys. `next_start` is where the next page begins; None: the range is exhausted."""
+
+    redirects: Sequence[Redirect]
+    corrupt: Sequence[CorruptRow]
+    next_start: bytes | None
+
+
 class HighVolumeBackend(Protocol):
     async def read(self, path: str, *, marks: bool = False) -> Row:
         """The row's state and, if asked, its marks, from one consistent read."""
@@ -106,6 +131,19 @@ class HighVolumeBackend(Protocol):
 
         Fewer than `limit` mean the end. Rows of marks only and the changelog's are none.
         """
+
+    async def redirects(self, start: bytes, end: bytes | None, limit: int) -> RedirectPage:
+        """The tombstones, expired or not, legacy or not, of the keys from `start` (inclusive) to `end` (exclusive), in bulk.
+
+        At most `limit`, and maybe fewer. Markers of uploads that name a blob are among them; a row that could mean two blobs
+        yields both, and is corrupt. Inline objects are not looked at. The order is that of the keys' bytes.
+        """
+
+    async def redirects_at(self, keys: Sequence[bytes]) -> RedirectPage:
+        """The same of some hundred rows by their keys; those without a tombstone are left out."""
+
+    async def boundaries(self, count: int) -> Sequence[str]:
+        """Keys, in order, that split the table into about `count` parts of the same size; fewer where nobody can tell."""
 
 
 # --- long-term tier ------------------------------------------------------------------------------
@@ -147,11 +185,31 @@ class BlobInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Oddity:
+    """What a listing cannot show as a blob. `is_blob`: `name` is a blob's whose record is corrupt; else it says what lies there."""
+
+    name: str
+    fault: str
+    is_blob: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BlobPage:
+    """Blobs in the byte order of their names. `next_start` is where the next page begins; None: the range is exhausted."""
+
+    blobs: Sequence[BlobInfo]
+    oddities: Sequence[Oddity]
+    next_start: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class BlobHead:
-    """What a blob is: all but its bytes. `size`: how many they are."""
+    """What a blob is: all but its bytes. `size`: how many they are. `created_ns`: by the service's clock, nanoseconds since 1970."""
 
     metadata: Metadata
     size: int
+    created_ns: int
+    generation: int
 
 
 class BlobReader(Protocol):
@@ -202,5 +260,8 @@ class LongTermBackend(Protocol):
     async def touch(self, name: str, deadline_ns: int) -> bool:
         """Extends the blob's deadline, never shortens it. False: there is no such blob."""
 
-    async def list(self, prefix: str, after: str | None, limit: int) -> Sequence[BlobInfo]:
-        """Up to `limit` blobs that begin with `prefix`, in byte order of their names, after the name `after`."""
+    async def list(self, start: str, end: str | None, limit: int) -> BlobPage:
+        """The blobs named from `start` (inclusive) to `end` (exclusive; None: no end). At most `limit`, and maybe fewer."""
+
+    async def now_ns(self) -> int:
+        """The service's clock, nanoseconds since 1970, to a second or so; where there is no service, this machine's."""

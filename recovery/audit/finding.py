@@ -1,0 +1,107 @@
+"""What a range of an audit yields: findings one by one, and a summary that counts everything.
+
+Ages are counted in classes that double as the rows of the report's histogram. A usecase beyond `USECASES_MAX` is counted
+under `OTHERS`, so that a summary has a bound whatever is in a bucket.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from dataclasses import dataclass, field
+
+from recovery.audit.verdicts import Kind
+
+HOUR_S, DAY_S = 3600, 86_400
+AGES: tuple[tuple[str, float], ...] = (
+    ("under 1 h", HOUR_S), ("1 h to 1 d", DAY_S), ("1 d to 7 d", 7 * DAY_S), ("7 d to 30 d", 30 * DAY_S), ("30 d to 90 d", 90 * DAY_S),
+    ("90 d to 1 y", 365 * DAY_S), ("over 1 y", float("inf")),
+)  # fmt: skip
+"""Classes of age: name, and upper bound in seconds (exclusive)."""
+
+USECASES_MAX = 1000
+OTHERS = "(others)"
+NO_USECASE = "(none)"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One finding. `name`: of the blob, or of the row where no blob can be told; what is no text has its bytes escaped.
+
+    `object`, `revision`: as far as the name tells. `size`: bytes. Times are nanoseconds since 1970: `listed_ns`, `logged_ns` and
+    `scanned_ns` when the reading of the listing, of the changelog and of the rows began, `confirmed_ns` when it was looked at again.
+    """
+
+    kind: Kind
+    name: str
+    object: str | None
+    revision: str | None
+    size: int | None
+    created_ns: int | None
+    deadline_ns: int | None
+    generation: int | None
+    detail: str
+    listed_ns: int
+    logged_ns: int
+    scanned_ns: int
+    confirmed_ns: int | None
+
+
+@dataclass(slots=True)
+class Count:
+    """How many, and how many bytes. Of rows without a blob, 0 bytes."""
+
+    number: int = 0
+    size: int = 0
+
+    def add(self, number: int, size: int) -> None:
+        self.number += number
+        self.size += size
+
+
+@dataclass(slots=True)
+class Summary:
+    """What was seen of a range, or of several: `merge` adds up.
+
+    `counts`: by usecase and kind. `ages`: of blobs of a kind, by class of age (`AGES`). `names` were listed, `redirects`
+    scanned, in so many `windows`. `entries_max`: the most entries of the changelog that one reading saw, `unreadable_max` of them
+    unreadable. `dated_ahead`: blobs dated after the audit began.
+    """
+
+    names: int = 0
+    redirects: int = 0
+    windows: int = 0
+    entries_max: int = 0
+    unreadable_max: int = 0
+    dated_ahead: int = 0
+    counts: dict[str, dict[Kind, Count]] = field(default_factory=dict)
+    ages: dict[Kind, Counter[int]] = field(default_factory=dict)
+
+    def count(self, usecase: str, kind: Kind, number: int, size: int) -> None:
+        if usecase not in self.counts and len(self.counts) >= USECASES_MAX:
+            usecase = OTHERS
+        self.counts.setdefault(usecase, {}).setdefault(kind, Count()).add(number, size)
+
+    def age(self, kind: Kind, seconds: float) -> None:
+        self.ages.setdefault(kind, Counter())[bisect_right([bound for _, bound in AGES[:-1]], seconds)] += 1
+
+    def totals(self) -> dict[Kind, Count]:
+        """By kind, over all usecases."""
+        found: dict[Kind, Count] = {}
+        for kinds in self.counts.values():
+            for kind, count in kinds.items():
+                found.setdefault(kind, Count()).add(count.number, count.size)
+        return found
+
+    def merge(self, other: Summary) -> None:
+        self.names += other.names
+        self.redirects += other.redirects
+        self.windows += other.windows
+        self.entries_max = max(self.entries_max, other.entries_max)
+        self.unreadable_max = max(self.unreadable_max, other.unreadable_max)
+        self.dated_ahead += other.dated_ahead
+        for usecase, kinds in other.counts.items():
+            for kind, count in kinds.items():
+                self.count(usecase, kind, count.number, count.size)
+        for kind, ages in other.ages.items():
+            self.ages.setdefault(kind, Counter()).update(ages)

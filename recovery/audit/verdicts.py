@@ -1,0 +1,147 @@
+"""What a blob, or a row that redirects to one, is found to be: decision tables without I/O, tested exhaustively.
+
+The order of the lines is the table: the first that holds decides. What protects a blob comes before what accuses it, so that a
+blob is an orphan only where nothing at all speaks for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """What is said of each thing that was looked at."""
+
+    # as it should be: counted
+    REFERENCED = "referenced"
+    IN_FLIGHT = "in_flight"
+    SUPERSEDED = "superseded"
+    TOO_YOUNG = "too_young"
+    EXPIRED = "expired"
+    UPLOAD = "upload"
+    # findings: counted, and written down one by one
+    ORPHAN = "orphan"
+    LEGACY_ORPHAN = "legacy_orphan"
+    DANGLING = "dangling"
+    CORRUPT_ROW = "corrupt_row"
+    MISDIRECTED = "misdirected"
+    CORRUPT_BLOB = "corrupt_blob"
+    UNPARSEABLE = "unparseable"
+    FOREIGN = "foreign"
+    UNLISTED = "unlisted"
+
+
+MEANING: dict[Kind, str] = {
+    Kind.REFERENCED: "a live tombstone names it",
+    Kind.IN_FLIGHT: "a change that is under way, or waits for recovery, is writing it",
+    Kind.SUPERSEDED: "an entry of the changelog names it as replaced; its clean-up is under way, or waits for recovery",
+    Kind.TOO_YOUNG: "nothing names it, but it is younger than the grace",
+    Kind.EXPIRED: "its deadline has passed; it is left to the lifecycle",
+    Kind.UPLOAD: "belongs to a resumable upload of older software",
+    Kind.ORPHAN: "nothing names it: it costs money and nobody can read it",
+    Kind.LEGACY_ORPHAN: "nothing names it, and its name has no revision, so no token that could be refused: never deleted by us",
+    Kind.DANGLING: "a live tombstone names a blob that is gone: data loss",
+    Kind.CORRUPT_ROW: "a row breaks the format",
+    Kind.MISDIRECTED: "a tombstone names a blob of another object; that blob may seem to be an orphan",
+    Kind.CORRUPT_BLOB: "a blob breaks the format",
+    Kind.UNPARSEABLE: "its name is almost a blob's, but breaks the format",
+    Kind.FOREIGN: "this software did not put it there",
+    Kind.UNLISTED: "a blob is there, but a listing that should hold it does not: the listing cannot be trusted",
+}
+
+FINDINGS = frozenset({
+    Kind.ORPHAN, Kind.LEGACY_ORPHAN, Kind.DANGLING, Kind.CORRUPT_ROW, Kind.MISDIRECTED, Kind.CORRUPT_BLOB, Kind.UNPARSEABLE,
+    Kind.FOREIGN, Kind.UNLISTED,
+})  # fmt: skip
+"""What somebody should look at. The others are how a store in use looks."""
+
+DOUBTS = frozenset({Kind.MISDIRECTED, Kind.UNLISTED})
+"""Findings that make the run's evidence incomplete: others may be wrong because of them."""
+
+
+class Form(StrEnum):
+    """What a blob's name looks like."""
+
+    REVISION = "revision"  # {path}/{change id}
+    UNSUFFIXED = "unsuffixed"  # {path}: older software's
+    UPLOAD = "upload"  # `uploads` where a path has `objects`
+    UNPARSEABLE = "unparseable"  # has an `objects` segment and breaks the format
+    FOREIGN = "foreign"  # no storage path at all
+
+
+class Logged(StrEnum):
+    """As what an entry of the changelog names a blob."""
+
+    NOT = "not"
+    NEW = "new"  # or: an entry that cannot be read has its revision for its id
+    OLD = "old"
+
+
+class Redirected(StrEnum):
+    """What the tombstone that names a blob is. Of several, the one that protects most."""
+
+    NOT = "not"
+    EXPIRED = "expired"
+    LIVE = "live"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """All that is known of a blob that was listed, in the order in which it was read.
+
+    `young`: the later of its revision's time and its creation is not before the cut-off. `expired`: its own deadline has passed.
+    """
+
+    form: Form
+    logged: Logged
+    redirected: Redirected
+    young: bool
+    expired: bool
+
+
+def classify(facts: Facts) -> Kind:
+    """What a listed blob is."""
+    if facts.redirected is Redirected.LIVE:
+        return Kind.REFERENCED
+    if facts.redirected is Redirected.EXPIRED:
+        return Kind.EXPIRED
+    if facts.logged is Logged.NEW:
+        return Kind.IN_FLIGHT
+    if facts.logged is Logged.OLD:
+        return Kind.SUPERSEDED
+    match facts.form:
+        case Form.FOREIGN:
+            return Kind.FOREIGN
+        case Form.UNPARSEABLE:
+            return Kind.UNPARSEABLE
+        case Form.UPLOAD:
+            return Kind.UPLOAD
+    if facts.young:
+        return Kind.TOO_YOUNG
+    if facts.expired:
+        return Kind.EXPIRED
+    return Kind.LEGACY_ORPHAN if facts.form is Form.UNSUFFIXED else Kind.ORPHAN
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """All that is known of a tombstone whose blob is not in the listing, in the order in which it was read.
+
+    `expired`: its deadline has passed. `there`: a point read finds the blob now. `listable`: that blob is older than the
+    beginning of the listing. `shown`: the row, read once more after that, still names it.
+    """
+
+    expired: bool
+    there: bool
+    listable: bool
+    shown: bool
+
+
+def classify_missing(facts: Missing) -> Kind | None:
+    """What a tombstone without a listed blob is; None: what was read is no longer so."""
+    if facts.there:
+        return Kind.UNLISTED if facts.listable else Kind.REFERENCED
+    if facts.expired:
+        return Kind.EXPIRED
+    return Kind.DANGLING if facts.shown else None
