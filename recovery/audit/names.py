@@ -53,7 +53,7 @@ def usecase_of(name: str) -> str:
 
 def is_of(path: str, target: str) -> bool:
     """Whether a row of this key may name that blob: only its own, with a revision or without."""
-    return target.startswith(path) and target[len(path) : len(path) + 1] in ("", "/")
+    return target.startswith(f"{path}/") or target == path
 
 
 def rows_before(start: str) -> list[bytes]:
