@@ -67,7 +67,7 @@ def test_the_rows_of_a_range_are_its_keys_and_those_before_it_in_every_small_wor
                 if target >= start and key < start:
                     naive += 1
                     assert key in before
-    assert naive > 1000, "the trap was never met"
+    assert naive > 100, "the trap was never met"
 
 
 def test_after_is_the_next_name() -> None:
