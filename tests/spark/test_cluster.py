@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -128,24 +129,25 @@ FITTING = {"pyspark": "3.5.0", "pyarrow": "18.0.0", "pandas": "2.2.3"}
 def test_a_package_that_does_not_fit_is_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, version: str | None, told: str
 ) -> None:
-    for name, installed in (FITTING | {package: version}).items():
-        if installed is not None:
-            plant(tmp_path, name, installed)
-    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    installed(monkeypatch, tmp_path, FITTING | {package: version})
     with pytest.raises(ConfigurationError) as error, open_spark(count):
         pass
     assert str(error.value) == f"an audit on Spark needs {told}"
 
 
 def test_the_packages_that_fit_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, installed in FITTING.items():
-        plant(tmp_path, name, installed)
-    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    installed(monkeypatch, tmp_path, FITTING)
     assert check_packages() == FITTING
 
 
-def plant(directory: Path, name: str, version: str) -> None:
-    """What pip leaves of an installed package, and nothing of the package."""
-    about = directory / f"{name}-{version}.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+def installed(monkeypatch: pytest.MonkeyPatch, directory: Path, versions: Mapping[str, str | None]) -> None:
+    """What pip leaves of installed packages, and nothing of the packages. A cluster's pyspark is on its path without pip."""
+    for name, version in versions.items():
+        if name != "pyspark" and version is not None:
+            about = directory / f"{name}-{version}.dist-info"
+            about.mkdir()
+            (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    monkeypatch.setattr(sys, "path", [str(directory)])
+    module = ModuleType("pyspark")
+    module.__dict__["__version__"] = versions["pyspark"]
+    monkeypatch.setitem(sys.modules, "pyspark", None if versions["pyspark"] is None else module)
