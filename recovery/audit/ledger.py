@@ -254,13 +254,17 @@ def _findings(rows: Any) -> Iterator[Finding]:
     """Of a record batch. Times go by whole numbers: a date may lie beyond what Python's own can hold."""
     columns = [(rows[name].cast(pa.int64()) if name in _TIMES else rows[name]).to_pylist() for name in _FIELDS]
     for kind, name, path, revision, size, generation, detail, *times in zip(*columns, strict=True):
-        created, deadline, listed, logged, scanned, confirmed = (None if time is None else time * 1000 for time in times)
+        created, deadline, listed, logged, scanned, confirmed = map(_nanoseconds, times)
         yield Finding(
             Kind(kind), name, path, revision, size, created, deadline, generation, detail, listed, logged, scanned, confirmed
         )
 
 
 _FIELDS = ("class", "name", "object", "revision", "size", "generation", "detail", *_TIMES)
+
+
+def _nanoseconds(microseconds: Any) -> Any:
+    return None if microseconds is None else microseconds * 1000
 
 
 def _json(manifest: Manifest) -> bytes:

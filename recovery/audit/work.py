@@ -88,7 +88,7 @@ class Engine(Protocol):
         """
 
     def stop(self) -> None:
-        """From another thread, at any time, repeatedly: begin nothing more, and end what is under way soon."""
+        """From another thread, at any time, repeatedly: for good, begin nothing more and end what is under way soon."""
 
 
 @dataclass(frozen=True, slots=True)
