@@ -148,8 +148,14 @@ class EmbeddedGround(Ground):
             expect(kind, name)
             if "named" in name:
                 await self.row(name.rpartition("/")[0], name, None)
-        (blobs / "NOTES.txt").write_bytes(b"what is this?")
-        expect(Kind.FOREIGN, "NOTES.txt")
+        deeper = next(each for each in blobs.iterdir() if each.is_dir())
+        for stranger in (blobs / "NOTES.txt", blobs / "refs%2", deeper / "~c3", deeper / "Copy of k"):
+            stranger.write_bytes(b"what is this?")
+            expect(Kind.FOREIGN, str(stranger))
+        for stranger in (blobs / "lost+found", deeper / "sub"):
+            stranger.mkdir()
+            (stranger / "below").write_bytes(b"never looked at")
+            expect(Kind.FOREIGN, str(stranger))
 
 
 @asynccontextmanager
