@@ -20,8 +20,11 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def start(directory: Path, number: int, **environment: str) -> subprocess.Popen[str]:
+    """In a temporary directory of its own, which a signal leaves as it is."""
+    (directory / "temporary").mkdir()
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.spark.local_audit", directory, str(number)], cwd=ROOT, env=os.environ | environment,
+        [sys.executable, "-m", "tests.spark.local_audit", directory, str(number)],
+        cwd=ROOT, env=os.environ | {"TMPDIR": str(directory / "temporary")} | environment,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
@@ -39,8 +42,7 @@ def test_with_the_wheel_as_its_only_java_it_runs_and_nothing_but_ours_is_printed
     for tool in ("sh", "bash", "env", "dirname", "ps", "cat", "uname"):
         if Path("/bin", tool).exists():
             (tools / tool).symlink_to(Path("/bin", tool))
-    (tmp_path / "temporary").mkdir()
-    program = start(tmp_path, 0, PATH=str(tools), JAVA_HOME="", TMPDIR=str(tmp_path / "temporary"))
+    program = start(tmp_path, 0, PATH=str(tools), JAVA_HOME="")
     printed, complaints = program.communicate(timeout=300)
     assert (program.returncode, complaints) == (0, "")
     jvm, version = printed.split()
