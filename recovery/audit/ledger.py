@@ -101,11 +101,10 @@ class RunDirectory:
         self.files.write(REPORT, html.encode())
 
     def tidy(self) -> None:
-        """Removes what killed writers have left. Only while nobody writes."""
-        for directory in ("", FINDINGS):
-            for seen in self.files.list(directory):
-                if seen.name.startswith("_") and seen.name.endswith(".tmp"):
-                    self.files.remove(seen.path)
+        """Removes what killed writers of findings have left. Only once all ranges are done: who still writes one loses nothing then."""
+        for seen in self.files.list(FINDINGS):
+            if seen.name.startswith("_") and seen.name.endswith(".tmp"):
+                self.files.remove(seen.path)
 
     # --- its ranges
 
