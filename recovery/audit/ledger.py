@@ -138,7 +138,8 @@ class RunDirectory:
         """The same in Arrow's record batches of some thousand rows, of these columns, `class` among them."""
         wanted = None if kinds is None else pa.array(sorted(kinds), pa.string())
         for number, path in self._range_files():
-            if not isinstance(self._footer(run, number, path), Summary):
+            summary = self._footer(run, number, path)
+            if not isinstance(summary, Summary) or (kinds is not None and not summary.totals().keys() & set(kinds)):
                 continue
             with self.files.explained(f"be read: {_name(number)}"), pq.ParquetFile(path, filesystem=self.files.filesystem) as file:
                 for rows in file.iter_batches(ROW_GROUP, columns=columns):
