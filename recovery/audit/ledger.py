@@ -101,11 +101,10 @@ class RunDirectory:
         self.files.write(REPORT, html.encode())
 
     def tidy(self) -> None:
-        """Removes what killed writers have left. Only while nobody writes."""
-        for directory in ("", FINDINGS):
-            for seen in self.files.list(directory):
-                if seen.name.startswith("_") and seen.name.endswith(".tmp"):
-                    self.files.remove(seen.path)
+        """Removes what killed writers of findings have left. Only once all ranges are done: who still writes one loses nothing then."""
+        for seen in self.files.list(FINDINGS):
+            if seen.name.startswith("_") and seen.name.endswith(".tmp"):
+                self.files.remove(seen.path)
 
     # --- its ranges
 
@@ -139,7 +138,8 @@ class RunDirectory:
         """The same in Arrow's record batches of some thousand rows, of these columns, `class` among them."""
         wanted = None if kinds is None else pa.array(sorted(kinds), pa.string())
         for number, path in self._range_files():
-            if not isinstance(self._footer(run, number, path), Summary):
+            summary = self._footer(run, number, path)
+            if not isinstance(summary, Summary) or (kinds is not None and not summary.totals().keys() & set(kinds)):
                 continue
             with self.files.explained(f"be read: {_name(number)}"), pq.ParquetFile(path, filesystem=self.files.filesystem) as file:
                 for rows in file.iter_batches(ROW_GROUP, columns=columns):

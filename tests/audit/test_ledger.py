@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
+from pyarrow.parquet import ParquetFile
 
 from changelog.errors import ConfigurationError, CorruptRecordError, UnavailableError
 from recovery.audit.finding import Count, Finding, Summary
@@ -26,7 +27,7 @@ NOW_NS = 1_790_000_000_123_456_000
 
 SUMMARY = Summary(
     names=7, redirects=6, windows=2, entries_max=3, unreadable_max=1, dated_ahead=2,
-    counts={"media": {Kind.ORPHAN: Count(1, 10), Kind.REFERENCED: Count(5, 500)}, "(none)": {Kind.FOREIGN: Count(1, 0)}},
+    counts={"media": {Kind.ORPHAN: Count(1, 10), Kind.REFERENCED: Count(5, 500), Kind.DANGLING: Count(1, 0)}, "(none)": {Kind.FOREIGN: Count(1, 0)}},
     ages={Kind.ORPHAN: Counter({3: 1})},
 )  # fmt: skip
 
@@ -80,6 +81,15 @@ def test_findings_and_summary_come_back_as_they_were_written(directory: RunDirec
     assert list(directory.findings(RUN, {Kind.DANGLING})) == told[1:2]
     assert dict(directory.done(RUN)) == {17: SUMMARY}
     assert directory.done_range(RUN, 17) == SUMMARY and directory.done_range(RUN, 16) is None
+
+
+def test_files_without_findings_of_a_kind_are_not_read_for_them(directory: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(directory, 0, finding())
+    write(directory, 1, finding(Kind.UNLISTED), summary=Summary(counts={"media": {Kind.UNLISTED: Count(1, 0)}}))
+    opened: list[object] = []
+    monkeypatch.setattr(pq, "ParquetFile", lambda path, **options: opened.append(path) or ParquetFile(path, **options))
+    assert list(directory.findings(RUN, {Kind.UNLISTED, Kind.MISDIRECTED})) == [finding(Kind.UNLISTED)]
+    assert len(opened) == 1
 
 
 def test_file_says_what_each_column_is_without_this_software(directory: RunDirectory) -> None:
@@ -208,9 +218,10 @@ def test_what_killed_writers_left_is_removed_and_nothing_else(directory: RunDire
     path = write(directory, 0)
     (path.parent / "_range-000001.parquet.0123456789abcdef.tmp").touch()
     (path.parent / "_SUCCESS").touch()
-    assert len(left_over(directory)) == 2
+    (path.parent.parent / "_manifest.json.0123456789abcdef.tmp").touch()  # of another driver, which is about to publish it
     directory.tidy()
-    assert left_over(directory) == ["_SUCCESS"] and len(list(directory.done(RUN))) == 1
+    assert sorted(left_over(directory)) == ["_SUCCESS", "_manifest.json.0123456789abcdef.tmp"]
+    assert len(list(directory.done(RUN))) == 1
 
 
 # --- what fails ------------------------------------------------------------------------------------
