@@ -27,7 +27,10 @@ NOW_NS = 1_790_000_000_123_456_000
 
 SUMMARY = Summary(
     names=7, redirects=6, windows=2, entries_max=3, unreadable_max=1, dated_ahead=2,
-    counts={"media": {Kind.ORPHAN: Count(1, 10), Kind.REFERENCED: Count(5, 500), Kind.DANGLING: Count(1, 0)}, "(none)": {Kind.FOREIGN: Count(1, 0)}},
+    counts={
+        "media": {Kind.ORPHAN: Count(1, 10), Kind.REFERENCED: Count(5, 500), Kind.DANGLING: Count(1, 0)},
+        "(none)": {Kind.FOREIGN: Count(1, 0)},
+    },
     ages={Kind.ORPHAN: Counter({3: 1})},
 )  # fmt: skip
 
