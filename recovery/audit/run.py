@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib.metadata import version
+from itertools import islice
 
 import anyio
 from anyio import to_thread
@@ -29,7 +30,9 @@ from recovery.audit.finding import Summary
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.manifest import Failure, Manifest, Prefix
 from recovery.audit.plan import Plan, check_apart, check_grace, check_same, inputs_of, plan_audit
+from recovery.audit.report import DANGLING_MAX, render
 from recovery.audit.verdicts import FINDINGS, Kind
+from recovery.audit.words import PRICE_DEFAULT
 from recovery.audit.work import AuditOptions, Engine, Job, Outcome, Progress, check_there, job_of, portable
 from tiered.settings import Settings
 
@@ -64,7 +67,16 @@ async def run_audit(
         manifest = await to_thread.run_sync(directory.begin, _first_manifest(plan, engine, runtime))
     check_same(manifest.inputs, inputs_of(settings), directory.uri)
     run = _Run(manifest, directory, engine, job_of(manifest, directory.uri, settings), runtime, progress)
-    return await run.finish()
+    manifest = await run.finish()
+    price = PRICE_DEFAULT if options.price is None else options.price
+    await to_thread.run_sync(write_report, directory, manifest, price)
+    return manifest
+
+
+def write_report(directory: RunDirectory, manifest: Manifest, price: float) -> None:
+    """`report.html` of a run, from what its directory holds. `price`: of a GiB a month, in US dollars."""
+    dangling = list(islice(directory.findings(manifest.run, {Kind.DANGLING}), DANGLING_MAX))
+    directory.write_report(render(manifest, dangling, price))
 
 
 def _first_manifest(plan: Plan, engine: Engine, runtime: Runtime) -> Manifest:
