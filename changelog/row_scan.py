@@ -55,15 +55,19 @@ class RowScan:
         """False, and nothing was added: there is something else in it, or it breaks a rule."""
         message, last = _Rows.FromString(raw), self._merge.last_key
         found: list[ScannedCell] = []
-        at, column_at, family, column = b"", b"", "", b""
+        keep, family, column = found.append, "", b""
+        at: bytes | None = None
+        column_at: bytes | None = None
         for chunk in message.chunks:
             key = chunk.row_key
             if chunk.family_name != at or chunk.qualifier != column_at:
                 at, column_at = chunk.family_name, chunk.qualifier
+                if not at or not column_at:
+                    return False
                 family, column = _Wrapped.FromString(at).value.decode(), _Wrapped.FromString(column_at).value
-            if key <= last or not chunk.commit_row or chunk.value_size or not at or not column_at:
+            if key <= last or not chunk.commit_row or chunk.value_size:
                 return False
-            found.append((key, family, column, chunk.timestamp_micros, chunk.value))
+            keep((key, family, column, chunk.timestamp_micros, chunk.value))
             last = key
         self.cells += found
         self.rows += len(found)

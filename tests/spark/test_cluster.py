@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import os
+import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -42,6 +44,11 @@ def test_an_engine_says_what_it_is(engine: SparkEngine) -> None:
     assert engine.name == f"spark {engine.versions['pyspark']}, local[2,4]"
     assert set(engine.versions) == {"pyspark", "pyarrow", "pandas", "java"}
     assert engine.slots == 2
+
+
+def test_a_session_leaves_ctrl_c_and_the_environment_as_they_were(engine: SparkEngine) -> None:
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert not {"PYSPARK_PYTHON", "SPARK_LOCAL_IP"} & set(os.environ)
 
 
 def test_every_range_is_carried_out_once_and_its_outcome_comes_back_whole(engine: SparkEngine, tmp_path: Path) -> None:

@@ -14,13 +14,17 @@ import pytest
 pytest.importorskip("pyspark")
 
 from tests.processes import is_running
+from tests.spark.test_java import plant
 
 ROOT = Path(__file__).parent.parent.parent
 
 
 def start(directory: Path, number: int, **environment: str) -> subprocess.Popen[str]:
+    """In a temporary directory of its own, which a signal leaves as it is."""
+    (directory / "temporary").mkdir()
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.spark.local_audit", directory, str(number)], cwd=ROOT, env=os.environ | environment,
+        [sys.executable, "-m", "tests.spark.local_audit", directory, str(number)],
+        cwd=ROOT, env=os.environ | {"TMPDIR": str(directory / "temporary")} | environment,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
@@ -38,8 +42,7 @@ def test_with_the_wheel_as_its_only_java_it_runs_and_nothing_but_ours_is_printed
     for tool in ("sh", "bash", "env", "dirname", "ps", "cat", "uname"):
         if Path("/bin", tool).exists():
             (tools / tool).symlink_to(Path("/bin", tool))
-    (tmp_path / "temporary").mkdir()
-    program = start(tmp_path, 0, PATH=str(tools), JAVA_HOME="", TMPDIR=str(tmp_path / "temporary"))
+    program = start(tmp_path, 0, PATH=str(tools), JAVA_HOME="")
     printed, complaints = program.communicate(timeout=300)
     assert (program.returncode, complaints) == (0, "")
     jvm, version = printed.split()
@@ -48,17 +51,44 @@ def test_with_the_wheel_as_its_only_java_it_runs_and_nothing_but_ours_is_printed
     assert list((tmp_path / "temporary").glob("tiered-*")) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
-def test_its_jvm_ends_with_it(tmp_path: Path, number: signal.Signals) -> None:
-    program = start(tmp_path, 1)
+def begun(program: subprocess.Popen[str], directory: Path) -> int:
+    """The pid of the JVM, once a range is under way."""
+    while not (marks := list(directory.glob("1-*"))):
+        assert program.poll() is None, program.communicate()
+        time.sleep(0.05)
+    return int(marks[0].name.partition("-")[2])
+
+
+def test_its_jvm_ends_with_it_and_it_ends_with_its_jvm_in_a_sentence(tmp_path: Path) -> None:
+    """Three at once, since a start takes long."""
+    ends = {"ctrl-c": signal.SIGINT, "term": signal.SIGTERM, "jvm": None}
+    for name in ends:
+        (tmp_path / name).mkdir()
+    programs = {name: start(tmp_path / name, 1) for name in ends}
     try:
-        while not (marks := list(tmp_path.glob("1-*"))):
-            assert program.poll() is None, program.communicate()
-            time.sleep(0.05)
-        program.send_signal(number)
-        program.communicate(timeout=300)
-        assert program.returncode != 0
-        wait_until_gone(int(marks[0].name.partition("-")[2]))
+        for name, number in ends.items():
+            jvm = begun(programs[name], tmp_path / name)
+            if number is None:
+                os.kill(jvm, signal.SIGKILL)
+            else:
+                programs[name].send_signal(number)
+            _, complaints = programs[name].communicate(timeout=300)
+            assert programs[name].returncode != 0
+            wait_until_gone(jvm)
     finally:
-        program.kill()
-        program.wait()
+        for program in programs.values():
+            program.kill()
+            program.wait()
+    assert complaints.splitlines()[-1].startswith("changelog.errors.UnavailableError: Spark gave the job up: its JVM ended; what is done ")
+
+
+def test_a_java_that_spark_does_not_start_with_is_one_sentence_with_what_it_said(tmp_path: Path) -> None:
+    java = plant(tmp_path / "jdk", "17")
+    with (java / "bin" / "java").open("a") as script:
+        script.write("echo 'Error: could not create the Java Virtual Machine.' >&2\nexit 1\n")
+    program = start(tmp_path, 0, JAVA_HOME=str(java))
+    _, complaints = program.communicate(timeout=300)
+    assert complaints.splitlines()[-1] == (
+        f"changelog.errors.ConfigurationError: Spark does not start with the Java in {java}: "
+        "Error: could not create the Java Virtual Machine.; audit with --engine local"
+    )

@@ -103,3 +103,12 @@ def test_executors_with_only_the_archive_carry_every_range_out_though_workers_an
         file, *path = json.loads(outcome["error"])
         assert re.fullmatch(re.escape(work) + r"/app-[^/]+/\d+/(\./)?env/recovery/__init__\.py", file)
         assert not [entry for entry in path if entry.startswith((str(ROOT), sys.prefix)) and not entry.endswith(".jar")]
+
+
+def test_what_spark_submit_is_given_is_the_command_itself() -> None:
+    pytest.importorskip("typer")
+    said = subprocess.run(
+        [sys.executable, ROOT / "deploy" / "audit_job.py", "--version"],
+        env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert said.stdout.startswith("tiered ")
