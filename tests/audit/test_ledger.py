@@ -89,8 +89,13 @@ def test_findings_and_summary_come_back_as_they_were_written(directory: RunDirec
 def test_files_without_findings_of_a_kind_are_not_read_for_them(directory: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     write(directory, 0, finding())
     write(directory, 1, finding(Kind.UNLISTED), summary=Summary(counts={"media": {Kind.UNLISTED: Count(1, 0)}}))
-    opened: list[object] = []
-    monkeypatch.setattr(pq, "ParquetFile", lambda path, **options: opened.append(path) or ParquetFile(path, **options))
+    opened: list[str] = []
+
+    def open_file(path: str, **options: Any) -> Any:
+        opened.append(path)
+        return ParquetFile(path, **options)
+
+    monkeypatch.setattr(pq, "ParquetFile", open_file)
     assert list(directory.findings(RUN, {Kind.UNLISTED, Kind.MISDIRECTED})) == [finding(Kind.UNLISTED)]
     assert len(opened) == 1
 
@@ -221,10 +226,11 @@ def test_what_killed_writers_left_is_removed_and_nothing_else(directory: RunDire
     path = write(directory, 0)
     (path.parent / "_range-000001.parquet.0123456789abcdef.tmp").touch()
     (path.parent / "_SUCCESS").touch()
+    (path.parent / "mine.tmp").touch()
     (path.parent.parent / "_manifest.json.0123456789abcdef.tmp").touch()  # of another driver, which is about to publish it
     directory.tidy()
     assert sorted(left_over(directory)) == ["_SUCCESS", "_manifest.json.0123456789abcdef.tmp"]
-    assert len(list(directory.done(RUN))) == 1
+    assert len(list(directory.done(RUN))) == 1 and (path.parent / "mine.tmp").exists()
 
 
 # --- what fails ------------------------------------------------------------------------------------

@@ -53,6 +53,7 @@ async def test_audit_finds_what_was_planted_and_says_so_everywhere(store: Settin
     assert sum(number or 0 for number in manifest.names_by_range) == manifest.names
     assert [each.model_dump() for each in manifest.prefixes] == [{"prefix": "media/objects/day/", "number": 2, "size": 2 * SIZE}]
     assert RunDirectory.open(str(tmp_path / "run")).read_manifest() == manifest
+    assert "media/objects/day/05" in (tmp_path / "run" / "report.html").read_text()
     first, last = shown[0], shown[-1]
     assert (first.ranges_done, first.names, first.seconds_left) == (0, 0, None)
     assert (last.ranges, last.ranges_done, last.ranges_failed, last.names) == (5, 5, 0, OBJECTS - 1)
@@ -66,11 +67,12 @@ async def test_audit_in_worker_processes_finds_the_same(store: Settings, tmp_pat
     assert manifest.engine == "local, 2 processes" and {"tiered", "python", "pyarrow"} <= manifest.versions.keys()
 
 
-async def test_run_that_has_ended_is_not_run_again(store: Settings, tmp_path: Path) -> None:
+async def test_run_that_has_ended_is_not_run_again_but_reported_anew(store: Settings, tmp_path: Path) -> None:
     before = await audit(store, tmp_path / "run")
+    (tmp_path / "run" / "report.html").unlink()
     engine = InThread()
     assert await audit(store, tmp_path / "run", engine) == before
-    assert not engine.began
+    assert not engine.began and (tmp_path / "run" / "report.html").is_file()
 
 
 # --- what dies -------------------------------------------------------------------------------------
