@@ -1,12 +1,12 @@
 """Audits beside everything else, in virtual time: writers, crashes, recovery, delays, lost answers; and what each verdict may say.
 
-    orphan      wrong if a row named the blob at any moment from the audit's begin on, or names it at any later one, or if
-                an entry of the log names it at the verdict
+    orphan      wrong if a row names the blob at any moment from the audit's begin on, be it long after its end, or if
+                an entry of the log names it at the verdict; without a log, if a row names it then or later
     dangling    wrong unless the blob is gone while the row names it
     others      wrong: nothing else is planted
 
-In each world one orphan and one dangling tombstone are planted, so an audit that says nothing is found out, too. The grace is 0: nothing is spared
-for its age, but what was made after the audit's begin. What a seed chooses, it always chooses.
+In each world one orphan and one dangling tombstone are planted, so an audit that says nothing is found out, too. The grace is 0:
+nothing is spared for its age but what was made after the audit's begin. What a seed chooses, it always chooses.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from random import Random
 
 import anyio
 
-from changelog.change import ChangeId, Entry
+from changelog.change import Entry, decode
 from changelog.errors import TieredError
 from emulators.blobs import Blob
-from emulators.client import BrokenPayload, Client, content
+from emulators.client import BrokenPayload, Client
 from emulators.faults import ONCE, READS, SCANS, STREAMS, Fault, Mode, Process, call_of
 from emulators.runtime import elapse, now_s, run_world
 from emulators.simulation.actors import stream
@@ -39,6 +39,7 @@ from tiered.metadata import Metadata, TimeToLive
 from tiered.object_id import ObjectId
 
 OBJECTS = [ObjectId.create("a", "foo"), ObjectId.create("a", "foo-bar")]
+CUTS = ("a/objects/foo", "a/objects/foo-", "a/objects/foo/8", "a/objects/foo!z")
 SMALL, LARGE = INLINE_BYTES_MAX // 2, INLINE_BYTES_MAX * 3
 STEPS = 12
 RUNS_S = 2000.0
@@ -114,7 +115,9 @@ class Scene:
         self.chance = Random(f"audits/{self.seed}")
         self.calm = False
         self.fault_share = self.chance.choice((0.0, 0.02, 0.06))
-        self.travels_max_s = {"writer": self.chance.choice((0.0, 0.3, 1.0, 3.0, 20.0)), "audit": self.chance.choice((0.0, 1.0, 5.0, 20.0, 60.0))}
+        self.travels_max_s = {
+            "writer": self.chance.choice((0.0, 0.3, 1.0, 3.0, 20.0)), "audit": self.chance.choice((0.0, 1.0, 5.0, 20.0, 60.0))
+        }  # fmt: skip
         self.pause_max_s = self.chance.choice((1.0, 20.0, 60.0))
         self.writing = 0
 
@@ -140,10 +143,13 @@ class Scene:
             self.calm = True
             await elapse(2000.0)  # what is under way arrives
             await world.drain()
-        for accusation in self.accusations:
-            if self.named.since(accusation.name, accusation.began_s):
-                self._wrong(f"{accusation.name} was told to be an orphan at {accusation.told_s:.1f} s, by an audit that began at"
-                            f" {accusation.began_s:.1f} s, and was named {self.named.spans[accusation.name]}")  # fmt: skip
+        for accused in self.accusations:
+            # Without a log nobody knows that a blob was replaced just now, and is about to be deleted: an orphan it is.
+            if self.named.since(accused.name, accused.began_s if self.durable else accused.told_s):
+                self._wrong(
+                    f"{accused.name} was told to be an orphan at {accused.told_s:.1f} s, by an audit that began at"
+                    f" {accused.began_s:.1f} s, and was named {self.named.spans[accused.name]}"
+                )
 
     def _plant(self) -> None:
         """An orphan and a dangling tombstone, of older times; and sometimes, what older software left."""
@@ -250,7 +256,7 @@ class Scene:
 
             with suppress(TieredError):
                 cutoff = Cutoff(as_of_ns=await tiers.long_term.now_ns(), grace_s=self.grace_s)
-                cut = sorted(self.chance.sample(("a/objects/foo", "a/objects/foo-", "a/objects/foo/8", "a/objects/foo!z"), self.chance.randrange(3)))
+                cut = sorted(self.chance.sample(CUTS, self.chance.randrange(3)))
                 for start, end in zip(("", *cut), (*cut, None), strict=True):
                     window_names = self.chance.choice((1, 2, 50))
                     await audit_range(tiers, log, Bounds(start=start, end=end), cutoff, process.runtime, tell, window_names=window_names)
@@ -275,7 +281,8 @@ class Scene:
             self._wrong(f"{finding.name} was told to be {finding.kind} at {now_s():.1f} s")
 
     def _entries(self) -> list[Entry]:
-        return [entry for key in self.world.log.stored if isinstance(entry := self.world.log._decoded(key), Entry)]
+        read = (decode(key, stored.value, stored.heartbeat_ms, stored.state) for key, stored in self.world.log.stored.items())
+        return [entry for entry in read if isinstance(entry, Entry)]
 
     def _wrong(self, what: str) -> None:
         self.wrong.append(what)
