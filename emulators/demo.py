@@ -5,6 +5,7 @@
     director (this process)   kills, stops, restarts; says once a second what happens
     then                      writers finish, daemons drain the log, and an independent check judges rows, files and
                               what every caller was told (`emulators.demo_check`)
+    at the end                an audit of the store, with something planted for it to find (`emulators.demo_audit`)
 
 On a directory, or on the Bigtable and GCS emulators, which are frozen and cut off in between
 (`emulators.demo_emulators`). Simulated: the network between a writer and its tiers (`emulators.demo_network`), and
@@ -46,6 +47,10 @@ def run_demo(options: DemoOptions, as_json: bool) -> int:
     try:
         with _stage(options.backend, root) as stage:
             report = Director(options, stage, said).run()
+            if not as_json:
+                _show(report, stage, said)
+            if options.audit and report["ok"] and not options.unfenced:
+                _audit(report, stage, said)
         keep = given or not report["ok"]
     except Exception:
         keep = given or any(log.stat().st_size for log in root.glob("log/*"))  # they say why
@@ -58,8 +63,20 @@ def run_demo(options: DemoOptions, as_json: bool) -> int:
     if as_json:
         sys.stdout.write(json.dumps(report, ensure_ascii=False, indent=2) + "\n")
     else:
-        _show(report, stage, said)
+        _show_end(report, stage, said)
     return 0 if report["ok"] else 1
+
+
+def _audit(report: dict[str, Any], stage: Stage, said: Console) -> None:
+    try:
+        from emulators.demo_audit import run_demo_audit
+    except ModuleNotFoundError as missing:
+        said.print(f"The audit is left out, because it needs {missing.name}: pip install 'tiered[spark]'")
+        return
+    audited = run_demo_audit(stage, said)
+    report["audit"] = audited.shown()
+    if audited.flaws:
+        report |= {"ok": False, "verdict": "; ".join(audited.flaws)}
 
 
 def _stage(backend: str, root: Path) -> Stage:
@@ -111,6 +128,13 @@ def _show(report: dict[str, Any], stage: Stage, said: Console) -> None:
         said.print(f"  {sentence}")
     said.print(_verdict(report), style="bold green" if report["ok"] else "bold red")
     said.print(f"Operations and payloads repeat with --seed {report['seed']}; the moments of the kills do not.")
+
+
+def _show_end(report: dict[str, Any], stage: Stage, said: Console) -> None:
+    if "audit" in report and not report["ok"]:
+        said.print(_verdict(report), style="bold red")
+    elif "audit" in report:
+        said.print("PASSED: just what was planted was found.", style="bold green")
     if report["directory"]:
         said.print(stage.farewell())
 

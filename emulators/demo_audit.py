@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import anyio
 from rich.console import Console
@@ -22,6 +23,7 @@ from changelog.runtime import SystemRuntime
 from emulators.demo_stage import Stage
 from recovery.audit.manifest import Counted, Manifest
 from recovery.audit.verdicts import FINDINGS, Kind
+from recovery.audit.words import PRICE_DEFAULT
 from recovery.audit.work import AuditOptions, Engine
 from tiered.backends import Tombstone
 from tiered.compose import Backends, open_backends
@@ -36,17 +38,23 @@ SWAP_DEADLINE_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Audited:
-    """What came of it. `report`: where the page is; `flaws`: what was found and not planted, or the other way round."""
+    """What came of it. `directory`: of the run, which stays; `flaws`: what was found and not planted, or the other way round."""
 
     manifest: Manifest
-    report: Path
+    directory: Path
     flaws: tuple[str, ...]
 
+    def shown(self) -> dict[str, Any]:
+        totals = {kind.value: counted.number for kind, counted in self.manifest.totals.items()}
+        return {"engine": self.manifest.engine, "totals": totals, "report": str(self.directory / "report.html")}
 
-def run_demo_audit(stage: Stage, directory: Path | None, said: Console) -> Audited:
-    """`directory`: where the run's files go, None: a new one that stays. Raises `TieredError` where no audit can be made."""
+
+def run_demo_audit(stage: Stage, said: Console) -> Audited:
+    """The run's files stay in a temporary directory. Raises `TieredError` where no audit can be made."""
+    from recovery.cli_audit_output import show_summary
+
     settings = load_settings(stage.config)
-    where = directory or Path(tempfile.mkdtemp(prefix="tiered-demo-audit-"))
+    where = Path(tempfile.mkdtemp(prefix="tiered-demo-audit-"))
     said.print(f"\nAudit: {ORPHANS} orphans and a dangling tombstone are planted by hand, for it to find.")
     anyio.run(_plant, settings)
     with _open_engine(said) as engine:
@@ -55,7 +63,8 @@ def run_demo_audit(stage: Stage, directory: Path | None, said: Console) -> Audit
     found = {kind: counted for kind, counted in manifest.totals.items() if kind in FINDINGS}
     flaws = [f"the audit found {found.get(kind, Counted()).number} times {kind}, and {EXPECTED.get(kind, Counted()).number} were planted"
              for kind in sorted({*found, *EXPECTED}) if found.get(kind) != EXPECTED.get(kind)]  # fmt: skip
-    return Audited(manifest, where / "report.html", (*manifest.doubts, *flaws))
+    show_summary(said, manifest, str(where), PRICE_DEFAULT)
+    return Audited(manifest, where, (*manifest.doubts, *flaws))
 
 
 async def _plant(settings: Settings) -> None:

@@ -50,6 +50,7 @@ class DemoOptions:
     directory: Path | None = None
     unfenced: bool = False
     backend: str = "embedded"
+    audit: bool = False
 
     def __post_init__(self) -> None:
         for name, (least, most) in LIMITS.items():

@@ -331,6 +331,7 @@ def demo(
     seed: Annotated[int | None, typer.Option(help="Of operations and payloads; printed when it is not given.")] = None,
     backend: Annotated[str, typer.Option(help="embedded, or emulators of Bigtable and GCS.")] = "embedded",
     unfenced: Annotated[bool, typer.Option("--unfenced", help="For comparison: the naive protocol, and what it loses.")] = False,
+    audit: Annotated[bool, typer.Option(help="At the end, audit what is left, with something planted for it to find.")] = True,
     as_json: Json = False,
 ) -> None:
     """Kills writers in the middle of their work, recovers, and checks that nothing was lost."""
@@ -339,7 +340,7 @@ def demo(
     def command() -> int:
         options = DemoOptions(
             writers=writers, daemons=daemons, seconds=seconds, seed=seed, objects=objects, directory=choice.directory, unfenced=unfenced,
-            backend=backend,
+            backend=backend, audit=audit,
         )
         return run_demo(options, as_json)
 
