@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from random import Random
+from typing import Protocol
 
 import anyio.lowlevel
 
@@ -40,7 +41,10 @@ BEGINS_NS = 1_790_000_000 * NS_PER_S
 DAY_NS = 86_400 * NS_PER_S
 OLD_NS = BEGINS_NS - 3 * DAY_NS
 
-Expect = Callable[[Kind, str], None]
+class Expect(Protocol):
+    """`size`: of a blob that is listed."""
+
+    def __call__(self, kind: Kind, name: str, size: int | None = None) -> None: ...
 
 
 class SetRuntime(SystemRuntime):
@@ -197,7 +201,7 @@ class EmulatedGround(Ground):
             await self.blob(name, 5, OLD_NS, None)
             timestamp_us = SERVER_TIME if family == "fm" else (BEGINS_NS + DAY_NS) // 1000
             await self.table.mutate(path.encode(), set_cell(family, b"r", name.encode(), timestamp_us))
-            expect(Kind.REFERENCED, name)
+            expect(Kind.REFERENCED, name, 5)
         expect(Kind.CORRUPT_ROW, path)
 
 

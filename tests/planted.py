@@ -50,8 +50,11 @@ class Planted:
     dated_ahead: int = 0
     count: int = 0
 
-    def expect(self, kind: Kind, name: str) -> None:
+    def expect(self, kind: Kind, name: str, size: int | None = None) -> None:
+        """`size`: of a blob that is listed."""
         self.expected[kind, name] += 1
+        if size is not None:
+            self.sizes[name] = size
 
     @property
     def findings(self) -> Counter[tuple[Kind, str]]:
@@ -72,9 +75,9 @@ class Planted:
 
     async def blob(self, kind: Kind, name: str, at_ns: int = OLD_NS, deadline_ns: int | None = None) -> str:
         self.count += 1
-        self.sizes[name] = size = 1 + self.count % 97
+        size = 1 + self.count % 97
         await self.ground.blob(name, size, at_ns, deadline_ns)
-        self.expect(kind, name)
+        self.expect(kind, name, size)
         return name
 
     async def revision(self, kind: Kind, path: str, at_ns: int = OLD_NS, deadline_ns: int | None = None) -> str:

@@ -2,7 +2,7 @@
 
     caller      opens a store and does its steps, some at once; after a crash a new process goes on with the next
     recoverer   a recovery loop, as the daemon runs it; a job makes one pass now and then
-    auditor     lists blobs, reads the log, reads rows, settles what no row shows, deletes what was refused
+    auditor     the audit as it is, again and again; settles what it finds to be an orphan, deletes what was refused
     operator    parks an entry now and then, retries what is parked
     collector   the services' own garbage collection: expired rows, blobs and marks, some now and some later
     vandal      writes what cannot be read into the log
@@ -23,6 +23,7 @@ import anyio
 
 from changelog.change import ChangeId, Entry
 from changelog.errors import TieredError
+from changelog.noop import NoopChangeLog
 from emulators.checker import WANTED_BY_OPERATOR
 from emulators.client import BrokenPayload, Client, content
 from emulators.faults import Fault, Process
@@ -45,9 +46,13 @@ from emulators.simulation.recipe import (
     suspension_part,
 )
 from emulators.world import INLINE_BYTES_MAX, World
+from recovery.audit.finding import Finding
+from recovery.audit.manifest import Bounds, Cutoff
+from recovery.audit.sweep import audit_range
+from recovery.audit.verdicts import Kind as Verdict
 from recovery.loop import RecoveryLoop
 from tiered.metadata import Expiration, TimeToIdle, TimeToLive
-from tiered.object_id import ObjectId, revision_of
+from tiered.object_id import ObjectId
 
 OBJECTS = [ObjectId.create("attachments", f"object-{number}") for number in range(2)]
 SMALL_BYTES, LARGE_BYTES = INLINE_BYTES_MAX // 2, INLINE_BYTES_MAX * 3
@@ -56,7 +61,10 @@ LIVES: dict[Life, Expiration] = {
     Life.EVER: None, Life.SOON: TimeToLive(timedelta(minutes=4)), Life.IDLE: TimeToIdle(timedelta(minutes=4))
 }  # fmt: skip
 RESTART_S = 1.0
-AUDIT_PAGE = 100
+PAGE = 100
+EVERYTHING = Bounds(start="", end=None)
+BLIND_S = 86_400.0
+"""How far ahead its cut-off lies."""
 
 
 class Stage:
@@ -291,35 +299,37 @@ async def _stop_when_over(stage: Stage, actor: Actor, stop: Callable[[], None]) 
 
 
 async def _audit(stage: Stage, actor: Actor, process: Process) -> None:
-    """One audit that also deletes, after the other: the fence alone keeps what is live."""
-    rows, blobs = stage.world.tiers_of(process).high_volume, stage.world.tiers_of(process).long_term
-    log = stage.world.log_of(process, actor.shards)
+    """One audit that also deletes, after the other: the fence alone keeps what is live. What is blind spares nothing for its age either."""
+    tiers, is_blind = stage.world.tiers_of(process), actor.role is Role.BLIND_AUDITOR
+    log = NoopChangeLog() if is_blind else stage.world.log_of(process, actor.shards)
     while stage.goes_on(actor):
+        found: list[Finding] = []
         try:
-            names = [blob.name for blob in (await blobs.list("", None, AUDIT_PAGE)).blobs]
-            spared: set[str | None] = set()
-            if actor.role is Role.AUDITOR:
-                spared = {
-                    name for entry in (await log.entries("", AUDIT_PAGE)).entries if isinstance(entry, Entry)
-                    for name in (entry.change.new, entry.change.old)
-                }  # fmt: skip
-            for name in names:
-                path = name.rpartition("/")[0]
-                token = revision_of(path, name)
-                if token is None or name in spared or (await rows.read(path)).target == name:
-                    continue
-                if not await rows.settle(path, token):
-                    await blobs.delete(name)
+            cutoff = Cutoff(as_of_ns=await tiers.long_term.now_ns(), grace_s=-BLIND_S if is_blind else 0.0)
+            await audit_range(tiers, log, EVERYTHING, cutoff, process.runtime, found.extend)
+            for orphan in (finding for finding in found if finding.kind is Verdict.ORPHAN):
+                assert orphan.object is not None and orphan.revision is not None, "it would be none"
+                if not await tiers.high_volume.settle(orphan.object, ChangeId(orphan.revision)):
+                    await tiers.long_term.delete(orphan.name)
         except TieredError:
             pass  # an audit that could not be completed is begun again
+        _judge(stage, actor, found)
         await _rest(stage, actor.every_s)
+
+
+def _judge(stage: Stage, actor: Actor, found: Iterable[Finding]) -> None:
+    """What no audit may say of a store whose blobs are all where they belong: I1."""
+    for finding in found:
+        stage.checked[f"audited: {finding.kind}"] += 1
+        if finding.kind not in (Verdict.ORPHAN, Verdict.LEGACY_ORPHAN):
+            stage.world.watch.report("audit", f"{actor.name} told of {finding.name}: {finding.kind}, {finding.detail}")
 
 
 async def _operate(stage: Stage, actor: Actor, process: Process) -> None:
     log, chance = stage.world.log_of(process, actor.shards), process.runtime.random
     while stage.goes_on(actor):
         try:
-            for entry in (await log.entries("", AUDIT_PAGE)).entries:
+            for entry in (await log.entries("", PAGE)).entries:
                 if entry.stuck is not None and isinstance(entry, Entry):
                     await log.retry(entry)
                 elif entry.stuck is None and chance.random() < 0.3:

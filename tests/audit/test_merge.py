@@ -23,7 +23,7 @@ from recovery.audit.sweep import WINDOW_NAMES, audit_range
 from recovery.audit.verdicts import Kind
 from tests.grounds import OLD_NS, SetRuntime
 from tests.planted import CUTOFF
-from tiered.backends import BlobHead, BlobInfo, BlobPage, HighVolumeBackend, LongTermBackend, Redirect, RedirectPage
+from tiered.backends import BlobHead, BlobPage, HighVolumeBackend, ListedBlob, LongTermBackend, Redirect, RedirectPage
 from tiered.metadata import Metadata
 from tiered.settle import Tiers
 
@@ -35,7 +35,7 @@ class Blobs:
 
     def __init__(self, names: Iterable[str], page: int) -> None:
         self._names = sorted(names)
-        self._infos = [BlobInfo(name, 1, OLD_NS, None, 7) for name in self._names]
+        self._infos = [ListedBlob(name, 1, OLD_NS, None, 7) for name in self._names]
         self._page = page
 
     async def list(self, start: str, end: str | None, limit: int) -> BlobPage:

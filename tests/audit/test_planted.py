@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
-from itertools import product
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from changelog.bigtable_channel import BigtableTable
 from recovery.audit.finding import Finding, Summary
 from recovery.audit.manifest import Bounds
 from recovery.audit.sweep import WINDOW_NAMES, audit_range
@@ -33,7 +30,7 @@ CUTS: dict[str, Sequence[str]] = {
         *(f"long/objects/{character}/{character * 40}" for character in ("x", "é", "😀", "-")),
     }),
 }  # fmt: skip
-WINDOWS = (1, 2, 7, WINDOW_NAMES)
+WINDOWS = {"whole": (1, 2, 7, WINDOW_NAMES), "in three": (1, 2, 7, WINDOW_NAMES), "inside of families": (2, WINDOW_NAMES)}
 
 
 @pytest.fixture
@@ -48,9 +45,8 @@ async def world(
     if request.param == "simulated":
         yield await plant(SimulatedGround())
         return
-    fresh_table: Callable[[], AbstractAsyncContextManager[BigtableTable]]
-    fresh_table = request.getfixturevalue("fresh_table") if request.param == "emulators" else None
-    async with embedded_ground(tmp_path) if request.param == "embedded" else emulated_ground(fresh_table) as ground:
+    embedded = request.param == "embedded"
+    async with embedded_ground(tmp_path) if embedded else emulated_ground(request.getfixturevalue("fresh_table")) as ground:
         yield await plant(ground)
 
 
@@ -95,10 +91,11 @@ def assert_exact(planted: Planted, found: Found, how: str) -> None:
 
 
 async def test_everything_that_was_planted_is_found_and_nothing_else_however_it_is_cut(world: Planted) -> None:
-    for cut, window_names in product(CUTS, WINDOWS):
-        assert_exact(world, await Found().audit(world.ground, CUTS[cut], window_names), f"{cut}, windows of {window_names}")
+    for cut, bounds in CUTS.items():
+        for window_names in WINDOWS[cut]:
+            assert_exact(world, await Found().audit(world.ground, bounds, window_names), f"{cut}, windows of {window_names}")
     names = sorted({name for _, name in world.expected} | world.undecided)
-    for seed in range(5):
+    for seed in range(2):
         bounds = sorted(Random(seed).sample(names, len(names) // 5))
         assert_exact(world, await Found().audit(world.ground, bounds), f"cut at names that seed {seed} chooses")
     # A listing that leaves out what is there is no store's: see `test_broken.py`.

@@ -1,0 +1,188 @@
+"""What an audit does when it cannot read to the end, or is lied to: it asks again, within bounds; it says so; it never guesses."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from changelog.noop import NoopChangeLog
+from emulators.gcs import FaultMode, GcsEmulator, GcsFault
+from emulators.rows import SimulatedRows
+from recovery.audit.finding import Finding, Summary
+from recovery.audit.manifest import Bounds
+from recovery.audit.sweep import READ_BUDGET_S, audit_range
+from recovery.audit.verdicts import Kind
+from tests.grounds import OLD_NS, Ground, SetRuntime, SimulatedGround
+from tests.planted import CUTOFF
+from tiered.backends import BlobPage, LongTermBackend
+from tiered.errors import ConfigurationError, TieredError, UnavailableError
+from tiered.gcs import GcsBlobs
+from tiered.settle import Tiers
+
+pytestmark = pytest.mark.anyio
+
+OBJECTS = 30
+EVERYTHING = Bounds(start="", end=None)
+ASKS_MAX = 200
+"""In the budget, even by a clock that lets no wait take longer than it was asked for."""
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class TickingRuntime(SetRuntime):
+    """Sleep takes no time but for its own monotonic clock."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slept_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.slept_s
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept_s += seconds
+        await super().sleep(seconds)
+
+
+class Lying:
+    """A long-term tier; `lists` answers instead of its `list`."""
+
+    def __init__(self, blobs: LongTermBackend, lists: Callable[[str, str | None, int], Awaitable[BlobPage]]) -> None:
+        self._blobs = blobs
+        self.list = lists
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._blobs, name)
+
+
+async def fill(ground: Ground) -> list[str]:
+    """Whole objects; the names of their blobs."""
+    names = []
+    for number in range(OBJECTS):
+        path = f"a/objects/{number:02}"
+        names.append(name := f"{path}/{ground.clock.at(OLD_NS)}")
+        await ground.blob(name, 3, OLD_NS, None)
+        await ground.row(path, name, None)
+    ground.clock.now_ns = CUTOFF.as_of_ns
+    return names
+
+
+async def audit(ground: Ground, long_term: object | None = None) -> tuple[Summary, list[Finding]]:
+    found: list[Finding] = []
+    tiers = ground.tiers if long_term is None else replace(ground.tiers, long_term=cast(LongTermBackend, long_term))
+    return await audit_range(tiers, ground.log, EVERYTHING, CUTOFF, ground.clock, found.extend, window_names=10), found
+
+
+class TickingGround(SimulatedGround):
+    def __init__(self) -> None:
+        super().__init__()
+        self.ticking = TickingRuntime()
+        self.clock = self.ticking
+
+
+async def test_a_listing_that_silently_ends_early_is_found_out_by_the_tombstones() -> None:
+    ground = SimulatedGround()
+    names = await fill(ground)
+    whole = ground.tiers.long_term.list
+
+    async def ends_early(start: str, end: str | None, limit: int) -> BlobPage:
+        page = await whole(start, end, limit)
+        return replace(page, next_start=None) if len(page.blobs) and page.blobs[-1].name >= names[19] else page
+
+    summary, found = await audit(ground, Lying(ground.tiers.long_term, ends_early))
+    assert {(finding.kind, finding.name) for finding in found} == {(Kind.UNLISTED, name) for name in names[20:]}
+    assert summary.totals()[Kind.UNLISTED].number == OBJECTS - 20
+    assert not any(finding.kind in (Kind.ORPHAN, Kind.DANGLING) for finding in found)
+
+
+async def test_a_listing_that_leaves_out_a_blob_in_the_middle_is_found_out() -> None:
+    ground = SimulatedGround()
+    names = await fill(ground)
+    whole = ground.tiers.long_term.list
+
+    async def leaves_out(start: str, end: str | None, limit: int) -> BlobPage:
+        page = await whole(start, end, limit)
+        return replace(page, blobs=[blob for blob in page.blobs if blob.name != names[7]])
+
+    _, found = await audit(ground, Lying(ground.tiers.long_term, leaves_out))
+    assert [(finding.kind, finding.name) for finding in found] == [(Kind.UNLISTED, names[7])]
+
+
+@pytest.mark.parametrize(("error", "asks"), [(ConfigurationError, 1), (UnavailableError, ASKS_MAX)])
+async def test_a_permission_or_a_service_that_goes_half_way_ends_the_range_within_bounds(error: type[TieredError], asks: int) -> None:
+    ground = TickingGround()
+    await fill(ground)
+    whole, asked = ground.tiers.long_term.list, 0
+
+    async def ends(start: str, end: str | None, limit: int) -> BlobPage:
+        nonlocal asked
+        if start:
+            asked += 1
+            raise error("the second page: not any more")
+        return await whole(start, end, limit)
+
+    with pytest.raises(error, match="the second page"):
+        await audit(ground, Lying(ground.tiers.long_term, ends))
+    assert 1 <= asked <= asks
+    assert ground.ticking.slept_s <= READ_BUDGET_S
+
+
+async def test_a_permission_that_goes_before_the_second_look_ends_the_range_and_accuses_nobody() -> None:
+    """Its heads are asked for by several tasks, and the error is a plain one all the same."""
+    ground = TickingGround()
+    names = await fill(ground)
+    for name in names[:3]:
+        await ground.tiers.long_term.delete(name)
+
+    class Denied(Lying):
+        async def head(self, name: str) -> object:
+            raise ConfigurationError("it may not be read any more")
+
+    found: list[Finding] = []
+    tiers = replace(ground.tiers, long_term=cast(LongTermBackend, Denied(ground.tiers.long_term, ground.tiers.long_term.list)))
+    with pytest.raises(ConfigurationError, match="may not be read"):
+        await audit_range(tiers, ground.log, EVERYTHING, CUTOFF, ground.clock, found.extend)
+    assert found == []
+
+
+# --- on the wire ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def bucket(anyio_backend: object) -> AsyncIterator[tuple[GcsEmulator, Ground]]:
+    clock = TickingRuntime()
+    async with GcsEmulator(runtime=clock) as server, GcsBlobs.connect(
+        server.create_bucket("blobs").name, clock, endpoint=server.url
+    ) as blobs:
+        yield server, Ground(clock, Tiers(SimulatedRows(clock), blobs), NoopChangeLog())
+
+
+@pytest.mark.parametrize("mode", [FaultMode.TRUNCATE, FaultMode.DROP_BEFORE, FaultMode.DROP_AFTER])
+async def test_a_page_that_breaks_off_is_asked_for_again(bucket: tuple[GcsEmulator, Ground], mode: FaultMode) -> None:
+    server, ground = bucket
+    await fill(ground)
+    server.faults.append(fault := GcsFault(mode, "object.list", times=3))
+    summary, found = await audit(ground)
+    assert (summary.names, found) == (OBJECTS, [])
+    assert fault.times == 0, "each of them has happened"
+
+
+async def test_a_listing_that_is_forbidden_half_way_is_no_evidence(bucket: tuple[GcsEmulator, Ground]) -> None:
+    server, ground = bucket
+    await fill(ground)
+    whole = ground.tiers.long_term.list
+
+    async def then_forbidden(start: str, end: str | None, limit: int) -> BlobPage:
+        page = await whole(start, end, limit)
+        server.faults.append(GcsFault(FaultMode.STATUS, "object.list", status=403, times=None))
+        return page
+
+    with pytest.raises(ConfigurationError):
+        await audit(ground, Lying(ground.tiers.long_term, then_forbidden))
+    assert server.calls.count("object.list") == 2, "what is forbidden is not asked for again"
