@@ -11,93 +11,53 @@ fix. Exit codes:
     5    the outcome is unknown: it may have happened
     6    stored data is corrupt or lost, or an entry is stuck: an operator must look
     130  interrupted
+
+`tiered audit` has its own: 0 clean, 1 findings, 2 it could not be completed, whatever the reason.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from datetime import timedelta
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
 import anyio
 import typer
-from rich.console import Console
 
 from changelog.change import LOG_PREFIX, ChangeId, Entry, Unreadable
 from changelog.runtime import SystemRuntime
 from recovery import cli_output as output
+from recovery.cli_audit import audit_app
+from recovery.cli_shared import Json, choice, guard, lifetime
 from recovery.daemon import collect, run_daemon
 from recovery.loop import RecoveryLoop
 from tiered.backends import ByteRange
 from tiered.compose import DATABASE_NAME, Backends, open_backends, open_storage
 from tiered.embedded_check import inspect_directory
 from tiered.errors import (
-    ConfigurationError,
-    CorruptRecordError,
-    DanglingTombstoneError,
     InvalidRequestError,
-    OutcomeUnknownError,
-    TieredError,
-    UnavailableError,
-    UnconfirmedError,
 )
 from tiered.findings import Finding, Kind
 from tiered.metadata import CONTENT_TYPE_DEFAULT, Expiration, Metadata, TimeToIdle, TimeToLive
 from tiered.object_id import ObjectId
-from tiered.settings import ENV_PREFIX, Settings, load_settings
+from tiered.settings import Settings
 
-EXIT_CODES: tuple[tuple[type[TieredError], int], ...] = (
-    (UnavailableError, 4), (InvalidRequestError, 3), (OutcomeUnknownError, 5), (UnconfirmedError, 5),
-    (CorruptRecordError, 6), (DanglingTombstoneError, 6),
-)
 PAGE = 500
-GCP_MODULES = ("google", "grpc", "aiohttp")
-"""What the extra `gcp` brings."""
-
 app = typer.Typer(
     help="A blob store over two tiers whose every write survives a kill.", no_args_is_help=True, pretty_exceptions_enable=False
 )
 log_app = typer.Typer(help="The changelog: changes under way, and those that are stuck.", no_args_is_help=True)
 config_app = typer.Typer(help="The settings.", no_args_is_help=True)
 app.add_typer(log_app, name="log")
+app.add_typer(audit_app, name="audit")
 app.add_typer(config_app, name="config")
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 EntryArgument = Annotated[str, typer.Argument(metavar="ID", help="A change's id, or an entry's key.")]
 ObjectArgument = Annotated[str, typer.Argument(metavar="OBJECT", help="USECASE/[NAME.VALUE/…]objects/KEY")]
-
-
-class _Choice:
-    """Where the settings come from; read only when a command needs them."""
-
-    config: Path | None = None
-    directory: Path | None = None
-
-    def settings(self) -> Settings:
-        """Of a store that may yet have to be made."""
-        if self.directory is None:
-            if self.config is None and not any(name.startswith(ENV_PREFIX) for name in os.environ):
-                raise ConfigurationError(
-                    "there are no settings: give --config FILE or set TIERED_CONFIG, or --directory DIR for an embedded store"
-                )
-            return load_settings(self.config)
-        return load_settings(None, below={"directory": self.directory, "changelog": "sqlite"}, below_from="--directory")
-
-    def existing(self) -> Settings:
-        """Of a store that must be there: a mistyped directory is not to be filled by a command that reads."""
-        settings = self.settings()
-        if settings.directory is not None and not (settings.directory / DATABASE_NAME).exists():
-            raise ConfigurationError(f"there is no store in {settings.directory.absolute()}; check the directory, or put something first")
-        return settings
-
-
-_choice = _Choice()
 
 
 def _show_version(wanted: bool) -> None:
@@ -120,7 +80,7 @@ def choose(
         if source is None or source.name != "ENVIRONMENT":
             raise typer.BadParameter("give either --config or --directory, not both")
         config = None
-    _choice.config, _choice.directory = config, directory
+    choice.config, choice.directory = config, directory
     level = logging.INFO if verbose else logging.WARNING
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
 
@@ -143,7 +103,7 @@ def put(
     async def command() -> None:
         metadata = Metadata(expiration=_expiration(ttl, tti), content_type=content_type, custom=_custom(custom or []))
         payload = output.read_stdin() if file == "-" else Path(file)
-        async with open_storage(_choice.settings()) as storage:
+        async with open_storage(choice.settings()) as storage:
             result = await storage.put(ObjectId.parse(object_id), payload, metadata)
         output.show_put(result, object_id, as_json)
 
@@ -165,7 +125,7 @@ def get(
     async def command() -> None:
         if as_json and file == "-":
             raise InvalidRequestError("--json takes stdout for the head; add --output FILE for the payload")
-        async with open_storage(_choice.existing()) as storage:
+        async with open_storage(choice.existing()) as storage:
             stored = await storage.get(ObjectId.parse(object_id), _range(range_))
             if stored is None:
                 raise output.absent(object_id)
@@ -182,7 +142,7 @@ def head(object_id: ObjectArgument, as_json: Json = False) -> None:
     """Shows all that is known of an object but its payload."""
 
     async def command() -> None:
-        async with open_storage(_choice.existing()) as storage:
+        async with open_storage(choice.existing()) as storage:
             found = await storage.head(ObjectId.parse(object_id))
         if found is None:
             raise output.absent(object_id)
@@ -196,7 +156,7 @@ def rm(object_id: ObjectArgument, as_json: Json = False) -> None:
     """Deletes an object; one that is absent is deleted already."""
 
     async def command() -> None:
-        async with open_storage(_choice.existing()) as storage:
+        async with open_storage(choice.existing()) as storage:
             await storage.delete(ObjectId.parse(object_id))
         output.show_deleted(object_id, as_json)
 
@@ -213,7 +173,7 @@ def ls(
 
     async def command() -> None:
         left = limit
-        async with open_storage(_choice.existing()) as storage:
+        async with open_storage(choice.existing()) as storage:
             async for object_id in storage.list(prefix):
                 output.show_line(str(object_id), as_json)
                 left = None if left is None else left - 1
@@ -238,7 +198,7 @@ def recover(
     async def command() -> None:
         if limit is not None and not (once or dry_run):
             raise InvalidRequestError("--limit goes with --once or --dry-run")
-        async with _backends(_choice.existing() if once or dry_run else _choice.settings()) as (backends, settings):
+        async with _backends(choice.existing() if once or dry_run else choice.settings()) as (backends, settings):
             loop = RecoveryLoop(backends.tiers, backends.log, SystemRuntime(), settings)
             if dry_run:
                 found = await loop.survey(limit or PAGE)
@@ -266,7 +226,7 @@ def log_list(
     """Lists the entries of changes under way, dead or stuck."""
 
     async def command() -> None:
-        async with _backends(_choice.existing()) as (backends, settings):
+        async with _backends(choice.existing()) as (backends, settings):
             entries = [entry async for entry in _entries(backends, stuck, limit)]
             output.show_entries(entries, SystemRuntime().wall_ns() // 1_000_000, settings, as_json)
 
@@ -278,7 +238,7 @@ def log_show(change_id: EntryArgument, as_json: Json = False) -> None:
     """Shows one entry and what the row says of its change."""
 
     async def command() -> None:
-        async with _backends(_choice.existing()) as (backends, _):
+        async with _backends(choice.existing()) as (backends, _):
             entry = await _entry(backends, change_id)
             row = await backends.tiers.high_volume.read(entry.change.object, marks=True) if isinstance(entry, Entry) else None
             output.show_entry(entry, row, as_json)
@@ -297,7 +257,7 @@ def log_retry(
     async def command() -> None:
         if (change_id is None) != everything:
             raise InvalidRequestError("give the ID of one stuck entry, or --all")
-        async with _backends(_choice.existing()) as (backends, _):
+        async with _backends(choice.existing()) as (backends, _):
             if change_id is not None:
                 entries = [await _entry(backends, change_id)]
                 if entries[0].stuck is None:
@@ -322,7 +282,7 @@ def provision(
     """Creates what is missing in Bigtable and GCS: tables, families, GC rules, app profile, bucket. Nothing is removed."""
 
     async def command() -> None:
-        settings = _choice.settings()
+        settings = choice.settings()
         if settings.directory is not None:
             output.show_findings([Finding(Kind.OK, f"nothing is needed: the store makes {settings.directory} itself")], as_json)
             return
@@ -338,7 +298,7 @@ def check(as_json: Json = False) -> None:
     """Looks whether everything that the store needs is there, and says in a sentence each what is not. Changes nothing."""
 
     async def command() -> None:
-        settings = _choice.existing()
+        settings = choice.existing()
         if settings.directory is not None:
             found = await inspect_directory(settings.directory, DATABASE_NAME, settings.changelog, SystemRuntime())
         else:
@@ -357,7 +317,7 @@ def check(as_json: Json = False) -> None:
 def config_show(as_json: Json = False) -> None:
     """Prints the settings that apply, where each comes from, and no secrets."""
     async def command() -> None:
-        output.show_settings(_choice.settings().shown(), as_json)
+        output.show_settings(choice.settings().shown(), as_json)
 
     _run(command)
 
@@ -378,12 +338,12 @@ def demo(
 
     def command() -> int:
         options = DemoOptions(
-            writers=writers, daemons=daemons, seconds=seconds, seed=seed, objects=objects, directory=_choice.directory, unfenced=unfenced,
+            writers=writers, daemons=daemons, seconds=seconds, seed=seed, objects=objects, directory=choice.directory, unfenced=unfenced,
             backend=backend,
         )
         return run_demo(options, as_json)
 
-    raise typer.Exit(_guard(command))
+    raise typer.Exit(guard(command))
 
 
 # --- shared ----------------------------------------------------------------------------------------
@@ -399,39 +359,7 @@ def _run(command: Callable[[], Awaitable[None]]) -> None:
         anyio.run(command)
         return 0
 
-    raise typer.Exit(_guard(call))
-
-
-def _guard(call: Callable[[], int]) -> int:
-    """Turns errors into one sentence on stderr and an exit code."""
-    try:
-        code = call()
-        sys.stdout.flush()
-        return code
-    except output.AbsentError as error:
-        _say(str(error))
-        return 1
-    except TieredError as error:
-        _say(str(error))
-        return next((code for kind, code in EXIT_CODES if isinstance(error, kind)), 4)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] not in GCP_MODULES:
-            raise
-        _say(f"Bigtable and GCS need {error.name}; install it with: pip install 'tiered[gcp]'")
-        return 3
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains of it while it ends
-        return 0
-    except OSError as error:
-        _say(f"the output cannot be written: {error.strerror}")
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 4
-    except KeyboardInterrupt:
-        os._exit(130)  # a thread may still wait for stdin, and nothing else is left to do
-
-
-def _say(sentence: str) -> None:
-    Console(stderr=True, soft_wrap=True, markup=False, highlight=False).print(f"tiered: {sentence}")
+    raise typer.Exit(guard(call))
 
 
 @asynccontextmanager
@@ -473,21 +401,8 @@ def _expiration(ttl: str | None, tti: str | None) -> Expiration:
     if ttl is not None and tti is not None:
         raise InvalidRequestError("an object has either --ttl or --tti, not both")
     if ttl is not None:
-        return TimeToLive(_lifetime(ttl))
-    return None if tti is None else TimeToIdle(_lifetime(tti))
-
-
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-
-
-def _lifetime(text: str) -> timedelta:
-    number, unit = text[:-1], _UNITS.get(text[-1:])
-    if unit is None or not (number.isascii() and number.isdecimal()):
-        raise InvalidRequestError(f"{text!r} is not a lifetime: write a whole number and s, m, h or d, such as 36h")
-    try:
-        return timedelta(**{unit: int(number)})
-    except OverflowError:
-        raise InvalidRequestError(f"{text!r} is longer than any calendar; leave the lifetime out") from None
+        return TimeToLive(lifetime(ttl))
+    return None if tti is None else TimeToIdle(lifetime(tti))
 
 
 def _custom(pairs: list[str]) -> dict[str, str]:

@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
-from tiered.backends import ByteRange, LongTermBackend
+from tiered.backends import ByteRange, LongTermBackend, Upload
+from tiered.metadata import Metadata
+
+PLAIN = Metadata()
+
+
+async def begin(blobs: LongTermBackend, name: str, payload: bytes = b"payload", metadata: Metadata = PLAIN) -> Upload:
+    """An upload that has been written and can be finalised."""
+    upload = await blobs.open_upload(name, metadata, None)
+    await upload.write(payload)
+    return upload
+
+
+async def store(blobs: LongTermBackend, name: str, payload: bytes = b"payload", metadata: Metadata = PLAIN) -> None:
+    await (await begin(blobs, name, payload, metadata)).finalise()
 
 
 async def read(blobs: LongTermBackend, name: str, range: ByteRange | None = None) -> bytes | None:

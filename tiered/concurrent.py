@@ -14,8 +14,8 @@ B = TypeVar("B")
 async def both(main: Callable[[], Awaitable[A]], beside: Callable[[], Awaitable[B]]) -> tuple[A, B]:
     """Runs `main` in this task and `beside` in another, and waits for both.
 
-    When one fails the other is cancelled, and its error is raised as it is, not in a group: callers of the store
-    see the plain error of the read of the row, or of the opening of the upload.
+    When one fails, the other is cancelled and waited for. The error of the first to fail is raised as it is, not in a group, so that
+    callers of the store see that of the read of the row, or of the opening of the upload. An interrupt comes before any other.
     """
     done: list[B] = []
     failed: BaseException | None = None

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from changelog.change import ChangeId
 from changelog.errors import InvalidRequestError, UnavailableError
 from changelog.runtime import Runtime
-from tests.blobs import read
+from tests.blobs import begin, read, store
 from tiered.backends import BlobHead, ByteRange, LongTermBackend, Upload
 from tiered.metadata import Metadata, TimeToIdle, TimeToLive
 from tiered.object_id import PATH_BYTES_MAX, blob_name
@@ -35,16 +35,6 @@ several_examples = settings(max_examples=25, suppress_health_check=[HealthCheck.
 @pytest.fixture
 def name(runtime: Runtime) -> str:
     return blob_name("attachments/org.17/objects/abc123", ChangeId.new(runtime))
-
-
-async def begin(blobs: LongTermBackend, name: str, payload: bytes = b"payload", metadata: Metadata = METADATA) -> Upload:
-    upload = await blobs.open_upload(name, metadata, None)
-    await upload.write(payload)
-    return upload
-
-
-async def store(blobs: LongTermBackend, name: str, payload: bytes = b"payload", metadata: Metadata = METADATA) -> None:
-    await (await begin(blobs, name, payload, metadata)).finalise()
 
 
 async def metadata_of(blobs: LongTermBackend, name: str) -> Metadata:

@@ -21,11 +21,11 @@ from anyio import to_thread
 from changelog.change import ChangeId
 from changelog.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
 from changelog.log import Collects
-from tests.blobs import read
+from tests.blobs import begin, read, store
 from tests.embedded.conftest import ShiftedRuntime
 from tiered.backends import ByteRange, Oddity
 from tiered.blobfile import FOOTER_BYTES, path_of
-from tiered.filesystem import TOUCH_ATTEMPTS, FileBlobs, FileUpload
+from tiered.filesystem import TOUCH_ATTEMPTS, FileBlobs
 from tiered.metadata import Metadata, TimeToIdle
 
 pytestmark = pytest.mark.anyio
@@ -60,16 +60,6 @@ def root(tmp_path: Path) -> Path:
 @pytest.fixture
 async def blobs(anyio_backend: str, root: Path, runtime: HurriedRuntime) -> FileBlobs:
     return await FileBlobs.open_directory(root, runtime)
-
-
-async def begin(blobs: FileBlobs, name: str, payload: bytes = b"payload", metadata: Metadata | None = None) -> FileUpload:
-    upload = await blobs.open_upload(name, metadata or Metadata(), None)
-    await upload.write(payload)
-    return upload
-
-
-async def store(blobs: FileBlobs, name: str, payload: bytes = b"payload", metadata: Metadata | None = None) -> None:
-    await (await begin(blobs, name, payload, metadata)).finalise()
 
 
 async def names(blobs: FileBlobs) -> list[str]:

@@ -528,6 +528,29 @@ async def test_a_row_that_breaks_the_format_is_corrupt_and_stays(database: Datab
     assert [name.path for name in await rows.scan("", None, 10)] == ["u/objects/k"]
 
 
+async def test_a_tombstone_that_is_no_text_or_has_no_deadline_is_corrupt_with_its_bytes_escaped_and_costs_no_other(
+    database: Database, runtime: ShiftedRuntime
+) -> None:
+    rows = SqliteRows(database, runtime)
+    for key in "abcd":
+        await bury(rows, key, runtime, None)
+    for change in (
+        "path = CAST(x'62ff' AS TEXT) WHERE path = 'b'",
+        "target = CAST(x'632ffe' AS TEXT) WHERE path = 'c'",
+        "deadline_ms = 'soon' WHERE path = 'd'",
+    ):
+        await database.write(lambda connection, change=change: connection.execute(f"UPDATE rows SET {change}"))  # type: ignore[misc]
+    page = await rows.redirects(b"", None, 10)
+    assert [each.path for each in page.redirects] == ["a"]
+    faults = [(row.path, word) for row in page.corrupt for word in ("key", "target", "deadline") if f"its {word} " in row.fault]
+    assert faults == [("b\\xff", "key"), ("c", "target"), ("d", "deadline")]
+    assert await rows.redirects_at([b"d", b"c", b"b\xff", b"a"]) == page
+    first = await rows.redirects(b"", None, 2)
+    assert first.next_start == b"b\xff\0"
+    assert [row.path for row in (await rows.redirects(first.next_start, None, 2)).corrupt] == ["c", "d"]
+    assert await rows.boundaries(4) == ["b", "c", "d"]
+
+
 # --- collecting --------------------------------------------------------------------------------------
 
 

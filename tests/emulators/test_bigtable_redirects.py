@@ -154,6 +154,7 @@ async def test_keys_that_begin_with_a_tilde_are_no_objects_and_uploads_are_read(
         paged += [each.path for each in page.redirects]
         if page.next_start is None:
             break
+        assert start < page.next_start
         start = page.next_start
     assert paged == expected
 

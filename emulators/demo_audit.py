@@ -1,0 +1,104 @@
+"""The end of the demo: an audit of the store it leaves, with something planted by hand for it to find.
+
+    plant       three orphans, as a process leaves them that dies where there is no changelog, and one tombstone whose blob is gone
+    audit       on Spark, or where it does not start without it, and says why; grace 0, since all is seconds old and nobody writes any more
+    must find   exactly these; whatever else it finds is a flaw of the play
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+from rich.console import Console
+
+from changelog.change import ChangeId
+from changelog.errors import ConfigurationError
+from changelog.runtime import SystemRuntime
+from emulators.demo_stage import Stage
+from recovery.audit.manifest import Counted, Manifest
+from recovery.audit.verdicts import FINDINGS, Kind
+from recovery.audit.work import AuditOptions, Engine
+from tiered.backends import Tombstone
+from tiered.compose import Backends, open_backends
+from tiered.metadata import Metadata
+from tiered.object_id import ObjectId, blob_name
+from tiered.settings import Settings, load_settings
+
+ORPHANS, ORPHAN_BYTES = 3, 300_000
+EXPECTED = {Kind.ORPHAN: Counted(number=ORPHANS, size=ORPHANS * ORPHAN_BYTES), Kind.DANGLING: Counted(number=1, size=0)}
+SWAP_DEADLINE_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """What came of it. `report`: where the page is; `flaws`: what was found and not planted, or the other way round."""
+
+    manifest: Manifest
+    report: Path
+    flaws: tuple[str, ...]
+
+
+def run_demo_audit(stage: Stage, directory: Path | None, said: Console) -> Audited:
+    """`directory`: where the run's files go, None: a new one that stays. Raises `TieredError` where no audit can be made."""
+    settings = load_settings(stage.config)
+    where = directory or Path(tempfile.mkdtemp(prefix="tiered-demo-audit-"))
+    said.print(f"\nAudit: {ORPHANS} orphans and a dangling tombstone are planted by hand, for it to find.")
+    anyio.run(_plant, settings)
+    with _open_engine(said) as engine:
+        said.print(f"On {engine.name} …")
+        manifest = anyio.run(_audit, settings, where, engine)
+    found = {kind: counted for kind, counted in manifest.totals.items() if kind in FINDINGS}
+    flaws = [f"the audit found {found.get(kind, Counted()).number} times {kind}, and {EXPECTED.get(kind, Counted()).number} were planted"
+             for kind in sorted({*found, *EXPECTED}) if found.get(kind) != EXPECTED.get(kind)]  # fmt: skip
+    return Audited(manifest, where / "report.html", (*manifest.doubts, *flaws))
+
+
+async def _plant(settings: Settings) -> None:
+    async with open_backends(settings, SystemRuntime()) as backends:
+        for number in range(ORPHANS):
+            await _plant_orphan(backends, f"planted/orphan-{number}")
+        await _plant_dangling(backends, "planted/dangling")
+
+
+async def _plant_orphan(backends: Backends, key: str) -> None:
+    name = blob_name(ObjectId.create("demo", key).path, ChangeId.new(SystemRuntime()))
+    upload = await backends.tiers.long_term.open_upload(name, Metadata(), ORPHAN_BYTES)
+    await upload.write(bytes(ORPHAN_BYTES))
+    await upload.finalise()
+
+
+async def _plant_dangling(backends: Backends, key: str) -> None:
+    runtime = SystemRuntime()
+    path, token = ObjectId.create("demo", key).path, ChangeId.new(runtime)
+    tombstone = Tombstone(blob_name(path, token), token=token)
+    await backends.tiers.high_volume.swap(path, token, None, tombstone, runtime.boot_time() + SWAP_DEADLINE_S)
+
+
+@contextmanager
+def _open_engine(said: Console) -> Iterator[Engine]:
+    from recovery.audit.cluster import open_spark
+    from recovery.audit.local import LocalEngine
+    from recovery.audit.work import carry_out
+
+    try:
+        spark = open_spark(carry_out)
+        engine: Engine = spark.__enter__()
+    except ConfigurationError as error:
+        said.print(f"Without Spark, as with --engine local: {error}")
+        yield LocalEngine()
+        return
+    try:
+        yield engine
+    finally:
+        spark.__exit__(None, None, None)
+
+
+async def _audit(settings: Settings, where: Path, engine: Engine) -> Manifest:
+    from recovery.audit.run import run_audit
+
+    return await run_audit(settings, AuditOptions(str(where), grace_s=0, insist=True), engine, SystemRuntime(), lambda _: None)

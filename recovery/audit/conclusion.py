@@ -1,0 +1,101 @@
+"""What a run says in its manifest when its ranges have ended: totals, doubts, notes, where orphans are. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from heapq import nlargest
+
+from recovery.audit.finding import AGES, Count, Summary
+from recovery.audit.manifest import Counted, Failure, Manifest, Prefix
+from recovery.audit.verdicts import DOUBTS, MEANING, Kind
+
+PREFIXES = 20
+PREFIXES_KEPT = 10_000
+
+
+def conclude(
+    manifest: Manifest, summary: Summary, names: Mapping[int, int], failures: tuple[Failure, ...], faults: Iterable[str]
+) -> Manifest:
+    """The manifest with all that was counted. `names`: of the ranges that are done; `faults`: files that were written again."""
+    doubts = tuple(_doubts(manifest, summary, failures))
+    return manifest.model_copy(update={
+        "names": summary.names,
+        "redirects": summary.redirects,
+        "entries_max": summary.entries_max,
+        "complete": not doubts,
+        "doubts": doubts,
+        "notes": tuple(dict.fromkeys([*manifest.notes, *_notes(manifest, summary, faults)])),
+        "failures": failures,
+        "names_by_range": tuple(names.get(number) for number in range(len(manifest.ranges))),
+        "totals": _counted(summary.totals()),
+        "usecases": {usecase: counted for usecase, kinds in sorted(summary.counts.items()) if (counted := _counted(kinds))},
+        "ages": {kind: tuple(ages[age] for age in range(len(AGES))) for kind, ages in summary.ages.items()},
+    })  # fmt: skip
+
+
+def _doubts(manifest: Manifest, summary: Summary, failures: tuple[Failure, ...]) -> Iterator[str]:
+    """Each alone makes the evidence incomplete."""
+    totals = summary.totals()
+    if failures:
+        yield f"{len(failures)} of {len(manifest.ranges)} ranges could not be audited; the first: {failures[0].error}"
+    for kind in sorted(DOUBTS):
+        if kind in totals:
+            yield f"{totals[kind].number} times {kind}: {MEANING[kind]}"
+    if not failures and summary.names and not summary.redirects:
+        yield f"there are {summary.names} blobs and not one tombstone: almost certainly the wrong table"
+    if not failures and not summary.names and Kind.DANGLING in totals:
+        yield f"there are {totals[Kind.DANGLING].number} tombstones and not one blob: almost certainly the wrong bucket"
+
+
+def _notes(manifest: Manifest, summary: Summary, faults: Iterable[str]) -> Iterator[str]:
+    if not manifest.log_is_durable:
+        yield "there is no changelog, so only the grace protects a change that is under way"
+    if summary.unreadable_max:
+        yield (
+            f"{summary.unreadable_max} entries of the changelog cannot be read; a blob that only they name may seem to be an orphan"
+            " if it is not named after the entry"
+        )
+    if summary.dated_ahead:
+        yield f"{summary.dated_ahead} blobs are dated after the audit began: a writer's clock is ahead"
+    for fault in faults:
+        yield f"{fault}; it did not count, and its range was audited again"
+
+
+def _counted(kinds: Mapping[Kind, Count]) -> dict[Kind, Counted]:
+    counts = ((kind, kinds[kind]) for kind in Kind if kind in kinds)
+    return {kind: Counted(number=count.number, size=count.size) for kind, count in counts if count.number}
+
+
+class Prefixes:
+    """Where most bytes are, of names one by one. Holds at most `PREFIXES_KEPT`.
+
+    Exact up to that many. Beyond, the half with the least bytes is forgotten now and then; because names come in order, that
+    loses hardly more than what would not be shown.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[int, int]] = {}
+
+    def add(self, name: str, path: str | None, size: int) -> None:
+        """`path`: of the object that the name is of, where it is of one."""
+        prefix = prefix_of(path or name)
+        number, total = self._found.get(prefix, (0, 0))
+        self._found[prefix] = (number + 1, total + size)
+        if len(self._found) > PREFIXES_KEPT:
+            self._found = dict(nlargest(PREFIXES_KEPT // 2, self._found.items(), key=_by_size))
+
+    def top(self) -> tuple[Prefix, ...]:
+        most = nlargest(PREFIXES, self._found.items(), key=_by_size)
+        return tuple(Prefix(prefix=prefix, number=number, size=size) for prefix, (number, size) in most)
+
+
+def prefix_of(path: str) -> str:
+    """Usecase and scopes, `objects/`, and the first segment of the key where it has several."""
+    before, objects, key = path.partition("/objects/")
+    first, slash, _ = key.partition("/")
+    return f"{before}{objects}{first}/" if slash else f"{before}{objects}"
+
+
+def _by_size(item: tuple[str, tuple[int, int]]) -> tuple[int, int]:
+    number, size = item[1]
+    return size, number

@@ -1,0 +1,151 @@
+"""Before an audit: what will be compared, up to when, in which ranges; and what is refused before anything is read.
+
+    table's boundaries (by bytes)  ->  cuts  ->  ["", cut 1) [cut 1, cut 2) ... [cut n, end)       every name is in one range
+
+How many ranges: `RANGES_PER_SLOT` for each slot of the engine, so that one that is slow ends no run late; one for each slot where the
+bucket ends within the first `PROBE_NAMES` names, which are listed to see that. The boundaries split the *table* by bytes: no service tells
+how many names lie between two keys, so ranges are uneven, and a floor on their names is not kept. *Failure*: `ConfigurationError`,
+one sentence with the fix, `UnavailableError`. Reads only; nothing is written before `recovery.audit.run` does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from changelog.errors import ConfigurationError
+from changelog.runtime import Runtime
+from recovery.audit.ledger import RunDirectory
+from recovery.audit.manifest import Bounds, Cutoff
+from recovery.audit.work import GRACE_MIN_S, AuditOptions, check_there
+from tiered.backends import LongTermBackend
+from tiered.compose import Backends, open_backends
+from tiered.metadata import NS_PER_S
+from tiered.settings import Settings
+
+RANGES_PER_SLOT = 6
+PROBE_NAMES = 10_000
+NAMES_PER_REQUEST = 1000
+"""What a page of GCS's listing holds."""
+
+SKEW_MAX_NS = 60 * NS_PER_S
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What an audit would do. `inputs`: as in the manifest. `blobs`: how many there are, None: more than were looked at.
+
+    `list_requests`: to list them once, where that is known; each lists `NAMES_PER_REQUEST` names.
+    """
+
+    inputs: dict[str, str]
+    log_is_durable: bool
+    cutoff: Cutoff
+    ranges: tuple[Bounds, ...]
+    notes: tuple[str, ...]
+    blobs: int | None
+    list_requests: int | None
+
+
+async def plan_audit(settings: Settings, options: AuditOptions, slots: int, runtime: Runtime) -> Plan:
+    """Checks what can be checked and fixes the cut-off. `slots`: how many ranges are carried out at once."""
+    check_grace(options)
+    check_there(settings)
+    inputs = inputs_of(settings)
+    async with open_backends(settings, runtime) as backends:
+        as_of_ns = await backends.tiers.long_term.now_ns()
+        notes = list(_notes(options, as_of_ns, runtime.wall_ns()))
+        blobs = await _count(backends.tiers.long_term)
+        if blobs != 0 and not options.insist:
+            await _check_table(backends, inputs)
+        wanted = slots if blobs is not None else slots * RANGES_PER_SLOT
+        cuts = await backends.tiers.high_volume.boundaries(wanted) if wanted > 1 else []
+    requests = None if blobs is None else max(1, -(-blobs // NAMES_PER_REQUEST))
+    cutoff = Cutoff(as_of_ns=as_of_ns, grace_s=options.grace_s)
+    return Plan(inputs, backends.log.durable, cutoff, split(cuts), tuple(notes), blobs, requests)
+
+
+def split(cuts: Iterable[str]) -> tuple[Bounds, ...]:
+    """The ranges between these names: without gaps, from the first name to the last."""
+    inner = sorted({cut for cut in cuts if cut}, key=str.encode)
+    return tuple(Bounds(start=start, end=end) for start, end in zip(["", *inner], [*inner, None], strict=True))
+
+
+def inputs_of(settings: Settings) -> dict[str, str]:
+    """What is compared, by name. A run goes on only with the same."""
+    changelog = settings.changelog or "noop"
+    if settings.directory is not None:
+        return {"directory": str(settings.directory.absolute()), "changelog": changelog}
+    bigtable, gcs = settings.bigtable, settings.gcs
+    assert bigtable is not None and gcs is not None, "settings allow one only with the other"
+    instance = f"{bigtable.project}/{bigtable.instance}"
+    emulators = {"emulators": f"{bigtable.emulator_host}, {gcs.endpoint}"} if gcs.endpoint or bigtable.emulator_host else {}
+    return {
+        "bucket": gcs.bucket,
+        "table": f"{instance}/{bigtable.table}",
+        "changelog": f"{instance}/{bigtable.changelog_table}" if changelog == "bigtable" else changelog,
+        **emulators,
+    }
+
+
+# --- checks ----------------------------------------------------------------------------------------
+
+
+def check_grace(options: AuditOptions) -> None:
+    grace_s = options.grace_s
+    if not math.isfinite(grace_s) or grace_s < 0:
+        raise ConfigurationError(f"the grace is {grace_s:g} seconds: give how old a blob must be to be called an orphan, such as 24h")
+    if grace_s < GRACE_MIN_S and not options.insist:
+        raise ConfigurationError(
+            f"the grace is {grace_s:g} seconds, and below {GRACE_MIN_S:g} a blob that is being written may be called an orphan:"
+            " give 1h or more, or insist on it (--insist)"
+        )
+
+
+def check_apart(directory: RunDirectory, settings: Settings) -> None:
+    """What a run leaves must not lie among what it audits: it would find itself."""
+    if settings.gcs is not None and directory.files.bucket == settings.gcs.bucket:
+        raise ConfigurationError(f"the run directory {directory.uri} is in the bucket that is audited: give one in another bucket")
+    if settings.directory is not None and directory.files.local is not None:
+        run, store = directory.files.local.resolve(), settings.directory.resolve()
+        if run.is_relative_to(store):
+            raise ConfigurationError(f"the run directory {directory.uri} is in {store}, the store that is audited: give one outside of it")
+
+
+def check_same(found: dict[str, str], now: dict[str, str], where: str) -> None:
+    """A run goes on with what it began with."""
+    differing = [key for key in {**found, **now} if found.get(key) != now.get(key)]
+    if differing:
+        what = "; ".join(f"{key} was {found.get(key, 'not set')}, and is {now.get(key, 'not set')} now" for key in differing)
+        raise ConfigurationError(f"{where} holds a run of something else ({what}): give another directory, or the settings of then")
+
+
+async def _check_table(backends: Backends, inputs: dict[str, str]) -> None:
+    if not await backends.tiers.high_volume.scan("", None, 1):
+        table, bucket = inputs.get("table", "the table"), inputs.get("bucket", "the store")
+        raise ConfigurationError(
+            f"{table} holds no object at all, and {bucket} holds blobs, so it is almost certainly the wrong table:"
+            " check the settings, or insist on it (--insist)"
+        )
+
+
+async def _count(blobs: LongTermBackend) -> int | None:
+    """How many there are; None: more than `PROBE_NAMES`."""
+    number, start = 0, ""
+    while number < PROBE_NAMES:
+        page = await blobs.list(start, None, PROBE_NAMES - number)
+        number += len(page.blobs)
+        if page.next_start is None:
+            return number
+        start = page.next_start
+    return None
+
+
+def _notes(options: AuditOptions, service_ns: int, here_ns: int) -> Iterable[str]:
+    if options.grace_s < GRACE_MIN_S:
+        yield f"the grace was {options.grace_s:g} seconds, which was insisted on: a blob that was being written may be called an orphan"
+    skew_ns = here_ns - service_ns
+    if abs(skew_ns) > SKEW_MAX_NS:
+        where = "ahead of" if skew_ns > 0 else "behind"
+        yield f"this machine's clock was {abs(skew_ns) / NS_PER_S:.0f} s {where} the service's; ages go by the service's"

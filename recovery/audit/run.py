@@ -1,0 +1,259 @@
+"""A whole audit, new or gone on with.
+
+    plan -> manifest.json -> the engine carries ranges out, in a thread -> totals -> manifest.json, report.html
+                             `-> meanwhile: which files of findings are there? -> Progress
+
+The directory is the only memory: a range is done iff its file is there, whoever wrote it, so the same loop serves every engine.
+*Crash* (kill -9 of this or of any worker) or interruption at any moment: the same call goes on with the ranges that are missing, by
+the same cut-off and ranges, with any engine. Two that run in one directory at once do the same work twice, and no harm. *Failure* of a
+range: once more at the end if that may help, then it is in the manifest, and the run is not complete; the next call tries it again.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from importlib.metadata import version
+from itertools import islice
+
+import anyio
+from anyio import to_thread
+
+from changelog.errors import ConfigurationError, TieredError
+from changelog.runtime import Runtime, uuid7
+from recovery.audit.conclusion import Prefixes, conclude
+from recovery.audit.finding import Summary
+from recovery.audit.ledger import RunDirectory
+from recovery.audit.manifest import Failure, Manifest, Prefix
+from recovery.audit.plan import Plan, check_apart, check_grace, check_same, inputs_of, plan_audit
+from recovery.audit.report import DANGLING_MAX, render
+from recovery.audit.verdicts import FINDINGS, Kind
+from recovery.audit.words import PRICE_DEFAULT
+from recovery.audit.work import AuditOptions, Engine, Job, Outcome, Progress, check_there, job_of, portable
+from tiered.settings import Settings
+
+POLL_S, POLL_AFAR_S = 0.5, 5.0
+"""How often the directory is looked at; the latter where each look is a request."""
+
+EXIT_AT_ONCE = 130
+ORPHANS = frozenset({Kind.ORPHAN, Kind.LEGACY_ORPHAN})
+
+
+class AuditInterruptedError(TieredError):
+    """A signal ended the run. What is done is done; the same call goes on with the rest."""
+
+
+async def run_audit(
+    settings: Settings, options: AuditOptions, engine: Engine, runtime: Runtime, progress: Callable[[Progress], None]
+) -> Manifest:
+    """Begins a run in `options.directory`, or goes on with the one that is there; one that has ended gets its report anew.
+
+    `progress` is called in the event loop, now and then. SIGINT and SIGTERM end the run soon (`AuditInterruptedError`), the second one at
+    once; where this is not the main thread, cancel it. Raises `ConfigurationError`, `UnavailableError` and `CorruptRecordError` when there
+    is no run to speak of; ranges that fail are in the manifest.
+    """
+    check_grace(options)
+    check_there(settings)
+    settings = portable(settings)
+    directory = await to_thread.run_sync(RunDirectory.open, options.directory, runtime)
+    check_apart(directory, settings)
+    manifest = await to_thread.run_sync(directory.read_manifest)
+    if manifest is None:
+        plan = await plan_audit(settings, options, engine.slots, runtime)
+        manifest = await to_thread.run_sync(directory.begin, _first_manifest(plan, engine, runtime))
+    check_same(manifest.inputs, inputs_of(settings), directory.uri)
+    price = PRICE_DEFAULT if options.price is None else options.price
+    run = _Run(manifest, directory, engine, job_of(manifest, directory.uri, settings), runtime, progress, price)
+    return await run.finish()
+
+
+def _first_manifest(plan: Plan, engine: Engine, runtime: Runtime) -> Manifest:
+    return Manifest(
+        run=str(uuid7(runtime)), inputs=plan.inputs, log_is_durable=plan.log_is_durable, cutoff=plan.cutoff, ranges=plan.ranges,
+        engine=engine.name, versions=_versions(engine), started_ns=runtime.wall_ns(), notes=plan.notes,
+    )  # fmt: skip
+
+
+def _versions(engine: Engine) -> dict[str, str]:
+    return {"tiered": version("tiered"), "python": platform.python_version(), "pyarrow": version("pyarrow"), **engine.versions}
+
+
+class _Run:
+    """One call's part in a run. `_done` and what is counted of it grow by `_look`, `_errors` by outcomes."""
+
+    def __init__(
+        self, manifest: Manifest, directory: RunDirectory, engine: Engine, job: Job, runtime: Runtime,
+        progress: Callable[[Progress], None], price: float,
+    ) -> None:  # fmt: skip
+        self._manifest = manifest
+        self._price = price
+        self._directory = directory
+        self._engine = engine
+        self._job = job
+        self._runtime = runtime
+        self._progress = progress
+        self._began = runtime.monotonic()
+        self._done: dict[int, int] = {}  # range -> names
+        self._before = (0, 0)  # ranges and names that earlier calls have done
+        self._summary = Summary()
+        self._faults: dict[int, str] = {}
+        self._errors: dict[int, Outcome] = {}
+        self._broken: str | None = None
+        self._interrupted = False
+
+    async def finish(self) -> Manifest:
+        await to_thread.run_sync(self._look)
+        self._before = (len(self._done), self._summary.names)
+        self._report()
+        if not self._missing() and self._manifest.ended_ns is not None:
+            return await to_thread.run_sync(self._describe, self._manifest)
+        await self._carry_out(self._missing())
+        again = [number for number in self._missing() if number not in self._errors or self._errors[number].retryable]
+        if again and self._broken is None and not self._interrupted:
+            await self._carry_out(again)
+        if self._interrupted and self._missing():
+            await to_thread.run_sync(self._leave)
+            raise AuditInterruptedError(
+                f"interrupted, {len(self._done)} of {len(self._manifest.ranges)} ranges are done:"
+                f" the same command goes on from there (--to {self._directory.uri})"
+            )
+        return await to_thread.run_sync(lambda: self._describe(self._conclude()))
+
+    # --- while it runs
+
+    async def _carry_out(self, numbers: Sequence[int]) -> None:
+        """Until the engine has ended; then looks once more."""
+        async with anyio.create_task_group() as beside:
+            beside.start_soon(self._heed_signals)
+            beside.start_soon(self._watch)
+            await self._drive(numbers)
+            beside.cancel_scope.cancel()
+        await to_thread.run_sync(self._look)
+        self._report()
+
+    async def _drive(self, numbers: Sequence[int]) -> None:
+        """The engine, in its thread. Cancelled, it is told to stop, and awaited: nothing works on after this call."""
+        async with anyio.create_task_group() as group:
+
+            async def stop_when_cancelled() -> None:
+                try:
+                    await anyio.sleep_forever()
+                finally:
+                    if not over:
+                        self._engine.stop()
+
+            over: list[bool] = []
+            group.start_soon(stop_when_cancelled)
+            await to_thread.run_sync(self._drain, numbers)
+            over.append(True)
+            group.cancel_scope.cancel()
+
+    def _drain(self, numbers: Sequence[int]) -> None:
+        try:
+            for outcome in self._engine.run(self._job, numbers):
+                if outcome.error is None:
+                    self._errors.pop(outcome.range, None)
+                else:
+                    self._errors[outcome.range] = outcome
+        except TieredError as error:
+            self._broken = str(error)
+
+    async def _watch(self) -> None:
+        while True:
+            await self._runtime.sleep(POLL_S if self._directory.files.local else POLL_AFAR_S)
+            with suppress(TieredError):  # the last look tells
+                await to_thread.run_sync(self._look)
+            self._report()
+
+    async def _heed_signals(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
+        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            async for _ in signals:
+                if self._interrupted:
+                    os._exit(EXIT_AT_ONCE)
+                self._interrupted = True
+                self._engine.stop()
+
+    def _look(self) -> None:
+        """What is new in the directory."""
+        for number, summary in self._directory.done(self._manifest.run, self._done):
+            self._done[number] = summary.names
+            self._summary.merge(summary)
+        self._faults.update(self._directory.faults)
+
+    def _missing(self) -> list[int]:
+        return [number for number in range(len(self._manifest.ranges)) if number not in self._done]
+
+    def _report(self) -> None:
+        seconds = self._runtime.monotonic() - self._began
+        ranges, done = len(self._manifest.ranges), len(self._done)
+        ranges_now, names_now = done - self._before[0], self._summary.names - self._before[1]
+        totals = self._summary.totals()
+        self._progress(Progress(
+            ranges=ranges,
+            ranges_done=done,
+            ranges_failed=sum(number not in self._done for number in list(self._errors)),
+            names=self._summary.names,
+            findings={kind: totals[kind].number for kind in Kind if kind in FINDINGS and kind in totals},
+            seconds=seconds,
+            names_per_s=names_now / seconds if seconds else 0.0,
+            seconds_left=seconds * (ranges - done) / ranges_now if ranges_now else None,
+        ))  # fmt: skip
+
+    # --- its end
+
+    def _leave(self) -> None:
+        """Keeps the time that was spent, unless another call has ended the run meanwhile."""
+        if self._there().ended_ns is None:
+            self._directory.write_manifest(self._manifest.model_copy(update={"work_s": self._work_s()}))
+
+    def _conclude(self) -> Manifest:
+        missing = self._missing()
+        failures = tuple(Failure(range=number, error=self._why(number)) for number in missing)
+        faults = [fault for number, fault in sorted(self._faults.items()) if number in self._done]
+        found = conclude(self._manifest, self._summary, self._done, failures, faults)
+        engines = [*filter(None, self._manifest.engine.split("; ")), self._engine.name]
+        found = found.model_copy(update={
+            "engine": "; ".join(dict.fromkeys(engines)),
+            "versions": {**self._manifest.versions, **_versions(self._engine)},
+            "ended_ns": self._runtime.wall_ns(),
+            "work_s": self._work_s(),
+            "prefixes": self._prefixes(),
+        })  # fmt: skip
+        self._there()
+        if not missing:
+            self._directory.tidy()
+        self._directory.write_manifest(found)
+        return found
+
+    def _describe(self, manifest: Manifest) -> Manifest:
+        dangling = islice(self._directory.findings(manifest.run, {Kind.DANGLING}), DANGLING_MAX)
+        self._directory.write_report(render(manifest, list(dangling), self._price))
+        return manifest
+
+    def _there(self) -> Manifest:
+        """The manifest as it is now: in an object store, two may have begun runs at once."""
+        found = self._directory.read_manifest()
+        if found is None or found.run != self._manifest.run:
+            raise ConfigurationError(f"{self._directory.uri} holds another run than this one began: run it again, alone")
+        return found
+
+    def _why(self, number: int) -> str:
+        if number in self._errors and self._errors[number].error is not None:
+            return str(self._errors[number].error)
+        return self._broken or f"{self._engine.name} did not carry it out, and did not say why"
+
+    def _prefixes(self) -> tuple[Prefix, ...]:
+        found = Prefixes()
+        for rows in self._directory.batches(self._manifest.run, ORPHANS, ("class", "name", "object", "size")):
+            for name, path, size in zip(*(rows[column].to_pylist() for column in ("name", "object", "size")), strict=True):
+                found.add(name, path, size or 0)
+        return found.top()
+
+    def _work_s(self) -> float:
+        return self._manifest.work_s + self._runtime.monotonic() - self._began

@@ -1,0 +1,169 @@
+"""What a run comes to, in words and figures: for the report and for the terminal alike.
+
+    verdict(manifest) -> one sentence, and how it weighs:
+
+    INCOMPLETE   the evidence has a hole or a doubt: whatever was found may be wrong
+    LOSS         a live tombstone names a blob that is gone
+    FINDINGS     orphans, or something else that somebody should look at
+    CLEAN        everything is accounted for
+
+Pure. A name is shown by `visible`: whatever an object is called, it can neither steer a terminal nor turn a line around.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+
+from recovery.audit.manifest import Counted, Manifest
+from recovery.audit.verdicts import FINDINGS, Kind
+
+GIB = 1024**3
+PRICE_DEFAULT = 0.020
+"""US dollars for a GiB kept for a month: what GCS Standard in one region is assumed to cost."""
+
+ORPHANS = (Kind.ORPHAN, Kind.LEGACY_ORPHAN)
+
+_STEERING = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+"""Control characters, marks of direction, separators of lines, halves of surrogate pairs."""
+
+
+class Level(StrEnum):
+    """How a verdict weighs."""
+
+    CLEAN = "clean"
+    FINDINGS = "findings"
+    LOSS = "loss"
+    INCOMPLETE = "incomplete"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`sentence`: what the run comes to, first of all that is shown."""
+
+    level: Level
+    sentence: str
+
+
+def verdict(manifest: Manifest, price_per_gib_month: float) -> Verdict:
+    """What weighs most is said; what else there is, the table of classes shows."""
+    dangling, lost = total(manifest, [Kind.DANGLING]), total(manifest, ORPHANS)
+    if not manifest.complete:
+        found = f" It found {count(manifest.findings, 'thing')} to look at; all of it may be wrong." if manifest.findings else ""
+        if dangling.number:
+            found = f" It found {count(dangling.number, 'dangling tombstone')}: data loss, if the evidence holds."
+        return Verdict(Level.INCOMPLETE, f"Incomplete: {_ended(reasons(manifest)[0])}{found}")
+    if dangling.number:
+        gone = "names a blob that is gone" if dangling.number == 1 else "name blobs that are gone"
+        return Verdict(Level.LOSS, f"DATA LOSS: {count(dangling.number, 'dangling tombstone')} {gone}.")
+    if lost.number:
+        cost = money(lost.size, price_per_gib_month)
+        verb = "costs" if lost.number == 1 else "cost"
+        return Verdict(Level.FINDINGS, f"{count(lost.number, 'orphan')} {verb} {size(lost.size)}, about {cost} a month.")
+    if manifest.findings:
+        return Verdict(Level.FINDINGS, f"Nothing is orphaned or dangling, but somebody should look at {count(manifest.findings, 'thing')}.")
+    blobs, rows = count(manifest.names, "blob"), count(manifest.redirects, "tombstone")
+    return Verdict(Level.CLEAN, f"Clean: {blobs} and {rows} are accounted for.")
+
+
+def reasons(manifest: Manifest) -> Sequence[str]:
+    """Why a run is not complete; empty where it is."""
+    if manifest.complete:
+        return ()
+    done, all_ = audited(manifest), len(manifest.ranges)
+    missing = () if done == all_ else (f"{done:,} of {count(all_, 'range')} were audited",)
+    if manifest.ended_ns is None:
+        return (f"the run has not ended, or was interrupted{''.join(f'; {each}' for each in missing)}", *manifest.doubts)
+    return manifest.doubts or missing or ("the evidence is marked as incomplete, and nothing says why",)
+
+
+def audited(manifest: Manifest) -> int:
+    """How many ranges were."""
+    return sum(names is not None for names in manifest.names_by_range)
+
+
+def missing(manifest: Manifest) -> Sequence[tuple[int, str]]:
+    """The ranges that were not audited, and why."""
+    errors = {failure.range: failure.error for failure in manifest.failures}
+    done = {number for number, names in enumerate(manifest.names_by_range) if names is not None}
+    return [(number, errors.get(number, "not reached")) for number in range(len(manifest.ranges)) if number in errors or number not in done]
+
+
+def total(manifest: Manifest, kinds: Sequence[Kind]) -> Counted:
+    found = [manifest.totals.get(kind, Counted()) for kind in kinds]
+    return Counted(number=sum(each.number for each in found), size=sum(each.size for each in found))
+
+
+def shown_kinds(manifest: Manifest) -> Sequence[Kind]:
+    """Those that were met, findings first, worst first."""
+    order = [Kind.DANGLING, *ORPHANS, *(kind for kind in Kind if kind in FINDINGS), *Kind]
+    return [kind for kind in dict.fromkeys(order) if manifest.totals.get(kind, Counted()).number]
+
+
+# --- figures -------------------------------------------------------------------------------------
+
+
+def count(number: int, noun: str) -> str:
+    """1 blob; 1,234 blobs."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def size(size_bytes: int) -> str:
+    """512 B; 1.5 KiB; 20 MiB; 1,234 PiB: IEC units, three digits or so."""
+    if size_bytes < 1024:
+        return f"{size_bytes} B"
+    value = float(size_bytes)
+    for unit in ("KiB", "MiB", "GiB", "TiB", "PiB"):
+        value /= 1024
+        if value < 999.5 or unit == "PiB":
+            break
+    return f"{value:,.0f} {unit}" if value >= 99.95 else f"{value:.1f} {unit}"
+
+
+def money(size_bytes: int, price_per_gib_month: float) -> str:
+    """What so many bytes cost a month: $0, less than $0.01, $1.25, $12,345."""
+    dollars = size_bytes / GIB * price_per_gib_month
+    if dollars == 0:
+        return "$0"
+    if dollars < 0.01:
+        return "less than $0.01"
+    return f"${dollars:,.0f}" if dollars >= 999.5 else f"${dollars:,.2f}"
+
+
+def duration(seconds: float) -> str:
+    """0.4 s; 12 s; 3 min 20 s; 4 h 05 min; 2 d 3 h."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
+
+
+def span(seconds: float) -> str:
+    """A length that somebody chose: 24 h; 90 min; 1 h 30 min."""
+    return f"{seconds / 3600:g} h" if seconds >= 3600 and seconds % 3600 == 0 else duration(seconds)
+
+
+def moment(time_ns: int) -> str:
+    """2026-11-21 20:15:03 UTC."""
+    try:
+        return datetime.fromtimestamp(time_ns // 1_000_000_000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (OverflowError, ValueError, OSError):
+        return "beyond any calendar"
+
+
+def visible(name: str) -> str:
+    """The name as text that stays where it is put: what steers is spelt out."""
+    return _STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", name)
+
+
+def _ended(sentence: str) -> str:
+    return sentence if sentence.endswith((".", "!", "?")) else f"{sentence}."
