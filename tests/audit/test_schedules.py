@@ -6,7 +6,7 @@
     that the blob must still be there at the second look    15
     the second look at the log                              more than 120: the blob's successor must be recorded, committed and dead
                                                             between two reads; so that one schedule is played by hand
-    the log, with a grace of 0                              few
+    the log (Noop), with a grace of 0                       4
 
 The second look is itself list, log, rows in the right order: with it, the order of the first one does no harm (120 worlds each).
 """
