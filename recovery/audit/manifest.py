@@ -13,8 +13,6 @@ from pydantic import BaseModel, ConfigDict
 
 from recovery.audit.verdicts import FINDINGS, Kind
 
-VERSION = 1
-
 
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -68,7 +66,7 @@ class Manifest(_Part):
     may be deleted on the word of a run that is not complete. `notes`: what else a reader should know.
     """
 
-    version: Literal[1] = VERSION
+    version: Literal[1] = 1
     run: str
     inputs: dict[str, str]
     log_is_durable: bool

@@ -1,0 +1,429 @@
+"""One range of names, audited while the store is in use: the heart of the audit. No engine, no files, no clock but the runtime's.
+
+In windows of some ten thousand names, each in this order and no other:
+
+    L  list the blobs
+    C  read the changelog      what was in flight during L is in it, or was finished and is seen in R
+    R  scan the rows           what was committed after L is seen here
+
+A blob in L that no row of R and no entry of C names is nobody's; only this order never says so of one that is in use. What seems
+to be an orphan is then looked at once more: the log (its change may have been recorded after C and committed before R), the
+blob (its clean-up may be done: it must still be there, of the generation that was listed), its rows. A tombstone whose blob is
+not in L is dangling iff a point read finds no blob and the row, read after that, still names it.
+
+Bounds: memory holds one window of blobs, one page of rows and the names of the log's entries that lie in the window, whatever the size
+of the range. Rows are matched by the blob's *name*, so that both readings of a name are tried, and rows that sort before the
+window are read by their keys (`names.rows_before`). *Crash*: nothing was written. *Failure*: what stays unavailable for
+`READ_BUDGET_S` and what is forbidden is raised, and says nothing about the range: an audit of a part of it is none. Reads
+only, so running it twice, or beside others, does no harm.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from operator import attrgetter
+from typing import TypeVar
+
+import anyio
+
+from changelog.change import ChangeId, Unreadable
+from changelog.errors import CorruptRecordError, TieredError
+from changelog.log import ChangeLog
+from changelog.runtime import Runtime
+from recovery.audit.finding import NO_USECASE, Finding, Summary
+from recovery.audit.manifest import Bounds, Cutoff
+from recovery.audit.names import Reading, after, is_of, read_name, rows_before, usecase_of
+from recovery.audit.verdicts import FINDINGS, Facts, Kind, Logged, Missing, Redirected, classify, classify_missing
+from tiered.backends import BlobHead, BlobInfo, CorruptRow, Oddity, Redirect, RedirectPage
+from tiered.metadata import NS_PER_MS, NS_PER_S
+from tiered.retry import ask
+from tiered.settle import Tiers
+
+T = TypeVar("T")
+Sink = Callable[[Sequence[Finding]], None]
+_Head = BlobHead | CorruptRecordError | None
+
+WINDOW_NAMES = 50_000
+ROWS_PAGE = 10_000
+ENTRIES_PAGE = 1000
+POINT_READS = 200
+POINTS_AT_ONCE = 16
+RELIST_SHARE = 0.02
+"""Of a window's names: where more than that are looked at once more, one more listing is cheaper than asking for each."""
+
+READ_BUDGET_S = 120.0
+LISTED_AFTER_NS = 3600 * NS_PER_S
+"""A blob that was created so long before the audit began has long been visible, however slow its writer was."""
+
+AHEAD_NS = 3600 * NS_PER_S
+"""How far in the future a blob's date must lie to be called so."""
+
+
+async def audit_range(
+    tiers: Tiers, log: ChangeLog, bounds: Bounds, cutoff: Cutoff, runtime: Runtime, found: Sink, *, window_names: int = WINDOW_NAMES
+) -> Summary:
+    """Audits the blobs of these names, and the rows that name one of them; `found` is given the findings, window by window.
+
+    Ranges that together hold every name hold every row. Raises `TieredError` when the range cannot be read to its end: what was
+    found so far is then no evidence.
+    """
+    sweep = _Sweep(tiers, log, bounds, cutoff, runtime, found, window_names)
+    start: str | None = bounds.start
+    while start is not None:
+        start = await sweep.audit_window(start)
+    return sweep.summary
+
+
+@dataclass(slots=True)
+class _Logged:
+    """The names of a window's blobs that entries of the changelog name, and the ids of entries that nobody can read."""
+
+    new: set[str] = field(default_factory=set)
+    old: set[str] = field(default_factory=set)
+    unreadable: set[str] = field(default_factory=set)
+
+    def of(self, name: str, revision: ChangeId | None) -> Logged:
+        if name in self.new or revision in self.unreadable:
+            return Logged.NEW
+        return Logged.OLD if name in self.old else Logged.NOT
+
+
+@dataclass(slots=True)
+class _Window:
+    """The blobs of the names from `start` to `end`, and what is not yet explained of them. Times in nanoseconds since 1970."""
+
+    start: str
+    end: str | None
+    blobs: list[BlobInfo]
+    corrupt: set[str]
+    listed_ns: int
+    logged_ns: int = 0
+    scanned_ns: int = 0
+    unnamed: dict[str, BlobInfo] = field(default_factory=dict)
+    named_by_expired: dict[str, BlobInfo] = field(default_factory=dict)
+    names: Mapping[str, BlobInfo] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.names = {blob.name: blob for blob in self.blobs}
+        self.unnamed = dict(self.names)
+
+    def holds(self, name: str) -> bool:
+        return self.start <= name and (self.end is None or name < self.end)
+
+
+class _Sweep:
+    def __init__(
+        self, tiers: Tiers, log: ChangeLog, bounds: Bounds, cutoff: Cutoff, runtime: Runtime, found: Sink, window_names: int
+    ) -> None:
+        self.summary = Summary()
+        self._rows = tiers.high_volume
+        self._blobs = tiers.long_term
+        self._log = log
+        self._bounds = bounds
+        self._cutoff = cutoff
+        self._runtime = runtime
+        self._found = found
+        self._window_names = window_names
+
+    async def audit_window(self, start: str) -> str | None:
+        """Where the next one begins; None: the range is done."""
+        window, oddities, next_start = await self._list(start)
+        window.logged_ns = self._runtime.wall_ns()
+        logged = await self._read_log(window)
+        window.scanned_ns = self._runtime.wall_ns()
+        self._count_listed(window)
+        self._tell_oddities(window, oddities)
+        await self._scan_rows(window)
+        await self._judge(window, logged)
+        self.summary.windows += 1
+        return next_start
+
+    # --- L ---------------------------------------------------------------------------------------
+
+    async def _list(self, start: str) -> tuple[_Window, list[Oddity], str | None]:
+        listed_ns = self._runtime.wall_ns()
+        blobs: list[BlobInfo] = []
+        oddities: list[Oddity] = []
+        next_start: str | None = start
+        while next_start is not None and len(blobs) < self._window_names:
+            left = self._window_names - len(blobs)
+            page = await self._ask(partial(self._blobs.list, next_start, self._bounds.end, left))
+            blobs += page.blobs
+            oddities += page.oddities
+            next_start = page.next_start
+        corrupt = {oddity.name for oddity in oddities if oddity.is_blob}
+        end = self._bounds.end if next_start is None else next_start
+        return _Window(start, end, blobs, corrupt, listed_ns), oddities, next_start
+
+    def _count_listed(self, window: _Window) -> None:
+        """Each as referenced, until it turns out that it is not."""
+        blobs, first = window.blobs, 0
+        self.summary.names += len(blobs)
+        while first < len(blobs):
+            usecase = usecase_of(blobs[first].name)
+            # All names of a usecase are side by side: up to `{usecase}0`, because 0 comes right after the slash.
+            last = first + 1 if usecase == NO_USECASE else bisect_left(blobs, f"{usecase}0", lo=first + 1, key=_NAME)
+            self.summary.count(usecase, Kind.REFERENCED, last - first, sum(map(_SIZE, blobs[first:last])))
+            first = last
+
+    def _tell_oddities(self, window: _Window, oddities: Iterable[Oddity]) -> None:
+        for oddity in oddities:
+            self._tell(window, Kind.CORRUPT_BLOB if oddity.is_blob else Kind.FOREIGN, oddity.name, detail=oddity.fault)
+
+    # --- C ---------------------------------------------------------------------------------------
+
+    async def _read_log(self, window: _Window) -> _Logged:
+        """All of it, however it is sharded, but only what names a blob of the window is kept."""
+        logged = _Logged()
+        start: str | None = ""
+        entries = 0
+        while start is not None:
+            page = await self._ask(partial(self._log.entries, start, ENTRIES_PAGE))
+            for entry in page.entries:
+                if isinstance(entry, Unreadable):
+                    logged.unreadable.add(entry.key.rpartition("/")[2])
+                    continue
+                if entry.change.new is not None and window.holds(entry.change.new):
+                    logged.new.add(entry.change.new)
+                if entry.change.old is not None and window.holds(entry.change.old):
+                    logged.old.add(entry.change.old)
+            entries += len(page.entries)
+            start = page.next_start
+        self.summary.entries_max = max(self.summary.entries_max, entries)
+        self.summary.unreadable_max = max(self.summary.unreadable_max, len(logged.unreadable))
+        return logged
+
+    # --- R ---------------------------------------------------------------------------------------
+
+    async def _scan_rows(self, window: _Window) -> None:
+        before = rows_before(window.start)
+        for first in range(0, len(before), POINT_READS):
+            page = await self._ask(partial(self._rows.redirects_at, before[first : first + POINT_READS]))
+            # What these rows have wrong is told, and they are counted, where their keys are scanned.
+            await self._look_for(window, self._match(window, page.redirects))
+        start: bytes | None = window.start.encode()
+        end = None if window.end is None else window.end.encode()
+        while start is not None:
+            page = await self._ask(partial(self._rows.redirects, start, end, ROWS_PAGE))
+            self.summary.redirects += len(page.redirects)
+            self._tell_corrupt_rows(window, page)
+            await self._look_for(window, self._match(window, page.redirects))
+            start = page.next_start
+
+    def _match(self, window: _Window, redirects: Iterable[Redirect]) -> list[Redirect]:
+        """Strikes the blobs that these name off the window's; returns those whose blob should be in the window and is not."""
+        missing: list[Redirect] = []
+        strike, now_ns = window.unnamed.pop, self._cutoff.as_of_ns
+        for redirect in redirects:
+            _, target, deadline_ns = redirect
+            blob = strike(target, None)
+            if deadline_ns is not None and deadline_ns <= now_ns:
+                if blob is not None:
+                    window.named_by_expired[target] = blob
+                elif target not in window.names:
+                    missing.append(redirect)
+            elif blob is None:
+                window.named_by_expired.pop(target, None)
+                if target not in window.names:
+                    missing.append(redirect)
+        return [redirect for redirect in missing if window.holds(redirect.target) and redirect.target not in window.corrupt]
+
+    def _tell_corrupt_rows(self, window: _Window, page: RedirectPage) -> None:
+        for row in page.corrupt:
+            self._tell_row(window, Kind.CORRUPT_ROW, row)
+        for path, target, _ in page.redirects:
+            if not is_of(path, target):
+                self._tell_row(window, Kind.MISDIRECTED, CorruptRow(path, f"it names {target!r}, a blob that is not its own"))
+
+    def _tell_row(self, window: _Window, kind: Kind, row: CorruptRow) -> None:
+        self._tell(window, kind, row.path, object=row.path, detail=row.fault)
+
+    # --- dangling --------------------------------------------------------------------------------
+
+    async def _look_for(self, window: _Window, missing: Sequence[Redirect]) -> None:
+        """Each tombstone whose blob was not listed: is the blob there, and if not, does the row still name it?"""
+        live: list[Redirect] = []
+        for redirect in missing:
+            if self._has_expired(redirect.deadline_ns):
+                self.summary.count(usecase_of(redirect.path), Kind.EXPIRED, 1, 0)
+            elif is_of(redirect.path, redirect.target):  # another is told as misdirected, and its blob may be in any range
+                live.append(redirect)
+        heads = await self._heads([redirect.target for redirect in live])
+        confirmed_ns = self._runtime.wall_ns()
+        shown = await self._rows_now({redirect.path for redirect in live if heads[redirect.target] is None})
+        for redirect in live:
+            self._judge_missing(window, redirect, heads[redirect.target], shown, confirmed_ns)
+
+    def _judge_missing(
+        self, window: _Window, redirect: Redirect, head: _Head, shown: Mapping[str, Redirect], confirmed_ns: int
+    ) -> None:
+        path, target, deadline_ns = redirect
+        revision = read_name(target).revision
+        if isinstance(head, CorruptRecordError):
+            self._tell(window, Kind.CORRUPT_BLOB, target, object=path, revision=revision, detail=str(head), confirmed_ns=confirmed_ns)
+            return
+        now = shown.get(target)
+        kind = classify_missing(Missing(
+            expired=now is not None and self._has_expired(now.deadline_ns),
+            there=head is not None,
+            listable=head is not None and head.created_ns < min(self._cutoff.created_before_ns, self._cutoff.as_of_ns - LISTED_AFTER_NS),
+            shown=now is not None,
+        ))  # fmt: skip
+        if kind is None:
+            return
+        if kind not in FINDINGS:
+            self.summary.count(usecase_of(path), kind, 1, 0 if head is None else head.size)
+            return
+        detail = "its row names it, and it is not there" if head is None else "it is there, and was not listed"
+        self._tell(
+            window, kind, target, object=path, revision=revision, size=None if head is None else head.size, deadline_ns=deadline_ns,
+            detail=detail, confirmed_ns=confirmed_ns,
+        )  # fmt: skip
+
+    async def _heads(self, names: Iterable[str]) -> dict[str, _Head]:
+        found: dict[str, _Head] = {}
+        failed: list[TieredError] = []
+        waiting = iter(names)
+
+        async def look() -> None:
+            try:
+                for name in waiting:
+                    try:
+                        found[name] = await self._ask(partial(self._blobs.head, name))
+                    except CorruptRecordError as error:
+                        found[name] = error
+            except TieredError as error:
+                failed.append(error)
+                group.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as group:
+            for _ in range(POINTS_AT_ONCE):
+                group.start_soon(look)
+        if failed:
+            raise failed[0]  # the plain error, not a group
+        return found
+
+    async def _rows_now(self, paths: Iterable[str]) -> dict[str, Redirect]:
+        """By the blob that they name, the tombstones of these rows as they are now."""
+        keys = sorted(path.encode() for path in paths)
+        found: dict[str, Redirect] = {}
+        for first in range(0, len(keys), POINT_READS):
+            page = await self._ask(partial(self._rows.redirects_at, keys[first : first + POINT_READS]))
+            found.update((redirect.target, redirect) for redirect in page.redirects)
+        return found
+
+    # --- orphans ---------------------------------------------------------------------------------
+
+    async def _judge(self, window: _Window, logged: _Logged) -> None:
+        """What no row names, and what only an expired tombstone does."""
+        suspects: list[tuple[BlobInfo, Reading]] = []
+        for redirected, blobs in ((Redirected.EXPIRED, window.named_by_expired), (Redirected.NOT, window.unnamed)):
+            for name, blob in blobs.items():
+                reading = read_name(name)
+                kind = self._classify(blob, reading, logged, redirected)
+                if kind in (Kind.ORPHAN, Kind.LEGACY_ORPHAN):
+                    suspects.append((blob, reading))
+                else:
+                    self._conclude(window, blob, reading, kind)
+                self._note_date(window, blob, reading)
+        if suspects:
+            await self._judge_again(window, suspects)
+
+    async def _judge_again(self, window: _Window, suspects: Sequence[tuple[BlobInfo, Reading]]) -> None:
+        """The second look. First at the log, since an entry goes only after the blob that it names has gone."""
+        logged = await self._read_log(window)
+        there = await self._still_there(window, [blob for blob, _ in suspects])
+        confirmed_ns = self._runtime.wall_ns()
+        named = await self._rows_now({path for blob, reading in suspects for path in (reading.object, blob.name) if path is not None})
+        for blob, reading in suspects:
+            if there.get(blob.name) != blob.generation:
+                self._uncount(blob)  # it went meanwhile, or is another one now
+                continue
+            now = named.get(blob.name)
+            live = now is not None and not self._has_expired(now.deadline_ns)
+            redirected = Redirected.NOT if now is None else Redirected.LIVE if live else Redirected.EXPIRED
+            self._conclude(window, blob, reading, self._classify(blob, reading, logged, redirected), confirmed_ns)
+
+    async def _still_there(self, window: _Window, suspects: Sequence[BlobInfo]) -> dict[str, int]:
+        """The generation of each that is still there."""
+        if len(suspects) <= RELIST_SHARE * len(window.blobs):
+            heads = await self._heads([blob.name for blob in suspects])
+            generations = {blob.name: blob.generation for blob in suspects}
+            return {name: _generation(head, generations[name]) for name, head in heads.items() if head is not None}
+        wanted = {blob.name for blob in suspects}
+        found: dict[str, int] = {}
+        start: str | None = min(wanted)
+        end = after(max(wanted))
+        while start is not None:
+            page = await self._ask(partial(self._blobs.list, start, end, self._window_names))
+            found.update((blob.name, blob.generation) for blob in page.blobs if blob.name in wanted)
+            start = page.next_start
+        return found
+
+    def _classify(self, blob: BlobInfo, reading: Reading, logged: _Logged, redirected: Redirected) -> Kind:
+        return classify(Facts(
+            form=reading.form,
+            logged=logged.of(blob.name, reading.revision),
+            redirected=redirected,
+            young=self._is_young(reading.revision, blob.created_ns),
+            expired=blob.deadline_ns is not None and blob.deadline_ns <= self._cutoff.as_of_ns,
+        ))  # fmt: skip
+
+    def _conclude(self, window: _Window, blob: BlobInfo, reading: Reading, kind: Kind, confirmed_ns: int | None = None) -> None:
+        if kind is Kind.REFERENCED:
+            return
+        self._uncount(blob)
+        self.summary.age(kind, (self._cutoff.as_of_ns - blob.created_ns) / NS_PER_S)
+        if kind not in FINDINGS:
+            self.summary.count(usecase_of(blob.name), kind, 1, blob.size)
+            return
+        self._tell(
+            window, kind, blob.name, object=reading.object, revision=reading.revision, size=blob.size, created_ns=blob.created_ns,
+            deadline_ns=blob.deadline_ns, generation=blob.generation, confirmed_ns=confirmed_ns,
+            detail="no tombstone and no entry of the changelog names it" if confirmed_ns is not None else "",
+        )  # fmt: skip
+
+    def _uncount(self, blob: BlobInfo) -> None:
+        self.summary.count(usecase_of(blob.name), Kind.REFERENCED, -1, -blob.size)
+
+    def _note_date(self, window: _Window, blob: BlobInfo, reading: Reading) -> None:
+        if self._date_ns(reading.revision, blob.created_ns) > window.listed_ns + AHEAD_NS:
+            self.summary.dated_ahead += 1
+
+    # --- shared ----------------------------------------------------------------------------------
+
+    def _is_young(self, revision: ChangeId | None, created_ns: int) -> bool:
+        return self._date_ns(revision, created_ns) >= self._cutoff.created_before_ns
+
+    def _date_ns(self, revision: ChangeId | None, created_ns: int) -> int:
+        """The later of when it was created, by the service's clock, and when its change was made, by its writer's."""
+        return created_ns if revision is None else max(created_ns, revision.created_ms * NS_PER_MS)
+
+    def _has_expired(self, deadline_ns: int | None) -> bool:
+        """By now: an audit may take longer than a bucket keeps what has expired."""
+        return deadline_ns is not None and deadline_ns <= max(self._cutoff.as_of_ns, self._runtime.wall_ns())
+
+    def _tell(
+        self, window: _Window, kind: Kind, name: str, *, object: str | None = None, revision: str | None = None, size: int | None = None,
+        created_ns: int | None = None, deadline_ns: int | None = None, generation: int | None = None, detail: str,
+        confirmed_ns: int | None = None,
+    ) -> None:  # fmt: skip
+        self.summary.count(usecase_of(name), kind, 1, size or 0)
+        self._found([Finding(
+            kind, name, object, revision, size, created_ns, deadline_ns, generation, detail,
+            window.listed_ns, window.logged_ns, window.scanned_ns, confirmed_ns,
+        )])  # fmt: skip
+
+    async def _ask(self, read: Callable[[], Awaitable[T]]) -> T:
+        return await ask(read, self._runtime, READ_BUDGET_S)
+
+
+_NAME, _SIZE = attrgetter("name"), attrgetter("size")
+
+
+def _generation(head: BlobHead | CorruptRecordError, listed: int) -> int:
+    """A blob that cannot be read is there all the same, and may be the one that was listed."""
+    return head.generation if isinstance(head, BlobHead) else listed

@@ -1,0 +1,74 @@
+"""Names as the audit reads them, and the rows that may name a blob of a range: every range of a small adversarial world."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from recovery.audit.finding import NO_USECASE
+from recovery.audit.names import after, is_of, read_name, rows_before, usecase_of
+from recovery.audit.verdicts import Form
+
+REVISION = "018bcfe5-6800-7000-8000-000000000001"
+PATH = "attachments/org.17/objects/abc"
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "path", "revision"),
+    [
+        (f"{PATH}/{REVISION}", Form.REVISION, PATH, REVISION),
+        (f"{PATH}/{REVISION}/{REVISION}", Form.REVISION, f"{PATH}/{REVISION}", REVISION),
+        (f"usecase/objects/{REVISION}", Form.UNSUFFIXED, f"usecase/objects/{REVISION}", None),
+        (PATH, Form.UNSUFFIXED, PATH, None),
+        (f"{PATH}/{REVISION.upper()}", Form.UNSUFFIXED, f"{PATH}/{REVISION.upper()}", None),
+        (f"{PATH}/018bcfe5-6800-4000-8000-000000000001", Form.UNSUFFIXED, f"{PATH}/018bcfe5-6800-4000-8000-000000000001", None),
+        (f"{PATH}/", Form.UNSUFFIXED, f"{PATH}/", None),
+        ("usecase/objects/uploads/x", Form.UNSUFFIXED, "usecase/objects/uploads/x", None),
+        (f"attachments/org.17/uploads/abc/{REVISION}", Form.UPLOAD, None, None),
+        ("usecase/uploads/x/objects/y", Form.UPLOAD, None, None),
+        ("usecase/objects/", Form.UNPARSEABLE, None, None),
+        ("usecase/scope-without-value/objects/key", Form.UNPARSEABLE, None, None),
+        ("/objects/key", Form.UNPARSEABLE, None, None),
+        ("objects/key", Form.FOREIGN, None, None),
+        ("backup.tar", Form.FOREIGN, None, None),
+        ("usecase/objects", Form.UNPARSEABLE, None, None),
+        (REVISION, Form.FOREIGN, None, None),
+        ("", Form.FOREIGN, None, None),
+        ("\U0001f600/objects/\u0301", Form.UNSUFFIXED, "\U0001f600/objects/\u0301", None),
+    ],
+)  # fmt: skip
+def test_a_name_has_one_form(name: str, form: Form, path: str | None, revision: str | None) -> None:
+    reading = read_name(name)
+    assert (reading.form, reading.object, reading.revision) == (form, path, revision)
+
+
+@pytest.mark.parametrize(("name", "usecase"), [("a/b", "a"), ("a/", "a"), ("a", NO_USECASE), ("/a", NO_USECASE), ("", NO_USECASE)])
+def test_a_usecase_ends_at_the_first_slash(name: str, usecase: str) -> None:
+    assert usecase_of(name) == usecase
+
+
+def test_only_a_rows_own_blobs_are_of_it() -> None:
+    assert is_of("a/b", "a/b") and is_of("a/b", f"a/b/{REVISION}")
+    assert not is_of("a/b", "a/bc") and not is_of("a/b", "a") and not is_of("a/b", "a/b-/x") and not is_of("a/b", "c")
+
+
+def test_the_rows_of_a_range_are_its_keys_and_those_before_it_in_every_small_world() -> None:
+    """Over all names of up to three characters around the slash, every range: exactly the rows whose blob is in it are read."""
+    alphabet = "!-/0a"
+    keys = ["".join(each) for length in (1, 2, 3) for each in itertools.product(alphabet, repeat=length)]
+    bounds = sorted({*keys, *(f"{key}/r" for key in keys if len(key) < 3)})
+    naive = 0
+    for start in bounds:
+        before = {key.decode() for key in rows_before(start)}
+        assert all(key < start for key in before)
+        for key in keys:
+            for target in (key, f"{key}/r"):
+                if target >= start and key < start:
+                    naive += 1
+                    assert key in before
+    assert naive > 100, "the trap was never met"
+
+
+def test_after_is_the_next_name() -> None:
+    assert after("a") > "a" and not any("a" < other < after("a") for other in ("a\0", "a\0\0", "a ", "b"))
