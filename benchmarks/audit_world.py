@@ -111,11 +111,11 @@ def path(number: int) -> bytes:
 
 
 def blobs_among(numbers: Numbers) -> Numbers:
-    return numbers[numbers % DANGLING_EVERY != DANGLING_AT]
+    return np.extract(numbers % DANGLING_EVERY != DANGLING_AT, numbers)
 
 
 def rows_among(numbers: Numbers) -> Numbers:
-    return numbers[numbers % ORPHAN_EVERY != ORPHAN_AT]
+    return np.extract(numbers % ORPHAN_EVERY != ORPHAN_AT, numbers)
 
 
 def blocks(numbers: Numbers) -> Iterator[Numbers]:

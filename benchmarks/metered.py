@@ -1,4 +1,4 @@
-"""What a command takes, with all the processes that it starts: `python -m benchmarks.metered command...` says it as JSON, when all have ended.
+"""What a command takes, with all that it starts: `python -m benchmarks.metered command...` says it as JSON when all have ended.
 
     seconds, cpu_s     of all of it; CPU is user and system, of processes that are waited for and of those that nobody waits for
     peaks_kib          the largest that a process ever was: `main` (the command itself), `java`, `worker` (any other)

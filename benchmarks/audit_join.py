@@ -1,0 +1,77 @@
+"""What a user of Spark would write: both sources as DataFrames, and a join. It reads by the adapters that the audit reads by."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from functools import partial
+from typing import Any, cast
+
+import anyio
+from pyarrow import RecordBatch
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import col, count_if
+
+from benchmarks.audit_side import Asked, Found, Ready
+from changelog.runtime import SystemRuntime
+from tiered.compose import open_backends
+
+RUNTIME = SystemRuntime()
+PAGE_BLOBS, PAGE_ROWS = 1000, 10_000
+
+
+def find(asked: Asked, ready: Ready) -> Found:
+    os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    session = (
+        SparkSession.builder.master(f"local[{asked.slots}]").config("spark.driver.memory", "4g").config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false").config("spark.python.unix.domain.socket.enabled", "true")
+        .config("spark.driver.extraJavaOptions", "-XX:+UseParallelGC").config("spark.local.dir", asked.directory).getOrCreate()
+    )  # fmt: skip
+    cuts = ["", *anyio.run(boundaries, asked)]
+    parts = session.range(0, len(cuts), 1, len(cuts))
+    ready()
+    blobs = parts.mapInArrow(partial(in_turn, read_blobs, asked, cuts), "name string, size long, created long, generation long")
+    rows = parts.mapInArrow(partial(in_turn, read_targets, asked, cuts), "target string")
+    joined = blobs.join(rows, col("name") == col("target"), "full_outer")
+    [counted] = joined.agg(count_if(col("target").isNull()), count_if(col("name").isNull())).collect()
+    session.stop()
+    return counted[0], counted[1]
+
+
+async def boundaries(asked: Asked) -> list[str]:
+    async with open_backends(asked.settings, RUNTIME) as backends:
+        return list(await backends.tiers.high_volume.boundaries(asked.ranges))
+
+
+async def read_blobs(asked: Asked, start: str, end: str | None) -> list[Any]:
+    """Of one range, which is small: batches of Arrow."""
+    found, next_start = [], cast(str | None, start)
+    async with open_backends(asked.settings, RUNTIME) as backends:
+        while next_start is not None:
+            page = await backends.tiers.long_term.list(next_start, end, PAGE_BLOBS)
+            next_start = page.next_start
+            found.append(RecordBatch.from_pydict({
+                "name": [blob.name for blob in page.blobs], "size": [blob.size for blob in page.blobs],
+                "created": [blob.created_ns for blob in page.blobs], "generation": [blob.generation for blob in page.blobs],
+            }))  # fmt: skip
+    return found
+
+
+async def read_targets(asked: Asked, start: str, end: str | None) -> list[Any]:
+    found, next_start = [], cast(bytes | None, start.encode())
+    async with open_backends(asked.settings, RUNTIME) as backends:
+        while next_start is not None:
+            page = await backends.tiers.high_volume.redirects(next_start, None if end is None else end.encode(), PAGE_ROWS)
+            next_start = page.next_start
+            found.append(RecordBatch.from_pydict({"target": [target for _, target, _ in page.redirects]}))
+    return found
+
+
+def in_turn(
+    read: Callable[[Asked, str, str | None], Awaitable[list[Any]]], asked: Asked, cuts: list[str], batches: Iterable[Any]
+) -> Iterator[Any]:
+    """The ranges that a task was given."""
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            yield from anyio.run(read, asked, cuts[number], cuts[number + 1] if number + 1 < len(cuts) else None)
