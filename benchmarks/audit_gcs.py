@@ -18,7 +18,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import anyio
 import numpy as np
 
-from benchmarks.audit_world import PAGE_MAX, PER_PROJECT, Items, World, blobs_among, name
+from benchmarks.audit_world import PAGE_MAX, Items, World, blobs_among, blocks, name
 from benchmarks.servers import left_alone
 
 ROUTE = re.compile(r"/storage/v1/b/names-(\d+)(?:/o(?:/([^/]+))?)?")
@@ -49,11 +49,11 @@ def _blob(world: World, wanted: str, fields: frozenset[str] | None) -> tuple[str
 
 
 def _page(world: World, query: dict[str, str], fields: frozenset[str] | None) -> bytes:
-    """Of one project, so it may hold fewer than were asked for, as a page of GCS may."""
+    """Of so many names as were asked for: of those of dangling tombstones it has no blob."""
     start = int(query["pageToken"]) if "pageToken" in query else world.first_name(query.get("startOffset", "").encode())
     end = world.first_name(query["endOffset"].encode()) if "endOffset" in query else world.names
-    stop = min(end, start + min(int(query.get("maxResults", PAGE_MAX)), PAGE_MAX), start // PER_PROJECT * PER_PROJECT + PER_PROJECT)
-    items = Items.of(fields).text(blobs_among(np.arange(start, stop)))
+    stop = min(end, start + min(int(query.get("maxResults", PAGE_MAX)), PAGE_MAX))
+    items = b",\n".join(map(Items.of(fields).text, blocks(blobs_among(np.arange(start, stop)))))
     token = b'  "nextPageToken": "%d",\n' % stop if stop < end else b""
     return b'{\n  "kind": "storage#objects",\n%s  "items": [\n%s\n  ]\n}\n' % (token, items)
 
