@@ -217,8 +217,11 @@ class _Watched:
 
 async def _all_blobs(blobs: LongTermBackend) -> dict[str, BlobInfo]:
     found: dict[str, BlobInfo] = {}
-    while page := await blobs.list("", next(reversed(found), None), PAGE):
-        found |= {blob.name: blob for blob in page}
+    start: str | None = ""
+    while start is not None:
+        page = await blobs.list(start, None, PAGE)
+        found |= {blob.name: blob for blob in page.blobs}
+        start = page.next_start
     return found
 
 

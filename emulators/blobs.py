@@ -16,14 +16,14 @@ fails, it never continues from another generation (I7).
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from math import inf
 
 from changelog.errors import InvalidRequestError, UnavailableError, UnconfirmedError
 from changelog.runtime import Runtime
 from emulators.runtime import Simulated
-from tiered.backends import BlobHead, BlobInfo, ByteRange
+from tiered.backends import BlobHead, BlobPage, ByteRange, ListedBlob
 from tiered.metadata import NS_PER_S, Metadata, is_expired
 from tiered.payload import PIECE_BYTES
 
@@ -78,7 +78,7 @@ class SimulatedBlobs(Simulated):
     async def head(self, name: str) -> BlobHead | None:
         await self._travel()
         blob = self.blobs.get(name)
-        return None if blob is None else BlobHead(blob.metadata, len(blob.payload))
+        return None if blob is None else BlobHead(blob.metadata, len(blob.payload), blob.created_ns, blob.generation)
 
     async def delete(self, name: str) -> None:
         await self._travel()
@@ -95,11 +95,15 @@ class SimulatedBlobs(Simulated):
             self._took_effect("blobs.touch", name)
         return True
 
-    async def list(self, prefix: str, after: str | None, limit: int) -> Sequence[BlobInfo]:
-        return await self._read_in_order(
-            self.blobs, "" if after is None else after + "\0", lambda name: name.startswith(prefix),
-            lambda name: _info(name, self.blobs[name]), limit,
-        )  # fmt: skip
+    async def list(self, start: str, end: str | None, limit: int) -> BlobPage:
+        found = await self._read_in_order(
+            self.blobs, start, lambda name: end is None or name < end, lambda name: _info(name, self.blobs[name]), limit
+        )
+        return BlobPage(found, (), None if len(found) < limit else f"{found[-1].name}\0")
+
+    async def now_ns(self) -> int:
+        await self._travel()
+        return self._runtime.wall_ns()
 
     async def collect(self, limit: int) -> int:
         """Removes any of the blobs that expired so long ago, as a bucket's lifecycle does, and of the sessions older than a week."""
@@ -223,5 +227,5 @@ class SimulatedReader:
         await self._blobs._travel()
 
 
-def _info(name: str, blob: Blob) -> BlobInfo:
-    return BlobInfo(name, len(blob.payload), blob.created_ns, blob.metadata.time_expires_ns, blob.generation)
+def _info(name: str, blob: Blob) -> ListedBlob:
+    return ListedBlob(name, len(blob.payload), blob.created_ns, blob.metadata.time_expires_ns, blob.generation)

@@ -70,8 +70,8 @@ Plan = Callable[[str], Fault | None]
 Travel = Callable[[str], tuple[float, float]]
 """From a call point to the seconds that its request is under way, and then its answer. Asked once for each call."""
 
-READS = frozenset({"rows.read", "rows.scan", "blobs.open", "blobs.head", "blobs.list", "log.stale", "log.read", "log.entries"})
-SCANS = frozenset({"rows.scan", "blobs.list", "log.stale", "log.entries"})
+SCANS = frozenset({"rows.scan", "rows.redirects", "rows.redirects_at", "blobs.list", "log.stale", "log.entries"})
+READS = SCANS | {"rows.read", "rows.boundaries", "blobs.open", "blobs.head", "blobs.now_ns", "log.read"}
 STREAMS = frozenset({"upload.write", "reader.pieces", "reader.aclose"})
 """Parts of a stream: each comes after the one before, or not at all. What is under way of them is lost with its sender."""
 ONCE = frozenset({"rows.put_inline", "rows.delete_inline", "blobs.open_upload", "upload.finalise", "upload.abort"})

@@ -19,7 +19,7 @@ from changelog.change import ChangeId
 from changelog.errors import UnavailableError
 from changelog.runtime import Runtime
 from emulators.runtime import Simulated
-from tiered.backends import MARK_AGE_MAX_S, Inline, Row, RowName, State, Tombstone
+from tiered.backends import MARK_AGE_MAX_S, Inline, Redirect, RedirectPage, Row, RowName, State, Tombstone
 from tiered.metadata import is_expired, whole_ms
 
 Marks = dict[str, dict[ChangeId, int]]
@@ -81,6 +81,24 @@ class SimulatedRows(Simulated):
             lambda path: RowName(path, self.states[path].deadline_ns), limit,
         )  # fmt: skip
 
+    async def redirects(self, start: bytes, end: bytes | None, limit: int) -> RedirectPage:
+        def within(path: str) -> bool:
+            return path.encode() >= start and (end is None or path.encode() < end)
+
+        found = await self._read_in_order(self.states, "", within, self._redirect, limit)
+        return RedirectPage(found, (), None if len(found) < limit else f"{found[-1].path}\0".encode())
+
+    async def redirects_at(self, keys: Sequence[bytes]) -> RedirectPage:
+        wanted = set(keys)
+        found = await self._read_in_order(self.states, "", lambda path: path.encode() in wanted, self._redirect, len(wanted))
+        return RedirectPage(found, (), None)
+
+    async def boundaries(self, count: int) -> Sequence[str]:
+        await self._travel()
+        paths = sorted(self.states)
+        step = max(1, -(-len(paths) // count))
+        return paths[step::step]
+
     async def collect(self, limit: int) -> int:
         """Removes any of the expired rows and of the marks older than two days: the service collects when it likes, cell by cell."""
         await self._travel()
@@ -116,6 +134,10 @@ class SimulatedRows(Simulated):
                 self.states[path] = with_deadline(Inline(described, bytes(payload), token), state.deadline_ns)
             case Tombstone():
                 self.states[path] = with_deadline(replace(state, token=token), state.deadline_ns)
+
+    def _redirect(self, path: str) -> Redirect | None:
+        state = self.states[path]
+        return Redirect(path, state.target, state.deadline_ns) if isinstance(state, Tombstone) else None
 
     def _target(self, path: str) -> str | None:
         return Row(self.states.get(path)).target

@@ -12,6 +12,7 @@ import heapq
 import math
 import random  # noqa: TID251 - the simulated door for chance
 import types
+from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar, cast
@@ -246,14 +247,14 @@ class Simulated:
         """What `read` makes of up to `limit` names from `start` on, in order; not None. They may change between two of them."""
         pause_s = await self._travel()
         found: list[T] = []
-        names = sorted(name for name in stored if name >= start and within(name))
+        names = deque(sorted(name for name in stored if name >= start and within(name)))
         while names and len(found) < limit:
-            name = names.pop(0)
+            name = names.popleft()
             if (item := read(name)) is not None:
                 found.append(item)
             if pause_s:
                 await self._pause(pause_s)
-                names = sorted(each for each in stored if each > name and within(each))
+                names = deque(sorted(each for each in stored if each > name and within(each)))
         return found
 
     def _some(self, garbage: Sequence[T], limit: int) -> Sequence[T]:

@@ -173,9 +173,23 @@ class ByteRange:
         return start, stop
 
 
-@dataclass(frozen=True, slots=True)
-class BlobInfo:
+class BlobInfo(Protocol):
     """One blob of a listing: size in bytes, creation and deadline in nanoseconds since 1970."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def created_ns(self) -> int: ...
+    @property
+    def deadline_ns(self) -> int | None: ...
+    @property
+    def generation(self) -> int: ...
+
+
+class ListedBlob(NamedTuple):
+    """A `BlobInfo` of these values. One that reads its times when they are asked for is not."""
 
     name: str
     size: int

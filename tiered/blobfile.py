@@ -82,11 +82,17 @@ def decode_name(text: str) -> str | None:
 
 def path_of(name: str) -> PurePath:
     """Where the blob's file is, below the directory of blobs."""
-    text = encode_name(name)
-    if not text:
+    components = components_of(name)
+    if not components:
         raise InvalidRequestError("a blob's name is empty; it is STORAGE_PATH/REVISION")
+    return PurePath(*components)
+
+
+def components_of(name: str) -> tuple[str, ...]:
+    """The components of its path; they sort as the names do."""
+    text = encode_name(name)
     cuts = [text[start : start + COMPONENT_BYTES] for start in range(0, len(text), COMPONENT_BYTES)]
-    return PurePath(*[cut + DIRECTORY_SUFFIX for cut in cuts[:-1]], cuts[-1])
+    return (*(cut + DIRECTORY_SUFFIX for cut in cuts[:-1]), *cuts[-1:])
 
 
 def is_component(entry: str, *, directory: bool) -> bool:

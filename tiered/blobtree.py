@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import heapq
 import io
-import logging
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,23 +23,16 @@ from typing import Self
 
 from changelog.change import ChangeId
 from changelog.errors import CorruptRecordError, InvalidRequestError, UnavailableError, UnconfirmedError
-from tiered.backends import BlobHead, BlobInfo, ByteRange
+from tiered.backends import BlobHead, ByteRange
 from tiered.blobfile import (
-    DIRECTORY_SUFFIX,
     FOOTER_BYTES,
     Footer,
     decode_footer,
-    decode_name,
     decode_stored_metadata,
     encode_deadline,
     encode_trailer,
-    is_component,
 )
 from tiered.metadata import Metadata, is_expired
-
-logger = logging.getLogger("tiered")
-
-_ENTRIES_MIN = 100
 
 
 @contextmanager
@@ -148,9 +139,10 @@ class BlobFile:
     def __init__(self, file: io.FileIO, range: ByteRange | None) -> None:
         self._file = file
         self._lock = Lock()
-        footer = _footer(file)
+        footer = read_footer(file)
         self.size = footer.size
         self.crc = footer.payload_crc
+        self.written_ns, self.generation = footer.written_ns, footer.written_us
         self.metadata = decode_stored_metadata(os.pread(file.fileno(), footer.metadata_bytes, footer.size), footer)
         self.start, self.stop = (0, self.size) if range is None else range.within(self.size)
         self.is_whole = (self.start, self.stop) == (0, self.size)
@@ -187,7 +179,7 @@ def read_head(path: Path) -> BlobHead | None:
     if file is None:
         return None
     file.close()
-    return BlobHead(file.metadata, file.size)
+    return BlobHead(file.metadata, file.size, file.written_ns, file.generation)
 
 
 def extend(path: Path, deadline_us: int) -> bool | None:
@@ -201,7 +193,7 @@ def extend(path: Path, deadline_us: int) -> bool | None:
             return None
         if not _is_at(file, path):
             return False
-        footer = _footer(file)
+        footer = read_footer(file)
         if footer.deadline_us and footer.deadline_us < deadline_us:
             os.pwrite(file.fileno(), encode_deadline(deadline_us), footer.deadline_at)
             with _already_happened(f"the deadline of {path} was extended"):
@@ -220,7 +212,7 @@ def unlink(path: Path) -> None:
     path.unlink(missing_ok=True)
 
 
-def _footer(file: io.FileIO) -> Footer:
+def read_footer(file: io.FileIO) -> Footer:
     size = os.fstat(file.fileno()).st_size
     return decode_footer(os.pread(file.fileno(), FOOTER_BYTES, max(0, size - FOOTER_BYTES)), size)
 
@@ -318,7 +310,7 @@ def collect_uploads(directory: Path, limit: int) -> int:
 
 def collect_expired(paths: Sequence[Path], now_ns: int) -> int:
     """Those of the blobs that have still expired now that they are locked against a touch."""
-    return sum(_unlink_if(path, lambda file: is_expired(_footer(file).deadline_ns, now_ns)) for path in paths)
+    return sum(_unlink_if(path, lambda file: is_expired(read_footer(file).deadline_ns, now_ns)) for path in paths)
 
 
 def _unlink_if(path: Path, doomed: Callable[[io.FileIO], bool]) -> bool:
@@ -331,68 +323,3 @@ def _unlink_if(path: Path, doomed: Callable[[io.FileIO], bool]) -> bool:
             return True
     except FileNotFoundError:
         return False
-
-
-# --- listing -------------------------------------------------------------------------------------
-
-
-def list_blobs(root: Path, prefix: str, after: str, limit: int) -> list[BlobInfo]:
-    """`prefix` and `after` are encoded. Logs what is no blob, and leaves it out."""
-    found: list[BlobInfo] = []
-    for text, path in _walk(root, "", prefix, after, max(limit, _ENTRIES_MIN)):
-        if len(found) == limit:
-            break
-        info = _info(text, path)
-        if info is not None:
-            found.append(info)
-    return found
-
-
-def _info(text: str, path: str) -> BlobInfo | None:
-    name = decode_name(text)
-    if name is None:
-        logger.warning("foreign_file path=%r", path)
-        return None
-    try:
-        with io.FileIO(path, "rb") as file:
-            footer = _footer(file)
-    except FileNotFoundError:
-        return None
-    except CorruptRecordError as error:
-        logger.warning("corrupt_blob path=%r: %s", path, error)
-        return None
-    return BlobInfo(name, footer.size, footer.written_ns, footer.deadline_ns, footer.written_us)
-
-
-def _walk(directory: Path | str, stem: str, prefix: str, after: str, page: int) -> Iterator[tuple[str, str]]:
-    """Encoded names and paths of the files that begin with `prefix` and sort after `after`, in order.
-
-    A file sorts before the directory of the same stem, because the suffix makes that one's name longer.
-    """
-    def admits(entry: str) -> bool:
-        text = stem + entry
-        if not entry.endswith(DIRECTORY_SUFFIX):
-            return text.startswith(prefix) and text > after
-        text = text.removesuffix(DIRECTORY_SUFFIX)
-        return (text.startswith(prefix) or prefix.startswith(text)) and (text > after or after.startswith(text))
-
-    for entry in _sorted_entries(directory, admits, page):
-        if entry.is_dir(follow_symlinks=False) and is_component(entry.name, directory=True):
-            yield from _walk(entry.path, stem + entry.name.removesuffix(DIRECTORY_SUFFIX), prefix, after, page)
-        elif entry.is_file(follow_symlinks=False) and is_component(entry.name, directory=False):
-            yield stem + entry.name, entry.path
-        else:
-            logger.warning("foreign_file path=%r", entry.path)
-
-
-def _sorted_entries(directory: Path | str, admits: Callable[[str], bool], page: int) -> Iterator[os.DirEntry[str]]:
-    """Reads the directory again for each `page` of entries, rather than hold all its names."""
-    last = ""
-    while True:
-        with os.scandir(directory) as entries:
-            chosen = heapq.nsmallest(page, ((entry.name, entry) for entry in entries if entry.name > last and admits(entry.name)))
-        for _, entry in chosen:
-            yield entry
-        if len(chosen) < page:
-            return
-        last = chosen[-1][0]

@@ -19,7 +19,8 @@ number of processes may share it. Which blobs are garbage is not decided here, b
 from __future__ import annotations
 
 import errno
-from collections.abc import AsyncIterator, Callable, Sequence
+import logging
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Self, TypeVar, TypeVarTuple
 
@@ -35,14 +36,17 @@ from changelog.errors import (
     UnconfirmedError,
 )
 from changelog.runtime import Runtime
-from tiered.backends import BlobHead, BlobInfo, ByteRange
-from tiered.blobfile import encode_name, microseconds, path_of
-from tiered.blobtree import BlobFile, UploadFile, collect_expired, collect_uploads, delete, extend, list_blobs, prepare, read_head, unlink
+from tiered.backends import BlobHead, BlobPage, ByteRange
+from tiered.blobfile import microseconds, path_of
+from tiered.blobtree import BlobFile, UploadFile, collect_expired, collect_uploads, delete, extend, prepare, read_head, unlink
+from tiered.blobwalk import list_blobs
 from tiered.metadata import NS_PER_S, Metadata, is_expired
 from tiered.payload import PIECE_BYTES
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
+
+logger = logging.getLogger("tiered")
 
 THREADS_MAX = 16
 COLLECT_PAGE = 10_000
@@ -84,7 +88,7 @@ class FileBlobs:
         self._uploads = root / "uploads"
         self._runtime = runtime
         self._disk = _Disk()
-        self._collected_to: str | None = None
+        self._collected_to = ""
 
     @classmethod
     async def open_directory(cls, root: Path, runtime: Runtime) -> Self:
@@ -132,21 +136,25 @@ class FileBlobs:
             await self._runtime.sleep(TOUCH_WAIT_S)
         raise UnavailableError(f"blob {name!r} stayed locked by another process; its deadline is as it was")
 
-    async def list(self, prefix: str, after: str | None, limit: int) -> Sequence[BlobInfo]:
-        """What is in the tree but is no blob is logged and left out."""
-        return await self._disk.run(f"list blobs {prefix!r}", list_blobs, self._root, encode_name(prefix), encode_name(after or ""), limit)
+    async def list(self, start: str, end: str | None, limit: int) -> BlobPage:
+        return await self._disk.run(f"list the blobs from {start!r} on", list_blobs, self._root, start, end, limit)
+
+    async def now_ns(self) -> int:
+        return self._runtime.wall_ns()
 
     async def collect(self, limit: int) -> int:
         """Removes uploads whose process died, then blobs that expired an hour ago: of the next `COLLECT_PAGE`, going round."""
         removed = await self._disk.run("collect uploads", collect_uploads, self._uploads, limit)
         if removed >= limit:
             return removed
-        page = await self.list("", self._collected_to, COLLECT_PAGE)
+        page = await self.list(self._collected_to, None, COLLECT_PAGE)
+        for odd in page.oddities:
+            logger.warning("%s name=%r: %s", "corrupt_blob" if odd.is_blob else "foreign_file", odd.name, odd.fault)
         now_ns = self._runtime.wall_ns() - EXPIRED_SLACK_NS
-        expired = [self._path(info.name) for info in page if is_expired(info.deadline_ns, now_ns)]
+        expired = [self._path(info.name) for info in page.blobs if is_expired(info.deadline_ns, now_ns)]
         removed += await self._disk.run("collect blobs", collect_expired, expired[: limit - removed], now_ns)
         if removed < limit:
-            self._collected_to = page[-1].name if len(page) == COLLECT_PAGE else None
+            self._collected_to = page.next_start or ""
         return removed
 
     def _path(self, name: str) -> Path:

@@ -4,7 +4,8 @@
     open           2 at once: what the blob is, and its bytes; they belong together iff their generations agree (I7)
     head, delete   1
     touch          2: what it is, and a change that holds only if it is still that
-    list           1 for each page of 1,000
+    list           1 for each page of up to 1,000
+    now_ns         1
     cancel         1
 
 Blobs are created only, under names that hold their revision; what expires the bucket's lifecycle removes, some days after its
@@ -18,8 +19,9 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from email.utils import parsedate_to_datetime
 from typing import Self
 
 from anyio import create_task_group
@@ -28,12 +30,23 @@ from anyio.abc import TaskGroup
 from changelog.background import end_tasks
 from changelog.errors import UnavailableError
 from changelog.runtime import Runtime
-from tiered.backends import BlobHead, BlobInfo, ByteRange
+from tiered.backends import BlobHead, BlobInfo, BlobPage, ByteRange, Oddity
 from tiered.concurrent import both
-from tiered.gcs_format import FIELDS, LISTED_FIELDS, Resource, decode_listed, decode_resource, encode_crc, encode_time, extend_crc
+from tiered.gcs_format import (
+    FIELDS,
+    LISTED_FIELDS,
+    Listing,
+    Resource,
+    decode_listing,
+    decode_listing_by_item,
+    decode_resource,
+    encode_crc,
+    encode_time,
+    extend_crc,
+)
 from tiered.gcs_http import ENDPOINT, Answer, Authorize, GcsHttp, Media, NoAnswerError, lost_request
 from tiered.gcs_upload import GcsUpload, cancel_session, open_upload
-from tiered.metadata import Metadata
+from tiered.metadata import NS_PER_S, Metadata
 
 CONNECTIONS_MAX = 256
 ANSWER_TIMEOUT_S = 10.0
@@ -119,7 +132,7 @@ class GcsBlobs:
 
     async def head(self, name: str) -> BlobHead | None:
         found = await self._resource(name)
-        return None if found is None else BlobHead(found.metadata, found.size)
+        return None if found is None else BlobHead(found.metadata, found.size, found.created_ns, found.generation)
 
     async def delete(self, name: str) -> None:
         doing = f"deleting blob {name!r}"
@@ -148,19 +161,42 @@ class GcsBlobs:
                 return False
         raise UnavailableError(f"blob {name!r} was changed {ATTEMPTS_MAX} times while it was being touched; its deadline may be as it was")
 
-    async def list(self, prefix: str, after: str | None, limit: int) -> Sequence[BlobInfo]:
-        found: list[BlobInfo] = []
-        query = {"fields": LISTED_FIELDS} | ({"prefix": prefix} if prefix else {}) | ({"startOffset": after} if after else {})
-        doing = f"listing blobs {prefix!r}" if prefix else f"listing the blobs of bucket {self._http.bucket!r}"
-        while len(found) < limit:
-            wanted = limit - len(found) + (after is not None)  # the offset is inclusive
-            answer = await self._http.call("GET", self._http.objects_url(**query, maxResults=str(min(wanted, PAGE_MAX))), doing)
-            page = answer.json(doing)
-            found += [info for info in map(decode_listed, page.get("items", [])) if info.name != after]
-            if not (token := page.get("nextPageToken")):
-                break
-            query["pageToken"] = str(token)
-        return found[:limit]
+    async def list(self, start: str, end: str | None, limit: int) -> BlobPage:
+        """One request; one more for each page that the service leaves empty."""
+        if end is not None and start >= end:
+            return BlobPage((), (), None)
+        # No NUL is sent. What begins after a name begins at it, without it; what ends after a name ends at a later one.
+        first, stop = start.removesuffix("\0"), None if end is None else end.removesuffix("\0") + " " * end.endswith("\0")
+        query = {"fields": LISTED_FIELDS, "maxResults": str(min(limit, PAGE_MAX))}
+        query |= ({"startOffset": first} if first else {}) | ({} if stop is None else {"endOffset": stop})
+        blobs: list[BlobInfo] = []
+        oddities: list[Oddity] = []
+        while True:
+            page = await self._listing(query)
+            if (first, stop) == (start, end):
+                blobs.extend(page.blobs)
+            else:
+                blobs += [blob for blob in page.blobs if start <= blob.name and (end is None or blob.name < end)]
+            oddities += [odd for odd in page.oddities if not odd.is_blob or (start <= odd.name and (end is None or odd.name < end))]
+            if page.token is None:
+                return BlobPage(blobs, oddities, None)
+            if page.last is not None and page.last >= start:
+                return BlobPage(blobs, oddities, f"{page.last}\0")
+            query["pageToken"] = page.token
+
+    async def _listing(self, query: Mapping[str, str]) -> Listing:
+        doing = f"listing the blobs of bucket {self._http.bucket!r}" + (f" from {query['startOffset']!r} on" if "startOffset" in query else "")
+        answer = await self._http.call("GET", self._http.objects_url(**query), doing)
+        return decode_listing(answer.body) or decode_listing_by_item(answer.json(doing))
+
+    async def now_ns(self) -> int:
+        """Of the least that can be asked for, the header `Date`: whole seconds."""
+        doing = f"asking the time of {self._http.endpoint}"
+        answer = await self._http.call("GET", self._http.objects_url(fields="nextPageToken", maxResults="1"), doing)
+        try:
+            return int(parsedate_to_datetime(answer.headers.get("Date", "")).timestamp()) * NS_PER_S
+        except ValueError:
+            raise UnavailableError(f"{doing} failed: its answer has no Date ({answer.headers.get('Date')!r})") from None
 
     async def _resource(self, name: str) -> Resource | None:
         doing = f"reading what blob {name!r} is"

@@ -17,15 +17,16 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
 import google_crc32c
+import msgspec
 
 from changelog.errors import CorruptRecordError
-from tiered.backends import BlobInfo
+from tiered.backends import BlobInfo, ListedBlob, Oddity
 from tiered.metadata import CONTENT_TYPE_DEFAULT, NS_PER_S, Expiration, Metadata, TimeToIdle, TimeToLive
 
 FIELDS = "name,size,generation,metageneration,timeCreated,customTime,contentType,contentEncoding,crc32c,metadata"
@@ -49,6 +50,7 @@ class Resource:
     size: int
     generation: int
     metageneration: int
+    created_ns: int
     crc32c: str | None
 
 
@@ -91,18 +93,9 @@ def decode_resource(name: str, resource: Mapping[str, Any]) -> Resource:
         stored.text("contentType") or CONTENT_TYPE_DEFAULT, _COMPRESSIONS.get(encoding, encoding) if encoding else None,
         known.get(_ORIGIN), known.get(_FILENAME), size, custom, _decode_unknown(stored, known.get(_UNKNOWN)),
     )  # fmt: skip
-    return Resource(metadata, size, stored.number("generation"), stored.number("metageneration"), stored.text("crc32c"))
-
-
-def decode_listed(resource: Mapping[str, Any]) -> BlobInfo:
-    name = resource.get("name")
-    if not isinstance(name, str):
-        raise CorruptRecordError(f"a listing has a blob without a name: {resource!r}")
-    stored = _Stored(name, resource)
-    created = stored.time("timeCreated")
-    if created is None:
-        raise stored.corrupt("timeCreated", "is missing")
-    return BlobInfo(name, stored.number("size"), created, stored.time("customTime"), stored.number("generation"))
+    return Resource(
+        metadata, size, stored.number("generation"), stored.number("metageneration"), stored.created_ns(), stored.text("crc32c")
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +124,13 @@ class _Stored:
             return None if value is None else decode_time(value)
         except ValueError:
             raise self.corrupt(key, f"is {value!r}, not a time") from None
+
+    def created_ns(self) -> int:
+        """By the service's clock."""
+        created_ns = self.time("timeCreated")
+        if created_ns is None:
+            raise self.corrupt("timeCreated", "is missing")
+        return created_ns
 
     def metadata(self) -> Mapping[str, str]:
         value = self.resource.get("metadata") or {}
@@ -177,6 +177,79 @@ def _decode_expiration(stored: _Stored, text: str | None) -> Expiration:
         return _POLICIES[kind](ns=decode_duration(duration))
     except (KeyError, ValueError):
         raise stored.corrupt(_EXPIRATION, f"is {text!r}, not such as 'ttl:1h' or 'tti:30days'") from None
+
+
+# --- listings ----------------------------------------------------------------------------------------
+
+_SomeTime = Annotated[datetime, msgspec.Meta(tz=True)]
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _Listed(msgspec.Struct, gc=False):
+    """A `BlobInfo`. Its times become numbers when they are asked for: that would cost as much as all the rest."""
+
+    name: str
+    size: _Count
+    generation: _Count
+    time_created: _SomeTime = msgspec.field(name="timeCreated")
+    custom_time: _SomeTime | None = msgspec.field(name="customTime", default=None)
+
+    @property
+    def created_ns(self) -> int:
+        return _ns(self.time_created)
+
+    @property
+    def deadline_ns(self) -> int | None:
+        return None if self.custom_time is None else _ns(self.custom_time)
+
+
+class _Page(msgspec.Struct):
+    items: list[_Listed] = []
+    next_page_token: str | None = msgspec.field(name="nextPageToken", default=None)
+
+
+_PAGE = msgspec.json.Decoder(_Page, strict=False)  # numbers are written as text
+
+
+class Listing(NamedTuple):
+    """One page as the service gave it. `last`: its last name, whose record may be corrupt; None: it has none."""
+
+    blobs: Sequence[BlobInfo]
+    oddities: Sequence[Oddity]
+    last: str | None
+    token: str | None
+
+
+def decode_listing(body: bytes) -> Listing | None:
+    """None: something in it breaks the format, and `decode_listing_by_item` tells what."""
+    try:
+        page = _PAGE.decode(body)
+    except msgspec.DecodeError:
+        return None
+    return Listing(page.items, (), page.items[-1].name if page.items else None, page.next_page_token)
+
+
+def decode_listing_by_item(page: Mapping[str, Any]) -> Listing:
+    """The same, slowly: an item that breaks the format is an oddity, and costs no other."""
+    blobs: list[BlobInfo] = []
+    oddities: list[Oddity] = []
+    last = None
+    for item in page.get("items", []):
+        name = item.get("name") if isinstance(item, Mapping) else None
+        if not isinstance(name, str):
+            oddities.append(Oddity(repr(item)[:200], "the listing has it without a name", is_blob=False))
+            continue
+        last = name
+        try:
+            blobs.append(_decode_listed(_Stored(name, item)))
+        except CorruptRecordError as error:
+            oddities.append(Oddity(name, str(error), is_blob=True))
+    token = page.get("nextPageToken")
+    return Listing(blobs, oddities, last, None if token is None else str(token))
+
+
+def _decode_listed(stored: _Stored) -> ListedBlob:
+    return ListedBlob(stored.name, stored.number("size"), stored.created_ns(), stored.time("customTime"), stored.number("generation"))
 
 
 # --- durations ---------------------------------------------------------------------------------------
@@ -235,8 +308,12 @@ def decode_time(text: str) -> int:
     if found is None:
         raise ValueError(f"{text!r} is no RFC 3339 time")
     seconds, fraction, offset = found.groups()
-    since = datetime.fromisoformat(seconds + offset.upper()) - _EPOCH
-    return (since.days * _DAY_S + since.seconds) * NS_PER_S + int((fraction or "").ljust(9, "0"))
+    return _ns(datetime.fromisoformat(seconds + offset.upper())) + int((fraction or "").ljust(9, "0"))
+
+
+def _ns(time: datetime) -> int:
+    since = time - _EPOCH
+    return (since.days * _DAY_S + since.seconds) * NS_PER_S + since.microseconds * 1000
 
 
 def extend_crc(crc: int, piece: bytes) -> int:

@@ -22,8 +22,12 @@ from changelog.change import ChangeId
 from changelog.database import Database
 from changelog.errors import CorruptRecordError, UnavailableError
 from changelog.runtime import Runtime
-from tiered.backends import MARK_AGE_MAX_S, Inline, Row, RowName, State, Tombstone
+from tiered.backends import MARK_AGE_MAX_S, CorruptRow, Inline, Redirect, RedirectPage, Row, RowName, State, Tombstone
 from tiered.metadata import NS_PER_MS, Expiration, decode_metadata, decode_policy, encode_metadata, encode_policy
+from tiered.rowkeys import corrupt_row, split_points
+
+KEYS_MAX = 500
+"""Of one query: SQLite takes a bounded number of parameters."""
 
 _SCHEMA = (
     """CREATE TABLE IF NOT EXISTS rows (
@@ -106,6 +110,34 @@ class SqliteRows:
 
         return await self._database.read(run)
 
+    async def redirects(self, start: bytes, end: bytes | None, limit: int) -> RedirectPage:
+        before = "" if end is None else "AND path < CAST(:end AS TEXT) "
+        found = await self._found(f"path >= CAST(:start AS TEXT) {before}ORDER BY path LIMIT :limit", start=start, end=end, limit=limit)
+        return _page(found, None if len(found) < limit else found[-1][0] + b"\0")
+
+    async def redirects_at(self, keys: Sequence[bytes]) -> RedirectPage:
+        found: list[_Shown] = []
+        for first in range(0, len(ordered := sorted(set(keys))), KEYS_MAX):
+            batch = {f"key{number}": key for number, key in enumerate(ordered[first : first + KEYS_MAX])}
+            found += await self._found(f"path IN ({', '.join(f'CAST(:{name} AS TEXT)' for name in batch)}) ORDER BY path", **batch)
+        return _page(found, None)
+
+    async def boundaries(self, count: int) -> Sequence[str]:
+        def run(connection: sqlite3.Connection) -> Sequence[str]:
+            (rows,), = connection.execute("SELECT count(*) FROM rows")
+            step = max(1, -(-rows // count))
+            keys = connection.execute(
+                "SELECT CAST(path AS BLOB) FROM (SELECT path, row_number() OVER (ORDER BY path) AS number FROM rows)"
+                " WHERE number > 1 AND number % :step = 1 % :step", {"step": step}
+            )  # fmt: skip
+            return split_points(key for key, in keys)
+
+        return await self._database.read(run)
+
+    async def _found(self, where: str, **parameters: bytes | int | None) -> list[_Shown]:
+        query = f"SELECT CAST(path AS BLOB), CAST(target AS BLOB), deadline_ms FROM rows WHERE target IS NOT NULL AND {where}"
+        return await self._database.read(lambda connection: connection.execute(query, parameters).fetchall())
+
     async def collect(self, limit: int) -> int:
         """Removes expired rows and then marks older than `MARK_AGE_MAX_S`, by this machine's wall clock."""
         def run(connection: sqlite3.Connection) -> int:
@@ -133,6 +165,25 @@ class SqliteRows:
 
     def _now_ms(self) -> int:
         return self._runtime.wall_ns() // NS_PER_MS
+
+
+# --- what an audit reads --------------------------------------------------------------------------
+
+_Shown = tuple[bytes, bytes, int | None]
+"""Of a tombstone: path, target, deadline. Bytes, because what is damaged need not be text."""
+
+
+def _page(found: Sequence[_Shown], next_start: bytes | None) -> RedirectPage:
+    redirects: list[Redirect] = []
+    corrupt: list[CorruptRow] = []
+    for path, target, deadline_ms in found:
+        try:
+            redirects.append(Redirect(path.decode(), target.decode(), _ns(deadline_ms)))
+        except UnicodeDecodeError:
+            corrupt.append(corrupt_row(path, target))
+        except CorruptRecordError as error:
+            corrupt.append(CorruptRow(path.decode(), str(error)))
+    return RedirectPage(redirects, corrupt, next_start)
 
 
 # --- one row, inside of a transaction ----------------------------------------------------------------
@@ -200,4 +251,6 @@ def _marks(connection: sqlite3.Connection, path: str) -> tuple[frozenset[ChangeI
 
 
 def _ns(deadline_ms: int | None) -> int | None:
+    if not isinstance(deadline_ms, int | None):
+        raise CorruptRecordError(f"its deadline is {deadline_ms!r}, not milliseconds since 1970")
     return None if deadline_ms is None else deadline_ms * NS_PER_MS

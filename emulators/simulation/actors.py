@@ -296,7 +296,7 @@ async def _audit(stage: Stage, actor: Actor, process: Process) -> None:
     log = stage.world.log_of(process, actor.shards)
     while stage.goes_on(actor):
         try:
-            names = [blob.name for blob in await blobs.list("", None, AUDIT_PAGE)]
+            names = [blob.name for blob in (await blobs.list("", None, AUDIT_PAGE)).blobs]
             spared: set[str | None] = set()
             if actor.role is Role.AUDITOR:
                 spared = {

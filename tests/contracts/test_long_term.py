@@ -54,8 +54,17 @@ async def metadata_of(blobs: LongTermBackend, name: str) -> Metadata:
     return reader.metadata
 
 
-async def names(blobs: LongTermBackend, prefix: str = "", after: str | None = None, limit: int = 1000) -> list[str]:
-    return [info.name for info in await blobs.list(prefix, after, limit)]
+async def names(blobs: LongTermBackend, start: str = "", end: str | None = None, limit: int = 1000) -> list[str]:
+    """All of the range, in pages of up to `limit`."""
+    found: list[str] = []
+    next_start: str | None = start
+    while next_start is not None:
+        page = await blobs.list(next_start, end, limit)
+        assert len(page.blobs) <= limit and not page.oddities
+        assert page.next_start is None or next_start < page.next_start
+        found += [info.name for info in page.blobs]
+        next_start = page.next_start
+    return found
 
 
 def in_byte_order(names: Iterable[str]) -> list[str]:
@@ -253,7 +262,7 @@ async def test_touch_extends_the_deadline_and_never_shortens_it(long_term: LongT
     assert await metadata_of(long_term, name) == replace(idle, time_expires_ns=later, size=7)
     assert await long_term.touch(name, DEADLINE_NS)
     assert (await metadata_of(long_term, name)).time_expires_ns == later
-    assert [info.deadline_ns for info in await long_term.list("", None, 10)] == [later]
+    assert [info.deadline_ns for info in (await long_term.list("", None, 10)).blobs] == [later]
     assert await read(long_term, name) == b"payload"
 
 
@@ -341,7 +350,8 @@ async def test_closing_a_reader_is_repeatable_at_any_moment(long_term: LongTermB
 async def test_a_head_tells_what_a_reader_does_expired_or_not(long_term: LongTermBackend, name: str, metadata: Metadata) -> None:
     await store(long_term, name, b"12345", metadata)
     head = await long_term.head(name)
-    assert head == BlobHead(replace(metadata, size=5), 5)
+    [listed] = (await long_term.list("", None, 10)).blobs
+    assert head == BlobHead(replace(metadata, size=5), 5, listed.created_ns, listed.generation)
     assert head.metadata == await metadata_of(long_term, name)
 
 
@@ -350,7 +360,8 @@ async def test_there_is_no_head_before_finalise_nor_after_delete(long_term: Long
     upload = await begin(long_term, name)
     assert await long_term.head(name) is None
     await upload.finalise()
-    assert await long_term.head(name) == BlobHead(Metadata(size=7), 7)
+    head = await long_term.head(name)
+    assert head is not None and (head.metadata, head.size) == (Metadata(size=7), 7)
     await long_term.delete(name)
     assert await long_term.head(name) is None
 
@@ -358,8 +369,10 @@ async def test_there_is_no_head_before_finalise_nor_after_delete(long_term: Long
 async def test_a_head_shows_an_extended_deadline(long_term: LongTermBackend, name: str) -> None:
     idle = Metadata(expiration=TimeToIdle(timedelta(days=1)), time_expires_ns=DEADLINE_NS)
     await store(long_term, name, metadata=idle)
+    before = await long_term.head(name)
     assert await long_term.touch(name, DEADLINE_NS + 1_000_000)
-    assert await long_term.head(name) == BlobHead(replace(idle, time_expires_ns=DEADLINE_NS + 1_000_000, size=7), 7)
+    assert before is not None
+    assert await long_term.head(name) == replace(before, metadata=replace(idle, time_expires_ns=DEADLINE_NS + 1_000_000, size=7))
 
 
 # --- delete --------------------------------------------------------------------------------------
@@ -438,30 +451,51 @@ any_names = st.lists(
 
 @several_examples
 @given(chosen=any_names, limit=st.integers(1, 4), data=st.data())
-async def test_a_listing_is_in_byte_order_whatever_the_page_prefix_and_start(
+async def test_a_listing_is_in_byte_order_whatever_the_page_and_the_range(
     long_term: LongTermBackend, runtime: Runtime, chosen: list[str], limit: int, data: st.DataObject
 ) -> None:
     root = f"{ChangeId.new(runtime)}/"
     stored = [root + name for name in chosen]
     for name in stored:
         await store(long_term, name, b"")
-    prefix = root + data.draw(st.sampled_from(["", *(name[: len(name) // 2 + 1] for name in chosen)]), "prefix")
-    after = data.draw(st.none() | st.sampled_from(stored) | short_text.map(lambda text: root + text), "after")
-    expected = [name for name in in_byte_order(stored) if name.startswith(prefix) and name.encode() > (after or "").encode()]
-    assert await names(long_term, prefix, after) == expected
-    paged: list[str] = []
-    while page := await names(long_term, prefix, paged[-1] if paged else after, limit):
-        assert len(page) <= limit
-        paged += page
-    assert paged == expected
+    cuts = [root, *stored, *(name + "\0" for name in stored), *(root + name[: len(name) // 2 + 1] for name in chosen), f"{root}\U0010ffff"]
+    start, end = (data.draw(st.sampled_from(cuts) | short_text.map(lambda text: root + text), which) for which in ("start", "end"))
+    expected = [name for name in in_byte_order(stored) if start.encode() <= name.encode() < end.encode()]
+    assert await names(long_term, start, end) == expected
+    assert await names(long_term, start, end, limit) == expected
+    rest = [name for name in await names(long_term, start, None, limit) if name.startswith(root)]
+    assert rest == [name for name in in_byte_order(stored) if start.encode() <= name.encode()]
 
 
-async def test_a_prefix_may_end_anywhere_and_hides_the_rest(long_term: LongTermBackend) -> None:
-    for name in ("a/objects/1", "a/objects/10", "a/objects/2", "ab/objects/1"):
+@pytest.mark.parametrize("limit", [1, 2, 1000])
+async def test_a_range_begins_with_its_start_and_ends_before_its_end(long_term: LongTermBackend, limit: int) -> None:
+    stored = ["a/objects/1", "a/objects/1 ", "a/objects/10", "a/objects/2", "ab/objects/1", "k" * 250, "k" * 250 + "/" + REVISION]
+    for name in reversed(stored):
         await store(long_term, name)
-    assert await names(long_term, "a/objects/1") == ["a/objects/1", "a/objects/10"]
-    assert await names(long_term, "a/") == ["a/objects/1", "a/objects/10", "a/objects/2"]
-    assert await names(long_term, "zebra") == []
+    assert await names(long_term, limit=limit) == stored
+    assert await names(long_term, "a/objects/1", "a/objects/2", limit) == stored[:3]
+    assert await names(long_term, "a/objects/1\0", "a/objects/2\0", limit) == stored[1:4]
+    assert await names(long_term, "a/objects/1", "a/objects/1\0", limit) == stored[:1]
+    assert await names(long_term, "a/objects/1\0", "a/objects/1\0\0", limit) == []
+    assert await names(long_term, "a/objects/10", "k" * 250, limit) == stored[2:5]
+    assert await names(long_term, "k" * 250 + "\0", None, limit) == stored[6:]
+    assert await names(long_term, "k" * 199, "k" * 251, limit) == stored[5:]
+    for start, end in (("b", "b"), ("b", "a"), ("zebra", None), ("", ""), ("", "a"), ("a/objects/1", "a/objects/1")):
+        assert await names(long_term, start, end, limit) == []
+
+
+async def test_names_beyond_the_first_plane_come_after_all_others(long_term: LongTermBackend) -> None:
+    stored = ["n/\U0001f642", "n/\uffff", "n/é", "n/\ue000", "n/\U0010ffff"]
+    for name in stored:
+        await store(long_term, name)
+    assert await names(long_term, limit=1) == in_byte_order(stored) == sorted(stored)
+    assert await names(long_term, "n/\uffff", "n/\U0010ffff") == ["n/\uffff", "n/\U0001f642"]
+
+
+async def test_the_clock_of_a_service_is_not_far_from_this_machines(long_term: LongTermBackend, runtime: Runtime) -> None:
+    before_ns = runtime.wall_ns()
+    now_ns = await long_term.now_ns()
+    assert before_ns - 2_000_000_000 < now_ns <= runtime.wall_ns()
 
 
 async def test_a_listing_tells_size_creation_and_deadline(long_term: LongTermBackend, runtime: Runtime) -> None:
@@ -470,7 +504,7 @@ async def test_a_listing_tells_size_creation_and_deadline(long_term: LongTermBac
     await store(long_term, "u/objects/a", b"12345", Metadata(expiration=TimeToLive(ns=1), time_expires_ns=DEADLINE_NS))
     await store(long_term, "u/objects/b", b"")
     after = runtime.wall_ns() + millisecond
-    listed = await long_term.list("u/", None, 10)
+    listed = (await long_term.list("u/", None, 10)).blobs
     assert [(info.name, info.size, info.deadline_ns) for info in listed] == [("u/objects/a", 5, DEADLINE_NS), ("u/objects/b", 0, None)]
     assert all(before <= info.created_ns <= after for info in listed)
 
@@ -491,9 +525,7 @@ async def test_listings_while_blobs_come_and_go_find_what_was_there_all_the_time
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(churn)
         for limit in (1, 5, 100):
-            found: list[str] = []
-            while page := await names(long_term, "notes/", found[-1] if found else None, limit):
-                found += page
+            found = await names(long_term, "notes/", "notes0", limit)
             assert found == in_byte_order(set(found)) and set(kept) <= set(found)
         done.set()
 
@@ -502,6 +534,6 @@ async def test_a_blob_made_again_under_its_name_is_another_generation(long_term:
     generations = []
     for payload in (b"first", b"second"):
         await store(long_term, "u/objects/a", payload)
-        generations += [info.generation for info in await long_term.list("u/", None, 10)]
+        generations += [info.generation for info in (await long_term.list("u/", None, 10)).blobs]
         await long_term.delete("u/objects/a")
     assert len(set(generations)) == 2

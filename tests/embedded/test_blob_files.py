@@ -73,7 +73,7 @@ async def store(blobs: FileBlobs, name: str, payload: bytes = b"payload", metada
 
 
 async def names(blobs: FileBlobs) -> list[str]:
-    return [info.name for info in await blobs.list("", None, 1000)]
+    return [info.name for info in (await blobs.list("", None, 1000)).blobs]
 
 
 def uploads(root: Path) -> list[str]:
@@ -255,7 +255,7 @@ async def test_a_cancelled_session_that_is_no_change_id_unlinks_nothing(blobs: F
 async def test_a_name_that_no_storage_path_can_be_stays_inside_the_root_all_the_same(blobs: FileBlobs, root: Path, name: str) -> None:
     upload = await begin(blobs, name)
     await upload.finalise()
-    assert [info.name for info in await blobs.list("", None, 10)] == [name]
+    assert [info.name for info in (await blobs.list("", None, 10)).blobs] == [name]
     assert [path.is_relative_to(root / "blobs") for path in root.rglob("*") if path.is_file()] == [True]
     await blobs.delete(name)
     assert await blobs.open(name) is None
@@ -286,7 +286,7 @@ async def test_a_blob_whose_payload_changed_on_the_disk_never_comes_whole(blobs:
 
 
 @pytest.mark.parametrize("kept", [0, 10, 2000, -1])
-async def test_a_file_that_was_cut_is_corrupt_by_name_and_not_listed(
+async def test_a_file_that_was_cut_is_corrupt_by_name_and_listed_as_an_oddity(
     blobs: FileBlobs, root: Path, kept: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     await store(blobs, NAME, b"x" * 3000)
@@ -297,10 +297,23 @@ async def test_a_file_that_was_cut_is_corrupt_by_name_and_not_listed(
         await blobs.open(NAME)
     with pytest.raises(CorruptRecordError, match=NAME):
         await blobs.touch(NAME, HOUR_NS)
+    page = await blobs.list("", None, 10)
+    assert [blob.name for blob in page.blobs] == [LEGACY]
+    assert [(odd.name, odd.is_blob) for odd in page.oddities] == [(NAME, True)]
     with caplog.at_level(logging.WARNING, "tiered"):
-        assert await names(blobs) == [LEGACY]
+        assert await blobs.collect(100) == 0
     assert [record.message.split()[0] for record in caplog.records] == ["corrupt_blob"]
     assert path.exists()
+
+
+async def test_a_corrupt_blob_counts_for_its_page_and_is_in_one_range_only(blobs: FileBlobs, root: Path) -> None:
+    for name in ("a", "b", "c"):
+        await store(blobs, name)
+    os.truncate(file_of(root, "b"), 0)
+    first = await blobs.list("", None, 2)
+    assert ([blob.name for blob in first.blobs], [odd.name for odd in first.oddities], first.next_start) == (["a"], ["b"], "b\0")
+    for start, end, odd in (("", "b", 0), ("b", "b\0", 1), ("a", "c", 1), ("b\0", None, 0)):
+        assert len((await blobs.list(start, end, 10)).oddities) == odd
 
 
 async def test_a_file_cut_while_it_is_read_is_corrupt(blobs: FileBlobs, root: Path) -> None:
@@ -313,23 +326,70 @@ async def test_a_file_cut_while_it_is_read_is_corrupt(blobs: FileBlobs, root: Pa
     await reader.aclose()
 
 
-async def test_what_is_no_blob_is_logged_and_left_out_of_listings(
+def plant(tree: Path) -> list[str]:
+    """What is no blob, among blobs `a`, `m` and `z` * 300; returns what a listing calls it."""
+    inner = tree / ("z" * 199 + "+")
+    files = [
+        *(tree / name for name in ("README", ".hidden", "b%zz", "c+", "~ff", os.fsdecode(b"\xff"), "z" * 199 + "!", "z" * 199 + "-x")),
+        tree / ("m" * 199 + "+"), inner / "UPPER", inner / os.fsdecode(b"z\xfe"),
+    ]  # fmt: skip
+    for file in files:
+        file.write_text("not ours")
+    (tree / "directory").mkdir()
+    (inner / ("q" * 199 + "+")).mkdir()
+    (tree / "link").symlink_to(tree / "a")
+    os.mkfifo(tree / "pipe")
+    planted = (*files, tree / "directory", tree / "link", tree / "pipe")
+    return sorted(os.fsencode(path).decode(errors="backslashreplace") for path in planted)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 100])
+async def test_what_is_no_blob_is_listed_as_an_oddity_once_whatever_the_pages(blobs: FileBlobs, root: Path, limit: int) -> None:
+    for name in ("a", "m", "z" * 300, "z" * 400):
+        await store(blobs, name)
+    planted = plant(root / "blobs")
+    for cuts in (("",), ("", "a"), ("", "m\0", "z" * 199, "z" * 300), ("", "m" * 300, "z", "z" * 200, "z" * 250, "z" * 300 + "\0", "{")):
+        blob_names, odd = [], []
+        for start, end in zip(cuts, (*cuts[1:], None), strict=True):
+            next_start: str | None = start
+            while next_start is not None:
+                page = await blobs.list(next_start, end, limit)
+                blob_names += [blob.name for blob in page.blobs]
+                odd += page.oddities
+                next_start = page.next_start
+        assert blob_names == ["a", "m", "z" * 300, "z" * 400]
+        assert sorted(each.name for each in odd) == planted
+        assert not any(each.is_blob for each in odd)
+
+
+async def test_what_is_no_blob_is_logged_when_garbage_is_collected_and_left_alone(
     blobs: FileBlobs, root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name in ("a", "m", "z" * 300):
         await store(blobs, name)
-    tree = root / "blobs"
-    for foreign in ("README", ".hidden", "b%zz", "c+", "~ff", os.fsdecode(b"\xff")):
-        (tree / foreign).write_text("not ours")
-    (tree / "directory").mkdir()
-    (tree / ("z" * 199 + "+") / ("q" * 199 + "+")).mkdir()
-    (tree / "link").symlink_to(tree / "a")
-    os.mkfifo(tree / "pipe")
+    planted = plant(root / "blobs")
     with caplog.at_level(logging.WARNING, "tiered"):
-        assert await names(blobs) == ["a", "m", "z" * 300]
-    assert len([record for record in caplog.records if record.message.startswith("foreign_file path=")]) == 9
-    assert await blobs.collect(100) == 0
-    assert (tree / "README").exists()
+        assert await blobs.collect(100) == 0
+    assert len([record for record in caplog.records if record.message.startswith("foreign_file name=")]) == len(planted)
+    assert (root / "blobs" / "README").exists()
+
+
+async def test_a_page_of_a_large_directory_reads_it_once(blobs: FileBlobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(150):
+        await store(blobs, f"{number:03}", b"")
+    scans = 0
+    scandir = os.scandir
+
+    def counted(directory: Any) -> Any:
+        nonlocal scans
+        scans += 1
+        return scandir(directory)
+
+    monkeypatch.setattr("tiered.blobwalk.os.scandir", counted)
+    page = await blobs.list("", None, 140)
+    assert (len(page.blobs), page.next_start, scans) == (140, "139\0", 1)
+    assert len((await blobs.list("139\0", None, 140)).blobs) == 10
+    assert scans == 2
 
 
 async def test_something_else_in_place_of_a_blob_is_corruption(blobs: FileBlobs, root: Path) -> None:
@@ -473,7 +533,7 @@ async def test_a_touch_waits_for_a_lock_only_so_long(blobs: FileBlobs, root: Pat
         with pytest.raises(UnavailableError, match="stayed locked"):
             await blobs.touch(NAME, runtime.wall_ns() + 2 * HOUR_NS)
     assert runtime.sleeps == TOUCH_ATTEMPTS
-    assert [info.deadline_ns for info in await blobs.list("", None, 10)] == [metadata.time_expires_ns]
+    assert [info.deadline_ns for info in (await blobs.list("", None, 10)).blobs] == [metadata.time_expires_ns]
 
 
 async def test_an_upload_collected_before_it_was_locked_is_refused_and_leaves_nothing(
@@ -543,7 +603,7 @@ async def main():
     upload = await blobs.open_upload("small", Metadata(), None)
     await upload.write(b"fits")
     await upload.finalise()
-    print([info.name for info in await blobs.list("", None, 10)])
+    print([info.name for info in (await blobs.list("", None, 10)).blobs])
 
 anyio.run(main)
 """

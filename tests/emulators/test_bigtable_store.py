@@ -40,7 +40,7 @@ class World:
         return TieredStorage(self.tiers, self.log, RUNTIME, self.settings)
 
     async def blob_names(self) -> list[str]:
-        return [blob.name for blob in await self.tiers.long_term.list("", None, 1000)]
+        return [blob.name for blob in (await self.tiers.long_term.list("", None, 1000)).blobs]
 
 
 @pytest.fixture

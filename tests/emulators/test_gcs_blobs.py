@@ -182,15 +182,17 @@ async def test_the_other_calls_are_one_each_but_two_to_open_and_to_touch(blobs: 
     assert await calls(blobs.open(NAME)) == ["object.get", "object.read"]
 
 
-async def test_a_listing_asks_for_pages_until_it_has_enough(blobs: GcsBlobs, server: GcsEmulator, bucket: Bucket) -> None:
+async def test_a_listing_is_one_request_for_what_the_service_gives_at_once(blobs: GcsBlobs, server: GcsEmulator, bucket: Bucket) -> None:
     names = [f"u/objects/{n:02}" for n in range(10)]
     for name in names:
         await put(blobs, b"", name=name)
     bucket.page_max = 3
     server.calls.clear()
-    assert [info.name for info in await blobs.list("u/", names[1], 5)] == names[2:7]
+    page = await blobs.list(names[1], None, 5)
+    assert ([info.name for info in page.blobs], page.next_start) == (names[1:4], f"{names[3]}\0")
+    page = await blobs.list(f"{names[7]}\0", None, 5)
+    assert ([info.name for info in page.blobs], page.next_start) == (names[8:], None)
     assert server.calls == ["object.list"] * 2
-    assert [info.name for info in await blobs.list("u/", None, 100)] == names
 
 
 async def test_what_is_stored_is_as_the_format_says(blobs: GcsBlobs, bucket: Bucket) -> None:
@@ -209,7 +211,7 @@ async def test_compressed_bytes_come_as_they_are_stored(blobs: GcsBlobs, server:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         seen.append(head)
-        resource = {"size": "4", "generation": "1", "metageneration": "1", "contentEncoding": "gzip"}
+        resource = {"size": "4", "generation": "1", "metageneration": "1", "contentEncoding": "gzip", "timeCreated": "2023-11-14T22:13:20Z"}
         media = "alt=media" in head
         body = b"\x1f\x8b\x08!" if media else json.dumps(resource).encode()
         encoding = "Content-Encoding: gzip\r\nX-Goog-Generation: 1\r\n" if media else ""
@@ -237,7 +239,7 @@ async def test_any_name_arrives_exactly(blobs: GcsBlobs, server: GcsEmulator, bu
         assert list(bucket.objects) == [name]
         assert await blobs.touch(name, DEADLINE_NS + NS_PER_S)
         assert await read(blobs, name) == b"payload"
-        assert [info.name for info in await blobs.list(name, None, 2)] == [name]
+        assert [info.name for info in (await blobs.list(name, None, 2)).blobs] == [name]
         await blobs.delete(name)
         assert not bucket.objects
 
@@ -306,7 +308,7 @@ async def test_an_upload_that_breaks_off_creates_nothing(server: GcsEmulator, bu
         with pytest.raises(UnavailableError, match="closed"):
             await upload.finalise()
     async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url) as later:
-        assert await later.list("", None, 10) == []
+        assert not (await later.list("", None, 10)).blobs
         assert await later.open(NAME) is None
     assert not bucket.objects
 
@@ -665,7 +667,7 @@ async def test_a_touch_that_another_touch_overtook_looks_again_and_never_shorten
     async with anyio.create_task_group() as tasks:
         for deadline_ns in later:
             tasks.start_soon(blobs.touch, NAME, deadline_ns)
-    [info] = await blobs.list("", None, 10)
+    [info] = (await blobs.list("", None, 10)).blobs
     assert info.deadline_ns == max(later)
 
 
@@ -673,7 +675,7 @@ async def test_a_touch_leaves_the_keys_of_others_as_they_are(blobs: GcsBlobs, bu
     bucket.insert(NAME, b"old", {"metadata": {"foreign": "x"}, "customTime": "2030-01-01T00:00:00Z"}, {}, [], RUNTIME.wall_ns())
     assert await blobs.touch(NAME, DEADLINE_NS)
     assert dict(bucket.objects[NAME].metadata) == {"foreign": "x"}
-    assert [info.deadline_ns for info in await blobs.list("", None, 1)] == [DEADLINE_NS]
+    assert [info.deadline_ns for info in (await blobs.list("", None, 1)).blobs] == [DEADLINE_NS]
 
 
 async def test_a_corrupt_blob_is_named_and_not_taken_for_absent(blobs: GcsBlobs, bucket: Bucket) -> None:
@@ -689,6 +691,7 @@ WITHOUT_BUCKET: dict[str, Callable[[GcsBlobs], Any]] = {
     "head": lambda blobs: blobs.head(NAME),
     "open a range": lambda blobs: blobs.open(NAME, ByteRange(-5, 3)),
     "list": lambda blobs: blobs.list("", None, 1),
+    "now_ns": lambda blobs: blobs.now_ns(),
     "delete": lambda blobs: blobs.delete(NAME),
     "touch": lambda blobs: blobs.touch(NAME, DEADLINE_NS),
     "session": lambda blobs: put(blobs, session=True),
@@ -879,7 +882,7 @@ async def test_a_bucket_whose_name_has_dots_takes_sessions(server: GcsEmulator) 
         await upload.finalise()
         assert given_up.session is not None
         await blobs.cancel(given_up.session)
-        assert [blob.name for blob in await blobs.list("", None, 9)] == [f"{NAME}0"]
+        assert [blob.name for blob in (await blobs.list("", None, 9)).blobs] == [f"{NAME}0"]
 
 
 async def test_a_session_of_another_address_is_not_accepted_from_a_server() -> None:

@@ -53,7 +53,7 @@ async def left_over(settings: Settings) -> tuple[list[str], int]:
     """The names of all blobs, and how many entries there are."""
     async with open_backends(settings, RUNTIME) as backends:
         blobs = await backends.tiers.long_term.list("", None, 1000)
-        return [blob.name for blob in blobs], len((await backends.log.entries("", 1000)).entries)
+        return [blob.name for blob in blobs.blobs], len((await backends.log.entries("", 1000)).entries)
 
 
 # --- objects -----------------------------------------------------------------------------------------

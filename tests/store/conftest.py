@@ -82,7 +82,7 @@ class World:
         return list((await self.log.target.entries("", 1000)).entries)
 
     async def blob_names(self) -> list[str]:
-        return [blob.name for blob in await self.blobs.target.list("", None, 1000)]
+        return [blob.name for blob in (await self.blobs.target.list("", None, 1000)).blobs]
 
     async def is_clean(self) -> bool:
         """I3 and I6: no entry, and no blob but those that rows name."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import google_crc32c
@@ -15,7 +16,8 @@ from changelog.errors import CorruptRecordError, InvalidRequestError
 from tiered.backends import BlobInfo
 from tiered.gcs_format import (
     decode_duration,
-    decode_listed,
+    decode_listing,
+    decode_listing_by_item,
     decode_resource,
     decode_time,
     encode_crc,
@@ -39,6 +41,10 @@ FULL_BYTES = (
     '"x-snme-build_id":"a/b"}}'
 ).encode()
 TOLD = {"size": "5", "generation": "7", "metageneration": "2", "timeCreated": "2023-11-14T22:13:20.5Z", "crc32c": "AAAAAA=="}
+
+
+def values(blob: BlobInfo) -> tuple[object, ...]:
+    return blob.name, blob.size, blob.created_ns, blob.deadline_ns, blob.generation
 
 
 def stored(**resource: Any) -> dict[str, Any]:
@@ -127,17 +133,44 @@ def test_what_breaks_the_format_is_corrupt_and_named(key: str, resource: dict[st
 
 
 def test_a_listing_tells_name_size_times_and_generation() -> None:
-    info = decode_listed(stored(customTime="2023-11-14T23:13:20.123456Z"))
-    assert info == BlobInfo(NAME, 5, 1_700_000_000_500_000_000, 1_700_003_600_123_456_000, 7)
-    assert decode_listed(stored()).deadline_ns is None
+    page = {"items": [stored(customTime="2023-11-14T23:13:20.123456Z"), stored()], "nextPageToken": "token"}
+    quick, slow = decode_listing(json.dumps(page).encode()), decode_listing_by_item(page)
+    for listing in (quick, slow):
+        assert listing is not None and (list(listing.oddities), listing.last, listing.token) == ([], NAME, "token")
+        assert [values(blob) for blob in listing.blobs] == [
+            (NAME, 5, 1_700_000_000_500_000_000, 1_700_003_600_123_456_000, 7), (NAME, 5, 1_700_000_000_500_000_000, None, 7)
+        ]
 
 
 @pytest.mark.parametrize("key", ["size", "generation", "timeCreated"])
-def test_a_listing_that_lacks_something_is_corrupt(key: str) -> None:
-    with pytest.raises(CorruptRecordError, match=f"{NAME}.*{key}"):
-        decode_listed({name: value for name, value in stored().items() if name != key})
-    with pytest.raises(CorruptRecordError, match="without a name"):
-        decode_listed({"size": "5"})
+def test_a_blob_that_breaks_the_format_is_an_oddity_of_its_listing_and_costs_no_other(key: str) -> None:
+    for broken in ({name: value for name, value in stored().items() if name != key}, stored(**{key: "soon"}), stored(**{key: ["x"]})):
+        page = {"items": [stored(name="a"), broken, stored(name="z")]}
+        assert decode_listing(json.dumps(page).encode()) is None
+        listing = decode_listing_by_item(page)
+        assert ([blob.name for blob in listing.blobs], listing.last, listing.token) == (["a", "z"], "z", None)
+        [odd] = listing.oddities
+        assert (odd.name, odd.is_blob) == (NAME, True) and key in odd.fault
+
+
+@pytest.mark.parametrize("item", [{"size": "5"}, {**TOLD, "name": 5}, "text", None])
+def test_an_item_without_a_name_is_an_oddity_that_is_no_blob(item: Any) -> None:
+    page = {"items": [stored(), item]}
+    assert decode_listing(json.dumps(page).encode()) is None
+    listing = decode_listing_by_item(page)
+    assert (len(listing.blobs), listing.last) == (1, NAME)
+    assert [odd.is_blob for odd in listing.oddities] == [False]
+
+
+def test_a_page_without_items_is_empty() -> None:
+    assert decode_listing(b"{}") == decode_listing(b'{"items":[]}') == ([], (), None, None)
+
+
+@given(st.datetimes(timezones=st.just(UTC)))
+def test_times_of_a_listing_are_exact_to_the_microsecond(time: datetime) -> None:
+    text = time.isoformat().replace("+00:00", "Z")
+    listing = decode_listing(json.dumps({"items": [stored(timeCreated=text)]}).encode())
+    assert listing is not None and listing.blobs[0].created_ns == decode_time(text)
 
 
 # --- durations, times, checksums -----------------------------------------------------------------

@@ -510,7 +510,7 @@ async def test_the_log_and_the_blobs_are_scanned_slowly_too() -> None:
             found["entries"] = [entry.key for entry in (await log.entries("", 2)).entries]
 
         async def list_blobs() -> None:
-            found["blobs"] = [blob.name for blob in await blobs.list("", None, 10)]
+            found["blobs"] = [blob.name for blob in (await blobs.list("", None, 10)).blobs]
 
         async with anyio.create_task_group() as tasks:
             for each in (scan, list_entries, list_blobs):
