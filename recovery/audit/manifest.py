@@ -7,11 +7,15 @@ a range is done iff its file of findings is there (`recovery.audit.ledger`).
 
 from __future__ import annotations
 
+import json
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
+from changelog.errors import ConfigurationError, CorruptRecordError
 from recovery.audit.verdicts import FINDINGS, Kind
+
+VERSION = 1
 
 
 class _Part(BaseModel):
@@ -98,3 +102,20 @@ class Manifest(_Part):
     @property
     def findings(self) -> int:
         return sum(count.number for kind, count in self.totals.items() if kind in FINDINGS)
+
+
+def parse_manifest(text: bytes, where: str) -> Manifest:
+    """Of a file, named in errors. `CorruptRecordError`; `ConfigurationError` where newer software wrote it."""
+    try:
+        told = json.loads(text)
+    except ValueError as error:
+        raise CorruptRecordError(f"{where} is no manifest of an audit: {error}") from None
+    version = told.get("version") if isinstance(told, dict) else None
+    if isinstance(version, int) and version > VERSION:
+        raise ConfigurationError(f"{where} is of version {version}, and this software reads {VERSION}: update it")
+    try:
+        return Manifest.model_validate_json(text)
+    except ValidationError as error:
+        [first, *_] = error.errors(include_url=False)
+        place = ".".join(map(str, first["loc"])) or "it"
+        raise CorruptRecordError(f"{where} is no manifest of an audit: {place}: {first['msg'].lower()}") from None

@@ -9,12 +9,25 @@ an outcome, or die; whether a range is done is asked of the directory.
 
 from __future__ import annotations
 
+import json
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
-from recovery.audit.manifest import Bounds, Cutoff
-from recovery.audit.verdicts import Kind
+import anyio
+
+from changelog.errors import ConfigurationError, TieredError, UnavailableError, UnconfirmedError
+from changelog.runtime import SystemRuntime
+from recovery.audit.finding import Summary
+from recovery.audit.ledger import RunDirectory
+from recovery.audit.manifest import Bounds, Cutoff, Manifest
+from recovery.audit.sweep import audit_range
+from recovery.audit.verdicts import FINDINGS, Kind
+from tiered.compose import DATABASE_NAME, open_backends
+from tiered.concurrent import foremost
+from tiered.settings import Settings
 
 GRACE_S = 86_400.0
 GRACE_MIN_S = 3600.0
@@ -75,7 +88,7 @@ class Engine(Protocol):
         """
 
     def stop(self) -> None:
-        """From another thread, at any time, repeatedly: begin nothing more, and end what is under way soon."""
+        """From another thread, at any time, repeatedly: for good, begin nothing more and end what is under way soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,3 +106,60 @@ class Progress:
     seconds: float = 0.0
     names_per_s: float = 0.0
     seconds_left: float | None = None
+
+
+# --- a range ---------------------------------------------------------------------------------------
+
+
+def job_of(manifest: Manifest, directory: str, settings: Settings) -> Job:
+    return Job(directory, manifest.run, portable(settings).model_dump_json(), manifest.ranges, manifest.cutoff)
+
+
+def portable(settings: Settings) -> Settings:
+    """The same for a process with another current directory. A changelog that is not set is none."""
+    directory = None if settings.directory is None else settings.directory.absolute()
+    return settings.model_copy(update={"directory": directory, "changelog": settings.changelog or "noop"})
+
+
+def check_there(settings: Settings) -> None:
+    """Opening an embedded store makes what is missing, and an audit of that would find nothing wrong."""
+    if settings.directory is not None and not (settings.directory / DATABASE_NAME).is_file():
+        raise ConfigurationError(f"there is no store in {settings.directory.absolute()} on this machine: check the directory")
+
+
+def carry_out(job: Job, number: int) -> Outcome:
+    """Audits one range and leaves its file, in a process without an event loop. Never raises: what fails is in the outcome.
+
+    Opens what it needs and closes it again: connections do not survive a fork, nor a worker that is reused. A range that is done
+    is left alone.
+    """
+    try:
+        return anyio.run(_carry_out, job, number)
+    except Exception as raised:  # noqa: BLE001 (what goes wrong in one range must not end the others)
+        error: BaseException = raised
+        while isinstance(error, BaseExceptionGroup):
+            error = foremost(error.exceptions)
+        if isinstance(error, TieredError):
+            return Outcome(number, error=str(error), retryable=isinstance(error, UnavailableError | UnconfirmedError))
+        [*_, frame] = traceback.extract_tb(error.__traceback__)
+        place = f"{Path(frame.filename).name}:{frame.lineno}"
+        return Outcome(number, error=f"this software failed, please report it: {type(error).__name__}: {error} ({place})")
+
+
+async def _carry_out(job: Job, number: int) -> Outcome:
+    runtime = SystemRuntime()
+    began = runtime.monotonic()
+    directory = RunDirectory.open(job.directory, runtime)
+    if (done := directory.done_range(job.run, number)) is not None:
+        return Outcome(number, done.names, findings_in(done))
+    settings = Settings(**json.loads(job.settings))
+    check_there(settings)
+    async with open_backends(settings, runtime) as backends:
+        with directory.writer(job.run, number) as file:
+            summary = await audit_range(backends.tiers, backends.log, job.ranges[number], job.cutoff, runtime, file.add)
+            file.commit(summary)
+    return Outcome(number, summary.names, file.written, runtime.monotonic() - began)
+
+
+def findings_in(summary: Summary) -> int:
+    return sum(count.number for kind, count in summary.totals().items() if kind in FINDINGS)

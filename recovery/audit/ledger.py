@@ -1,0 +1,279 @@
+"""What a run leaves in its directory; a range is done iff its file of findings is there.
+
+    RUN/manifest.json                      what the run is (`recovery.audit.manifest`)
+    RUN/report.html                        for people
+    RUN/findings/range-000017.parquet      range 17 is done; its findings, zero rows if there are none
+
+Findings, schema version 1, as found, in small row groups; `spark.read.parquet(RUN/findings)` opens them all.
+
+    class string                           a `Kind`, such as orphan
+    name string                            of the blob, or of the row where no blob can be told
+    object, revision, usecase string       as far as the name tells
+    size int64                             bytes
+    created, deadline timestamp            in microseconds, UTC, as all times
+    listed, logged, scanned, confirmed timestamp      when each reading began (`recovery.audit.finding`)
+    generation int64, detail string, range int32, run string
+
+The footer's key-value metadata are the ledger: `tiered.schema`, `tiered.run`, `tiered.range`, and `tiered.summary`, the range's
+`Summary` as JSON: findings and counts appear in one step. *Crash*: the file is there, whole, or not (`recovery.audit.directory`).
+What is written twice says the same twice. *Failure*: a file that is cut off, or of another run or schema, is not done; `faults` says
+which and why.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from changelog.errors import ConfigurationError
+from changelog.runtime import Runtime, SystemRuntime
+from recovery.audit.directory import Draft, Files
+from recovery.audit.finding import Count, Finding, Summary
+from recovery.audit.manifest import Manifest, parse_manifest
+from recovery.audit.names import usecase_of
+from recovery.audit.verdicts import Kind
+
+SCHEMA_VERSION = 1
+_TIME = pa.timestamp("us", tz="UTC")
+_TIMES = ("created", "deadline", "listed", "logged", "scanned", "confirmed")
+SCHEMA = pa.schema([
+    ("class", pa.string()), ("name", pa.string()), ("object", pa.string()), ("revision", pa.string()), ("usecase", pa.string()),
+    ("size", pa.int64()), *((time, _TIME) for time in _TIMES),
+    ("generation", pa.int64()), ("detail", pa.string()), ("range", pa.int32()), ("run", pa.string()),
+])  # fmt: skip
+ROW_GROUP = 10_000
+"""Findings that a writer or a reader holds in memory."""
+
+MANIFEST, REPORT, FINDINGS = "manifest.json", "report.html", "findings"
+READERS = 16
+"""Footers that are read at once."""
+
+_FILE = re.compile(r"range-(\d{6,})\.parquet")
+
+
+class RunDirectory:
+    """Where a run leaves what it finds. `uri` opens it elsewhere. `faults`: by range, why a file that is there does not count."""
+
+    def __init__(self, files: Files) -> None:
+        self.files = files
+        self.uri = files.uri
+        self.faults: dict[int, str] = {}
+
+    @classmethod
+    def open(cls, where: str, runtime: Runtime | None = None) -> Self:
+        """A path or a URI; there need be nothing yet. Raises `ConfigurationError`."""
+        return cls(Files.at(where, runtime or SystemRuntime()))
+
+    # --- the run
+
+    def read_manifest(self) -> Manifest | None:
+        """None: no run was begun here. `CorruptRecordError`; `ConfigurationError` if newer software wrote it."""
+        text = self.files.read(MANIFEST)
+        return None if text is None else parse_manifest(text, f"{self.uri}/{MANIFEST}")
+
+    def begin(self, manifest: Manifest) -> Manifest:
+        """Writes the first manifest and returns the one that is there: of two who begin at once, one goes on with the other's.
+
+        In an object store both may write; then the later one counts, and the ranges of the other do not.
+        `ConfigurationError` if the directory holds something else.
+        """
+        strange = [seen.name for seen in self.files.list() if not seen.name.startswith((".", "_")) and seen.name != FINDINGS]
+        if strange and MANIFEST not in strange:
+            raise ConfigurationError(f"{self.uri} holds {strange[0]!r} and no run of an audit: give a directory of its own")
+        self.files.make(FINDINGS)
+        self.files.create(MANIFEST, _json(manifest))
+        return self.read_manifest() or manifest
+
+    def write_manifest(self, manifest: Manifest) -> None:
+        self.files.write(MANIFEST, _json(manifest))
+
+    def write_report(self, html: str) -> None:
+        self.files.write(REPORT, html.encode())
+
+    def tidy(self) -> None:
+        """Removes what killed writers have left. Only while nobody writes."""
+        for directory in ("", FINDINGS):
+            for seen in self.files.list(directory):
+                if seen.name.startswith("_") and seen.name.endswith(".tmp"):
+                    self.files.remove(seen.path)
+
+    # --- its ranges
+
+    def writer(self, run: str, number: int) -> FindingsFile:
+        """The file of a range, for `with`: it appears by `commit`, or never."""
+        return FindingsFile(self.files.draft(f"{FINDINGS}/{_name(number)}"), self.files, run, number)
+
+    def done(self, run: str, known: Collection[int] = ()) -> Iterator[tuple[int, Summary]]:
+        """The ranges that are done, in order, and what was seen of each; those `known` are not looked at again."""
+        paths = [(number, path) for number, path in self._range_files() if number not in known]
+        with ThreadPoolExecutor(READERS) as readers:
+            found = readers.map(lambda each: self._footer(run, *each), paths)
+            for (number, _), summary in zip(paths, found, strict=True):
+                if isinstance(summary, Summary):
+                    self.faults.pop(number, None)
+                    yield number, summary
+                else:
+                    self.faults[number] = summary
+
+    def done_range(self, run: str, number: int) -> Summary | None:
+        """What was seen of one range; None: it is not done."""
+        summary = self._footer(run, number, f"{self.files.path}/{FINDINGS}/{_name(number)}")
+        return summary if isinstance(summary, Summary) else None
+
+    def findings(self, run: str, kinds: Collection[Kind] | None = None) -> Iterator[Finding]:
+        """The findings of these kinds, or all, range by range, as they were found."""
+        for rows in self.batches(run, kinds):
+            yield from _findings(rows)
+
+    def batches(self, run: str, kinds: Collection[Kind] | None = None, columns: Sequence[str] | None = None) -> Iterator[Any]:
+        """The same in Arrow's record batches of some thousand rows, of these columns, `class` among them."""
+        wanted = None if kinds is None else pa.array(sorted(kinds), pa.string())
+        for number, path in self._range_files():
+            if not isinstance(self._footer(run, number, path), Summary):
+                continue
+            with self.files.explained(f"be read: {_name(number)}"), pq.ParquetFile(path, filesystem=self.files.filesystem) as file:
+                for rows in file.iter_batches(ROW_GROUP, columns=columns):
+                    yield rows if wanted is None else rows.filter(pc.is_in(rows["class"], wanted))
+
+    def _range_files(self) -> list[tuple[int, str]]:
+        named = ((_FILE.fullmatch(seen.name), seen.path) for seen in self.files.list(FINDINGS))
+        return sorted((int(match[1]), path) for match, path in named if match)
+
+    def _footer(self, run: str, number: int, path: str) -> Summary | str:
+        """What was seen of the range, or what is wrong with its file."""
+        name = f"{FINDINGS}/{_name(number)}"
+        with self.files.explained(f"be read: {name}"):
+            try:
+                footer = pq.read_metadata(path, filesystem=self.files.filesystem).metadata or {}
+            except FileNotFoundError:
+                return f"{name} is not there"
+            except pa.ArrowInvalid:
+                return f"{name} is cut off, or no Parquet file"
+        schema, of_run, of_number, summary = (_told(footer, key) for key in ("schema", "run", "range", "summary"))
+        if schema != str(SCHEMA_VERSION):
+            return f"{name} has schema version {schema or 'none'}, not {SCHEMA_VERSION}"
+        if (of_run, of_number) != (run, str(number)):
+            return f"{name} is of another run or range"
+        try:
+            return summary_from_json(summary)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return f"{name} has a summary that cannot be read"
+
+
+class FindingsFile:
+    """The findings of one range, on their way. Holds at most `ROW_GROUP` in memory."""
+
+    def __init__(self, draft: Draft, files: Files, run: str, number: int) -> None:
+        self._draft = draft
+        self._files = files
+        self._run, self._number = run, number
+        self._rows: list[dict[str, object]] = []
+        self._parquet = pq.ParquetWriter(draft.file, SCHEMA, compression="zstd")
+        self.written = 0
+
+    def add(self, findings: Sequence[Finding]) -> None:
+        """Raises `UnavailableError` where they do not fit."""
+        for finding in findings:
+            self._rows.append(_row(finding, self._run, self._number))
+            if len(self._rows) >= ROW_GROUP:
+                self._flush()
+        self.written += len(findings)
+
+    def commit(self, summary: Summary) -> None:
+        """Makes the file visible: from now on the range is done. Once, after all findings."""
+        if self._rows:
+            self._flush()
+        footer = {"schema": str(SCHEMA_VERSION), "run": self._run, "range": str(self._number), "summary": summary_to_json(summary)}
+        with self._files.explained("be written"):
+            self._parquet.add_key_value_metadata({f"tiered.{key}": value for key, value in footer.items()})
+            self._parquet.close()
+        self._draft.publish()
+
+    def _flush(self) -> None:
+        with self._files.explained("be written"):
+            self._parquet.write_table(pa.Table.from_pylist(self._rows, SCHEMA), row_group_size=ROW_GROUP)
+        self._rows.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        with suppress(OSError, ValueError, pa.ArrowException):  # what did not fit does not fit now; nobody will read it
+            self._parquet.close()
+        self._parquet.is_open = False  # or it would try again when it is collected, and say so on stderr
+        self._draft.__exit__(kind, error, trace)
+
+
+# --- rows and footers ------------------------------------------------------------------------------
+
+
+def summary_to_json(summary: Summary) -> str:
+    counts = {
+        usecase: {kind: (count.number, count.size) for kind, count in kinds.items()} for usecase, kinds in summary.counts.items()
+    }
+    ages = {kind: {str(age): number for age, number in ages.items()} for kind, ages in summary.ages.items()}
+    plain = {key: getattr(summary, key) for key in _NUMBERS}
+    return json.dumps({**plain, "counts": counts, "ages": ages}, ensure_ascii=True, separators=(",", ":"))
+
+
+def summary_from_json(text: str) -> Summary:
+    """Raises `ValueError`, `KeyError`, `TypeError` or `AttributeError` for what is no summary."""
+    told = json.loads(text)
+    return Summary(
+        **{key: int(told[key]) for key in _NUMBERS},
+        counts={
+            usecase: {Kind(kind): Count(*count) for kind, count in kinds.items()} for usecase, kinds in told["counts"].items()
+        },
+        ages={Kind(kind): Counter({int(age): number for age, number in ages.items()}) for kind, ages in told["ages"].items()},
+    )
+
+
+_NUMBERS = ("names", "redirects", "windows", "entries_max", "unreadable_max", "dated_ahead")
+
+
+def _row(finding: Finding, run: str, number: int) -> dict[str, object]:
+    times = {time: None if (ns := getattr(finding, f"{time}_ns")) is None else ns // 1000 for time in _TIMES}
+    return {
+        "class": finding.kind.value, "name": finding.name, "object": finding.object, "revision": finding.revision,
+        "usecase": usecase_of(finding.name), "size": finding.size, **times, "generation": finding.generation,
+        "detail": finding.detail, "range": number, "run": run,
+    }  # fmt: skip
+
+
+def _findings(rows: Any) -> Iterator[Finding]:
+    """Of a record batch. Times go by whole numbers: a date may lie beyond what Python's own can hold."""
+    columns = [(rows[name].cast(pa.int64()) if name in _TIMES else rows[name]).to_pylist() for name in _FIELDS]
+    for kind, name, path, revision, size, generation, detail, *times in zip(*columns, strict=True):
+        created, deadline, listed, logged, scanned, confirmed = map(_nanoseconds, times)
+        yield Finding(
+            Kind(kind), name, path, revision, size, created, deadline, generation, detail, listed, logged, scanned, confirmed
+        )
+
+
+_FIELDS = ("class", "name", "object", "revision", "size", "generation", "detail", *_TIMES)
+
+
+def _nanoseconds(microseconds: Any) -> Any:
+    return None if microseconds is None else microseconds * 1000
+
+
+def _json(manifest: Manifest) -> bytes:
+    return manifest.model_dump_json(indent=1).encode()
+
+
+def _name(number: int) -> str:
+    return f"range-{number:06d}.parquet"
+
+
+def _told(footer: dict[bytes, bytes], key: str) -> str:
+    return footer.get(f"tiered.{key}".encode(), b"").decode(errors="replace")

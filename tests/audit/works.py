@@ -1,0 +1,80 @@
+"""What workers do in tests instead of an audit. In a module of its own, so that a worker can find it by name.
+
+`job.directory` is a directory that the test looks into; each start of a range leaves a file `{number}.{pid}` there.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from recovery.audit.work import Job, Outcome, carry_out
+
+ODD_ONE = 2
+"""The range that something happens to."""
+
+
+def note(job: Job, number: int) -> int:
+    """Leaves the file; how often the range was begun before."""
+    before = len(starts(job.directory, number))
+    (Path(job.directory) / f"{number}.{os.getpid()}").touch()
+    return before
+
+
+def starts(directory: str, number: int) -> list[int]:
+    """The processes that have begun a range."""
+    return [int(path.suffix[1:]) for path in Path(directory).glob(f"{number}.*")]
+
+
+def succeed(job: Job, number: int) -> Outcome:
+    note(job, number)
+    return Outcome(number, names=number * 10, findings=number, seconds=1.0)
+
+
+def chatter(job: Job, number: int) -> Outcome:
+    print("out")  # noqa: T201
+    print("err", file=sys.stderr)  # noqa: T201
+    os.write(2, b"deep\n")
+    return succeed(job, number)
+
+
+def die_once(job: Job, number: int) -> Outcome:
+    if not note(job, number) and number == ODD_ONE:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return Outcome(number)
+
+
+def die_always(job: Job, number: int) -> Outcome:
+    note(job, number)
+    if number == ODD_ONE:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return Outcome(number)
+
+
+def leave_always(job: Job, number: int) -> Outcome:
+    if number == ODD_ONE:
+        os._exit(7)
+    return Outcome(number)
+
+
+def wait_for_ever(job: Job, number: int) -> Outcome:
+    """Says on the FIFO `life` that it lives; the FIFO ends when all who said so have ended."""
+    life = os.open(Path(job.directory) / "life", os.O_WRONLY)
+    os.write(life, f"{os.getpid()}\n".encode())
+    threading.Event().wait()
+    raise AssertionError("unreachable")
+
+
+def die_in_the_middle(job: Job, number: int) -> Outcome:
+    """An audit whose worker is killed once, when it has done a range and before it has said so."""
+    outcome = carry_out(job, number)
+    try:
+        (Path(job.directory) / "findings" / f"_killed-{ODD_ONE}").touch(exist_ok=number != ODD_ONE)
+    except FileExistsError:
+        return outcome
+    if number == ODD_ONE:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return outcome
