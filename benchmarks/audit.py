@@ -54,9 +54,9 @@ class Side:
 
 
 GENERATOR = Side("`audit_range`, one process", "audit_sweep")
-SPARK = Side("the same under Spark, local[2]", "audit_spark", 2)
+SPARK = Side("under Spark, local[2]", "audit_spark", 2)
 SIDES = (
-    GENERATOR, Side("the same under Spark, local[1]", "audit_spark"), SPARK,
+    GENERATOR, Side("its ranges in worker processes, 2", "audit_local", 2), Side("under Spark, local[1]", "audit_spark"), SPARK,
     Side("a join in Spark, local[1]", "audit_join"), Side("a join in Spark, local[2]", "audit_join", 2),
     Side("official clients, two Python sets", "audit_sets"), Side("DuckDB, of exported Parquet", "audit_duckdb"),
 )  # fmt: skip
@@ -86,7 +86,7 @@ async def measure(side: Side, asked: Asked) -> Run:
     world = World(asked.names)
     if result["found"] != [world.orphans, world.dangling]:
         raise AssertionError(f"{side.what} found {result['found']} and not {[world.orphans, world.dangling]}")
-    alone = "java" not in taken.peaks_kib
+    alone = "worker" not in taken.peaks_kib
     cpu_s = result["cpu_s"] if alone else found.cpu_s - ready.cpu_s  # its own clock is finer, and knows of itself only
     workers = [peak for kind, peak in taken.peaks_kib.items() if kind == ("main" if alone else "worker")]
     return Run(cpu_s, taken.cpu_s, found.at_s - ready.at_s, max(workers) / MIB, taken.peaks_kib.get("java", 0) / MIB)

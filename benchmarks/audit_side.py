@@ -1,12 +1,13 @@
 """A side of the audit's figures, in a process of its own: `python -m benchmarks.audit_side audit_sets '{"names": …}'`.
 
     audit_sweep    `audit_range` over all names, in one task of one process
-    audit_spark    the ranges as `tiered audit run` has them carried out, on a local Spark with so many `slots`; findings go to Parquet
+    audit_local    its ranges as `tiered audit run` has them carried out, in so many (`slots`) worker processes; findings go to Parquet
+    audit_spark    the same on a local Spark with so many slots
     audit_join     the same sources as two DataFrames (mapInArrow), a full outer join on the name, a local Spark with so many `slots`
     audit_sets     google-cloud-storage's `list_blobs` with `fields`, Bigtable's data client with a filter, two Python sets
     audit_duckdb   an anti-join each way of two Parquet files that somebody has exported: nothing is listed or scanned
 
-Only the first two fix a cut-off, read the changelog and look again: what is written right now the others would call an orphan. A side
+Only the first three fix a cut-off, read the changelog and look again: what is written right now the others would call an orphan. A side
 is a module with `find(asked, ready)`. Told is `ready` when it calls that: all is loaded, and a Spark session open; then what it
 found, and its own CPU since.
 """

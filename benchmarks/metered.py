@@ -85,23 +85,33 @@ def measure(command: list[str]) -> Taken:
     return taken
 
 
-def _look(session: int, peaks_kib: dict[str, int]) -> float:
-    """Seconds of CPU that the session's processes have taken until now; raises the peaks."""
-    ticks = 0
+def _look(main: int, peaks_kib: dict[str, int]) -> float:
+    """Seconds of CPU that all that was started has taken until now; raises the peaks."""
+    stats: dict[int, tuple[int, int, str]] = {}  # parent, ticks, name
     for entry in Path("/proc").iterdir():
-        if not entry.name.isdecimal():
-            continue
-        with suppress(OSError):  # it has ended
-            name, _, rest = (entry / "stat").read_text().partition("(")[2].rpartition(")")
-            fields = rest.split()
-            if int(fields[3]) != session:
-                continue
-            ticks += sum(map(int, fields[11:15]))
-            kind = "main" if entry.name == str(session) else "java" if name == "java" else "worker"
-            for line in (entry / "status").read_text().splitlines():
-                if line.startswith("VmHWM:"):
-                    peaks_kib[kind] = max(peaks_kib.get(kind, 0), int(line.split()[1]))
+        if entry.name.isdecimal():
+            with suppress(OSError):  # it has ended
+                _, _, named = (entry / "stat").read_text().partition("(")
+                name, _, rest = named.rpartition(")")
+                fields = rest.split()
+                stats[int(entry.name)] = int(fields[1]), sum(map(int, fields[11:15])), name
+    ticks, ours = 0, {os.getpid()}
+    while found := {pid for pid, (parent, _, _) in stats.items() if parent in ours}:
+        ours = found
+        for pid in found:
+            _, its_ticks, name = stats.pop(pid)
+            ticks += its_ticks
+            kind = "main" if pid == main else "java" if name == "java" else "worker"
+            peaks_kib[kind] = max(peaks_kib.get(kind, 0), _peak_kib(pid))
     return ticks / TICKS_PER_S
+
+
+def _peak_kib(pid: int) -> int:
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1])
+    return 0
 
 
 def _kill_when_left_alone(group: int) -> None:
