@@ -57,7 +57,7 @@ GENERATOR = Side("`audit_range`, one process", "audit_sweep")
 SPARK = Side("under Spark, local[2]", "audit_spark", 2)
 SIDES = (
     GENERATOR, Side("its ranges in worker processes, 2", "audit_local", 2), Side("under Spark, local[1]", "audit_spark"), SPARK,
-    Side("a join in Spark, local[1]", "audit_join"), Side("a join in Spark, local[2]", "audit_join", 2),
+    Side("a join in Spark, local[2]", "audit_join", 2),
     Side("official clients, two Python sets", "audit_sets"), Side("DuckDB, of exported Parquet", "audit_duckdb"),
 )  # fmt: skip
 

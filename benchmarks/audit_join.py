@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
@@ -10,6 +11,8 @@ from typing import Any, cast
 
 import anyio
 from pyarrow import RecordBatch
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import col, count_if
 
@@ -19,15 +22,14 @@ from tiered.compose import open_backends
 
 RUNTIME = SystemRuntime()
 PAGE_BLOBS, PAGE_ROWS = 1000, 10_000
+CONF = {
+    "spark.driver.memory": "4g", "spark.ui.enabled": "false", "spark.python.unix.domain.socket.enabled": "true",
+    "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
+}  # fmt: skip
 
 
 def find(asked: Asked, ready: Ready) -> Found:
-    os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    session = (
-        SparkSession.builder.master(f"local[{asked.slots}]").config("spark.driver.memory", "4g").config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false").config("spark.python.unix.domain.socket.enabled", "true")
-        .config("spark.driver.extraJavaOptions", "-XX:+UseParallelGC").config("spark.local.dir", asked.directory).getOrCreate()
-    )  # fmt: skip
+    session = open_session(asked)
     cuts = ["", *anyio.run(boundaries, asked)]
     parts = session.range(0, len(cuts), 1, len(cuts))
     ready()
@@ -37,6 +39,15 @@ def find(asked: Asked, ready: Ready) -> Found:
     [counted] = joined.agg(count_if(col("target").isNull()), count_if(col("name").isNull())).collect()
     session.stop()
     return counted[0], counted[1]
+
+
+def open_session(asked: Asked) -> SparkSession:
+    """With memory for a shuffle; it says nothing."""
+    os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_DIRS": asked.directory}
+    conf = SparkConf().setAppName("join").setMaster(f"local[{asked.slots}]").setAll(list(CONF.items()))
+    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    SparkContext(conf=conf, gateway=launch_gateway(conf, silent))
+    return SparkSession.builder.getOrCreate()
 
 
 async def boundaries(asked: Asked) -> list[str]:

@@ -4,6 +4,7 @@
     mutate, increment   the same without a predicate; `increment` tells the server's time of its own write
     mutate_rows         many rows at once, each for itself
     read, scan          the cells of one row; of a page of rows in byte order
+    read_bulk, sample   many rows at the least cost; keys that split the table
 
 The messages are the client package's own, beneath proto-plus, which alone would double the CPU of a call. Each request
 is sent once: what may be repeated is decided by the protocol, not here. *Failure*: one table below. A mutation that
@@ -28,6 +29,7 @@ from google.cloud.bigtable_v2.types import bigtable, data
 
 from changelog.errors import ConfigurationError, InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
 from changelog.row_merge import Cell, CellRow, RowMerge
+from changelog.row_scan import RowScan
 
 CALL_TIMEOUT_S = 10.0
 SCAN_TIMEOUT_S = 60.0
@@ -193,6 +195,8 @@ class BigtableTable:
         self._modify = _unary(channel, "ReadModifyWriteRow", bigtable.ReadModifyWriteRowRequest, bigtable.ReadModifyWriteRowResponse)
         self._mutate_rows = _stream(channel, "MutateRows", bigtable.MutateRowsRequest, bigtable.MutateRowsResponse)
         self._read = _stream(channel, "ReadRows", bigtable.ReadRowsRequest, bigtable.ReadRowsResponse)
+        self._read_raw = channel.unary_stream(f"{SERVICE}ReadRows", bigtable.ReadRowsRequest.pb().SerializeToString, None)
+        self._sample = _stream(channel, "SampleRowKeys", bigtable.SampleRowKeysRequest, bigtable.SampleRowKeysResponse)
 
     async def check_and_mutate(
         self, key: bytes, predicate: Message, *, then: Sequence[Message] = (), otherwise: Sequence[Message] = (),
@@ -253,26 +257,57 @@ class BigtableTable:
 
     async def scan(self, spans: Iterable[KeySpan], yields: Message, limit: int) -> list[CellRow]:
         """The first `limit` rows in byte order of which the filter yields a cell. Fewer: there are no more."""
-        ranges = [_RowRange(start_key_closed=span.start, end_key_open=span.end) if span.end else _RowRange(start_key_closed=span.start)
-                  for span in spans]  # fmt: skip
+        ranges = [_row_range(span) for span in spans]
         return await self._rows(_RowSet(row_ranges=ranges), yields, limit, SCAN_TIMEOUT_S) if ranges else []
+
+    async def read_bulk(self, rows: Sequence[KeySpan] | Sequence[bytes], yields: Message, limit: int = 0) -> tuple[RowScan, bool]:
+        """What was read of the rows of these spans or keys, and whether that is all of them: at most `limit` rows (0: any number).
+
+        A page whose time is up is what was read by then, if it was anything.
+        """
+        if not rows:  # which a request would take for all of them
+            return RowScan(), True
+        keys = [each for each in rows if isinstance(each, bytes)]
+        row_set = _RowSet(row_keys=keys, row_ranges=[_row_range(each) for each in rows if isinstance(each, KeySpan)])
+        request = bigtable.ReadRowsRequest.pb()(rows=row_set, filter=yields, rows_limit=limit, **self._target)
+        scan = RowScan()
+        in_time = await self._receive(self._read_raw, request, SCAN_TIMEOUT_S, scan.add, lambda: bool(scan.last_key))
+        if in_time:
+            scan.end()
+        return scan, in_time and (limit == 0 or scan.rows < limit)
+
+    async def sample(self) -> list[tuple[bytes, int]]:
+        """Keys that split the table, and about how many bytes lie before each; the last may be empty: the table's end."""
+        found: list[tuple[bytes, int]] = []
+        request = bigtable.SampleRowKeysRequest.pb()(**self._target)
+        await self._receive(self._sample, request, SCAN_TIMEOUT_S, lambda each: found.append((each.row_key, each.offset_bytes)))
+        return found
 
     async def _rows(self, rows: Message, yields: Message, limit: int, timeout_s: float) -> list[CellRow]:
         request = bigtable.ReadRowsRequest.pb()(rows=rows, filter=yields, rows_limit=limit, **self._target)
         merge = RowMerge()
         found: list[CellRow] = []
-        stream = self._begun(self._read, request, timeout_s)
+        await self._receive(self._read, request, timeout_s, lambda response: found.extend(merge.add(response.chunks)))
+        merge.end()
+        return found
+
+    async def _receive(
+        self, method: Any, request: Message, timeout_s: float, take: Callable[[Any], None], may_end: Callable[[], bool] = lambda: False
+    ) -> bool:
+        """Hands every message of a stream that has no effect to `take`. False: the time was up, and it might end there."""
+        stream = self._begun(method, request, timeout_s)
         try:
-            async for response in stream:
-                found.extend(merge.add(response.chunks))
+            async for message in stream:
+                take(message)
         except (grpc.RpcError, grpc.aio.UsageError) as error:
+            if isinstance(error, grpc.aio.AioRpcError) and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and may_end():
+                return False
             raise translated(error, f"reading {self.name}", sent=False) from error
         except anyio.get_cancelled_exc_class() as cancelled:
             raise translated(await _closed_meanwhile(cancelled), f"reading {self.name}", sent=False) from None
         finally:
             stream.cancel()
-        merge.end()
-        return found
+        return True
 
     async def _write(self, method: Any, request: Message, timeout_s: float) -> Message:
         call = self._begun(method, request, timeout_s)
@@ -311,6 +346,10 @@ async def _closed_meanwhile(cancelled: BaseException) -> _ClosedError:
     if task is None or task.cancelling():
         raise cancelled
     return _ClosedError("the channel was closed meanwhile")
+
+
+def _row_range(span: KeySpan) -> Message:
+    return _RowRange(start_key_closed=span.start, end_key_open=span.end) if span.end else _RowRange(start_key_closed=span.start)
 
 
 def _unary(channel: Channel, method: str, request: Any, response: Any) -> Any:

@@ -39,6 +39,7 @@ class RowMerge:
     A chunk is a cell or a piece of one; it leaves out the key, family and column that did not change. `value_size`
     announces that more pieces of the cell follow; a row counts only when committed, and one that is reset begins
     again. A message may hold many rows or a part of one. What breaks these rules is `UnavailableError`: read again.
+    `last_key`: of the last row that was committed.
     """
 
     _key: bytes | None
@@ -46,7 +47,7 @@ class RowMerge:
     _pieces: list[bytes]
 
     def __init__(self) -> None:
-        self._last_key = b""
+        self.last_key = b""
         self._clear()
 
     def add(self, chunks: Iterable[Any]) -> Iterator[CellRow]:
@@ -66,6 +67,10 @@ class RowMerge:
             if chunk.commit_row:
                 yield self._commit()
 
+    @property
+    def is_between_rows(self) -> bool:
+        return self._key is None
+
     def end(self) -> None:
         """The stream has ended."""
         self._check(self._key is None, "ends in the middle of a row")
@@ -76,7 +81,7 @@ class RowMerge:
             self._check(chunk.row_key in (b"", self._key), "begins a row in the middle of another")
             return
         if self._key is None:
-            self._check(chunk.row_key > self._last_key, "does not begin a row in order")
+            self._check(chunk.row_key > self.last_key, "does not begin a row in order")
             self._check(chunk.HasField("family_name"), "begins a row without a family")
             self._key = chunk.row_key
         self._check(chunk.row_key in (b"", self._key), "begins a row in the middle of another")
@@ -94,7 +99,7 @@ class RowMerge:
     def _commit(self) -> CellRow:
         assert self._key is not None
         row = CellRow(self._key, tuple(self._cells))
-        self._last_key = self._key
+        self.last_key = self._key
         self._clear()
         return row
 
@@ -104,4 +109,4 @@ class RowMerge:
 
     def _check(self, holds: bool, fault: str) -> None:
         if not holds:
-            raise UnavailableError(f"ReadRows answered with a chunk that {fault}, after row {self._last_key!r}; read again")
+            raise UnavailableError(f"ReadRows answered with a chunk that {fault}, after row {self.last_key!r}; read again")

@@ -36,9 +36,12 @@ Changed = Callable[[str, bytes, Message | None], None]
 US_PER_MS = 1000
 US_PER_S = 1_000_000
 COUNTER_BYTES = 8
+SAMPLED_ROWS = 4
+"""Of so many rows one is sampled."""
 
 _CheckAndMutateRowResponse, _MutateRowResponse = bigtable.CheckAndMutateRowResponse.pb(), bigtable.MutateRowResponse.pb()
 _MutateRowsResponse, _ModifyResponse = bigtable.MutateRowsResponse.pb(), bigtable.ReadModifyWriteRowResponse.pb()
+_SampleResponse = bigtable.SampleRowKeysResponse.pb()
 _ReadRowsResponse, _Chunk = bigtable.ReadRowsResponse.pb(), bigtable.ReadRowsResponse.CellChunk.pb()
 
 
@@ -124,6 +127,7 @@ class MemoryBigtable(Simulated):
             "MutateRows": self._mutate_rows,
             "CheckAndMutateRow": self._check_and_mutate_row,
             "ReadModifyWriteRow": self._read_modify_write_row,
+            "SampleRowKeys": self._sample_row_keys,
         }
 
     async def call(self, method: str, request: Message) -> list[Message]:
@@ -209,6 +213,15 @@ class MemoryBigtable(Simulated):
         self._write(request.table_name, request.row_key, tuple(held[at] for at in sorted(held)), request)
         return [response]
 
+    def _sample_row_keys(self, request: Message) -> list[Message]:
+        """Some of the keys, and the end of the table."""
+        offset, found = 0, []
+        for number, (key, cells) in enumerate(sorted(self._table(request).rows.items()), 1):
+            offset += len(key) + sum(len(cell.value) for cell in cells)
+            if number % SAMPLED_ROWS == 0:
+                found.append(_SampleResponse(row_key=key, offset_bytes=offset))
+        return [*found, _SampleResponse(offset_bytes=offset)]
+
     def _apply(self, request: Message, row: Message, mutations: Sequence[Message]) -> None:
         cells = self._table(request).mutated(row.row_key, mutations, self._now_us())
         self._write(request.table_name, row.row_key, cells, row)
@@ -241,7 +254,17 @@ class MemoryChannel:
 
         return call
 
-    unary_stream = unary_unary
+    def unary_stream(self, method: str, request_serializer: Any = None, response_deserializer: Any = None) -> Any:
+        """Without a `response_deserializer` the messages come as bytes, as gRPC hands them out."""
+        name = method.rpartition("/")[2]
+
+        async def in_bytes(request: Message, timeout_s: float) -> list[Any]:
+            return [message.SerializeToString() for message in await self._exchange(name, request, timeout_s)]
+
+        def call(request: Message, *, timeout: float, metadata: Any = None) -> Call:
+            return Call(lambda: (self._exchange(name, request, timeout) if response_deserializer else in_bytes(request, timeout)))
+
+        return call
 
     async def send(self, method: str, request: Message) -> list[Message]:
         """Carries one request to the server and its answers back."""

@@ -36,7 +36,8 @@ from emulators.faulty_channel import rpc_error
 from emulators.log import Stored
 from emulators.runtime import Observer, now_s
 from tiered.backends import HighVolumeBackend, Inline, State, Tombstone
-from tiered.bigtable import EXPIRING, LEGACY_FAMILIES, MANUAL, MARKS, BigtableRows
+from tiered.bigtable import BigtableRows
+from tiered.bigtable_cells import EXPIRING, LEGACY_FAMILIES, MANUAL, MARKS
 from tiered.metadata import decode_metadata, decode_policy
 from tiered.schema import CHANGELOG_FAMILIES, FAMILIES, OBJECT_FAMILIES
 
@@ -145,6 +146,10 @@ class _ShardedId(ChangeId):
 def call_name(method: str, request: Message) -> str:
     """The call of `HighVolumeBackend` or `ChangeLog` that sends such a message: `rows.swap`."""
     match method:
+        case "SampleRowKeys":
+            return "rows.boundaries"
+        case "ReadRows" if request.rows.row_keys and request.filter.WhichOneof("filter") == "interleave":
+            return "rows.redirects_at"
         case "ReadRows" if request.rows.row_keys:
             return f"{_service(request.rows.row_keys[0])}.read"
         case "ReadRows":
@@ -159,6 +164,8 @@ def call_name(method: str, request: Message) -> str:
 
 def _scan_name(request: Message) -> str:
     start = request.rows.row_ranges[0].start_key_closed
+    if request.filter.WhichOneof("filter") == "interleave":
+        return "rows.redirects"
     if not start.startswith(LOG_PREFIX.encode()):
         return "log.collect" if start.startswith(DAEMON_PREFIX.encode()) else "rows.scan"
     return "log.entries" if request.filter.WhichOneof("filter") == "cells_per_column_limit_filter" else "log.stale"

@@ -18,7 +18,7 @@ from changelog.bigtable_channel import BigtableTable, insecure_channel
 from changelog.change import ChangeId
 from changelog.runtime import SystemRuntime
 from emulators.bigtable import EmulatorNotFoundError, start_bigtable
-from tiered.bigtable import LEGACY_FAMILIES
+from tiered.bigtable_cells import LEGACY_FAMILIES
 from tiered.schema import FAMILIES
 from tiered.settings import ENV_OTHERS, ENV_PREFIX
 

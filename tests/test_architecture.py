@@ -31,8 +31,8 @@ LAZILY = {"recovery/cli*.py": "emulators"}
 HOMES: dict[str, tuple[str, ...]] = {
     # vendors: behind the adapters and what runs their emulators
     "google": (
-        "changelog/bigtable_channel.py", "changelog/bigtable_pool.py", "tiered/schema.py", "tiered/bigtable_admin.py",
-        "tiered/gcs_admin.py", "tiered/gcs_auth.py", "emulators/bigtable.py", "emulators/bigtable_memory*.py",
+        "changelog/bigtable_channel.py", "changelog/bigtable_pool.py", "changelog/row_scan.py", "tiered/schema.py",
+        "tiered/bigtable_admin.py", "tiered/gcs_admin.py", "tiered/gcs_auth.py", "emulators/bigtable.py", "emulators/bigtable_memory*.py",
         "emulators/demo_google.py",
     ),
     "grpc": (

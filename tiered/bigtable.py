@@ -15,7 +15,8 @@ row of marks only is an absent object. Also read, and replaced by the next write
 more call), no `t`, deadlines in whole seconds, a tombstone that is `{"is_redirect_tombstone":true…` in `m` or has an empty
 `r` (both mean the blob named by the path itself). Rows under `…/uploads/…` and `~…` are no objects.
 
-Calls: read, swap, settle, put_inline, delete_inline, touch 1; scan 1 for a page; touch of a row without a token 2.
+Calls: read, swap, settle, put_inline, delete_inline, touch 1; scan 1 for a page; touch of a row without a token 2;
+in bulk see `tiered/bigtable_redirects.py`.
 *Crash* at any call: the row is as before or as after. *Failure*: see `changelog.bigtable_channel`. A swap is not sent
 after its deadline by the boot-time clock, and what was sent is given up by then. No blob is known here.
 """
@@ -44,7 +45,6 @@ from changelog.bigtable_channel import (
     timestamp_in,
     value_after,
     value_before,
-    value_begins_with,
     value_between,
     value_is,
 )
@@ -52,7 +52,24 @@ from changelog.change import ChangeId
 from changelog.errors import CorruptRecordError, UnavailableError
 from changelog.row_merge import Cell, CellRow
 from changelog.runtime import Runtime
-from tiered.backends import Inline, Row, RowName, State, Tombstone
+from tiered import bigtable_redirects
+from tiered.backends import Inline, RedirectPage, Row, RowName, State, Tombstone
+from tiered.bigtable_cells import (
+    DATA_FAMILIES,
+    EXPIRING,
+    LEGACY_FAMILIES,
+    LEGACY_TOMBSTONE,
+    LEGACY_TOMBSTONES,
+    MANUAL,
+    MARKS,
+    METADATA,
+    NS_PER_US,
+    PAYLOAD,
+    POLICY,
+    TARGET,
+    TARGETS,
+    TOKEN,
+)
 from tiered.metadata import (
     Expiration,
     Metadata,
@@ -65,23 +82,12 @@ from tiered.metadata import (
 )
 from tiered.object_id import blob_name
 
-EXPIRING, MANUAL, MARKS = "fg", "fm", "ff"
-DATA_FAMILIES = (EXPIRING, MANUAL)
-LEGACY_FAMILIES = {"fpg": EXPIRING, "fpm": MANUAL}
-"""Where older software kept payloads, and the family that such a payload belongs to."""
-
-NS_PER_US = 1000
-
-_PAYLOAD, _METADATA, _TARGET, _POLICY, _TOKEN = b"p", b"m", b"r", b"t", b"v"
 _WON, _REFUSED = "w:", "r:"
-_LEGACY_TOMBSTONE = b'{"is_redirect_tombstone":true'
-_TARGETS = [column_is(family, _TARGET) for family in DATA_FAMILIES]
-_LEGACY_TOMBSTONES = [chain(column_is(family, _METADATA), value_begins_with(_LEGACY_TOMBSTONE)) for family in DATA_FAMILIES]
-_TOMBSTONES = [*_TARGETS, *_LEGACY_TOMBSTONES]
+_TOMBSTONES = [*TARGETS, *LEGACY_TOMBSTONES]
 _CLEAR = [delete_family(family) for family in DATA_FAMILIES]
 _STATE = chain(either(*map(family_is, DATA_FAMILIES)), NEWEST)
 _NAMES = chain(
-    either(*(column_is(family, column) for family in DATA_FAMILIES for column in (_METADATA, _TARGET))), NEWEST, WITHOUT_VALUES
+    either(*(column_is(family, column) for family in DATA_FAMILIES for column in (METADATA, TARGET))), NEWEST, WITHOUT_VALUES
 )
 
 
@@ -112,7 +118,7 @@ class BigtableRows:
     async def settle(self, path: str, token: ChangeId) -> bool:
         live = either(*(
             chain(column_is(family, column), value_is(value.encode()))
-            for family in DATA_FAMILIES for column, value in ((_TARGET, blob_name(path, token)), (_TOKEN, token))
+            for family in DATA_FAMILIES for column, value in ((TARGET, blob_name(path, token)), (TOKEN, token))
         ))  # fmt: skip
         refused = set_cell(MARKS, f"{_REFUSED}{token}".encode(), b"")
         return await self._table.check_and_mutate(path.encode(), live, otherwise=[refused])
@@ -131,7 +137,7 @@ class BigtableRows:
             same = await self._untokened(path, seen)
         else:
             earlier = timestamp_in(0, deadline_ns // NS_PER_US)
-            same = chain(column_is(EXPIRING, _TOKEN), value_is(seen.token.encode()), earlier)
+            same = chain(column_is(EXPIRING, TOKEN), value_is(seen.token.encode()), earlier)
         if same is None:
             return False
         return await self._table.check_and_mutate(path.encode(), same, then=[*_CLEAR, *_cells(_until(seen, deadline_ns), seen.token)])
@@ -148,6 +154,15 @@ class BigtableRows:
             start = rows[-1].key + b"\0"
         return found
 
+    async def redirects(self, start: bytes, end: bytes | None, limit: int) -> RedirectPage:
+        return await bigtable_redirects.redirects(self._table, start, end, limit)
+
+    async def redirects_at(self, keys: Sequence[bytes]) -> RedirectPage:
+        return await bigtable_redirects.redirects_at(self._table, keys)
+
+    async def boundaries(self, count: int) -> Sequence[str]:
+        return await bigtable_redirects.boundaries(self._table, count)
+
     async def _replace_inline(self, path: str, token: ChangeId, state: Inline | None) -> bool:
         conflict = _MARKED_OR_LARGE(token)
         return not await self._table.check_and_mutate(path.encode(), conflict, otherwise=[*_CLEAR, *_cells(state, token)])
@@ -160,7 +175,7 @@ class BigtableRows:
         row = await self._table.read(path.encode())
         if row is None or _decode(path, row, self._runtime.wall_ns()) != seen:
             return None
-        cell = next(cell for cell in row.cells if cell.family == EXPIRING and cell.column in (_METADATA, _TARGET))
+        cell = next(cell for cell in row.cells if cell.family == EXPIRING and cell.column in (METADATA, TARGET))
         exactly = timestamp_in(cell.timestamp_us, cell.timestamp_us + 1000)
         return chain(column_is(EXPIRING, cell.column), value_is(cell.value), exactly)
 
@@ -182,8 +197,8 @@ def _targets_another(path: str, expected: str) -> list[Message]:
     if expected == path:  # also meant by an empty target, and by every legacy tombstone
         another, legacy = either(value_between(b"", value), value_after(value)), []
     else:
-        another, legacy = either(value_before(value), value_after(value)), _LEGACY_TOMBSTONES
-    return [*(chain(target, another) for target in _TARGETS), *legacy]
+        another, legacy = either(value_before(value), value_after(value)), LEGACY_TOMBSTONES
+    return [*(chain(target, another) for target in TARGETS), *legacy]
 
 
 # --- one state as cells --------------------------------------------------------------------------------
@@ -197,11 +212,11 @@ def _cells(state: State, token: ChangeId | None) -> Iterator[Message]:
     timestamp_us = SERVER_TIME if state.deadline_ns is None else whole_ms(state.deadline_ns) // NS_PER_US
     match state:
         case Inline(metadata, payload):
-            columns = {_PAYLOAD: payload, _METADATA: encode_metadata(metadata)}
+            columns = {PAYLOAD: payload, METADATA: encode_metadata(metadata)}
         case Tombstone(target, expiration):
-            columns = {_TARGET: target.encode(), _POLICY: _encode_policy(expiration)}
+            columns = {TARGET: target.encode(), POLICY: _encode_policy(expiration)}
     if token is not None:
-        columns[_TOKEN] = token.encode()
+        columns[TOKEN] = token.encode()
     for column, value in columns.items():
         yield set_cell(family, column, value, timestamp_us)
 
@@ -237,10 +252,10 @@ class _Shown:
 def _decode(path: str, row: CellRow, now_ns: int) -> State:
     """The row's state. Half of an expired one is what is left while garbage is collected, and absent."""
     shown = _shown(path, row)
-    target, metadata, payload = shown.value(_TARGET), shown.value(_METADATA), shown.value(_PAYLOAD)
+    target, metadata, payload = shown.value(TARGET), shown.value(METADATA), shown.value(PAYLOAD)
     if target is not None and metadata is None and payload is None:
-        return Tombstone(shown.text(_TARGET) or path, _decode_policy(shown), shown.deadline_ns, _token(shown))
-    if metadata is not None and metadata.startswith(_LEGACY_TOMBSTONE) and target is None and not payload:
+        return Tombstone(shown.text(TARGET) or path, _decode_policy(shown), shown.deadline_ns, _token(shown))
+    if metadata is not None and metadata.startswith(LEGACY_TOMBSTONE) and target is None and not payload:
         return Tombstone(path, _metadata(shown, metadata, 0).expiration, shown.deadline_ns, _token(shown))
     if target is not None:
         raise shown.corrupt("it is an object and a tombstone")
@@ -263,14 +278,14 @@ def _shown(path: str, row: CellRow) -> _Shown:
         raise shown.corrupt("it both expires and does not")
     if deadline_ns is not None and timestamps:
         raise shown.corrupt("its cells have different deadlines")
-    if _METADATA in cells and _PAYLOAD not in cells:
-        cells.update((cell.column, cell) for cell in row.cells if LEGACY_FAMILIES.get(cell.family) in families and cell.column == _PAYLOAD)
+    if METADATA in cells and PAYLOAD not in cells:
+        cells.update((cell.column, cell) for cell in row.cells if LEGACY_FAMILIES.get(cell.family) in families and cell.column == PAYLOAD)
     return shown
 
 
 def _lacks_payload(row: CellRow) -> bool:
     columns = {cell.column: cell.value for cell in row.cells}
-    return _METADATA in columns and _PAYLOAD not in columns and not columns[_METADATA].startswith(_LEGACY_TOMBSTONE)
+    return METADATA in columns and PAYLOAD not in columns and not columns[METADATA].startswith(LEGACY_TOMBSTONE)
 
 
 def _metadata(shown: _Shown, raw: bytes, size: int) -> Metadata:
@@ -287,7 +302,7 @@ def _encode_policy(expiration: Expiration) -> bytes:
 
 
 def _decode_policy(shown: _Shown) -> Expiration:
-    raw = shown.value(_POLICY)
+    raw = shown.value(POLICY)
     if raw is None:
         return None
     try:
@@ -298,7 +313,7 @@ def _decode_policy(shown: _Shown) -> Expiration:
 
 
 def _token(shown: _Shown) -> ChangeId | None:
-    token = shown.text(_TOKEN)
+    token = shown.text(TOKEN)
     if token is None:
         return None
     if not ChangeId.matches(token):

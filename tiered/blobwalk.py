@@ -71,8 +71,9 @@ def _walk(
 
     A file sorts before the directory of the same stem, because the suffix makes that one's name longer.
     """
-    for entry in _sorted_entries(directory, low[0] if low else "", high[0] if high else None, page):
-        is_low, is_high = bool(low) and entry.name == low[0], bool(high) and entry.name == high[0]
+    first, last = low[0] if low else "", high[0] if high else None
+    for entry in _sorted_entries(directory, first, last, page):
+        is_low, is_high = entry.name == first, entry.name == last
         if entry.is_dir(follow_symlinks=False) and is_component(entry.name, directory=True):
             inner = stem + entry.name.removesuffix(DIRECTORY_SUFFIX)
             yield from _walk(entry.path, inner, low[1:] if is_low else (), high[1:] if high and is_high else None, page)

@@ -185,7 +185,8 @@ class GcsBlobs:
             query["pageToken"] = page.token
 
     async def _listing(self, query: Mapping[str, str]) -> Listing:
-        doing = f"listing the blobs of bucket {self._http.bucket!r}" + (f" from {query['startOffset']!r} on" if "startOffset" in query else "")
+        start = f" from {query['startOffset']!r} on" if "startOffset" in query else ""
+        doing = f"listing the blobs of bucket {self._http.bucket!r}{start}"
         answer = await self._http.call("GET", self._http.objects_url(**query), doing)
         return decode_listing(answer.body) or decode_listing_by_item(answer.json(doing))
 

@@ -23,7 +23,7 @@ from google.cloud.bigtable_admin_v2.types import GcRule
 
 from changelog.bigtable import FAMILY as ENTRIES
 from tiered.backends import MARK_AGE_MAX_S
-from tiered.bigtable import EXPIRING, MANUAL, MARKS
+from tiered.bigtable_cells import EXPIRING, MANUAL, MARKS
 from tiered.settings import MARK_MARGIN_S, BigtableSettings, MarkSettings
 
 OBJECT_FAMILIES: Mapping[str, GcRule] = {

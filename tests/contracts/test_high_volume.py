@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import product
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from changelog.change import ChangeId
 from changelog.errors import UnavailableError
 from changelog.runtime import Runtime
-from tiered.backends import HighVolumeBackend, Inline, Row, State, Tombstone
+from tiered.backends import HighVolumeBackend, Inline, Redirect, Row, State, Tombstone
 from tiered.metadata import NS_PER_MS, NS_PER_S, Metadata, TimeToIdle, TimeToLive
 from tiered.object_id import blob_name
 
@@ -407,6 +407,105 @@ async def test_scans_while_rows_change_find_what_was_there_all_the_time_once_and
                 found += [name.path for name in page]
             assert found == sorted(set(found)) and set(kept) <= set(found)
         done.set()
+
+
+# --- redirects ---------------------------------------------------------------------------------------
+
+
+async def redirects(rows: Rows, start: bytes = b"", end: bytes | None = None, limit: int = 1000) -> list[Redirect]:
+    """All of the range, in pages of up to `limit`."""
+    found: list[Redirect] = []
+    next_start: bytes | None = start
+    while next_start is not None:
+        page = await rows.backend.redirects(next_start, end, limit)
+        assert len(page.redirects) <= limit and not page.corrupt
+        assert page.next_start is None or next_start < page.next_start
+        found += page.redirects
+        next_start = page.next_start
+    return found
+
+
+async def put_tombstones(rows: Rows, paths: Iterable[str]) -> list[Redirect]:
+    """As a scan of all of them shows them."""
+    found = []
+    for path in paths:
+        token = rows.token()
+        await rows.replace(path, tombstone(path, token))
+        found.append(Redirect(path, blob_name(path, token), None))
+    return sorted(found, key=lambda each: each.path.encode())
+
+
+async def test_redirects_are_the_tombstones_with_their_deadlines_expired_or_not_and_nothing_else(rows: Rows) -> None:
+    past_ns, later_ns = rows.in_ns(-HOUR_NS), rows.in_ns(HOUR_NS)
+    assert await redirects(rows) == []
+    for number, deadline_ns in enumerate((None, past_ns, later_ns)):
+        token = ChangeId(f"018bcfe5-6800-7000-8000-00000000000{number}")
+        await rows.replace(f"n/objects/{number}", tombstone(f"n/objects/{number}", token, deadline_ns))
+        await rows.replace(f"n/objects/inline{number}", inline(rows.token(), b"x" * 1000, deadline_ns))
+    assert await rows.swap("n/objects/marks", rows.token(), None, None)
+    await rows.replace("n/uploads/u/x", tombstone("n/uploads/u/x", A))
+    assert await redirects(rows) == [
+        Redirect("n/objects/0", "n/objects/0/018bcfe5-6800-7000-8000-000000000000", None),
+        Redirect("n/objects/1", "n/objects/1/018bcfe5-6800-7000-8000-000000000001", past_ns),
+        Redirect("n/objects/2", "n/objects/2/018bcfe5-6800-7000-8000-000000000002", later_ns),
+        Redirect("n/uploads/u/x", f"n/uploads/u/x/{A}", None),
+    ]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 1000])
+async def test_a_range_of_redirects_begins_with_its_start_and_ends_before_its_end(rows: Rows, limit: int) -> None:
+    paths = ["foo", "foo-bar", "foo/r", "foo0", "foo\0", "{", "\x7f", "é", "\uffff", "\U0001f642"]
+    stored = await put_tombstones(rows, paths)
+    await rows.replace("fop", inline(rows.token()))
+    assert [each.path for each in stored] == ["foo", "foo\0", "foo-bar", "foo/r", "foo0", "{", "\x7f", "é", "\uffff", "\U0001f642"]
+    assert await redirects(rows, limit=limit) == stored
+    assert await redirects(rows, b"foo", b"foo0", limit) == stored[:4]
+    assert await redirects(rows, b"foo\0", b"foo-bar\0", limit) == stored[1:3]
+    assert await redirects(rows, b"foo", b"foo\0", limit) == stored[:1]
+    assert await redirects(rows, b"foo0\0", "é".encode(), limit) == stored[5:7]
+    assert await redirects(rows, "é".encode()[:1], None, limit) == stored[7:]
+    assert await redirects(rows, b"\xef", b"\xf0\x9f", limit) == stored[8:9]
+    for start, end in ((b"b", b"b"), (b"b", b"a"), (b"\xff", None), (b"", b""), (b"", b"f"), (b"foo", b"foo")):
+        assert await redirects(rows, start, end, limit) == []
+
+
+some_names = st.lists(st.text("\0-/0a\x7fé\uffff\U0001f642", min_size=1, max_size=4), min_size=1, max_size=8, unique=True)
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(some_names, st.lists(st.integers(0, 7), max_size=3), st.lists(st.binary(max_size=3), max_size=2), st.integers(1, 5))
+async def test_pages_of_any_size_and_ranges_of_any_cut_are_together_the_whole(
+    rows: Rows, names: list[str], at_names: list[int], between: list[bytes], limit: int
+) -> None:
+    root = f"{rows.token()}/".encode()
+    stored = await put_tombstones(rows, [root.decode() + name for name in names])
+    cuts = [root + names[number % len(names)].encode() for number in at_names] + [root + each for each in between]
+    bounds = [root, *sorted(each for each in cuts if each < root + b"\xf5"), root + b"\xf5"]
+    found = [each for start, end in zip(bounds, bounds[1:], strict=False) for each in await redirects(rows, start, end, limit)]
+    assert found == stored
+    keys = [root + name.encode() for name in names]
+    at = await rows.backend.redirects_at([*keys, keys[0], root + b"none"])
+    assert (list(at.redirects), list(at.corrupt), at.next_start) == (stored, [], None)
+
+
+async def test_redirects_at_keys_leave_out_what_is_no_tombstone(rows: Rows) -> None:
+    [stored] = await put_tombstones(rows, ["n/objects/a"])
+    await rows.replace("n/objects/b", inline(rows.token()))
+    found = await rows.backend.redirects_at([b"n/objects/b", b"n/objects/a", b"n/objects/", b"\xff", b"n/objects/a/b"])
+    assert list(found.redirects) == [stored]
+    assert not (await rows.backend.redirects_at([])).redirects
+    many = [f"n/objects/{number}".encode() for number in range(2000)]
+    assert not (await rows.backend.redirects_at(many)).redirects
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 100])
+async def test_boundaries_split_the_table_in_order_into_about_so_many_parts(rows: Rows, count: int) -> None:
+    assert list(await rows.backend.boundaries(count)) == []
+    for number in range(40):
+        await rows.replace(f"n/objects/{number:02}", inline(rows.token(), b"x" * 100))
+    points = await rows.backend.boundaries(count)
+    assert list(points) == sorted(set(points)) and all(points)
+    assert len(points) < max(count, 2)
 
 
 # --- many at once ------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from changelog.errors import ConfigurationError, CorruptRecordError, InvalidRequ
 from changelog.log import Collects
 from tests.blobs import read
 from tests.embedded.conftest import ShiftedRuntime
-from tiered.backends import ByteRange
+from tiered.backends import ByteRange, Oddity
 from tiered.blobfile import FOOTER_BYTES, path_of
 from tiered.filesystem import TOUCH_ATTEMPTS, FileBlobs, FileUpload
 from tiered.metadata import Metadata, TimeToIdle
@@ -349,7 +349,8 @@ async def test_what_is_no_blob_is_listed_as_an_oddity_once_whatever_the_pages(bl
         await store(blobs, name)
     planted = plant(root / "blobs")
     for cuts in (("",), ("", "a"), ("", "m\0", "z" * 199, "z" * 300), ("", "m" * 300, "z", "z" * 200, "z" * 250, "z" * 300 + "\0", "{")):
-        blob_names, odd = [], []
+        blob_names: list[str] = []
+        odd: list[Oddity] = []
         for start, end in zip(cuts, (*cuts[1:], None), strict=True):
             next_start: str | None = start
             while next_start is not None:

@@ -49,7 +49,8 @@ from changelog.runtime import SystemRuntime
 from emulators.bigtable_memory import MemoryBigtable, MemoryChannel
 from emulators.faulty_channel import Call
 from tiered.backends import Inline, State, Tombstone
-from tiered.bigtable import LEGACY_FAMILIES, BigtableRows
+from tiered.bigtable import BigtableRows
+from tiered.bigtable_cells import LEGACY_FAMILIES
 from tiered.metadata import NS_PER_S, Metadata, TimeToLive, encode_metadata
 from tiered.object_id import blob_name
 from tiered.schema import FAMILIES

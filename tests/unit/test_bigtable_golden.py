@@ -56,6 +56,10 @@ ROWS: dict[str, Callable[[BigtableRows], Awaitable[Any]]] = {
     "put inline what expires": lambda rows: rows.put_inline(PATH, TOKEN, EXPIRING),
     "delete inline": lambda rows: rows.delete_inline(PATH, TOKEN),
     "touch": lambda rows: rows.touch(PATH, EXPIRING, DEADLINE_NS + NS_PER_S),
+    "redirects": lambda rows: rows.redirects(b"a/", b"b/", 100_000),
+    "redirects of the whole table": lambda rows: rows.redirects(b"", None, 7),
+    "redirects at keys": lambda rows: rows.redirects_at([PATH.encode(), b"a", b"~changelog/", b""]),
+    "boundaries": lambda rows: rows.boundaries(8),
 }
 LOG: dict[str, Callable[[BigTableChangeLog], Awaitable[Any]]] = {
     "record": lambda log: log.record(replace(CHANGE), "writer-1"),
