@@ -54,9 +54,10 @@ class Side:
 
 
 GENERATOR = Side("`audit_range`, one process", "audit_sweep")
+LOCAL = Side("its ranges in worker processes, 2", "audit_local", 2)
 SPARK = Side("under Spark, local[2]", "audit_spark", 2)
 SIDES = (
-    GENERATOR, Side("its ranges in worker processes, 2", "audit_local", 2), Side("under Spark, local[1]", "audit_spark"), SPARK,
+    GENERATOR, LOCAL, Side("under Spark, local[1]", "audit_spark"), SPARK,
     Side("a join in Spark, local[2]", "audit_join", 2),
     Side("official clients, two Python sets", "audit_sets"), Side("DuckDB, of exported Parquet", "audit_duckdb"),
 )  # fmt: skip
@@ -117,13 +118,14 @@ def growth(names: Sequence[int], runs: list[list[list[Run]]], sides: Sequence[Si
     """`runs`: by names, by side."""
     rows = []
     for place, side in enumerate(sides):
-        before: float | None = None
-        for number, each in zip(names, runs, strict=True):
-            rate = per_core_s(number, each[place])
-            times = "" if before is None else f"{before / rate:.2f}"
-            rows.append([side.what, f"{number:,}", f"{rate / 1000:,.0f}", times, f"{max(run.worker_mib for run in each[place]):,.0f}"])
-            before = rate
-    columns = ["", "names", "k blobs per core-s", "cost of a blob, of that before", "peak of a worker, MiB"]
+        costs = [median(run.cpu_s for run in each[place]) for each in runs]
+        before = [(0, 0.0), *zip(names, costs, strict=False)]
+        for number, cost, each, (fewer, less) in zip(names, costs, runs, before, strict=False):
+            times = f"{cost / number / (less / fewer):.2f}" if fewer else ""
+            more = f"{(number - fewer) / (cost - less) / 1000:,.0f}" if cost > less else ""
+            worker = max(run.worker_mib for run in each[place])
+            rows.append([side.what, f"{number:,}", f"{number / cost / 1000:,.0f}", times, more, f"{worker:,.0f}"])
+    columns = ["", "names", "k blobs per core-s", "cost of a blob, of that before", "k of those added per core-s", "peak of a worker, MiB"]
     return Figures("Growth", columns, rows)
 
 
@@ -141,7 +143,7 @@ def sizes(size: float) -> list[int]:
 async def figures(size: float, sides: Sequence[Side] = SIDES, rounds: int = ROUNDS) -> tuple[list[Figures], Figures]:
     """What was measured, and what follows from it on paper."""
     *smaller, largest = sizes(size)
-    grown = (GENERATOR, SPARK)
+    grown = (GENERATOR, LOCAL, SPARK)
     async with started("benchmarks.audit_gcs") as url, started("benchmarks.audit_bigtable") as host:
         with TemporaryDirectory(prefix="tiered-bench-") as directory:
             asked = Asked(largest, host.strip(), url.strip(), directory)
@@ -149,7 +151,7 @@ async def figures(size: float, sides: Sequence[Side] = SIDES, rounds: int = ROUN
             runs = await compare(asked, sides, rounds)
             series = [await compare(replace(asked, names=number), grown, rounds) for number in smaller]
     series.append([runs[sides.index(side)] for side in grown])
-    paper = Paper(per_core_s(largest, series[-1][0]), per_core_s(largest, series[-1][1]))
+    paper = Paper(per_core_s(largest, series[-1][0]), per_core_s(largest, series[-1][-1]))
     return [beside(asked, sides, runs), growth([*smaller, largest], series, grown)], paper.figures()
 
 

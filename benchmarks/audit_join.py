@@ -46,7 +46,7 @@ def open_session(asked: Asked) -> SparkSession:
     os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_DIRS": asked.directory}
     conf = SparkConf().setAppName("join").setMaster(f"local[{asked.slots}]").setAll(list(CONF.items()))
     silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    SparkContext(conf=conf, gateway=launch_gateway(conf, silent))
+    SparkContext(conf=conf, gateway=launch_gateway(conf, silent))  # type: ignore[no-untyped-call]
     return SparkSession.builder.getOrCreate()
 
 
