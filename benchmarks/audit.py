@@ -65,11 +65,14 @@ SIDES = (
 
 @dataclass(frozen=True)
 class Run:
-    """`cpu_s`: from ready to found; `whole_s`: CPU of all of it; `wall_s`: from ready to found. `worker_mib`: the largest that did the
-    work, `java_mib`: of Spark's machine."""
+    """`cpu_s`: from ready to found; `whole_s`: CPU of all of it. `first_s`, `wall_s`: from the start until some and all findings are there.
+
+    `worker_mib`: the largest that did the work; `java_mib`: of Spark's machine.
+    """
 
     cpu_s: float
     whole_s: float
+    first_s: float
     wall_s: float
     worker_mib: float
     java_mib: float
@@ -80,9 +83,9 @@ async def measure(side: Side, asked: Asked) -> Run:
     command = [sys.executable, "-m", "benchmarks.audit_side", side.name, told]
     async with started("benchmarks.metered", *command, within_s=RUN_S) as line:
         taken = Taken.loaded(line)
-    if taken.code or len(taken.lines) != 2:
+    if taken.code or [line.text for line in taken.lines][:1] != ["ready"]:
         raise SystemExit(f"{side.what} failed with exit code {taken.code}")
-    ready, found = taken.lines
+    ready, *first, found = taken.lines
     result = json.loads(found.text)
     world = World(asked.names)
     if result["found"] != [world.orphans, world.dangling]:
@@ -90,7 +93,7 @@ async def measure(side: Side, asked: Asked) -> Run:
     alone = "worker" not in taken.peaks_kib
     cpu_s = result["cpu_s"] if alone else found.cpu_s - ready.cpu_s  # its own clock is finer, and knows of itself only
     workers = [peak for kind, peak in taken.peaks_kib.items() if kind == ("main" if alone else "worker")]
-    return Run(cpu_s, taken.cpu_s, found.at_s - ready.at_s, max(workers) / MIB, taken.peaks_kib.get("java", 0) / MIB)
+    return Run(cpu_s, taken.cpu_s, [*first, found][0].at_s, found.at_s, max(workers) / MIB, taken.peaks_kib.get("java", 0) / MIB)
 
 
 async def compare(asked: Asked, sides: Sequence[Side], rounds: int) -> list[list[Run]]:
@@ -104,12 +107,12 @@ def beside(asked: Asked, sides: Sequence[Side], runs: list[list[Run]]) -> Figure
     for side, each in zip(sides, runs, strict=True):
         ratio = Ratio.of([run.cpu_s for run in runs[0]], [run.cpu_s for run in each])
         rate, whole = (f"{rate / 1000:,.0f}" for rate in (per_core_s(asked.names, each), asked.names / median(run.whole_s for run in each)))
-        wall, worker, java = median(run.wall_s for run in each), max(run.worker_mib for run in each), max(run.java_mib for run in each)
-        rows.append([
-            side.what, rate, f"{ratio.middle:.2f}", ratio.spread, whole, f"{wall:.1f}", f"{worker:,.0f}", f"{java:,.0f}" if java else ""
-        ])
+        first, wall = (f"{median(seconds):.1f}" for seconds in ([run.first_s for run in each], [run.wall_s for run in each]))
+        worker, java = (f"{max(peaks):,.0f}" for peaks in ([run.worker_mib for run in each], [run.java_mib for run in each]))
+        rows.append([side.what, rate, f"{ratio.middle:.2f}", ratio.spread, whole, first, wall, worker, "" if java == "0" else java])
     columns = [
-        "", "k blobs per core-s", "of the first", "half of the rounds", "with the start", "wall, s", "peak of a worker, MiB", "and of Java"
+        "", "k blobs per core-s", "of the first", "half of the rounds", "with the start", "first findings, s", "all, s", "a worker, MiB",
+        "Java, MiB",
     ]
     return Figures(f"{asked.names:,} names, as many blobs and tombstones", columns, rows, [GOALS])
 
