@@ -31,7 +31,6 @@ class RowScan:
         self.rows = 0
         self._merge = RowMerge()
         self._passed = b""
-        self._words: dict[bytes, bytes] = {}
 
     @property
     def last_key(self) -> bytes:
@@ -54,15 +53,17 @@ class RowScan:
 
     def _add_rows_of_one_chunk(self, raw: bytes) -> bool:
         """False, and nothing was added: there is something else in it, or it breaks a rule."""
-        message, words, last = _Rows.FromString(raw), self._words, self._merge.last_key
+        message, last = _Rows.FromString(raw), self._merge.last_key
         found: list[ScannedCell] = []
+        at, column_at, family, column = b"", b"", "", b""
         for chunk in message.chunks:
-            key, family, column = chunk.row_key, chunk.family_name, chunk.qualifier
-            if key <= last or not family or not column or chunk.value_size or not chunk.commit_row:
+            key = chunk.row_key
+            if chunk.family_name != at or chunk.qualifier != column_at:
+                at, column_at = chunk.family_name, chunk.qualifier
+                family, column = _Wrapped.FromString(at).value.decode(), _Wrapped.FromString(column_at).value
+            if key <= last or not chunk.commit_row or chunk.value_size or not at or not column_at:
                 return False
-            if family not in words or column not in words:
-                words[family], words[column] = _Wrapped.FromString(family).value, _Wrapped.FromString(column).value
-            found.append((key, words[family].decode(), words[column], chunk.timestamp_micros, chunk.value))
+            found.append((key, family, column, chunk.timestamp_micros, chunk.value))
             last = key
         self.cells += found
         self.rows += len(found)

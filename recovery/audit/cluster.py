@@ -33,7 +33,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from math import gcd
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -207,8 +207,8 @@ def check_packages() -> dict[str, str]:
     for package, least, beyond in NEEDED:
         wanted = f"{package}>={least[0]}.{least[1]}" + (f",<{beyond}" if beyond else "")
         try:
-            found[package] = version(package)
-        except PackageNotFoundError:
+            found[package] = _pyspark_version() if package == "pyspark" else version(package)
+        except ImportError:
             raise ConfigurationError(
                 f"an audit on Spark needs {wanted}, which is not installed: pip install 'tiered[spark]', or audit with --engine local"
             ) from None
@@ -218,6 +218,13 @@ def check_packages() -> dict[str, str]:
                 f"an audit on Spark needs {wanted}, and {found[package]} is installed: pip install '{wanted}', or audit with --engine local"
             )
     return found
+
+
+def _pyspark_version() -> str:
+    """Of the one that is imported: a cluster's is not installed by pip, and comes before one that is."""
+    from pyspark import __version__
+
+    return __version__
 
 
 def _session_on(master: str | None) -> SparkSession:
@@ -255,7 +262,7 @@ def _local_session(slots: int, versions: dict[str, str]) -> Iterator[SparkSessio
         variables = {
             "JAVA_HOME": str(java.home_in(scratch / "java")), "SPARK_LOCAL_IP": "127.0.0.1",
             # Workers import what is imported here.
-            "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path),
+            "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)),
         }  # fmt: skip
         try:
             with _environment(variables), _interruptible(), said.open("wb") as output:

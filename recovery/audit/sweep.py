@@ -247,9 +247,11 @@ class _Sweep:
         """Each tombstone whose blob was not listed: is the blob there, and if not, does the row still name it?"""
         live: list[Redirect] = []
         for redirect in missing:
+            if not is_of(redirect.path, redirect.target):
+                continue  # it is told as misdirected, and its blob may be in any range
             if self._has_expired(redirect.deadline_ns):
                 self.summary.count(usecase_of(redirect.path), Kind.EXPIRED, 1, 0)
-            elif is_of(redirect.path, redirect.target):  # another is told as misdirected, and its blob may be in any range
+            else:
                 live.append(redirect)
         heads = await self._heads([redirect.target for redirect in live])
         confirmed_ns = self._runtime.wall_ns()

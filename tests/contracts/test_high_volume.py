@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
 
 import anyio
 import pytest
@@ -481,7 +481,7 @@ async def test_pages_of_any_size_and_ranges_of_any_cut_are_together_the_whole(
     stored = await put_tombstones(rows, [root.decode() + name for name in names])
     cuts = [root + names[number % len(names)].encode() for number in at_names] + [root + each for each in between]
     bounds = [root, *sorted(each for each in cuts if each < root + b"\xf5"), root + b"\xf5"]
-    found = [each for start, end in zip(bounds, bounds[1:], strict=False) for each in await redirects(rows, start, end, limit)]
+    found = [each for start, end in pairwise(bounds) for each in await redirects(rows, start, end, limit)]
     assert found == stored
     keys = [root + name.encode() for name in names]
     at = await rows.backend.redirects_at([*keys, keys[0], root + b"none"])

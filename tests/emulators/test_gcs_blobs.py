@@ -8,6 +8,7 @@ import logging
 import re
 import sys
 import traceback
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
@@ -31,7 +32,7 @@ from changelog.runtime import SystemRuntime
 from emulators.gcs import FaultMode, GcsEmulator, GcsFault
 from emulators.gcs_store import Bucket
 from tests.blobs import read
-from tiered.backends import ByteRange
+from tiered.backends import BlobPage, ByteRange
 from tiered.gcs import GcsBlobs
 from tiered.gcs_format import encode_crc, extend_crc
 from tiered.gcs_http import GcsHttp
@@ -193,6 +194,72 @@ async def test_a_listing_is_one_request_for_what_the_service_gives_at_once(blobs
     page = await blobs.list(f"{names[7]}\0", None, 5)
     assert ([info.name for info in page.blobs], page.next_start) == (names[8:], None)
     assert server.calls == ["object.list"] * 2
+
+
+@asynccontextmanager
+async def pages(*bodies: dict[str, Any], date: str = "Tue, 14 Nov 2023 22:13:20 GMT") -> AsyncIterator[tuple[GcsBlobs, list[str]]]:
+    """A service that answers one request after the other with these, and the queries that it was sent."""
+    asked: list[str] = []
+    left = deque(json.dumps(body).encode() for body in bodies)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            asked.append(unquote(head.split(" ")[1].partition("?")[2]))
+            body = left.popleft()
+            told = f"Date: {date}\r\n" if date else ""
+            writer.write(f"HTTP/1.1 200 OK\r\n{told}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            await writer.drain()
+
+    async with scripted(answer) as url, GcsBlobs.connect("blobs", RUNTIME, endpoint=url) as client:
+        yield client, asked
+
+
+def item(name: str) -> dict[str, str]:
+    return {"name": name, "size": "1", "generation": "1", "timeCreated": "2023-11-14T22:13:20Z"}
+
+
+async def test_an_empty_page_with_a_token_never_ends_a_listing() -> None:
+    later = {"items": [item("b")], "nextPageToken": "3"}
+    async with pages({"nextPageToken": "1"}, {"items": [], "nextPageToken": "2"}, later) as (client, asked):
+        page = await client.list("a", "z", 10)
+    assert ([blob.name for blob in page.blobs], page.next_start) == (["b"], "b\0")
+    assert [re.findall("pageToken=(.*?)(?:&|$)", query) for query in asked] == [[], ["1"], ["2"]]
+    async with pages({"items": [item("a")], "nextPageToken": "1"}, {"items": []}) as (client, asked):
+        assert await client.list("a\0", None, 1) == BlobPage([], [], None)
+    assert len(asked) == 2
+
+
+async def test_what_begins_or_ends_right_after_a_name_is_asked_for_without_a_nul() -> None:
+    found = {"items": [item("a"), item("a\0"), item("b"), item("b\0"), item("b\x01")]}
+    async with pages(found, found) as (client, asked):
+        assert [blob.name for blob in (await client.list("a\0", "b\0", 10)).blobs] == ["a\0", "b"]
+        assert [blob.name for blob in (await client.list("a", "c", 10)).blobs] == ["a", "a\0", "b", "b\0", "b\x01"]
+        assert await client.list("c", "c", 10) == await client.list("d", "c", 10) == BlobPage((), (), None)
+    assert "startOffset=a&endOffset=b " in asked[0] and "\0" not in asked[0]
+    assert len(asked) == 2
+
+
+async def test_a_blob_that_breaks_the_format_is_an_oddity_of_its_page_wherever_it_stands() -> None:
+    broken = {**item("c"), "size": "many"}
+    async with pages({"items": [item("b"), broken], "nextPageToken": "1"}, {"items": [broken, {}]}) as (client, _):
+        page = await client.list("a", None, 10)
+        assert ([blob.name for blob in page.blobs], [odd.name for odd in page.oddities], page.next_start) == (["b"], ["c"], "c\0")
+        page = await client.list("c\0", None, 10)
+        assert (page.blobs, [odd.is_blob for odd in page.oddities], page.next_start) == ([], [False], None)
+
+
+async def test_the_time_is_that_of_the_service() -> None:
+    async with pages({}) as (client, asked):
+        assert await client.now_ns() == 1_700_000_000 * NS_PER_S
+    assert "maxResults=1" in asked[0] and "items" not in asked[0]
+
+
+@pytest.mark.parametrize("date", ["", "soon"])
+async def test_a_service_that_tells_no_time_is_unavailable(date: str) -> None:
+    async with pages({}, date=date) as (client, _):
+        with pytest.raises(UnavailableError, match="has no Date"):
+            await client.now_ns()
 
 
 async def test_what_is_stored_is_as_the_format_says(blobs: GcsBlobs, bucket: Bucket) -> None:

@@ -5,6 +5,7 @@ The emulator sends one row per message and never splits a cell, so these message
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from changelog.bigtable_channel import after_prefix
 from changelog.errors import UnavailableError
 from changelog.row_merge import Cell, CellRow, RowMerge
+from changelog.row_scan import RowScan, ScannedCell
 
 CHUNK = ReadRowsResponse.CellChunk.pb()
 
@@ -39,7 +41,18 @@ def merged(*messages: list[Any]) -> list[CellRow]:
     merge = RowMerge()
     rows = [row for message in messages for row in merge.add(ReadRowsResponse.pb()(chunks=message).chunks)]
     merge.end()
+    assert scanned(*messages) == [(row.key, cell.family, cell.column, cell.timestamp_us, cell.value) for row in rows for cell in row.cells]
     return rows
+
+
+def scanned(*messages: list[Any]) -> list[ScannedCell]:
+    """The same in bulk."""
+    scan = RowScan()
+    for message in messages:
+        scan.add(ReadRowsResponse.pb()(chunks=message).SerializeToString())
+    scan.end()
+    assert scan.rows == sum(chunk.commit_row for message in messages for chunk in message)
+    return scan.cells
 
 
 def test_a_row_of_one_cell_is_read() -> None:
@@ -113,6 +126,38 @@ BROKEN = {
 def test_a_stream_that_breaks_the_rules_is_unavailable_and_yields_no_half_row(fault: str) -> None:
     with pytest.raises(UnavailableError, match="ReadRows"):
         merged(BROKEN[fault])
+    for messages in ([BROKEN[fault]], [[each] for each in BROKEN[fault]]):
+        with pytest.raises(UnavailableError, match="ReadRows"):
+            scanned(*messages)
+
+
+cells = st.tuples(st.sampled_from(["fg", "fm"]), st.sampled_from([b"r", b"m", b""]))
+
+
+@given(st.lists(st.lists(cells, min_size=1, max_size=3), max_size=9), st.data())
+def test_rows_of_one_chunk_and_others_in_any_messages_are_the_same_in_bulk(
+    rows: list[list[tuple[str, bytes]]], data: st.DataObject
+) -> None:
+    chunks = []
+    for number, cells in enumerate(rows):
+        for last, (family, column) in enumerate(cells, 1 - len(cells)):
+            chunks.append(chunk(b"%02d" % number, family, column, b"value", 1000 * number, commit=last == 0))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(chunks)), max_size=4)))
+    messages = [chunks[first:last] for first, last in pairwise([0, *cuts, len(chunks)])]
+    assert [len(row.cells) for row in merged(*messages)] == [len(cells) for cells in rows]
+
+
+def test_a_scan_in_bulk_tells_how_far_it_has_come() -> None:
+    scan = RowScan()
+    assert scan.last_key == b""
+    scan.add(ReadRowsResponse.pb()(chunks=[chunk(b"b", "f", b"c", commit=True)]).SerializeToString())
+    assert scan.last_key == b"b"
+    scan.add(ReadRowsResponse.pb()(chunks=[chunk(b"d", "f", b"c")]).SerializeToString())
+    assert scan.last_key == b"b"
+    scan.add(ReadRowsResponse.pb()(chunks=[chunk(column=b"d", commit=True)]).SerializeToString())
+    assert scan.last_key == b"d"
+    scan.add(ReadRowsResponse.pb()(last_scanned_row_key=b"x").SerializeToString())
+    assert scan.last_key == b"x"
 
 
 @given(values=st.lists(st.binary(max_size=40), min_size=1, max_size=6), cut=st.integers(1, 7), messages=st.integers(1, 5))

@@ -1,0 +1,176 @@
+"""The audit's order by itself: one object, writers and recovery at work on it, and an audit that reads in this order or in another.
+
+    writer    reads the row -> records the change -> finalises its blob -> swaps -> settles and deletes what lost -> forgets the entry
+    recovery  takes up any entry at any moment, however alive its writer is: refuses the change, deletes what is not live, forgets
+    audit     L lists, C reads the log, R reads the row, in the order of the scenario; then looks again at what it suspects:
+              c the log, h whether the blob is there, r the row
+
+Each reading is a moment of its own. What the audit may not do (nothing is ever lost here, and everything is cleaned up by somebody):
+
+    LIVE      call a blob an orphan that the row names, or names later
+    CLEANED   call a blob an orphan that an entry names, or that is gone
+    LOST      call a tombstone dangling
+
+Age protects nothing here; no blob is too young.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+Names = frozenset[str]
+NONE: Names = frozenset()
+
+
+class Writer(NamedTuple):
+    """`new` is the blob it puts and its token; a deletion puts none."""
+
+    token: str
+    puts: bool
+    pc: str = "read"            # read | record | finalise | swap | settle | delete | forget | end
+    old: str = ""
+    garbage: Names = NONE
+
+
+class Entry(NamedTuple):
+    token: str
+    new: str
+    old: str
+    pc: str = ""                # where recovery is with it: "" | sweep | forget
+    garbage: Names = NONE
+
+
+class Audited(NamedTuple):
+    row: str
+    blobs: Names
+    writers: tuple[Writer, ...]
+    log: frozenset[Entry] = frozenset()
+    done: Names = NONE          # tokens that won or were refused
+    steps: str = ""             # what the audit has yet to read
+    listed: Names = NONE
+    logged: Names = NONE
+    shown: str = ""
+    suspects: Names = NONE
+    missing: str = ""           # a tombstone's blob that was not listed, nor found
+    accused: Names = NONE
+    broken: str = ""            # what was said that is not so
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """`Checked` by search.py. `order`: such as LCRchr; a second look at rows and blobs alone is LCRhr, none is LCR.
+
+    `against`: the one violation that is looked for, because the search goes beyond none that it meets; all unless it is said.
+    """
+
+    order: str
+    against: str = ""
+    writers: tuple[tuple[str, bool], ...] = (("a", True), ("b", False))
+    row: str = "x"
+
+    def first(self) -> Audited:
+        blobs = frozenset({self.row} - {""})
+        return Audited(self.row, blobs, tuple(Writer(*writer) for writer in self.writers), steps=self.order)
+
+    def steps(self, s: object) -> Iterator[tuple[str, object]]:
+        assert isinstance(s, Audited)
+        for number, writer in enumerate(s.writers):
+            if writer.pc != "end":
+                label, world, after = _write(s, writer)
+                yield label, _seen(world._replace(writers=(*s.writers[:number], after, *s.writers[number + 1 :])))
+        for entry in s.log:
+            yield _recover(s, entry)
+        if s.steps:
+            yield f"audit {s.steps[0]}", _read(s._replace(steps=s.steps[1:]), s.steps[0])
+
+    def verdict(self, s: object, stuck: bool) -> str:
+        assert isinstance(s, Audited)
+        return s.broken if s.broken.startswith(self.against) else ""
+
+
+def _seen(s: Audited) -> Audited:
+    """After each step: what is accused must not be named."""
+    return s._replace(broken=f"LIVE: {s.row} was called an orphan") if s.row in s.accused else s
+
+
+# --- writers and recovery ----------------------------------------------------------------------------
+
+
+def _write(s: Audited, w: Writer) -> tuple[str, Audited, Writer]:
+    new = w.token if w.puts else ""
+    match w.pc:
+        case "read":
+            return f"{w.token} reads {s.row or 'nothing'}", s, w._replace(pc="record", old=s.row)
+        case "record":
+            return f"{w.token} records", s._replace(log=s.log | {Entry(w.token, new, w.old)}), w._replace(pc="finalise" if new else "swap")
+        case "finalise":
+            if w.token in s.done:  # recovery has cancelled the upload
+                return f"{w.token} is cancelled", s, w._replace(pc="end")
+            return f"{w.token} finalises", s._replace(blobs=s.blobs | {new}), w._replace(pc="swap")
+        case "swap":
+            if w.token in s.done or s.row not in ("", w.old):
+                return f"{w.token} conflicts", s, w._replace(pc="settle")
+            return f"{w.token} swaps", s._replace(row=new, done=s.done | {w.token}), w._replace(pc="settle")
+        case "settle":
+            settled, garbage = _settle(s, new, w.token, w.old)
+            return f"{w.token} settles", settled, w._replace(pc="delete", garbage=garbage)
+        case "delete":
+            return f"{w.token} deletes", s._replace(blobs=s.blobs - w.garbage), w._replace(pc="forget", garbage=NONE)
+        case _:
+            return f"{w.token} forgets", s._replace(log=frozenset(e for e in s.log if e.token != w.token)), w._replace(pc="end")
+
+
+def _recover(s: Audited, entry: Entry) -> tuple[str, Audited]:
+    others = s.log - {entry}
+    match entry.pc:
+        case "":
+            settled, garbage = _settle(s, entry.new, entry.token, entry.old)
+            return f"recovery settles {entry.token}", settled._replace(log=others | {entry._replace(pc="sweep", garbage=garbage)})
+        case "sweep":
+            swept = s._replace(blobs=s.blobs - entry.garbage, log=others | {entry._replace(pc="forget", garbage=NONE)})
+            return f"recovery deletes for {entry.token}", swept
+        case _:
+            return f"recovery forgets {entry.token}", s._replace(log=others)
+
+
+def _settle(s: Audited, new: str, token: str, old: str) -> tuple[Audited, Names]:
+    """Refuses the change and what it replaced, unless the row shows them; returns what may be deleted."""
+    garbage = frozenset({new, old} - {"", s.row})
+    return s._replace(done=s.done | {token} | garbage), garbage
+
+
+# --- the audit -----------------------------------------------------------------------------------------
+
+
+def _read(s: Audited, step: str) -> Audited:
+    match step:
+        case "L":
+            s = s._replace(listed=s.blobs)
+        case "C" | "c":
+            s = s._replace(logged=_logged(s))
+        case "R":
+            s = s._replace(shown=s.row)
+        case "h":
+            s = s._replace(suspects=s.suspects & s.blobs, missing="" if s.missing in s.blobs else s.missing)
+        case "r":
+            s = s._replace(suspects=s.suspects - {s.row}, missing=s.missing if s.missing == s.row else "")
+    if step in "LCR" and not set(s.steps) & set("LCR"):
+        s = s._replace(suspects=s.listed - s.logged - {s.shown}, missing="" if s.shown in s.listed else s.shown)
+    if step == "c":
+        s = s._replace(suspects=s.suspects - s.logged)
+    return _seen(_judge(s)) if not s.steps else s
+
+
+def _judge(s: Audited) -> Audited:
+    s = s._replace(accused=s.suspects)
+    if s.missing:
+        return s._replace(broken=f"LOST: the tombstone of {s.missing} was called dangling")
+    if cleaned := s.suspects & _logged(s) or s.suspects - s.blobs:
+        return s._replace(broken=f"CLEANED: {min(cleaned)} was called an orphan")
+    return s
+
+
+def _logged(s: Audited) -> Names:
+    return frozenset(name for entry in s.log for name in (entry.new, entry.old) if name)

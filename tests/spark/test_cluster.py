@@ -1,0 +1,153 @@
+"""Spark as an engine: what comes back when workers die, when it is stopped, when something is missing. One local session serves all."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql import SparkSession
+
+from changelog.errors import ConfigurationError
+from recovery.audit.cluster import ATTEMPTS, CarryOut, SparkEngine, check_packages, open_spark, spread
+from tests.spark.tasks import attempts, count, die_always, die_once, hang, job_in
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[SparkEngine]:
+    with open_spark(count, slots=2) as engine:
+        yield engine
+
+
+@pytest.fixture
+def session(engine: SparkEngine) -> SparkSession:
+    session = SparkSession.getActiveSession()
+    assert session is not None
+    return session
+
+
+def having(session: SparkSession, carry_out: CarryOut) -> SparkEngine:
+    return SparkEngine(session, carry_out, slots=2, attempts=ATTEMPTS, versions={})
+
+
+def test_an_engine_says_what_it_is(engine: SparkEngine) -> None:
+    assert engine.name == f"spark {engine.versions['pyspark']}, local[2,4]"
+    assert set(engine.versions) == {"pyspark", "pyarrow", "pandas", "java"}
+    assert engine.slots == 2
+
+
+def test_every_range_is_carried_out_once_and_its_outcome_comes_back_whole(engine: SparkEngine, tmp_path: Path) -> None:
+    numbers = [0, 3, 4, 6, 7]
+    outcomes = {outcome.range: outcome for outcome in engine.run(job_in(tmp_path, 8), numbers)}
+    assert attempts(tmp_path) == sorted(outcomes) == numbers
+    assert list(outcomes.values()) == [count(job_in(tmp_path, 8), number) for number in outcomes]
+
+
+def test_no_ranges_are_no_work(engine: SparkEngine, tmp_path: Path) -> None:
+    assert list(engine.run(job_in(tmp_path, 1), [])) == []
+
+
+def test_a_killed_worker_costs_another_attempt(session: SparkSession, tmp_path: Path) -> None:
+    outcomes = list(having(session, die_once).run(job_in(tmp_path, 4), range(4)))
+    assert sorted(outcome.range for outcome in outcomes) == [0, 1, 2, 3]
+    assert {outcome.error for outcome in outcomes} == {None}
+    assert attempts(tmp_path).count(1) == 2
+
+
+def test_a_range_that_always_kills_its_worker_is_given_up_alone(session: SparkSession, tmp_path: Path) -> None:
+    outcomes = {outcome.range: outcome for outcome in having(session, die_always).run(job_in(tmp_path, 3), range(3))}
+    assert outcomes[0].error is outcomes[2].error is None
+    assert "died, or failed without a word, 3 times" in str(outcomes[1].error)
+    assert outcomes[1].retryable
+    assert attempts(tmp_path).count(1) == ATTEMPTS - 1
+
+
+def test_what_executors_cannot_import_is_named_with_the_way_to_pack_it(
+    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "only_here.py").write_text("def count(job, number): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigurationError, match=r"cannot import only_here: pack the environment .* --archives env\.tar\.gz#env"):
+        list(having(session, importlib.import_module("only_here").count).run(job_in(tmp_path, 1), [0]))
+
+
+def test_a_stop_ends_what_is_under_way_and_the_session_lives_on(session: SparkSession, engine: SparkEngine, tmp_path: Path) -> None:
+    hanging = having(session, hang)
+    outcomes: list[object] = []
+    thread = threading.Thread(target=lambda: outcomes.extend(hanging.run(job_in(tmp_path, 4), range(4))))
+    thread.start()
+    began = threading.Event()
+    while not attempts(tmp_path):
+        began.wait(0.05)
+    hanging.stop()
+    thread.join()
+    assert outcomes == []
+    assert list(hanging.run(job_in(tmp_path, 4), range(4))) == []
+    (tmp_path / "again").mkdir()
+    assert [outcome.range for outcome in engine.run(job_in(tmp_path / "again", 1), [0])] == [0]
+
+
+def test_a_session_that_is_there_is_used_and_left(session: SparkSession, tmp_path: Path) -> None:
+    with open_spark(count) as engine:
+        assert engine.slots == 2
+        assert [outcome.range for outcome in engine.run(job_in(tmp_path, 1), [0])] == [0]
+    assert session.range(3).count() == 3
+    with pytest.raises(ConfigurationError, match=r"leave --master local\[7\] out"), open_spark(count, master="local[7]"):
+        pass
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 5, 8, 100, 1000, 1999])
+def test_neighbours_are_dealt_out_far_apart(number: int) -> None:
+    dealt = spread(range(10, 10 + number))
+    assert sorted(dealt) == list(range(10, 10 + number))
+    assert all(abs(a - b) >= number // 3 for a, b in pairwise(dealt))
+
+
+FITTING = {"pyspark": "3.5.0", "pyarrow": "18.0.0", "pandas": "2.2.3"}
+
+
+@pytest.mark.parametrize(
+    ("package", "version", "told"),
+    [
+        ("pyspark", None, "pyspark>=3.5, which is not installed: pip install 'tiered[spark]', or audit with --engine local"),
+        ("pyspark", "3.4.4", "pyspark>=3.5, and 3.4.4 is installed: pip install 'pyspark>=3.5', or audit with --engine local"),
+        ("pyarrow", None, "pyarrow>=18.0, which is not installed: pip install 'tiered[spark]', or audit with --engine local"),
+        ("pyarrow", "17.0.0", "pyarrow>=18.0, and 17.0.0 is installed: pip install 'pyarrow>=18.0', or audit with --engine local"),
+        ("pandas", None, "pandas>=2.2,<3, which is not installed: pip install 'tiered[spark]', or audit with --engine local"),
+        ("pandas", "3.0.0", "pandas>=2.2,<3, and 3.0.0 is installed: pip install 'pandas>=2.2,<3', or audit with --engine local"),
+        ("pandas", "2.1.4", "pandas>=2.2,<3, and 2.1.4 is installed: pip install 'pandas>=2.2,<3', or audit with --engine local"),
+    ],
+)
+def test_a_package_that_does_not_fit_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, version: str | None, told: str
+) -> None:
+    installed(monkeypatch, tmp_path, FITTING | {package: version})
+    with pytest.raises(ConfigurationError) as error, open_spark(count):
+        pass
+    assert str(error.value) == f"an audit on Spark needs {told}"
+
+
+def test_the_packages_that_fit_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch, tmp_path, FITTING)
+    assert check_packages() == FITTING
+
+
+def installed(monkeypatch: pytest.MonkeyPatch, directory: Path, versions: Mapping[str, str | None]) -> None:
+    """What pip leaves of installed packages, and nothing of the packages. A cluster's pyspark is on its path without pip."""
+    for name, version in versions.items():
+        if name != "pyspark" and version is not None:
+            about = directory / f"{name}-{version}.dist-info"
+            about.mkdir()
+            (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    monkeypatch.setattr(sys, "path", [str(directory)])
+    module = ModuleType("pyspark")
+    module.__dict__["__version__"] = versions["pyspark"]
+    monkeypatch.setitem(sys.modules, "pyspark", None if versions["pyspark"] is None else module)
