@@ -1,12 +1,12 @@
 """What a command takes, with all that it starts: `python -m benchmarks.metered command...` says it as JSON when all have ended.
 
-    seconds, cpu_s     of all of it; CPU is user and system, of processes that are waited for and of those that nobody waits for
+    seconds, cpu_s     of all of it; CPU is user and system
     peaks_kib          the largest that a process ever was: `main` (the command itself), `java`, `worker` (any other)
     lines              what it printed, with seconds and CPU until then
     code               its exit code
 
-Orphans are adopted (a subreaper), so that no process's time gets lost: Spark's Java machine outlives its driver, and Python
-workers their daemon. Linux only. When stdin ends, all of it is killed.
+Looked at are all of them, ten times a second, and what is known of one that has ended stays: Spark's Python workers are waited for by
+nobody, so the system's own sum lacks them. Orphans are adopted (a subreaper). Linux only. When stdin ends, all of it is killed.
 """
 
 from __future__ import annotations
@@ -63,11 +63,12 @@ def measure(command: list[str]) -> Taken:
     running = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True)
     assert running.stdout is not None
     threading.Thread(target=_kill_when_left_alone, args=[running.pid], daemon=True).start()
+    ticks: dict[int, int] = {}
     rest, selector = b"", selectors.DefaultSelector()
     selector.register(running.stdout, selectors.EVENT_READ)
     while True:
         ready = selector.select(LOOK_EVERY_S)
-        cpu_s = _look(running.pid, taken.peaks_kib)
+        cpu_s = _look(running.pid, ticks, taken.peaks_kib)
         if not ready:
             continue
         if not (piece := os.read(running.stdout.fileno(), 1 << 16)):
@@ -81,12 +82,13 @@ def measure(command: list[str]) -> Taken:
                 taken.code = running.returncode = os.waitstatus_to_exitcode(status)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     taken.seconds = time.perf_counter() - began
-    taken.cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    waited_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    taken.cpu_s = max(waited_s, sum(ticks.values()) / TICKS_PER_S)
     return taken
 
 
-def _look(main: int, peaks_kib: dict[str, int]) -> float:
-    """Seconds of CPU that all that was started has taken until now; raises the peaks."""
+def _look(main: int, ticks: dict[int, int], peaks_kib: dict[str, int]) -> float:
+    """Seconds of CPU that all that was started has taken until now, of which `ticks` keeps each one's own; raises the peaks."""
     stats: dict[int, tuple[int, int, str]] = {}  # parent, ticks, name
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
@@ -94,16 +96,15 @@ def _look(main: int, peaks_kib: dict[str, int]) -> float:
                 _, _, named = (entry / "stat").read_text().partition("(")
                 name, _, rest = named.rpartition(")")
                 fields = rest.split()
-                stats[int(entry.name)] = int(fields[1]), sum(map(int, fields[11:15])), name
-    ticks, ours = 0, {os.getpid()}
+                stats[int(entry.name)] = int(fields[1]), sum(map(int, fields[11:13])), name
+    ours = {os.getpid()}
     while found := {pid for pid, (parent, _, _) in stats.items() if parent in ours}:
         ours = found
         for pid in found:
-            _, its_ticks, name = stats.pop(pid)
-            ticks += its_ticks
+            _, ticks[pid], name = stats.pop(pid)
             kind = "main" if pid == main else "java" if name == "java" else "worker"
             peaks_kib[kind] = max(peaks_kib.get(kind, 0), _peak_kib(pid))
-    return ticks / TICKS_PER_S
+    return sum(ticks.values()) / TICKS_PER_S
 
 
 def _peak_kib(pid: int) -> int:
