@@ -50,6 +50,7 @@ chaos: setup ## the demo on the emulators, frozen and cut off, for SECONDS secon
 
 bench: setup ## figures beside what a user would pick instead; SIZE=1 writes docs/benchmarks.md (SIZE=1)
 	.venv/bin/python -m benchmarks.embedded --size $(SIZE) $(if $(filter 1,$(SIZE)),--docs docs/benchmarks.md)
+	.venv/bin/python -m benchmarks.audit --size $(SIZE) $(if $(filter 1,$(SIZE)),--docs docs/benchmarks.md)
 	.venv/bin/python -m benchmarks.production --size $(SIZE) $(if $(filter 1,$(SIZE)),--docs docs/benchmarks.md) $(ARGS)
 
 clean: ## remove what tests and builds left here; .venv stays

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import AsyncIterator, Generator
 from pathlib import Path
 from typing import Any, cast
 
 import anyio
 import grpc.aio
+import numpy as np
 import pytest
+from google.cloud.bigtable_v2.types import bigtable
 
-from benchmarks import calls, client_cpu, embedded, latency, memory, production, recovery_rate
+from benchmarks import audit, audit_world, calls, client_cpu, embedded, latency, memory, production, recovery_rate
+from benchmarks.audit_gcs import answer
 from benchmarks.bare import BareRows
+from benchmarks.billion import STORED_BYTES, Paper, node_hours
 from benchmarks.figures import Figures, dumped, loaded, put_into
+from benchmarks.metered import Taken
 from benchmarks.rounds import Ratio, take_turns
+from benchmarks.servers import started
 from changelog.bigtable_channel import BigtableTable
 from changelog.change import ChangeId
 from changelog.runtime import SystemRuntime
+from recovery.audit.names import read_name
+from recovery.audit.verdicts import Form
 from tiered.backends import Inline, Tombstone
 from tiered.bigtable import BigtableRows
 from tiered.metadata import Metadata
@@ -53,6 +63,71 @@ def test_a_production_benchmark_has_a_line_for_everything_it_compares(
     assert len(figures) == tables
     assert sum(len(each.rows) for each in figures) == lines
     assert all(len(row) == len(each.columns) for each in figures for row in each.rows)
+
+
+def test_the_benchmark_of_the_audit_has_a_line_for_everything_that_finds_what_was_planted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit, "sizes", lambda size: [10_000])
+    sides = [side for side in audit.SIDES if side.what != "under Spark, local[1]"]  # the same as that with two
+    measured, paper = anyio.run(audit.figures, TINY, sides, 1)
+    assert [len(each.rows) for each in measured] == [len(sides), 3]
+    assert all(len(row) == len(each.columns) for each in (*measured, paper) for row in each.rows)
+
+
+def test_a_side_of_the_audit_that_finds_something_else_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit_world.World, "orphans", 11)
+    with pytest.raises(AssertionError, match=r"DuckDB.* found \[10, 1\] and not \[11, 1\]"):
+        anyio.run(audit.figures, TINY, [audit.SIDES[-1]], 1)
+
+
+def test_the_names_of_the_audits_world_are_in_order_and_found_where_they_are() -> None:
+    world = audit_world.World(1_030_000)
+    numbers = [0, 1, 9999, 10_000, 999_999, 1_000_000, 1_029_999]
+    names = [audit_world.name(number) for number in numbers]
+    assert names == sorted(names) and {len(name) for name in names} == {audit_world.NAME_BYTES}
+    assert [world.first_name(name) for name in names] == numbers
+    assert [world.first_name(name + b"\0") for name in names] == [number + 1 for number in numbers]
+    assert [world.first_path(audit_world.path(number)) for number in numbers] == numbers
+    assert [world.first_path(audit_world.path(number)[:-1]) for number in numbers] == numbers
+    assert [world.first_name(b""), world.first_name(b"b")] == [0, world.names]
+    assert all(read_name(name.decode()).form is Form.REVISION for name in names)
+
+
+def test_a_page_and_a_message_of_the_audits_world_say_the_same_names() -> None:
+    numbers = np.arange(1_019_500, 1_020_500)
+    items = json.loads(answer("/storage/v1/b/names-1020500/o?maxResults=1000&pageToken=1019500")[1])["items"]
+    chunks = [
+        chunk for block in audit_world.blocks(numbers) for message in audit_world.row_messages(block)
+        for chunk in bigtable.ReadRowsResponse.deserialize(message).chunks
+    ]  # fmt: skip
+    assert [chunk.value.decode() for chunk in chunks] == [audit_world.name(number).decode() for number in numbers.tolist()]
+    assert all(chunk.value.startswith(chunk.row_key + b"/") for chunk in chunks)
+    assert {chunk.value.decode() for chunk in chunks} - {item["name"] for item in items} == set()
+
+
+def test_what_a_command_takes_is_that_of_all_that_it_starts() -> None:
+    """Of what nobody waits for, too."""
+    spin = "import time\nwhile time.process_time() < 0.5: pass"
+    starts = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {spin!r}]); print('left', flush=True)"
+
+    async def measure() -> Taken:
+        async with started("benchmarks.metered", sys.executable, "-c", starts) as told:
+            return Taken.loaded(told)
+
+    taken = anyio.run(measure)
+    assert taken.cpu_s > 0.5 and taken.code == 0
+    assert [line.text for line in taken.lines] == ["left"] and set(taken.peaks_kib) == {"main", "worker"}
+
+
+def test_a_billion_blobs_on_paper_are_what_a_person_would_work_out() -> None:
+    paper = Paper(generator=400_000, spark=200_000)
+    assert paper.pages == 1_000_000
+    assert paper.list_dollars == pytest.approx(5.0)
+    assert paper.look_dollars == pytest.approx(0.4)
+    assert node_hours(220e6 * 3600) == pytest.approx(1.0)
+    assert paper.scan_node_hours == pytest.approx(STORED_BYTES * 1e9 / 220e6 / 3600)
+    assert paper.core_hours(paper.generator) == pytest.approx(2500 / 3600)
+    assert paper.listing_hours(11_000) == pytest.approx(25.25, abs=0.01)
+    assert [row[1] for row in paper.rows()][4:] == ["0.7 core hours", "1.4 core hours", "16 to 25 hours", "1.2 hours", "none"]
 
 
 class _Sent:
@@ -127,7 +202,7 @@ def test_figures_replace_what_the_page_said_between_the_marks_and_nothing_else(t
 
 def test_the_page_has_a_place_for_every_part() -> None:
     page = (Path(__file__).parent.parent / "docs" / "benchmarks.md").read_text()
-    assert [part for part in ("embedded", *production.PARTS) if f"<!-- figures {part} -->" not in page] == []
+    assert [part for part in ("embedded", "audit", "billion", *production.PARTS) if f"<!-- figures {part} -->" not in page] == []
 
 
 def test_sides_take_turns_in_going_first() -> None:

@@ -1,0 +1,172 @@
+"""The audit's figures: blobs per core-second and peak memory, beside what a user would write instead, and how both grow.
+
+    python -m benchmarks.audit --size 1        1 M blobs beside as many tombstones, growth from 10 k: some minutes on two cores
+    python -m benchmarks.audit --size 10       10 M
+
+    two servers, a process each (`audit_gcs`, `audit_bigtable`) <-- a side, a process with all that it starts (`metered`)
+
+The servers' CPU is not counted. Each side's is, of all its processes, from when it says that it is ready (all loaded, Spark's session
+open) until it has found what it can, and in all. Sides take turns; each must find exactly what was planted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+
+import anyio
+
+from benchmarks.audit_duckdb import export
+from benchmarks.audit_side import Asked
+from benchmarks.audit_world import World
+from benchmarks.billion import Paper
+from benchmarks.figures import Figures, put_into
+from benchmarks.metered import Taken
+from benchmarks.rounds import Ratio, take_turns
+from benchmarks.servers import started
+
+NAMES = 1_000_000
+SMALLEST = 10_000
+ROUNDS = 3
+RUN_S = 900.0
+GOALS = (
+    "Goals: 400 k blobs per core-second by the generator and half of that under Spark; at most 200 MB a worker at any size, and 1.1 times"
+    " the cost of a blob for ten times as many."
+)
+MIB = 1024  # in KiB
+
+
+@dataclass(frozen=True)
+class Side:
+    """One line of the table. `what`: in words; `slots`: how many tasks at once."""
+
+    what: str
+    name: str
+    slots: int = 1
+
+
+GENERATOR = Side("`audit_range`, one process", "audit_sweep")
+LOCAL = Side("its ranges in worker processes, 2", "audit_local", 2)
+SPARK = Side("under Spark, local[2]", "audit_spark", 2)
+SIDES = (
+    GENERATOR, LOCAL, Side("under Spark, local[1]", "audit_spark"), SPARK,
+    Side("a join in Spark, local[2]", "audit_join", 2),
+    Side("official clients, two Python sets", "audit_sets"), Side("DuckDB, of exported Parquet", "audit_duckdb"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Run:
+    """`cpu_s`: from ready to found; `whole_s`: CPU of all of it. `first_s`, `wall_s`: from the start until some and all findings are there.
+
+    `worker_mib`: the largest that did the work; `java_mib`: of Spark's machine.
+    """
+
+    cpu_s: float
+    whole_s: float
+    first_s: float
+    wall_s: float
+    worker_mib: float
+    java_mib: float
+
+
+async def measure(side: Side, asked: Asked) -> Run:
+    told = json.dumps(asdict(replace(asked, slots=side.slots)))
+    command = [sys.executable, "-m", "benchmarks.audit_side", side.name, told]
+    async with started("benchmarks.metered", *command, within_s=RUN_S) as line:
+        taken = Taken.loaded(line)
+    if taken.code or [line.text for line in taken.lines][:1] != ["ready"]:
+        raise SystemExit(f"{side.what} failed with exit code {taken.code}")
+    ready, *first, found = taken.lines
+    result = json.loads(found.text)
+    world = World(asked.names)
+    if result["found"] != [world.orphans, world.dangling]:
+        raise AssertionError(f"{side.what} found {result['found']} and not {[world.orphans, world.dangling]}")
+    alone = "worker" not in taken.peaks_kib
+    cpu_s = result["cpu_s"] if alone else found.cpu_s - ready.cpu_s  # its own clock is finer, and knows of itself only
+    workers = [peak for kind, peak in taken.peaks_kib.items() if kind == ("main" if alone else "worker")]
+    return Run(cpu_s, taken.cpu_s, [*first, found][0].at_s, found.at_s, max(workers) / MIB, taken.peaks_kib.get("java", 0) / MIB)
+
+
+async def compare(asked: Asked, sides: Sequence[Side], rounds: int) -> list[list[Run]]:
+    """The runs of each side."""
+    return await take_turns([partial(measure, side, asked) for side in sides], rounds)
+
+
+def beside(asked: Asked, sides: Sequence[Side], runs: list[list[Run]]) -> Figures:
+    """The first side is the one that the others are compared with."""
+    rows = []
+    for side, each in zip(sides, runs, strict=True):
+        ratio = Ratio.of([run.cpu_s for run in runs[0]], [run.cpu_s for run in each])
+        rate, whole = (f"{rate / 1000:,.0f}" for rate in (per_core_s(asked.names, each), asked.names / median(run.whole_s for run in each)))
+        first, wall = (f"{median(seconds):.1f}" for seconds in ([run.first_s for run in each], [run.wall_s for run in each]))
+        worker, java = (f"{max(peaks):,.0f}" for peaks in ([run.worker_mib for run in each], [run.java_mib for run in each]))
+        rows.append([side.what, rate, f"{ratio.middle:.2f}", ratio.spread, whole, first, wall, worker, "" if java == "0" else java])
+    columns = [
+        "", "k blobs per core-s", "of the first", "half of the rounds", "with the start", "first findings, s", "all, s", "a worker, MiB",
+        "Java, MiB",
+    ]
+    return Figures(f"{asked.names:,} names, as many blobs and tombstones", columns, rows, [GOALS])
+
+
+def growth(names: Sequence[int], runs: list[list[list[Run]]], sides: Sequence[Side]) -> Figures:
+    """`runs`: by names, by side."""
+    rows = []
+    for place, side in enumerate(sides):
+        costs = [median(run.cpu_s for run in each[place]) for each in runs]
+        before = [(0, 0.0), *zip(names, costs, strict=False)]
+        for number, cost, each, (fewer, less) in zip(names, costs, runs, before, strict=False):
+            times = f"{cost / number / (less / fewer):.2f}" if fewer else ""
+            more = f"{(number - fewer) / (cost - less) / 1000:,.0f}" if cost > less else ""
+            worker = max(run.worker_mib for run in each[place])
+            rows.append([side.what, f"{number:,}", f"{number / cost / 1000:,.0f}", times, more, f"{worker:,.0f}"])
+    columns = ["", "names", "k blobs per core-s", "cost of a blob, of that before", "k of those added per core-s", "peak of a worker, MiB"]
+    return Figures("Growth", columns, rows)
+
+
+def per_core_s(names: int, runs: Sequence[Run]) -> float:
+    """Blobs."""
+    return names / median(run.cpu_s for run in runs)
+
+
+def sizes(size: float) -> list[int]:
+    """Powers of ten up to the largest, which is compared with others."""
+    largest = max(SMALLEST, round(NAMES * size))
+    return [*(number for power in range(4, 9) if (number := 10**power) < largest), largest]
+
+
+async def figures(size: float, sides: Sequence[Side] = SIDES, rounds: int = ROUNDS) -> tuple[list[Figures], Figures]:
+    """What was measured, and what follows from it on paper."""
+    *smaller, largest = sizes(size)
+    grown = (GENERATOR, LOCAL, SPARK)
+    async with started("benchmarks.audit_gcs") as url, started("benchmarks.audit_bigtable") as host:
+        with TemporaryDirectory(prefix="tiered-bench-") as directory:
+            asked = Asked(largest, host.strip(), url.strip(), directory)
+            export(asked)
+            runs = await compare(asked, sides, rounds)
+            series = [await compare(replace(asked, names=number), grown, rounds) for number in smaller]
+    series.append([runs[sides.index(side)] for side in grown])
+    paper = Paper(per_core_s(largest, series[-1][0]), per_core_s(largest, series[-1][-1]))
+    return [beside(asked, sides, runs), growth([*smaller, largest], series, grown)], paper.figures()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser("python -m benchmarks.audit", description="The audit beside what a user would write instead.")
+    parser.add_argument("--size", type=float, default=1.0, help="millions of names (1: some minutes)")
+    parser.add_argument("--docs", type=Path, help="a page with places for the figures, such as docs/benchmarks.md")
+    arguments = parser.parse_args()
+    load = os.getloadavg()[0]
+    measured, on_paper = anyio.run(figures, arguments.size)
+    for shown in (*measured, on_paper):
+        shown.show()
+    if arguments.docs:
+        put_into(arguments.docs, "audit", measured, arguments.size, load)
+        put_into(arguments.docs, "billion", [on_paper], arguments.size, load)

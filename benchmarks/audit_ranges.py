@@ -1,0 +1,53 @@
+"""The audit as `tiered audit run` has it carried out: ranges, an engine, findings in Parquet files; without its report.
+
+Said is `first` as soon as the findings of a range are there, for whoever looks into the run's directory.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from tempfile import mkdtemp
+from threading import Thread
+
+import anyio
+
+from benchmarks.audit_side import GRACE_S, Asked, Found, Ready
+from changelog.runtime import SystemRuntime
+from recovery.audit.ledger import RunDirectory
+from recovery.audit.manifest import Bounds, Cutoff, Manifest
+from recovery.audit.verdicts import Kind
+from recovery.audit.work import Engine, job_of
+from tiered.compose import open_backends
+
+RUNTIME = SystemRuntime()
+LOOK_EVERY_S = 0.05
+
+
+def carry_out_all(engine: Engine, asked: Asked, ready: Ready) -> Found:
+    ready()
+    manifest = anyio.run(_planned, asked)
+    path = mkdtemp(prefix="run-", dir=asked.directory)
+    directory = RunDirectory.open(path, RUNTIME)
+    directory.begin(manifest)
+    Thread(target=say_first, args=[Path(path)], daemon=True).start()
+    for outcome in engine.run(job_of(manifest, path, asked.settings), range(len(manifest.ranges))):
+        if outcome.error is not None:
+            raise AssertionError(outcome.error)
+    counts = [summary.totals() for _, summary in directory.done(manifest.run)]
+    orphans, dangling = (sum(each[kind].number for each in counts if kind in each) for kind in (Kind.ORPHAN, Kind.DANGLING))
+    return orphans, dangling
+
+
+def say_first(path: Path) -> None:
+    while not any(path.glob("findings/*.parquet")):
+        time.sleep(LOOK_EVERY_S)
+    print("first", flush=True)
+
+
+async def _planned(asked: Asked) -> Manifest:
+    async with open_backends(asked.settings, RUNTIME) as backends:
+        cuts: list[str] = ["", *await backends.tiers.high_volume.boundaries(asked.ranges)]
+        cutoff = Cutoff(as_of_ns=await backends.tiers.long_term.now_ns(), grace_s=GRACE_S)
+    ranges = tuple(Bounds(start=start, end=end) for start, end in zip(cuts, [*cuts[1:], None], strict=True))
+    return Manifest(run="bench", inputs={}, log_is_durable=True, cutoff=cutoff, ranges=ranges, started_ns=RUNTIME.wall_ns())

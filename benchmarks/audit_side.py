@@ -1,0 +1,88 @@
+"""A side of the audit's figures, in a process of its own: `python -m benchmarks.audit_side audit_sets '{"names": …}'`.
+
+    audit_sweep    `audit_range` over all names, in one task of one process
+    audit_local    its ranges as `tiered audit run` has them carried out, in so many (`slots`) worker processes; findings go to Parquet
+    audit_spark    the same on a local Spark with so many slots
+    audit_join     the same sources as two DataFrames (mapInArrow), a full outer join on the name, a local Spark with so many `slots`
+    audit_sets     google-cloud-storage's `list_blobs` with `fields`, Bigtable's data client with a filter, two Python sets
+    audit_duckdb   an anti-join each way of two Parquet files that somebody has exported: nothing is listed or scanned
+
+Only the first three fix a cut-off, read the changelog and look again: what is written right now the others would call an orphan. A side
+is a module with `find(asked, ready)`. Told is `ready` when it calls that: all is loaded, and a Spark session open; then what it
+found, and its own CPU since.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+from benchmarks.servers import INSTANCE, PROJECT
+from tiered.settings import BigtableSettings, GcsSettings, Settings
+
+Found = tuple[int, int]
+"""Orphans, and dangling tombstones."""
+
+Ready = Callable[[], None]
+GRACE_S = 86_400.0
+RANGE_NAMES = 100_000
+
+
+@dataclass(frozen=True)
+class Asked:
+    """`host` and `url`: of Bigtable and GCS. `directory`: for what is read or written beside them."""
+
+    names: int
+    host: str
+    url: str
+    directory: str
+    slots: int = 1
+
+    @property
+    def world(self) -> str:
+        """Of bucket and table alike."""
+        return f"names-{self.names}"
+
+    @property
+    def settings(self) -> Settings:
+        bigtable = BigtableSettings(
+            project=PROJECT, instance=INSTANCE, table=self.world, changelog_table=f"log-{self.names}", emulator_host=self.host
+        )
+        return Settings(bigtable=bigtable, gcs=GcsSettings(bucket=self.world, endpoint=self.url), changelog="bigtable")
+
+    @property
+    def ranges(self) -> int:
+        return max(1, self.names // RANGE_NAMES)
+
+    def exported(self, what: str) -> Path:
+        return Path(self.directory) / f"{self.world}-{what}.parquet"
+
+
+class Clock:
+    """Of this process's CPU, seconds since `start`."""
+
+    def __init__(self) -> None:
+        self._started_s = 0.0
+
+    def start(self) -> None:
+        print("ready", flush=True)
+        self._started_s = time.process_time()
+
+    def seconds(self) -> float:
+        return time.process_time() - self._started_s
+
+
+def main(side: str, told: str) -> None:
+    clock = Clock()
+    find: Callable[[Asked, Ready], Found] = import_module(f"benchmarks.{side}").find
+    found = find(Asked(**json.loads(told)), clock.start)
+    print(json.dumps({"found": found, "cpu_s": clock.seconds()}), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

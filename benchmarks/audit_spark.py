@@ -1,0 +1,13 @@
+"""The audit's ranges under a local Spark."""
+
+from __future__ import annotations
+
+from benchmarks.audit_ranges import carry_out_all
+from benchmarks.audit_side import Asked, Found, Ready
+from recovery.audit.cluster import open_spark
+from recovery.audit.work import carry_out
+
+
+def find(asked: Asked, ready: Ready) -> Found:
+    with open_spark(carry_out, slots=asked.slots) as engine:
+        return carry_out_all(engine, asked, ready)

@@ -1,0 +1,35 @@
+"""The audit itself, without an engine: one range that holds all names. What it finds is counted, and goes nowhere."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import anyio
+
+from benchmarks.audit_side import GRACE_S, Asked, Found, Ready
+from changelog.runtime import SystemRuntime
+from recovery.audit.finding import Finding
+from recovery.audit.manifest import Bounds, Cutoff
+from recovery.audit.sweep import audit_range
+from recovery.audit.verdicts import Kind
+from tiered.compose import open_backends
+
+RUNTIME = SystemRuntime()
+
+
+def find(asked: Asked, ready: Ready) -> Found:
+    return anyio.run(_sweep, asked, ready)
+
+
+async def _sweep(asked: Asked, ready: Ready) -> Found:
+    kinds = Counter[Kind]()
+
+    def count(findings: Sequence[Finding]) -> None:
+        kinds.update(finding.kind for finding in findings)
+
+    async with open_backends(asked.settings, RUNTIME) as backends:
+        cutoff = Cutoff(as_of_ns=await backends.tiers.long_term.now_ns(), grace_s=GRACE_S)
+        ready()
+        await audit_range(backends.tiers, backends.log, Bounds(start="", end=None), cutoff, RUNTIME, count)
+    return kinds[Kind.ORPHAN], kinds[Kind.DANGLING]

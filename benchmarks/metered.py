@@ -1,0 +1,127 @@
+"""What a command takes, with all that it starts: `python -m benchmarks.metered command...` says it as JSON when all have ended.
+
+    seconds, cpu_s     of all of it; CPU is user and system
+    peaks_kib          the largest that a process ever was: `main` (the command itself), `java`, `worker` (any other)
+    lines              what it printed, with seconds and CPU until then
+    code               its exit code
+
+Looked at are all of them, ten times a second, and what is known of one that has ended stays: Spark's Python workers are waited for by
+nobody, so the system's own sum lacks them. Orphans are adopted (a subreaper). Linux only. When stdin ends, all of it is killed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+import selectors
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+SUBREAPER = 36  # prctl's PR_SET_CHILD_SUBREAPER
+LOOK_EVERY_S = 0.1
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass
+class Line:
+    at_s: float
+    cpu_s: float
+    text: str
+
+
+@dataclass
+class Taken:
+    """What a command took."""
+
+    seconds: float = 0.0
+    cpu_s: float = 0.0
+    code: int = 0
+    peaks_kib: dict[str, int] = field(default_factory=dict)
+    lines: list[Line] = field(default_factory=list)
+
+    def dumped(self) -> str:
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def loaded(text: str) -> Taken:
+        told = json.loads(text)
+        return Taken(**told | {"lines": [Line(**line) for line in told["lines"]]})
+
+
+def measure(command: list[str]) -> Taken:
+    if ctypes.CDLL(None, use_errno=True).prctl(SUBREAPER, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "this system has no subreapers")
+    taken, began, before = Taken(), time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    running = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True)
+    assert running.stdout is not None
+    threading.Thread(target=_kill_when_left_alone, args=[running.pid], daemon=True).start()
+    ticks: dict[int, int] = {}
+    rest, selector = b"", selectors.DefaultSelector()
+    selector.register(running.stdout, selectors.EVENT_READ)
+    while True:
+        ready = selector.select(LOOK_EVERY_S)
+        cpu_s = _look(running.pid, ticks, taken.peaks_kib)
+        if not ready:
+            continue
+        if not (piece := os.read(running.stdout.fileno(), 1 << 16)):
+            break
+        *lines, rest = (rest + piece).split(b"\n")
+        taken.lines += [Line(time.perf_counter() - began, cpu_s, line.decode()) for line in lines]
+    with suppress(ChildProcessError):
+        while True:
+            pid, status = os.wait4(-1, 0)[:2]
+            if pid == running.pid:
+                taken.code = running.returncode = os.waitstatus_to_exitcode(status)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    taken.seconds = time.perf_counter() - began
+    waited_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    taken.cpu_s = max(waited_s, sum(ticks.values()) / TICKS_PER_S)
+    return taken
+
+
+def _look(main: int, ticks: dict[int, int], peaks_kib: dict[str, int]) -> float:
+    """Seconds of CPU that all that was started has taken until now, of which `ticks` keeps each one's own; raises the peaks."""
+    stats: dict[int, tuple[int, int, str]] = {}  # parent, ticks, name
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with suppress(OSError):  # it has ended
+                _, _, named = (entry / "stat").read_text().partition("(")
+                name, _, rest = named.rpartition(")")
+                fields = rest.split()
+                stats[int(entry.name)] = int(fields[1]), sum(map(int, fields[11:13])), name
+    ours = {os.getpid()}
+    while found := {pid for pid, (parent, _, _) in stats.items() if parent in ours}:
+        ours = found
+        for pid in found:
+            _, ticks[pid], name = stats.pop(pid)
+            kind = "main" if pid == main else "java" if name == "java" else "worker"
+            peaks_kib[kind] = max(peaks_kib.get(kind, 0), _peak_kib(pid))
+    return sum(ticks.values()) / TICKS_PER_S
+
+
+def _peak_kib(pid: int) -> int:
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1])
+    return 0
+
+
+def _kill_when_left_alone(group: int) -> None:
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
+    with suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    print(measure(sys.argv[1:]).dumped(), flush=True)
