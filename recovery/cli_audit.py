@@ -4,8 +4,8 @@
     run     compares, on Spark or in processes of this machine; goes on where an interrupted run ended
     show    all that is known about one object or blob, now
 
-Exit codes: 0 clean, 1 findings, 2 it could not be completed, whatever the reason. What is imported is imported by the command that
-needs it, so that `tiered --help` is quick and the commands that need no Arrow run without it.
+Exit codes: 0 clean, 1 findings, 2 it could not be completed, whatever the reason; 130 interrupted. What is imported is imported
+by the command that needs it, so that `tiered --help` is quick and the commands that need no Arrow run without it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ import anyio
 import typer
 
 from changelog.runtime import SystemRuntime
-from recovery.cli_shared import Json, choice, guard, lifetime
+from recovery.audit.errors import AuditInterruptedError
+from recovery.cli_shared import Json, choice, guard, lifetime, say
 from tiered.errors import ConfigurationError, InvalidRequestError
 from tiered.metadata import NS_PER_S
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-CLEAN, FINDINGS, FAILED = 0, 1, 2
+CLEAN, FINDINGS, FAILED, INTERRUPTED = 0, 1, 2, 130
 AUDIT_MODULES = ("pyarrow", "jinja2", "markupsafe")
 """What the extra `audit` brings."""
 
@@ -137,6 +138,9 @@ def _finish(command: Callable[[], int]) -> None:
     def call() -> int:
         try:
             return command()
+        except AuditInterruptedError as error:
+            say(str(error))
+            return INTERRUPTED
         except ModuleNotFoundError as error:
             if error.name is None or error.name.partition(".")[0] not in AUDIT_MODULES:
                 raise

@@ -57,7 +57,7 @@ TOUCH_ATTEMPTS = 50
 TOUCH_WAIT_S = 0.02
 
 _FULL = (UnavailableError, "the disk is full: free space, raise the quota, or move the store")
-_REFUSED = (UnavailableError, "the system refuses it: give this process the right to write there")
+_REFUSED = (ConfigurationError, "the system refuses it: give this process the right to read and write there")
 _EXHAUSTED = (UnavailableError, "too many files are open: raise the limit (ulimit -n)")
 _FOREIGN = (CorruptRecordError, "something is in its place that this software did not put there")
 _TRANSLATIONS: dict[int, tuple[type[TieredError], str]] = {

@@ -26,6 +26,7 @@ from anyio import to_thread
 from changelog.errors import ConfigurationError, TieredError
 from changelog.runtime import Runtime, uuid7
 from recovery.audit.conclusion import Prefixes, conclude
+from recovery.audit.errors import AuditInterruptedError
 from recovery.audit.finding import Summary
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.manifest import Failure, Manifest, Prefix
@@ -41,10 +42,6 @@ POLL_S, POLL_AFAR_S = 0.5, 5.0
 
 EXIT_AT_ONCE = 130
 ORPHANS = frozenset({Kind.ORPHAN, Kind.LEGACY_ORPHAN})
-
-
-class AuditInterruptedError(TieredError):
-    """A signal ended the run. What is done is done; the same call goes on with the rest."""
 
 
 async def run_audit(

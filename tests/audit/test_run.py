@@ -16,10 +16,11 @@ import pytest
 
 from changelog.errors import ConfigurationError, UnavailableError
 from changelog.runtime import SystemRuntime
+from recovery.audit.errors import AuditInterruptedError
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.local import LocalEngine
 from recovery.audit.manifest import Cutoff
-from recovery.audit.run import AuditInterruptedError, run_audit
+from recovery.audit.run import run_audit
 from recovery.audit.verdicts import Kind
 from recovery.audit.work import AuditOptions, Job, Outcome, Progress, carry_out
 from tests.audit import works

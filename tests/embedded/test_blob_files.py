@@ -615,8 +615,8 @@ async def test_on_a_full_disk_an_upload_is_refused_and_leaves_nothing_and_the_st
     [
         (errno.ENOSPC, UnavailableError, "the disk is full"),
         (errno.EDQUOT, UnavailableError, "the disk is full"),
-        (errno.EROFS, UnavailableError, "the system refuses it"),
-        (errno.EACCES, UnavailableError, "the system refuses it"),
+        (errno.EROFS, ConfigurationError, "the system refuses it"),
+        (errno.EACCES, ConfigurationError, "the system refuses it"),
         (errno.EMFILE, UnavailableError, "too many files are open"),
         (errno.EIO, UnconfirmedError, "may or may not have happened"),
         (errno.ENOMEM, UnconfirmedError, "Cannot allocate memory; it may or may not have happened"),
@@ -639,7 +639,7 @@ async def test_what_the_system_says_is_translated_and_a_failed_upload_leaves_not
 async def test_a_refusal_names_the_path(blobs: FileBlobs, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     await store(blobs, NAME)
     monkeypatch.setattr(os, "unlink", failing(errno.EACCES))
-    with pytest.raises(UnavailableError, match="the system refuses it") as raised:
+    with pytest.raises(ConfigurationError, match="the system refuses it") as raised:
         await blobs.delete(NAME)
     assert str(file_of(root, NAME)) in str(raised.value)
 
