@@ -1,7 +1,7 @@
 """What a command takes, with all that it starts: `python -m benchmarks.metered command...` says it as JSON when all have ended.
 
     seconds, cpu_s     of all of it; CPU is user and system
-    peaks_kib          the largest that a process ever was: `main` (the command itself), `java`, `worker` (any other)
+    peaks_kib          the largest that a process ever was: `main` (the command itself), `worker` (another Python), `java` (any other)
     lines              what it printed, with seconds and CPU until then
     code               its exit code
 
@@ -27,6 +27,7 @@ from pathlib import Path
 
 SUBREAPER = 36  # prctl's PR_SET_CHILD_SUBREAPER
 LOOK_EVERY_S = 0.1
+SHELLS = ("sh", "bash", "dash")
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -102,7 +103,10 @@ def _look(main: int, ticks: dict[int, int], peaks_kib: dict[str, int]) -> float:
         ours = found
         for pid in found:
             _, ticks[pid], name = stats.pop(pid)
-            kind = "main" if pid == main else "java" if name == "java" else "worker"
+            # A thread of Java's that starts a program is for a moment a child of that thread's name and of Java's size.
+            kind = "main" if pid == main else "worker" if name.startswith("python") else "java"
+            if kind == "java" and name in SHELLS:
+                continue
             peaks_kib[kind] = max(peaks_kib.get(kind, 0), _peak_kib(pid))
     return sum(ticks.values()) / TICKS_PER_S
 
