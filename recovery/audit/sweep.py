@@ -253,6 +253,8 @@ class _Sweep:
                 self.summary.count(usecase_of(redirect.path), Kind.EXPIRED, 1, 0)
             else:
                 live.append(redirect)
+        if not live:
+            return
         heads = await self._heads([redirect.target for redirect in live])
         confirmed_ns = self._runtime.wall_ns()
         shown = await self._rows_now({redirect.path for redirect in live if heads[redirect.target] is None})
@@ -285,7 +287,7 @@ class _Sweep:
             detail=detail, confirmed_ns=confirmed_ns,
         )  # fmt: skip
 
-    async def _heads(self, names: Iterable[str]) -> dict[str, _Head]:
+    async def _heads(self, names: Sequence[str]) -> dict[str, _Head]:
         found: dict[str, _Head] = {}
         failed: list[TieredError] = []
         waiting = iter(names)
@@ -302,7 +304,7 @@ class _Sweep:
                 group.cancel_scope.cancel()
 
         async with anyio.create_task_group() as group:
-            for _ in range(POINTS_AT_ONCE):
+            for _ in range(min(POINTS_AT_ONCE, len(names))):
                 group.start_soon(look)
         if failed:
             raise failed[0]  # the plain error, not a group
