@@ -51,7 +51,7 @@ def test_the_settings_are_accepted(tmp_path: Path) -> None:
 def test_every_command_and_exit_code_is_named() -> None:
     commands = [str(each.name or each.callback.__name__) for each in app.registered_commands if each.callback]
     groups = [str(each.name) for each in app.registered_groups]
-    assert len(commands) >= 7 and groups == ["log", "config"]
+    assert len(commands) >= 7 and groups == ["log", "audit", "config"]
     for command in commands + groups:
         assert re.search(rf"`tiered [^`]*\b{command}\b", README), command
     for _, code in EXIT_CODES:
