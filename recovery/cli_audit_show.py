@@ -13,10 +13,13 @@ import anyio
 import typer
 
 from changelog.runtime import SystemRuntime
+from recovery.audit.manifest import Cutoff
 from recovery.audit.show import Looked, Told, as_json, lines, look_at, told_by
+from recovery.audit.sweep import READ_BUDGET_S
 from recovery.cli_shared import Json, choice, lifetime
 from tiered.compose import open_backends
 from tiered.errors import ConfigurationError
+from tiered.retry import ask
 from tiered.settings import Settings
 
 NOTHING_WRONG, A_FINDING = 0, 1
@@ -56,7 +59,8 @@ def show_looked(looked: Looked, told: Told | None, to_json: bool) -> None:
 async def _look(settings: Settings, name: str, grace_s: float) -> Looked:
     runtime = SystemRuntime()
     async with open_backends(settings, runtime) as backends:
-        return await look_at(backends, name, settings, grace_s, runtime)
+        as_of_ns = await ask(backends.tiers.long_term.now_ns, runtime, READ_BUDGET_S)
+        return await look_at(backends, name, settings, Cutoff(as_of_ns=as_of_ns, grace_s=grace_s), runtime)
 
 
 def _told(where: str, name: str, settings: Settings) -> Told:

@@ -130,11 +130,9 @@ class Told:
     more: bool
 
 
-async def look_at(backends: Backends, name: str, settings: Settings, grace_s: float, runtime: Runtime) -> Looked:
-    """What is younger than `grace_s` seconds is not called an orphan."""
+async def look_at(backends: Backends, name: str, settings: Settings, cutoff: Cutoff, runtime: Runtime) -> Looked:
+    """`cutoff` as an audit's that begins now: what is not older is not called an orphan."""
     look = _Look(backends, name, settings, runtime)
-    as_of_ns = await look.ask(backends.tiers.long_term.now_ns)
-    cutoff = Cutoff(as_of_ns=as_of_ns, grace_s=grace_s)
     blobs, corrupt, more = await look.list()
     entries = tuple([entry async for entry in look.entries({*blobs, *corrupt})])
     rows = [await look.read_row(path) for path in look.paths]
@@ -146,7 +144,7 @@ async def look_at(backends: Backends, name: str, settings: Settings, grace_s: fl
         if place in blobs or place in corrupt or kind is not None:
             remedy = await look.remedy(place) if kind is Kind.DANGLING else ()
             found.append(_blob(place, blobs.get(place), place in corrupt, kind, detail, remedy))
-    return Looked(name, as_of_ns, grace_s, tuple(rows), tuple(found), more, entries, backends.log.durable)
+    return Looked(name, cutoff.as_of_ns, cutoff.grace_s, tuple(rows), tuple(found), more, entries, backends.log.durable)
 
 
 class _Look:
