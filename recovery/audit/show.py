@@ -2,7 +2,7 @@
 
     look_at(backends, name, ...) -> Looked       NAME is read as an object's path and as a blob's name; both are tried
     told_by(directory, manifest, name) -> Told   what the findings of a run say of it
-    lines(looked, told), as_json(looked, told)   the same for people and for programs; pure
+    verdict(looked) -> str                       what it comes to, in one sentence
 
 Blobs and rows are judged by the audit itself: a range of one name each, so by the same tables in the same order of reading. What is
 printed beside the verdicts (row, entries, sizes) is read before them, so on a busy object the two may differ by a change.
@@ -12,14 +12,15 @@ cannot be read, and then nothing is told; `InvalidRequestError` for what cannot 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+import shlex
+from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from changelog.change import Entry, Unreadable
-from changelog.errors import CorruptRecordError, InvalidRequestError
+from changelog.errors import CorruptRecordError, InvalidRequestError, TieredError
 from changelog.lease import standing
 from changelog.runtime import Runtime
 from recovery.audit.finding import Finding
@@ -27,8 +28,8 @@ from recovery.audit.manifest import Bounds, Cutoff, Manifest
 from recovery.audit.names import after, is_of, read_name
 from recovery.audit.sweep import ENTRIES_PAGE, READ_BUDGET_S, audit_range
 from recovery.audit.verdicts import FINDINGS, MEANING, Form, Kind
-from recovery.audit.words import count, moment, size, span, visible
-from tiered.backends import BlobInfo, Inline, Tombstone
+from recovery.audit.words import moment, size, visible
+from tiered.backends import BlobInfo, Inline, SoftDeleted, SoftDeletes, Tombstone
 from tiered.compose import Backends
 from tiered.retry import ask
 from tiered.settings import Settings
@@ -215,7 +216,17 @@ class _Look:
         return (counted[0], MEANING[counted[0]], of_row) if counted else (None, "it went while it was looked at", of_row)
 
     async def remedy(self, name: str) -> tuple[str, ...]:
-        return ("nothing keeps what was deleted here: it is lost, unless a backup has it",)
+        """What can be done about a blob that is gone, a sentence each."""
+        blobs = self._backends.tiers.long_term
+        if not isinstance(blobs, SoftDeletes):
+            return ("nothing keeps what was deleted here: it is lost, unless a backup has it",)
+        try:
+            kept = await self.ask(partial(blobs.soft_deleted, name))
+        except TieredError as error:  # which takes a permission of its own, and no verdict depends on it
+            return (f"whether the bucket keeps a soft-deleted generation is not known: {error}",)
+        if not kept:
+            return ("the bucket keeps no soft-deleted generation of it: it is lost, unless a backup has it",)
+        return tuple(_restoring(each) for each in reversed(kept))
 
     async def ask(self, read: Callable[[], Any]) -> Any:
         return await ask(read, self._runtime, READ_BUDGET_S)
@@ -262,12 +273,17 @@ def _blob(
     return LookedBlob(name, True, kind, detail, seen.size, seen.created_ns, seen.deadline_ns, seen.generation, remedy)
 
 
+def _restoring(kept: SoftDeleted) -> str:
+    """As a command, unless the shell or gcloud would read the name as something else."""
+    known = f"deleted {moment(kept.deleted_ns)}, kept until {moment(kept.kept_until_ns)}, {size(kept.size)}"
+    if set("*?[]") & set(kept.address) or visible(kept.address) != kept.address:
+        return f"restore generation {kept.generation} by the API, since its name has wildcards or cannot be typed ({known})"
+    return f"gcloud storage restore {shlex.quote(kept.address)} ({known})"
+
+
 def _entry(entry: Entry, where: str) -> LookedEntry:
     change, stuck = entry.change, entry.stuck
     return LookedEntry(entry.key, change.object, change.new, change.old, where, None if stuck is None else stuck.error)
-
-
-# --- for people and for programs -----------------------------------------------------------------
 
 
 def verdict(looked: Looked) -> str:
@@ -275,79 +291,3 @@ def verdict(looked: Looked) -> str:
     if looked.findings:
         return "; ".join(f"{kind}: {MEANING[kind]}" for kind in looked.findings)
     return "nothing is wrong with it" if looked.is_known else "there is nothing of this name"
-
-
-def as_json(looked: Looked, told: Told | None) -> dict[str, Any]:
-    """Plain values under the names of the fields, times in nanoseconds since 1970."""
-    run = None if told is None else asdict(told)
-    return {**asdict(looked), "verdict": verdict(looked), "findings": list(looked.findings), "run": run}
-
-
-def lines(looked: Looked, told: Told | None) -> Iterator[str]:
-    """What is shown on a terminal, line by line; names are `visible`."""
-    yield visible(f"{looked.name}: {verdict(looked)}")
-    yield _field("as of", f"{moment(looked.as_of_ns)}; nothing younger than {span(looked.grace_s)} is called an orphan")
-    for row in looked.rows:
-        yield from _row_lines(row, looked.as_of_ns)
-    for blob in looked.blobs:
-        yield from _blob_lines(blob, looked.as_of_ns)
-    if looked.more:
-        yield _field("blobs", f"there are more; the first {BLOBS_MAX} are shown")
-    if not looked.log_is_durable:
-        yield _field("changelog", "none is kept")
-    for entry in looked.entries:
-        named = ", ".join(f"{role} {value}" for role, value in (("new", entry.new), ("old", entry.old)) if value is not None)
-        yield _field("entry", f"{entry.key}  {entry.standing}")
-        yield from _fields({"object": entry.object, "names": named or None, "error": entry.error})
-    if told is not None:
-        yield from _told_lines(told)
-
-
-def _row_lines(row: LookedRow, as_of_ns: int) -> Iterator[str]:
-    yield _field("row", f"{row.path}  {row.state}")
-    yield from _fields({
-        "finding": None if row.kind is None else f"{row.kind}: {row.detail}",
-        "target": row.target,
-        "size": None if row.size is None else size(row.size),
-        "deadline": _deadline(row.deadline_ns, as_of_ns) if row.state in ("tombstone", "inline") else None,
-        "token": row.token,
-        "won": ", ".join(row.won) or None,
-        "refused": ", ".join(row.refused) or None,
-    })  # fmt: skip
-
-
-def _blob_lines(blob: LookedBlob, as_of_ns: int) -> Iterator[str]:
-    yield _field("blob", f"{blob.name}  {'gone' if blob.kind is None else blob.kind}")
-    yield from _fields({"why": blob.detail, "size": None if blob.size is None else size(blob.size)})
-    if blob.created_ns is not None:
-        deadline = _deadline(blob.deadline_ns, as_of_ns)
-        yield from _fields({"created": moment(blob.created_ns), "deadline": deadline, "generation": str(blob.generation)})
-    for each in blob.remedy:
-        yield from _fields({"remedy": each})
-
-
-def _told_lines(told: Told) -> Iterator[str]:
-    evidence = "" if told.complete else "; it is not complete, so its findings may be wrong"
-    audited = "" if told.audited else "; it did not get to this name"
-    found = count(len(told.findings), "finding") + (" and more" if told.more else "")
-    yield _field("run", f"{told.run} of {moment(told.started_ns)}: {found}{audited}{evidence}")
-    for each in told.findings:
-        yield _field("finding", f"{each.name}  {each.kind}")
-        times = {"listed": each.listed_ns, "logged": each.logged_ns, "scanned": each.scanned_ns, "confirmed": each.confirmed_ns}
-        yield from _fields({"why": each.detail or MEANING[each.kind]})
-        yield from _fields({name: None if at is None else moment(at) for name, at in times.items()})
-        yield from _fields({"generation": None if each.generation is None else str(each.generation)})
-
-
-def _deadline(deadline_ns: int | None, as_of_ns: int) -> str:
-    if deadline_ns is None:
-        return "none"
-    return f"{moment(deadline_ns)}{', which has passed' if deadline_ns <= as_of_ns else ''}"
-
-
-def _field(name: str, value: str) -> str:
-    return visible(f"{name:11}{value}")
-
-
-def _fields(values: dict[str, str | None]) -> Sequence[str]:
-    return [visible(f"  {name:11}{value}") for name, value in values.items() if value is not None]

@@ -11,8 +11,9 @@ import pytest
 from changelog.change import LOG_PREFIX, Change
 from recovery.audit.finding import Finding
 from recovery.audit.manifest import Cutoff
-from recovery.audit.show import BLOBS_MAX, Looked, Told, as_json, lines, look_at, verdict
+from recovery.audit.show import BLOBS_MAX, Looked, Told, look_at, verdict
 from recovery.audit.verdicts import FINDINGS, Kind
+from recovery.cli_audit_show import lines, plain
 from tests.grounds import BEGINS_NS, EmbeddedGround, Ground, SimulatedGround, embedded_ground, emulated_ground
 from tests.planted import GRACE_S, Planted, plant
 from tiered.compose import Backends
@@ -207,13 +208,13 @@ async def test_lines_tell_all_that_json_does_and_steer_no_terminal() -> None:
     assert text.startswith("a/objects/\\u001b[31m\\u202e: ")
     for said in ("dangling: a live tombstone", "orphan", "2026-09-21", "entry", "run-1", "not complete", "did not get to", "and more"):
         assert said in text
-    told_json = json.loads(json.dumps(as_json(looked, told)))
+    told_json = json.loads(json.dumps(plain(looked, told)))
     assert told_json["name"] == path
     assert set(told_json["findings"]) == {"dangling", "orphan"}
     assert [blob["kind"] for blob in told_json["blobs"]] == [blob.kind for blob in looked.blobs]
     assert told_json["rows"][0]["target"] == looked.rows[0].target
     assert told_json["run"]["findings"][0]["kind"] == "orphan"
-    assert as_json(looked, None)["run"] is None
+    assert plain(looked, None)["run"] is None
 
 
 def _finding(name: str) -> Finding:
