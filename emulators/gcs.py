@@ -8,7 +8,7 @@
 
 It runs on asyncio only, being an aiohttp server; its clients may be anything, in any process. *Failure*: a body that
 breaks off has no effect, except that a resumable upload keeps its whole granules.
-Left out: versions, soft-deleted objects, access control, rewrite and compose, decompression, the XML API.
+Left out: versions, restoring what was deleted (it can be listed), access control, rewrite and compose, decompression, the XML API.
 """
 
 from __future__ import annotations

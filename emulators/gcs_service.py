@@ -140,14 +140,16 @@ class GcsService:
         return Answer(206, stored.payload[start:stop], {**headers, "Content-Range": f"bytes {start}-{stop - 1}/{size}"})
 
     def _delete(self, call: Call, body: bytes) -> Answer:
-        self._bucket(call).remove(call.name, call.query)
+        self._bucket(call).remove(call.name, call.query, self._runtime.wall_ns())
         return Answer(204)
 
     def _patch(self, call: Call, body: bytes) -> Answer:
         return _shown(self._bucket(call).patch(call.name, json_object(body), call.query, self._runtime.wall_ns()).resource(), call)
 
     def _list(self, call: Call, body: bytes) -> Answer:
-        page = self._bucket(call).page(call.query)
+        bucket = self._bucket(call)
+        soft_deleted = call.query.get("softDeleted") == "true"
+        page = bucket.soft_deleted(call.query, self._runtime.wall_ns()) if soft_deleted else bucket.page(call.query)
         found = {"nextPageToken": page.next_token, "prefixes": page.prefixes, "items": [each.resource() for each in page.objects]}
         return _shown({"kind": "storage#objects", **{key: value for key, value in found.items() if value}}, call)
 

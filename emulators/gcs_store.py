@@ -3,7 +3,8 @@
     Bucket.objects    name -> StoredObject, the live ones; names are listed by the bytes of their UTF-8
 
 No method awaits, so each is atomic. A custom time may only move forward. Nothing is versioned or restored:
-what was overwritten or deleted is gone, though a read that was under way keeps its bytes.
+what was overwritten or deleted is gone, though a read that was under way keeps its bytes. Of the last thousand it can be listed what
+they were, for as long as the bucket's soft delete policy says.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import base64
 import binascii
 import hashlib
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -27,6 +29,7 @@ METADATA_BYTES_MAX = 8192
 PAGE_MAX = 1000
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 WEEK_S = 7 * 86_400
+SOFT_DELETED_MAX = 1000
 CONTENT_KEYS = ("contentType", "contentEncoding", "contentDisposition", "contentLanguage", "cacheControl")
 CONDITIONS = {"age", "createdBefore", "customTimeBefore", "daysSinceCustomTime", "isLive", "matchesPrefix", "matchesSuffix"}
 
@@ -64,6 +67,20 @@ class StoredObject:
             **self.content, **{key: rfc3339(time) for key, time in times.items() if time},
             **({"metadata": dict(self.metadata)} if self.metadata else {}),
         }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class SoftDeletedObject:
+    """What is left to list of a generation until its `hard_delete`. Its payload is not kept."""
+
+    described: Mapping[str, Any]
+    name: str
+    generation: int
+    soft_delete: datetime
+    hard_delete: datetime
+
+    def resource(self) -> dict[str, Any]:
+        return {**self.described, "softDeleteTime": rfc3339(self.soft_delete), "hardDeleteTime": rfc3339(self.hard_delete)}
 
 
 def rfc3339(time: datetime) -> str:
@@ -157,7 +174,7 @@ def content_of(resource: Mapping[str, Any], old: Mapping[str, str] | None = None
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    objects: list[StoredObject]
+    objects: Sequence[StoredObject | SoftDeletedObject]
     prefixes: list[str]
     next_token: str | None
 
@@ -170,6 +187,7 @@ class Bucket:
     settings: dict[str, Any]
     objects: dict[str, StoredObject] = field(default_factory=dict)
     page_max: int = PAGE_MAX
+    _soft_deleted: deque[SoftDeletedObject] = field(default_factory=lambda: deque(maxlen=SOFT_DELETED_MAX))
     _order: list[bytes] = field(default_factory=list)
     _last_generation: int = 0
 
@@ -196,13 +214,32 @@ class Bucket:
         self._last_generation = generation
         if name not in self.objects:
             insort(self._order, name.encode())
+        else:
+            self._keep(self.objects[name], now_ns)
         self.objects[name] = stored
         return stored
 
-    def remove(self, name: str, query: Mapping[str, str]) -> None:
-        self.get(name, query)
+    def remove(self, name: str, query: Mapping[str, str], now_ns: int) -> None:
+        self._keep(self.get(name, query), now_ns)
         del self.objects[name]
         del self._order[bisect_left(self._order, name.encode())]
+
+    def _keep(self, gone: StoredObject, now_ns: int) -> None:
+        kept_s = int((self.settings.get("softDeletePolicy") or {}).get("retentionDurationSeconds", 0))
+        if kept_s:
+            times = from_ns(now_ns), from_ns(now_ns) + timedelta(seconds=kept_s)
+            self._soft_deleted.append(SoftDeletedObject(gone.resource(), gone.name, gone.generation, *times))
+
+    def soft_deleted(self, query: Mapping[str, str], now_ns: int) -> Page:
+        """One page of what was deleted, by name and generation. Its tokens are good for as long as nothing more is deleted."""
+        if query.get("versions") == "true":
+            raise GcsError(400, "You can't set both versions and softDeleted")
+        prefix, now = query.get("prefix", ""), from_ns(now_ns)
+        found = [each for each in self._soft_deleted if each.name.startswith(prefix) and each.hard_delete > now]
+        found.sort(key=lambda each: (each.name.encode(), each.generation))
+        limit = min(parse_int(query, "maxResults") or PAGE_MAX, self.page_max)
+        first = parse_int(query, "pageToken") or 0
+        return Page(found[first : first + limit], [], str(first + limit) if first + limit < len(found) else None)
 
     def patch(self, name: str, change: Mapping[str, Any], query: Mapping[str, str], now_ns: int) -> StoredObject:
         old = self.get(name, query)
@@ -226,13 +263,14 @@ class Bucket:
         if limit < 1:
             raise GcsError(400, f"Invalid maxResults {limit}")
         position = max(prefix, query.get("startOffset", "").encode(), _from_token(query.get("pageToken", "")))
-        page = Page([], [], None)
+        objects: list[StoredObject] = []
+        page = Page(objects, [], None)
         while (key := self._next(position, prefix, end)) is not None:
-            if len(page.objects) + len(page.prefixes) >= min(limit, self.page_max):
+            if len(objects) + len(page.prefixes) >= min(limit, self.page_max):
                 return replace(page, next_token=base64.urlsafe_b64encode(position).decode())
             cut = key.find(delimiter, len(prefix)) if delimiter else -1
             if cut < 0:
-                page.objects.append(self.objects[key.decode()])
+                objects.append(self.objects[key.decode()])
                 position = key + b"\0"
             else:
                 group = key[: cut + len(delimiter)]
@@ -250,7 +288,7 @@ class Bucket:
         conditions = [rule["condition"] for rule in lifecycle_rules(self.settings)]
         gone = [name for name, stored in self.objects.items() if any(_applies(each, stored, from_ns(now_ns)) for each in conditions)]
         for name in gone:
-            self.remove(name, {})
+            self.remove(name, {}, now_ns)
         return gone
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from changelog.change import ChangeId
 from changelog.errors import InvalidRequestError
@@ -253,6 +253,28 @@ class Upload(Protocol):
 
     async def abort(self) -> None:
         """Gives the upload up without waiting for the service to agree. Safe to repeat and after `finalise`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SoftDeleted:
+    """A generation of a blob that was deleted and can be restored until `kept_until_ns`. Times in nanoseconds since 1970.
+
+    `address`: what the service's own tools call it.
+    """
+
+    address: str
+    size: int
+    generation: int
+    deleted_ns: int
+    kept_until_ns: int
+
+
+@runtime_checkable
+class SoftDeletes(Protocol):
+    """A long-term tier whose service may keep for a while what was deleted."""
+
+    async def soft_deleted(self, name: str) -> Sequence[SoftDeleted]:
+        """The deleted generations of the blob that can still be restored, oldest first. Only to look: the store never restores."""
 
 
 class LongTermBackend(Protocol):

@@ -5,6 +5,7 @@
     head, delete   1
     touch          2: what it is, and a change that holds only if it is still that
     list           1 for each page of up to 1,000
+    soft_deleted   1
     now_ns         1
     cancel         1
 
@@ -22,6 +23,7 @@ import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from email.utils import parsedate_to_datetime
+from operator import attrgetter
 from typing import Self
 
 from anyio import create_task_group
@@ -30,16 +32,18 @@ from anyio.abc import TaskGroup
 from changelog.background import end_tasks
 from changelog.errors import UnavailableError
 from changelog.runtime import Runtime
-from tiered.backends import BlobHead, BlobInfo, BlobPage, ByteRange, Oddity
+from tiered.backends import BlobHead, BlobInfo, BlobPage, ByteRange, Oddity, SoftDeleted
 from tiered.concurrent import both
 from tiered.gcs_format import (
     FIELDS,
     LISTED_FIELDS,
+    SOFT_DELETED_FIELDS,
     Listing,
     Resource,
     decode_listing,
     decode_listing_by_item,
     decode_resource,
+    decode_soft_deleted,
     encode_crc,
     encode_time,
     extend_crc,
@@ -56,7 +60,7 @@ _JSON = {"Content-Type": "application/json; charset=UTF-8"}
 
 
 class GcsBlobs:
-    """Implements `LongTermBackend`, on asyncio only. Open it with `async with GcsBlobs.connect(bucket, runtime) as blobs`."""
+    """Implements `LongTermBackend` and `SoftDeletes`, on asyncio only. Open it with `async with GcsBlobs.connect(bucket, runtime)`."""
 
     def __init__(self, http: GcsHttp, tasks: TaskGroup, runtime: Runtime) -> None:
         self._http = http
@@ -189,6 +193,20 @@ class GcsBlobs:
         doing = f"listing the blobs of bucket {self._http.bucket!r}{start}"
         answer = await self._http.call("GET", self._http.objects_url(**query), doing)
         return decode_listing(answer.body) or decode_listing_by_item(answer.json(doing))
+
+    async def soft_deleted(self, name: str) -> Sequence[SoftDeleted]:
+        """Of a bucket without soft delete, none, or an error. One request; more where the service ends a page early."""
+        doing = f"listing the soft-deleted generations of blob {name!r}"
+        query = {"fields": SOFT_DELETED_FIELDS, "maxResults": str(PAGE_MAX), "prefix": name, "softDeleted": "true"}
+        own: list[SoftDeleted] = []
+        while True:
+            page = (await self._http.call("GET", self._http.objects_url(**query), doing)).json(doing)
+            items = page.get("items", [])
+            own += [decode_soft_deleted(self._http.bucket, name, item) for item in items if item.get("name") == name]
+            # Its own come first of all whose names begin with it.
+            if not page.get("nextPageToken") or (items and items[-1].get("name") != name):
+                return sorted(own, key=attrgetter("generation"))
+            query["pageToken"] = page["nextPageToken"]
 
     async def now_ns(self) -> int:
         """Of the least that can be asked for, the header `Date`: whole seconds."""

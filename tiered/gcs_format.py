@@ -26,13 +26,14 @@ import google_crc32c
 import msgspec
 
 from changelog.errors import CorruptRecordError
-from tiered.backends import BlobInfo, ListedBlob, Oddity
+from tiered.backends import BlobInfo, ListedBlob, Oddity, SoftDeleted
 from tiered.metadata import CONTENT_TYPE_DEFAULT, NS_PER_S, Expiration, Metadata, TimeToIdle, TimeToLive
 
 FIELDS = "name,size,generation,metageneration,timeCreated,customTime,contentType,contentEncoding,crc32c,metadata"
 """What `decode_resource` reads of a resource."""
 
 LISTED_FIELDS = "items(name,size,generation,timeCreated,customTime),nextPageToken"
+SOFT_DELETED_FIELDS = "items(name,size,generation,softDeleteTime,hardDeleteTime),nextPageToken"
 
 _EXPIRATION, _ORIGIN, _FILENAME, _CUSTOM = "x-sn-expiration", "x-sn-origin", "x-sn-filename", "x-snme-"
 _CREATED, _UNKNOWN = "x-sn-created", "x-sn-unknown"
@@ -127,10 +128,13 @@ class _Stored:
 
     def created_ns(self) -> int:
         """By the service's clock."""
-        created_ns = self.time("timeCreated")
-        if created_ns is None:
-            raise self.corrupt("timeCreated", "is missing")
-        return created_ns
+        return self.needed_time("timeCreated")
+
+    def needed_time(self, key: str) -> int:
+        time_ns = self.time(key)
+        if time_ns is None:
+            raise self.corrupt(key, "is missing")
+        return time_ns
 
     def metadata(self) -> Mapping[str, str]:
         value = self.resource.get("metadata") or {}
@@ -250,6 +254,13 @@ def decode_listing_by_item(page: Mapping[str, Any]) -> Listing:
 
 def _decode_listed(stored: _Stored) -> ListedBlob:
     return ListedBlob(stored.name, stored.number("size"), stored.created_ns(), stored.time("customTime"), stored.number("generation"))
+
+
+def decode_soft_deleted(bucket: str, name: str, item: Mapping[str, Any]) -> SoftDeleted:
+    stored = _Stored(name, item)
+    generation = stored.number("generation")
+    times = stored.needed_time("softDeleteTime"), stored.needed_time("hardDeleteTime")
+    return SoftDeleted(f"gs://{bucket}/{name}#{generation}", stored.number("size"), generation, *times)
 
 
 # --- durations ---------------------------------------------------------------------------------------

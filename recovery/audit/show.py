@@ -1,0 +1,293 @@
+"""All that is known about one name, now: the row, its blobs, the changelog, and what an earlier run said.
+
+    look_at(backends, name, ...) -> Looked       NAME is read as an object's path and as a blob's name; both are tried
+    told_by(directory, manifest, name) -> Told   what the findings of a run say of it
+    verdict(looked) -> str                       what it comes to, in one sentence
+
+Blobs and rows are judged by the audit itself: a range of one name each, so by the same tables in the same order of reading. What is
+printed beside the verdicts (row, entries, sizes) is read before them, so on a busy object the two may differ by a change.
+Costs the whole changelog, once or twice, for each blob that is shown: at most `BLOBS_MAX`. *Failure*: `TieredError` where anything
+cannot be read, and then nothing is told; `InvalidRequestError` for what cannot be a name. Reads only.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import AsyncIterator, Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from changelog.change import Entry, Unreadable
+from changelog.errors import CorruptRecordError, InvalidRequestError, TieredError
+from changelog.lease import standing
+from changelog.runtime import Runtime
+from recovery.audit.finding import Finding
+from recovery.audit.manifest import Bounds, Cutoff, Manifest
+from recovery.audit.names import after, is_of, read_name
+from recovery.audit.sweep import ENTRIES_PAGE, READ_BUDGET_S, audit_range
+from recovery.audit.verdicts import FINDINGS, MEANING, Form, Kind
+from recovery.audit.words import moment, size, visible
+from tiered.backends import BlobInfo, Inline, SoftDeleted, SoftDeletes, Tombstone
+from tiered.compose import Backends
+from tiered.retry import ask
+from tiered.settings import Settings
+
+if TYPE_CHECKING:
+    from recovery.audit.ledger import RunDirectory  # which needs Arrow; to look at a name needs none
+
+BLOBS_MAX = 20
+TOLD_MAX = 100
+NAME_BYTES_MAX = 1024
+"""What a bucket allows, and an object's path is shorter."""
+
+_OF_ROWS = frozenset({Kind.CORRUPT_ROW, Kind.MISDIRECTED})
+
+
+@dataclass(frozen=True, slots=True)
+class LookedRow:
+    """`state`: tombstone, inline, absent or corrupt. `kind`: None, or what is wrong with the row, with `detail` in words.
+
+    `size`: bytes of an inline object. `won` and `refused`: its marks. Times in nanoseconds since 1970, as everywhere here.
+    """
+
+    path: str
+    state: str
+    target: str | None = None
+    deadline_ns: int | None = None
+    token: str | None = None
+    size: int | None = None
+    won: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+    kind: Kind | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LookedBlob:
+    """A blob, or what a tombstone names and is not there. `kind`: what the audit calls it; None: it went meanwhile.
+
+    `remedy`: of one that is dangling, what can be done about it.
+    """
+
+    name: str
+    there: bool
+    kind: Kind | None
+    detail: str
+    size: int | None = None
+    created_ns: int | None = None
+    deadline_ns: int | None = None
+    generation: int | None = None
+    remedy: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LookedEntry:
+    """An entry of the changelog that names it. `error`: why it is stuck, or cannot be read."""
+
+    key: str
+    object: str | None
+    new: str | None
+    old: str | None
+    standing: str
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """`more`: there are more blobs below it than are shown. `as_of_ns`: when, by the service's clock."""
+
+    name: str
+    as_of_ns: int
+    grace_s: float
+    rows: tuple[LookedRow, ...]
+    blobs: tuple[LookedBlob, ...]
+    more: bool
+    entries: tuple[LookedEntry, ...]
+    log_is_durable: bool
+
+    @property
+    def findings(self) -> tuple[Kind, ...]:
+        """What is wrong, each kind once."""
+        kinds = [*(row.kind for row in self.rows), *(blob.kind for blob in self.blobs)]
+        return tuple(dict.fromkeys(kind for kind in kinds if kind in FINDINGS))
+
+    @property
+    def is_known(self) -> bool:
+        return bool(self.blobs or self.entries) or any(row.state != "absent" or row.won or row.refused for row in self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a run says of a name. `audited`: whether the range that the name is in was. `more`: it has further findings."""
+
+    run: str
+    started_ns: int
+    grace_s: float
+    complete: bool
+    audited: bool
+    findings: tuple[Finding, ...]
+    more: bool
+
+
+async def look_at(backends: Backends, name: str, settings: Settings, cutoff: Cutoff, runtime: Runtime) -> Looked:
+    """`cutoff` as an audit's that begins now: what is not older is not called an orphan."""
+    look = _Look(backends, name, settings, runtime)
+    blobs, corrupt, more = await look.list()
+    entries = tuple([entry async for entry in look.entries({*blobs, *corrupt})])
+    rows = [await look.read_row(path) for path in look.paths]
+    own_targets = [row.target for row in rows if row.target is not None and is_of(row.path, row.target)]
+    found: list[LookedBlob] = []
+    for place in dict.fromkeys([*look.paths, *blobs, *corrupt, *own_targets]):
+        kind, detail, of_row = await look.judge(place, cutoff)
+        rows = [_with(row, of_row) if row.path == place else row for row in rows]
+        if place in blobs or place in corrupt or kind is not None:
+            remedy = await look.remedy(place) if kind is Kind.DANGLING else ()
+            found.append(_blob(place, blobs.get(place), place in corrupt, kind, detail, remedy))
+    return Looked(name, cutoff.as_of_ns, cutoff.grace_s, tuple(rows), tuple(found), more, entries, backends.log.durable)
+
+
+class _Look:
+    def __init__(self, backends: Backends, name: str, settings: Settings, runtime: Runtime) -> None:
+        _check(name)
+        self._backends, self._settings, self._runtime = backends, settings, runtime
+        self._name = name
+        reading = read_name(name)
+        stem = reading.object if reading.form is Form.REVISION else None
+        self.paths = [name] if stem is None else [stem, name]
+
+    async def list(self) -> tuple[dict[str, BlobInfo], set[str], bool]:
+        """The blob of this name and those below it; those that are corrupt; whether there are more."""
+        blobs: dict[str, BlobInfo] = {}
+        corrupt: set[str] = set()
+        for first, end in ((self._name, after(self._name)), (f"{self._name}/", f"{self._name}0")):  # 0 comes right after the slash
+            start: str | None = first
+            while start is not None and len(blobs) + len(corrupt) <= BLOBS_MAX:
+                page = await self.ask(partial(self._backends.tiers.long_term.list, start, end, BLOBS_MAX + 1))
+                blobs |= {blob.name: blob for blob in page.blobs}
+                corrupt |= {oddity.name for oddity in page.oddities if oddity.is_blob}
+                start = page.next_start
+        shown = sorted([*blobs, *corrupt])[:BLOBS_MAX]
+        more = len(blobs) + len(corrupt) > len(shown)
+        return {name: blobs[name] for name in shown if name in blobs}, corrupt.intersection(shown), more
+
+    async def entries(self, names: set[str]) -> AsyncIterator[LookedEntry]:
+        names = {self._name, *names}
+        revisions = {read_name(name).revision for name in names}
+        now_ms = self._runtime.wall_ns() // 1_000_000
+        expiry_ms, attempts_max = round(self._settings.lease.expiry_s * 1000), self._settings.recovery.attempts_max
+        start: str | None = ""
+        while start is not None:
+            page = await self.ask(partial(self._backends.log.entries, start, ENTRIES_PAGE))
+            for entry in page.entries:
+                where = standing(entry, now_ms, expiry_ms, attempts_max).name.lower()
+                if isinstance(entry, Unreadable):
+                    if entry.key.rpartition("/")[2] in revisions:
+                        yield LookedEntry(entry.key, None, None, None, where, entry.error)
+                elif entry.change.object == self._name or names & {entry.change.new, entry.change.old}:
+                    yield _entry(entry, where)
+            start = page.next_start
+
+    async def read_row(self, path: str) -> LookedRow:
+        try:
+            row = await self.ask(partial(self._backends.tiers.high_volume.read, path, marks=True))
+        except CorruptRecordError as error:
+            return LookedRow(path, "corrupt", kind=Kind.CORRUPT_ROW, detail=str(error))
+        marks: dict[str, Any] = {"won": tuple(sorted(row.won)), "refused": tuple(sorted(row.refused))}
+        match row.state:
+            case Tombstone(target, _, deadline_ns, token):
+                return LookedRow(path, "tombstone", target, deadline_ns, token, **marks)
+            case Inline(_, payload, token) as inline:
+                return LookedRow(path, "inline", None, inline.deadline_ns, token, len(payload), **marks)
+            case _:
+                return LookedRow(path, "absent", **marks)
+
+    async def judge(self, place: str, cutoff: Cutoff) -> tuple[Kind | None, str, Finding | None]:
+        """Of the blob of this name what it is, and why; of the row of this key what is wrong with it."""
+        findings: list[Finding] = []
+        bounds = Bounds(start=place, end=after(place))
+        summary = await audit_range(self._backends.tiers, self._backends.log, bounds, cutoff, self._runtime, findings.extend)
+        of_row = next((each for each in findings if each.name == place and each.kind in _OF_ROWS), None)
+        of_blob = next((each for each in findings if each.name == place and each.kind not in _OF_ROWS), None)
+        if of_blob is not None:
+            return of_blob.kind, of_blob.detail or MEANING[of_blob.kind], of_row
+        counted = [kind for kind, number in summary.totals().items() if kind not in FINDINGS and number.number]
+        return (counted[0], MEANING[counted[0]], of_row) if counted else (None, "it went while it was looked at", of_row)
+
+    async def remedy(self, name: str) -> tuple[str, ...]:
+        """What can be done about a blob that is gone, a sentence each."""
+        blobs = self._backends.tiers.long_term
+        if not isinstance(blobs, SoftDeletes):
+            return ("nothing keeps what was deleted here: it is lost, unless a backup has it",)
+        try:
+            kept = await self.ask(partial(blobs.soft_deleted, name))
+        except TieredError as error:  # which takes a permission of its own, and no verdict depends on it
+            return (f"whether the bucket keeps a soft-deleted generation is not known: {error}",)
+        if not kept:
+            return ("the bucket keeps no soft-deleted generation of it: it is lost, unless a backup has it",)
+        return tuple(_restoring(each) for each in reversed(kept))
+
+    async def ask(self, read: Callable[[], Any]) -> Any:
+        return await ask(read, self._runtime, READ_BUDGET_S)
+
+
+def told_by(directory: RunDirectory, manifest: Manifest, name: str) -> Told:
+    """Blocks. Its findings of this name, of the row that this name of a blob reads, and of what lies below."""
+    _check(name)
+    names = {name, read_name(name).object}
+    hits = (
+        finding for finding in directory.findings(manifest.run)
+        if finding.name in names or finding.object == name or finding.name.startswith(f"{name}/")
+    )  # fmt: skip
+    found = list(islice(hits, TOLD_MAX + 1))
+    [number] = [at for at, bounds in enumerate(manifest.ranges) if bounds.start <= name and (bounds.end is None or name < bounds.end)]
+    audited = directory.done_range(manifest.run, number) is not None
+    return Told(
+        manifest.run, manifest.started_ns, manifest.cutoff.grace_s, manifest.complete, audited, tuple(found[:TOLD_MAX]),
+        len(found) > TOLD_MAX,
+    )
+
+
+def _check(name: str) -> None:
+    try:
+        length = len(name.encode())
+    except UnicodeEncodeError:
+        raise InvalidRequestError(f"{visible(name)!r} is no text in UTF-8, and so no name: quote it as it was printed") from None
+    if not 0 < length <= NAME_BYTES_MAX or "\0" in name:
+        raise InvalidRequestError(f"a name has 1 to {NAME_BYTES_MAX} bytes: give an object's path, or a blob's name")
+
+
+def _with(row: LookedRow, finding: Finding | None) -> LookedRow:
+    """What the audit says of it, beside what a plain read does."""
+    if finding is None:
+        return row
+    return LookedRow(**{**asdict(row), "kind": finding.kind, "detail": finding.detail})
+
+
+def _blob(
+    name: str, seen: BlobInfo | None, is_corrupt: bool, kind: Kind | None, detail: str, remedy: tuple[str, ...]
+) -> LookedBlob:
+    if seen is None:
+        return LookedBlob(name, is_corrupt, kind, detail, remedy=remedy)
+    return LookedBlob(name, True, kind, detail, seen.size, seen.created_ns, seen.deadline_ns, seen.generation, remedy)
+
+
+def _restoring(kept: SoftDeleted) -> str:
+    """As a command, unless the shell or gcloud would read the name as something else."""
+    known = f"deleted {moment(kept.deleted_ns)}, kept until {moment(kept.kept_until_ns)}, {size(kept.size)}"
+    if set("*?[]") & set(kept.address) or visible(kept.address) != kept.address:
+        return f"restore generation {kept.generation} by the API, since its name has wildcards or cannot be typed ({known})"
+    return f"gcloud storage restore {shlex.quote(kept.address)} ({known})"
+
+
+def _entry(entry: Entry, where: str) -> LookedEntry:
+    change, stuck = entry.change, entry.stuck
+    return LookedEntry(entry.key, change.object, change.new, change.old, where, None if stuck is None else stuck.error)
+
+
+def verdict(looked: Looked) -> str:
+    """One sentence."""
+    if looked.findings:
+        return "; ".join(f"{kind}: {MEANING[kind]}" for kind in looked.findings)
+    return "nothing is wrong with it" if looked.is_known else "there is nothing of this name"
