@@ -20,6 +20,7 @@ import anyio
 import typer
 
 from changelog.runtime import SystemRuntime
+from recovery import cli_audit_show
 from recovery.audit.errors import AuditInterruptedError
 from recovery.cli_shared import Json, choice, guard, lifetime, say
 from tiered.errors import ConfigurationError, InvalidRequestError
@@ -148,3 +149,6 @@ def _finish(command: Callable[[], int]) -> None:
             raise ConfigurationError(what) from None
 
     raise typer.Exit(guard(call, FAILED))
+
+
+cli_audit_show.register(audit_app, _finish)
