@@ -13,9 +13,6 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-
-pytest.importorskip("pyspark")
-
 from pyspark.sql import SparkSession
 
 from changelog.errors import ConfigurationError

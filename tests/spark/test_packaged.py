@@ -13,11 +13,8 @@ from importlib.metadata import distribution
 from pathlib import Path
 from zipfile import ZipFile
 
-import pytest
-
-pytest.importorskip("pyspark")
-
 import pyspark
+import pytest
 
 from recovery.audit.java import WHEEL, find_java
 from tests.spark.tasks import attempts
@@ -106,7 +103,6 @@ def test_executors_with_only_the_archive_carry_every_range_out_though_workers_an
 
 
 def test_what_spark_submit_is_given_is_the_command_itself() -> None:
-    pytest.importorskip("typer")
     said = subprocess.run(
         [sys.executable, ROOT / "deploy" / "audit_job.py", "--version"],
         env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60, check=True,
