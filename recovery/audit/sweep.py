@@ -373,7 +373,7 @@ class _Sweep:
             logged=logged.of(blob.name, reading.revision),
             redirected=redirected,
             young=self._is_young(reading.revision, blob.created_ns),
-            expired=blob.deadline_ns is not None and blob.deadline_ns <= self._cutoff.as_of_ns,
+            expired=self._has_expired(blob.deadline_ns),
         ))  # fmt: skip
 
     def _conclude(self, window: _Window, blob: BlobInfo, reading: Reading, kind: Kind, confirmed_ns: int | None = None) -> None:
