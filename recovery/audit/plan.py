@@ -98,7 +98,7 @@ def check_grace(options: AuditOptions) -> None:
         raise ConfigurationError(f"the grace is {grace_s:g} seconds: give how old a blob must be to be called an orphan, such as 24h")
     if grace_s < GRACE_MIN_S and not options.insist:
         raise ConfigurationError(
-            f"the grace is {grace_s:g} seconds, and below {GRACE_MIN_S:g} a blob that is being written may be called an orphan:"
+            f"the grace is {grace_s:g} seconds, and below an hour a blob that is being written may be called an orphan:"
             " give 1h or more, or insist on it (--insist)"
         )
 

@@ -43,6 +43,7 @@ def render(manifest: Manifest, dangling: Sequence[Finding], price_per_gib_month:
     page.filters |= {
         "name": _name, "size": words.size, "moment": words.moment, "duration": words.duration, "span": words.span,
         "money": lambda size: words.money(size, price_per_gib_month),
+        "monthly": lambda size: words.monthly(size, price_per_gib_month),
     }
     page.globals["count"] = words.count
     template = page.from_string((files(__package__) / TEMPLATE).read_text("utf-8"))

@@ -316,7 +316,9 @@ class _Sweep:
         found: dict[str, Redirect] = {}
         for first in range(0, len(keys), POINT_READS):
             page = await self._ask(partial(self._rows.redirects_at, keys[first : first + POINT_READS]))
-            found.update((redirect.target, redirect) for redirect in page.redirects)
+            for redirect in page.redirects:  # of two that name one blob, the one that protects it
+                if redirect.target not in found or not self._has_expired(redirect.deadline_ns):
+                    found[redirect.target] = redirect
         return found
 
     # --- orphans ---------------------------------------------------------------------------------

@@ -60,9 +60,9 @@ def verdict(manifest: Manifest, price_per_gib_month: float) -> Verdict:
         gone = "names a blob that is gone" if dangling.number == 1 else "name blobs that are gone"
         return Verdict(Level.LOSS, f"DATA LOSS: {count(dangling.number, 'dangling tombstone')} {gone}.")
     if lost.number:
-        cost = money(lost.size, price_per_gib_month)
+        cost = monthly(lost.size, price_per_gib_month)
         verb = "costs" if lost.number == 1 else "cost"
-        return Verdict(Level.FINDINGS, f"{count(lost.number, 'orphan')} {verb} {size(lost.size)}, about {cost} a month.")
+        return Verdict(Level.FINDINGS, f"{count(lost.number, 'orphan')} {verb} {size(lost.size)}, {cost}.")
     if manifest.findings:
         return Verdict(Level.FINDINGS, f"Nothing is orphaned or dangling, but somebody should look at {count(manifest.findings, 'thing')}.")
     blobs, rows = count(manifest.names, "blob"), count(manifest.redirects, "tombstone")
@@ -133,6 +133,12 @@ def money(size_bytes: int, price_per_gib_month: float) -> str:
     return f"${dollars:,.0f}" if dollars >= 999.5 else f"${dollars:,.2f}"
 
 
+def monthly(size_bytes: int, price_per_gib_month: float) -> str:
+    """about $1.25 a month; less than $0.01 a month."""
+    cost = money(size_bytes, price_per_gib_month)
+    return f"{cost if cost.startswith('less') else f'about {cost}'} a month"
+
+
 def duration(seconds: float) -> str:
     """0.4 s; 12 s; 3 min 20 s; 4 h 05 min; 2 d 3 h."""
     if seconds < 9.95:
@@ -148,8 +154,10 @@ def duration(seconds: float) -> str:
 
 
 def span(seconds: float) -> str:
-    """A length that somebody chose: 24 h; 90 min; 1 h 30 min."""
-    return f"{seconds / 3600:g} h" if seconds >= 3600 and seconds % 3600 == 0 else duration(seconds)
+    """A length that somebody chose: 24 h; 90 min 00 s; 30 s."""
+    if seconds >= 3600 and seconds % 3600 == 0:
+        return f"{seconds / 3600:g} h"
+    return f"{seconds:g} s" if seconds < 60 else duration(seconds)
 
 
 def moment(time_ns: int) -> str:

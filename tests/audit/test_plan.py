@@ -55,7 +55,7 @@ def test_grace_that_is_no_duration_is_refused_whoever_insists(grace_s: float, in
 
 
 def test_grace_below_an_hour_is_for_those_who_insist() -> None:
-    with pytest.raises(ConfigurationError, match=r"^the grace is 3599 seconds, and below 3600 a blob that is being written may"):
+    with pytest.raises(ConfigurationError, match=r"^the grace is 3599 seconds, and below an hour a blob that is being written may"):
         check_grace(AuditOptions("run", 3599))
     check_grace(AuditOptions("run", 3599, insist=True))
     check_grace(AuditOptions("run", 3600))
