@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from recovery.cli_audit_show import lines, plain
 from tests.grounds import BEGINS_NS, EmbeddedGround, Ground, SimulatedGround, embedded_ground, emulated_ground
 from tests.planted import GRACE_S, Planted, plant
 from tiered.compose import Backends
-from tiered.errors import InvalidRequestError
+from tiered.errors import ConfigurationError, InvalidRequestError
 from tiered.settings import Settings
 
 pytestmark = pytest.mark.anyio
@@ -148,6 +149,40 @@ async def test_dangling_tombstone_is_told_with_its_row_and_a_remedy(ground: Grou
         assert (blob.name, blob.there, blob.kind, blob.size) == (target, False, Kind.DANGLING, None)
         assert len(blob.remedy) == 1
         assert looked.findings == (Kind.DANGLING,)
+
+
+@pytest.mark.parametrize("ground", ["emulators"], indirect=True)
+async def test_blob_that_soft_delete_keeps_is_told_with_the_command_that_restores_it(ground: Ground) -> None:
+    world = Planted(ground)
+    blobs = ground.tiers.long_term
+    for path, keeps in (("a/objects/k", True), ("a/objects/it's", True), ("a/objects/k*", False), ("a/objects/k\x1b", False)):
+        name = await world.object(path)
+        head = await blobs.head(name)
+        assert head is not None
+        ground.clock.now_ns = BEGINS_NS
+        await blobs.delete(name)
+        [blob] = (await looking(ground, path)).blobs
+        [remedy] = blob.remedy
+        assert blob.kind is Kind.DANGLING
+        assert str(head.generation) in remedy and "kept until 2026-09-28" in remedy
+        if keeps:
+            assert shlex.split(remedy)[:4] == ["gcloud", "storage", "restore", f"gs://blobs/{name}#{head.generation}"]
+        else:
+            assert "by the API" in remedy
+
+
+@pytest.mark.parametrize("ground", ["emulators"], indirect=True)
+async def test_nothing_to_restore_is_told_and_so_is_not_knowing(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    await Planted(ground).dangling("a/objects/k")
+    assert "keeps no soft-deleted generation" in (await looking(ground, "a/objects/k")).blobs[0].remedy[0]
+
+    async def refused(name: str) -> None:
+        raise ConfigurationError("not allowed")
+
+    monkeypatch.setattr(ground.tiers.long_term, "soft_deleted", refused)
+    looked = await looking(ground, "a/objects/k")
+    assert looked.findings == (Kind.DANGLING,)
+    assert looked.blobs[0].remedy == ("whether the bucket keeps a soft-deleted generation is not known: not allowed",)
 
 
 async def test_nothing_is_said_of_a_name_that_is_not_there(ground: Ground) -> None:

@@ -32,7 +32,7 @@ from changelog.runtime import SystemRuntime
 from emulators.gcs import FaultMode, GcsEmulator, GcsFault
 from emulators.gcs_store import Bucket
 from tests.blobs import read
-from tiered.backends import BlobPage, ByteRange
+from tiered.backends import BlobPage, ByteRange, SoftDeletes
 from tiered.gcs import GcsBlobs
 from tiered.gcs_format import encode_crc, extend_crc
 from tiered.gcs_http import GcsHttp
@@ -1020,3 +1020,34 @@ async def test_the_address_of_a_session_is_never_told(
     await anyio.lowlevel.checkpoint()
     logged = [record.getMessage() for record in caplog.records if record.name != "aiohttp.access"]  # which is the server's
     assert upload_id not in everything_told(caught.value) + repr(upload) + "".join(logged)
+
+
+# --- soft delete ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page_max", [1, 1000])
+async def test_soft_deleted_generations_are_those_of_this_name(blobs: GcsBlobs, bucket: Bucket, page_max: int) -> None:
+    for name in (NAME[:-1], NAME, f"{NAME}-beside"):
+        for payload in (b"1", b"22"):
+            await put(blobs, payload, name=name)
+            await blobs.delete(name)
+    assert isinstance(blobs, SoftDeletes)
+    bucket.page_max = page_max
+    first, second = await blobs.soft_deleted(NAME)
+    assert (first.size, second.size) == (1, 2)
+    assert first.generation < second.generation
+    assert first.address == f"gs://blobs/{NAME}#{first.generation}"
+    assert 0 <= second.deleted_ns - first.deleted_ns < 60 * NS_PER_S
+    assert first.kept_until_ns - first.deleted_ns == 7 * 86_400 * NS_PER_S
+
+
+async def test_nothing_is_soft_deleted_of_a_blob_that_lives_or_never_was(blobs: GcsBlobs) -> None:
+    await put(blobs)
+    assert await blobs.soft_deleted(NAME) == []
+    assert await blobs.soft_deleted("never") == []
+
+
+async def test_soft_deleted_generations_of_a_missing_bucket_are_an_error(server: GcsEmulator) -> None:
+    async with GcsBlobs.connect("other", RUNTIME, endpoint=server.url) as blobs:
+        with pytest.raises(ConfigurationError, match="other"):
+            await blobs.soft_deleted(NAME)

@@ -822,3 +822,38 @@ async def test_googles_client_sets_up_a_bucket(in_thread: InThread) -> None:
         assert bucket.client.lookup_bucket("other") is None
 
     await in_thread(work)
+
+
+# --- soft delete ---------------------------------------------------------------------------------
+
+
+async def test_what_was_deleted_or_overwritten_is_listed_until_the_policy_ends(client: Client, runtime: MovedRuntime) -> None:
+    generations = [(await client.put(name, name.encode())).json["generation"] for name in ("a", "a", "ab", "b")]
+    for name in ("ab", "a"):
+        assert (await client.send("DELETE", at(name))).status == 204
+    listed = await client.list(softDeleted="true", prefix="a")
+    assert [(each["name"], each["generation"], each["size"]) for each in listed["items"]] == [
+        ("a", generations[0], "1"), ("a", generations[1], "1"), ("ab", generations[2], "2"),
+    ]  # fmt: skip
+    deleted, gone = (datetime.fromisoformat(listed["items"][0][key]) for key in ("softDeleteTime", "hardDeleteTime"))
+    assert (gone - deleted).days == 7
+    assert names(await client.list()) == ["b"]
+    runtime.ahead_ns = 8 * DAY_NS
+    assert names(await client.list(softDeleted="true")) == []
+
+
+async def test_soft_deleted_objects_are_listed_in_pages(client: Client, server: GcsEmulator) -> None:
+    for name in ("a", "b", "c"):
+        await client.put(name)
+        await client.send("DELETE", at(name))
+    page = await client.list(softDeleted="true", maxResults="2")
+    assert names(page) == ["a", "b"]
+    assert names(await client.list(softDeleted="true", maxResults="2", pageToken=page["nextPageToken"])) == ["c"]
+    assert (await client.send("GET", "/storage/v1/b/bucket/o?softDeleted=true&versions=true")).status == 400
+
+
+async def test_bucket_whose_policy_keeps_nothing_has_no_soft_deleted_objects(client: Client, server: GcsEmulator) -> None:
+    server.buckets["bucket"].settings["softDeletePolicy"] = {"retentionDurationSeconds": "0"}
+    await client.put("a")
+    await client.send("DELETE", at("a"))
+    assert await client.list(softDeleted="true") == {"kind": "storage#objects"}
