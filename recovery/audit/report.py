@@ -4,12 +4,14 @@
 
 The page says the verdict first, then what makes it doubtful, then the figures. Every name is escaped, cannot turn the line around
 it (it is isolated, and what steers is spelt out), and breaks anywhere. What has no bound in a manifest is cut here, and the page says so:
-usecases, ranges that failed, dangling tombstones. *Failure*: none but a template that is wrong; pure.
+usecases, ranges that failed, dangling tombstones, notes. *Failure*: none but a template that is wrong; pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
@@ -26,6 +28,7 @@ TEMPLATE = "report.html.j2"
 DANGLING_MAX = 1000
 RANGES_MAX = 100
 USECASES_SHOWN = 50
+NOTES_MAX = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +40,41 @@ class Bar:
     percent: float
 
 
-def render(manifest: Manifest, dangling: Sequence[Finding], price_per_gib_month: float = PRICE_DEFAULT) -> str:
-    """The page. `dangling`: the first of them, `DANGLING_MAX` at most are shown; price in US dollars."""
+@dataclass(frozen=True, slots=True)
+class _Usecase:
+    """One line of the table: all that was counted of a usecase is in exactly one of these."""
+
+    name: str
+    referenced: Counted
+    passing: Counted
+    orphans: Counted
+    dangling: Counted
+    others: Counted
+
+    @classmethod
+    def of(cls, name: str, found: Mapping[Kind, Counted]) -> _Usecase:
+        def added(kinds: Iterable[Kind]) -> Counted:
+            counted = [found[kind] for kind in kinds if kind in found]
+            return Counted(number=sum(each.number for each in counted), size=sum(each.size for each in counted))
+
+        passing = set(Kind) - FINDINGS - {Kind.REFERENCED}
+        others = FINDINGS - {*words.ORPHANS, Kind.DANGLING}
+        return cls(name, added([Kind.REFERENCED]), added(passing), added(words.ORPHANS), added([Kind.DANGLING]), added(others))
+
+
+def render(
+    manifest: Manifest, dangling: Sequence[Finding], price_per_gib_month: float = PRICE_DEFAULT, directory: str | None = None
+) -> str:
+    """The page. `dangling`: the first of them, `DANGLING_MAX` at most are shown; price in US dollars.
+
+    `directory`: path or URI of the run, for commands to copy; None: they say RUN.
+    """
+    where = directory or "RUN"
     page = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     page.filters |= {
         "name": _name, "size": words.size, "moment": words.moment, "duration": words.duration, "span": words.span,
+        "sentence": words.sentence,
         "money": lambda size: words.money(size, price_per_gib_month),
-        "monthly": lambda size: words.monthly(size, price_per_gib_month),
     }
     page.globals["count"] = words.count
     template = page.from_string((files(__package__) / TEMPLATE).read_text("utf-8"))
@@ -53,6 +84,8 @@ def render(manifest: Manifest, dangling: Sequence[Finding], price_per_gib_month:
         run=manifest,
         verdict=words.verdict(manifest, price_per_gib_month),
         reasons=words.reasons(manifest),
+        consequence=words.consequence(manifest, price_per_gib_month),
+        orphan_cost=words.cost(words.total(manifest, words.ORPHANS).size, price_per_gib_month),
         price=price_per_gib_month,
         price_is_assumed=price_per_gib_month == PRICE_DEFAULT,
         seconds=manifest.work_s,
@@ -65,14 +98,16 @@ def render(manifest: Manifest, dangling: Sequence[Finding], price_per_gib_month:
         kinds=kinds,
         meaning=MEANING,
         ages=_ages(manifest),
-        usecases=usecases[:USECASES_SHOWN],
+        usecases=[_Usecase.of(name, found) for name, found in usecases[:USECASES_SHOWN]],
         usecases_left=len(usecases) - USECASES_SHOWN,
-        nothing=Counted(),
         dangling=dangling[:DANGLING_MAX],
         audited=words.audited(manifest),
         missing=words.missing(manifest),
         ranges_max=RANGES_MAX,
-        example=_example(manifest, dangling),
+        notes_max=NOTES_MAX,
+        show=_command("tiered", "audit", "show", _example(dangling), "--from", where),
+        go_on=_command("tiered", "audit", "run", "--to", where),
+        findings_path=json.dumps(words.visible(f"{where.rstrip('/')}/findings"), ensure_ascii=False),
     )
 
 
@@ -102,5 +137,12 @@ def _usecases(usecases: Mapping[str, Mapping[Kind, Counted]]) -> Sequence[tuple[
     return sorted(usecases.items(), key=weight)
 
 
-def _example(manifest: Manifest, dangling: Sequence[Finding]) -> str:
-    return dangling[0].name if dangling and len(dangling[0].name) < 200 else "NAME"
+def _example(dangling: Sequence[Finding]) -> str:
+    """A name that can be copied: not too long, and shown as it is."""
+    name = dangling[0].name if dangling else "NAME"
+    return name if len(name) < 200 and words.visible(name) == name else "NAME"
+
+
+def _command(*parts: str) -> str:
+    """As a shell takes it."""
+    return words.visible(shlex.join(parts))

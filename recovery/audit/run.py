@@ -230,7 +230,7 @@ class _Run:
 
     def _describe(self, manifest: Manifest) -> Manifest:
         dangling = islice(self._directory.findings(manifest.run, {Kind.DANGLING}), DANGLING_MAX)
-        self._directory.write_report(render(manifest, list(dangling), self._price))
+        self._directory.write_report(render(manifest, list(dangling), self._price, self._directory.uri))
         return manifest
 
     def _there(self) -> Manifest:

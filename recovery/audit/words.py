@@ -25,6 +25,9 @@ GIB = 1024**3
 PRICE_DEFAULT = 0.020
 """US dollars for a GiB kept for a month: what GCS Standard in one region is assumed to cost."""
 
+SENTENCE_MAX = 240
+"""Characters of a reason that a verdict repeats; an error's text has no bound."""
+
 ORPHANS = (Kind.ORPHAN, Kind.LEGACY_ORPHAN)
 
 _STEERING = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
@@ -52,21 +55,43 @@ def verdict(manifest: Manifest, price_per_gib_month: float) -> Verdict:
     """What weighs most is said; what else there is, the table of classes shows."""
     dangling, lost = total(manifest, [Kind.DANGLING]), total(manifest, ORPHANS)
     if not manifest.complete:
-        found = f" It found {count(manifest.findings, 'thing')} to look at; all of it may be wrong." if manifest.findings else ""
+        found = f" It has {count(manifest.findings, 'finding')}, which may be wrong." if manifest.findings else ""
         if dangling.number:
             found = f" It found {count(dangling.number, 'dangling tombstone')}: data loss, if the evidence holds."
-        return Verdict(Level.INCOMPLETE, f"Incomplete: {_ended(reasons(manifest)[0])}{found}")
+        return Verdict(Level.INCOMPLETE, f"Incomplete: {_ended(_short(visible(reasons(manifest)[0])))}{found}")
     if dangling.number:
         gone = "names a blob that is gone" if dangling.number == 1 else "name blobs that are gone"
         return Verdict(Level.LOSS, f"DATA LOSS: {count(dangling.number, 'dangling tombstone')} {gone}.")
     if lost.number:
-        cost = monthly(lost.size, price_per_gib_month)
-        verb = "costs" if lost.number == 1 else "cost"
-        return Verdict(Level.FINDINGS, f"{count(lost.number, 'orphan')} {verb} {size(lost.size)}, {cost}.")
+        return Verdict(Level.FINDINGS, f"{count(lost.number, 'orphan')}: {size(lost.size)}, {cost(lost.size, price_per_gib_month)}.")
     if manifest.findings:
-        return Verdict(Level.FINDINGS, f"Nothing is orphaned or dangling, but somebody should look at {count(manifest.findings, 'thing')}.")
+        return Verdict(Level.FINDINGS, f"Nothing is orphaned or dangling, but somebody should look at {_listed(manifest)}.")
+    if not manifest.names and not manifest.redirects:
+        return Verdict(Level.CLEAN, "Clean: there is no blob and no tombstone.")
     blobs, rows = count(manifest.names, "blob"), count(manifest.redirects, "tombstone")
     return Verdict(Level.CLEAN, f"Clean: {blobs} and {rows} are accounted for.")
+
+
+def consequence(manifest: Manifest, price_per_gib_month: float) -> str:
+    """What the verdict means for whoever reads it, in a sentence or two: is data lost, what does it cost."""
+    lost, dangling = total(manifest, ORPHANS), total(manifest, [Kind.DANGLING])
+    match verdict(manifest, price_per_gib_month).level:
+        case Level.INCOMPLETE:
+            return "What was found may be wrong, and there may be more. Nothing may be deleted on the word of this run."
+        case Level.LOSS:
+            unread = "Its object cannot be read." if dangling.number == 1 else "Their objects cannot be read."
+            also = f" Besides, {count(lost.number, 'orphan')}: {size(lost.size)}, {cost(lost.size, price_per_gib_month)}."
+            return unread + (also if lost.number else "")
+        case Level.FINDINGS if lost.number:
+            listed = sum(each.size for each in manifest.totals.values())
+            share = f" They are {_share(lost.size, listed)} of the bytes in the bucket." if lost.size else ""
+            return f"No data is lost: every live tombstone's blob is there. Nobody can read an orphan.{share}"
+        case Level.FINDINGS:
+            return "No live tombstone was found that lacks its blob, and no orphan. What was found is listed by class."
+        case Level.CLEAN if manifest.names or manifest.redirects:
+            return "No data is lost and nothing is to be reclaimed: every live tombstone's blob is there, and no blob is an orphan."
+        case Level.CLEAN:
+            return "If there should be, look at what was compared."
 
 
 def reasons(manifest: Manifest) -> Sequence[str]:
@@ -74,10 +99,10 @@ def reasons(manifest: Manifest) -> Sequence[str]:
     if manifest.complete:
         return ()
     done, all_ = audited(manifest), len(manifest.ranges)
-    missing = () if done == all_ else (f"{done:,} of {count(all_, 'range')} were audited",)
+    short = () if done == all_ else (f"{done:,} of {count(all_, 'range')} {'was' if all_ == 1 else 'were'} audited",)
     if manifest.ended_ns is None:
-        return (f"the run has not ended, or was interrupted{''.join(f'; {each}' for each in missing)}", *manifest.doubts)
-    return manifest.doubts or missing or ("the evidence is marked as incomplete, and nothing says why",)
+        return (f"the run has not ended, or was interrupted{''.join(f'; {each}' for each in short)}", *manifest.doubts)
+    return manifest.doubts or short or ("the evidence is marked as incomplete, and nothing says why",)
 
 
 def audited(manifest: Manifest) -> int:
@@ -133,10 +158,12 @@ def money(size_bytes: int, price_per_gib_month: float) -> str:
     return f"${dollars:,.0f}" if dollars >= 999.5 else f"${dollars:,.2f}"
 
 
-def monthly(size_bytes: int, price_per_gib_month: float) -> str:
-    """about $1.25 a month; less than $0.01 a month."""
-    cost = money(size_bytes, price_per_gib_month)
-    return f"{cost if cost.startswith('less') else f'about {cost}'} a month"
+def cost(size_bytes: int, price_per_gib_month: float) -> str:
+    """The same in a sentence: about $1.25 a month; less than $0.01 a month; at no cost."""
+    told = money(size_bytes, price_per_gib_month)
+    if told == "$0":
+        return "at no cost"
+    return f"{told} a month" if told.startswith("less") else f"about {told} a month"
 
 
 def duration(seconds: float) -> str:
@@ -173,5 +200,25 @@ def visible(name: str) -> str:
     return _STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", name)
 
 
+def sentence(text: str) -> str:
+    """What somebody else wrote, as a sentence: begins with a capital, ends with a full stop, steers nothing."""
+    return _ended(visible(text[:1].upper() + text[1:]))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= SENTENCE_MAX else f"{text[:SENTENCE_MAX]}…"
+
+
+def _share(part: int, whole: int) -> str:
+    percent = 100 * part / whole
+    return "less than 0.1 %" if percent < 0.1 else f"{percent:.1f} %"
+
+
+def _listed(manifest: Manifest) -> str:
+    """3 foreign, 1 corrupt row: the findings, by class."""
+    kinds = [kind for kind in shown_kinds(manifest) if kind in FINDINGS]
+    return ", ".join(f"{manifest.totals[kind].number:,} {kind.value.replace('_', ' ')}" for kind in kinds)
+
+
 def _ended(sentence: str) -> str:
-    return sentence if sentence.endswith((".", "!", "?")) else f"{sentence}."
+    return sentence if sentence.endswith((".", "!", "?", "…")) else f"{sentence}."

@@ -1,0 +1,113 @@
+"""What a run comes to in words: each verdict's sentence, what it means, and figures without nonsense."""
+
+from __future__ import annotations
+
+import pytest
+
+from recovery.audit import words
+from recovery.audit.manifest import Bounds, Counted, Cutoff, Failure, Manifest
+from recovery.audit.verdicts import Kind
+from recovery.audit.words import GIB, Level
+
+PRICE = 0.02
+
+
+def ended(totals: dict[Kind, Counted] | None = None, **more: object) -> Manifest:
+    known = {
+        "run": "r", "inputs": {}, "log_is_durable": True, "cutoff": Cutoff(as_of_ns=0, grace_s=3600), "started_ns": 0, "ended_ns": 1,
+        "ranges": (Bounds(start="", end=None),), "names_by_range": (3,), "names": 3, "redirects": 2, "complete": True,
+        "totals": totals or {},
+    }  # fmt: skip
+    return Manifest.model_validate(known | more)
+
+
+def counted(number: int, gib: float = 0) -> Counted:
+    return Counted(number=number, size=round(gib * GIB))
+
+
+@pytest.mark.parametrize(("manifest", "level", "sentence"), [
+    (ended(), Level.CLEAN, "Clean: 3 blobs and 2 tombstones are accounted for."),
+    (ended(names=1, redirects=1), Level.CLEAN, "Clean: 1 blob and 1 tombstone are accounted for."),
+    (ended(names=0, redirects=0), Level.CLEAN, "Clean: there is no blob and no tombstone."),
+    (ended({Kind.ORPHAN: counted(1, 100)}), Level.FINDINGS, "1 orphan: 100 GiB, about $2.00 a month."),
+    (
+        ended({Kind.ORPHAN: counted(1200, 100), Kind.LEGACY_ORPHAN: counted(34, 50)}), Level.FINDINGS,
+        "1,234 orphans: 150 GiB, about $3.00 a month.",
+    ),
+    (ended({Kind.ORPHAN: Counted(number=2, size=5)}), Level.FINDINGS, "2 orphans: 5 B, less than $0.01 a month."),
+    (ended({Kind.ORPHAN: counted(2)}), Level.FINDINGS, "2 orphans: 0 B, at no cost."),
+    (
+        ended({Kind.FOREIGN: counted(3), Kind.CORRUPT_ROW: counted(1)}), Level.FINDINGS,
+        "Nothing is orphaned or dangling, but somebody should look at 1 corrupt row, 3 foreign.",
+    ),
+    (ended({Kind.DANGLING: counted(1)}), Level.LOSS, "DATA LOSS: 1 dangling tombstone names a blob that is gone."),
+    (
+        ended({Kind.DANGLING: counted(2), Kind.ORPHAN: counted(9, 9)}), Level.LOSS,
+        "DATA LOSS: 2 dangling tombstones name blobs that are gone.",
+    ),
+    (ended(complete=False, doubts=("it broke",)), Level.INCOMPLETE, "Incomplete: it broke."),
+    (
+        ended({Kind.ORPHAN: counted(1)}, complete=False, doubts=("it broke",)), Level.INCOMPLETE,
+        "Incomplete: it broke. It has 1 finding, which may be wrong.",
+    ),
+    (
+        ended({Kind.DANGLING: counted(1)}, complete=False, doubts=("it broke",)), Level.INCOMPLETE,
+        "Incomplete: it broke. It found 1 dangling tombstone: data loss, if the evidence holds.",
+    ),
+    (
+        ended(complete=False, ended_ns=None, names_by_range=()), Level.INCOMPLETE,
+        "Incomplete: the run has not ended, or was interrupted; 0 of 1 range was audited.",
+    ),
+])  # fmt: skip
+def test_verdict_says_what_weighs_most(manifest: Manifest, level: Level, sentence: str) -> None:
+    assert words.verdict(manifest, PRICE) == words.Verdict(level, sentence)
+
+
+@pytest.mark.parametrize(("manifest", "meaning"), [
+    (ended(), "No data is lost and nothing is to be reclaimed"),
+    (ended(names=0, redirects=0), "look at what was compared"),
+    (ended({Kind.ORPHAN: counted(1, 1), Kind.REFERENCED: counted(1, 3)}), "No data is lost: every live tombstone's blob is there. "),
+    (ended({Kind.ORPHAN: counted(1, 1), Kind.REFERENCED: counted(1, 3)}), "They are 25.0 % of the bytes in the bucket."),
+    (ended({Kind.FOREIGN: counted(1)}), "No live tombstone was found that lacks its blob, and no orphan."),
+    (ended({Kind.DANGLING: counted(1)}), "Its object cannot be read."),
+    (ended({Kind.DANGLING: counted(2), Kind.ORPHAN: counted(1, 100)}),
+     "Their objects cannot be read. Besides, 1 orphan: 100 GiB, about $2.00 a month."),
+    (ended({Kind.DANGLING: counted(2)}, complete=False), "Nothing may be deleted on the word of this run."),
+])  # fmt: skip
+def test_what_a_verdict_means_is_said(manifest: Manifest, meaning: str) -> None:
+    assert meaning in words.consequence(manifest, PRICE)
+
+
+def test_a_verdict_repeats_so_much_of_an_error_as_can_be_read_and_nothing_that_steers() -> None:
+    sentence = words.verdict(ended(complete=False, doubts=("\x1b[2J" + "x" * 5000,)), PRICE).sentence
+    assert len(sentence) < 300 and sentence.endswith("x…") and "\\u001b[2J" in sentence and "\x1b" not in sentence
+
+
+def test_ranges_that_are_missing_say_why() -> None:
+    ranges = tuple(Bounds(start=start, end=None) for start in ("", "a", "b"))
+    manifest = ended(ranges=ranges, names_by_range=(1, None, None), failures=(Failure(range=2, error="forbidden"),), complete=False)
+    assert words.missing(manifest) == [(1, "not reached"), (2, "forbidden")] and words.audited(manifest) == 1
+    assert words.reasons(manifest) == ("1 of 3 ranges were audited",)
+
+
+def test_totals_add_up_and_classes_come_worst_first() -> None:
+    manifest = ended({Kind.REFERENCED: counted(9), Kind.FOREIGN: counted(1), Kind.ORPHAN: counted(2, 1), Kind.LEGACY_ORPHAN: counted(3, 2),
+                      Kind.DANGLING: counted(1), Kind.TOO_YOUNG: counted(0)})  # fmt: skip
+    assert words.total(manifest, words.ORPHANS) == counted(5, 3)
+    assert words.shown_kinds(manifest) == [Kind.DANGLING, Kind.ORPHAN, Kind.LEGACY_ORPHAN, Kind.FOREIGN, Kind.REFERENCED]
+
+
+@pytest.mark.parametrize(("told", "expected"), [
+    (words.size(0), "0 B"), (words.size(1023), "1023 B"), (words.size(1536), "1.5 KiB"), (words.size(1024**2 - 1), "1.0 MiB"),
+    (words.size(5000 * 1024**5), "5,000 PiB"), (words.money(0, PRICE), "$0"), (words.money(1, PRICE), "less than $0.01"),
+    (words.money(GIB * 50, PRICE), "$1.00"), (words.money(GIB * 10**6, PRICE), "$20,000"),
+    (words.cost(GIB * 50, PRICE), "about $1.00 a month"),
+    (words.cost(GIB, 0.0), "at no cost"), (words.duration(0.42), "0.4 s"), (words.duration(59.9), "1 min 00 s"),
+    (words.duration(3600), "1 h 00 min"), (words.duration(51 * 3600), "2 d 3 h"), (words.span(86_400), "24 h"),
+    (words.span(5400), "1 h 30 min"),
+    (words.moment(0), "1970-01-01 00:00:00 UTC"), (words.moment(10**30), "beyond any calendar"), (words.count(1, "blob"), "1 blob"),
+    (words.count(0, "blob"), "0 blobs"), (words.count(1234, "blob"), "1,234 blobs"), (words.visible("a\u202eb\n"), "a\\u202eb\\u000a"),
+    (words.visible("長い名前"), "長い名前"), (words.sentence("it broke"), "It broke."), (words.sentence(""), "."),
+])  # fmt: skip
+def test_figures_read_well(told: str, expected: str) -> None:
+    assert told == expected
