@@ -47,15 +47,18 @@ async def open_storage(source: str | Path | Settings, runtime: Runtime | None = 
 
 
 @asynccontextmanager
-async def open_backends(settings: Settings, runtime: Runtime) -> AsyncIterator[Backends]:
-    """Opens both tiers and the changelog as the settings say. Raises `ConfigurationError` with the fix."""
+async def open_backends(settings: Settings, runtime: Runtime, *, verify: bool = True) -> AsyncIterator[Backends]:
+    """Opens both tiers and the changelog as the settings say. Raises `ConfigurationError` with the fix.
+
+    `verify` False: for reading only, by one of many processes, whose tables and bucket somebody has just looked at.
+    """
     if settings.changelog is None:
         durable = "sqlite" if settings.directory else "bigtable"
         logger.warning(
             "no changelog is set, so what a killed process leaves behind stays there for good; "
             "set changelog: %s (or changelog: noop to accept it)", durable,
         )
-    async with _open_embedded(settings, runtime) if settings.directory else _open_google(settings, runtime) as (tiers, log):
+    async with _open_embedded(settings, runtime) if settings.directory else _open_google(settings, runtime, verify) as (tiers, log):
         yield Backends(tiers, NoopChangeLog() if settings.changelog in (None, "noop") else log)
 
 
@@ -68,12 +71,12 @@ async def _open_embedded(settings: Settings, runtime: Runtime) -> AsyncIterator[
 
 
 @asynccontextmanager
-async def _open_google(settings: Settings, runtime: Runtime) -> AsyncIterator[tuple[Tiers, ChangeLog]]:
+async def _open_google(settings: Settings, runtime: Runtime, verify: bool) -> AsyncIterator[tuple[Tiers, ChangeLog]]:
     if anyio.get_cancelled_exc_class().__module__.startswith("trio"):
         raise ConfigurationError("Bigtable and GCS need asyncio, because gRPC does: run this with anyio.run(main) or asyncio.run(main())")
     try:
         from tiered.gcp import open_google  # embedded mode needs none of Google's packages
     except ModuleNotFoundError as missing:
         raise ConfigurationError(f"Bigtable and GCS need packages that are not installed: pip install 'tiered[gcp]' ({missing})") from None
-    async with open_google(settings, runtime) as opened:
+    async with open_google(settings, runtime, verify) as opened:
         yield opened

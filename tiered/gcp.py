@@ -5,7 +5,8 @@
     one HTTP session                                    -> GcsBlobs
 
 A module of its own, so that embedded mode loads none of Google's packages. The schema is looked at first: without its
-families nothing could be written, and marks that are collected too early would lose data.
+families nothing could be written, and marks that are collected too early would lose data. Where that was done already, the
+packages to do it with are not even loaded.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ from changelog.errors import ConfigurationError, UnavailableError
 from changelog.log import ChangeLog
 from changelog.runtime import Runtime
 from tiered.bigtable import BigtableRows
-from tiered.bigtable_admin import verify_on_open
 from tiered.gcs import GcsBlobs
 from tiered.gcs_auth import GoogleAuthorization
 from tiered.settings import BIGTABLE_EMULATOR, GCS_EMULATOR, BigtableSettings, GcsSettings, Settings
@@ -31,13 +31,16 @@ logger = logging.getLogger("tiered")
 
 
 @asynccontextmanager
-async def open_google(settings: Settings, runtime: Runtime) -> AsyncIterator[tuple[Tiers, ChangeLog]]:
+async def open_google(settings: Settings, runtime: Runtime, verify: bool) -> AsyncIterator[tuple[Tiers, ChangeLog]]:
     """Both tiers, and the changelog in Bigtable. Raises `ConfigurationError` with what to run, `UnavailableError`."""
     bigtable, gcs = settings.bigtable, settings.gcs
     assert bigtable is not None and gcs is not None, "settings allow one only with the other"
     if (bigtable.emulator_host is None) != (gcs.endpoint is None):
         raise ConfigurationError(_half_emulated(bigtable, gcs))
-    await verify_on_open(bigtable, settings.marks)
+    if verify:
+        from tiered.bigtable_admin import verify_on_open
+
+        await verify_on_open(bigtable, settings.marks)
     instance = f"projects/{bigtable.project}/instances/{bigtable.instance}"
     authorize = None if gcs.endpoint else await GoogleAuthorization.default(runtime)
     async with (
@@ -50,7 +53,8 @@ async def open_google(settings: Settings, runtime: Runtime) -> AsyncIterator[tup
         ) as blobs,
     ):
         try:
-            await blobs.list("", None, 1)  # a bucket that is missing or forbidden is said now, not by the first large put
+            if verify:
+                await blobs.list("", None, 1)  # a bucket that is missing or forbidden is said now, not by the first large put
         except UnavailableError as error:  # small objects and the changelog do without it
             logger.warning("bucket_not_reached bucket=%s: %s", gcs.bucket, error)
         rows, entries = (
