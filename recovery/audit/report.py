@@ -73,7 +73,7 @@ def render(
     page = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     page.filters |= {
         "name": _name, "size": words.size, "moment": words.moment, "duration": words.duration, "span": words.span,
-        "sentence": words.sentence,
+        "sentence": words.sentence, "visible": words.visible,
         "money": lambda size: words.money(size, price_per_gib_month),
     }
     page.globals["count"] = words.count

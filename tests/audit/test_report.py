@@ -1,0 +1,190 @@
+"""The page: whatever a manifest holds, it renders, keeps names in their place, asks the network for nothing, and says what it cuts."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jinja2 import UndefinedError
+
+from recovery.audit import report, words
+from recovery.audit.finding import AGES, Finding
+from recovery.audit.manifest import Bounds, Counted, Cutoff, Failure, Manifest, Prefix
+from recovery.audit.report import DANGLING_MAX, NOTES_MAX, RANGES_MAX, USECASES_SHOWN, render
+from recovery.audit.verdicts import FINDINGS, Kind
+
+HOSTILE = "<script>alert(1)</script>\"'&amp;{{ 7*7 }}{% raw %}\u202egpj\x1b[2J\n"
+SHOWN = words.visible(HOSTILE)
+
+
+def ended(**more: object) -> Manifest:
+    known = {
+        "run": "r", "inputs": {"bucket": "b"}, "log_is_durable": True, "cutoff": Cutoff(as_of_ns=0, grace_s=86_400), "started_ns": 0,
+        "ended_ns": 1, "ranges": (Bounds(start="", end=None),), "names_by_range": (3,), "names": 3, "redirects": 2, "complete": True,
+    }  # fmt: skip
+    return Manifest.model_validate(known | more)
+
+
+def lost(name: str = "media/objects/a/1", **more: object) -> Finding:
+    known = {"object": "media/objects/a", "revision": None, "size": None, "created_ns": None, "deadline_ns": None, "generation": None,
+             "detail": "", "listed_ns": 0, "logged_ns": 0, "scanned_ns": 0, "confirmed_ns": 0}  # fmt: skip
+    return Finding(kind=Kind.DANGLING, name=name, **{**known, **more})  # type: ignore[arg-type]
+
+
+class Page(HTMLParser):
+    """What a browser makes of it: tags with attributes, text, and text by enclosing tag."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.code: list[str] = []
+        self._inside: list[str] = []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag == "pre":
+            self.code.append("")
+        if tag not in {"meta"}:
+            self._inside.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._inside.pop() == tag, f"{tag} closes what is not open"
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+        if "pre" in self._inside:
+            self.code[-1] += data
+
+    def said(self) -> str:
+        assert self._inside == [], "all is closed"
+        return " ".join(self.text.split())
+
+
+def check_harmless(page: str) -> Page:
+    """No script, no network, nothing that steers; and it is closed properly."""
+    seen = Page(page)
+    seen.said()
+    for tag, attributes in seen.tags:
+        assert tag not in {"script", "link", "img", "iframe", "object", "a", "base", "form"}, tag
+        assert not {name for name in attributes if name in {"src", "href", "action", "srcset"} or name.startswith("on")}, attributes
+    assert not re.search(r"url\(|@import|https?://", page.partition("</style>")[0])
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", page)
+    return seen
+
+
+def full(**more: object) -> Manifest:
+    totals = {kind: Counted(number=2, size=1 << 30) for kind in Kind}
+    return ended(**{
+        "totals": totals, "usecases": {"media": totals}, "ages": {Kind.ORPHAN: (0, 1, 2, 0, 0, 0, 0), Kind.LEGACY_ORPHAN: (0, 0, 2)},
+        "prefixes": (Prefix(prefix="media/", number=4, size=5),), **more,
+    })  # fmt: skip
+
+
+def test_a_full_page_is_harmless_and_says_first_what_the_run_comes_to() -> None:
+    seen = check_harmless(render(full(), [lost()]))
+    said = seen.said()
+    first = said.index("DATA LOSS: 2 dangling tombstones name blobs that are gone.")
+    assert first < said.index(
+        "Their objects cannot be read. Besides, 4 orphans: 2.0 GiB, about $0.04 a month."
+    ) < said.index("What was found")
+    assert "an assumed 0.020 US dollars for a GiB and month (GCS Standard in one region; --price says another)" in said
+    assert "This version deletes nothing." in said and "lost data" in said
+    assert dict(seen.tags)["body"]["class"] == "loss"
+
+
+def test_each_place_of_a_name_escapes_it() -> None:
+    manifest = full(
+        run=HOSTILE, inputs={HOSTILE: HOSTILE}, usecases={HOSTILE: {Kind.ORPHAN: Counted(number=1)}}, doubts=(HOSTILE,), notes=(HOSTILE,),
+        prefixes=(Prefix(prefix=HOSTILE, number=1, size=1),), ranges=(Bounds(start=HOSTILE, end=HOSTILE),), complete=False,
+        names_by_range=(None,), failures=(Failure(range=0, error=HOSTILE),), engine=HOSTILE, versions={HOSTILE: HOSTILE},
+    )  # fmt: skip
+    page = render(manifest, [lost(HOSTILE, object=HOSTILE, detail=HOSTILE)], directory=f"/runs/{HOSTILE}")
+    assert check_harmless(page).text.count("<script>alert(1)</script>") >= 15
+
+
+def test_commands_name_the_run_and_can_be_copied() -> None:
+    seen = Page(render(full(complete=False, names_by_range=(None,)), [lost("media/objects/a b/1")], directory="/runs/a b"))
+    assert "tiered audit run --to '/runs/a b'" in seen.code
+    assert "tiered audit show 'media/objects/a b/1' --from '/runs/a b'" in seen.code
+    assert 'spark.read.parquet("/runs/a b/findings").groupBy("class").count().show()' in seen.code
+    assert "tiered audit show NAME --from RUN" in Page(render(full(), [])).code
+    assert "tiered audit show NAME --from RUN" in Page(render(full(), [lost("x" * 1000)])).code, "too long to copy"
+
+
+def test_what_is_cut_says_so() -> None:
+    totals = {Kind.DANGLING: Counted(number=DANGLING_MAX + 500)}
+    bounds = tuple(Bounds(start=str(number), end=None) for number in range(RANGES_MAX + 7))
+    manifest = full(
+        totals=totals, usecases={f"u{number}": totals for number in range(USECASES_SHOWN + 3)}, ranges=bounds, complete=False,
+        names_by_range=(None,) * len(bounds), notes=("note",) * (NOTES_MAX + 1),
+    )  # fmt: skip
+    page = render(manifest, [lost(f"gone-{number}.") for number in range(DANGLING_MAX + 2)])
+    said = Page(page).said()
+    assert "3 more usecases in manifest.json" in said and "The first 100 of 107." in said and "1 more note in manifest.json" in said
+    assert "The first 1,000 of 1,500; the others are in findings/" in said
+    assert f"gone-{DANGLING_MAX - 1}." in said and f"gone-{DANGLING_MAX}." not in said
+    short = Page(render(full(), [lost(), lost()])).said()
+    assert "The first" not in short and "more" not in short.split("By usecase")[1].split("What was compared")[0]
+
+
+def test_incomplete_run_never_calls_itself_clean() -> None:
+    said = Page(render(ended(complete=False, doubts=("it broke",)), [])).said()
+    assert "Incomplete: it broke." in said and "Nothing may be deleted" in said
+    assert "no data loss" not in said and "nothing to reclaim" not in said
+
+
+def test_each_kind_of_a_usecase_is_in_one_column() -> None:
+    counted = {kind: Counted(number=2**place, size=3**place) for place, kind in enumerate(Kind)}
+    line = report._Usecase.of("media", counted)
+    parts = [line.referenced, line.passing, line.orphans, line.dangling, line.others]
+    assert sum(each.number for each in parts) == 2 ** len(Kind) - 1
+    assert sum(each.size for each in parts) == sum(each.size for each in counted.values())
+
+
+def test_page_asks_for_every_variable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / report.TEMPLATE).write_text("{{ unheard_of }}")
+    monkeypatch.setattr(report, "files", lambda _: tmp_path)
+    with pytest.raises(UndefinedError, match="unheard_of"):
+        render(full(), [])
+
+
+TEXT = st.text(max_size=30)
+COUNTED = st.builds(Counted, number=st.integers(0, 10**18), size=st.integers(0, 10**24))
+KINDS = st.dictionaries(st.sampled_from(list(Kind)), COUNTED)
+BOUNDS = st.builds(Bounds, start=TEXT, end=st.none() | TEXT)
+TIMES = st.integers(0, 2**63 - 1)
+
+
+@st.composite
+def manifests(draw: st.DrawFn) -> Manifest:
+    ranges = draw(st.lists(BOUNDS, min_size=1, max_size=4))
+    number = st.integers(0, len(ranges) - 1)
+    return ended(
+        run=draw(TEXT), inputs=draw(st.dictionaries(TEXT, TEXT, max_size=3)), log_is_durable=draw(st.booleans()),
+        cutoff=Cutoff(as_of_ns=draw(TIMES), grace_s=draw(st.floats(0, 1e12))), ranges=ranges, engine=draw(TEXT),
+        ended_ns=draw(st.none() | TIMES),
+        work_s=draw(st.floats(0, 1e12)), names=draw(st.integers(0, 10**18)), redirects=draw(st.integers(0, 10**18)),
+        complete=draw(st.booleans()), doubts=draw(st.lists(TEXT, max_size=2)), notes=draw(st.lists(TEXT, max_size=2)),
+        failures=draw(st.lists(st.builds(Failure, range=number, error=TEXT), max_size=2)), totals=draw(KINDS),
+        names_by_range=draw(st.lists(st.none() | st.integers(0, 10**12), max_size=len(ranges))),
+        usecases=draw(st.dictionaries(TEXT, KINDS, max_size=3)),
+        ages=draw(st.dictionaries(st.sampled_from(list(Kind)), st.lists(st.integers(0, 10**12), max_size=len(AGES)))),
+        prefixes=draw(st.lists(st.builds(Prefix, prefix=TEXT, number=st.integers(0, 10**12), size=st.integers(0, 10**18)), max_size=3)),
+    )  # fmt: skip
+
+
+@settings(max_examples=25, deadline=None)
+@given(manifests(), st.lists(st.builds(lost, TEXT, deadline_ns=st.none() | TIMES), max_size=2), st.none() | TEXT, st.floats(0, 1e6))
+def test_any_manifest_renders_and_says_its_verdict(manifest: Manifest, dangling: list[Finding], where: str | None, price: float) -> None:
+    page = check_harmless(render(manifest, dangling, price, where))
+    told = words.verdict(manifest, price)
+    assert " ".join(told.sentence.split()) in page.said()
+    assert (told.level is words.Level.CLEAN) == (manifest.complete and not any(
+        count.number for kind, count in manifest.totals.items() if kind in FINDINGS))  # fmt: skip
