@@ -45,6 +45,11 @@ def _doubts(manifest: Manifest, summary: Summary, failures: tuple[Failure, ...])
         yield f"there are {summary.names} blobs and not one tombstone: almost certainly the wrong table"
     if not failures and not summary.names and Kind.DANGLING in totals:
         yield f"there are {totals[Kind.DANGLING].number} tombstones and not one blob: almost certainly the wrong bucket"
+    if not failures and summary.names and Kind.DANGLING in totals and not totals.get(Kind.REFERENCED, Count()).number:
+        yield (
+            f"there are {summary.names} blobs, and not one of {summary.redirects} tombstones names any of them:"
+            " almost certainly the wrong table, or the wrong bucket"
+        )
 
 
 def _notes(manifest: Manifest, summary: Summary, faults: Iterable[str]) -> Iterator[str]:

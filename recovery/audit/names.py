@@ -68,6 +68,8 @@ def after(name: str) -> str:
 
 
 def _is_path(text: str) -> bool:
+    if text.startswith("~"):
+        return False  # such rows are the changelog's and no objects, so nobody can say that none of them names it
     try:
         ObjectId.parse(text)
     except InvalidRequestError:

@@ -257,7 +257,7 @@ class _Sweep:
             return
         heads = await self._heads([redirect.target for redirect in live])
         confirmed_ns = self._runtime.wall_ns()
-        shown = await self._rows_now({redirect.path for redirect in live if heads[redirect.target] is None})
+        shown, _ = await self._rows_now({redirect.path for redirect in live if heads[redirect.target] is None})
         for redirect in live:
             self._judge_missing(window, redirect, heads[redirect.target], shown, confirmed_ns)
 
@@ -310,16 +310,18 @@ class _Sweep:
             raise failed[0]  # the plain error, not a group
         return found
 
-    async def _rows_now(self, paths: Iterable[str]) -> dict[str, Redirect]:
-        """By the blob that they name, the tombstones of these rows as they are now."""
+    async def _rows_now(self, paths: Iterable[str]) -> tuple[dict[str, Redirect], set[str]]:
+        """By the blob that they name, the tombstones of these rows as they are now; and those of the rows that are corrupt."""
         keys = sorted(path.encode() for path in paths)
         found: dict[str, Redirect] = {}
+        corrupt: set[str] = set()
         for first in range(0, len(keys), POINT_READS):
             page = await self._ask(partial(self._rows.redirects_at, keys[first : first + POINT_READS]))
             for redirect in page.redirects:  # of two that name one blob, the one that protects it
                 if redirect.target not in found or not self._has_expired(redirect.deadline_ns):
                     found[redirect.target] = redirect
-        return found
+            corrupt.update(row.path for row in page.corrupt)
+        return found, corrupt
 
     # --- orphans ---------------------------------------------------------------------------------
 
@@ -343,14 +345,16 @@ class _Sweep:
         logged = await self._read_log(window)
         there = await self._still_there(window, [blob for blob, _ in suspects])
         confirmed_ns = self._runtime.wall_ns()
-        named = await self._rows_now({path for blob, reading in suspects for path in (reading.object, blob.name) if path is not None})
+        named, corrupt = await self._rows_now({path for blob, reading in suspects for path in (reading.object, blob.name) if path})
         for blob, reading in suspects:
             if there.get(blob.name) != blob.generation:
                 self._uncount(blob)  # it went meanwhile, or is another one now
                 continue
             now = named.get(blob.name)
-            live = now is not None and not self._has_expired(now.deadline_ns)
-            redirected = Redirected.NOT if now is None else Redirected.LIVE if live else Redirected.EXPIRED
+            if reading.object in corrupt or blob.name in corrupt or (now is not None and not self._has_expired(now.deadline_ns)):
+                redirected = Redirected.LIVE  # nobody can tell what a corrupt row names, and it is a finding itself
+            else:
+                redirected = Redirected.NOT if now is None else Redirected.EXPIRED
             self._conclude(window, blob, reading, self._classify(blob, reading, logged, redirected), confirmed_ns)
 
     async def _still_there(self, window: _Window, suspects: Sequence[BlobInfo]) -> dict[str, int]:

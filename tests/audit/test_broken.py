@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -15,7 +16,7 @@ from recovery.audit.finding import Finding, Summary
 from recovery.audit.manifest import Bounds
 from recovery.audit.sweep import READ_BUDGET_S, audit_range
 from recovery.audit.verdicts import Kind
-from tests.grounds import OLD_NS, Ground, SetRuntime, SimulatedGround
+from tests.grounds import OLD_NS, EmbeddedGround, Ground, SetRuntime, SimulatedGround, embedded_ground
 from tests.planted import CUTOFF
 from tiered.backends import BlobPage, LongTermBackend
 from tiered.errors import ConfigurationError, TieredError, UnavailableError
@@ -149,6 +150,17 @@ async def test_a_permission_that_goes_before_the_second_look_ends_the_range_and_
     with pytest.raises(ConfigurationError, match="may not be read"):
         await audit_range(tiers, ground.log, EVERYTHING, CUTOFF, ground.clock, found.extend)
     assert found == []
+
+
+@pytest.mark.parametrize("damage", ["target = CAST(X'FE' AS TEXT)", "deadline_ms = 'soon'"])
+async def test_blobs_whose_own_row_cannot_be_read_are_no_orphans(tmp_path: Path, damage: str) -> None:
+    """Which of them it names, nobody can tell; the row is the finding."""
+    async with embedded_ground(tmp_path) as ground:
+        names = await fill(ground)
+        await cast(EmbeddedGround, ground).sql(f"UPDATE rows SET {damage} WHERE path = 'a/objects/07'")
+        summary, found = await audit(ground)
+        assert [(finding.kind, finding.name) for finding in found] == [(Kind.CORRUPT_ROW, "a/objects/07")]
+        assert summary.totals()[Kind.REFERENCED].number == len(names)
 
 
 # --- on the wire ---------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ def test_run_without_doubts_is_complete_and_says_what_it_counted() -> None:
 
 @pytest.mark.parametrize("kind", list(Kind))
 def test_only_findings_that_make_others_doubtful_are_doubts(kind: Kind) -> None:
-    manifest = concluded(seen(kind))
+    manifest = concluded(seen(Kind.REFERENCED, kind))
     assert manifest.complete == (kind not in DOUBTS)
     if kind in DOUBTS:
         assert kind in FINDINGS and manifest.doubts[0].startswith(f"2 times {kind}: ")
@@ -60,6 +60,17 @@ def test_tombstones_without_any_blob_are_of_the_wrong_bucket() -> None:
         "there are 2 tombstones and not one blob: almost certainly the wrong bucket",
     )
     assert concluded(seen(Kind.EXPIRED, names=0)).complete, "what has expired was removed by the lifecycle"
+
+
+def test_tombstones_that_name_none_of_the_blobs_are_of_the_wrong_table_or_bucket() -> None:
+    assert concluded(seen(Kind.DANGLING, Kind.ORPHAN)).doubts == (
+        "there are 5 blobs, and not one of 5 tombstones names any of them: almost certainly the wrong table, or the wrong bucket",
+    )
+    assert concluded(seen(Kind.DANGLING, Kind.TOO_YOUNG)).doubts, "blobs that are young are nobody's either"
+    assert concluded(seen(Kind.DANGLING, Kind.ORPHAN, Kind.REFERENCED)).complete
+    assert concluded(seen(Kind.ORPHAN, Kind.EXPIRED)).complete, "all that was named may have expired"
+    failed = concluded(seen(Kind.DANGLING, Kind.ORPHAN), Failure(range=1, error="forbidden"))
+    assert len(failed.doubts) == 1, "who knows what is in the range that failed"
 
 
 def test_what_a_reader_should_know_is_noted_once() -> None:

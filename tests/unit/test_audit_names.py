@@ -30,6 +30,8 @@ PATH = "attachments/org.17/objects/abc"
         ("usecase/objects/", Form.UNPARSEABLE, None, None),
         ("usecase/scope-without-value/objects/key", Form.UNPARSEABLE, None, None),
         ("/objects/key", Form.UNPARSEABLE, None, None),
+        (f"~old/objects/key/{REVISION}", Form.UNPARSEABLE, None, None),  # rows of such keys are not scanned
+        ("~old/objects/key", Form.UNPARSEABLE, None, None),
         ("objects/key", Form.FOREIGN, None, None),
         ("backup.tar", Form.FOREIGN, None, None),
         ("usecase/objects", Form.UNPARSEABLE, None, None),
