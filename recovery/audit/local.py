@@ -27,7 +27,7 @@ from multiprocessing.connection import Connection, Pipe, wait
 from queue import SimpleQueue
 
 from changelog.errors import UnavailableError
-from recovery.audit.work import Job, Outcome, carry_out
+from recovery.audit.work import Job, Outcome, carry_out, collect_less
 
 Work = Callable[[Job, int], Outcome]
 """What a worker does with a range: a function of a module, so that it can be named to another process."""
@@ -148,6 +148,7 @@ def serve() -> None:
     """A worker's life: the work and the job, then numbers of ranges until the connection ends."""
     connection = Connection(int(sys.argv[1]))
     work, job = pickle.loads(connection.recv_bytes())
+    collect_less()
     numbers: SimpleQueue[int] = SimpleQueue()
     threading.Thread(target=_receive, args=(connection, numbers), daemon=True).start()
     while True:

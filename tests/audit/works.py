@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -39,6 +40,11 @@ def chatter(job: Job, number: int) -> Outcome:
     print("err", file=sys.stderr)  # noqa: T201
     os.write(2, b"deep\n")
     return succeed(job, number)
+
+
+def tell_collections(job: Job, number: int) -> Outcome:
+    """After how many new objects this process looks for garbage, and how many that were there before it never looks at."""
+    return Outcome(number, names=gc.get_threshold()[0], findings=gc.get_freeze_count())
 
 
 def die_once(job: Job, number: int) -> Outcome:
