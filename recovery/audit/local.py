@@ -22,6 +22,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from importlib.abc import MetaPathFinder
 from importlib.metadata import version
 from multiprocessing.connection import Connection, Pipe, wait
 from queue import SimpleQueue
@@ -148,11 +149,20 @@ def serve() -> None:
     """A worker's life: the work and the job, then numbers of ranges until the connection ends."""
     connection = Connection(int(sys.argv[1]))
     work, job = pickle.loads(connection.recv_bytes())
+    sys.meta_path.insert(0, _WithoutPandas())
     collect_less()
     numbers: SimpleQueue[int] = SimpleQueue()
     threading.Thread(target=_receive, args=(connection, numbers), daemon=True).start()
     while True:
         connection.send(work(job, numbers.get()))
+
+
+class _WithoutPandas(MetaPathFinder):
+    """pyarrow imports pandas where it is installed, to ask it whether a list is one of its own: 40 MB of memory in each worker."""
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
+        if fullname == "pandas":
+            raise ModuleNotFoundError("a worker does without pandas", name=fullname)
 
 
 def _receive(connection: Connection, numbers: SimpleQueue[int]) -> None:

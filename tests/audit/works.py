@@ -12,6 +12,8 @@ import sys
 import threading
 from pathlib import Path
 
+import pyarrow as pa
+
 from recovery.audit.work import Job, Outcome, carry_out
 
 ODD_ONE = 2
@@ -45,6 +47,12 @@ def chatter(job: Job, number: int) -> Outcome:
 def tell_collections(job: Job, number: int) -> Outcome:
     """After how many new objects this process looks for garbage, and how many that were there before it never looks at."""
     return Outcome(number, names=gc.get_threshold()[0], findings=gc.get_freeze_count())
+
+
+def make_a_table(job: Job, number: int) -> Outcome:
+    """As findings are made one; how many modules of pandas it took."""
+    table = pa.Table.from_pylist([{"name": "a/b"}], pa.schema([("name", pa.string())]))
+    return Outcome(number, names=table.num_rows, findings=len([name for name in sys.modules if name.partition(".")[0] == "pandas"]))
 
 
 def die_once(job: Job, number: int) -> Outcome:
