@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING, Any
 
 from changelog.errors import ConfigurationError, UnavailableError
 from recovery.audit.java import find_java
-from recovery.audit.work import Job, Outcome
+from recovery.audit.work import Job, Outcome, collect_less
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -163,6 +163,7 @@ def _carry_out_each(carry_out: CarryOut, job: Job, order: Sequence[int], attempt
     """On an executor. A batch makes the answer's: a column of text in pyarrow's words, which this module has no other use for."""
     from pyspark import TaskContext
 
+    collect_less()
     context = TaskContext.get()
     last = context is not None and context.attemptNumber() >= attempts - 1 > 0
     for batch in batches:

@@ -22,12 +22,13 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from importlib.abc import MetaPathFinder
 from importlib.metadata import version
 from multiprocessing.connection import Connection, Pipe, wait
 from queue import SimpleQueue
 
 from changelog.errors import UnavailableError
-from recovery.audit.work import Job, Outcome, carry_out
+from recovery.audit.work import Job, Outcome, carry_out, collect_less
 
 Work = Callable[[Job, int], Outcome]
 """What a worker does with a range: a function of a module, so that it can be named to another process."""
@@ -148,10 +149,20 @@ def serve() -> None:
     """A worker's life: the work and the job, then numbers of ranges until the connection ends."""
     connection = Connection(int(sys.argv[1]))
     work, job = pickle.loads(connection.recv_bytes())
+    sys.meta_path.insert(0, _WithoutPandas())
+    collect_less()
     numbers: SimpleQueue[int] = SimpleQueue()
     threading.Thread(target=_receive, args=(connection, numbers), daemon=True).start()
     while True:
         connection.send(work(job, numbers.get()))
+
+
+class _WithoutPandas(MetaPathFinder):
+    """pyarrow imports pandas where it is installed, to ask it whether a list is one of its own: 40 MB of memory in each worker."""
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
+        if fullname == "pandas":
+            raise ModuleNotFoundError("a worker does without pandas", name=fullname)
 
 
 def _receive(connection: Connection, numbers: SimpleQueue[int]) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,20 @@ def test_no_more_workers_are_started_than_there_are_ranges(job: Job) -> None:
     by_range(LocalEngine(5, works.succeed).run(job, [0]))
     assert by_range(LocalEngine(5, works.succeed).run(job, [])) == {}
     assert len(list(Path(job.directory).iterdir())) == 1
+
+
+def test_workers_look_for_garbage_seldom_and_this_process_as_before(job: Job) -> None:
+    before = gc.get_threshold(), gc.get_freeze_count()
+    outcomes = by_range(LocalEngine(1, works.tell_collections).run(job, range(3)))
+    assert all(outcome.names > before[0][0] for outcome in outcomes.values())
+    # What the ranges themselves leave behind is not kept for ever.
+    assert len({outcome.findings for outcome in outcomes.values()}) == 1 and outcomes[0].findings > 10_000
+    assert (gc.get_threshold(), gc.get_freeze_count()) == before
+
+
+def test_workers_do_without_pandas(job: Job) -> None:
+    assert find_spec("pandas") is not None, "else this shows nothing"
+    assert by_range(LocalEngine(1, works.make_a_table).run(job, [0])) == {0: Outcome(0, names=1, findings=0)}
 
 
 def test_killed_worker_costs_its_range_a_second_try_and_the_others_nothing(job: Job) -> None:

@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
 import threading
 from pathlib import Path
+
+import pyarrow as pa
 
 from recovery.audit.work import Job, Outcome, carry_out
 
@@ -39,6 +42,17 @@ def chatter(job: Job, number: int) -> Outcome:
     print("err", file=sys.stderr)  # noqa: T201
     os.write(2, b"deep\n")
     return succeed(job, number)
+
+
+def tell_collections(job: Job, number: int) -> Outcome:
+    """After how many new objects this process looks for garbage, and how many that were there before it never looks at."""
+    return Outcome(number, names=gc.get_threshold()[0], findings=gc.get_freeze_count())
+
+
+def make_a_table(job: Job, number: int) -> Outcome:
+    """As findings are made one; how many modules of pandas it took."""
+    table = pa.Table.from_pylist([{"name": "a/b"}], pa.schema([("name", pa.string())]))
+    return Outcome(number, names=table.num_rows, findings=len([name for name in sys.modules if name.partition(".")[0] == "pandas"]))
 
 
 def die_once(job: Job, number: int) -> Outcome:

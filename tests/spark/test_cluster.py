@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import signal
@@ -17,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from changelog.errors import ConfigurationError
 from recovery.audit.cluster import ATTEMPTS, CarryOut, SparkEngine, check_packages, open_spark, spread
+from tests.audit.works import tell_collections
 from tests.spark.tasks import attempts, count, die_always, die_once, hang, job_in
 
 
@@ -57,6 +59,13 @@ def test_every_range_is_carried_out_once_and_its_outcome_comes_back_whole(engine
 
 def test_no_ranges_are_no_work(engine: SparkEngine, tmp_path: Path) -> None:
     assert list(engine.run(job_in(tmp_path, 1), [])) == []
+
+
+def test_workers_look_for_garbage_seldom_and_the_driver_as_before(session: SparkSession, tmp_path: Path) -> None:
+    before = gc.get_threshold(), gc.get_freeze_count()
+    outcomes = [*having(session, tell_collections).run(job_in(tmp_path, 4), range(4))]
+    assert len(outcomes) == 4 and all(outcome.names > before[0][0] and outcome.findings > 1000 for outcome in outcomes)
+    assert (gc.get_threshold(), gc.get_freeze_count()) == before
 
 
 def test_a_killed_worker_costs_another_attempt(session: SparkSession, tmp_path: Path) -> None:
