@@ -10,6 +10,8 @@ by the command that needs it, so that `tiered --help` is quick and the commands 
 
 from __future__ import annotations
 
+import math
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -43,7 +45,9 @@ class EngineName(StrEnum):
     LOCAL = "local"
 
 
-Grace = Annotated[str, typer.Option(help="What is younger is never called an orphan: a whole number and s, m, h or d; 1h at least.")]
+Grace = Annotated[str | None, typer.Option(
+    help="What is younger is never called an orphan: a whole number and s, m, h or d; 1h at least, by default 24h. A run keeps its own."
+)]  # fmt: skip
 Insist = Annotated[bool, typer.Option("--insist", help="A grace below 1h, or a table without objects, is meant.")]
 EngineOption = Annotated[EngineName, typer.Option(help="spark, or local: processes of this machine, without Java.")]
 To = Annotated[str | None, typer.Option(
@@ -56,7 +60,7 @@ Master = Annotated[str | None, typer.Option(help="Of Spark; by default one of it
 
 @audit_app.command()
 def plan(
-    grace: Grace = "24h", insist: Insist = False, parallel: Parallel = None, as_json: Json = False
+    grace: Grace = None, insist: Insist = False, parallel: Parallel = None, as_json: Json = False
 ) -> None:
     """Says what `run` would compare, and in which ranges. Reads next to nothing, writes nothing, starts no Spark."""
 
@@ -76,7 +80,7 @@ def plan(
 def run(
     to: To = None,
     engine: EngineOption = EngineName.SPARK,
-    grace: Grace = "24h",
+    grace: Grace = None,
     insist: Insist = False,
     parallel: Parallel = None,
     master: Master = None,
@@ -91,6 +95,8 @@ def run(
         from recovery.cli_audit_output import show_manifest, show_start, showing
 
         settings = choice.existing()
+        if to == "":
+            raise InvalidRequestError("--to is empty: name a directory, or leave it out")
         options = _options(to or _new_directory(), grace, insist, price)
         check_grace(options)
         show_start(inputs_of(settings), options, engine.value)
@@ -119,10 +125,12 @@ def _opened(name: EngineName, parallel: int | None, master: str | None) -> Itera
     yield LocalEngine(parallel)
 
 
-def _options(to: str, grace: str, insist: bool, price: float | None) -> AuditOptions:
+def _options(to: str, grace: str | None, insist: bool, price: float | None) -> AuditOptions:
     from recovery.audit.work import AuditOptions
 
-    return AuditOptions(to, lifetime(grace).total_seconds(), insist, price)
+    if price is not None and not math.isfinite(price):
+        raise InvalidRequestError(f"--price {price} is no price: give US dollars for a GiB a month, such as 0.020")
+    return AuditOptions(to, None if grace is None else lifetime(grace).total_seconds(), insist, price)
 
 
 def _new_directory() -> str:
@@ -148,7 +156,12 @@ def _finish(command: Callable[[], int]) -> None:
             what = f"an audit needs {error.name}: pip install 'tiered[audit]', or 'tiered[spark]' to run on Spark"
             raise ConfigurationError(what) from None
 
-    raise typer.Exit(guard(call, FAILED))
+    try:
+        code = guard(call, FAILED)
+    except Exception:  # noqa: BLE001 (a bug; Python would end with 1, which says that there are findings)
+        traceback.print_exc()
+        code = FAILED
+    raise typer.Exit(code)
 
 
 cli_audit_show.register(audit_app, _finish)

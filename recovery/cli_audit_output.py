@@ -16,6 +16,7 @@ from recovery.audit.manifest import Manifest
 from recovery.audit.plan import Plan
 from recovery.audit.verdicts import FINDINGS, MEANING, Kind
 from recovery.audit.work import AuditOptions, Progress
+from recovery.cli_output import PipedConsole
 
 LINE_EVERY_S = 30.0
 """Where stderr is no terminal, how often a line says how far the run is."""
@@ -26,7 +27,7 @@ STYLES = {
 
 
 def _console(*, stderr: bool = False) -> Console:
-    return Console(stderr=stderr, soft_wrap=True, markup=False, highlight=False)
+    return PipedConsole(stderr=stderr, soft_wrap=True, markup=False, highlight=False)
 
 
 def show_plan(plan: Plan, slots: int, as_json: bool) -> None:
@@ -118,7 +119,7 @@ def show_summary(said: Console, manifest: Manifest, directory: str, price: float
     said.print(f"report    {_below(directory, 'report.html')}")
     said.print(f"findings  {_below(directory, 'findings')}")
     if manifest.failures:
-        said.print(f"The same command goes on with the ranges that are missing: --to {directory}")
+        said.print(f"The same command goes on with the ranges that are missing: --to {words.visible(directory)}")
 
 
 def _style(kind: Kind) -> str | None:
@@ -136,7 +137,7 @@ def _show_inputs(said: Console, inputs: Mapping[str, str]) -> None:
 
 
 def _below(directory: str, name: str) -> str:
-    return f"{directory.rstrip('/')}/{name}"
+    return words.visible(f"{directory.rstrip('/')}/{name}")
 
 
 def _plan_json(plan: Plan, slots: int) -> str:

@@ -233,7 +233,7 @@ def _table(columns: Sequence[str], rows: Sequence[tuple[str, ...]], nothing: str
     table = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for row in rows:
         table.add_row(*(_escape(cell) for cell in row))
-    console = _Console(soft_wrap=not sys.stdout.isatty(), highlight=False, markup=False)
+    console = PipedConsole(soft_wrap=not sys.stdout.isatty(), highlight=False, markup=False)
     if not sys.stdout.isatty():
         console.width = 4096  # a pipe has no width: cut nothing that a program may read
     console.print(table)
@@ -255,7 +255,7 @@ def _dump(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-class _Console(Console):
+class PipedConsole(Console):
     def on_broken_pipe(self) -> None:
         """rich's own ends the program with 1; whoever closed the pipe has seen enough."""
         raise BrokenPipeError

@@ -68,10 +68,14 @@ choice = Choice()
 
 
 def guard(call: Callable[[], int], failed: int | None = None) -> int:
-    """Turns errors into one sentence on stderr and an exit code; into `failed`, where that is given, whatever the error."""
+    """Turns errors into one sentence on stderr and an exit code; into `failed`, where that is given, whatever the error.
+
+    So too where nobody reads the output to its end: who only sees the exit code must not take it for a verdict.
+    """
     try:
         code = call()
-        sys.stdout.flush()
+        if sys.stdout is not None:  # it is, where it was closed before this program began
+            sys.stdout.flush()
         return code
     except AbsentError as error:
         say(str(error))
@@ -86,7 +90,7 @@ def guard(call: Callable[[], int], failed: int | None = None) -> int:
         return failed or 3
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains of it while it ends
-        return 0
+        return failed or 0
     except OSError as error:
         say(f"the output cannot be written: {error.strerror}")
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

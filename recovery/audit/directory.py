@@ -84,9 +84,8 @@ class Files:
 
     @property
     def bucket(self) -> str | None:
-        """The bucket of GCS that it is in, by whatever it is reached."""
-        is_gcs = self.filesystem.type_name == "gcs" or (self.filesystem.type_name == "s3" and "storage.googleapis.com" in self.uri)
-        return PurePosixPath(self.path).parts[0] if is_gcs else None
+        """The bucket that it is in, of whatever service: S3's protocol reaches GCS, too, and settings elsewhere may say so."""
+        return PurePosixPath(self.path).parts[0] if self.filesystem.type_name in ("gcs", "s3") else None
 
     def make(self, name: str) -> None:
         """A directory in it, and itself."""

@@ -147,7 +147,7 @@ class RunDirectory:
 
     def _range_files(self) -> list[tuple[int, str]]:
         named = ((_FILE.fullmatch(seen.name), seen.path) for seen in self.files.list(FINDINGS))
-        return sorted((int(match[1]), path) for match, path in named if match)
+        return sorted((number, path) for match, path in named if match and match[0] == _name(number := int(match[1])))
 
     def _footer(self, run: str, number: int, path: str) -> Summary | str:
         """What was seen of the range, or what is wrong with its file."""

@@ -108,7 +108,7 @@ def parse_manifest(text: bytes, where: str) -> Manifest:
     """Of a file, named in errors. `CorruptRecordError`; `ConfigurationError` where newer software wrote it."""
     try:
         told = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CorruptRecordError(f"{where} is no manifest of an audit: {error}") from None
     version = told.get("version") if isinstance(told, dict) else None
     if isinstance(version, int) and version > VERSION:

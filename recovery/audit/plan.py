@@ -18,7 +18,8 @@ from changelog.errors import ConfigurationError
 from changelog.runtime import Runtime
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.manifest import Bounds, Cutoff
-from recovery.audit.work import GRACE_MIN_S, AuditOptions, check_there
+from recovery.audit.words import span
+from recovery.audit.work import GRACE_MIN_S, GRACE_S, AuditOptions, check_there
 from tiered.backends import LongTermBackend
 from tiered.compose import Backends, open_backends
 from tiered.metadata import NS_PER_S
@@ -62,7 +63,7 @@ async def plan_audit(settings: Settings, options: AuditOptions, slots: int, runt
         wanted = slots if blobs is not None else slots * RANGES_PER_SLOT
         cuts = await backends.tiers.high_volume.boundaries(wanted) if wanted > 1 else []
     requests = None if blobs is None else max(1, -(-blobs // NAMES_PER_REQUEST))
-    cutoff = Cutoff(as_of_ns=as_of_ns, grace_s=options.grace_s)
+    cutoff = Cutoff(as_of_ns=as_of_ns, grace_s=_grace_of(options))
     return Plan(inputs, backends.log.durable, cutoff, split(cuts), tuple(notes), blobs, requests)
 
 
@@ -93,7 +94,7 @@ def inputs_of(settings: Settings) -> dict[str, str]:
 
 
 def check_grace(options: AuditOptions) -> None:
-    grace_s = options.grace_s
+    grace_s = _grace_of(options)
     if not math.isfinite(grace_s) or grace_s < 0:
         raise ConfigurationError(f"the grace is {grace_s:g} seconds: give how old a blob must be to be called an orphan, such as 24h")
     if grace_s < GRACE_MIN_S and not options.insist:
@@ -121,6 +122,19 @@ def check_same(found: dict[str, str], now: dict[str, str], where: str) -> None:
         raise ConfigurationError(f"{where} holds a run of something else ({what}): give another directory, or the settings of then")
 
 
+def check_cutoff(cutoff: Cutoff, options: AuditOptions, where: str) -> None:
+    """A run goes on by the cut-off that it began with, so whoever asks for another one must hear of it."""
+    if options.grace_s not in (None, cutoff.grace_s):
+        raise ConfigurationError(
+            f"{where} holds a run with a grace of {span(cutoff.grace_s)}, fixed when it began:"
+            " leave the grace out, or give another directory"
+        )
+
+
+def _grace_of(options: AuditOptions) -> float:
+    return GRACE_S if options.grace_s is None else options.grace_s
+
+
 async def _check_table(backends: Backends, inputs: dict[str, str]) -> None:
     if not await backends.tiers.high_volume.scan("", None, 1):
         table, bucket = inputs.get("table", "the table"), inputs.get("bucket", "the store")
@@ -143,8 +157,8 @@ async def _count(blobs: LongTermBackend) -> int | None:
 
 
 def _notes(options: AuditOptions, service_ns: int, here_ns: int) -> Iterable[str]:
-    if options.grace_s < GRACE_MIN_S:
-        yield f"the grace was {options.grace_s:g} seconds, which was insisted on: a blob that was being written may be called an orphan"
+    if _grace_of(options) < GRACE_MIN_S:
+        yield f"the grace was {_grace_of(options):g} seconds, which was insisted on: a blob that was being written may be called an orphan"
     skew_ns = here_ns - service_ns
     if abs(skew_ns) > SKEW_MAX_NS:
         where = "ahead of" if skew_ns > 0 else "behind"

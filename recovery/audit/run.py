@@ -30,7 +30,7 @@ from recovery.audit.errors import AuditInterruptedError
 from recovery.audit.finding import Summary
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.manifest import Failure, Manifest, Prefix
-from recovery.audit.plan import Plan, check_apart, check_grace, check_same, inputs_of, plan_audit
+from recovery.audit.plan import Plan, check_apart, check_cutoff, check_grace, check_same, inputs_of, plan_audit
 from recovery.audit.report import DANGLING_MAX, render
 from recovery.audit.verdicts import FINDINGS, Kind
 from recovery.audit.words import PRICE_DEFAULT
@@ -63,6 +63,7 @@ async def run_audit(
         plan = await plan_audit(settings, options, engine.slots, runtime)
         manifest = await to_thread.run_sync(directory.begin, _first_manifest(plan, engine, runtime))
     check_same(manifest.inputs, inputs_of(settings), directory.uri)
+    check_cutoff(manifest.cutoff, options, directory.uri)
     price = PRICE_DEFAULT if options.price is None else options.price
     run = _Run(manifest, directory, engine, job_of(manifest, directory.uri, settings), runtime, progress, price)
     return await run.finish()

@@ -40,11 +40,12 @@ GRACE_MIN_S = 3600.0
 class AuditOptions:
     """What the person who starts an audit chooses. `directory`: of the run, a path or a URI (`gs://…`, `s3://…`, `hdfs://…`).
 
-    `insist`: a grace (seconds) below `GRACE_MIN_S` is meant. `price`: of a GiB a month, for the report; None: the report's own.
+    `grace_s`: None, `GRACE_S`, or that of the run that goes on. `insist`: one below `GRACE_MIN_S` is meant. `price`: of a GiB a
+    month, for the report; None: the report's own.
     """
 
     directory: str
-    grace_s: float = GRACE_S
+    grace_s: float | None = None
     insist: bool = False
     price: float | None = None
 

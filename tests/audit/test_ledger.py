@@ -186,6 +186,14 @@ def test_range_of_another_run_counts_as_missing(directory: RunDirectory) -> None
 # --- the run ---------------------------------------------------------------------------------------
 
 
+def test_copy_of_a_file_under_another_name_counts_nothing_twice(directory: RunDirectory) -> None:
+    path = write(directory, 0, finding())
+    for name in ("range-0000000.parquet", "range-000001.parquet", "range-000000.parquet.bak"):
+        (path.parent / name).write_bytes(path.read_bytes())
+    assert [number for number, _ in directory.done(RUN)] == [0]
+    assert list(directory.findings(RUN)) == [finding()]
+
+
 def test_of_two_who_begin_at_once_one_goes_on_with_the_others_run(tmp_path: Path) -> None:
     first, second = RunDirectory.open(str(tmp_path / "run")), RunDirectory.open(f"file://{tmp_path}/run")
     assert first.read_manifest() is None
@@ -215,7 +223,7 @@ def test_manifest_of_newer_software_is_refused(directory: RunDirectory) -> None:
         directory.read_manifest()
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 1}', "\xff"])
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 1}', "\xff", "[" * 100_000])
 def test_manifest_that_is_none_says_so(directory: RunDirectory, text: str) -> None:
     (Path(directory.uri) / "manifest.json").write_text(text, "latin-1")
     with pytest.raises(CorruptRecordError, match=r"manifest.json is no manifest of an audit"):

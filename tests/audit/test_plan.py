@@ -68,7 +68,11 @@ GOOGLE = Settings(
 )
 
 
-@pytest.mark.parametrize("where", ["gs://blobs", "gs://blobs/", "gs://blobs/audits/1", "gcs://blobs/x", "gs://blobs//x", "gs://%62lobs/x"])
+@pytest.mark.parametrize("where", [
+    "gs://blobs", "gs://blobs/", "gs://blobs/audits/1", "gcs://blobs/x", "gs://blobs//x", "gs://%62lobs/x", "GS://blobs/x",
+    "gs://anonymous@blobs/x", "gs://blobs/x?retry_limit_seconds=1", "s3://blobs/x?endpoint_override=storage.googleapis.com",
+    "s3://blobs/x?region=auto",  # which AWS_ENDPOINT_URL may send to GCS
+])  # fmt: skip
 def test_run_in_the_audited_bucket_is_refused_however_it_is_spelt(where: str) -> None:
     with pytest.raises(ConfigurationError, match="in the bucket that is audited: give one in another bucket"):
         check_apart(RunDirectory.open(where), GOOGLE)
@@ -88,6 +92,15 @@ def test_run_in_the_audited_directory_is_refused(tmp_path: Path, where: str, ref
             check_apart(directory, store)
     else:
         check_apart(directory, store)
+
+
+def test_run_in_the_audited_directory_is_refused_behind_links(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "store")
+    (tmp_path / "deeper").symlink_to(tmp_path / "link" / "blobs")
+    for run, store in (("link/x", "store"), ("deeper/x", "store"), ("store/x", "link"), ("deeper", "link")):
+        with pytest.raises(ConfigurationError, match="give one outside of it"):
+            check_apart(RunDirectory.open(f"{tmp_path}/{run}"), Settings(directory=tmp_path / store, changelog="sqlite"))
 
 
 def test_inputs_say_which_world_they_are_of() -> None:
