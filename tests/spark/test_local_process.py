@@ -76,7 +76,7 @@ def test_its_jvm_ends_with_it_and_it_ends_with_its_jvm_in_a_sentence(tmp_path: P
         for program in programs.values():
             program.kill()
             program.wait()
-    assert complaints.splitlines()[-1].startswith("changelog.errors.UnavailableError: Spark gave the job up: its JVM ended; what is done ")
+    assert complaints.splitlines()[-1].startswith("tiered.UnavailableError: Spark gave the job up: its JVM ended; what is done ")
 
 
 def test_a_java_that_spark_does_not_start_with_is_one_sentence_with_what_it_said(tmp_path: Path) -> None:
@@ -86,6 +86,6 @@ def test_a_java_that_spark_does_not_start_with_is_one_sentence_with_what_it_said
     program = start(tmp_path, 0, JAVA_HOME=str(java))
     _, complaints = program.communicate(timeout=300)
     assert complaints.splitlines()[-1] == (
-        f"changelog.errors.ConfigurationError: Spark does not start with the Java in {java}: "
+        f"tiered.ConfigurationError: Spark does not start with the Java in {java}: "
         "Error: could not create the Java Virtual Machine.; audit with --engine local"
     )
