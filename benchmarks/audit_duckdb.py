@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
@@ -14,6 +13,8 @@ BLOBS, ROWS = "blobs", "rows"
 
 
 def find(asked: Asked, ready: Ready) -> Found:
+    import duckdb  # what only exports for it need not load it: it complains of itself when Python ends
+
     database = duckdb.connect()
     database.execute("SET threads = 1")
     ready()
