@@ -9,6 +9,7 @@ usecases, ranges that failed, dangling tombstones. *Failure*: none but a templat
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -72,7 +73,7 @@ def render(manifest: Manifest, dangling: Sequence[Finding], price_per_gib_month:
         audited=words.audited(manifest),
         missing=words.missing(manifest),
         ranges_max=RANGES_MAX,
-        example=_example(manifest, dangling),
+        example=_example(dangling),
     )
 
 
@@ -102,5 +103,7 @@ def _usecases(usecases: Mapping[str, Mapping[Kind, Counted]]) -> Sequence[tuple[
     return sorted(usecases.items(), key=weight)
 
 
-def _example(manifest: Manifest, dangling: Sequence[Finding]) -> str:
-    return dangling[0].name if dangling and len(dangling[0].name) < 200 else "NAME"
+def _example(dangling: Sequence[Finding]) -> str:
+    """For a command that people copy: quoted, since a name is chosen by others and a shell would carry out what is in it."""
+    name = dangling[0].name if dangling else ""
+    return shlex.quote(name) if 0 < len(name) < 200 and words.visible(name) == name else "NAME"
