@@ -181,7 +181,7 @@ def duration(seconds: float) -> str:
 
 
 def span(seconds: float) -> str:
-    """A length that somebody chose: 24 h; 90 min 00 s; 30 s."""
+    """A length that somebody chose: 24 h; 1 h 30 min; 30 s."""
     if seconds >= 3600 and seconds % 3600 == 0:
         return f"{seconds / 3600:g} h"
     return f"{seconds:g} s" if seconds < 60 else duration(seconds)

@@ -59,6 +59,7 @@ def test_tombstones_without_any_blob_are_of_the_wrong_bucket() -> None:
     assert concluded(seen(Kind.DANGLING, names=0)).doubts == (
         "there are 2 tombstones and not one blob: almost certainly the wrong bucket",
     )
+    assert len(concluded(seen(Kind.DANGLING, names=0), Failure(range=1, error="forbidden")).doubts) == 1, "they may be in the other range"
     assert concluded(seen(Kind.EXPIRED, names=0)).complete, "what has expired was removed by the lifecycle"
 
 

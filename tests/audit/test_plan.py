@@ -103,6 +103,10 @@ def test_run_in_the_audited_directory_is_refused_behind_links(tmp_path: Path) ->
             check_apart(RunDirectory.open(f"{tmp_path}/{run}"), Settings(directory=tmp_path / store, changelog="sqlite"))
 
 
+def test_inputs_of_a_relative_directory_are_the_same_from_everywhere() -> None:
+    assert inputs_of(Settings(directory=Path("store"))) == {"directory": str(Path.cwd() / "store"), "changelog": "noop"}
+
+
 def test_inputs_say_which_world_they_are_of() -> None:
     assert inputs_of(GOOGLE) == {"bucket": "blobs", "table": "a-project/main/tiered", "changelog": "noop"}
     assert inputs_of(GOOGLE.model_copy(update={"changelog": "bigtable"}))["changelog"] == "a-project/main/tiered-changelog"

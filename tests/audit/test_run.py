@@ -230,6 +230,13 @@ async def test_software_that_fails_in_a_range_says_where_in_a_sentence(store: Se
     assert "work.py:" in outcome.error and not outcome.retryable
 
 
+async def test_range_whose_directory_is_unavailable_may_be_tried_again(store: Settings, tmp_path: Path) -> None:
+    job = Job(str(tmp_path / "run"), "run", store.model_dump_json(), (), Cutoff(as_of_ns=0, grace_s=0))
+    (tmp_path / "run" / "findings" / "range-000003.parquet").mkdir(parents=True)
+    outcome = await anyio.to_thread.run_sync(carry_out, job, 3)
+    assert outcome.error is not None and "cannot be read: findings/range-000003.parquet" in outcome.error and outcome.retryable
+
+
 async def test_worker_that_does_not_see_the_store_does_not_make_one(store: Settings, tmp_path: Path) -> None:
     """Of an embedded store, on another machine: an empty one would have nothing wrong with it."""
     job = Job(str(tmp_path / "run"), "run", json.dumps({"directory": str(tmp_path / "elsewhere")}), (), Cutoff(as_of_ns=0, grace_s=0))

@@ -15,7 +15,7 @@ from recovery.audit.manifest import Cutoff
 from recovery.audit.show import BLOBS_MAX, Looked, Told, look_at, verdict
 from recovery.audit.verdicts import FINDINGS, Kind
 from recovery.cli_audit_show import lines, plain
-from tests.grounds import BEGINS_NS, EmbeddedGround, Ground, SimulatedGround, embedded_ground, emulated_ground
+from tests.grounds import BEGINS_NS, OLD_NS, EmbeddedGround, Ground, SimulatedGround, embedded_ground, emulated_ground
 from tests.planted import GRACE_S, Planted, plant
 from tiered.compose import Backends
 from tiered.errors import ConfigurationError, InvalidRequestError
@@ -128,6 +128,15 @@ async def test_grace_decides_who_is_too_young(ground: Ground) -> None:
     assert (await looking(ground, "a/objects/k", 3600.0)).findings == (Kind.ORPHAN,)
 
 
+async def test_entry_whose_blob_is_not_there_yet_is_shown_with_its_object() -> None:
+    ground = SimulatedGround()
+    token = Planted(ground).id()
+    await ground.entry(Change(token, "a/objects/k", f"a/objects/k/{token}", None))
+    [entry] = (looked := await looking(ground, "a/objects/k")).entries
+    assert (entry.object, entry.new) == ("a/objects/k", f"a/objects/k/{token}") and looked.is_known
+    assert (await looking(ground, "a/objects/other")).entries == ()
+
+
 async def test_row_of_marks_alone_and_of_an_inline_object_are_told(ground: Ground) -> None:
     token = Planted(ground).id()
     await ground.refuse("a/objects/k", token)
@@ -217,6 +226,9 @@ async def test_tombstone_whose_blob_is_of_another_object_is_told_of_its_row() ->
     await ground.row("a/objects/k", "a/objects/other/x", None)
     looked = await looking(ground, "a/objects/k")
     assert (looked.rows[0].kind, looked.blobs, looked.findings) == (Kind.MISDIRECTED, (), (Kind.MISDIRECTED,))
+    await ground.blob("a/objects/other/x", 1, OLD_NS, None)
+    ground.clock.now_ns = BEGINS_NS
+    assert (await looking(ground, "a/objects/k")).findings == (Kind.MISDIRECTED,), "a blob that this row names is not accused beside it"
     assert "a/objects/other/x" in looked.rows[0].detail
 
 

@@ -1,0 +1,140 @@
+"""`report.html` and the words of a run: what is said first, what is cut, and that names neither steer nor command anything."""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+from html.parser import HTMLParser
+
+import pytest
+
+from recovery.audit import words
+from recovery.audit.finding import Finding
+from recovery.audit.manifest import Bounds, Counted, Cutoff, Failure, Manifest, Prefix
+from recovery.audit.report import DANGLING_MAX, RANGES_MAX, USECASES_SHOWN, render
+from recovery.audit.verdicts import FINDINGS, Kind
+from recovery.audit.words import Level
+
+NOW_NS = 1_790_000_000_000_000_000
+BEGUN = Manifest(
+    run="a-run", inputs={"bucket": "blobs"}, log_is_durable=True, cutoff=Cutoff(as_of_ns=NOW_NS, grace_s=86_400), started_ns=NOW_NS,
+    ranges=(Bounds(start="", end=None),), names_by_range=(7,),
+)  # fmt: skip
+EVIL = "m/objects/$(touch pwned)\"'`<script>alert(1)</script>\u202e\x1b[31m\n&"
+
+
+def ended(totals: dict[Kind, tuple[int, int]] | None = None, **facts: object) -> Manifest:
+    counted = {kind: Counted(number=number, size=size) for kind, (number, size) in (totals or {}).items()}
+    return BEGUN.model_copy(update={"ended_ns": NOW_NS + 10**9, "complete": True, "names": 7, "redirects": 6, "totals": counted, **facts})
+
+
+def dangling(name: str) -> Finding:
+    return Finding(Kind.DANGLING, name, name, None, None, None, None, None, "gone", NOW_NS, NOW_NS, NOW_NS, NOW_NS)
+
+
+class Elements(HTMLParser):
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+
+# --- the verdict -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("manifest", "level", "sentence"), [
+    (ended({Kind.REFERENCED: (7, 70)}), Level.CLEAN, "Clean: 7 blobs and 6 tombstones are accounted for."),
+    (ended({Kind.ORPHAN: (1, 1 << 30)}), Level.FINDINGS, "1 orphan costs 1.0 GiB, about $0.02 a month."),
+    (ended({Kind.ORPHAN: (1, 5), Kind.LEGACY_ORPHAN: (1, 5)}), Level.FINDINGS, "2 orphans cost 10 B, less than $0.01 a month."),
+    (ended({Kind.FOREIGN: (2, 5)}), Level.FINDINGS, "Nothing is orphaned or dangling, but somebody should look at 2 things."),
+    (ended({Kind.DANGLING: (2, 0), Kind.ORPHAN: (1, 5)}), Level.LOSS, "DATA LOSS: 2 dangling tombstones name blobs that are gone."),
+    (ended({Kind.ORPHAN: (1, 5)}, complete=False, doubts=("it is dark",)), Level.INCOMPLETE,
+     "Incomplete: it is dark. It found 1 thing to look at; all of it may be wrong."),
+    (ended({Kind.DANGLING: (1, 0)}, complete=False, doubts=("it is dark",)), Level.INCOMPLETE,
+     "Incomplete: it is dark. It found 1 dangling tombstone: data loss, if the evidence holds."),
+    (BEGUN, Level.INCOMPLETE, "Incomplete: the run has not ended, or was interrupted."),
+])  # fmt: skip
+def test_what_weighs_most_is_said_first(manifest: Manifest, level: Level, sentence: str) -> None:
+    assert words.verdict(manifest, words.PRICE_DEFAULT) == words.Verdict(level, sentence)
+    assert sentence in unescape(render(manifest, []))
+
+
+@pytest.mark.parametrize("kind", sorted(FINDINGS))
+def test_no_finding_is_clean(kind: Kind) -> None:
+    assert words.verdict(ended({kind: (1, 1)}), 0).level is not Level.CLEAN
+
+
+def test_findings_are_shown_before_what_is_as_it_should_be_and_the_worst_first() -> None:
+    kinds = words.shown_kinds(ended(dict.fromkeys(Kind, (1, 1))))
+    assert kinds[:3] == [Kind.DANGLING, Kind.ORPHAN, Kind.LEGACY_ORPHAN] and set(kinds) == set(Kind) and len(kinds) == len(Kind)
+    assert set(kinds[: len(FINDINGS)]) == FINDINGS
+    assert words.shown_kinds(ended({Kind.ORPHAN: (0, 0)})) == []
+
+
+def test_ranges_that_were_not_audited_are_told_with_their_reason() -> None:
+    three = tuple(Bounds(start=start, end=end) for start, end in (("", "a"), ("a", "b"), ("b", None)))
+    manifest = ended(ranges=three, names_by_range=(1, None, None), failures=(Failure(range=2, error="forbidden"),), complete=False)
+    assert words.missing(manifest) == [(1, "not reached"), (2, "forbidden")]
+    assert words.reasons(manifest) == ("1 of 3 ranges were audited",)
+    assert "forbidden" in render(manifest, [])
+
+
+# --- figures ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("shown", "expected"), [
+    (words.size(1023), "1023 B"), (words.size(1024), "1.0 KiB"), (words.size(1024 * 1024 - 1), "1.0 MiB"),
+    (words.size(1 << 62), "4,096 PiB"), (words.money(0, 0.02), "$0"), (words.money(1 << 40, 0.02), "$20.48"),
+    (words.money(1 << 50, 0.02), "$20,972"), (words.monthly(1, 0.02), "less than $0.01 a month"), (words.duration(0.04), "0.0 s"),
+    (words.duration(59.6), "1 min 00 s"), (words.duration(3600), "1 h 00 min"), (words.duration(86400 * 3), "3 d 0 h"),
+    (words.span(0), "0 s"), (words.span(86_400), "24 h"), (words.span(5400), "1 h 30 min"),
+    (words.moment(0), "1970-01-01 00:00:00 UTC"), (words.moment(10**40), "beyond any calendar"),
+    (words.count(1, "blob"), "1 blob"), (words.count(1234, "blob"), "1,234 blobs"),
+])  # fmt: skip
+def test_figures_are_said_as_people_do(shown: str, expected: str) -> None:
+    assert shown == expected
+
+
+# --- names -----------------------------------------------------------------------------------------
+
+
+def test_page_is_of_itself_and_no_name_becomes_part_of_it() -> None:
+    manifest = ended(
+        {Kind.DANGLING: (1, 0), Kind.ORPHAN: (1, 5)}, inputs={"bucket": EVIL}, doubts=(EVIL,), notes=(EVIL,), complete=False,
+        usecases={EVIL: {Kind.ORPHAN: Counted(number=1, size=5)}}, prefixes=(Prefix(prefix=EVIL, number=1, size=5),),
+        failures=(Failure(range=0, error=EVIL),), ages={Kind.ORPHAN: (1, 0, 0, 0, 0, 0, 0)},
+    )  # fmt: skip
+    page = render(manifest, [dangling(EVIL)])
+    harmless = render(manifest.model_copy(update={
+        "inputs": {"bucket": "b"}, "doubts": ("b",), "notes": ("b",), "usecases": {"b": manifest.usecases[EVIL]},
+        "prefixes": (Prefix(prefix="b", number=1, size=5),), "failures": (Failure(range=0, error="b"),),
+    }), [dangling("b")])  # fmt: skip
+    assert Elements(page).found == Elements(harmless).found
+    assert {"script", "link", "img", "iframe"}.isdisjoint(tag for tag, _ in Elements(page).found)
+    assert not any({"src", "href", "onclick"} & attributes.keys() for _, attributes in Elements(page).found)
+
+
+@pytest.mark.parametrize(("name", "argument"), [
+    ("m/objects/k/r", "m/objects/k/r"), ("m/objects/$(rm -rf ~)", "'m/objects/$(rm -rf ~)'"), ("m/objects/it's", "'m/objects/it'\"'\"'s'"),
+    ("m/objects/\n", "NAME"), ("m/objects/\u202e", "NAME"), ("m/objects/" + "k" * 200, "NAME"),
+])  # fmt: skip
+def test_command_to_be_copied_carries_out_nothing_of_a_name(name: str, argument: str) -> None:
+    [command] = re.findall(r"tiered audit show (.*) --from RUN", unescape(render(ended({Kind.DANGLING: (1, 0)}), [dangling(name)])))
+    assert command == argument
+
+
+def test_page_has_a_bound_and_says_what_it_leaves_out() -> None:
+    many = 5000
+    manifest = ended(
+        {Kind.DANGLING: (many, 0)}, complete=False, ranges=BEGUN.ranges * many, names_by_range=(None,) * many,
+        usecases={f"usecase-{number:05}": {Kind.DANGLING: Counted(number=1)} for number in range(many)},
+        failures=tuple(Failure(range=number, error=f"fault-{number:05}") for number in range(many)),
+    )  # fmt: skip
+    page = render(manifest, [dangling(f"gone-{number:05}") for number in range(many)])
+    for word, most in (("gone", DANGLING_MAX), ("usecase", USECASES_SHOWN), ("fault", RANGES_MAX)):
+        shown = set(re.findall(rf"{word}-\d{{5}}", page))
+        assert len(shown) == most, word
+    assert f"{many - USECASES_SHOWN:,}" in page and f"{many:,}" in page
