@@ -16,11 +16,12 @@ from recovery.audit.finding import Finding, Summary
 from recovery.audit.manifest import Bounds
 from recovery.audit.sweep import READ_BUDGET_S, audit_range
 from recovery.audit.verdicts import Kind
-from tests.grounds import OLD_NS, EmbeddedGround, Ground, SetRuntime, SimulatedGround, embedded_ground
+from tests.grounds import DAY_NS, OLD_NS, EmbeddedGround, Ground, SetRuntime, SimulatedGround, embedded_ground
 from tests.planted import CUTOFF
 from tiered.backends import BlobPage, LongTermBackend
 from tiered.errors import ConfigurationError, TieredError, UnavailableError
 from tiered.gcs import GcsBlobs
+from tiered.metadata import NS_PER_S
 from tiered.settle import Tiers
 
 pytestmark = pytest.mark.anyio
@@ -152,6 +153,20 @@ async def test_a_permission_that_goes_before_the_second_look_ends_the_range_and_
     assert found == []
 
 
+async def test_tombstone_is_not_taken_for_expired_by_a_clock_that_is_ahead() -> None:
+    """Workers may have clocks of their own, and a live tombstone whose blob is gone is data loss by any of them."""
+    ground, paths = SimulatedGround(), ("a/objects/soon", "a/objects/later")
+    for path, deadline_ns in zip(paths, (CUTOFF.as_of_ns + 60 * NS_PER_S, CUTOFF.as_of_ns + 30 * DAY_NS), strict=True):
+        await ground.row(path, f"{path}/{ground.clock.at(OLD_NS)}", deadline_ns)
+    ground.clock.now_ns = CUTOFF.as_of_ns + 3600 * NS_PER_S  # the audit takes its time, and that counts
+    worker = SetRuntime()
+    worker.now_ns = ground.clock.now_ns + 365 * DAY_NS
+    found: list[Finding] = []
+    summary = await audit_range(ground.tiers, ground.log, EVERYTHING, CUTOFF, worker, found.extend)
+    assert [(finding.kind, finding.object) for finding in found] == [(Kind.DANGLING, "a/objects/later")]
+    assert summary.totals()[Kind.EXPIRED].number == 1
+
+
 @pytest.mark.parametrize("damage", ["target = CAST(X'FE' AS TEXT)", "deadline_ms = 'soon'"])
 async def test_blobs_whose_own_row_cannot_be_read_are_no_orphans(tmp_path: Path, damage: str) -> None:
     """Which of them it names, nobody can tell; the row is the finding."""
@@ -197,4 +212,4 @@ async def test_a_listing_that_is_forbidden_half_way_is_no_evidence(bucket: tuple
 
     with pytest.raises(ConfigurationError):
         await audit(ground, Lying(ground.tiers.long_term, then_forbidden))
-    assert server.calls.count("object.list") == 2, "what is forbidden is not asked for again"
+    assert server.calls.count("object.list") == 3, "the time, a page, and what is forbidden is not asked for again"
