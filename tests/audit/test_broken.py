@@ -12,7 +12,7 @@ import pytest
 from changelog.noop import NoopChangeLog
 from emulators.gcs import FaultMode, GcsEmulator, GcsFault
 from emulators.rows import SimulatedRows
-from recovery.audit.finding import Finding, Summary
+from recovery.audit.finding import Count, Finding, Summary
 from recovery.audit.manifest import Bounds
 from recovery.audit.sweep import READ_BUDGET_S, audit_range
 from recovery.audit.verdicts import Kind
@@ -114,6 +114,26 @@ async def test_a_listing_that_leaves_out_a_blob_in_the_middle_is_found_out() -> 
 
     _, found = await audit(ground, Lying(ground.tiers.long_term, leaves_out))
     assert [(finding.kind, finding.name) for finding in found] == [(Kind.UNLISTED, names[7])]
+
+
+async def test_a_blob_whose_writer_may_have_been_at_work_when_it_was_listed_accuses_no_listing() -> None:
+    """Without a grace, too: it is dated when its upload began."""
+    ground, ages_s = SimulatedGround(), (7200, 1800)
+    for age_s in ages_s:
+        name = f"a/objects/{age_s}/{ground.clock.at(CUTOFF.as_of_ns - age_s * NS_PER_S)}"
+        await ground.blob(name, 3, CUTOFF.as_of_ns - age_s * NS_PER_S, None)
+        await ground.row(f"a/objects/{age_s}", name, None)
+    ground.clock.now_ns = CUTOFF.as_of_ns
+
+    async def empty(start: str, end: str | None, limit: int) -> BlobPage:
+        return BlobPage((), (), None)
+
+    found: list[Finding] = []
+    tiers = replace(ground.tiers, long_term=cast(LongTermBackend, Lying(ground.tiers.long_term, empty)))
+    cutoff = CUTOFF.model_copy(update={"grace_s": 0.0})
+    summary = await audit_range(tiers, ground.log, EVERYTHING, cutoff, ground.clock, found.extend)
+    assert [(finding.kind, finding.object, finding.size) for finding in found] == [(Kind.UNLISTED, "a/objects/7200", 3)]
+    assert summary.totals()[Kind.REFERENCED] == Count(1, 3)
 
 
 @pytest.mark.parametrize(("error", "asks"), [(ConfigurationError, 1), (UnavailableError, ASKS_MAX)])
