@@ -37,6 +37,8 @@ UNICODE = (
 )  # fmt: skip
 """Astral characters come after all others in UTF-8, and before some in UTF-16."""
 PATH_MAX = 1024 - 37
+UNREADABLE = 3
+"""Entries of the changelog that nobody can read."""
 
 
 @dataclass

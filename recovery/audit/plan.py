@@ -18,6 +18,7 @@ from changelog.errors import ConfigurationError
 from changelog.runtime import Runtime
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.manifest import Bounds, Cutoff
+from recovery.audit.sweep import SKEW_MAX_NS
 from recovery.audit.words import span
 from recovery.audit.work import GRACE_MIN_S, GRACE_S, AuditOptions, check_there
 from tiered.backends import LongTermBackend
@@ -29,8 +30,6 @@ RANGES_PER_SLOT = 6
 PROBE_NAMES = 10_000
 NAMES_PER_REQUEST = 1000
 """What a page of GCS's listing holds."""
-
-SKEW_MAX_NS = 60 * NS_PER_S
 
 
 @dataclass(frozen=True, slots=True)

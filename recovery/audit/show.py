@@ -238,7 +238,7 @@ def told_by(directory: RunDirectory, manifest: Manifest, name: str) -> Told:
     names = {name, read_name(name).object}
     hits = (
         finding for finding in directory.findings(manifest.run)
-        if finding.name in names or finding.object == name or finding.name.startswith(f"{name}/")
+        if finding.name in names or finding.name.startswith(f"{name}/")
     )  # fmt: skip
     found = list(islice(hits, TOLD_MAX + 1))
     [number] = [at for at, bounds in enumerate(manifest.ranges) if bounds.start <= name and (bounds.end is None or name < bounds.end)]

@@ -58,6 +58,9 @@ READ_BUDGET_S = 120.0
 LISTED_AFTER_NS = 3600 * NS_PER_S
 """A blob that was created so long before the audit began has long been visible, however slow its writer was."""
 
+SKEW_MAX_NS = 60 * NS_PER_S
+"""A clock that differs by more is wrong."""
+
 AHEAD_NS = 3600 * NS_PER_S
 """How far in the future a blob's date must lie to be called so."""
 
@@ -71,6 +74,7 @@ async def audit_range(
     found so far is then no evidence.
     """
     sweep = _Sweep(tiers, log, bounds, cutoff, runtime, found, window_names)
+    await sweep.ask_the_time()
     start: str | None = bounds.start
     while start is not None:
         start = await sweep.audit_window(start)
@@ -127,6 +131,12 @@ class _Sweep:
         self._runtime = runtime
         self._found = found
         self._window_names = window_names
+        self._ahead_ns = 0
+
+    async def ask_the_time(self) -> None:
+        """What this machine's clock is ahead of the service's; what is small is the question's own time, and whole seconds."""
+        ahead_ns = self._runtime.wall_ns() - await self._ask(self._blobs.now_ns)
+        self._ahead_ns = ahead_ns if ahead_ns > SKEW_MAX_NS else 0
 
     async def audit_window(self, start: str) -> str | None:
         """Where the next one begins; None: the range is done."""
@@ -413,8 +423,8 @@ class _Sweep:
         return created_ns if revision is None else max(created_ns, revision.created_ms * NS_PER_MS)
 
     def _has_expired(self, deadline_ns: int | None) -> bool:
-        """By now: an audit may take longer than a bucket keeps what has expired."""
-        return deadline_ns is not None and deadline_ns <= max(self._cutoff.as_of_ns, self._runtime.wall_ns())
+        """By now, as the service sees it: an audit may take longer than a bucket keeps what has expired."""
+        return deadline_ns is not None and deadline_ns <= max(self._cutoff.as_of_ns, self._runtime.wall_ns() - self._ahead_ns)
 
     def _tell(
         self, window: _Window, kind: Kind, name: str, *, object: str | None = None, revision: str | None = None, size: int | None = None,

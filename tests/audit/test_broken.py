@@ -12,15 +12,16 @@ import pytest
 from changelog.noop import NoopChangeLog
 from emulators.gcs import FaultMode, GcsEmulator, GcsFault
 from emulators.rows import SimulatedRows
-from recovery.audit.finding import Finding, Summary
+from recovery.audit.finding import Count, Finding, Summary
 from recovery.audit.manifest import Bounds
 from recovery.audit.sweep import READ_BUDGET_S, audit_range
 from recovery.audit.verdicts import Kind
-from tests.grounds import OLD_NS, EmbeddedGround, Ground, SetRuntime, SimulatedGround, embedded_ground
+from tests.grounds import DAY_NS, OLD_NS, EmbeddedGround, Ground, SetRuntime, SimulatedGround, embedded_ground
 from tests.planted import CUTOFF
 from tiered.backends import BlobPage, LongTermBackend
 from tiered.errors import ConfigurationError, TieredError, UnavailableError
 from tiered.gcs import GcsBlobs
+from tiered.metadata import NS_PER_S
 from tiered.settle import Tiers
 
 pytestmark = pytest.mark.anyio
@@ -115,6 +116,26 @@ async def test_a_listing_that_leaves_out_a_blob_in_the_middle_is_found_out() -> 
     assert [(finding.kind, finding.name) for finding in found] == [(Kind.UNLISTED, names[7])]
 
 
+async def test_a_blob_whose_writer_may_have_been_at_work_when_it_was_listed_accuses_no_listing() -> None:
+    """Without a grace, too: it is dated when its upload began."""
+    ground, ages_s = SimulatedGround(), (7200, 1800)
+    for age_s in ages_s:
+        name = f"a/objects/{age_s}/{ground.clock.at(CUTOFF.as_of_ns - age_s * NS_PER_S)}"
+        await ground.blob(name, 3, CUTOFF.as_of_ns - age_s * NS_PER_S, None)
+        await ground.row(f"a/objects/{age_s}", name, None)
+    ground.clock.now_ns = CUTOFF.as_of_ns
+
+    async def empty(start: str, end: str | None, limit: int) -> BlobPage:
+        return BlobPage((), (), None)
+
+    found: list[Finding] = []
+    tiers = replace(ground.tiers, long_term=cast(LongTermBackend, Lying(ground.tiers.long_term, empty)))
+    cutoff = CUTOFF.model_copy(update={"grace_s": 0.0})
+    summary = await audit_range(tiers, ground.log, EVERYTHING, cutoff, ground.clock, found.extend)
+    assert [(finding.kind, finding.object, finding.size) for finding in found] == [(Kind.UNLISTED, "a/objects/7200", 3)]
+    assert summary.totals()[Kind.REFERENCED] == Count(1, 3)
+
+
 @pytest.mark.parametrize(("error", "asks"), [(ConfigurationError, 1), (UnavailableError, ASKS_MAX)])
 async def test_a_permission_or_a_service_that_goes_half_way_ends_the_range_within_bounds(error: type[TieredError], asks: int) -> None:
     ground = TickingGround()
@@ -150,6 +171,20 @@ async def test_a_permission_that_goes_before_the_second_look_ends_the_range_and_
     with pytest.raises(ConfigurationError, match="may not be read"):
         await audit_range(tiers, ground.log, EVERYTHING, CUTOFF, ground.clock, found.extend)
     assert found == []
+
+
+async def test_tombstone_is_not_taken_for_expired_by_a_clock_that_is_ahead() -> None:
+    """Workers may have clocks of their own, and a live tombstone whose blob is gone is data loss by any of them."""
+    ground, paths = SimulatedGround(), ("a/objects/soon", "a/objects/later")
+    for path, deadline_ns in zip(paths, (CUTOFF.as_of_ns + 60 * NS_PER_S, CUTOFF.as_of_ns + 30 * DAY_NS), strict=True):
+        await ground.row(path, f"{path}/{ground.clock.at(OLD_NS)}", deadline_ns)
+    ground.clock.now_ns = CUTOFF.as_of_ns + 3600 * NS_PER_S  # the audit takes its time, and that counts
+    worker = SetRuntime()
+    worker.now_ns = ground.clock.now_ns + 365 * DAY_NS
+    found: list[Finding] = []
+    summary = await audit_range(ground.tiers, ground.log, EVERYTHING, CUTOFF, worker, found.extend)
+    assert [(finding.kind, finding.object) for finding in found] == [(Kind.DANGLING, "a/objects/later")]
+    assert summary.totals()[Kind.EXPIRED].number == 1
 
 
 @pytest.mark.parametrize("damage", ["target = CAST(X'FE' AS TEXT)", "deadline_ms = 'soon'"])
@@ -197,4 +232,4 @@ async def test_a_listing_that_is_forbidden_half_way_is_no_evidence(bucket: tuple
 
     with pytest.raises(ConfigurationError):
         await audit(ground, Lying(ground.tiers.long_term, then_forbidden))
-    assert server.calls.count("object.list") == 2, "what is forbidden is not asked for again"
+    assert server.calls.count("object.list") == 3, "the time, a page, and what is forbidden is not asked for again"

@@ -47,6 +47,9 @@ class Blobs:
         place = bisect_left(self._names, name)
         return BlobHead(Metadata(), 1, OLD_NS, 7) if self._names[place : place + 1] == [name] else None
 
+    async def now_ns(self) -> int:
+        return CUTOFF.as_of_ns
+
 
 class Rows:
     """What it asks of a high-volume tier. `targets`: row key -> blob."""

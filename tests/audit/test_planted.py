@@ -14,7 +14,7 @@ from recovery.audit.manifest import Bounds
 from recovery.audit.sweep import WINDOW_NAMES, audit_range
 from recovery.audit.verdicts import Kind
 from tests.grounds import BEGINS_NS, Ground, SimulatedGround, embedded_ground, emulated_ground
-from tests.planted import CUTOFF, FAMILY, UNICODE, Planted, plant
+from tests.planted import CUTOFF, FAMILY, UNICODE, UNREADABLE, Planted, plant
 
 pytestmark = pytest.mark.anyio
 
@@ -88,6 +88,8 @@ def assert_exact(planted: Planted, found: Found, how: str) -> None:
     assert found.totals(planted) == planted.totals(), how
     assert found.summary.names == len(planted.sizes) + len(planted.undecided), how
     assert found.summary.dated_ahead == planted.dated_ahead, how
+    assert found.summary.unreadable_max == UNREADABLE, how
+    assert found.summary.entries_max > UNREADABLE, how
 
 
 async def test_everything_that_was_planted_is_found_and_nothing_else_however_it_is_cut(world: Planted) -> None:

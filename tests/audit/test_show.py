@@ -134,6 +134,7 @@ async def test_entry_whose_blob_is_not_there_yet_is_shown_with_its_object() -> N
     await ground.entry(Change(token, "a/objects/k", f"a/objects/k/{token}", None))
     [entry] = (looked := await looking(ground, "a/objects/k")).entries
     assert (entry.object, entry.new) == ("a/objects/k", f"a/objects/k/{token}") and looked.is_known
+    assert (await looking(ground, f"a/objects/k/{token}")).entries == (entry,), "by the blob's name, too"
     assert (await looking(ground, "a/objects/other")).entries == ()
 
 

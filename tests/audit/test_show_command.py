@@ -104,6 +104,8 @@ def test_findings_of_a_run_are_shown_beside(tiered: Store, tmp_path: Path) -> No
     of_blob = json.loads(tiered("audit", "show", finding["name"], "--from", str(to), "--json", code=1))["run"]
     assert of_blob["findings"] == [finding]
     assert json.loads(tiered("audit", "show", WHOLE, "--from", str(to), "--json"))["run"]["findings"] == []
+    below = json.loads(tiered("audit", "show", "media/objects/day", "--from", str(to), "--json", code=1))["run"]
+    assert sorted(each["object"] for each in below["findings"]) == sorted(["media/objects/day/07", ORPHANED, DANGLING])
     for part in (to / "findings").iterdir():
         part.unlink()
     assert "it did not get to this name" in tiered("audit", "show", WHOLE, "--from", str(to))
