@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -18,7 +18,7 @@ from recovery.audit.sweep import READ_BUDGET_S, audit_range
 from recovery.audit.verdicts import Kind
 from tests.grounds import DAY_NS, OLD_NS, EmbeddedGround, Ground, SetRuntime, SimulatedGround, embedded_ground
 from tests.planted import CUTOFF
-from tiered.backends import BlobPage, LongTermBackend
+from tiered.backends import BlobPage, HighVolumeBackend, LongTermBackend, RedirectPage
 from tiered.errors import ConfigurationError, TieredError, UnavailableError
 from tiered.gcs import GcsBlobs
 from tiered.metadata import NS_PER_S
@@ -116,7 +116,8 @@ async def test_a_listing_that_leaves_out_a_blob_in_the_middle_is_found_out() -> 
     assert [(finding.kind, finding.name) for finding in found] == [(Kind.UNLISTED, names[7])]
 
 
-async def test_a_blob_whose_writer_may_have_been_at_work_when_it_was_listed_accuses_no_listing() -> None:
+@pytest.mark.parametrize(("grace_s", "unlisted"), [(0.0, ["a/objects/7200"]), (86_400.0, [])])
+async def test_a_blob_whose_writer_may_have_been_at_work_when_it_was_listed_accuses_no_listing(grace_s: float, unlisted: list[str]) -> None:
     """Without a grace, too: it is dated when its upload began."""
     ground, ages_s = SimulatedGround(), (7200, 1800)
     for age_s in ages_s:
@@ -130,10 +131,35 @@ async def test_a_blob_whose_writer_may_have_been_at_work_when_it_was_listed_accu
 
     found: list[Finding] = []
     tiers = replace(ground.tiers, long_term=cast(LongTermBackend, Lying(ground.tiers.long_term, empty)))
-    cutoff = CUTOFF.model_copy(update={"grace_s": 0.0})
+    cutoff = CUTOFF.model_copy(update={"grace_s": grace_s})
     summary = await audit_range(tiers, ground.log, EVERYTHING, cutoff, ground.clock, found.extend)
-    assert [(finding.kind, finding.object, finding.size) for finding in found] == [(Kind.UNLISTED, "a/objects/7200", 3)]
-    assert summary.totals()[Kind.REFERENCED] == Count(1, 3)
+    assert [(finding.kind, finding.object, finding.size) for finding in found] == [(Kind.UNLISTED, path, 3) for path in unlisted]
+    assert summary.totals()[Kind.REFERENCED] == Count(2 - len(unlisted), 6 - 3 * len(unlisted))
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+async def test_of_two_rows_that_name_a_blob_at_the_second_look_the_live_one_protects_it(backwards: bool) -> None:
+    """Both readings of its name are rows, neither of which the first look saw."""
+    ground = SimulatedGround()
+    name = f"a/objects/k/{ground.clock.at(OLD_NS)}"
+    await ground.blob(name, 3, OLD_NS, None)
+    await ground.row("a/objects/k", name, CUTOFF.as_of_ns - NS_PER_S)
+    await ground.row(name, name, None)
+    ground.clock.now_ns = CUTOFF.as_of_ns
+    rows = ground.tiers.high_volume
+
+    class Late:
+        async def redirects(self, start: bytes, end: bytes | None, limit: int) -> RedirectPage:
+            return RedirectPage((), (), None)
+
+        async def redirects_at(self, keys: Sequence[bytes]) -> RedirectPage:
+            page = await rows.redirects_at(keys)
+            return replace(page, redirects=page.redirects[::-1] if backwards else page.redirects)
+
+    found: list[Finding] = []
+    tiers = replace(ground.tiers, high_volume=cast(HighVolumeBackend, Late()))
+    summary = await audit_range(tiers, ground.log, EVERYTHING, CUTOFF, ground.clock, found.extend)
+    assert found == [] and {kind: count.number for kind, count in summary.totals().items()} == {Kind.REFERENCED: 1}
 
 
 @pytest.mark.parametrize(("error", "asks"), [(ConfigurationError, 1), (UnavailableError, ASKS_MAX)])
