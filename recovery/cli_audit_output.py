@@ -21,6 +21,7 @@ from recovery.cli_output import PipedConsole
 LINE_EVERY_S = 30.0
 """Where stderr is no terminal, how often a line says how far the run is."""
 
+RATE_SHOWN_MIN = 100.0
 STYLES = {
     words.Level.CLEAN: "bold green", words.Level.FINDINGS: "bold yellow", words.Level.LOSS: "bold red", words.Level.INCOMPLETE: "bold red",
 }  # fmt: skip
@@ -107,7 +108,8 @@ def show_summary(said: Console, manifest: Manifest, directory: str, price: float
         counted = manifest.totals[kind]
         table.add_row(kind, f"{counted.number:,}", words.size(counted.size), MEANING[kind], style=_style(kind))
     said.print(table)
-    rate = f", {manifest.names / manifest.work_s:,.0f} a second" if manifest.work_s else ""
+    per_s = manifest.names / manifest.work_s if manifest.work_s else 0.0
+    rate = f", {per_s:,.0f} a second" if per_s >= RATE_SHOWN_MIN else ""  # of a few blobs it would tell how fast Spark starts
     said.print(
         f"\n{words.count(manifest.names, 'blob')} and {words.count(manifest.redirects, 'tombstone')}"
         f" in {words.duration(manifest.work_s)}{rate}, on {manifest.engine}"
