@@ -22,6 +22,10 @@ LINE_EVERY_S = 30.0
 """Where stderr is no terminal, how often a line says how far the run is."""
 
 RATE_SHOWN_MIN = 100.0
+
+PIPE_WIDTH = 4096
+"""A pipe has no width: a class is one line."""
+
 STYLES = {
     words.Level.CLEAN: "bold green", words.Level.FINDINGS: "bold yellow", words.Level.LOSS: "bold red", words.Level.INCOMPLETE: "bold red",
 }  # fmt: skip
@@ -99,10 +103,12 @@ def show_manifest(manifest: Manifest, options: AuditOptions, as_json: bool) -> N
 
 def show_summary(said: Console, manifest: Manifest, directory: str, price: float) -> None:
     """The table of classes, what makes the run doubtful, and where the rest is."""
+    if not said.is_terminal:
+        said.width = PIPE_WIDTH
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("class")
-    table.add_column("count", justify="right")
-    table.add_column("size", justify="right")
+    table.add_column("class", no_wrap=True)
+    table.add_column("count", justify="right", no_wrap=True)
+    table.add_column("size", justify="right", no_wrap=True)
     table.add_column("what it is", style="dim")
     for kind in words.shown_kinds(manifest):
         counted = manifest.totals[kind]

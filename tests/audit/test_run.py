@@ -113,6 +113,22 @@ async def test_run_whose_driver_was_killed_goes_on_to_what_it_would_have_found(s
     assert (manifest.totals, manifest.names, manifest.names_by_range) == (whole.totals, whole.names, whole.names_by_range)
 
 
+async def test_run_whose_driver_was_killed_between_its_last_range_and_the_manifest_ends_without_reading_anything(
+    store: Settings, tmp_path: Path
+) -> None:
+    whole = await audit(store, tmp_path / "run")
+    begun = {key: value for key, value in whole.model_dump(mode="json").items() if key in (
+        "run", "inputs", "log_is_durable", "cutoff", "ranges", "engine", "versions", "started_ns", "notes",
+    )}  # fmt: skip
+    (tmp_path / "run" / "manifest.json").write_text(json.dumps(begun))
+    (tmp_path / "run" / "report.html").unlink()
+    engine = InThread()
+    again = await audit(store, tmp_path / "run", engine)
+    assert not engine.began and (tmp_path / "run" / "report.html").is_file()
+    assert again == whole.model_copy(update={"ended_ns": again.ended_ns, "work_s": again.work_s}) and again.ended_ns is not None
+    assert RunDirectory.open(str(tmp_path / "run")).read_manifest() == again
+
+
 async def test_worker_that_is_killed_after_its_file_appeared_changes_nothing(store: Settings, tmp_path: Path) -> None:
     manifest = await audit(store, tmp_path / "run", LocalEngine(5, works.die_in_the_middle))
     assert (tmp_path / "run" / "findings" / f"_killed-{works.ODD_ONE}").exists()

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+from io import StringIO
 from pathlib import Path
 
 import pytest
 import typer
 
 from recovery import cli_audit
+from recovery.audit.manifest import parse_manifest
+from recovery.audit.verdicts import MEANING, Kind
+from recovery.cli_audit_output import show_summary
+from recovery.cli_output import PipedConsole
 from tests.audit.test_show_command import Store
 from tests.embedded.test_cli import shell
 
@@ -69,9 +74,22 @@ def test_names_that_would_steer_a_terminal_are_spelt_out(tiered: Store, tmp_path
     assert "\x1b" not in shown + tiered.errors and "\\u001b[31m/report.html" in shown
 
 
-def test_terminal_of_no_width_shows_every_line(tiered: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pipe_gets_a_line_for_each_class_whatever_the_width(tiered: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(tiered.environment, "COLUMNS", "10")
-    assert "DATA LOSS: 1 dangling tombstone names a blob that is gone." in tiered(*RUN, code=1)
+    shown = tiered(*RUN, code=1)
+    assert "DATA LOSS: 1 dangling tombstone names a blob that is gone." in shown
+    for kind in (Kind.DANGLING, Kind.ORPHAN, Kind.REFERENCED):
+        assert [line for line in shown.splitlines() if line.startswith(kind) and line.rstrip().endswith(MEANING[kind])], kind
+
+
+@pytest.mark.parametrize("width", [36, 60, 200])
+def test_narrow_terminal_cuts_no_class_and_no_figure(tiered: Store, width: int) -> None:
+    said = PipedConsole(file=StringIO(), width=width, force_terminal=True, color_system=None, soft_wrap=True)
+    manifest = parse_manifest((tiered.directory / "run" / "manifest.json").read_bytes(), "run")
+    show_summary(said, manifest, "run", 0.02)
+    shown = said.file.getvalue()  # type: ignore[attr-defined]
+    for figures in ("dangling        1    0 B", "orphan          2   40 B", "referenced      9  180 B"):
+        assert figures in shown
 
 
 def test_bug_is_no_finding(capsys: pytest.CaptureFixture[str]) -> None:
