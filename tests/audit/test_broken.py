@@ -18,7 +18,7 @@ from recovery.audit.sweep import READ_BUDGET_S, audit_range
 from recovery.audit.verdicts import Kind
 from tests.grounds import DAY_NS, OLD_NS, EmbeddedGround, Ground, SetRuntime, SimulatedGround, embedded_ground
 from tests.planted import CUTOFF
-from tiered.backends import BlobPage, HighVolumeBackend, LongTermBackend, RedirectPage
+from tiered.backends import BlobPage, HighVolumeBackend, ListedBlob, LongTermBackend, RedirectPage
 from tiered.errors import ConfigurationError, TieredError, UnavailableError
 from tiered.gcs import GcsBlobs
 from tiered.metadata import NS_PER_S
@@ -137,6 +137,20 @@ async def test_a_blob_whose_writer_may_have_been_at_work_when_it_was_listed_accu
     assert summary.totals()[Kind.REFERENCED] == Count(2 - len(unlisted), 6 - 3 * len(unlisted))
 
 
+class Late:
+    """Rows that the first look does not see, and the second one does."""
+
+    def __init__(self, rows: HighVolumeBackend, *, backwards: bool = False) -> None:
+        self._rows, self._backwards = rows, backwards
+
+    async def redirects(self, start: bytes, end: bytes | None, limit: int) -> RedirectPage:
+        return RedirectPage((), (), None)
+
+    async def redirects_at(self, keys: Sequence[bytes]) -> RedirectPage:
+        page = await self._rows.redirects_at(keys)
+        return replace(page, redirects=page.redirects[::-1] if self._backwards else page.redirects)
+
+
 @pytest.mark.parametrize("backwards", [False, True])
 async def test_of_two_rows_that_name_a_blob_at_the_second_look_the_live_one_protects_it(backwards: bool) -> None:
     """Both readings of its name are rows, neither of which the first look saw."""
@@ -146,20 +160,42 @@ async def test_of_two_rows_that_name_a_blob_at_the_second_look_the_live_one_prot
     await ground.row("a/objects/k", name, CUTOFF.as_of_ns - NS_PER_S)
     await ground.row(name, name, None)
     ground.clock.now_ns = CUTOFF.as_of_ns
-    rows = ground.tiers.high_volume
-
-    class Late:
-        async def redirects(self, start: bytes, end: bytes | None, limit: int) -> RedirectPage:
-            return RedirectPage((), (), None)
-
-        async def redirects_at(self, keys: Sequence[bytes]) -> RedirectPage:
-            page = await rows.redirects_at(keys)
-            return replace(page, redirects=page.redirects[::-1] if backwards else page.redirects)
-
     found: list[Finding] = []
-    tiers = replace(ground.tiers, high_volume=cast(HighVolumeBackend, Late()))
+    tiers = replace(ground.tiers, high_volume=cast(HighVolumeBackend, Late(ground.tiers.high_volume, backwards=backwards)))
     summary = await audit_range(tiers, ground.log, EVERYTHING, CUTOFF, ground.clock, found.extend)
     assert found == [] and {kind: count.number for kind, count in summary.totals().items()} == {Kind.REFERENCED: 1}
+
+
+async def test_the_second_look_tries_both_readings_of_a_name() -> None:
+    ground = SimulatedGround()
+    for path in ("a/objects/k", "a/objects/l"):
+        name = f"{path}/{ground.clock.at(OLD_NS)}"
+        await ground.blob(name, 3, OLD_NS, None)
+        await ground.row(path if path.endswith("k") else name, name, None)
+    ground.clock.now_ns = CUTOFF.as_of_ns
+    found: list[Finding] = []
+    tiers = replace(ground.tiers, high_volume=cast(HighVolumeBackend, Late(ground.tiers.high_volume)))
+    summary = await audit_range(tiers, ground.log, EVERYTHING, CUTOFF, ground.clock, found.extend)
+    assert found == [] and summary.totals() == {Kind.REFERENCED: Count(2, 6)}
+
+
+async def test_a_blob_that_another_one_of_its_name_replaced_since_it_was_listed_is_not_accused() -> None:
+    ground = SimulatedGround()
+    await ground.blob(f"a/objects/k/{ground.clock.at(OLD_NS)}", 3, OLD_NS, None)
+    ground.clock.now_ns = CUTOFF.as_of_ns
+    asked = 0
+
+    async def of_before(start: str, end: str | None, limit: int) -> BlobPage:
+        nonlocal asked
+        asked += 1
+        page = await ground.tiers.long_term.list(start, end, limit)
+        [blob] = page.blobs
+        before = ListedBlob(blob.name, blob.size, blob.created_ns, blob.deadline_ns, blob.generation - 1)
+        return replace(page, blobs=[before] if asked == 1 else page.blobs)
+
+    summary, found = await audit(ground, Lying(ground.tiers.long_term, of_before))
+    assert found == [] and asked == 2
+    assert summary.totals() == {Kind.REFERENCED: Count(0, 0)}, "what was listed has gone, and what is there was not judged"
 
 
 @pytest.mark.parametrize(("error", "asks"), [(ConfigurationError, 1), (UnavailableError, ASKS_MAX)])
