@@ -13,12 +13,14 @@ from recovery.audit.finding import Finding
 from recovery.audit.manifest import Bounds, Cutoff
 from recovery.audit.sweep import audit_range
 from recovery.audit.verdicts import Kind
+from recovery.audit.work import collect_less
 from tiered.compose import open_backends
 
 RUNTIME = SystemRuntime()
 
 
 def find(asked: Asked, ready: Ready) -> Found:
+    collect_less()  # as its engines' workers do
     return anyio.run(_sweep, asked, ready)
 
 
