@@ -129,7 +129,9 @@ class SimulatedBlobs(Simulated):
         if copy and name in self._created:
             self.strays.add(name)
         self._created.add(name)
-        self.blobs[name] = Blob(replace(metadata, size=len(payload)), payload, self._runtime.wall_ns(), self._next())
+        now_ns = self._runtime.wall_ns()
+        created_ns = now_ns if metadata.time_created_ns is None else metadata.time_created_ns
+        self.blobs[name] = Blob(replace(metadata, size=len(payload), time_created_ns=created_ns), payload, now_ns, self._next())
         self._took_effect("upload.finalise", name)
 
     def _end(self, session: str, call: str) -> None:

@@ -279,7 +279,10 @@ class SoftDeletes(Protocol):
 
 class LongTermBackend(Protocol):
     async def open_upload(self, name: str, metadata: Metadata, size: int | None) -> Upload:
-        """Begins a blob named `name`. `size` in bytes if it is known; None streams until `finalise`."""
+        """Begins a blob named `name`. `size` in bytes if it is known; None streams until `finalise`.
+
+        Metadata without a time of creation are read with that of the blob, by the service's clock.
+        """
 
     async def cancel(self, session: str) -> None:
         """Ends an upload session: it can never be finalised any more. One that is gone is no error."""

@@ -161,7 +161,7 @@ def decode_footer(raw: bytes, file_bytes: int) -> Footer:
 
 
 def decode_stored_metadata(raw: bytes, footer: Footer) -> Metadata:
-    """The metadata as they were written, with the payload's size and the deadline as it is now."""
+    """The metadata as they were written, with the payload's size, the deadline as it is now, and, if none was told, when it was written."""
     if zlib.crc32(raw) != footer.metadata_crc:
         raise CorruptRecordError("its metadata do not match their checksum")
     metadata = decode_metadata(raw)
@@ -170,7 +170,8 @@ def decode_stored_metadata(raw: bytes, footer: Footer) -> Metadata:
         raise CorruptRecordError(f"its deadline {footer.deadline_us} contradicts the {written} of its metadata")
     # The footer has microseconds: where it was never extended, the JSON has the more exact deadline.
     deadline = None if written is None else max(written, footer.deadline_us * _NS_PER_US)
-    return replace(metadata, size=footer.size, time_expires_ns=deadline)
+    created = footer.written_ns if metadata.time_created_ns is None else metadata.time_created_ns
+    return replace(metadata, size=footer.size, time_expires_ns=deadline, time_created_ns=created)
 
 
 def microseconds(ns: int | None) -> int:

@@ -4,12 +4,13 @@
     customTime                        the deadline
     metadata  x-sn-expiration         `ttl:1h`, `tti:30days`: durations as the crate humantime writes them
               x-sn-origin, x-sn-filename, x-snme-{key}
-              x-sn-created            nanoseconds since 1970, or `none`: the service's own time is in milliseconds
-              x-sn-unknown            the JSON keys of newer software
+              x-snme-tiered-created   a time of creation that the caller told, nanoseconds since 1970
+              x-snme-tiered-unknown   the JSON keys of newer software
 
-The last two are ours; older software ignores them, and where they are absent `timeCreated` counts. Keys that nobody knows are
-ignored. *Failure*: what breaks the format is a `CorruptRecordError` that names the blob. The payload's checksum
-is crc32c, big-endian, in base64.
+The last two are ours, written only where there is something to keep; to other software they are custom entries. It
+fails on every other key that begins with `x-sn-`, so there are none. The time of creation is `timeCreated` unless one was told.
+Also read: `x-sn-created` (or `none`) and `x-sn-unknown`, which we wrote once. Keys that nobody knows are ignored. *Failure*: what
+breaks the format is a `CorruptRecordError` that names the blob. The payload's checksum is crc32c, big-endian, in base64.
 """
 
 from __future__ import annotations
@@ -27,7 +28,17 @@ import msgspec
 
 from changelog.errors import CorruptRecordError
 from tiered.backends import BlobInfo, ListedBlob, Oddity, SoftDeleted
-from tiered.metadata import CONTENT_TYPE_DEFAULT, NS_PER_S, Expiration, Metadata, TimeToIdle, TimeToLive
+from tiered.metadata import (
+    CONTENT_TYPE_DEFAULT,
+    DEADLINE_MAX_NS,
+    NS_PER_S,
+    TOLD_CREATED,
+    TOLD_UNKNOWN,
+    Expiration,
+    Metadata,
+    TimeToIdle,
+    TimeToLive,
+)
 
 FIELDS = "name,size,generation,metageneration,timeCreated,customTime,contentType,contentEncoding,crc32c,metadata"
 """What `decode_resource` reads of a resource."""
@@ -36,8 +47,7 @@ LISTED_FIELDS = "items(name,size,generation,timeCreated,customTime),nextPageToke
 SOFT_DELETED_FIELDS = "items(name,size,generation,softDeleteTime,hardDeleteTime),nextPageToken"
 
 _EXPIRATION, _ORIGIN, _FILENAME, _CUSTOM = "x-sn-expiration", "x-sn-origin", "x-sn-filename", "x-snme-"
-_CREATED, _UNKNOWN = "x-sn-created", "x-sn-unknown"
-_NOT_TOLD = "none"
+_OLD_CREATED, _OLD_UNKNOWN, _OLD_NOT_TOLD = "x-sn-created", "x-sn-unknown", "none"
 _POLICIES: dict[str, type[TimeToLive] | type[TimeToIdle]] = {"ttl": TimeToLive, "tti": TimeToIdle}
 _ENCODINGS = {"Zstd": "zstd"}
 _COMPRESSIONS = {encoding: compression for compression, encoding in _ENCODINGS.items()}
@@ -60,13 +70,12 @@ class Resource:
 
 def encode_resource(name: str, metadata: Metadata) -> bytes:
     """The resource to create a blob with, byte for byte stable."""
-    created = _NOT_TOLD if metadata.time_created_ns is None else str(metadata.time_created_ns)
     known = {
         _EXPIRATION: _encode_expiration(metadata.expiration),
         _ORIGIN: metadata.origin,
         _FILENAME: metadata.filename,
-        _CREATED: created,
-        _UNKNOWN: _dump(dict(metadata.unknown)) if metadata.unknown else None,
+        f"{_CUSTOM}{TOLD_CREATED}": None if metadata.time_created_ns is None else str(metadata.time_created_ns),
+        f"{_CUSTOM}{TOLD_UNKNOWN}": _dump_unknown(metadata.unknown) if metadata.unknown else None,
         **{f"{_CUSTOM}{key}": value for key, value in sorted(metadata.custom.items())},
     }
     resource = {
@@ -88,11 +97,12 @@ def decode_resource(name: str, resource: Mapping[str, Any]) -> Resource:
             custom[key.removeprefix(_CUSTOM)] = value
         else:
             known[key] = value
+    created_ns, unknown = _take_created(stored, known, custom), _take_unknown(stored, known, custom)
     encoding, size = stored.text("contentEncoding"), stored.number("size")
     metadata = Metadata(
-        _decode_expiration(stored, known.get(_EXPIRATION)), _decode_created(stored, known.get(_CREATED)), stored.time("customTime"),
+        _decode_expiration(stored, known.get(_EXPIRATION)), created_ns, stored.time("customTime"),
         stored.text("contentType") or CONTENT_TYPE_DEFAULT, _COMPRESSIONS.get(encoding, encoding) if encoding else None,
-        known.get(_ORIGIN), known.get(_FILENAME), size, custom, _decode_unknown(stored, known.get(_UNKNOWN)),
+        known.get(_ORIGIN), known.get(_FILENAME), size, custom, unknown,
     )  # fmt: skip
     return Resource(
         metadata, size, stored.number("generation"), stored.number("metageneration"), stored.created_ns(), stored.text("crc32c")
@@ -146,24 +156,46 @@ class _Stored:
         return CorruptRecordError(f"blob {self.name!r} breaks the format: {key} {fault}")
 
 
-def _decode_created(stored: _Stored, text: str | None) -> int | None:
-    if text is None:
-        return stored.time("timeCreated")
-    if text == _NOT_TOLD:
-        return None
-    if not re.fullmatch(r"-?[0-9]{1,30}", text):
-        raise stored.corrupt(_CREATED, f"is {text!r}, not nanoseconds since 1970")
-    return int(text)
+_NANOSECONDS = re.compile(r"-?[0-9]{1,30}")
 
 
-def _decode_unknown(stored: _Stored, text: str | None) -> Mapping[str, Any]:
+def _take_created(stored: _Stored, known: Mapping[str, str], custom: dict[str, str]) -> int:
+    """What the caller told, or the service's time. A custom entry of our name that is no time is somebody else's, and stays."""
+    told = custom.get(TOLD_CREATED, "")
+    if _NANOSECONDS.fullmatch(told) and abs(int(told)) <= DEADLINE_MAX_NS:
+        return int(custom.pop(TOLD_CREATED))
+    told = known.get(_OLD_CREATED, _OLD_NOT_TOLD)
+    if told == _OLD_NOT_TOLD:
+        return stored.created_ns()
+    if not _NANOSECONDS.fullmatch(told):
+        raise stored.corrupt(_OLD_CREATED, f"is {told!r}, not nanoseconds since 1970")
+    return int(told)
+
+
+def _take_unknown(stored: _Stored, known: Mapping[str, str], custom: dict[str, str]) -> Mapping[str, Any]:
+    """As `_take_created`."""
+    kept = _json_object(custom.get(TOLD_UNKNOWN, ""))
+    if kept is not None:
+        del custom[TOLD_UNKNOWN]
+        return kept
+    old = known.get(_OLD_UNKNOWN, "{}")
+    kept = _json_object(old)
+    if kept is None:
+        raise stored.corrupt(_OLD_UNKNOWN, f"is {old!r}, not a JSON object")
+    return kept
+
+
+def _json_object(text: str) -> dict[str, Any] | None:
     try:
-        value = json.loads(text or "{}")
-    except ValueError:
-        value = None
-    if not isinstance(value, dict):
-        raise stored.corrupt(_UNKNOWN, f"is {text!r}, not a JSON object")
-    return value
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _dump_unknown(unknown: Mapping[str, Any]) -> str:
+    """Without control characters: it travels as a header there. JSON itself escapes those below the space."""
+    return re.sub("[\x7f-\x9f]", lambda found: f"\\u{ord(found[0]):04x}", _dump(dict(unknown)))
 
 
 def _encode_expiration(expiration: Expiration) -> str | None:

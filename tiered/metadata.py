@@ -26,6 +26,9 @@ METADATA_BYTES_MAX = 8192
 _LONGER_BESIDE_A_BLOB = 64
 """By how much a blob's metadata may be longer than the JSON; so may each key of `custom`, by one byte."""
 
+TOLD_CREATED, TOLD_UNKNOWN = "tiered-created", "tiered-unknown"
+"""Custom keys that are ours: under these, a blob in GCS keeps what its format has no place for."""
+
 TOUCH_SLACK_MAX_NS = 24 * 3600 * NS_PER_S
 
 
@@ -115,6 +118,7 @@ class Metadata:
         for key, value in self.custom.items():
             _validate_text("custom key", key)
             _validate_text(f"custom value of {key!r}", value)
+        _validate_unreserved(self.custom)
         if any(texts.values()) or self.custom or self.unknown:
             self._validate_size()
 
@@ -236,3 +240,8 @@ def _validate_text(name: str, text: object) -> None:
         raise InvalidRequestError(f"{name} {text!r} is not valid Unicode: {error.reason}") from None
     if any(character in text for character in "\r\n\0"):
         raise InvalidRequestError(f"{name} {text!r} has a line break or NUL, which HTTP headers cannot carry")
+
+
+def _validate_unreserved(custom: Mapping[str, str]) -> None:
+    if taken := [key for key in custom if key.lower() in (TOLD_CREATED, TOLD_UNKNOWN)]:
+        raise InvalidRequestError(f"custom key {taken[0]!r} is this software's own; choose another")

@@ -156,12 +156,14 @@ class TieredStorage:
         async with aclosing(pieces(payload)) as source:
             with await self._enter(admission) as slot:
                 token = Token.new(self._runtime)
-                metadata = metadata.stamped(token.wall_ns)
+                stamped = metadata.stamped(token.wall_ns)
                 head, head_size, rest = await split_head(source, self._settings.inline_bytes_max)
                 if rest is not None:
-                    return await self._put_large(object_id, token, metadata, _Body(head, rest, size), slot)
+                    # A blob's time of creation is the service's own, unless the caller told one.
+                    beside = replace(stamped, time_created_ns=metadata.time_created_ns)
+                    return await self._put_large(object_id, token, beside, _Body(head, rest, size), slot)
                 _check_declared(metadata, head_size)
-                return await self._put_small(object_id, token, replace(metadata, size=head_size), b"".join(head), slot)
+                return await self._put_small(object_id, token, replace(stamped, size=head_size), b"".join(head), slot)
 
     async def delete(self, object_id: ObjectId) -> None:
         """Removes the object; one that is absent is removed already. Raises also `OutcomeUnknownError`."""

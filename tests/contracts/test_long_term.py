@@ -44,6 +44,13 @@ async def metadata_of(blobs: LongTermBackend, name: str) -> Metadata:
     return reader.metadata
 
 
+async def read_back(blobs: LongTermBackend, name: str, metadata: Metadata, size: int) -> Metadata:
+    """What is read of a blob with such metadata: its size and, where none was told, its own time of creation are filled in."""
+    head = await blobs.head(name)
+    assert head is not None
+    return replace(metadata, size=size, time_created_ns=head.created_ns if metadata.time_created_ns is None else metadata.time_created_ns)
+
+
 async def names(blobs: LongTermBackend, start: str = "", end: str | None = None, limit: int = 1000) -> list[str]:
     """All of the range, in pages of up to `limit`."""
     found: list[str] = []
@@ -235,7 +242,19 @@ async def test_metadata_are_read_as_they_were_written_with_the_size_filled_in(
     long_term: LongTermBackend, name: str, metadata: Metadata
 ) -> None:
     await store(long_term, name, b"12345", metadata)
-    assert await metadata_of(long_term, name) == replace(metadata, size=5)
+    assert await metadata_of(long_term, name) == await read_back(long_term, name, metadata, 5)
+
+
+async def test_a_blob_was_created_when_the_caller_says_and_else_by_the_services_clock(
+    long_term: LongTermBackend, name: str, runtime: Runtime
+) -> None:
+    before_ns = runtime.wall_ns()
+    await store(long_term, name)
+    await store(long_term, f"{name}/told", metadata=Metadata(time_created_ns=5))
+    own, told = await long_term.head(name), await long_term.head(f"{name}/told")
+    assert own is not None and own.metadata.time_created_ns == own.created_ns
+    assert told is not None and told.metadata.time_created_ns == 5
+    assert all(before_ns - 1_000_000 <= head.created_ns <= runtime.wall_ns() for head in (own, told))
 
 
 async def test_an_expired_blob_is_still_there_because_readers_judge_expiry(long_term: LongTermBackend, name: str) -> None:
@@ -249,7 +268,7 @@ async def test_touch_extends_the_deadline_and_never_shortens_it(long_term: LongT
     later = DEADLINE_NS + 86_400_000_000_000
     await store(long_term, name, metadata=idle)
     assert await long_term.touch(name, later)
-    assert await metadata_of(long_term, name) == replace(idle, time_expires_ns=later, size=7)
+    assert await metadata_of(long_term, name) == await read_back(long_term, name, replace(idle, time_expires_ns=later), 7)
     assert await long_term.touch(name, DEADLINE_NS)
     assert (await metadata_of(long_term, name)).time_expires_ns == later
     assert [info.deadline_ns for info in (await long_term.list("", None, 10)).blobs] == [later]
@@ -341,7 +360,7 @@ async def test_a_head_tells_what_a_reader_does_expired_or_not(long_term: LongTer
     await store(long_term, name, b"12345", metadata)
     head = await long_term.head(name)
     [listed] = (await long_term.list("", None, 10)).blobs
-    assert head == BlobHead(replace(metadata, size=5), 5, listed.created_ns, listed.generation)
+    assert head == BlobHead(await read_back(long_term, name, metadata, 5), 5, listed.created_ns, listed.generation)
     assert head.metadata == await metadata_of(long_term, name)
 
 
@@ -351,7 +370,7 @@ async def test_there_is_no_head_before_finalise_nor_after_delete(long_term: Long
     assert await long_term.head(name) is None
     await upload.finalise()
     head = await long_term.head(name)
-    assert head is not None and (head.metadata, head.size) == (Metadata(size=7), 7)
+    assert head is not None and (head.metadata, head.size) == (Metadata(size=7, time_created_ns=head.created_ns), 7)
     await long_term.delete(name)
     assert await long_term.head(name) is None
 
@@ -362,7 +381,8 @@ async def test_a_head_shows_an_extended_deadline(long_term: LongTermBackend, nam
     before = await long_term.head(name)
     assert await long_term.touch(name, DEADLINE_NS + 1_000_000)
     assert before is not None
-    assert await long_term.head(name) == replace(before, metadata=replace(idle, time_expires_ns=DEADLINE_NS + 1_000_000, size=7))
+    touched = replace(before.metadata, time_expires_ns=DEADLINE_NS + 1_000_000)
+    assert await long_term.head(name) == replace(before, metadata=touched)
 
 
 # --- delete --------------------------------------------------------------------------------------

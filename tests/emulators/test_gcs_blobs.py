@@ -269,7 +269,9 @@ async def test_what_is_stored_is_as_the_format_says(blobs: GcsBlobs, bucket: Buc
         stored = bucket.objects[f"u/objects/{session}"]
         assert stored.content == {"contentType": "text/plain; charset=utf-8", "contentEncoding": "zstd"}
         assert stored.resource()["customTime"] == "2033-05-18T03:33:20.000Z"
-        assert dict(stored.metadata) == {"x-sn-expiration": "tti:1day", "x-sn-filename": "größe.txt", "x-sn-created": "5", "x-snme-k": "v"}
+        assert dict(stored.metadata) == {
+            "x-sn-expiration": "tti:1day", "x-sn-filename": "größe.txt", "x-snme-tiered-created": "5", "x-snme-k": "v",
+        }
 
 
 async def test_compressed_bytes_come_as_they_are_stored(blobs: GcsBlobs, server: GcsEmulator) -> None:

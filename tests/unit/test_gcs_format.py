@@ -37,8 +37,8 @@ FULL = Metadata(
 FULL_BYTES = (
     '{"name":"attachments/org.17/project.42/objects/abc123/018bcfe5-6800-7000-8000-000000000001","contentType":"text/plain",'
     '"contentEncoding":"zstd","customTime":"2023-11-14T23:13:20.123Z","metadata":{"x-sn-expiration":"ttl:1h","x-sn-origin":"203.0.113.42",'
-    '"x-sn-filename":"größe.txt","x-sn-created":"1700000000123456789","x-sn-unknown":"{\\"newer\\":[1,null]}","x-snme-a":"",'
-    '"x-snme-build_id":"a/b"}}'
+    '"x-sn-filename":"größe.txt","x-snme-tiered-created":"1700000000123456789","x-snme-tiered-unknown":"{\\"newer\\":[1,null]}",'
+    '"x-snme-a":"","x-snme-build_id":"a/b"}}'
 ).encode()
 TOLD = {"size": "5", "generation": "7", "metageneration": "2", "timeCreated": "2023-11-14T22:13:20.5Z", "crc32c": "AAAAAA=="}
 
@@ -54,10 +54,32 @@ def stored(**resource: Any) -> dict[str, Any]:
 # --- what is written -----------------------------------------------------------------------------
 
 
-def test_a_plain_blob_is_its_name_and_type_and_says_that_it_was_not_told_a_time() -> None:
-    assert encode_resource("u/objects/k", Metadata()) == (
-        b'{"name":"u/objects/k","contentType":"application/octet-stream","metadata":{"x-sn-created":"none"}}'
-    )
+def test_a_plain_blob_is_its_name_and_type() -> None:
+    assert encode_resource("u/objects/k", Metadata()) == b'{"name":"u/objects/k","contentType":"application/octet-stream","metadata":{}}'
+
+
+KNOWN_THERE = {"x-sn-expiration", "x-sn-origin", "x-sn-filename"}
+"""The keys with the prefix `x-sn-` that the software knows whose format this is: it fails on every other, and on other prefixes."""
+
+
+@pytest.mark.parametrize("metadata", [Metadata(), FULL, replace(FULL, expiration=TimeToIdle(ns=1))])
+def test_no_key_is_written_that_other_software_fails_on(metadata: Metadata) -> None:
+    beside = json.loads(encode_resource(NAME, metadata))["metadata"]
+    assert [key for key in beside if key not in KNOWN_THERE and not key.startswith("x-snme-")] == []
+
+
+def test_what_is_kept_of_newer_software_has_no_control_characters() -> None:
+    unknown = {"a\x7f\x85": "\x00\n\x9fü"}
+    raw = encode_resource(NAME, Metadata(unknown=unknown))
+    kept = json.loads(raw)["metadata"]["x-snme-tiered-unknown"]
+    assert kept == '{"a\\u007f\\u0085":"\\u0000\\n\\u009fü"}'
+    assert decode_resource(NAME, json.loads(raw) | TOLD).metadata.unknown == unknown
+
+
+@pytest.mark.parametrize("key", ["tiered-created", "tiered-unknown", "Tiered-Unknown"])
+def test_a_custom_key_of_ours_is_refused(key: str) -> None:
+    with pytest.raises(InvalidRequestError, match=key):
+        Metadata(custom={key: "1"}).validate()
 
 
 @pytest.mark.parametrize("entries", [1, 100, 700])
@@ -83,7 +105,8 @@ def test_a_blob_with_everything_has_these_bytes() -> None:
 @pytest.mark.parametrize("metadata", [FULL, Metadata(), Metadata(TimeToIdle(ns=30 * DAY_NS), 0, 0)])
 def test_what_was_written_is_read_with_its_size(metadata: Metadata) -> None:
     found = decode_resource(NAME, json.loads(encode_resource(NAME, metadata)) | TOLD)
-    assert found.metadata == replace(metadata, size=5)
+    created_ns = found.created_ns if metadata.time_created_ns is None else metadata.time_created_ns
+    assert found.metadata == replace(metadata, size=5, time_created_ns=created_ns)
     assert (found.size, found.generation, found.metageneration, found.crc32c) == (5, 7, 2, "AAAAAA==")
 
 
@@ -96,6 +119,25 @@ def test_a_blob_of_older_software_was_created_when_the_service_says_and_its_stra
     assert found == Metadata(
         TimeToIdle(ns=90 * DAY_NS), 1_700_000_000_500_000_000, 1_700_003_600 * NS_PER_S, "text/plain", "gzip", size=5, custom={"k": "v"}
     )
+
+
+@pytest.mark.parametrize(("told", "created_ns"), [("-5", -5), ("none", 1_700_000_000_500_000_000)])
+def test_keys_that_we_wrote_once_are_read(told: str, created_ns: int) -> None:
+    once = {"x-sn-created": told, "x-sn-unknown": '{"newer":[1,null]}', "x-snme-k": "v"}
+    found = decode_resource(NAME, stored(metadata=once)).metadata
+    assert found == Metadata(None, created_ns, None, "text/plain", size=5, custom={"k": "v"}, unknown={"newer": [1, None]})
+
+
+@pytest.mark.parametrize(
+    "custom",
+    [
+        {"tiered-created": "yesterday"}, {"tiered-created": "9" * 25}, {"tiered-created": ""}, {"tiered-unknown": "[]"},
+        {"tiered-unknown": "{"}, {"tiered-unknown": "[" * 100_000}, {"tiered-other": "5"},
+    ],
+)  # fmt: skip
+def test_custom_entries_under_our_keys_that_are_not_ours_are_custom_entries(custom: dict[str, str]) -> None:
+    found = decode_resource(NAME, stored(metadata={f"x-snme-{key}": value for key, value in custom.items()})).metadata
+    assert (found.custom, found.unknown, found.time_created_ns) == (custom, {}, 1_700_000_000_500_000_000)
 
 
 def test_a_blob_without_metadata_is_read_with_defaults() -> None:
