@@ -25,7 +25,7 @@ from emulators.gcs_faults import FaultMode, GcsFault, take_fault
 from emulators.gcs_service import GcsService
 from emulators.gcs_sessions import ContentRange, Session
 from emulators.gcs_store import Bucket
-from emulators.gcs_wire import Answer, Call, GcsError
+from emulators.gcs_wire import HEAD_BYTES_MAX, HEAD_END, Answer, Call, GcsError, with_one_content_type
 
 PIECE_BYTES = 256 * 1024
 CALLS_KEPT = 10_000
@@ -48,7 +48,7 @@ class GcsEmulator:
         self._runtime = runtime or SystemRuntime()
         self._service = GcsService(self._runtime)
         self._closing = anyio.Event()
-        self._server = web.Server(self._serve, auto_decompress=False)
+        self._server = _Server(self._serve, auto_decompress=False)
         self._runner = web.ServerRunner(self._server, shutdown_timeout=1.0)
         self._port = port
 
@@ -185,3 +185,39 @@ class GcsEmulator:
         if truncated and request.transport is not None:
             request.transport.close()
         return response
+
+
+class _Server(web.Server):
+    """Takes what GCS takes: aiohttp itself refuses a request with two Content-Type headers, as one client sends its multipart uploads."""
+
+    def __call__(self) -> web.RequestHandler:
+        handler = super().__call__()
+        inside: Any = handler
+        if hasattr(inside, "_parser"):  # older versions refuse nothing
+            inside._parser = _Parser(inside._parser)
+        return handler
+
+
+class _Parser:
+    """aiohttp's parser of one connection, with each request's head before it mended. Requests come one after another's body."""
+
+    def __init__(self, parser: Any) -> None:
+        self._parser = parser
+        self._body: Any = None
+        self._head = b""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._parser, name)
+
+    def feed_data(self, data: bytes) -> Any:
+        if data and (self._body is None or self._body.is_eof()):
+            head, end, rest = (self._head + data).partition(HEAD_END)
+            if not end and len(head) <= HEAD_BYTES_MAX:
+                self._head = head
+                return (), False, b""
+            self._head = b""
+            data = with_one_content_type(head) + end + rest
+        found = self._parser.feed_data(data)
+        for _, self._body in found[0]:
+            pass
+        return found

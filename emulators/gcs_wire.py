@@ -21,6 +21,7 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 from multidict import CIMultiDict, MultiMapping
 
 BATCH_CALLS_MAX = 100
+HEAD_END, HEAD_BYTES_MAX = b"\r\n\r\n", 1 << 16
 
 OBJECT, OBJECTS = r"(?:/download)?/storage/v1/b/([^/]+)/o/([^/]+)", r"/storage/v1/b/([^/]+)/o"
 BUCKET, BUCKETS = r"/storage/v1/b/([^/]+)", r"/storage/v1/b"
@@ -88,6 +89,15 @@ class Call:
                 kind = _kind(methods[method], query, headers)
                 return cls(kind, bucket, name or (query.get("name", "") if kind.startswith("upload") else ""), query, headers)
         raise GcsError(404, f"Not Found: {path}")
+
+
+def with_one_content_type(head: bytes) -> bytes:
+    """A request's head with the last of its Content-Type headers only: it was set over what its client's library set."""
+    line, *headers = head.split(b"\r\n")
+    types = [header for header in headers if header[:13].lower() == b"content-type:"]
+    if len(types) < 2:
+        return head
+    return b"\r\n".join([line, *(header for header in headers if header not in types), types[-1]])
 
 
 def _kind(kind: str, query: Mapping[str, str], headers: MultiMapping[str]) -> str:

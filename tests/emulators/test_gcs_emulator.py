@@ -139,6 +139,40 @@ async def test_a_media_upload_is_described_in_its_answer_and_read_back(client: C
     assert (await client.send("GET", at("a"))).json == answer.json
 
 
+FORM = "Content-Disposition: form-data; name="
+RELATED, PLAIN = "multipart/related; boundary=edge", "Content-Type: text/plain"
+TWICE = [
+    (f"Content-Type: multipart/form-data; boundary=edge\r\nContent-Type: {RELATED}", PLAIN),
+    (f"content-type: {RELATED}\r\nCONTENT-TYPE: {RELATED}", f"{FORM}media\r\n{PLAIN}"),
+    (f"Content-Type: {RELATED}", f"{PLAIN}\r\nContent-Type: text/html"),
+]
+
+
+@pytest.mark.parametrize("cut", [1, 20, 1 << 20])
+@pytest.mark.parametrize(("request_headers", "part_headers"), TWICE)
+async def test_a_multipart_upload_whose_content_type_is_told_twice_is_taken(
+    server: GcsEmulator, request_headers: str, part_headers: str, cut: int
+) -> None:
+    """As reqwest sends it, where the header of a form is set again. What is in a body is not looked at; the connection goes on."""
+    payload = "Content-Type: a\r\nContent-Type: b\r\n\r\n"
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.rpartition(":")[2]))
+    for name in ("first", "second"):
+        body = f'--edge\r\n{FORM}metadata\r\n\r\n{{}}\r\n--edge\r\n{part_headers}\r\n\r\n{payload}\r\n--edge--\r\n'
+        head = f"POST {uploads('multipart', name)} HTTP/1.1\r\nHost: x\r\n{request_headers}\r\nContent-Length: {len(body)}\r\n\r\n"
+        request = (head + body).encode()
+        for start in range(0, len(request), cut):
+            writer.write(request[start : start + cut])
+            await writer.drain()
+            await asyncio.sleep(0)
+        async with asyncio.timeout(10):
+            assert b"200 OK" in await reader.readline()
+            told = dict(line.decode().rstrip().split(": ", 1) for line in (await reader.readuntil(b"\r\n\r\n")).splitlines() if line)
+            await reader.readexactly(int(told["Content-Length"]))
+        stored = server.buckets["bucket"].objects[name]
+        assert (stored.payload.decode(), stored.content["contentType"]) == (payload, "text/plain")
+    writer.close()
+
+
 async def test_a_multipart_upload_stores_its_metadata_and_any_bytes(client: Client) -> None:
     resource = {"name": "a", "metadata": {"k": "größe"}, "customTime": "2030-01-02T03:04:05.678Z", "contentEncoding": "zstd"}
     media = b"\r\n--edge \r\n\r\n--edg" + bytes(range(256))
