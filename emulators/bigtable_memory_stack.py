@@ -65,7 +65,7 @@ class BigtableStack:
         self.log = MemoryLog(self.server, ROWS_TABLE if beside else LOG_TABLE, runtime)
 
     def rows_of(self, process: Process) -> HighVolumeBackend:
-        return BigtableRows(BigtableTable(LinkedChannel(self.server, process), self.rows.table), process.runtime)
+        return BigtableRows(BigtableTable(LinkedChannel(self.server, process), self.rows.table), process.runtime, LEGACY)
 
     def log_of(self, process: Process, shards: int | None = None) -> ChangeLog:
         table = BigtableTable(LinkedChannel(self.server, process), self.log.table)
@@ -240,7 +240,7 @@ class MemoryRows(BigtableRows):
     """The rows themselves, without faults. Implements `InspectedRows`; `states`, `won` and `refused` as in `SimulatedRows`."""
 
     def __init__(self, server: MemoryBigtable, table: str, runtime: Runtime) -> None:
-        super().__init__(BigtableTable(MemoryChannel(server), table), runtime)
+        super().__init__(BigtableTable(MemoryChannel(server), table), runtime, LEGACY)
         self.table = table
         self._shown = Shown[Inline | Tombstone](self._plant)
         self.states: dict[str, Inline | Tombstone] = self._shown

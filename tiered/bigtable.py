@@ -12,8 +12,10 @@ writes) or the row shows what is asked for (settle, touch): I2, I4 and I5 rest o
 expired or not. "Not X" is two open ranges of values; a Condition is not atomic with its branches by its documentation,
 and a regex is slow. Data goes by `DeleteFromFamily`, never by row: that would take the marks along. A
 row of marks only is an absent object. Also read, and replaced by the next write: a payload in `fpg` or `fpm` (one
-more call), no `t`, deadlines in whole seconds, a tombstone that is `{"is_redirect_tombstone":true…` in `m` or has an empty
-`r` (both mean the blob named by the path itself). Rows under `…/uploads/…` and `~…` are no objects.
+more call), `m` alone (an empty object) or `p` alone (default metadata), no `t`, deadlines in whole seconds, a tombstone that is
+`{"is_redirect_tombstone":true…` in `m` or has an empty `r` (both mean the blob named by the path itself). Rows under
+`…/uploads/…` and `~…` are no objects. Where a table has `fpg` and `fpm`, every write clears them with the other
+data; a payload there without `m` is what somebody left who did not, and belongs to nobody.
 
 Calls: read, swap, settle, put_inline, delete_inline, touch 1; scan 1 for a page; touch of a row without a token 2;
 in bulk see `tiered/bigtable_redirects.py`.
@@ -24,7 +26,7 @@ after its deadline by the boot-time clock, and what was sent is given up by then
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from changelog.bigtable_channel import (
@@ -84,19 +86,22 @@ from tiered.object_id import blob_name
 
 _WON, _REFUSED = "w:", "r:"
 _TOMBSTONES = [*TARGETS, *LEGACY_TOMBSTONES]
-_CLEAR = [delete_family(family) for family in DATA_FAMILIES]
 _STATE = chain(either(*map(family_is, DATA_FAMILIES)), NEWEST)
 _NAMES = chain(
-    either(*(column_is(family, column) for family in DATA_FAMILIES for column in (METADATA, TARGET))), NEWEST, WITHOUT_VALUES
+    either(*(column_is(family, column) for family in DATA_FAMILIES for column in (METADATA, PAYLOAD, TARGET))), NEWEST, WITHOUT_VALUES
 )
 
 
 class BigtableRows:
-    """Implements `HighVolumeBackend`. `runtime` tells a half-collected row from a corrupt one, and judges a swap's deadline."""
+    """Implements `HighVolumeBackend`. `runtime` tells a half-collected row from a corrupt one, and judges a swap's deadline.
 
-    def __init__(self, table: BigtableTable, runtime: Runtime) -> None:
+    `payload_families`: those of `LEGACY_FAMILIES` that the table has.
+    """
+
+    def __init__(self, table: BigtableTable, runtime: Runtime, payload_families: Collection[str] = ()) -> None:
         self._table = table
         self._runtime = runtime
+        self._clear = [delete_family(family) for family in (*DATA_FAMILIES, *payload_families)]
 
     async def read(self, path: str, *, marks: bool = False) -> Row:
         row = await self._table.read(path.encode(), NEWEST if marks else _STATE)
@@ -112,7 +117,7 @@ class BigtableRows:
         if left_s <= 0:
             raise UnavailableError(f"the swap of {token} at {path} waited too long for its turn; it was not sent")
         conflict = _MARKED_OR_LARGE(token) if expected is None else either(*_marked(token), *_targets_another(path, expected))
-        writes = [*_CLEAR, *_cells(state, token), set_cell(MARKS, f"{_WON}{token}".encode(), b"")]
+        writes = [*self._clear, *_cells(state, token), set_cell(MARKS, f"{_WON}{token}".encode(), b"")]
         return not await self._table.check_and_mutate(path.encode(), conflict, otherwise=writes, timeout_s=left_s)
 
     async def settle(self, path: str, token: ChangeId) -> bool:
@@ -140,7 +145,7 @@ class BigtableRows:
             same = chain(column_is(EXPIRING, TOKEN), value_is(seen.token.encode()), earlier)
         if same is None:
             return False
-        return await self._table.check_and_mutate(path.encode(), same, then=[*_CLEAR, *_cells(_until(seen, deadline_ns), seen.token)])
+        return await self._table.check_and_mutate(path.encode(), same, then=[*self._clear, *_cells(_until(seen, deadline_ns), seen.token)])
 
     async def scan(self, prefix: str, after: str | None, limit: int) -> Sequence[RowName]:
         found: list[RowName] = []
@@ -165,7 +170,7 @@ class BigtableRows:
 
     async def _replace_inline(self, path: str, token: ChangeId, state: Inline | None) -> bool:
         conflict = _MARKED_OR_LARGE(token)
-        return not await self._table.check_and_mutate(path.encode(), conflict, otherwise=[*_CLEAR, *_cells(state, token)])
+        return not await self._table.check_and_mutate(path.encode(), conflict, otherwise=[*self._clear, *_cells(state, token)])
 
     async def _untokened(self, path: str, seen: Inline | Tombstone) -> Message | None:
         """Shows that what older software wrote is still there: its first cell, value and deadline. None: it is not.
@@ -175,7 +180,7 @@ class BigtableRows:
         row = await self._table.read(path.encode())
         if row is None or _decode(path, row, self._runtime.wall_ns()) != seen:
             return None
-        cell = next(cell for cell in row.cells if cell.family == EXPIRING and cell.column in (METADATA, TARGET))
+        cell = next(cell for cell in row.cells if cell.family == EXPIRING and cell.column in (METADATA, PAYLOAD, TARGET))
         exactly = timestamp_in(cell.timestamp_us, cell.timestamp_us + 1000)
         return chain(column_is(EXPIRING, cell.column), value_is(cell.value), exactly)
 
@@ -261,10 +266,17 @@ def _decode(path: str, row: CellRow, now_ns: int) -> State:
         raise shown.corrupt("it is an object and a tombstone")
     if metadata is not None and payload is not None:
         return Inline(_metadata(shown, metadata, len(payload)), payload, _token(shown))
-    if metadata is None and (payload is None or is_expired(shown.deadline_ns, now_ns)):
+    if (metadata is None and payload is None) or is_expired(shown.deadline_ns, now_ns):
         return None
-    if is_expired(shown.deadline_ns, now_ns):
-        return None
+    return _decode_half(shown, metadata, payload)
+
+
+def _decode_half(shown: _Shown, metadata: bytes | None, payload: bytes | None) -> Inline:
+    """Of an object without metadata, or of an empty one without a payload, as other software may write it; we never do (I7)."""
+    if payload is not None and shown.value(TOKEN) is None:
+        return Inline(Metadata(time_expires_ns=shown.deadline_ns, size=len(payload)), payload)
+    if metadata is not None and shown.value(TOKEN) is None and not _declared_size(shown, metadata):
+        return Inline(_metadata(shown, metadata, 0), b"")
     raise shown.corrupt("it has metadata and no payload" if payload is None else "it has a payload and no metadata")
 
 
@@ -279,8 +291,14 @@ def _shown(path: str, row: CellRow) -> _Shown:
     if deadline_ns is not None and timestamps:
         raise shown.corrupt("its cells have different deadlines")
     if METADATA in cells and PAYLOAD not in cells:
-        cells.update((cell.column, cell) for cell in row.cells if LEGACY_FAMILIES.get(cell.family) in families and cell.column == PAYLOAD)
+        apart = (cell for cell in row.cells if LEGACY_FAMILIES.get(cell.family) in families)
+        cells.update((PAYLOAD, cell) for cell in apart if _is_of(cell, cells[METADATA]))
     return shown
+
+
+def _is_of(payload: Cell, metadata: Cell) -> bool:
+    """Whether a payload in a family of its own was written with this metadata: where they expire, they do so together."""
+    return payload.column == PAYLOAD and (metadata.family != EXPIRING or payload.timestamp_us == metadata.timestamp_us)
 
 
 def _lacks_payload(row: CellRow) -> bool:
@@ -292,6 +310,13 @@ def _metadata(shown: _Shown, raw: bytes, size: int) -> Metadata:
     """The cell's deadline and the payload's size override what the JSON says (I7)."""
     try:
         return replace(decode_metadata(raw), time_expires_ns=shown.deadline_ns, size=size)
+    except CorruptRecordError as error:
+        raise shown.corrupt(str(error)) from error
+
+
+def _declared_size(shown: _Shown, raw: bytes) -> int | None:
+    try:
+        return decode_metadata(raw).size
     except CorruptRecordError as error:
         raise shown.corrupt(str(error)) from error
 

@@ -7,7 +7,8 @@ from changelog.bigtable_channel import chain, column_is, value_begins_with
 EXPIRING, MANUAL, MARKS = "fg", "fm", "ff"
 DATA_FAMILIES = (EXPIRING, MANUAL)
 LEGACY_FAMILIES = {"fpg": EXPIRING, "fpm": MANUAL}
-"""Where older software kept payloads, and the family that such a payload belongs to."""
+"""Where other software may keep payloads, and the family that such a payload belongs to. Not every table has them, and
+Bigtable refuses a request that names a family which its table has not."""
 
 PAYLOAD, METADATA, TARGET, POLICY, TOKEN = b"p", b"m", b"r", b"t", b"v"
 LEGACY_TOMBSTONE = b'{"is_redirect_tombstone":true'

@@ -26,6 +26,7 @@ from emulators.rows import SimulatedRows
 from emulators.runtime import Simulated, SimulatedRuntime
 from tiered.backends import HighVolumeBackend, LongTermBackend
 from tiered.bigtable import BigtableRows
+from tiered.bigtable_cells import LEGACY_FAMILIES
 from tiered.filesystem import FileBlobs
 from tiered.gcs import GcsBlobs
 from tiered.schema import FAMILIES
@@ -94,7 +95,7 @@ async def high_volume(
         return
     if request.param == "bigtable":
         async with request.getfixturevalue("fresh_table")() as table:
-            yield BigtableRows(table, runtime)
+            yield BigtableRows(table, runtime, LEGACY_FAMILIES)
         return
     async with Database.open(tmp_path / "tiered.db", runtime) as database:
         yield SqliteRows(database, runtime)

@@ -178,7 +178,7 @@ class Chooser:
         self.runtime = SeededRuntime(seed)
         self.chance = self.runtime.random
         self.table = table
-        self.rows = BigtableRows(table, self.runtime)
+        self.rows = BigtableRows(table, self.runtime, LEGACY_FAMILIES if seed % 2 else ())
         self.log = BigTableChangeLog(table, self.runtime)
         self.entries: list[Entry | Unreadable] = []
         self.changes: list[Change] = []

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -19,9 +20,12 @@ from changelog.change import ChangeId
 from changelog.errors import ConfigurationError, CorruptRecordError, UnavailableError, UnconfirmedError
 from changelog.runtime import SystemRuntime
 from emulators.bigtable import provision, start_bigtable
+from emulators.bigtable_memory import MemoryBigtable, MemoryChannel
 from tiered.backends import Inline, Row, State, Tombstone
 from tiered.bigtable import BigtableRows
+from tiered.bigtable_cells import LEGACY_FAMILIES
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle, TimeToLive
+from tiered.schema import OBJECT_FAMILIES
 
 pytestmark = pytest.mark.anyio
 
@@ -75,7 +79,7 @@ async def table(anyio_backend: str, fresh_table: Callable[[], AbstractAsyncConte
 
 @pytest.fixture
 def rows(table: BigtableTable) -> BigtableRows:
-    return BigtableRows(table, RUNTIME)
+    return BigtableRows(table, RUNTIME, LEGACY_FAMILIES)
 
 
 async def swap(rows: BigtableRows, token: ChangeId, expected: str | None, state: State, path: str = PATH) -> bool:
@@ -154,6 +158,12 @@ LEGACY: dict[str, tuple[Cells, int, Inline | Tombstone]] = {
     "an object without a token": ({("fm", b"p"): b"hello", ("fm", b"m"): PLAIN}, -1, Inline(Metadata(size=5), b"hello")),
     "a payload in fpm": ({("fpm", b"p"): b"hello", ("fm", b"m"): PLAIN}, -1, Inline(Metadata(size=5), b"hello")),
     "a payload in fpg, whole seconds": ({("fpg", b"p"): b"hello", ("fg", b"m"): EXPIRING}, DEADLINE_US, Inline(SECONDS, b"hello")),
+    "an object without metadata": ({("fm", b"p"): b"hello"}, -1, Inline(Metadata(size=5), b"hello")),
+    "an object without metadata that expires": (
+        {("fg", b"p"): b"hello"}, DEADLINE_US, Inline(Metadata(size=5, time_expires_ns=DEADLINE_NS), b"hello")
+    ),
+    "an empty object without a payload": ({("fm", b"m"): b'{"content_type":"a/b"}'}, -1, Inline(Metadata(size=0, content_type="a/b"), b"")),
+    "an empty object of size 0": ({("fm", b"m"): b'{"size":0}'}, -1, Inline(Metadata(size=0), b"")),
     "an empty payload": ({("fm", b"p"): b"", ("fm", b"m"): PLAIN}, -1, Inline(Metadata(size=0), b"")),
     "a tombstone without t": ({("fm", b"r"): BLOB.encode()}, -1, Tombstone(BLOB)),
     "an empty r": ({("fm", b"r"): b"", ("fm", b"t"): b"{}"}, -1, Tombstone(PATH)),
@@ -205,6 +215,62 @@ async def test_older_objects_are_replaced_in_the_current_form(table: BigtableTab
     assert await rows.read(PATH) == Row(None)
 
 
+PAYLOADS_APART: list[Cells] = [
+    {("fpm", b"p"): b"hello", ("fm", b"m"): PLAIN}, {("fpg", b"p"): b"hello", ("fg", b"m"): EXPIRING}, {("fpm", b"p"): b"left behind"},
+]
+
+
+@pytest.mark.parametrize("cells", PAYLOADS_APART)
+@pytest.mark.parametrize("expires", [False, True])
+async def test_every_write_and_delete_clears_payloads_in_families_of_their_own(
+    table: BigtableTable, rows: BigtableRows, cells: Cells, expires: bool
+) -> None:
+    new = Inline(Metadata(HOUR, time_expires_ns=DEADLINE_NS) if expires else Metadata(), b"new")
+    tombstone = Tombstone(BLOB, HOUR, DEADLINE_NS) if expires else Tombstone(BLOB)
+    writes: list[Callable[[str], Awaitable[bool]]] = [
+        lambda path: rows.put_inline(path, TOKEN, new), lambda path: rows.delete_inline(path, TOKEN),
+        lambda path: swap(rows, TOKEN, None, new, path), lambda path: swap(rows, TOKEN, None, tombstone, path),
+        lambda path: swap(rows, TOKEN, None, None, path),
+    ]  # fmt: skip
+    for number, write in enumerate(writes):
+        path = f"{PATH}{number}"
+        await plant(table, cells, DEADLINE_US, path)
+        assert await write(path)
+        assert {family for family, _ in await stored(table, path)} <= {"fg", "fm", "ff"}
+
+
+async def test_a_touch_moves_a_payload_to_its_object_and_clears_where_it_was(table: BigtableTable, rows: BigtableRows) -> None:
+    await plant(table, PAYLOADS_APART[1], DEADLINE_US)
+    seen = (await rows.read(PATH)).state
+    assert isinstance(seen, Inline) and await rows.touch(PATH, seen, DEADLINE_NS + NS_PER_S)
+    cells = await stored(table)
+    assert set(cells) == {("fg", b"m"), ("fg", b"p")}
+    assert {at_us for _, at_us in cells.values()} == {DEADLINE_US + 1_000_000}
+    assert (await rows.read(PATH)).state == Inline(replace(SECONDS, time_expires_ns=DEADLINE_NS + NS_PER_S), b"hello")
+
+
+async def test_a_payload_that_a_deletion_left_behind_is_no_object(table: BigtableTable, rows: BigtableRows) -> None:
+    await plant(table, {("fpm", b"p"): b"left behind"})
+    assert await rows.read(PATH) == await rows.read(PATH, marks=True) == Row(None)
+    assert await rows.scan("", None, 10) == []
+
+
+async def test_an_empty_object_gets_no_payload_that_another_left_behind(table: BigtableTable, rows: BigtableRows) -> None:
+    await plant(table, {("fpg", b"p"): b"left behind"}, DEADLINE_US)
+    await plant(table, {("fg", b"m"): b"{}"}, DEADLINE_US + 1000)
+    state = (await rows.read(PATH)).state
+    assert isinstance(state, Inline) and state.payload == b""
+
+
+async def test_a_table_without_these_families_hears_nothing_of_them() -> None:
+    """The service refuses a mutation that names a family which the table has not, and so does its simulation; the emulator does not."""
+    plain = BigtableTable(MemoryChannel(MemoryBigtable(RUNTIME, {"plain": OBJECT_FAMILIES})), "plain")
+    rows = BigtableRows(plain, RUNTIME)
+    assert await rows.put_inline(PATH, TOKEN, Inline(Metadata(), b"hello")) and await swap(rows, OTHER, None, Tombstone(BLOB))
+    with pytest.raises(ConfigurationError, match="NOT_FOUND"):
+        await BigtableRows(plain, RUNTIME, LEGACY_FAMILIES).put_inline(f"{PATH}2", TOKEN, Inline(Metadata(), b"hello"))
+
+
 @pytest.mark.parametrize("form", [name for name, (_, at_us, _) in LEGACY.items() if at_us > 0])
 async def test_touching_what_has_no_token_writes_the_current_form_and_only_while_it_is_there(
     table: BigtableTable, rows: BigtableRows, form: str
@@ -252,7 +318,8 @@ async def test_touch_keeps_unknown_metadata_and_dates_every_cell_anew(table: Big
 CORRUPT: dict[str, Cells] = {
     "metadata is not JSON": {("fm", b"p"): b"x", ("fm", b"m"): b"{"},
     "no payload": {("fm", b"m"): PLAIN},
-    "no metadata": {("fm", b"p"): b"hello"},
+    "no payload, of ours": {("fm", b"m"): b"{}", ("fm", b"v"): TOKEN.encode()},
+    "no metadata, of ours": {("fm", b"p"): b"hello", ("fm", b"v"): TOKEN.encode()},
     "an object and a tombstone": {("fm", b"p"): b"x", ("fm", b"m"): PLAIN, ("fm", b"r"): BLOB.encode()},
     "both expires and does not": {("fm", b"r"): BLOB.encode(), ("fg", b"r"): BLOB.encode()},
     "no UTF-8": {("fm", b"r"): b"\xff"},
@@ -263,8 +330,9 @@ CORRUPT: dict[str, Cells] = {
 
 @pytest.mark.parametrize("fault", CORRUPT)
 async def test_a_row_that_breaks_the_format_is_named_with_its_fault(table: BigtableTable, rows: BigtableRows, fault: str) -> None:
-    await plant(table, CORRUPT[fault])
-    with pytest.raises(CorruptRecordError, match=fault.partition(" ")[2] if fault.startswith("no ") else fault) as caught:
+    await plant(table, CORRUPT[fault], DEADLINE_US)
+    wanted = fault.partition(",")[0]
+    with pytest.raises(CorruptRecordError, match=wanted.partition(" ")[2] if wanted.startswith("no ") else wanted) as caught:
         await rows.read(PATH, marks=True)
     assert PATH in str(caught.value)
 

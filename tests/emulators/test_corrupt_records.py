@@ -35,7 +35,7 @@ Cells = dict[tuple[str, bytes], bytes]
 OBJECTS: dict[str, Cells] = {
     "metadata is no JSON": {("fm", b"p"): b"x", ("fm", b"m"): b"{"},
     "no payload": {("fm", b"m"): PLAIN},
-    "no metadata": {("fm", b"p"): b"hello"},
+    "no metadata, of ours": {("fm", b"p"): b"hello", ("fm", b"v"): b"018bcfe5-6800-7000-8000-000000000001"},
     "no change id": {("fm", b"p"): b"x", ("fm", b"m"): PLAIN, ("fm", b"v"): b"me"},
 }
 TOMBSTONES: dict[str, Cells] = {

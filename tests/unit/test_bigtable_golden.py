@@ -22,6 +22,7 @@ from changelog.change import Change, ChangeId, Entry
 from changelog.runtime import SystemRuntime
 from tiered.backends import Inline, Tombstone
 from tiered.bigtable import BigtableRows
+from tiered.bigtable_cells import LEGACY_FAMILIES
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle, TimeToLive
 
 GOLDEN = Path(__file__).parent / "bigtable_requests.txt"
@@ -55,6 +56,9 @@ ROWS: dict[str, Callable[[BigtableRows], Awaitable[Any]]] = {
     "put inline": lambda rows: rows.put_inline(PATH, TOKEN, INLINE),
     "put inline what expires": lambda rows: rows.put_inline(PATH, TOKEN, EXPIRING),
     "delete inline": lambda rows: rows.delete_inline(PATH, TOKEN),
+    "put inline where payloads may be apart": lambda rows: (
+        BigtableRows(rows._table, RUNTIME, LEGACY_FAMILIES).put_inline(PATH, TOKEN, INLINE)
+    ),
     "touch": lambda rows: rows.touch(PATH, EXPIRING, DEADLINE_NS + NS_PER_S),
     "redirects": lambda rows: rows.redirects(b"a/", b"b/", 100_000),
     "redirects of the whole table": lambda rows: rows.redirects(b"", None, 7),
