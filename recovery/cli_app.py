@@ -125,7 +125,7 @@ def get(
     async def command() -> None:
         if as_json and file == "-":
             raise InvalidRequestError("--json takes stdout for the head; add --output FILE for the payload")
-        async with open_storage(choice.existing()) as storage:
+        async with open_storage(choice.existing(), writes=False) as storage:
             stored = await storage.get(ObjectId.parse(object_id), _range(range_))
             if stored is None:
                 raise output.absent(object_id)
@@ -142,7 +142,7 @@ def head(object_id: ObjectArgument, as_json: Json = False) -> None:
     """Shows all that is known of an object but its payload."""
 
     async def command() -> None:
-        async with open_storage(choice.existing()) as storage:
+        async with open_storage(choice.existing(), writes=False) as storage:
             found = await storage.head(ObjectId.parse(object_id))
         if found is None:
             raise output.absent(object_id)
@@ -173,7 +173,7 @@ def ls(
 
     async def command() -> None:
         left = limit
-        async with open_storage(choice.existing()) as storage:
+        async with open_storage(choice.existing(), writes=False) as storage:
             async for object_id in storage.list(prefix):
                 output.show_line(str(object_id), as_json)
                 left = None if left is None else left - 1
@@ -198,7 +198,7 @@ def recover(
     async def command() -> None:
         if limit is not None and not (once or dry_run):
             raise InvalidRequestError("--limit goes with --once or --dry-run")
-        async with _backends(choice.existing() if once or dry_run else choice.settings()) as (backends, settings):
+        async with _backends(choice.existing() if once or dry_run else choice.settings(), writes=not dry_run) as (backends, settings):
             loop = RecoveryLoop(backends.tiers, backends.log, SystemRuntime(), settings)
             if dry_run:
                 found = await loop.survey(limit or PAGE)
@@ -226,7 +226,7 @@ def log_list(
     """Lists the entries of changes under way, dead or stuck."""
 
     async def command() -> None:
-        async with _backends(choice.existing()) as (backends, settings):
+        async with _backends(choice.existing(), writes=False) as (backends, settings):
             entries = [entry async for entry in _entries(backends, stuck, limit)]
             output.show_entries(entries, SystemRuntime().wall_ns() // 1_000_000, settings, as_json)
 
@@ -238,7 +238,7 @@ def log_show(change_id: EntryArgument, as_json: Json = False) -> None:
     """Shows one entry and what the row says of its change."""
 
     async def command() -> None:
-        async with _backends(choice.existing()) as (backends, _):
+        async with _backends(choice.existing(), writes=False) as (backends, _):
             entry = await _entry(backends, change_id)
             row = await backends.tiers.high_volume.read(entry.change.object, marks=True) if isinstance(entry, Entry) else None
             output.show_entry(entry, row, as_json)
@@ -364,8 +364,8 @@ def _run(command: Callable[[], Awaitable[None]]) -> None:
 
 
 @asynccontextmanager
-async def _backends(settings: Settings) -> AsyncIterator[tuple[Backends, Settings]]:
-    async with open_backends(settings, SystemRuntime()) as backends:
+async def _backends(settings: Settings, *, writes: bool = True) -> AsyncIterator[tuple[Backends, Settings]]:
+    async with open_backends(settings, SystemRuntime(), writes=writes) as backends:
         if not backends.log.durable:
             raise InvalidRequestError("no changelog is kept here, so there is nothing to recover or to show; set changelog: sqlite")
         yield backends, settings

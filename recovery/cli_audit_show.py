@@ -143,7 +143,7 @@ def _fields(values: dict[str, str | None]) -> Sequence[str]:
 
 async def _look(settings: Settings, name: str, grace_s: float) -> Looked:
     runtime = SystemRuntime()
-    async with open_backends(settings, runtime) as backends:
+    async with open_backends(settings, runtime, writes=False) as backends:
         as_of_ns = await ask(backends.tiers.long_term.now_ns, runtime, READ_BUDGET_S)
         return await look_at(backends, name, settings, Cutoff(as_of_ns=as_of_ns, grace_s=grace_s), runtime)
 

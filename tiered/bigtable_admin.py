@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import grpc
@@ -46,11 +46,16 @@ Modification = ModifyColumnFamiliesRequest.Modification
 
 @dataclass(frozen=True)
 class Admin:
-    """The two admin clients of one instance. A look raises `UnavailableError` if nobody answers."""
+    """The two admin clients of one instance. A look raises `UnavailableError` if nobody answers.
+
+    `wanted`: the tables that must be there, as of `tiered.schema.tables_of`. `seen`: those that were looked at, as they are.
+    """
 
     at: BigtableSettings
+    wanted: Mapping[str, Mapping[str, GcRule]]
     tables: BaseBigtableTableAdminClient
     instances: BigtableInstanceAdminClient
+    seen: dict[str, Table] = field(default_factory=dict)
 
     @property
     def instance(self) -> str:
@@ -72,15 +77,19 @@ class Admin:
 
 
 @contextmanager
-def open_admin(at: BigtableSettings) -> Iterator[Admin]:
-    """For an emulator over an insecure channel that no proxy setting diverts: the clients ignore Google's variable."""
+def open_admin(at: BigtableSettings, wanted: Mapping[str, Mapping[str, GcRule]] | None = None) -> Iterator[Admin]:
+    """For an emulator over an insecure channel that no proxy setting diverts: the clients ignore Google's variable.
+
+    `wanted` None: all that software of ours may need.
+    """
+    wanted = tables_of(at) if wanted is None else wanted
     if at.emulator_host is not None:
         with grpc.insecure_channel(at.emulator_host, options=[("grpc.enable_http_proxy", 0)]) as channel:
             tables = BaseBigtableTableAdminClient(transport=BigtableTableAdminGrpcTransport(channel=channel))
-            yield Admin(at, tables, BigtableInstanceAdminClient(transport=BigtableInstanceAdminGrpcTransport(channel=channel)))
+            yield Admin(at, wanted, tables, BigtableInstanceAdminClient(transport=BigtableInstanceAdminGrpcTransport(channel=channel)))
         return
     try:
-        admin = Admin(at, BaseBigtableTableAdminClient(), BigtableInstanceAdminClient())
+        admin = Admin(at, wanted, BaseBigtableTableAdminClient(), BigtableInstanceAdminClient())
     except GoogleAuthError as error:
         raise ConfigurationError(no_credentials(error)) from error
     with admin.tables, admin.instances:
@@ -92,30 +101,35 @@ def no_credentials(error: Exception) -> str:
     return f"there are no Google credentials: run 'gcloud auth application-default login' or set GOOGLE_APPLICATION_CREDENTIALS ({first})"
 
 
-async def verify_on_open(at: BigtableSettings, marks: MarkSettings) -> None:
+async def verify_on_open(
+    at: BigtableSettings, marks: MarkSettings, *, writes: bool = True, logged: bool = True
+) -> frozenset[str] | None:
     """Raises `ConfigurationError`, a sentence a line, unless tables, families, GC rules and app profile are as they must be.
+
+    `writes`, `logged`: as of `tables_of`. Returns the families of the table of objects; None: it may not be looked at.
 
     Reads only: `bigtable.tables.get` and `bigtable.appProfiles.get`, both in roles/bigtable.user. What could not be verified is
     logged once and stops nobody. `UnavailableError`: no answer; a call waits 5 s at most, and the first without an answer is the last.
     """
 
-    def look() -> list[Finding]:
-        with open_admin(at) as admin:
-            return [*look_at_tables(admin, marks), *look_at_profile(admin)]
+    def look() -> tuple[list[Finding], Table | None]:
+        with open_admin(at, tables_of(at, writes=writes, logged=logged)) as admin:
+            return [*look_at_tables(admin, marks), *look_at_profile(admin)], admin.seen.get(at.table)
 
-    findings = await to_thread.run_sync(look, abandon_on_cancel=True)
+    findings, objects = await to_thread.run_sync(look, abandon_on_cancel=True)
     if wrong := dict.fromkeys(problems(findings)):
         raise ConfigurationError("\n".join(wrong))
     for finding in findings:
         if finding.kind is Kind.NOTE:
             logger.log(logging.INFO if at.emulator_host else logging.WARNING, "%s", finding.sentence)
+    return None if objects is None else frozenset(objects.column_families)
 
 
 # --- tables --------------------------------------------------------------------------------------
 
 
 def look_at_tables(admin: Admin, marks: MarkSettings) -> Iterator[Finding]:
-    for name, families in tables_of(admin.at).items():
+    for name, families in admin.wanted.items():
         try:
             table = _table(admin, name)
         except NotFound:
@@ -163,7 +177,9 @@ def _look_at_families(
 
 
 def _table(admin: Admin, name: str) -> Table:
-    return admin.look(lambda: admin.tables.get_table(name=admin.table(name), retry=None, timeout=CALL_S))
+    table = admin.look(lambda: admin.tables.get_table(name=admin.table(name), retry=None, timeout=CALL_S))
+    admin.seen[name] = table
+    return table
 
 
 def _modify(admin: Admin, name: str, *modifications: Modification) -> Callable[[], object]:
@@ -174,7 +190,7 @@ def _modify(admin: Admin, name: str, *modifications: Modification) -> Callable[[
 
 def switch_collection_on(admin: Admin) -> None:
     """An emulator collects no garbage before its first ModifyColumnFamilies, so it gets one that changes nothing."""
-    for name, families in tables_of(admin.at).items():
+    for name, families in admin.wanted.items():
         present = _table(admin, name).column_families
         _modify(admin, name, *(Modification(id=family, update=present[family]) for family in families))()
 
@@ -246,7 +262,7 @@ def _missing_profile(admin: Admin) -> Finding:
 
 def look_at_permissions(admin: Admin) -> Iterator[Finding]:
     """Of the tables that there are."""
-    for name in tables_of(admin.at):
+    for name in admin.wanted:
         try:
             held = _held(admin, name)
         except NotFound:

@@ -35,30 +35,37 @@ class Backends:
 
 
 @asynccontextmanager
-async def open_storage(source: str | Path | Settings, runtime: Runtime | None = None) -> AsyncIterator[TieredStorage]:
+async def open_storage(
+    source: str | Path | Settings, runtime: Runtime | None = None, *, writes: bool = True
+) -> AsyncIterator[TieredStorage]:
     """An open store from a YAML file or from `Settings`. Raises `ConfigurationError` with the fix.
 
-    Embedded mode: the directory is created. Any number of stores and processes may have one store open at once.
+    Embedded mode: the directory is created. Any number of stores and processes may have one store open at once. `writes` False: to
+    read only, which a Bigtable table of other software suffices for; a put or delete is a `ConfigurationError` then.
     """
     settings = source if isinstance(source, Settings) else load_settings(Path(source))
     runtime = runtime or SystemRuntime()
-    async with open_backends(settings, runtime) as backends, TieredStorage(backends.tiers, backends.log, runtime, settings) as storage:
+    async with (
+        open_backends(settings, runtime, writes=writes) as backends,
+        TieredStorage(backends.tiers, backends.log, runtime, settings, writes=writes) as storage,
+    ):
         yield storage
 
 
 @asynccontextmanager
-async def open_backends(settings: Settings, runtime: Runtime, *, verify: bool = True) -> AsyncIterator[Backends]:
+async def open_backends(settings: Settings, runtime: Runtime, *, writes: bool = True, verify: bool = True) -> AsyncIterator[Backends]:
     """Opens both tiers and the changelog as the settings say. Raises `ConfigurationError` with the fix.
 
-    `verify` False: for reading only, by one of many processes, whose tables and bucket somebody has just looked at.
+    `writes` False: to read only; what only writers and recovery need may be missing. `verify` False: besides, by one of many
+    processes, whose tables and bucket somebody has just looked at.
     """
-    if settings.changelog is None:
+    if settings.changelog is None and writes:
         durable = "sqlite" if settings.directory else "bigtable"
         logger.warning(
             "no changelog is set, so what a killed process leaves behind stays there for good; "
             "set changelog: %s (or changelog: noop to accept it)", durable,
         )
-    async with _open_embedded(settings, runtime) if settings.directory else _open_google(settings, runtime, verify) as (tiers, log):
+    async with _open_embedded(settings, runtime) if settings.directory else _open_google(settings, runtime, writes, verify) as (tiers, log):
         yield Backends(tiers, NoopChangeLog() if settings.changelog in (None, "noop") else log)
 
 
@@ -71,12 +78,12 @@ async def _open_embedded(settings: Settings, runtime: Runtime) -> AsyncIterator[
 
 
 @asynccontextmanager
-async def _open_google(settings: Settings, runtime: Runtime, verify: bool) -> AsyncIterator[tuple[Tiers, ChangeLog]]:
+async def _open_google(settings: Settings, runtime: Runtime, writes: bool, verify: bool) -> AsyncIterator[tuple[Tiers, ChangeLog]]:
     if anyio.get_cancelled_exc_class().__module__.startswith("trio"):
         raise ConfigurationError("Bigtable and GCS need asyncio, because gRPC does: run this with anyio.run(main) or asyncio.run(main())")
     try:
         from tiered.gcp import open_google  # embedded mode needs none of Google's packages
     except ModuleNotFoundError as missing:
         raise ConfigurationError(f"Bigtable and GCS need packages that are not installed: pip install 'tiered[gcp]' ({missing})") from None
-    async with open_google(settings, runtime, verify) as opened:
+    async with open_google(settings, runtime, writes=writes, verify=verify) as opened:
         yield opened

@@ -16,12 +16,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from changelog.bigtable import BigTableChangeLog
-from changelog.bigtable_channel import BigtableTable
+from changelog.bigtable_channel import BigtableTable, delete_family
 from changelog.bigtable_pool import connect
-from changelog.errors import ConfigurationError, UnavailableError
+from changelog.errors import ConfigurationError, InvalidRequestError, UnavailableError, UnconfirmedError
 from changelog.log import ChangeLog
 from changelog.runtime import Runtime
 from tiered.bigtable import BigtableRows
+from tiered.bigtable_cells import LEGACY_FAMILIES
 from tiered.gcs import GcsBlobs
 from tiered.gcs_auth import GoogleAuthorization
 from tiered.settings import BIGTABLE_EMULATOR, GCS_EMULATOR, BigtableSettings, GcsSettings, Settings
@@ -29,18 +30,25 @@ from tiered.settle import Tiers
 
 logger = logging.getLogger("tiered")
 
+PROBED_ROW = b"~families"
+"""Neither an object's nor an entry's."""
+
 
 @asynccontextmanager
-async def open_google(settings: Settings, runtime: Runtime, verify: bool) -> AsyncIterator[tuple[Tiers, ChangeLog]]:
-    """Both tiers, and the changelog in Bigtable. Raises `ConfigurationError` with what to run, `UnavailableError`."""
+async def open_google(settings: Settings, runtime: Runtime, *, writes: bool, verify: bool) -> AsyncIterator[tuple[Tiers, ChangeLog]]:
+    """Both tiers, and the changelog in Bigtable. Raises `ConfigurationError` with what to run, `UnavailableError`.
+
+    `writes` False: whatever only writing needs may be missing.
+    """
     bigtable, gcs = settings.bigtable, settings.gcs
     assert bigtable is not None and gcs is not None, "settings allow one only with the other"
     if (bigtable.emulator_host is None) != (gcs.endpoint is None):
         raise ConfigurationError(_half_emulated(bigtable, gcs))
+    families: frozenset[str] | None = None
     if verify:
         from tiered.bigtable_admin import verify_on_open
 
-        await verify_on_open(bigtable, settings.marks)
+        families = await verify_on_open(bigtable, settings.marks, writes=writes, logged=settings.changelog == "bigtable")
     instance = f"projects/{bigtable.project}/instances/{bigtable.instance}"
     authorize = None if gcs.endpoint else await GoogleAuthorization.default(runtime)
     async with (
@@ -61,7 +69,27 @@ async def open_google(settings: Settings, runtime: Runtime, verify: bool) -> Asy
             BigtableTable(channel, f"{instance}/tables/{table}", bigtable.app_profile, bigtable.timeout_s)
             for table in (bigtable.table, bigtable.changelog_table)
         )
-        yield Tiers(BigtableRows(rows, runtime), blobs), BigTableChangeLog(entries, runtime)
+        if families is None and writes:
+            families = await told_by_deletions(rows)
+        payload_families = [family for family in LEGACY_FAMILIES if family in (families or ())]
+        yield Tiers(BigtableRows(rows, runtime, payload_families), blobs), BigTableChangeLog(entries, runtime)
+
+
+async def told_by_deletions(rows: BigtableTable) -> frozenset[str]:
+    """Which of the families that only some tables have this one has, where it may not be looked at.
+
+    Nothing can be deleted of a family that there is not, and nothing is in this row. Raises `UnavailableError`.
+    """
+    found: set[str] = set()
+    for family in LEGACY_FAMILIES:
+        try:
+            await rows.mutate(PROBED_ROW, delete_family(family))
+        except (ConfigurationError, InvalidRequestError):  # whatever else is wrong, the first write says
+            continue
+        except UnconfirmedError as error:
+            raise UnavailableError(f"the families of table {rows.name} are not known: {error}") from error
+        found.add(family)
+    return frozenset(found)
 
 
 def _half_emulated(bigtable: BigtableSettings, gcs: GcsSettings) -> str:

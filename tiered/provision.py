@@ -20,6 +20,7 @@ from tiered import gcs_admin
 from tiered.bigtable_admin import look_at_permissions, look_at_profile, look_at_tables, open_admin, switch_collection_on
 from tiered.findings import Finding, Kind, carry_out, problems
 from tiered.gcs_admin import look_at_bucket, open_client
+from tiered.schema import tables_of
 from tiered.settings import BigtableSettings, GcsSettings, MarkSettings, Settings
 
 Look = Callable[[], Iterator[Finding]]
@@ -30,7 +31,7 @@ async def inspect(settings: Settings) -> list[Finding]:
     bigtable, gcs = _both(settings)
 
     def rows() -> Iterator[Finding]:
-        with open_admin(bigtable) as admin:
+        with open_admin(bigtable, tables_of(bigtable, logged=_logged(settings))) as admin:
             yield from look_at_tables(admin, settings.marks)
             yield from look_at_profile(admin)
             yield from look_at_permissions(admin)
@@ -58,14 +59,16 @@ async def provision(settings: Settings, *, dry_run: bool = False, location: str 
                 yield carry_out(finding, dry_run=dry_run)
 
     def rows() -> Iterator[Finding]:
-        return provision_tables(bigtable, settings.marks, dry_run=dry_run)
+        return provision_tables(bigtable, settings.marks, dry_run=dry_run, logged=_logged(settings))
 
     return await to_thread.run_sync(lambda: _all_of(rows, blobs))
 
 
-def provision_tables(bigtable: BigtableSettings, marks: MarkSettings, *, dry_run: bool = False) -> Iterator[Finding]:
-    """Bigtable's part. Blocks. Raises `UnavailableError` if nobody answers."""
-    with open_admin(bigtable) as admin:
+def provision_tables(
+    bigtable: BigtableSettings, marks: MarkSettings, *, dry_run: bool = False, logged: bool = True
+) -> Iterator[Finding]:
+    """Bigtable's part; `logged`: with the changelog's. Blocks. Raises `UnavailableError` if nobody answers."""
+    with open_admin(bigtable, tables_of(bigtable, logged=logged)) as admin:
         results = [carry_out(finding, dry_run=dry_run) for finding in [*look_at_tables(admin, marks), *look_at_profile(admin)]]
         yield from results
         if bigtable.emulator_host is not None and not dry_run and not problems(results):
@@ -76,6 +79,10 @@ def _both(settings: Settings) -> tuple[BigtableSettings, GcsSettings]:
     if settings.bigtable is None or settings.gcs is None:
         raise ConfigurationError("this store is in a directory, not in Bigtable and GCS: nothing has to be provisioned")
     return settings.bigtable, settings.gcs
+
+
+def _logged(settings: Settings) -> bool:
+    return settings.changelog == "bigtable"
 
 
 def _all_of(*looks: Look) -> list[Finding]:

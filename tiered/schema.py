@@ -6,6 +6,7 @@
     ff      marks                     max age 2 d         longer than a swap can be under way
     fc      entries of the changelog  max versions 1      for ever
 
+Who only reads needs no `ff`: a table of other software has none. `fc` is needed where the changelog is in Bigtable.
 Whoever makes tables or judges existing ones goes by this page: `tiered provision`, `tiered check`, the opening of a
 storage, the emulators and the tests. A rule that differs is judged by what it does, not by how it is written: it is
 *harmful* if it may collect a cell that is still needed, *wasteful* if it never collects what nobody needs. Pure; the
@@ -44,10 +45,14 @@ _SPARES_LIVE_BLOBS = {"daysSinceCustomTime", "numNewerVersions", "daysSinceNoncu
 _ONLY_SOME_NAMES = {"matchesPrefix", "matchesSuffix"}
 
 
-def tables_of(bigtable: BigtableSettings) -> dict[str, dict[str, GcRule]]:
-    """Each table with its families and their rules; one table, with all of them, where the settings name it twice."""
-    tables = {bigtable.table: dict(OBJECT_FAMILIES)}
-    tables[bigtable.changelog_table] = tables.get(bigtable.changelog_table, {}) | dict(CHANGELOG_FAMILIES)
+def tables_of(bigtable: BigtableSettings, *, writes: bool = True, logged: bool = True) -> dict[str, dict[str, GcRule]]:
+    """Each table with its families and their rules; one table, with all of them, where the settings name it twice.
+
+    `writes` False: what reading needs. `logged`: whether the changelog is in Bigtable.
+    """
+    tables = {bigtable.table: {family: rule for family, rule in OBJECT_FAMILIES.items() if writes or family != MARKS}}
+    if logged:
+        tables[bigtable.changelog_table] = tables.get(bigtable.changelog_table, {}) | dict(CHANGELOG_FAMILIES)
     return tables
 
 

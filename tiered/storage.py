@@ -35,6 +35,7 @@ from tiered.backends import MARK_AGE_MAX_S, ByteRange, Inline, Row, RowName, Sta
 from tiered.commit import Committer, Token
 from tiered.concurrent import both
 from tiered.errors import (
+    ConfigurationError,
     InvalidRequestError,
     OutcomeUnknownError,
     TieredError,
@@ -85,7 +86,8 @@ class TieredStorage:
     `CorruptRecordError` (an operator must look).
     """
 
-    def __init__(self, tiers: Tiers, log: ChangeLog, runtime: Runtime, settings: Settings) -> None:
+    def __init__(self, tiers: Tiers, log: ChangeLog, runtime: Runtime, settings: Settings, *, writes: bool = True) -> None:
+        """`writes` False: what was opened suffices for reading only."""
         self._tiers = tiers
         self._log = log
         self._runtime = runtime
@@ -100,6 +102,7 @@ class TieredStorage:
         self._reader = Reader(tiers, runtime, settings)
         self._flights = Flights(self._committer, recovered=log.durable)
         self._touching: set[str] = set()
+        self._may_write = writes
         self._open = False
 
     # --- life ------------------------------------------------------------------------------------
@@ -148,6 +151,7 @@ class TieredStorage:
     async def _put(
         self, admission: Admission | Share, object_id: ObjectId, payload: Payload, metadata: Metadata | None
     ) -> PutResult:
+        self._check_may_write()
         metadata = Metadata() if metadata is None else metadata
         _check_types(object_id, metadata=metadata)
         object_id.validate()
@@ -170,6 +174,7 @@ class TieredStorage:
         await self._delete(self._writes, object_id)
 
     async def _delete(self, admission: Admission | Share, object_id: ObjectId) -> None:
+        self._check_may_write()
         _check_types(object_id)
         with await self._enter(admission) as slot:
             token = Token.new(self._runtime)
@@ -227,6 +232,7 @@ class TieredStorage:
 
     async def outcome(self, error: OutcomeUnknownError) -> Outcome:
         """What became of a change that ended with `OutcomeUnknownError`. Ask again while it is PENDING."""
+        self._check_may_write()
         path, change_id, budget_s = error.object_id.path, error.change_id, self._settings.store.answer_budget_s
         if not error.logged:
             # No entry, so no recovery: this is where it is settled, if it was not.
@@ -419,6 +425,10 @@ class TieredStorage:
             await self._committer.clean_up(flight.lease, live=None, may_land_late=flight.may_land_late)
 
     # --- beside ----------------------------------------------------------------------------------
+
+    def _check_may_write(self) -> None:
+        if not self._may_write:
+            raise ConfigurationError("this store was opened to read only: open it without writes=False to put or delete")
 
     async def _enter(self, admission: Admission | Share) -> Slot:
         if not self._open:

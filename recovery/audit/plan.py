@@ -53,7 +53,7 @@ async def plan_audit(settings: Settings, options: AuditOptions, slots: int, runt
     check_grace(options)
     check_there(settings)
     inputs = inputs_of(settings)
-    async with open_backends(settings, runtime) as backends:
+    async with open_backends(settings, runtime, writes=False) as backends:
         as_of_ns = await backends.tiers.long_term.now_ns()
         notes = list(_notes(options, as_of_ns, runtime.wall_ns()))
         blobs = await _count(backends.tiers.long_term)

@@ -168,7 +168,7 @@ async def _carry_out(job: Job, number: int) -> Outcome:
         return Outcome(number, done.names, findings_in(done))
     settings = Settings(**json.loads(job.settings))
     check_there(settings)
-    async with open_backends(settings, runtime, verify=False) as backends:
+    async with open_backends(settings, runtime, writes=False, verify=False) as backends:
         with directory.writer(job.run, number) as file:
             summary = await audit_range(backends.tiers, backends.log, job.ranges[number], job.cutoff, runtime, file.add)
             file.commit(summary)

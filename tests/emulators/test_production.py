@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 import trio
+import yaml
+from google.cloud.bigtable_admin_v2.types import ColumnFamily, Table
 
+from changelog.bigtable_channel import BigtableTable, insecure_channel, set_cell
 from changelog.runtime import SystemRuntime
+from emulators.bigtable_memory import MemoryBigtable, MemoryChannel
 from emulators.up import BUILT_IN, start_emulators
 from tiered import ConfigurationError, Metadata, ObjectId, PutRequest, Settings, Tier, TieredStorage, UnavailableError, open_storage
+from tiered.bigtable_admin import open_admin
+from tiered.bigtable_cells import LEGACY_FAMILIES
 from tiered.compose import open_backends
-from tiered.settings import StoreSettings
+from tiered.findings import Kind
+from tiered.gcp import told_by_deletions
+from tiered.provision import inspect, provision_tables
+from tiered.schema import OBJECT_FAMILIES
+from tiered.settings import MarkSettings, StoreSettings
 
 pytestmark = pytest.mark.anyio
 
@@ -182,3 +198,102 @@ def test_the_store_says_that_it_needs_asyncio() -> None:
 
     with pytest.raises(ConfigurationError, match="need asyncio"):
         trio.run(main)
+
+
+# --- beside other software -------------------------------------------------------------------------------
+
+
+PATH = "theirs/objects/k"
+
+
+@pytest.fixture
+def theirs(settings: Settings) -> Settings:
+    """A table as the software has it whose formats these are: without marks, without a changelog; with payloads apart."""
+    assert settings.bigtable is not None
+    at = settings.bigtable.model_copy(update={"table": f"theirs-{settings.bigtable.table}", "changelog_table": "no-such-table"})
+    with open_admin(at) as admin:
+        families = Table(column_families={family: ColumnFamily() for family in ("fg", "fm", *LEGACY_FAMILIES)})
+        admin.tables.create_table(parent=admin.instance, table_id=at.table, table=families, timeout=10)
+    return settings.model_copy(update={"bigtable": at, "changelog": "noop"})
+
+
+@asynccontextmanager
+async def cells_of(settings: Settings) -> AsyncIterator[BigtableTable]:
+    assert settings.bigtable is not None and settings.bigtable.emulator_host is not None
+    async with insecure_channel(settings.bigtable.emulator_host) as channel:
+        at = settings.bigtable
+        yield BigtableTable(channel, f"projects/{at.project}/instances/{at.instance}/tables/{at.table}")
+
+
+async def test_a_table_of_other_software_is_read_and_not_written(theirs: Settings, caplog: pytest.LogCaptureFixture) -> None:
+    large = ObjectId.create("theirs", "large")
+    async with cells_of(theirs) as table, open_backends(theirs, RUNTIME, writes=False) as backends:
+        await table.mutate(PATH.encode(), set_cell("fpm", b"p", b"hello"), set_cell("fm", b"m", b'{"content_type":"text/plain"}'))
+        await table.mutate(large.path.encode(), set_cell("fm", b"r", b""), set_cell("fm", b"t", b"{}"))
+        upload = await backends.tiers.long_term.open_upload(large.path, Metadata(), 3)
+        await upload.write(b"big")
+        await upload.finalise()
+    async with open_storage(theirs, RUNTIME, writes=False) as storage:
+        small = await storage.get(ObjectId.parse(PATH))
+        assert small is not None and await small.read() == b"hello"
+        stored = await storage.get(large)
+        assert stored is not None and await stored.read() == b"big"
+        assert await storage.head(large) is not None
+        assert [each.path async for each in storage.list()] == [PATH, large.path]
+        for write in (partial(storage.put, large, b"x"), partial(storage.delete, large)):
+            with pytest.raises(ConfigurationError, match="opened to read only"):
+                await write()
+    assert "no family ff" in await refusal(theirs)
+    assert "no-such-table" in await refusal(theirs.model_copy(update={"changelog": "bigtable"}))
+    assert [said.sentence for said in await inspect(theirs) if said.kind is Kind.PROBLEM] == [
+        f"table {theirs.bigtable.table} has no family ff: run 'tiered provision'" if theirs.bigtable else ""
+    ]
+
+
+@pytest.mark.parametrize("command", [f"get {PATH}", f"head {PATH}", "ls", f"audit show {PATH}", "audit run --engine local --to"])
+async def test_commands_that_read_serve_a_table_of_other_software(theirs: Settings, tmp_path: Path, command: str) -> None:
+    async with cells_of(theirs) as table:
+        await table.mutate(PATH.encode(), set_cell("fm", b"p", b"hello"), set_cell("fm", b"m", b'{"content_type":"text/plain"}'))
+    config = tmp_path / "tiered.yaml"
+    assert theirs.bigtable is not None and theirs.gcs is not None
+    config.write_text(yaml.safe_dump({
+        "bigtable": theirs.bigtable.model_dump(exclude_unset=True), "gcs": theirs.gcs.model_dump(exclude_unset=True), "changelog": "noop",
+    }))  # fmt: skip
+    to = [str(tmp_path / "run")] if command.endswith("--to") else []
+    arguments = [sys.executable, "-m", "recovery.cli", "--config", str(config), *command.split(), *to]
+    done = await anyio.run_process(arguments, check=False, cwd=Path(__file__).parents[2])
+    assert done.returncode == 0 and (b"hello" in done.stdout if command.startswith("get") else done.stdout), done
+
+
+async def test_a_store_clears_payloads_apart_where_the_table_has_their_families(theirs: Settings) -> None:
+    await anyio.to_thread.run_sync(lambda: list(provision_tables(theirs.bigtable, MarkSettings(), logged=False)))  # type: ignore[arg-type]
+    object_id = ObjectId.parse(PATH)
+    async with cells_of(theirs) as table, open_storage(theirs, RUNTIME) as storage:
+        small, large = (partial(storage.put, object_id, payload) for payload in (b"x", bytes(2 * MIB)))
+        writes: list[Callable[[], Awaitable[object]]] = [small, partial(storage.delete, object_id), large]
+        for write in writes:
+            await table.mutate(PATH.encode(), set_cell("fpm", b"p", b"secret"), set_cell("fpg", b"p", b"secret"))
+            await write()
+            row = await table.read(PATH.encode())
+            assert row is None or not {cell.family for cell in row.cells} & set(LEGACY_FAMILIES)
+
+
+@pytest.mark.parametrize("families", [[], ["fpm"], [*LEGACY_FAMILIES]])
+async def test_where_a_table_may_not_be_looked_at_deletions_tell_which_families_it_has(families: list[str]) -> None:
+    """By a simulated server, which refuses as the service does; the emulator would delete of a family that there is not."""
+    server = MemoryBigtable(RUNTIME, {"t": {**OBJECT_FAMILIES, **dict.fromkeys(families, OBJECT_FAMILIES["fm"])}})
+    assert await told_by_deletions(BigtableTable(MemoryChannel(server), "t")) == set(families)
+    assert server.tables["t"].rows == {}
+
+
+async def test_a_large_object_is_read_with_what_its_caller_told_of_it(settings: Settings) -> None:
+    told = Metadata(time_created_ns=1_700_000_000_123_456_789, unknown={"newer": ["ü\x7f"]}, custom={"k": "v"})
+    object_id, before_ns = ObjectId.create("a", "large"), RUNTIME.wall_ns()
+    async with open_storage(settings, RUNTIME) as storage:
+        await storage.put(object_id, bytes(2 * MIB), told)
+        head = await storage.head(object_id)
+        assert head is not None and head.metadata == replace(told, size=2 * MIB)
+        await storage.put(object_id, bytes(2 * MIB))
+        head = await storage.head(object_id)
+        assert head is not None and head.metadata.time_created_ns is not None
+        assert before_ns - 1_000_000 <= head.metadata.time_created_ns <= RUNTIME.wall_ns()

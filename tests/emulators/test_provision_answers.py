@@ -111,7 +111,15 @@ async def test_an_app_profile_that_cannot_swap_stops_the_opening_with_the_comman
 @pytest.mark.asyncio
 async def test_an_opening_asks_for_each_table_and_the_profile_once(admin: Scripted) -> None:
     server, at = admin
-    await verify_on_open(at, MarkSettings())
+    assert await verify_on_open(at, MarkSettings()) == frozenset(FAMILIES)
+    assert [method for method, _ in server.calls] == ["GetTable", "GetAppProfile"]
+
+
+@pytest.mark.asyncio
+async def test_an_opening_without_a_changelog_does_not_ask_for_its_table(admin: Scripted) -> None:
+    server, at = admin
+    at = at.model_copy(update={"changelog_table": "another"})
+    await verify_on_open(at, MarkSettings(), logged=False)
     assert [method for method, _ in server.calls] == ["GetTable", "GetAppProfile"]
 
 
@@ -120,7 +128,7 @@ async def test_looks_that_are_not_permitted_are_logged_and_stop_no_opening(admin
     server, at = admin
     server.answers.update(GetTable=grpc.StatusCode.PERMISSION_DENIED, GetAppProfile=grpc.StatusCode.PERMISSION_DENIED)
     with caplog.at_level(logging.INFO, logger="tiered"):
-        await verify_on_open(at, MarkSettings())
+        assert await verify_on_open(at, MarkSettings()) is None, "which families there are is not known"
     assert [record.message.partition(":")[0] for record in caplog.records] == [
         "table t could not be verified", "app profile default could not be verified",
     ]

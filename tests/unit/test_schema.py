@@ -54,6 +54,13 @@ def test_two_tables_share_the_families_and_one_table_has_them_all() -> None:
     assert {name: set(families) for name, families in tables_of(one).items()} == {"a": {"fg", "fm", "ff", "fc"}}
 
 
+def test_reading_needs_no_marks_and_no_changelog_but_one_that_is_kept() -> None:
+    two = BigtableSettings(project="project", instance="i", table="a", changelog_table="b")
+    assert {name: set(families) for name, families in tables_of(two, writes=False, logged=False).items()} == {"a": {"fg", "fm"}}
+    assert {name: set(families) for name, families in tables_of(two, writes=False).items()} == {"a": {"fg", "fm"}, "b": {"fc"}}
+    assert {name: set(families) for name, families in tables_of(two, logged=False).items()} == {"a": {"fg", "fm", "ff"}}
+
+
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_a_rule_of_ours_neither_harms_nor_wastes(family: str) -> None:
     assert (harm(family, FAMILIES[family], MARKS), waste(family, FAMILIES[family])) == (None, None)
