@@ -274,7 +274,7 @@ def _decode(path: str, row: CellRow, now_ns: int) -> State:
 def _decode_half(shown: _Shown, metadata: bytes | None, payload: bytes | None) -> Inline:
     """Of an object without metadata, or of an empty one without a payload, as other software may write it; we never do (I7)."""
     if payload is not None and shown.value(TOKEN) is None:
-        return Inline(Metadata(time_expires_ns=shown.deadline_ns, size=len(payload)), payload)
+        return Inline(_metadata(shown, b"{}", len(payload)), payload)
     if metadata is not None and shown.value(TOKEN) is None and not _declared_size(shown, metadata):
         return Inline(_metadata(shown, metadata, 0), b"")
     raise shown.corrupt("it has metadata and no payload" if payload is None else "it has a payload and no metadata")
