@@ -1,6 +1,7 @@
 """Every error a caller of the store can meet, grouped by what to do about it (see `changelog.errors`).
 
     UnavailableError, LeaseLostError   nothing happened: retry
+    CancelledElsewhereError            nothing happened: what a payload or an iterator of requests awaited was cancelled
     AtCapacityError                    nothing happened: shed load, then retry
     OutcomeUnknownError                it may have happened: ask `storage.outcome(error)`
     CorruptRecordError                 stored bytes break the format: operator
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 from changelog.change import ChangeId
 from changelog.errors import (
+    CancelledElsewhereError,
     ConfigurationError,
     CorruptRecordError,
     InvalidRequestError,
@@ -26,8 +28,8 @@ from changelog.errors import (
 from tiered.object_id import ObjectId
 
 __all__ = [
-    "AtCapacityError", "ConfigurationError", "CorruptRecordError", "DanglingTombstoneError", "InvalidRequestError",
-    "LeaseLostError", "OutcomeUnknownError", "TieredError", "UnavailableError", "UnconfirmedError",
+    "AtCapacityError", "CancelledElsewhereError", "ConfigurationError", "CorruptRecordError", "DanglingTombstoneError",
+    "InvalidRequestError", "LeaseLostError", "OutcomeUnknownError", "TieredError", "UnavailableError", "UnconfirmedError",
 ]
 
 
