@@ -83,7 +83,7 @@ class Heartbeat:
             try:
                 with elsewhere_is_an_error("the renewal was cancelled elsewhere"):
                     renewals = await self._log.renew([lease.entry for lease in leases])
-            except Exception as error:  # noqa: BLE001 - of whatever kind: it must not end the work that this runs beside
+            except Exception as error:
                 # Each stays held until its expiry; the next tick tries again.
                 logger.warning("renewal_failed count=%d: %s", len(leases), error, exc_info=not isinstance(error, TieredError))
         for lease, renewal in zip(leases, renewals, strict=True):
