@@ -8,7 +8,9 @@ from datetime import timedelta
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
+from trio.testing import MockClock
 
 from changelog.errors import UnconfirmedError
 from tests.store.conftest import LARGE, OBJECT, SMALL, World
@@ -139,6 +141,46 @@ async def test_caller_cancelled_while_it_uploads_leaves_nothing(world: World) ->
         assert await read(storage) == SMALL
     assert await world.is_clean()
     assert "swap" not in world.calls
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio", ("trio", {"clock": MockClock(autojump_threshold=0)})])
+@pytest.mark.parametrize("before", [None, SMALL, LARGE])
+@pytest.mark.parametrize("takes_no_notice", [None, "read", "open_upload", "record", "swap"])
+async def test_large_put_cancelled_at_any_turn_of_the_loop_ends_cancelled_or_done_and_leaves_nothing(
+    world: World, before: bytes | None, takes_no_notice: str | None
+) -> None:
+    """Whether or not a backend heeds a cancellation at once: those that work in threads do not."""
+    async def shielded(real: Any, *args: Any, **named: Any) -> Any:
+        with anyio.CancelScope(shield=True):
+            for _ in range(3):
+                await anyio.lowlevel.checkpoint()
+            return await real(*args, **named)
+
+    async def put(scope: anyio.CancelScope, payload: bytes) -> None:
+        with scope:
+            await storage.put(OBJECT, payload)
+            done.append(payload)
+
+    done: list[bytes] = []
+    for backend in (world.rows, world.blobs, world.log):
+        backend.hooks |= {takes_no_notice: shielded} if takes_no_notice else {}
+    async with world.store() as storage:
+        for turns in range(40):
+            await (storage.delete(OBJECT) if before is None else storage.put(OBJECT, before))
+            done.clear()
+            scope, payload = anyio.CancelScope(), LARGE + b"%d" % turns
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(put, scope, payload)
+                for _ in range(turns):
+                    await anyio.lowlevel.checkpoint()
+                scope.cancel()
+            await storage._writes.wait_idle()  # a swap that was sent is carried through
+            stored = await storage.get(OBJECT)
+            found = None if stored is None else await stored.read()
+            assert done == [payload] or scope.cancelled_caught
+            assert found == payload or (not done and found == before)
+        assert done, "the last ones were not in time to cancel anything"
+    assert await world.is_clean()
 
 
 async def test_caller_cancelled_during_the_swap_detaches_and_the_change_is_carried_through(world: World) -> None:
