@@ -172,7 +172,7 @@ async def test_swap_that_never_arrives_is_refused_and_told_unavailable(world: Wo
     async with world.store() as storage:
         await storage.put(OBJECT, LARGE)
         world.rows.hooks["swap"] = keep
-        with pytest.raises(UnavailableError):
+        with pytest.raises(UnavailableError, match="what became of the request was not told, and it takes no effect any more; try again"):
             await storage.put(OBJECT, LARGE + b"2")
         for real, args in sent:
             assert not await real(*args), "a swap that lands after its caller was answered has no effect"
@@ -230,7 +230,7 @@ async def test_change_refused_by_recovery_is_told_unavailable(world: World) -> N
 
     world.rows.hooks["swap"] = refused
     async with world.store() as storage:
-        with pytest.raises(UnavailableError):
+        with pytest.raises(UnavailableError, match="its row was changed meanwhile, by another writer or by recovery; try again"):
             await storage.put(OBJECT, LARGE)
         assert await read(storage) is None
     assert await world.is_clean()
@@ -445,7 +445,7 @@ async def test_change_that_lost_its_lease_sends_no_swap_and_leaves_its_entry_to_
     world.blobs.hooks["open_upload"] = stalled
     world.log.hooks["renew"] = silent
     async with world.store() as storage:
-        with pytest.raises(LeaseLostError):
+        with pytest.raises(LeaseLostError, match="was not made: its entry was not renewed for 30 s: .*; try again"):
             await storage.put(OBJECT, LARGE)
     assert "swap" not in world.calls and "forget" not in world.calls and "delete" not in world.calls
     assert len(await world.entries()) == 1
