@@ -151,13 +151,15 @@ class RecoveryLoop:
         failure: TieredError | None = None
         async with anyio.create_task_group() as watch:
             watch.start_soon(self._heartbeat.run)
-            async with anyio.create_task_group() as workers:
-                watch.start_soon(self._bound_shutdown, workers.cancel_scope)
-                try:
-                    await self._hand_out(ranges, workers, report, limit)
-                except TieredError as error:  # raised below: the groups would wrap it, and the workers go on
-                    failure = error
-            await self._release_held()
+            try:
+                async with anyio.create_task_group() as workers:
+                    watch.start_soon(self._bound_shutdown, workers.cancel_scope)
+                    try:
+                        await self._hand_out(ranges, workers, report, limit)
+                    except TieredError as error:  # raised below: the groups would wrap it, and the workers go on
+                        failure = error
+            finally:
+                await self._release_held()
             watch.cancel_scope.cancel()
         if failure is not None:
             raise failure
@@ -217,7 +219,7 @@ class RecoveryLoop:
         scope.deadline = anyio.current_time() + self._settings.shutdown_budget_s
 
     async def _release_held(self) -> None:
-        """What the budget did not suffice for is given to others at once, not after the expiry."""
+        """What the budget did not suffice for, or a cancellation left, is given to others at once, not after the expiry."""
         held, self._held = self._held, []
         with anyio.move_on_after(RELEASE_BUDGET_S, shield=True):
             for lease in held:

@@ -24,7 +24,6 @@ class Admission:
         self._patient = 0
         self._under_way = 0
         self._idle = anyio.Event()
-        self._idle.set()
 
     async def enter(self) -> Slot:
         """Waits for a slot. Raises `AtCapacityError` when the queue is full, or after the wait limit."""
