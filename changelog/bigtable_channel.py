@@ -15,7 +15,6 @@ survive a fork. Rows, entries and retries do not belong here.
 
 from __future__ import annotations
 
-import asyncio  # noqa: TID251 - only it tells whether it is this task that was cancelled; grpc.aio runs on nothing else
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -27,6 +26,7 @@ import grpc
 import grpc.aio
 from google.cloud.bigtable_v2.types import bigtable, data
 
+from changelog.background import is_asked_to_end
 from changelog.errors import ConfigurationError, InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
 from changelog.row_merge import Cell, CellRow, RowMerge
 from changelog.row_scan import RowScan
@@ -342,8 +342,7 @@ async def _closed_meanwhile(cancelled: BaseException) -> _ClosedError:
     a scope is cancelled, this raises what that scope expects; so it always does on another loop than asyncio's.
     """
     await anyio.lowlevel.checkpoint_if_cancelled()
-    task = asyncio.current_task()
-    if task is None or task.cancelling():
+    if is_asked_to_end():
         raise cancelled
     return _ClosedError("the channel was closed meanwhile")
 

@@ -19,7 +19,6 @@ from typing import Any, Self
 from urllib.parse import urlencode
 
 import anyio
-import anyio.to_thread
 import google.auth
 import grpc
 import grpc.aio
@@ -42,6 +41,7 @@ from changelog.bigtable_channel import (
 )
 from changelog.errors import ConfigurationError, TieredError
 from changelog.runtime import Runtime
+from changelog.threads import in_thread
 
 logger = logging.getLogger("tiered")
 
@@ -67,7 +67,7 @@ async def connect(
     if channels < 1:
         raise ConfigurationError(f"channels is {channels}: Bigtable needs at least 1, and 2 in production")
     if emulator_host is None and credentials is None:
-        credentials = await anyio.to_thread.run_sync(_default_credentials)
+        credentials = await in_thread(_default_credentials, anyio.CapacityLimiter(1))
     opens = _opens_secure(credentials) if emulator_host is None else _opens_insecure(emulator_host)
     async with ChannelPool(opens, instance, app_profile, runtime, channels) as pool:
         yield pool

@@ -25,6 +25,7 @@ from typing import Any, Generic, NoReturn, Self, TypeVar, cast
 import anyio
 from anyio import to_thread
 
+from changelog.background import end_tasks
 from changelog.errors import ConfigurationError, CorruptRecordError, TieredError, UnavailableError, UnconfirmedError
 from changelog.runtime import Runtime
 
@@ -79,25 +80,22 @@ class Database:
         failure: BaseException | None = None
         try:
             await database._connect(runtime)
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(database._commit_groups)
+            tasks = anyio.create_task_group()
+            await tasks.__aenter__()
+            tasks.start_soon(database._commit_groups)
+            try:
                 with database._to_writer:
-                    try:
-                        yield database
-                    except anyio.get_cancelled_exc_class():
-                        raise
-                    except BaseException as error:  # noqa: BLE001 - raised below: the task group would wrap it in a group
-                        failure = error
-        except anyio.get_cancelled_exc_class():
-            if failure is None:  # the block's own error comes first
+                    yield database
+            except BaseException as error:
+                failure = error
                 raise
+            finally:
+                await end_tasks(tasks, failure)
         finally:
             database._to_writer.close()
             database._from_callers.close()
             with anyio.CancelScope(shield=True):
                 await to_thread.run_sync(database._close)
-        if failure is not None:
-            raise failure
 
     def require(self, schema: Sequence[str]) -> None:
         """Has these statements run before any later read or write; each must be harmless when repeated."""

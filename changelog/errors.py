@@ -2,7 +2,8 @@
 
     TieredError
       UnavailableError            it did not happen and never will: retry
-        LeaseLostError            ... because someone else took the change over
+        LeaseLostError            ... because the lease of the change ended
+        CancelledElsewhereError   ... because what was awaited was cancelled, and this task was not
       UnconfirmedError            between a backend and the store: sent, never answered
       CorruptRecordError          stored bytes break the format: an operator must look
       InvalidRequestError         fix the call
@@ -24,7 +25,11 @@ class UnavailableError(TieredError):
 
 
 class LeaseLostError(UnavailableError):
-    """Someone took this change over, so it was abandoned without effect; trying again is safe."""
+    """The lease of this change ended, so it was abandoned without effect; trying again is safe."""
+
+
+class CancelledElsewhereError(UnavailableError):
+    """Something that was awaited was cancelled, though nobody asked for the end of this task. Nothing happened."""
 
 
 class UnconfirmedError(TieredError):

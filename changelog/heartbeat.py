@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 import anyio
 
+from changelog.background import elsewhere_is_an_error
 from changelog.change import Change, Entry
 from changelog.errors import TieredError
 from changelog.lease import Lease, Renewal
@@ -80,10 +81,11 @@ class Heartbeat:
         renewals: Sequence[Renewal] = [Renewal.FAILED] * len(leases)
         with anyio.move_on_after(self._interval_s):
             try:
-                renewals = await self._log.renew([lease.entry for lease in leases])
-            except TieredError as error:
+                with elsewhere_is_an_error("the renewal was cancelled elsewhere"):
+                    renewals = await self._log.renew([lease.entry for lease in leases])
+            except Exception as error:
                 # Each stays held until its expiry; the next tick tries again.
-                logger.warning("renewal_failed count=%d: %s", len(leases), error)
+                logger.warning("renewal_failed count=%d: %s", len(leases), error, exc_info=not isinstance(error, TieredError))
         for lease, renewal in zip(leases, renewals, strict=True):
             lease.after(renewal, sent_at)
             if not self.held(lease):

@@ -72,16 +72,23 @@ class Lease:
     renewed_at: float
     expiry_s: float
     ended: bool = False
+    not_yours: bool = False
 
     def after(self, renewal: Renewal, sent_at: float) -> None:
         """One renewal's answer: renewed extends, not yours ends it for ever, failed changes nothing."""
         if renewal is Renewal.RENEWED:
             self.renewed_at = max(self.renewed_at, sent_at)
         elif renewal is Renewal.NOT_YOURS:
-            self.ended = True
+            self.ended = self.not_yours = True
 
     def held(self, now: float) -> bool:
         """Whether the owner may go on. Once it may not, it never may again."""
         if now - self.renewed_at >= self.expiry_s:
             self.ended = True
         return not self.ended
+
+    def end(self) -> str:
+        """Why it ended, in words: what its owner knows of it, which is not whether anybody took the entry over."""
+        if self.not_yours:
+            return "the changelog said that its entry was taken over or is gone"
+        return f"its entry was not renewed for {self.expiry_s:g} s: the event loop or the machine stood still, or the changelog did not answer"

@@ -21,6 +21,7 @@ from dataclasses import dataclass, fields
 import anyio
 from anyio.abc import TaskGroup
 
+from changelog.background import elsewhere_is_an_error
 from changelog.change import Entry, Unreadable
 from changelog.errors import ConfigurationError, CorruptRecordError, LeaseLostError, TieredError, UnavailableError, UnconfirmedError
 from changelog.heartbeat import Heartbeat
@@ -150,13 +151,15 @@ class RecoveryLoop:
         failure: TieredError | None = None
         async with anyio.create_task_group() as watch:
             watch.start_soon(self._heartbeat.run)
-            async with anyio.create_task_group() as workers:
-                watch.start_soon(self._bound_shutdown, workers.cancel_scope)
-                try:
-                    await self._hand_out(ranges, workers, report, limit)
-                except TieredError as error:  # raised below: the groups would wrap it, and the workers go on
-                    failure = error
-            await self._release_held()
+            try:
+                async with anyio.create_task_group() as workers:
+                    watch.start_soon(self._bound_shutdown, workers.cancel_scope)
+                    try:
+                        await self._hand_out(ranges, workers, report, limit)
+                    except TieredError as error:  # raised below: the groups would wrap it, and the workers go on
+                        failure = error
+            finally:
+                await self._release_held()
             watch.cancel_scope.cancel()
         if failure is not None:
             raise failure
@@ -216,7 +219,7 @@ class RecoveryLoop:
         scope.deadline = anyio.current_time() + self._settings.shutdown_budget_s
 
     async def _release_held(self) -> None:
-        """What the budget did not suffice for is given to others at once, not after the expiry."""
+        """What the budget did not suffice for, or a cancellation left, is given to others at once, not after the expiry."""
         held, self._held = self._held, []
         with anyio.move_on_after(RELEASE_BUDGET_S, shield=True):
             for lease in held:
@@ -236,18 +239,22 @@ class RecoveryLoop:
     async def _work_on(self, entry: Entry | Unreadable, found: Standing, report: Report, free: anyio.Semaphore) -> None:
         try:
             await self._bucket.take()
-            match entry:
-                case Unreadable():
-                    await self._park(entry, entry.error, report)
-                case Entry() if found is Standing.EXHAUSTED:
-                    await self._park(entry, f"claimed {entry.attempt} times, and each time its claimer died or gave up", report)
-                case Entry() if found is Standing.CLAIMABLE:
-                    await self._take_over(entry, report)
+            with elsewhere_is_an_error("the work on it was cancelled elsewhere"):
+                await self._judge(entry, found, report)
         except Exception as error:  # noqa: BLE001 - it is this entry's: the others must not wait for it, nor end with it (I6)
             report.failed += 1
             _log_failure(entry, error)
         finally:
             free.release()
+
+    async def _judge(self, entry: Entry | Unreadable, found: Standing, report: Report) -> None:
+        match entry:
+            case Unreadable():
+                await self._park(entry, entry.error, report)
+            case Entry() if found is Standing.EXHAUSTED:
+                await self._park(entry, f"claimed {entry.attempt} times, and each time its claimer died or gave up", report)
+            case Entry() if found is Standing.CLAIMABLE:
+                await self._take_over(entry, report)
 
     async def _take_over(self, entry: Entry, report: Report) -> None:
         with self._answered_in_time():  # if not, the claim, should it be one, goes stale

@@ -59,7 +59,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "uuid": ("changelog/runtime.py", "changelog/change.py"),
     "secrets": (),
     # core code is anyio only
-    "asyncio": ("changelog/bigtable_channel.py",), "trio": ("emulators/*.py",),
+    "asyncio": ("changelog/background.py",), "trio": ("emulators/*.py",),
 }
 
 Check = Callable[[Path], list[str]]

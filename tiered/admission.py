@@ -24,7 +24,6 @@ class Admission:
         self._patient = 0
         self._under_way = 0
         self._idle = anyio.Event()
-        self._idle.set()
 
     async def enter(self) -> Slot:
         """Waits for a slot. Raises `AtCapacityError` when the queue is full, or after the wait limit."""
@@ -43,7 +42,7 @@ class Admission:
             if not isinstance(error, TimeoutError):
                 raise
             raise AtCapacityError(
-                f"no operation of {self._concurrency_max} ended within {self._queue_wait_s:g} s; shed load or raise store.concurrency_max"
+                f"none of {self._concurrency_max} slots was free for it within {self._queue_wait_s:g} s; shed load or raise store.concurrency_max"
             ) from None
         return Slot(self._leave)
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 import grpc
-from anyio import to_thread
+from anyio import CapacityLimiter
 from google.api_core.exceptions import Forbidden, GoogleAPICallError, MethodNotImplemented, NotFound
 from google.auth.exceptions import GoogleAuthError
 from google.cloud.bigtable_admin_v2.services.bigtable_instance_admin.client import BigtableInstanceAdminClient
@@ -30,6 +30,7 @@ from google.cloud.bigtable_admin_v2.services.bigtable_table_admin.transports.grp
 from google.cloud.bigtable_admin_v2.types import AppProfile, ColumnFamily, GcRule, ModifyColumnFamiliesRequest, Table
 
 from changelog.errors import ConfigurationError, UnavailableError
+from changelog.threads import in_thread
 from tiered.findings import Finding, Kind, Mend, MendFailedError, problems
 from tiered.schema import harm, tables_of, waste, words
 from tiered.settings import BigtableSettings, MarkSettings
@@ -116,7 +117,7 @@ async def verify_on_open(
         with open_admin(at, tables_of(at, writes=writes, logged=logged)) as admin:
             return [*look_at_tables(admin, marks), *look_at_profile(admin)], admin.seen.get(at.table)
 
-    findings, objects = await to_thread.run_sync(look, abandon_on_cancel=True)
+    findings, objects = await in_thread(look, CapacityLimiter(1), abandon_on_cancel=True)
     if wrong := dict.fromkeys(problems(findings)):
         raise ConfigurationError("\n".join(wrong))
     for finding in findings:

@@ -96,7 +96,7 @@ class Committer:
     def check_held(self, lease: Lease) -> None:
         """Raises `LeaseLostError`: recovery may have taken over, and a blob that is finalised now would be nobody's garbage (I3)."""
         if not self._heartbeat.held(lease):
-            raise _taken_over(lease.entry.change)
+            raise _lost(lease)
 
     async def commit(self, object_id: ObjectId, token: Token, lease: Lease, state: State) -> Verdict:
         """Steps 3 and 4: swaps, and finds out what became of it. Raises no error of a backend."""
@@ -105,11 +105,11 @@ class Committer:
             case Told.OK:
                 return Verdict(None, live=True)
             case Told.LEASE_LOST:
-                return Verdict(_taken_over(lease.entry.change), None, ours=False)
+                return Verdict(_lost(lease), None, ours=False)
             case Told.TOO_OLD:
                 return Verdict(UnavailableError(f"change {token.id} of {object_id} took longer than a change may; try again"), None)
             case Told.CONFLICT | Told.NOTHING:
-                return await self._judge(object_id, token, lease)
+                return await self._judge(object_id, token, lease, told)
 
     async def clean_up(self, lease: Lease, live: bool | None, *, may_land_late: bool) -> None:
         """Steps 5 and 6, within their budget; what fails is left to recovery, with a word in the log."""
@@ -150,7 +150,7 @@ class Committer:
             return Told.NOTHING
         return Told.NOTHING if sent and told in (Told.LEASE_LOST, Told.TOO_OLD) else told
 
-    async def _judge(self, object_id: ObjectId, token: Token, lease: Lease) -> Verdict:
+    async def _judge(self, object_id: ObjectId, token: Token, lease: Lease, told: Told) -> Verdict:
         change = lease.entry.change
         try:
             live, row = await persist(lambda: self._settle_and_read(change), self._runtime, self._settings.store.answer_budget_s)
@@ -162,7 +162,11 @@ class Committer:
             return Verdict(None, live)
         if self._is_aged(token):  # it may have won, and been replaced, and its mark collected: this process stood still for long
             return Verdict(OutcomeUnknownError(object_id, change.id, settled=True), live)
-        return Verdict(UnavailableError(f"{object_id} was changed by another writer, or recovery took over; try again"), live)
+        why = (
+            "its row was changed meanwhile, by another writer or by recovery" if told is Told.CONFLICT
+            else "what became of the request was not told, and it takes no effect any more"
+        )
+        return Verdict(UnavailableError(f"change {token.id} of {object_id} was not made: {why}; try again"), live)
 
     def _is_aged(self, token: Token) -> bool:
         """Whether it is older than its marks may be relied on: a mark that is missing proves nothing then."""
@@ -173,5 +177,5 @@ class Committer:
         return live, await self._tiers.high_volume.read(change.object, marks=True)
 
 
-def _taken_over(change: Change) -> LeaseLostError:
-    return LeaseLostError(f"change {change.id} of {change.object} was taken over by recovery; try again")
+def _lost(lease: Lease) -> LeaseLostError:
+    return LeaseLostError(f"change {lease.entry.change.id} of {lease.entry.change.object} was not made: {lease.end()}; try again")

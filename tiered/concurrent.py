@@ -6,9 +6,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 import anyio
+import anyio.lowlevel
+
+from changelog.background import elsewhere_is_an_error
+from changelog.errors import CancelledElsewhereError
 
 A = TypeVar("A")
 B = TypeVar("B")
+
+_ELSEWHERE = "one of two calls that ran at once was cancelled, and who made them was not"
 
 
 async def both(main: Callable[[], Awaitable[A]], beside: Callable[[], Awaitable[B]]) -> tuple[A, B]:
@@ -16,22 +22,29 @@ async def both(main: Callable[[], Awaitable[A]], beside: Callable[[], Awaitable[
 
     When one fails, the other is cancelled and waited for. The error of the first to fail is raised as it is, not in a group, so that
     callers of the store see that of the read of the row, or of the opening of the upload. An interrupt comes before any other.
+    Cancelled, it ends so, even if one of them took no notice.
     """
-    done: list[B] = []
+    first: list[A] = []
+    second: list[B] = []
     failed: BaseException | None = None
 
     async def run_beside() -> None:
-        done.append(await beside())
+        with elsewhere_is_an_error(_ELSEWHERE):
+            second.append(await beside())
 
     try:
         async with anyio.create_task_group() as group:
             group.start_soon(run_beside)
-            first = await main()
+            with elsewhere_is_an_error(_ELSEWHERE):
+                first.append(await main())
     except BaseExceptionGroup as errors:
         failed = foremost(errors.exceptions)
     if failed is not None:
         raise failed  # here, so that it keeps its own cause
-    return first, done[0]
+    if not (first and second):
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        raise CancelledElsewhereError(_ELSEWHERE)  # by name, in its own task
+    return first[0], second[0]
 
 
 def foremost(errors: Sequence[BaseException]) -> BaseException:

@@ -1,6 +1,7 @@
 """Every error a caller of the store can meet, grouped by what to do about it (see `changelog.errors`).
 
     UnavailableError, LeaseLostError   nothing happened: retry
+    CancelledElsewhereError            nothing happened: what a payload or an iterator of requests awaited was cancelled
     AtCapacityError                    nothing happened: shed load, then retry
     OutcomeUnknownError                it may have happened: ask `storage.outcome(error)`
     CorruptRecordError                 stored bytes break the format: operator
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 from changelog.change import ChangeId
 from changelog.errors import (
+    CancelledElsewhereError,
     ConfigurationError,
     CorruptRecordError,
     InvalidRequestError,
@@ -26,8 +28,8 @@ from changelog.errors import (
 from tiered.object_id import ObjectId
 
 __all__ = [
-    "AtCapacityError", "ConfigurationError", "CorruptRecordError", "DanglingTombstoneError", "InvalidRequestError",
-    "LeaseLostError", "OutcomeUnknownError", "TieredError", "UnavailableError", "UnconfirmedError",
+    "AtCapacityError", "CancelledElsewhereError", "ConfigurationError", "CorruptRecordError", "DanglingTombstoneError",
+    "InvalidRequestError", "LeaseLostError", "OutcomeUnknownError", "TieredError", "UnavailableError", "UnconfirmedError",
 ]
 
 
@@ -43,13 +45,13 @@ class OutcomeUnknownError(TieredError):
     """The change may or may not have taken effect, and could not be found out in time.
 
     `settled`: it may have taken effect and been replaced, but will not take effect any more. `logged`:
-    recovery finishes it, and `storage.outcome(error)` will tell. Neither: it may still take effect.
+    `storage.outcome(error)` will tell, when recovery has finished it. Neither: it may still take effect.
     """
 
     def __init__(self, object_id: ObjectId, change_id: ChangeId, *, settled: bool = False, logged: bool = False) -> None:
         after = (
             "it may have taken effect and been replaced, and will not take effect any more" if settled
-            else "recovery finishes it; storage.outcome(error) will tell" if logged
+            else "storage.outcome(error) will tell, when recovery has finished it" if logged
             else "it may still take effect; storage.outcome(error) settles it"
         )
         super().__init__(f"the outcome of change {change_id} to {object_id} is unknown: {after}")

@@ -21,10 +21,11 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar, TypeVarTuple
 
-from anyio import CancelScope, CapacityLimiter, to_thread
+from anyio import CancelScope, CapacityLimiter
 
 from changelog.change import ChangeId
 from changelog.errors import (
@@ -36,6 +37,7 @@ from changelog.errors import (
     UnconfirmedError,
 )
 from changelog.runtime import Runtime
+from changelog.threads import in_thread
 from tiered.backends import BlobHead, BlobPage, ByteRange
 from tiered.blobfile import microseconds, path_of
 from tiered.blobtree import BlobFile, UploadFile, collect_expired, collect_uploads, delete, extend, prepare, read_head, unlink
@@ -95,7 +97,8 @@ class FileBlobs:
         """Makes what is missing and tries it out. `ConfigurationError` says what to change; nothing is half-made then."""
         blobs = cls(root, runtime)
         try:
-            await to_thread.run_sync(prepare, blobs._root, blobs._uploads, ChangeId.new(runtime), ChangeId.new(runtime))
+            names = (ChangeId.new(runtime), ChangeId.new(runtime))
+            await in_thread(partial(prepare, blobs._root, blobs._uploads, *names), CapacityLimiter(1))
         except OSError as error:
             raise ConfigurationError(
                 f"{root} cannot hold blobs ({error.strerror}: {error.filename}): give a directory that this process may write to, "
@@ -108,7 +111,8 @@ class FileBlobs:
         revision = name.rpartition("/")[2]
         session = ChangeId(revision) if ChangeId.matches(revision) else ChangeId.new(self._runtime)
         target = self._path(name)
-        file = await self._disk.run(f"begin the upload of {name!r}", UploadFile, self._uploads / session, target, self._root)
+        begun = (self._uploads / session, target, self._root)
+        file = await self._disk.run(f"begin the upload of {name!r}", UploadFile, *begun, undo=UploadFile.discard)
         return FileUpload(name, metadata, size, session, file, self._disk, self._runtime)
 
     async def cancel(self, session: str) -> None:
@@ -118,7 +122,7 @@ class FileBlobs:
 
     async def open(self, name: str, range: ByteRange | None = None) -> FileReader | None:
         """The blob, expired or not: readers judge by the deadline in the row."""
-        file = await self._disk.run(f"open blob {name!r}", BlobFile.open, self._path(name), range)
+        file = await self._disk.run(f"open blob {name!r}", BlobFile.open, self._path(name), range, undo=_close)
         return None if file is None else FileReader(name, file, self._disk)
 
     async def head(self, name: str) -> BlobHead | None:
@@ -246,13 +250,19 @@ class _Disk:
     def __init__(self) -> None:
         self._threads = CapacityLimiter(THREADS_MAX)
 
-    async def run(self, doing: str, function: Callable[[*Ts], T], *args: *Ts) -> T:
+    async def run(self, doing: str, function: Callable[[*Ts], T], *args: *Ts, undo: Callable[[T], None] | None = None) -> T:
+        """`undo`: what becomes of a result whose caller was cancelled."""
         try:
-            return await to_thread.run_sync(function, *args, limiter=self._threads)
+            return await in_thread(partial(function, *args), self._threads, undo=undo)
         except OSError as error:
             raise _translated(doing, error) from error
         except CorruptRecordError as error:
             raise CorruptRecordError(f"cannot {doing}: {error}") from error
+
+
+def _close(file: BlobFile | None) -> None:
+    if file is not None:
+        file.close()
 
 
 def _translated(doing: str, error: OSError) -> TieredError:

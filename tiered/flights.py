@@ -4,9 +4,10 @@
                  record: in a task of its own, beside the upload
 
 From `launch` on a flight is shielded: neither its caller's cancellation nor that of the scope around the whole
-storage stops it; only `stop` does, and leaves it to recovery. The payload is streamed in its caller's own task, in no
-scope of ours, because iterators may hold scopes of their own between two pieces. A flight that lands always tells
-whoever waits for it. What is done in the air is `tiered.storage`'s and `tiered.commit`'s.
+storage stops it; only the end of the drain's budget does, and leaves it to recovery. The drain, too, runs in a task of its
+own. The payload is streamed in its caller's own task, in no scope of ours, because iterators may hold scopes of their own
+between two pieces. A flight that lands always tells whoever waits for it. What is done in the air is `tiered.storage`'s
+and `tiered.commit`'s.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Self
 import anyio
 from anyio.abc import TaskGroup
 
-from changelog.background import end_tasks
+from changelog.background import elsewhere_is_an_error, end_tasks, wait_out
 from changelog.change import Change, ChangeId
 from changelog.lease import Lease
 from tiered.admission import Slot
@@ -84,13 +85,15 @@ class Flight:
 
 
 class Flights:
-    """All flights of one storage, and the tasks they run in: `async with` it. The heartbeat runs beside them."""
+    """All flights of one storage, and the tasks they run in: `async with` it, once. The heartbeat runs beside them."""
 
     def __init__(self, committer: Committer, *, recovered: bool) -> None:
         self._committer = committer
         self._recovered = recovered
         self._flights: dict[ChangeId, Flight] = {}
         self._tasks: TaskGroup | None = None
+        self._draining: anyio.Event | None = None
+        self._left: list[ChangeId] = []
         self._heartbeat_scope = anyio.CancelScope(shield=True)
 
     async def __aenter__(self) -> Self:
@@ -107,6 +110,8 @@ class Flights:
 
     def take_off(self, object_id: ObjectId, token: Token) -> Flight:
         flight = Flight(object_id, token)
+        if self._draining is not None and self._draining.is_set():
+            flight.stop()
         self._flights[token.id] = flight
         return flight
 
@@ -132,11 +137,29 @@ class Flights:
             return
         self._tasks.start_soon(self._run_beside, work, slot)
 
-    def stop(self) -> list[ChangeId]:
-        """Stops what is in the air. Returns the changes whose entries are left to recovery."""
-        for flight in self._flights.values():
-            flight.stop()
-        return sorted(flight.token.id for flight in self._flights.values() if flight.change is not None)
+    async def drain(self, idle: Callable[[], Awaitable[None]], budget_s: float) -> list[ChangeId]:
+        """Waits for `idle`, so long at most, and then stops what is in the air. Returns the changes whose entries are left to recovery.
+
+        Once, however often it is asked for, and to its end, whoever cancels the one who asked: see `wait_out`.
+        """
+        if self._draining is None and self._tasks is not None:
+            self._draining = anyio.Event()
+            self._tasks.start_soon(self._drain, self._draining, idle, budget_s)
+        if self._draining is not None:
+            await wait_out(self._draining)
+        return self._left
+
+    async def _drain(self, drained: anyio.Event, idle: Callable[[], Awaitable[None]], budget_s: float) -> None:
+        try:
+            with anyio.move_on_after(budget_s, shield=True):
+                await idle()
+        finally:
+            for flight in self._flights.values():
+                flight.stop()
+            self._left = sorted(flight.token.id for flight in self._flights.values() if flight.change is not None)
+            if self._left:
+                logger.warning("closed_with_changes_left_to_recovery count=%d ids=%s", len(self._left), ",".join(self._left))
+            drained.set()
 
     async def _beat(self) -> None:
         with self._heartbeat_scope:
@@ -144,7 +167,7 @@ class Flights:
 
     async def _record(self, flight: Flight, change: Change) -> None:
         try:
-            with flight.shield():
+            with elsewhere_is_an_error(f"the record of {flight.token.id} was cancelled elsewhere"), flight.shield():
                 flight.lease = await self._committer.begin(change)
         except Exception as error:  # noqa: BLE001 - raised where the caller waits for it
             flight.record_error = error
@@ -153,7 +176,7 @@ class Flights:
 
     async def _run(self, flight: Flight, work: Callable[[], Awaitable[None]], slot: Slot) -> None:
         try:
-            with flight.shield():
+            with elsewhere_is_an_error(f"change {flight.token.id} was cancelled elsewhere"), flight.shield():
                 await work()
         except Exception as error:
             # The entry stays for recovery; a bug in one change must not cancel the caller's other work.
@@ -164,8 +187,12 @@ class Flights:
             self._land(flight)
 
     async def _run_beside(self, work: Callable[[], Awaitable[None]], slot: Slot) -> None:
-        with slot:
-            await work()
+        try:
+            with slot, elsewhere_is_an_error("it was cancelled elsewhere"):
+                await work()
+        except Exception:
+            # Nobody waits for it, so nobody's block may end with it.
+            logger.exception("work_beside_failed")
 
     def _land(self, flight: Flight) -> None:
         """The end of every flight: nobody renews its entry any more."""

@@ -5,7 +5,7 @@
 A token is kept until a few minutes before it expires. Then one call renews it, while the others go on with it as long as it is good, and
 wait for the new one when it is not. *Failure*: a renewal that fails is `UnavailableError`, unless the token that is held is
 still good: then it is tried again after a while. No credentials at all are a `ConfigurationError` that says where to put them.
-Tokens are never shown.
+The thread is its own, so that nobody's payload keeps a token from being renewed. Tokens are never shown.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from functools import partial
 from typing import Any, Protocol, Self
 
 import google.auth
-from anyio import Lock, to_thread
+from anyio import CapacityLimiter, Lock
 from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError
 from google.auth.transport.requests import Request
 
 from changelog.errors import ConfigurationError, UnavailableError
 from changelog.runtime import Runtime
+from changelog.threads import in_thread
 from tiered.metadata import NS_PER_S
 
 SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
@@ -50,13 +51,14 @@ class GoogleAuthorization:
         self._credentials = credentials
         self._runtime = runtime
         self._renewing = Lock()
+        self._thread = CapacityLimiter(1)
         self._in_vain_at = -math.inf
 
     @classmethod
     async def default(cls, runtime: Runtime) -> Self:
         """Finds the credentials of this machine or this user. `ConfigurationError`: there are none."""
         try:
-            credentials, _ = await to_thread.run_sync(partial(google.auth.default, scopes=[SCOPE]))
+            credentials, _ = await in_thread(partial(google.auth.default, scopes=[SCOPE]), CapacityLimiter(1))
         except DefaultCredentialsError as error:
             raise ConfigurationError(
                 "there are no Google credentials: run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS "
@@ -98,8 +100,8 @@ class GoogleAuthorization:
 
     async def _renew(self) -> None:
         try:
-            await to_thread.run_sync(self._credentials.refresh, partial(Request(), timeout=REFRESH_TIMEOUT_S))
-        except GoogleAuthError as error:
+            await in_thread(partial(self._credentials.refresh, partial(Request(), timeout=REFRESH_TIMEOUT_S)), self._thread)
+        except (GoogleAuthError, UnavailableError) as error:
             if self._left_s() == 0:
                 raise UnavailableError(f"the Google credentials could not be renewed: {error}") from error
         if self._left_s() <= RENEW_EARLY_S:

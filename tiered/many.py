@@ -11,8 +11,9 @@ a generator may hold scopes of its own. Puts of one object are made one after th
 requests: the last one wins.
 
 *Failure* of one item is that item's result. An error of the requests' own iterator is raised by the iteration, plain, after
-the results of all items that were begun. *Leaving* the block, by whatever way, cancels what is under way and
-waits for its end; each write then is as if its own caller had been cancelled. *Crash*: as of so many single operations.
+the results of all items that were begun. A cancellation that nobody asked for, because what an item or the iterator awaited was
+cancelled elsewhere, is such an error, too: `CancelledElsewhereError`. *Leaving* the block, by whatever way, cancels what is under way
+and waits for its end; each write then is as if its own caller had been cancelled. *Crash*: as of so many single operations.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import Generic, Self, TypeVar, cast
 import anyio
 from anyio.abc import TaskGroup
 
+from changelog.background import elsewhere_is_an_error, end_tasks
 from tiered.concurrent import foremost
 from tiered.errors import InvalidRequestError
 from tiered.metadata import Metadata
@@ -115,17 +117,9 @@ class Bulk(Generic[R, V]):
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         tasks = self._tasks
         assert tasks is not None, "entered before it is left"
-        cancelled, failed = anyio.get_cancelled_exc_class(), None
+        failed: BaseException | None = None
         try:
-            if isinstance(error, cancelled):
-                await tasks.__aexit__(kind, error, trace)
-            else:
-                # Not told of the block's own error, the group lets it pass as it is instead of wrapping it in a group.
-                tasks.cancel_scope.cancel()
-                await tasks.__aexit__(None, None, None)
-        except cancelled:
-            if error is None or isinstance(error, cancelled):
-                raise
+            await end_tasks(tasks, error)
         except BaseExceptionGroup as errors:
             failed = foremost(errors.exceptions)
         finally:
@@ -160,16 +154,20 @@ class Bulk(Generic[R, V]):
 
     async def _feed(self) -> None:
         try:
-            async with aclosing(_each(self._requests)) as requests:
-                for position in itertools.count():
-                    await self._places.acquire()
-                    try:
-                        request = await anext(requests)
-                    except StopAsyncIteration:
-                        return
-                    await self._begin(position, request)
+            with elsewhere_is_an_error("what the iterator of the requests awaited was cancelled elsewhere"):
+                await self._feed_all()
         except Exception as error:  # noqa: BLE001 - nothing else raises here; the iteration raises it
             self._requests_error = error
+
+    async def _feed_all(self) -> None:
+        async with aclosing(_each(self._requests)) as requests:
+            for position in itertools.count():
+                await self._places.acquire()
+                try:
+                    request = await anext(requests)
+                except StopAsyncIteration:
+                    return
+                await self._begin(position, request)
 
     async def _begin(self, position: int, request: R) -> None:
         path = _written(request)
@@ -190,7 +188,8 @@ class Bulk(Generic[R, V]):
         try:
             if not isinstance(request, self._kind):
                 raise InvalidRequestError(f"item {position} is of type {type(request).__name__}, not {self._kind.__name__}")
-            return ItemResult(position, request, await self._operate(request), None)
+            with elsewhere_is_an_error(f"what item {position} awaited was cancelled elsewhere"):
+                return ItemResult(position, request, await self._operate(request), None)
         except Exception as error:  # noqa: BLE001 - a payload raises what it likes, and must not end the others
             return ItemResult(position, request, None, error)
 

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from anyio import to_thread
+from anyio import CapacityLimiter
 
 from changelog.errors import ConfigurationError, TieredError
+from changelog.threads import in_thread
 from tiered import gcs_admin
 from tiered.bigtable_admin import look_at_permissions, look_at_profile, look_at_tables, open_admin, switch_collection_on
 from tiered.findings import Finding, Kind, carry_out, problems
@@ -42,7 +43,7 @@ async def inspect(settings: Settings) -> list[Finding]:
             if gcs.endpoint is None:
                 yield from gcs_admin.look_at_permissions(client, gcs)
 
-    return await to_thread.run_sync(lambda: _all_of(rows, blobs), abandon_on_cancel=True)
+    return await in_thread(lambda: _all_of(rows, blobs), CapacityLimiter(1), abandon_on_cancel=True)
 
 
 async def provision(settings: Settings, *, dry_run: bool = False, location: str | None = None) -> list[Finding]:
@@ -61,7 +62,7 @@ async def provision(settings: Settings, *, dry_run: bool = False, location: str 
     def rows() -> Iterator[Finding]:
         return provision_tables(bigtable, settings.marks, dry_run=dry_run, logged=_logged(settings))
 
-    return await to_thread.run_sync(lambda: _all_of(rows, blobs))
+    return await in_thread(lambda: _all_of(rows, blobs), CapacityLimiter(1))
 
 
 def provision_tables(

@@ -99,13 +99,13 @@ async def finish(
     """Steps 5 and 6 for the holder of `lease`. `live` None: not known, so the change is settled first.
 
     `grace_ms`: how long an upload without a session may still land, once its blob was deleted; None: it cannot, which only its owner
-    can know: its end was never sent, or the service answered. Raises `LeaseLostError` when someone took over; the entry is theirs then.
+    can know: its end was never sent, or the service answered. Raises `LeaseLostError` when the lease has ended: the rest is others'.
     """
     entry, change = lease.entry, lease.entry.change
 
     def go_on() -> None:
         if not heartbeat.held(lease):
-            raise LeaseLostError(f"change {change.id} of {change.object} was taken over; its clean-up is left to the new owner")
+            raise LeaseLostError(f"the clean-up of change {change.id} of {change.object} is left to recovery: {lease.end()}")
 
     if live is None:
         go_on()

@@ -27,6 +27,7 @@ from typing import Self
 
 import anyio
 
+from changelog.background import elsewhere_is_an_error, is_asked_to_end
 from changelog.change import Change, ChangeId
 from changelog.log import ChangeLog
 from changelog.runtime import Runtime, instance_name
@@ -103,11 +104,15 @@ class TieredStorage:
         self._flights = Flights(self._committer, recovered=log.durable)
         self._touching: set[str] = set()
         self._may_write = writes
+        self._entered = False
         self._open = False
 
     # --- life ------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
+        if self._entered:
+            raise InvalidRequestError("a storage is entered once; open another")
+        self._entered = True
         await self._flights.__aenter__()
         self._open = True
         return self
@@ -121,17 +126,16 @@ class TieredStorage:
     async def aclose(self) -> list[ChangeId]:
         """Takes no more work and waits for what is under way, within `store.drain_budget_s`.
 
-        Returns the changes that are left to recovery (logged, too). `async with` calls it; safe to repeat.
+        Returns the changes that are left to recovery (logged, too). `async with` calls it; safe to repeat. Whoever is cancelled meanwhile
+        is so afterwards.
         """
         self._open = False
-        with anyio.move_on_after(self._settings.store.drain_budget_s, shield=True):
-            await self._writes.wait_idle()
-            await self._reads.wait_idle()
-            await self._touches.wait_idle()
-        left = self._flights.stop()
-        if left:
-            logger.warning("closed_with_changes_left_to_recovery count=%d ids=%s", len(left), ",".join(left))
-        return left
+        return await self._flights.drain(self._wait_idle, self._settings.store.drain_budget_s)
+
+    async def _wait_idle(self) -> None:
+        await self._writes.wait_idle()
+        await self._reads.wait_idle()
+        await self._touches.wait_idle()
 
     @property
     def dangling_found(self) -> int:
@@ -144,7 +148,8 @@ class TieredStorage:
         """Stores the payload under the id, replacing what is there; durable when it returns.
 
         Payload: bytes, a path or open binary file, or an (async) iterator of bytes of any length. Raises also
-        `OutcomeUnknownError`, and whatever the payload's own iterator raises; then nothing was stored.
+        `OutcomeUnknownError`, and whatever the payload's own iterator raises; then nothing was stored. Where what that
+        iterator awaits was cancelled, and this task was not, it is `CancelledElsewhereError`.
         """
         return await self._put(self._writes, object_id, payload, metadata)
 
@@ -156,6 +161,13 @@ class TieredStorage:
         _check_types(object_id, metadata=metadata)
         object_id.validate()
         metadata.validate()
+        # Not within the payload's own scopes: the end of one that is open between two pieces is none that the caller asked for.
+        with elsewhere_is_an_error(f"{object_id} was not stored: what its payload awaited was cancelled elsewhere"):
+            return await self._put_pieces(admission, object_id, payload, metadata)
+
+    async def _put_pieces(
+        self, admission: Admission | Share, object_id: ObjectId, payload: Payload, metadata: Metadata
+    ) -> PutResult:
         size = known_size(payload) if metadata.size is None else metadata.size
         async with aclosing(pieces(payload)) as source:
             with await self._enter(admission) as slot:
@@ -232,6 +244,8 @@ class TieredStorage:
 
     async def outcome(self, error: OutcomeUnknownError) -> Outcome:
         """What became of a change that ended with `OutcomeUnknownError`. Ask again while it is PENDING."""
+        if not isinstance(error, OutcomeUnknownError):
+            raise InvalidRequestError(f"pass the OutcomeUnknownError that was raised, not {error!r}")
         self._check_may_write()
         path, change_id, budget_s = error.object_id.path, error.change_id, self._settings.store.answer_budget_s
         if not error.logged:
@@ -309,11 +323,13 @@ class TieredStorage:
                 if await self._settle_inline(object_id, token):
                     return True  # a put; a deletion leaves no token to show
                 raise OutcomeUnknownError(object_id, token.id, settled=True) from error
-        except anyio.get_cancelled_exc_class():
+        except anyio.get_cancelled_exc_class() as cancelled:
             # It may have left and land late, over what the caller writes next: refuse it.
             flight = self._flights.take_off(object_id, token)
             self._flights.launch(flight, lambda: self._settle_abandoned(flight), slot)
-            raise
+            if is_asked_to_end():
+                raise
+            raise OutcomeUnknownError(object_id, token.id) from cancelled
 
     async def _is_absent_after(self, error: OutcomeUnknownError) -> bool:
         """Settled, so it happens no more: where the row is empty now, the object is deleted, by whomever."""

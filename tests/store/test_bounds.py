@@ -8,7 +8,9 @@ from datetime import timedelta
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
+from trio.testing import MockClock
 
 from changelog.errors import UnconfirmedError
 from tests.store.conftest import LARGE, OBJECT, SMALL, World
@@ -17,8 +19,8 @@ from tiered import AtCapacityError, InvalidRequestError, Metadata, ObjectId, Sto
 pytestmark = pytest.mark.anyio
 
 
-async def slow(world: World, seconds: float) -> AsyncIterator[bytes]:
-    yield SMALL
+async def slow(world: World, seconds: float, first: bytes = SMALL) -> AsyncIterator[bytes]:
+    yield first
     await world.runtime.sleep(seconds)
 
 
@@ -139,6 +141,46 @@ async def test_caller_cancelled_while_it_uploads_leaves_nothing(world: World) ->
         assert await read(storage) == SMALL
     assert await world.is_clean()
     assert "swap" not in world.calls
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio", ("trio", {"clock": MockClock(autojump_threshold=0)})])
+@pytest.mark.parametrize("before", [None, SMALL, LARGE])
+@pytest.mark.parametrize("takes_no_notice", [None, "read", "open_upload", "record", "swap"])
+async def test_large_put_cancelled_at_any_turn_of_the_loop_ends_cancelled_or_done_and_leaves_nothing(
+    world: World, before: bytes | None, takes_no_notice: str | None
+) -> None:
+    """Whether or not a backend heeds a cancellation at once: those that work in threads do not."""
+    async def shielded(real: Any, *args: Any, **named: Any) -> Any:
+        with anyio.CancelScope(shield=True):
+            for _ in range(3):
+                await anyio.lowlevel.checkpoint()
+            return await real(*args, **named)
+
+    async def put(scope: anyio.CancelScope, payload: bytes) -> None:
+        with scope:
+            await storage.put(OBJECT, payload)
+            done.append(payload)
+
+    done: list[bytes] = []
+    for backend in (world.rows, world.blobs, world.log):
+        backend.hooks |= {takes_no_notice: shielded} if takes_no_notice else {}
+    async with world.store() as storage:
+        for turns in range(40):
+            await (storage.delete(OBJECT) if before is None else storage.put(OBJECT, before))
+            done.clear()
+            scope, payload = anyio.CancelScope(), LARGE + b"%d" % turns
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(put, scope, payload)
+                for _ in range(turns):
+                    await anyio.lowlevel.checkpoint()
+                scope.cancel()
+            await storage._writes.wait_idle()  # a swap that was sent is carried through
+            stored = await storage.get(OBJECT)
+            found = None if stored is None else await stored.read()
+            assert done == [payload] or scope.cancelled_caught
+            assert found == payload or (not done and found == before)
+        assert done, "the last ones were not in time to cancel anything"
+    assert await world.is_clean()
 
 
 async def test_caller_cancelled_during_the_swap_detaches_and_the_change_is_carried_through(world: World) -> None:
@@ -285,6 +327,59 @@ async def test_closing_waits_for_operations_that_were_accepted_and_still_read_th
         await world.runtime.sleep(1)
     assert await world.is_clean()
     assert len(await world.blob_names()) == 2
+
+
+@pytest.mark.parametrize("call", ["renew", "delete", "touch"])
+async def test_unforeseen_error_of_what_runs_beside_ends_neither_the_block_nor_the_drain(
+    world: World, call: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fails(real: Any, *args: Any, **named: Any) -> Any:
+        raise RuntimeError("can't start new thread")
+
+    async with world.store() as storage:
+        await storage.put(OBJECT, LARGE, Metadata(expiration=TimeToIdle(timedelta(hours=1))))
+        for backend in (world.rows, world.blobs, world.log):
+            backend.hooks[call] = fails
+        await world.runtime.sleep(1800)
+        assert await storage.get(OBJECT) is not None
+        await storage.put(OBJECT, slow(world, 25, LARGE))  # long enough for two renewals, and no more than the expiry
+        await storage.put(OBJECT, SMALL)
+        left = await storage.aclose()
+        await anyio.lowlevel.checkpoint()
+        assert "can't start new thread" in caplog.text
+        assert left == []
+
+
+async def test_operation_that_takes_off_after_the_budget_of_the_drain_is_told_so(world: World) -> None:
+    async def payload() -> AsyncIterator[bytes]:
+        yield SMALL
+        await world.runtime.sleep(50)
+        yield LARGE
+
+    async def put(storage: TieredStorage) -> None:
+        with pytest.raises(UnavailableError, match="the storage was closed"):
+            await storage.put(OBJECT, payload())
+
+    async with anyio.create_task_group() as tasks, world.store(store={"drain_budget_s": 7}) as storage:
+        tasks.start_soon(put, storage)
+        await world.runtime.sleep(1)
+        assert await storage.aclose() == []
+        assert await storage.aclose() == [], "once: the budget is spent"
+        assert world.runtime.monotonic() == 8
+        await world.runtime.sleep(100)
+    assert await world.blob_names() == []
+
+
+async def test_storage_is_entered_once(world: World) -> None:
+    async with world.store() as storage:
+        with pytest.raises(InvalidRequestError, match="entered once"):
+            await storage.__aenter__()
+        await storage.put(OBJECT, SMALL)
+    with pytest.raises(InvalidRequestError, match="entered once"):
+        await storage.__aenter__()
+    with pytest.raises(InvalidRequestError, match="not open"):
+        await storage.get(OBJECT)
+    assert await storage.aclose() == []
 
 
 async def test_closed_store_takes_no_more_work(world: World) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from changelog.change import ChangeId
+from changelog.change import Change, ChangeId
 from changelog.errors import ConfigurationError, CorruptRecordError, UnconfirmedError
 from emulators.runtime import elapse
 from tests.store.conftest import LARGE, OBJECT, SMALL, World
@@ -25,6 +25,7 @@ from tiered import (
     UnavailableError,
 )
 from tiered.backends import MARK_AGE_MAX_S, Tombstone
+from tiered.commit import Committer, Token
 from tiered.object_id import blob_name
 
 pytestmark = pytest.mark.anyio
@@ -172,7 +173,7 @@ async def test_swap_that_never_arrives_is_refused_and_told_unavailable(world: Wo
     async with world.store() as storage:
         await storage.put(OBJECT, LARGE)
         world.rows.hooks["swap"] = keep
-        with pytest.raises(UnavailableError):
+        with pytest.raises(UnavailableError, match="what became of the request was not told, and it takes no effect any more; try again"):
             await storage.put(OBJECT, LARGE + b"2")
         for real, args in sent:
             assert not await real(*args), "a swap that lands after its caller was answered has no effect"
@@ -230,7 +231,7 @@ async def test_change_refused_by_recovery_is_told_unavailable(world: World) -> N
 
     world.rows.hooks["swap"] = refused
     async with world.store() as storage:
-        with pytest.raises(UnavailableError):
+        with pytest.raises(UnavailableError, match="its row was changed meanwhile, by another writer or by recovery; try again"):
             await storage.put(OBJECT, LARGE)
         assert await read(storage) is None
     assert await world.is_clean()
@@ -445,7 +446,7 @@ async def test_change_that_lost_its_lease_sends_no_swap_and_leaves_its_entry_to_
     world.blobs.hooks["open_upload"] = stalled
     world.log.hooks["renew"] = silent
     async with world.store() as storage:
-        with pytest.raises(LeaseLostError):
+        with pytest.raises(LeaseLostError, match="was not made: its entry was not renewed for 30 s: .*; try again"):
             await storage.put(OBJECT, LARGE)
     assert "swap" not in world.calls and "forget" not in world.calls and "delete" not in world.calls
     assert len(await world.entries()) == 1
@@ -453,6 +454,18 @@ async def test_change_that_lost_its_lease_sends_no_swap_and_leaves_its_entry_to_
     await world.runtime.sleep(60)
     assert (await world.recovery().run_once()).recovered == 1
     assert await world.is_clean()
+
+
+async def test_change_whose_lease_ended_before_its_swap_is_recoverys_to_clean_up(world: World) -> None:
+    settings = world.settings()
+    token = Token.new(world.runtime)
+    committer = Committer(world.tiers, world.log, world.runtime, settings, "me")
+    lease = await committer.begin(Change(token.id, OBJECT.path, None, None))
+    await world.runtime.sleep(settings.lease.expiry_s)  # and nobody renews it
+    verdict = await committer.commit(OBJECT, token, lease, None)
+    assert isinstance(verdict.error, LeaseLostError)
+    assert (verdict.live, verdict.ours) == (None, False)
+    assert "swap" not in world.calls
 
 
 async def test_change_whose_machine_was_suspended_past_the_lease_finalises_nothing(world: World) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from changelog.change import Change, ChangeId, Entry
 from changelog.errors import ConfigurationError, CorruptRecordError, LeaseLostError, UnavailableError, UnconfirmedError
-from changelog.lease import Standing
+from changelog.lease import Renewal, Standing
 from changelog.log import KeyRange
 from emulators.blobs import SimulatedBlobs
 from tests.store.conftest import LARGE, OBJECT, Tapped, World
@@ -583,6 +583,43 @@ async def test_stopping_loop_releases_what_its_budget_does_not_suffice_for(world
     assert world.runtime.monotonic() == pytest.approx(31 + 1 + 3)
     world.blobs.hooks.clear()
     assert (await world.recovery().run_once()).recovered == 1, "released: nobody has to wait for it to go stale"
+
+
+async def test_pass_that_is_cancelled_gives_its_claims_back(world: World) -> None:
+    async def hangs(real: Any, *args: Any) -> Any:
+        await world.runtime.sleep(10_000)
+
+    for _ in range(3):
+        await plant_dead_change(world)
+    await stale(world)
+    world.blobs.hooks["delete"] = hangs
+    with anyio.move_on_after(5) as scope:
+        await world.recovery().run_once()
+    assert scope.cancelled_caught
+    assert [(entry.owner, entry.attempt) for entry in await world.entries()] == [("", 0)] * 3
+    world.blobs.hooks.clear()
+    assert (await world.recovery().run_once()).recovered == 3, "at once: nobody has to wait for them to go stale"
+
+
+@pytest.mark.parametrize(("lost_during", "none_of"), [("settle", ("cancel", "delete", "forget")), ("cancel", ("delete", "forget"))])
+async def test_recoverer_whose_claim_is_taken_over_on_the_way_has_no_further_effect(
+    world: World, lost_during: str, none_of: tuple[str, ...]
+) -> None:
+    async def taken_over(real: Any, *args: Any) -> Any:
+        await real(*args)
+        await world.runtime.sleep(15)  # a renewal that is told "not yours" comes meanwhile
+
+    async def not_yours(real: Any, entries: Any) -> Any:
+        return [Renewal.NOT_YOURS for _ in entries]
+
+    await plant_dead_change(world, finalised=False)
+    await stale(world)
+    backend = world.rows if lost_during == "settle" else world.blobs
+    backend.hooks[lost_during] = taken_over
+    world.log.hooks["renew"] = not_yours
+    report = await world.recovery().run_once()
+    assert (report.lost, report.recovered) == (1, 0)
+    assert lost_during in world.calls and not set(none_of) & set(world.calls)
 
 
 async def test_loop_backs_off_while_the_log_is_down_and_goes_on_when_it_is_back(world: World) -> None:

@@ -37,6 +37,19 @@ async def test_share_has_no_more_slots_than_it_was_given() -> None:
         slots.pop().release()
 
 
+async def test_who_waits_until_nothing_is_under_way_sleeps_meanwhile() -> None:
+    """Also where there was nothing under way before: what told so then tells nothing now."""
+    admission = Admission(2, queue_max=0, queue_wait_s=1)
+    (await admission.enter()).release()
+    await admission.wait_idle()
+    slot = await admission.enter()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(admission.wait_idle)
+        with anyio.fail_after(10):
+            await anyio.wait_all_tasks_blocked()
+        slot.release()
+
+
 async def test_who_waits_for_a_share_is_waited_for() -> None:
     whole = Admission(2, queue_max=0, queue_wait_s=1)
     share = Share(whole, 1)

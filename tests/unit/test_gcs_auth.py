@@ -103,6 +103,36 @@ async def test_a_token_that_never_expires_is_kept(
     assert await authorize() == {"Authorization": "Bearer token-1"}
 
 
+async def test_a_token_is_renewed_however_many_threads_wait_elsewhere(authorize: GoogleAuthorization, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As payloads from pipes do, or whatever else the process reads in anyio's own threads."""
+    monkeypatch.setattr(google.auth, "default", lambda scopes: (FakeCredentials(FixedRuntime()), "project"))
+    busy = threading.Event()
+    async with anyio.create_task_group() as tasks:
+        for _ in range(int(anyio.to_thread.current_default_thread_limiter().total_tokens)):
+            tasks.start_soon(anyio.to_thread.run_sync, busy.wait)
+        try:
+            with anyio.fail_after(30):
+                assert await authorize() == {"Authorization": "Bearer token-1"}
+                await GoogleAuthorization.default(FixedRuntime())
+        finally:
+            busy.set()
+
+
+async def test_a_thread_that_cannot_be_had_is_no_error_while_the_token_is_good(
+    authorize: GoogleAuthorization, runtime: FixedRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*args: Any, **named: Any) -> Any:
+        raise RuntimeError("can't start new thread")
+
+    await authorize()
+    runtime.later(3600 - 10)
+    monkeypatch.setattr(anyio.to_thread, "run_sync", refuse)
+    assert await authorize() == {"Authorization": "Bearer token-1"}
+    runtime.later(10)
+    with pytest.raises(UnavailableError, match=r"could not be renewed: no thread could be started"):
+        await authorize()
+
+
 async def test_many_tasks_wait_for_one_renewal(authorize: GoogleAuthorization, credentials: FakeCredentials) -> None:
     async with anyio.create_task_group() as tasks:
         for _ in range(20):
