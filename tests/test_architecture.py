@@ -48,7 +48,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     # one module each
     "tenacity": ("tiered/retry.py",),
     "pydantic": ("tiered/settings.py", "recovery/audit/manifest.py"),
-    "pydantic_core": ("tiered/settings.py",), "pydantic_settings": ("tiered/settings.py",),
+    "pydantic_core": ("tiered/settings.py",),
     "yaml": ("tiered/settings.py",),
     "sqlite3": ("changelog/database.py", "changelog/sqlite.py", "tiered/sqlite.py", "emulators/demo*.py"),
     "typer": ("recovery/cli.py", "recovery/cli_*.py", "emulators/demo*.py", "emulators/simulation/__main__.py"),

@@ -20,7 +20,7 @@ from recovery.audit.java import WHEEL, find_java
 from tests.spark.tasks import attempts
 
 ROOT = Path(__file__).parent.parent.parent
-NEEDED = ("anyio", "pydantic", "pydantic-settings", "pyyaml", "tenacity", "pyarrow")
+NEEDED = ("anyio", "pydantic", "pyyaml", "tenacity", "pyarrow")
 UNNEEDED = re.compile(r"pyarrow/(tests|include|src)/|libarrow_(python_)?flight|/__pycache__/|\.\./")
 RANGES = 8
 
