@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
@@ -41,6 +42,14 @@ class Command:
         assert done.returncode == code, f"exit code {done.returncode}: {self.errors}"
         assert "Traceback" not in self.errors
         return done.stdout.decode()
+
+
+@pytest.fixture(autouse=True)
+def _interruptible() -> Iterator[None]:
+    """What a test starts inherits it, also where the tests themselves run in a shell's background, in which SIGINT is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture
