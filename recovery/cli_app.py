@@ -403,7 +403,7 @@ def run() -> int:
 
 def _parse() -> int:
     try:
-        return app(standalone_mode=False) or 0
+        return app(standalone_mode=False, prog_name="tiered") or 0
     except SystemExit:  # so rich ends the program where nobody reads the help
         raise BrokenPipeError from None
     except Exception as error:
@@ -433,6 +433,8 @@ async def _backends(settings: Settings) -> AsyncIterator[tuple[Backends, Setting
 
 async def _entry(backends: Backends, change_id: str) -> Entry | Unreadable:
     entry: Entry | Unreadable | None
+    if not change_id.isprintable():
+        raise InvalidRequestError(f"{change_id!r} is neither a change's id nor an entry's key")
     if change_id.startswith(LOG_PREFIX):
         page = await backends.log.entries(change_id, 1)
         entry = next((each for each in page.entries if each.key == change_id), None)

@@ -50,7 +50,13 @@ def write(text: str) -> None:
 
 
 def dump(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=sys.stdout is None or sys.stdout.encoding.lower() != "utf-8")
+    """JSON as people read it, or spelt out where stdout cannot show it."""
+    text = json.dumps(value, ensure_ascii=False)
+    try:
+        text.encode("utf-8" if sys.stdout is None else sys.stdout.encoding)
+    except UnicodeEncodeError:
+        return json.dumps(value)
+    return text
 
 
 def show_put(result: PutResult, object_id: str, as_json: bool) -> None:
@@ -200,7 +206,7 @@ async def save(stored: StoredObject, file: str) -> None:
         if is_plain:
             await _replace(stored, target)
         else:  # opening waits until somebody reads a pipe
-            with await to_thread.run_sync(lambda: Path(file).open("wb", buffering=0), abandon_on_cancel=True) as out:
+            with await to_thread.run_sync(lambda: open(file, "wb", buffering=0), abandon_on_cancel=True) as out:
                 await _write(stored, out)
     except OSError as error:
         kind = UnavailableError if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO) else InvalidRequestError

@@ -351,15 +351,17 @@ class _NoSettingError(Exception):
 
 def _plain(node: Node, seen: set[Node]) -> Any:
     """Mappings, lists, numbers and text. Each node once, so that aliases cannot make much of little."""
+    import yaml
+
     if node in seen:
         raise _NoSettingError(node, "write the value out a second time: aliases (*name) are not read")
     seen.add(node)
     if not node.tag.startswith("tag:yaml.org,2002:"):
         raise _NoSettingError(node, f"leave out the tag {_shown(node.tag)}")
-    match node.id:
-        case "mapping":
+    match node:
+        case yaml.MappingNode():
             return _mapping(node, seen)
-        case "sequence":
+        case yaml.SequenceNode():
             return [_plain(each, seen) for each in node.value]
         case _:
             return _scalar(node.tag.rpartition(":")[2], node.value)
@@ -368,7 +370,7 @@ def _plain(node: Node, seen: set[Node]) -> Any:
 def _mapping(node: Node, seen: set[Node]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for named, value in node.value:
-        if named.id != "scalar":
+        if not isinstance(named.value, str):
             raise _NoSettingError(named, "the name of a setting is text")
         if named.value in values:
             raise _NoSettingError(named, f"{_shown(named.value)} is said twice: remove one")

@@ -336,6 +336,13 @@ def test_a_date_and_a_number_may_name_what_is_text(written: Path) -> None:
     assert (settings.directory, settings.instance) == (Path("2020-99-99"), "7")
 
 
+@pytest.mark.parametrize("nothing", ["", "lease:", "lease: ~", "lease: {}", "{}", "# a comment"])
+def test_what_says_nothing_is_no_mistake(written: Path, monkeypatch: pytest.MonkeyPatch, nothing: str) -> None:
+    written.write_text(nothing)
+    monkeypatch.setenv("TIERED_DIRECTORY", "data")
+    assert load_settings(written).model_dump() == Settings(directory="data").model_dump()
+
+
 def test_a_file_without_an_end_is_not_read_to_it() -> None:
     with pytest.raises(ConfigurationError, match=r"^/dev/zero has more than 256 KiB, so it is no settings file$"):
         load_settings(Path("/dev/zero"))
