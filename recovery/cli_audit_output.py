@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -39,8 +37,6 @@ class PipedConsole(Console):
 
 
 def _console(*, stderr: bool = False) -> Console:
-    if not stderr and sys.stdout is None:
-        raise OSError(errno.EBADF, "it is closed")
     return PipedConsole(stderr=stderr, soft_wrap=True, markup=False, highlight=False)
 
 
