@@ -22,9 +22,8 @@ import anyio
 import typer
 
 from changelog.runtime import SystemRuntime
-from recovery import cli_audit_show
 from recovery.audit.errors import AuditInterruptedError
-from recovery.cli_shared import Json, choice, guard, lifetime, say
+from recovery.cli_shared import choice, guard, lifetime, say, shared
 from tiered.errors import ConfigurationError, InvalidRequestError
 from tiered.metadata import NS_PER_S
 
@@ -54,14 +53,24 @@ To = Annotated[str | None, typer.Option(
     help="Where the run is kept, a path, gs://… or the like; one that was interrupted goes on. By default ./audit-TIME."
 )]  # fmt: skip
 Price = Annotated[float | None, typer.Option(min=0, help="US dollars for a GiB a month, for the report; by default 0.020.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="An object's path, or a blob's name.")]
+From = Annotated[str | None, typer.Option("--from", metavar="RUN", help="The directory of a run: what it found is shown, too.")]
+ShownGrace = Annotated[
+    str | None, typer.Option("--grace", help="What is younger is not called an orphan; by default that of the run, or 24h.")
+]
 Parallel = Annotated[int | None, typer.Option(min=1, max=4096, help="So many ranges at once; by default one for each processor.")]
 Master = Annotated[str | None, typer.Option(help="Of Spark; by default one of its own on this machine, or spark-submit's.")]
 
 
+@audit_app.callback()
+@shared
+def choose_audit() -> None:
+    """Compares every blob with every reference, while the store is in use; deletes nothing."""
+
+
 @audit_app.command()
-def plan(
-    grace: Grace = None, insist: Insist = False, parallel: Parallel = None, as_json: Json = False
-) -> None:
+@shared
+def plan(grace: Grace = None, insist: Insist = False, parallel: Parallel = None) -> None:
     """Says what `run` would compare, and in which ranges. Reads next to nothing, writes nothing, starts no Spark."""
 
     async def command() -> int:
@@ -70,13 +79,14 @@ def plan(
 
         options, runtime = _options("", grace, insist, None), SystemRuntime()
         slots = parallel or _processors()
-        show_plan(await plan_audit(choice.existing(), options, slots, runtime), slots, as_json)
+        show_plan(await plan_audit(choice.existing(), options, slots, runtime), slots, choice.json)
         return CLEAN
 
     _finish(lambda: anyio.run(command))
 
 
 @audit_app.command()
+@shared
 def run(
     to: To = None,
     engine: EngineOption = EngineName.SPARK,
@@ -85,7 +95,6 @@ def run(
     parallel: Parallel = None,
     master: Master = None,
     price: Price = None,
-    as_json: Json = False,
 ) -> None:
     """Compares everything, and writes findings, manifest.json and report.html."""
 
@@ -102,8 +111,21 @@ def run(
         show_start(inputs_of(settings), options, engine.value)
         with _opened(engine, parallel, master) as opened, showing() as progress:
             manifest = anyio.run(run_audit, settings, options, opened, SystemRuntime(), progress)
-        show_manifest(manifest, options, as_json)
+        show_manifest(manifest, options, choice.json)
         return FAILED if not manifest.complete else FINDINGS if manifest.findings else CLEAN
+
+    _finish(command)
+
+
+@audit_app.command()
+@shared
+def show(name: Name, run: From = None, grace: ShownGrace = None) -> None:
+    """Shows all that is known about one object or blob, now: its row, blobs, entries of the changelog, verdicts."""
+
+    def command() -> int:
+        from recovery.cli_audit_show import show_name
+
+        return show_name(choice.existing(), name, run, grace, choice.json)
 
     _finish(command)
 
@@ -162,6 +184,3 @@ def _finish(command: Callable[[], int]) -> None:
         traceback.print_exc()
         code = FAILED
     raise typer.Exit(code)
-
-
-cli_audit_show.register(audit_app, _finish)

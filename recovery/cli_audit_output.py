@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn
 from rich.progress import Progress as Bar
@@ -16,7 +15,7 @@ from recovery.audit.manifest import Manifest
 from recovery.audit.plan import Plan
 from recovery.audit.verdicts import FINDINGS, MEANING, Kind
 from recovery.audit.work import AuditOptions, Progress
-from recovery.cli_output import PipedConsole
+from recovery.cli_output import dump, write
 
 LINE_EVERY_S = 30.0
 """Where stderr is no terminal, how often a line says how far the run is."""
@@ -31,13 +30,19 @@ STYLES = {
 }  # fmt: skip
 
 
+class PipedConsole(Console):
+    def on_broken_pipe(self) -> None:
+        """rich's own ends the program with 1; whoever closed the pipe has seen enough."""
+        raise BrokenPipeError
+
+
 def _console(*, stderr: bool = False) -> Console:
     return PipedConsole(stderr=stderr, soft_wrap=True, markup=False, highlight=False)
 
 
 def show_plan(plan: Plan, slots: int, as_json: bool) -> None:
     if as_json:
-        typer.echo(_plan_json(plan, slots))
+        write(_plan_json(plan, slots))
         return
     said = _console()
     _show_inputs(said, plan.inputs)
@@ -96,7 +101,7 @@ def _how_far(progress: Progress) -> str:
 
 def show_manifest(manifest: Manifest, options: AuditOptions, as_json: bool) -> None:
     if as_json:
-        typer.echo(manifest.model_dump_json())
+        write(dump(manifest.model_dump(mode="json")))
         return
     show_summary(_console(), manifest, options.directory, words.PRICE_DEFAULT if options.price is None else options.price)
 
@@ -149,10 +154,8 @@ def _below(directory: str, name: str) -> str:
 
 
 def _plan_json(plan: Plan, slots: int) -> str:
-    import json
-
-    return json.dumps({
+    return dump({
         "inputs": plan.inputs, "log_is_durable": plan.log_is_durable, "cutoff": plan.cutoff.model_dump(),
         "ranges": [bounds.model_dump() for bounds in plan.ranges], "slots": slots, "blobs": plan.blobs,
         "list_requests": plan.list_requests, "notes": list(plan.notes),
-    }, ensure_ascii=False)  # fmt: skip
+    })  # fmt: skip

@@ -5,13 +5,11 @@ Exit codes: 0 nothing is wrong with it, 1 something shown is a finding, 2 it cou
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Any
 
 import anyio
-import typer
 
 from changelog.runtime import SystemRuntime
 from recovery.audit.manifest import Cutoff
@@ -19,7 +17,8 @@ from recovery.audit.show import BLOBS_MAX, Looked, LookedBlob, LookedRow, Told, 
 from recovery.audit.sweep import READ_BUDGET_S
 from recovery.audit.verdicts import MEANING
 from recovery.audit.words import count, moment, size, span, visible
-from recovery.cli_shared import Json, choice, lifetime
+from recovery.cli_output import dump, write
+from recovery.cli_shared import lifetime
 from tiered.compose import open_backends
 from tiered.errors import ConfigurationError
 from tiered.retry import ask
@@ -28,35 +27,22 @@ from tiered.settings import Settings
 NOTHING_WRONG, A_FINDING = 0, 1
 GRACE = "24h"
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="An object's path, or a blob's name.")]
-From = Annotated[str | None, typer.Option("--from", metavar="RUN", help="The directory of a run: what it found is shown, too.")]
-Grace = Annotated[str | None, typer.Option(help="What is younger is not called an orphan; by default that of the run, or 24h.")]
 
-
-def register(app: typer.Typer, finish: Callable[[Callable[[], int]], None]) -> None:
-    """Adds the command; `finish` ends it with what it returns, or with an error's sentence and exit code."""
-
-    @app.command()
-    def show(name: Name, run: From = None, grace: Grace = None, as_json: Json = False) -> None:
-        """Shows all that is known about one object or blob, now: its row, blobs, entries of the changelog, verdicts."""
-
-        def command() -> int:
-            settings = choice.existing()
-            told = None if run is None else _told(run, name, settings)
-            grace_s = told.grace_s if told is not None and grace is None else lifetime(grace or GRACE).total_seconds()
-            looked = anyio.run(_look, settings, name, grace_s)
-            show_looked(looked, told, as_json)
-            return A_FINDING if looked.findings else NOTHING_WRONG
-
-        finish(command)
+def show_name(settings: Settings, name: str, run: str | None, grace: str | None, as_json: bool) -> int:
+    """Returns the exit code."""
+    told = None if run is None else _told(run, name, settings)
+    grace_s = told.grace_s if told is not None and grace is None else lifetime(grace or GRACE).total_seconds()
+    looked = anyio.run(_look, settings, name, grace_s)
+    show_looked(looked, told, as_json)
+    return A_FINDING if looked.findings else NOTHING_WRONG
 
 
 def show_looked(looked: Looked, told: Told | None, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps(plain(looked, told), ensure_ascii=False))
+        write(dump(plain(looked, told)))
         return
     for line in lines(looked, told):
-        typer.echo(line)
+        write(line)
 
 
 # --- for people and for programs -----------------------------------------------------------------

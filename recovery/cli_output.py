@@ -7,34 +7,56 @@ import json
 import os
 import stat
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-import typer
-from anyio import to_thread
-from rich.console import Console
-from rich.table import Table
+from anyio import to_thread, wait_writable
 
 from changelog.change import Entry, Unreadable
 from changelog.lease import Standing, standing
-from recovery.loop import Report
-from tiered.backends import Row
+from changelog.runtime import SystemRuntime
+from recovery.cli_shared import AbsentError, say
+from recovery.entries import stuck_sentence
+from recovery.visible import visible
 from tiered.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, UnavailableError
-from tiered.findings import Finding, problems
-from tiered.metadata import encode_metadata
+from tiered.metadata import CONTENT_TYPE_DEFAULT, encode_metadata
 from tiered.settings import Settings
 from tiered.stored import PIECE_BYTES, ObjectHead, PutResult, StoredObject
 
+if TYPE_CHECKING:
+    from recovery.loop import Report
+    from tiered.backends import Row
+    from tiered.findings import Finding
 
-class AbsentError(Exception):
-    """There is no such object or entry."""
+TABLE_ROWS = 100
+"""So many are looked at for the widths of the columns, before they are printed."""
+
+Listed = tuple[Entry | Unreadable, Standing]
 
 
 def absent(object_id: str) -> AbsentError:
     return AbsentError(f"there is no object {object_id}, or it has expired")
+
+
+def write(text: str) -> None:
+    """A line on stdout. What could not be written is no success, and a closed stdout is like a full disk."""
+    if sys.stdout is None:
+        raise OSError(errno.EBADF, "it is closed")
+    sys.stdout.write(f"{text}\n")
+
+
+def dump(value: Any) -> str:
+    """JSON as people read it, or spelt out where stdout cannot show it."""
+    text = json.dumps(value, ensure_ascii=False)
+    try:
+        text.encode("utf-8" if sys.stdout is None else sys.stdout.encoding)
+    except UnicodeEncodeError:
+        return json.dumps(value)
+    return text
 
 
 def show_put(result: PutResult, object_id: str, as_json: bool) -> None:
@@ -56,44 +78,53 @@ def show_head(head: ObjectHead, as_json: bool) -> None:
 
 
 def show_line(text: str, as_json: bool) -> None:
-    typer.echo(_dump(text) if as_json else text)
+    write(dump(text) if as_json else text)
 
 
-def show_survey(found: Sequence[tuple[Entry | Unreadable, Standing]], open_count: int, as_json: bool) -> None:
-    """`open_count`: of all entries, also those that are held."""
-    if as_json:
-        typer.echo(_dump([_entry(entry) | {"standing": where.name.lower()} for entry, where in found]))
-        return
-    nothing = "nothing to recover"
-    if open_count:
-        nothing += f" yet: 'tiered log list' says what each of {open_count} open changes waits for"
-    _table(["key", "standing", "object"], [(entry.key, where.value, _object(entry)) for entry, where in found], nothing)
+def say_cut(limit: int) -> None:
+    say(f"there are more than --limit {limit}")
 
 
-def show_report(report: Report, collected: int | None, as_json: bool) -> None:
-    value = asdict(report) | ({} if collected is None else {"collected": collected})
+async def show_survey(found: AsyncIterator[Listed], limit: int | None, as_json: bool) -> bool:
+    """Prints each as it comes. False: there was nothing, and nothing was said of it."""
+    def cells(listed: Listed) -> tuple[str, ...]:
+        return listed[0].key, listed[1].value, _object(listed[0])
+
+    return await _show_listed(found, ("key", "standing", "object"), cells, limit, as_json)
+
+
+def show_report(report: Report, more: Mapping[str, Any], as_json: bool) -> None:
+    value = asdict(report) | dict(more)
     _show(value, "  ".join(f"{name} {count}" for name, count in value.items()), as_json)
 
 
-def raise_unless_clean(report: Report) -> None:
-    """What a cron job must notice."""
-    if report.parked:
-        raise CorruptRecordError(f"{report.parked} entries were parked: look at them with 'tiered log list --stuck'")
+def raise_unless_clean(report: Report, stuck: int) -> None:
+    """What a cron job must notice, as long as it is so."""
+    if stuck:
+        raise CorruptRecordError(stuck_sentence(stuck))
     if report.failed:
         raise UnavailableError(f"{report.failed} entries could not be recovered now; try again")
 
 
-def show_entries(entries: Sequence[Entry | Unreadable], now_ms: int, settings: Settings, as_json: bool) -> None:
+async def show_entries(
+    entries: AsyncIterator[Entry | Unreadable], now_ms: int, settings: Settings, limit: int | None, as_json: bool
+) -> bool:
+    """Prints each as it comes. False: there was nothing, and nothing was said of it."""
     rules = (now_ms, round(settings.lease.expiry_s * 1000), settings.recovery.attempts_max)
-    standings = [standing(entry, *rules) for entry in entries]
-    if as_json:
-        typer.echo(_dump([_entry(entry) | {"standing": where.name.lower()} for entry, where in zip(entries, standings, strict=True)]))
-        return
-    rows = [
-        (entry.change.id if isinstance(entry, Entry) else entry.key, where.value, _beat(entry, now_ms), *_object_and_error(entry))
-        for entry, where in zip(entries, standings, strict=True)
-    ]
-    _table(["id", "standing", "last beat", "object", "error"], rows, "the changelog is empty")
+
+    def cells(listed: Listed) -> tuple[str, ...]:
+        entry, where = listed
+        name = entry.change.id if isinstance(entry, Entry) else entry.key
+        return name, where.value, _beat(entry, now_ms), *_object_and_error(entry)
+
+    found = ((entry, standing(entry, *rules)) async for entry in entries)
+    return await _show_listed(found, ("id", "standing", "last beat", "object", "error"), cells, limit, as_json)
+
+
+def show_nothing(sentence: str, as_json: bool) -> None:
+    """Instead of an empty table; an empty JSON list speaks for itself."""
+    if not as_json:
+        write(sentence)
 
 
 def show_entry(entry: Entry | Unreadable, row: Row | None, as_json: bool) -> None:
@@ -109,23 +140,45 @@ def show_retried(keys: Sequence[str], as_json: bool) -> None:
     _show({"retried": list(keys)}, f"{len(keys)} given back to recovery", as_json)
 
 
-def show_findings(findings: Sequence[Finding], as_json: bool) -> None:
-    """A line each. Raises `ConfigurationError` if there is a problem among them, once all are printed."""
-    wrong = problems(findings)
+def show_findings(findings: Sequence[Finding], as_json: bool, stuck: int = 0) -> None:
+    """A line each. Once all are printed, raises `CorruptRecordError` if entries are stuck, `ConfigurationError` if there is a problem."""
+    wrong = [finding for finding in findings if finding.kind.value == "problem"]
     if as_json:
-        typer.echo(_dump({"ok": not wrong, "findings": [{"kind": each.kind.value, "sentence": each.sentence} for each in findings]}))
+        write(dump({"ok": not wrong, "findings": [{"kind": each.kind.value, "sentence": each.sentence} for each in findings]}))
     else:
         for each in findings:
-            typer.echo(f"{each.kind.value:8}{each.sentence}")
+            write(f"{each.kind.value:8}{visible(each.sentence)}")
+    if stuck:
+        raise CorruptRecordError(stuck_sentence(stuck))
     if wrong:
         raise ConfigurationError(f"{len(wrong)} of these must be mended, see: problem")
 
 
 def show_settings(shown: Mapping[str, Mapping[str, Any]], as_json: bool) -> None:
     if as_json:
-        typer.echo(_dump(shown))
+        write(dump(shown))
         return
-    _table(["setting", "value", "from"], [(key, _plain(each["value"]), str(each["from"])) for key, each in shown.items()], "")
+    table = _Table(("setting", "value", "from"))
+    table.add([(key, _plain(each["value"]), str(each["from"])) for key, each in shown.items()])
+
+
+# --- payloads --------------------------------------------------------------------------------------
+
+
+_COMPRESSED = {"gzip": "application/gzip", "bzip2": "application/x-bzip2", "xz": "application/x-xz"}
+
+
+def content_type_of(file: str) -> str:
+    """By the file's name. A compressed file is what it is compressed as: nothing would tell its reader to unpack it.
+
+    Of Python's own table, so that one file gets one type on every machine.
+    """
+    import mimetypes
+
+    guessed, packed = mimetypes.MimeTypes().guess_type(f"./{Path(file).name}", strict=False)
+    if packed is not None:
+        return _COMPRESSED.get(packed, CONTENT_TYPE_DEFAULT)
+    return guessed or CONTENT_TYPE_DEFAULT
 
 
 async def read_stdin() -> AsyncIterator[bytes]:
@@ -133,33 +186,38 @@ async def read_stdin() -> AsyncIterator[bytes]:
     if sys.stdin is None:
         raise InvalidRequestError("stdin is closed; name a file")
     source = cast(BufferedReader, sys.stdin.buffer)
-    while piece := await to_thread.run_sync(source.read1, PIECE_BYTES, abandon_on_cancel=True):
-        yield piece
+    try:
+        while piece := await to_thread.run_sync(source.read1, PIECE_BYTES, abandon_on_cancel=True):
+            yield piece
+    except OSError as error:
+        raise InvalidRequestError(f"stdin cannot be read: {error.strerror}") from None
 
 
 async def save(stored: StoredObject, file: str) -> None:
     """The payload to stdout, or into a file: whole, or the file is as it was. What is no plain file is written to."""
-    if file == "-":
+    if file in ("-", "/dev/stdout"):
         if sys.stdout is None:
             raise InvalidRequestError("stdout is closed; add --output FILE")
-        await _write(stored, sys.stdout.buffer)
+        sys.stdout.flush()
+        await _write(stored, getattr(sys.stdout.buffer, "raw", sys.stdout.buffer))
         return
-    target, is_plain = _target(file)
     try:
+        target, is_plain = _target(file)
         if is_plain:
             await _replace(stored, target)
-        else:
-            with target.open("wb") as out:
+        else:  # opening waits until somebody reads a pipe
+            with await to_thread.run_sync(lambda: open(file, "wb", buffering=0), abandon_on_cancel=True) as out:
                 await _write(stored, out)
     except OSError as error:
         kind = UnavailableError if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO) else InvalidRequestError
-        raise kind(f"{file} cannot be written: {error.strerror}") from None
+        raise kind(f"{file!r} cannot be written: {error.strerror}") from None
 
 
 async def _replace(stored: StoredObject, target: Path) -> None:
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    # A name of its own length: one that is derived from the target's may be too long where the target's is not.
+    partial = target.with_name(f".tiered-{SystemRuntime().random.getrandbits(64):016x}.partial")
     try:
-        with partial.open("wb") as out:
+        with partial.open("xb", buffering=0) as out:
             _keep_mode(partial, target)
             await _write(stored, out)
         partial.replace(target)
@@ -167,10 +225,17 @@ async def _replace(stored: StoredObject, target: Path) -> None:
         partial.unlink(missing_ok=True)
 
 
+_OPEN_FILES = ("/dev/fd/", "/dev/std", "/proc/")
+
+
 def _target(file: str) -> tuple[Path, bool]:
-    """Where a symbolic link leads, and whether a plain file is there or may be made."""
-    target = Path(file).resolve()
-    return target, target.is_file() or not target.exists()
+    """Where a symbolic link leads, and whether a plain file is there or may be made. Raises `OSError`."""
+    target = Path(os.path.realpath(file))
+    try:
+        mode = os.stat(file).st_mode
+    except FileNotFoundError:
+        return target, bool(file) and not file.endswith("/")
+    return target, stat.S_ISREG(mode) and not os.path.abspath(file).startswith(_OPEN_FILES)
 
 
 def _keep_mode(partial: Path, target: Path) -> None:
@@ -179,13 +244,21 @@ def _keep_mode(partial: Path, target: Path) -> None:
 
 
 async def _write(stored: StoredObject, out: BinaryIO) -> None:
+    """Without a buffer, whose lock a write that hangs would keep, and in threads that an interrupted command leaves behind."""
     async for piece in stored:
-        await to_thread.run_sync(out.write, piece)
-    await to_thread.run_sync(out.flush)
+        rest = memoryview(piece)
+        while rest:
+            written = await to_thread.run_sync(out.write, rest, abandon_on_cancel=True)
+            if written is None:  # somebody made the pipe one that does not wait, and it is full
+                await wait_writable(out)
+            rest = rest[written or 0:]
+
+
+# --- words -----------------------------------------------------------------------------------------
 
 
 def _entry(entry: Entry | Unreadable) -> dict[str, Any]:
-    stuck = None if entry.stuck is None else {"error": entry.stuck.error, "at_ms": entry.stuck.at_ms}
+    stuck = None if entry.stuck is None else {"error": entry.stuck.error, "at": _moment(entry.stuck.at_ms)}
     if isinstance(entry, Unreadable):
         return {"key": entry.key, "unreadable": entry.error, "raw": entry.raw.decode(errors="backslashreplace"), "stuck": stuck}
     change = entry.change
@@ -193,8 +266,8 @@ def _entry(entry: Entry | Unreadable) -> dict[str, Any]:
         "key": entry.key, "id": change.id, "object": change.object, "new": change.new, "old": change.old,
         # An upload session is a capability: whoever has it can end the upload. It is never printed.
         "upload": None if change.upload is None else "(session)",
-        "owner": entry.owner, "attempt": entry.attempt, "heartbeat_ms": entry.heartbeat_ms,
-        "cleanup_after_ms": entry.cleanup_after_ms, "stuck": stuck,
+        "owner": entry.owner, "attempt": entry.attempt, "heartbeat": _moment(entry.heartbeat_ms),
+        "cleanup_after": _moment(entry.cleanup_after_ms), "stuck": stuck,
     }
 
 
@@ -215,47 +288,92 @@ def _object(entry: Entry | Unreadable) -> str:
 
 
 def _show(value: Mapping[str, Any], line: str, as_json: bool) -> None:
-    typer.echo(_dump(value) if as_json else line)
+    write(dump(value) if as_json else line)
 
 
 def _show_fields(value: Mapping[str, Any], as_json: bool) -> None:
     if as_json:
-        typer.echo(_dump(value))
+        write(dump(value))
         return
     for name, item in value.items():
-        typer.echo(f"{name:18}{_plain(item)}")
+        write(f"{name:18}{_plain(item)}")
 
 
-def _table(columns: Sequence[str], rows: Sequence[tuple[str, ...]], nothing: str) -> None:
-    if not rows:
-        typer.echo(nothing)
-        return
-    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
-    for row in rows:
-        table.add_row(*(_escape(cell) for cell in row))
-    console = PipedConsole(soft_wrap=not sys.stdout.isatty(), highlight=False, markup=False)
-    if not sys.stdout.isatty():
-        console.width = 4096  # a pipe has no width: cut nothing that a program may read
-    console.print(table)
+async def _show_listed(
+    found: AsyncIterator[Listed], columns: Sequence[str], cells: Callable[[Listed], tuple[str, ...]], limit: int | None, as_json: bool
+) -> bool:
+    """A table, or a JSON list, printed as it comes, so that it needs no limit. A list that --limit cuts ends with {"more": true}."""
+    table = _List() if as_json else _Table(columns)
+    rows: list[Any] = []
+    count, cut = 0, False
+    async for listed in found:
+        cut = count == limit
+        if cut:
+            break
+        count += 1
+        rows.append(_entry(listed[0]) | {"standing": listed[1].name.lower()} if as_json else cells(listed))
+        if len(rows) == TABLE_ROWS:
+            table.add(rows)
+            rows = []
+    if cut and as_json:
+        rows.append({"more": True})
+    table.add(rows)
+    table.end()
+    if cut:
+        say_cut(count)
+    return count > 0
 
 
-def _escape(cell: str) -> str:
-    return cell.replace("\n", " ")
+class _List:
+    """JSON, an item a line."""
+
+    def __init__(self) -> None:
+        self._before = "["
+
+    def add(self, items: Sequence[Any]) -> None:
+        for item in items:
+            write(f"{self._before}{dump(item)}")
+            self._before = ","
+
+    def end(self) -> None:
+        write("[]" if self._before == "[" else "]")
+
+
+class _Table:
+    """Columns as wide as what was in them so far; the last one ends where it ends, and no terminal's width cuts a name."""
+
+    def __init__(self, columns: Sequence[str]) -> None:
+        self._columns: Sequence[str] | None = columns
+        self._widths = [len(column) for column in columns]
+
+    def add(self, rows: Sequence[tuple[str, ...]]) -> None:
+        if not rows:
+            return
+        shown = [[visible(cell) for cell in row] for row in rows]
+        if self._columns is not None:
+            shown.insert(0, list(self._columns))
+            self._columns = None
+        self._widths = [max(width, *map(len, cells)) for width, cells in zip(self._widths, zip(*shown, strict=True), strict=True)]
+        for row in shown:
+            write("  ".join(f"{cell:{width}}" for cell, width in zip(row, self._widths, strict=True)).rstrip())
+
+    def end(self) -> None:
+        """Nothing follows a table."""
 
 
 def _plain(value: Any) -> str:
-    return "-" if value is None else value if isinstance(value, str) else _dump(value)
+    return "-" if value is None else visible(value) if isinstance(value, str) else dump(value)
 
 
-def _time(moment: Any) -> str | None:
+def _time(moment: datetime | None) -> str | None:
     return None if moment is None else moment.isoformat(timespec="milliseconds")
 
 
-def _dump(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-class PipedConsole(Console):
-    def on_broken_pipe(self) -> None:
-        """rich's own ends the program with 1; whoever closed the pipe has seen enough."""
-        raise BrokenPipeError
+def _moment(unix_ms: int | None) -> str | None:
+    """0 is what nobody knows: a heartbeat that was not read, a state that cannot be."""
+    if not unix_ms:
+        return None
+    try:
+        return _time(datetime.fromtimestamp(unix_ms / 1000, UTC))
+    except (OverflowError, ValueError, OSError):
+        return f"{unix_ms} ms after 1970, beyond any calendar"

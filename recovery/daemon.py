@@ -3,6 +3,8 @@
     SIGTERM, SIGINT    stop claiming; finish what is held within `recovery.shutdown_budget_s`, release the rest
     the second one     leave at once, which is safe: the claims go stale and others take them over
 
+A SIGINT that was ignored when the daemon began (nohup, a shell's background) stays ignored.
+
 *Crash* at any moment is as safe as the second signal. Any number of daemons run side by side.
 """
 
@@ -15,8 +17,9 @@ import signal
 import anyio
 from anyio.abc import TaskStatus
 
-from changelog.log import Collects
+from changelog.log import ChangeLog, Collects
 from changelog.runtime import Runtime
+from recovery.entries import count_stuck, stuck_sentence
 from recovery.loop import RecoveryLoop, Report
 from tiered.compose import Backends
 from tiered.errors import TieredError
@@ -35,6 +38,7 @@ async def run_daemon(backends: Backends, runtime: Runtime, settings: Settings) -
     async with anyio.create_task_group() as beside:
         await beside.start(_heed_signals, loop)
         beside.start_soon(_collect_for_ever, backends, runtime, settings.recovery.collect_every_s)
+        beside.start_soon(_warn_of_stuck, backends.log, runtime, settings.recovery.full_pass_every_s)
         logger.info("recovery_started instance=%s", loop.instance)
         try:
             await loop.run()
@@ -75,8 +79,22 @@ async def _collect_for_ever(backends: Backends, runtime: Runtime, every_s: float
         await runtime.sleep(every_s * runtime.random.uniform(0.5, 1.0))
 
 
+async def _warn_of_stuck(log: ChangeLog, runtime: Runtime, every_s: float) -> None:
+    """At the start and whenever their number has changed: each was told when it was parked, to whoever listened then."""
+    known = 0
+    while True:
+        try:
+            if (count := await count_stuck(log)) != known:
+                logger.warning("entries_stuck count=%d: %s", count, stuck_sentence(count) if count else "none any more")
+                known = count
+        except TieredError as error:
+            logger.warning("entries_not_counted: %s", error)
+        await runtime.sleep(every_s * runtime.random.uniform(0.5, 1.0))
+
+
 async def _heed_signals(loop: RecoveryLoop, *, task_status: TaskStatus[None]) -> None:
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    heeded = [signal.SIGTERM] if signal.getsignal(signal.SIGINT) is signal.SIG_IGN else [signal.SIGTERM, signal.SIGINT]
+    with anyio.open_signal_receiver(*heeded) as signals:
         task_status.started()
         async for number in signals:
             if loop.stopping:

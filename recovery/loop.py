@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 
@@ -115,16 +115,15 @@ class RecoveryLoop:
         """
         return await self._counted(self._log.ranges(), math.inf if limit is None else limit)
 
-    async def survey(self, limit: int) -> list[tuple[Entry | Unreadable, Standing]]:
-        """What a pass would work on, in key order; claims and changes nothing but the presence row."""
-        found: list[tuple[Entry | Unreadable, Standing]] = []
+    async def survey(self) -> AsyncIterator[tuple[Entry | Unreadable, Standing]]:
+        """What a pass would work on, in key order; claims and changes nothing but the presence row. Raises as `run_once`."""
         for within in sorted(self._log.ranges(), key=lambda each: each.start):
             start: str | None = within.start
-            while start is not None and len(found) < limit:
-                page, more = await self._page(KeyRange(start, within.end))
-                found += more
+            while start is not None:
+                page, found = await self._page(KeyRange(start, within.end))
+                for each in found:
+                    yield each
                 start = page.next_start
-        return found[:limit]
 
     # --- a pass ----------------------------------------------------------------------------------
 
@@ -267,14 +266,14 @@ class RecoveryLoop:
             report.lost += 1
             return
         try:
-            await self._settle(lease, report)
+            await self._settle(lease, entry.owner, report)
         except anyio.get_cancelled_exc_class():
             self._held.append(lease)
             raise
         finally:
             self._heartbeat.drop(lease)
 
-    async def _settle(self, lease: Lease, report: Report) -> None:
+    async def _settle(self, lease: Lease, owner_was: str, report: Report) -> None:
         grace_ms = round(self._settings.late_upload_grace_s * 1000)
         try:
             ending = await persist(
@@ -290,7 +289,7 @@ class RecoveryLoop:
         except Exception as error:  # noqa: BLE001 - logged with its traceback, and counted
             await self._fail(lease, error, report, alone=True)
         else:
-            self._count(lease.entry, ending, report)
+            self._count(lease.entry, owner_was, ending, report)
 
     async def _fail(self, lease: Lease, error: Exception, report: Report, *, alone: bool) -> None:
         """`alone`: of others garbage was deleted in this pass, so both tiers answer, and it is this entry that fails.
@@ -306,13 +305,13 @@ class RecoveryLoop:
             await self._log.release(entry, entry.cleanup_after_ms)
         report.failed += 1
 
-    def _count(self, entry: Entry, ending: Ending, report: Report) -> None:
+    def _count(self, entry: Entry, owner_was: str, ending: Ending, report: Report) -> None:
         if ending is Ending.DEFERRED:
             report.deferred += 1
         else:
             report.recovered += 1
         self._swept += ending is not Ending.FORGOTTEN
-        logger.info("recovered id=%s object=%s owner_was=%s: %s", entry.change.id, entry.change.object, entry.owner, ending.value)
+        logger.info("recovered id=%s object=%s owner_was=%s: %s", entry.change.id, entry.change.object, owner_was, ending.value)
 
     async def _park(self, entry: Entry | Unreadable, error: str, report: Report) -> None:
         if await self._log.park(entry, error):

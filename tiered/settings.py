@@ -4,9 +4,13 @@
     Settings(…)           from code: exactly what is given, the environment is not read
 
 Durations end in `_s` (seconds), sizes in `_bytes_max`, counts in `_max`. How they must relate is checked at
-construction (`_relations`), so that nothing that runs has to doubt them. *Failure*: `ConfigurationError`, one
+construction (`_relations`), so that nothing that runs has to doubt them; so are bounds of each number, within
+which nothing hangs, spins or overflows. *Failure*: `ConfigurationError`, one
 sentence per problem: the setting, its value, where it came from and what to do. A key that is not known is
 refused, in the file and in the environment: a typo must not be silent.
+
+A file's values are read as the environment's are: text, which the setting makes a number of where it wants one. So a
+file needs none of what YAML has besides (tags, dates, aliases), and nothing of it can surprise or grow.
 """
 
 from __future__ import annotations
@@ -14,17 +18,28 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
-import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)  # fmt: skip
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from changelog.errors import ConfigurationError
 from tiered.backends import MARK_AGE_MAX_S
+
+if TYPE_CHECKING:
+    from yaml import Node
 
 ENV_PREFIX = "TIERED_"
 ENV_NESTED = "__"
@@ -41,9 +56,27 @@ INLINE_BYTES_LIMIT = 8 * 1024 * 1024
 BEATS_PER_EXPIRY_MIN = 2.5
 MARK_MARGIN_S = 3600.0
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Seconds = Positive
-Count = Annotated[int, Field(ge=1)]
+FILE_BYTES_MAX = 256 * 1024
+PROBLEMS_MAX = 20
+VALUE_SHOWN_MAX = 200
+DAY_S = 86_400.0
+
+
+def _no_truth(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("give a number")
+    return value
+
+
+_Number = BeforeValidator(_no_truth)
+Seconds = Annotated[float, _Number, Field(ge=0.001, le=365 * DAY_S)]
+"""Of a wait or an age. Below a millisecond nothing can be waited for; above a year something else was meant."""
+
+Period = Annotated[float, _Number, Field(ge=0.01, le=365 * DAY_S)]
+"""Of what is done again and again: more often would keep a processor and a service busy with nothing."""
+
+Concurrency = Annotated[int, _Number, Field(ge=1, le=10_000)]
+Attempts = Annotated[int, _Number, Field(ge=1, le=1000)]
 
 
 class _Section(BaseModel):
@@ -70,8 +103,10 @@ BucketName = Annotated[str, _matching(
     r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]",
     "the name of a bucket alone, without gs://: 3 characters or more, lower-case letters, digits, -, _ and .",
 )]  # fmt: skip
-Address = Annotated[str, _matching(r"[^/\s]+:\d{1,5}", "host:port, such as 127.0.0.1:8086")]
-Endpoint = Annotated[str, AfterValidator(_url), _matching(r"https?://[^/\s]+", "a URL without a path, such as http://127.0.0.1:9000")]
+Address = Annotated[str, _matching(r"[^/\s@]+:[0-9]{1,5}", "host:port, such as 127.0.0.1:8086")]
+Endpoint = Annotated[str, AfterValidator(_url), _matching(
+    r"https?://[^/\s@?#]+", "a URL without a path, a query or a user, such as http://127.0.0.1:9000"
+)]  # fmt: skip
 
 
 class BigtableSettings(_Section):
@@ -86,7 +121,7 @@ class BigtableSettings(_Section):
     table: ResourceId = "tiered"
     changelog_table: ResourceId = "tiered-changelog"
     app_profile: ResourceId = "default"
-    connections: Annotated[int, Field(ge=1, le=64)] = 4
+    connections: Annotated[int, _Number, Field(ge=1, le=64)] = 4
     timeout_s: Seconds = 10.0
     emulator_host: Address | None = Field(default_factory=lambda: os.environ.get(BIGTABLE_EMULATOR) or None, validate_default=True)
 
@@ -98,7 +133,7 @@ class GcsSettings(_Section):
     """
 
     bucket: BucketName
-    connections_max: Count = 256
+    connections_max: Concurrency = 256
     timeout_s: Seconds = 10.0
     endpoint: Endpoint | None = Field(default_factory=lambda: os.environ.get(GCS_EMULATOR) or None, validate_default=True)
 
@@ -106,20 +141,20 @@ class GcsSettings(_Section):
 class StoreSettings(_Section):
     """How much a store takes on at once, and how long it tries."""
 
-    concurrency_max: Count = 64
-    queue_max: Annotated[int, Field(ge=0)] = 256
+    concurrency_max: Concurrency = 64
+    queue_max: Annotated[int, _Number, Field(ge=0, le=1_000_000)] = 256
     queue_wait_s: Seconds = 5.0
     answer_budget_s: Seconds = 30.0
     cleanup_budget_s: Seconds = 10.0
     drain_budget_s: Seconds = 10.0
-    read_attempts_max: Count = 5
+    read_attempts_max: Attempts = 5
 
 
 class LeaseSettings(_Section):
     """How often an entry is renewed, and after which silence others may take it over."""
 
-    heartbeat_interval_s: Seconds = 10.0
-    expiry_s: Seconds = 30.0
+    heartbeat_interval_s: Period = 10.0
+    expiry_s: Period = 30.0
 
 
 class MarkSettings(_Section):
@@ -136,18 +171,18 @@ class RecoverySettings(_Section):
     lived longer and then died.
     """
 
-    concurrency_max: Count = 16
-    page_max: Count = 100
-    rate_per_s: Positive = 50.0
+    concurrency_max: Concurrency = 16
+    page_max: Annotated[int, _Number, Field(ge=1, le=10_000)] = 100
+    rate_per_s: Annotated[float, _Number, Field(ge=0.01, le=1_000_000)] = 50.0
     recent_s: Seconds = 1800.0
-    full_pass_every_s: Seconds = 600.0
-    idle_s: Seconds = 5.0
-    attempts_max: Count = 5
+    full_pass_every_s: Period = 600.0
+    idle_s: Period = 5.0
+    attempts_max: Attempts = 5
     attempt_budget_s: Seconds = 60.0
-    backoff_max_s: Seconds = 60.0
+    backoff_max_s: Period = 60.0
     late_upload_grace_s: Seconds = 900.0
     shutdown_budget_s: Seconds = 20.0
-    collect_every_s: Seconds = 60.0
+    collect_every_s: Period = 60.0
 
 
 class Settings(BaseSettings):
@@ -167,7 +202,7 @@ class Settings(BaseSettings):
     gcs: GcsSettings | None = None
     changelog: Literal["noop", "sqlite", "bigtable"] | None = None
     instance: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.\-]{1,100}$")] | None = None
-    inline_bytes_max: Annotated[int, Field(gt=0, le=INLINE_BYTES_LIMIT)] = 1_048_576
+    inline_bytes_max: Annotated[int, _Number, Field(gt=0, le=INLINE_BYTES_LIMIT)] = 1_048_576
     store: StoreSettings = StoreSettings()
     lease: LeaseSettings = LeaseSettings()
     marks: MarkSettings = MarkSettings()
@@ -191,9 +226,17 @@ class Settings(BaseSettings):
     @field_validator("directory", mode="before")
     @classmethod
     def _named(cls, directory: object) -> object:
-        if directory is not None and (not isinstance(directory, str | Path) or not str(directory).strip()):
+        if directory is None:
+            return None
+        if not isinstance(directory, str | Path) or not str(directory).strip() or "\0" in str(directory):
             raise ValueError("give the path of a directory")
-        return directory
+        try:
+            os.fsencode(directory)
+            return Path(directory).expanduser()
+        except UnicodeEncodeError:
+            raise ValueError("give the path of a directory; this is no Unicode") from None
+        except RuntimeError:
+            raise ValueError("there is no such user, or no home directory is known: write the path out") from None
 
     @model_validator(mode="after")
     def _related(self) -> Settings:
@@ -274,27 +317,94 @@ def _relations(settings: Settings) -> Iterator[str]:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    import yaml  # many a store has no file
+
     try:
-        values = yaml.safe_load(path.read_text("utf-8"))
+        with path.open("rb") as file:
+            text = file.read(FILE_BYTES_MAX + 1)
     except FileNotFoundError:
         raise ConfigurationError(f"the settings file {path} does not exist") from None
-    except OSError as error:
-        raise ConfigurationError(f"the settings file {path} cannot be read: {error.strerror}") from None
+    except (OSError, ValueError) as error:  # no path has a NUL
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigurationError(f"the settings file {path} cannot be read: {reason}") from None
+    if len(text) > FILE_BYTES_MAX:
+        raise ConfigurationError(f"{path} has more than {FILE_BYTES_MAX // 1024} KiB, so it is no settings file")
+    try:
+        node = yaml.compose(text.decode("utf-8"), Loader=yaml.SafeLoader)
+        values = None if node is None else _plain(node, set())
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"the settings file {path} is not YAML: {' '.join(str(error).split())}") from None
+        raise ConfigurationError(f"the settings file {path} is not YAML: {_wrong_yaml(error)}") from None
+    except RecursionError:
+        raise ConfigurationError(f"the settings file {path} is nested too deeply to hold settings") from None
+    except _NoSettingError as error:
+        raise ConfigurationError(f"the settings file {path}, line {error.line}: {error}") from None
     if not isinstance(values or {}, dict):
-        raise ConfigurationError(f"the settings file {path} holds {values!r}, not a mapping such as 'directory: data'")
+        raise ConfigurationError(f"the settings file {path} holds {_shown(repr(values))}, not a mapping such as 'directory: data'")
     # A key without a value, as a section whose lines are all commented out, says nothing.
-    return {str(key): value for key, value in (values or {}).items() if value is not None}
+    return {key: value for key, value in (values or {}).items() if value is not None}
+
+
+def _wrong_yaml(error: Exception) -> str:
+    """Without the line itself, which PyYAML would quote."""
+    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    return " ".join(str(error).split()) if mark is None else f"line {mark.line + 1}: {problem}"
+
+
+class _NoSettingError(Exception):
+    """YAML that no settings file needs, and where. Never leaves this module."""
+
+    def __init__(self, node: Node, sentence: str) -> None:
+        super().__init__(sentence)
+        self.line = node.start_mark.line + 1
+
+
+def _plain(node: Node, seen: set[Node]) -> Any:
+    """Mappings, lists, numbers and text. Each node once, so that aliases cannot make much of little."""
+    import yaml
+
+    if node in seen:
+        raise _NoSettingError(node, "write the value out a second time: aliases (*name) are not read")
+    seen.add(node)
+    if not node.tag.startswith("tag:yaml.org,2002:"):
+        raise _NoSettingError(node, f"leave out the tag {_shown(node.tag)}")
+    match node:
+        case yaml.MappingNode():
+            return _mapping(node, seen)
+        case yaml.SequenceNode():
+            return [_plain(each, seen) for each in node.value]
+        case _:
+            return _scalar(node.tag.rpartition(":")[2], node.value)
+
+
+def _mapping(node: Node, seen: set[Node]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for named, value in node.value:
+        if not isinstance(named.value, str):
+            raise _NoSettingError(named, "the name of a setting is text")
+        if named.value in values:
+            raise _NoSettingError(named, f"{_shown(named.value)} is said twice: remove one")
+        values[named.value] = _plain(value, seen)
+    return values
+
+
+def _scalar(kind: str, text: str) -> Any:
+    if kind == "null":
+        return None
+    try:
+        return int(text) if kind == "int" else float(text) if kind == "float" else text
+    except ValueError:  # 1:30 is 90 to YAML, and to nobody else
+        return text
 
 
 def _variables() -> dict[str, str]:
     """The environment variable that is set for each setting, by the setting's key."""
     known = {ENV_PREFIX + key.replace(".", ENV_NESTED).upper(): key for key in _keys(Settings)}
-    said = [name for name in sorted(os.environ) if name.startswith(ENV_PREFIX) and not name.startswith(ENV_OTHERS)]
+    # The environment's source takes names in any case; only one spelling is looked at here, so the others are refused.
+    said = [name for name in sorted(os.environ) if name.upper().startswith(ENV_PREFIX) and not name.upper().startswith(ENV_OTHERS)]
     if unknown := [name for name in said if name not in known]:
         raise ConfigurationError("\n".join(
-            f"{name} is set in the environment but is no setting; the nearest is {_nearest(name, known)}" for name in unknown
+            f"{_shown(name)} is set in the environment but is no setting; the nearest is {_nearest(name.upper(), known)}"
+            for name in unknown[:PROBLEMS_MAX]
         ))
     return {known[name]: name for name in said if os.environ[name]}
 
@@ -313,26 +423,39 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
 
 def _sentences(model: type[BaseModel], error: ValidationError, origins: Mapping[str, str]) -> Iterator[str]:
     """What a person reads instead of pydantic's report: a sentence per problem."""
-    for problem in error.errors(include_url=False):
+    found = error.errors(include_url=False)
+    for problem in found[:PROBLEMS_MAX]:
         key = ".".join(str(part) for part in problem["loc"])
         where = f" ({origins[key]})" if key in origins else ""
+        name, value = _shown(key), _shown(repr(problem["input"]))
         match problem["type"]:
             case "value_error" if not key:
                 yield str(problem["ctx"]["error"])
             case "value_error":
-                yield f"{key}{where} is {problem['input']!r}: {problem['ctx']['error']}"
+                yield f"{name}{where} is {value}: {problem['ctx']['error']}"
             case "missing":
-                yield f"{key} is not set: the section {key.rpartition('.')[0]} needs it"
+                yield f"{name} is not set: the section {key.rpartition('.')[0]} needs it"
             case "extra_forbidden":
-                yield f"{key}{where} is no setting; the nearest is {_nearest(key, [*_keys(model), *model.model_fields])}"
+                yield f"{name}{where} is no setting; the nearest is {_nearest(key, [*_keys(model), *model.model_fields])}"
             case "model_type":
-                yield f"{key}{where} is {problem['input']!r}, not a section of settings"
+                yield f"{name}{where} is {value}, not a section of settings"
             case _:
-                yield f"{key}{where} is {problem['input']!r}: {problem['msg'][0].lower()}{problem['msg'][1:]}"
+                yield f"{name}{where} is {value}: {problem['msg'][0].lower()}{problem['msg'][1:]}"
+    if len(found) > PROBLEMS_MAX:
+        yield f"and {len(found) - PROBLEMS_MAX} problems more"
 
 
 def _nearest(word: str, known: Collection[str]) -> str:
-    return get_close_matches(word, known, n=1, cutoff=0.0)[0]
+    from difflib import get_close_matches  # of mistakes only
+
+    return get_close_matches(word[:VALUE_SHOWN_MAX], known, n=1, cutoff=0.0)[0]
+
+
+def _shown(text: str) -> str:
+    """As much of a value as a sentence takes, without the user and the password that a URL may have."""
+    _, at, host = text.rpartition("@")
+    text = f"…@{host}" if at else text
+    return text if len(text) <= VALUE_SHOWN_MAX else f"{text[:VALUE_SHOWN_MAX]}…"
 
 
 def _keys(model: type[BaseModel]) -> Iterator[str]:

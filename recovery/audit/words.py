@@ -12,7 +12,6 @@ Pure. A name is shown by `visible`: whatever an object is called, it can neither
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,6 +19,7 @@ from enum import StrEnum
 
 from recovery.audit.manifest import Counted, Manifest
 from recovery.audit.verdicts import FINDINGS, Kind
+from recovery.visible import visible as visible  # noqa: PLC0414 - the audit has it from here
 
 GIB = 1024**3
 PRICE_DEFAULT = 0.020
@@ -29,9 +29,6 @@ SENTENCE_MAX = 240
 """Characters of a reason that a verdict repeats; an error's text has no bound."""
 
 ORPHANS = (Kind.ORPHAN, Kind.LEGACY_ORPHAN)
-
-_STEERING = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
-"""Control characters, marks of direction, separators of lines, halves of surrogate pairs."""
 
 
 class Level(StrEnum):
@@ -193,11 +190,6 @@ def moment(time_ns: int) -> str:
         return datetime.fromtimestamp(time_ns // 1_000_000_000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     except (OverflowError, ValueError, OSError):
         return "beyond any calendar"
-
-
-def visible(name: str) -> str:
-    """The name as text that stays where it is put: what steers is spelt out."""
-    return _STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", name)
 
 
 def sentence(text: str) -> str:

@@ -12,8 +12,7 @@ import typer
 from recovery import cli_audit
 from recovery.audit.manifest import parse_manifest
 from recovery.audit.verdicts import MEANING, Kind
-from recovery.cli_audit_output import show_summary
-from recovery.cli_output import PipedConsole
+from recovery.cli_audit_output import PipedConsole, show_summary
 from tests.audit.test_show_command import Store
 from tests.embedded.test_cli import shell
 

@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
@@ -31,16 +32,26 @@ class Command:
         self.store = directory / "store"
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("TIERED_")}
 
-    def __call__(self, *arguments: str, stdin: bytes = b"", code: int = 0, store: bool = True) -> str:
+    def __call__(
+        self, *arguments: str, stdin: bytes = b"", code: int = 0, store: bool = True, python: tuple[str, ...] = ("-m", "recovery.cli")
+    ) -> str:
         where = ["--directory", str(self.store)] if store else []
         done = subprocess.run(
-            [sys.executable, "-m", "recovery.cli", *where, *arguments],
+            [sys.executable, *python, *where, *arguments],
             input=stdin, capture_output=True, cwd=self.directory, env=self.environment, timeout=60, check=False,
         )
         self.errors = done.stderr.decode()
         assert done.returncode == code, f"exit code {done.returncode}: {self.errors}"
         assert "Traceback" not in self.errors
         return done.stdout.decode()
+
+
+@pytest.fixture(autouse=True)
+def _interruptible() -> Iterator[None]:
+    """What a test starts inherits it, also where the tests themselves run in a shell's background, in which SIGINT is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture
@@ -277,6 +288,58 @@ def test_command_that_is_interrupted_while_it_starts_ends_without_a_traceback(ti
     tiered.environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(tmp_path), tiered.environment.get("PYTHONPATH"))))
     assert tiered("ls", code=130) == ""
     assert tiered.errors == ""
+
+
+def test_interrupts_that_were_ignored_stay_ignored(tiered: Command) -> None:
+    """As a shell starts what runs in its background."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    commands = (["put", OBJECT, "-"], ["recover"])
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-m", "recovery.cli", "-d", str(tiered.store), *command],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=tiered.environment,
+        )
+        for command in commands
+    ]
+    writing, daemon = started
+    try:
+        assert daemon.stderr is not None
+        assert any(b"recovery_started" in line for line in daemon.stderr)
+        for each in started:
+            each.send_signal(signal.SIGINT)
+        writing.communicate(b"payload", timeout=60)
+        daemon.send_signal(signal.SIGTERM)
+        daemon.communicate(timeout=60)
+        assert [each.returncode for each in started] == [0, 0]
+    finally:
+        for each in started:
+            each.kill()
+            each.wait()
+    assert tiered("get", OBJECT) == "payload"
+
+
+def test_daemon_warns_of_what_is_stuck_and_names_whose_change_it_recovers(tiered: Command) -> None:
+    plant(tiered.store, "someone/objects/else")
+    tiered("recover", "--once", code=6)
+    plant(tiered.store, None, released=False)
+    tiered.environment |= {"TIERED_LEASE__EXPIRY_S": "0.3", "TIERED_LEASE__HEARTBEAT_INTERVAL_S": "0.1", "TIERED_RECOVERY__IDLE_S": "0.05"}
+    daemon = subprocess.Popen(
+        [sys.executable, "-m", "recovery.cli", "--directory", str(tiered.store), "recover"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=tiered.environment,
+    )
+    try:
+        assert daemon.stderr is not None
+        wanted = {"entries_stuck count=1: 1 entry is stuck: 'tiered log list --stuck'", "owner_was=dead: "}
+        for line in daemon.stderr:
+            wanted -= {each for each in wanted if each in line}
+            if not wanted:
+                break
+        daemon.terminate()
+        daemon.communicate(timeout=60)
+        assert not wanted and daemon.returncode == 0
+    finally:
+        daemon.kill()
+        daemon.wait()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -532,7 +532,7 @@ async def test_survey_changes_nothing(world: World) -> None:
     change = await plant_dead_change(world)
     await stale(world)
     before = await world.entries()
-    (entry, found), = await world.recovery().survey(10)
+    (entry, found), = [each async for each in world.recovery().survey()]
     assert isinstance(entry, Entry) and entry.change == change and found is Standing.CLAIMABLE
     assert await world.entries() == before and await world.blob_names() == [change.new]
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -289,3 +291,126 @@ def test_settings_are_frozen_and_travel_between_processes() -> None:
     with pytest.raises(ValidationError, match="frozen"):
         settings.lease.expiry_s = 1
     assert pickle.loads(pickle.dumps(settings)) == settings
+
+
+# --- files that were not meant well --------------------------------------------------------------
+
+
+BOMB = b"a: &a [x, x]\n" + b"".join(b"%c: &%c [*%c, *%c]\n" % (n, n, n - 1, n - 1) for n in range(ord("b"), ord("z")))
+
+
+@pytest.mark.parametrize(("content", "sentence"), [
+    (b"directory: a\nlease:\n  expiry_s: 40\n  expiry_s: 50\n", r", line 4: expiry_s is said twice"),
+    (b"directory: a\nchangelog: sqlite\ndirectory: b\n", r", line 3: directory is said twice"),
+    (b"'1': 2\n1: 3\n", r", line 2: 1 is said twice"),
+    (b"[" * 100_000, r"nested too deeply"),
+    (b"a: " + b"{a: " * 50_000, r"nested too deeply"),
+    (b"directory: &d data\ninstance: *d\n", r", line 1: write the value out a second time"),
+    (BOMB, r", line 1: write the value out a second time"),
+    (b"directory: &a [*a]", r"aliases"),
+    (b"base: &b {expiry_s: 40}\nlease: {<<: *b}\n", r"aliases"),
+    (b"directory: !!python/object/apply:os.getcwd []", r"give the path of a directory"),
+    (b"directory: !path data", r"line 1: leave out the tag !path"),
+    (b"lease: {? [a, b] : 1}", r"the name of a setting is text"),
+    (b"--- 1\n--- 2\n", r"is not YAML: line 2"),
+    (b"lease: {1: 2}", r"^lease\.1 \(.*\) is no setting; the nearest is "),
+    (b"directory: d\nlease: {expiry_s: 1:30}", r"^lease\.expiry_s \(.*\) is '1:30': "),
+    (b"directory: d\nlease: {expiry_s: yes}", r"^lease\.expiry_s \(.*\) is 'yes': "),
+    (b"directory: d\nstore: {queue_max: !!int ''}", r"^store\.queue_max"),
+    (b"directory: d\nstore: {queue_max: " + b"9" * 5000 + b"}", r"^store\.queue_max"),
+    (b"directory: d\nrecovery: {page_max: 1.0e+23}", r"^recovery\.page_max"),
+    (b'directory: "\\ud800"', r"^directory \(.*\) is '\\ud800': give the path"),
+    (b'directory: "a\\0b"', r"^directory \(.*\) is 'a\\x00b': give the path"),
+    (b"#" * (256 * 1024 + 1), r"has more than 256 KiB"),
+], ids=lambda value: None if isinstance(value, str) else repr(value[:30]))  # fmt: skip
+def test_a_file_of_tricks_is_refused_in_a_sentence(written: Path, content: bytes, sentence: str) -> None:
+    written.write_bytes(content)
+    with pytest.raises(ConfigurationError, match=sentence) as refused:
+        load_settings(written)
+    assert len(str(refused.value)) < 1000
+
+
+def test_a_date_and_a_number_may_name_what_is_text(written: Path) -> None:
+    written.write_text("directory: 2020-99-99\ninstance: '7'\n")
+    settings = load_settings(written)
+    assert (settings.directory, settings.instance) == (Path("2020-99-99"), "7")
+
+
+@pytest.mark.parametrize("nothing", ["", "lease:", "lease: ~", "lease: {}", "{}", "# a comment"])
+def test_what_says_nothing_is_no_mistake(written: Path, monkeypatch: pytest.MonkeyPatch, nothing: str) -> None:
+    written.write_text(nothing)
+    monkeypatch.setenv("TIERED_DIRECTORY", "data")
+    assert load_settings(written).model_dump() == Settings(directory="data").model_dump()
+
+
+def test_a_file_without_an_end_is_not_read_to_it() -> None:
+    with pytest.raises(ConfigurationError, match=r"^/dev/zero has more than 256 KiB, so it is no settings file$"):
+        load_settings(Path("/dev/zero"))
+
+
+def test_a_pipe_may_hold_settings(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    writing = threading.Thread(target=(tmp_path / "pipe").write_text, args=("directory: data\n",))
+    writing.start()
+    assert load_settings(tmp_path / "pipe").directory == Path("data")
+    writing.join()
+
+
+def test_of_very_many_mistakes_the_first_are_told(written: Path) -> None:
+    written.write_text("".join(f"x{number}: 1\n" for number in range(20_000)))
+    with pytest.raises(ConfigurationError) as refused:
+        load_settings(written)
+    [*first, last] = str(refused.value).splitlines()
+    assert len(first) == 20 and last == "and 19980 problems more"
+
+
+# --- values that would hang or harm --------------------------------------------------------------
+
+
+def numbers() -> dict[str, Any]:
+    settings = Settings(bigtable={"project": "my-project", "instance": "main"}, gcs={"bucket": "blobs"})
+    return {key: each["value"] for key, each in settings.shown().items() if isinstance(each["value"], int | float)}
+
+
+def refused(key: str, value: object) -> list[str]:
+    section, _, name = key.rpartition(".")
+    given: dict[str, Any] = {"bigtable": {"project": "my-project", "instance": "main"}, "gcs": {"bucket": "blobs"}}
+    values = {section: given.get(section, {}) | {name: value}} if section else {name: value}
+    return in_google(**values)
+
+
+@pytest.mark.parametrize("value", [1e-9, 1e23, -1, True, "true", 10**400])
+def test_every_number_has_bounds_within_which_nothing_hangs_or_overflows(value: object) -> None:
+    assert len(numbers()) > 25
+    for key in numbers():
+        assert [sentence for sentence in refused(key, value) if sentence.startswith(f"{key} is ")], (key, value)
+
+
+def test_every_number_takes_its_default() -> None:
+    for key, value in numbers().items():
+        assert refused(key, value) == refused(key, str(value)) == []
+
+
+@pytest.mark.parametrize("endpoint", [
+    "http://user:pass/word@127.0.0.1:9000", "user:password@127.0.0.1:9000", "http://pass'word@127.0.0.1:9000", "http://h:1/?password@",
+])  # fmt: skip
+def test_a_password_in_an_address_is_refused_and_not_repeated(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    [sentence] = in_google(gcs={"bucket": "blobs", "endpoint": endpoint})
+    assert sentence.startswith("gcs.endpoint is …@") and "without a path, a query or a user" in sentence and "word" not in sentence
+    monkeypatch.setenv("BIGTABLE_EMULATOR_HOST", "user:password@127.0.0.1:8086")
+    [sentence] = in_google()
+    assert sentence.startswith("bigtable.emulator_host is …@127.0.0.1:8086': give host:port") and "password" not in sentence
+
+
+def test_a_home_directory_is_found(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/somebody")
+    assert Settings(directory="~/photos").directory == Path("/home/somebody/photos")
+    written.write_text("directory: ~/photos\n")
+    assert load_settings(written).directory == Path("/home/somebody/photos")
+    assert problems(directory="~nobody-of-that-name/x")[0].startswith("directory is '~nobody-of-that-name/x': there is no such user")
+
+
+def test_variable_in_another_case_is_refused(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("tiered_directory", "elsewhere")
+    with pytest.raises(ConfigurationError, match="tiered_directory is set .* is no setting; the nearest is TIERED_DIRECTORY"):
+        load_settings(written)
