@@ -414,3 +414,9 @@ def test_variable_in_another_case_is_refused(written: Path, monkeypatch: pytest.
     monkeypatch.setenv("tiered_directory", "elsewhere")
     with pytest.raises(ConfigurationError, match="tiered_directory is set .* is no setting; the nearest is TIERED_DIRECTORY"):
         load_settings(written)
+
+
+def test_variable_that_is_no_unicode_is_refused_with_its_name(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIERED_INSTANCE", os.fsdecode(b"\xff"))
+    with pytest.raises(ConfigurationError, match=r"^instance \(TIERED_INSTANCE\) is '\\udcff': "):
+        load_settings(written)
