@@ -59,15 +59,13 @@ async def test_two_stores_on_one_directory_see_each_others_writes(tmp_path: Path
     assert len(files(tmp_path)) == 10, "of two large puts of one object, one blob remains"
 
 
-async def test_missing_changelog_is_warned_of_once_and_an_explicit_noop_is_not(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_store_in_a_directory_keeps_a_changelog_and_goes_without_one_only_by_name(
+    tmp_path: Path, runtime: ShiftedRuntime, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.WARNING, "tiered")
-    async with open_storage(Settings(directory=tmp_path)) as storage:
-        await storage.put(OBJECT, LARGE)
-        await storage.put(OBJECT, LARGE)
-    assert ["no changelog is set" in record.message for record in caplog.records] == [True]
-    caplog.clear()
-    async with open_storage(Settings(directory=tmp_path, changelog="noop")):
-        pass
+    for settings in (Settings(directory=tmp_path), Settings(directory=tmp_path, changelog="noop")):
+        async with open_backends(settings, runtime) as backends:
+            assert backends.log.durable is (settings.changelog == "sqlite")
     assert not caplog.records
 
 
