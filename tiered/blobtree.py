@@ -25,14 +25,22 @@ from changelog.change import ChangeId
 from changelog.errors import CorruptRecordError, InvalidRequestError, UnavailableError, UnconfirmedError
 from tiered.backends import BlobHead, ByteRange
 from tiered.blobfile import (
+    BLOCK_BYTES,
+    BLOCK_CRC_BYTES,
     FOOTER_BYTES,
+    Checksums,
     Footer,
+    check_block,
+    check_block_crcs,
     decode_footer,
     decode_stored_metadata,
     encode_deadline,
     encode_trailer,
 )
 from tiered.metadata import Metadata, is_expired
+
+_CRCS_AT_ONCE = 4096
+"""Blocks, so of a GiB."""
 
 
 @contextmanager
@@ -55,8 +63,7 @@ class UploadFile:
         self._root = root
         self._file = _create_locked(path)
         self._lock = Lock()
-        self._size = 0
-        self._crc = 0
+        self._checksums = Checksums()
 
     def append(self, chunks: Iterable[bytearray | memoryview]) -> None:
         """A write that fails ends the upload."""
@@ -75,7 +82,7 @@ class UploadFile:
             self._refuse_if_ended()
             try:
                 self._append(last)
-                _write_all(self._file, memoryview(encode_trailer(metadata, self._size, self._crc, written_ns)))
+                _write_all(self._file, memoryview(encode_trailer(metadata, self._checksums, written_ns)))
                 os.fsync(self._file.fileno())
                 self._target.parent.mkdir(parents=True, exist_ok=True)
                 self._link()
@@ -89,10 +96,9 @@ class UploadFile:
             self._end()
 
     def _append(self, chunk: bytearray | memoryview) -> None:
-        view = memoryview(chunk)
+        view = memoryview(chunk).cast("B")
         _write_all(self._file, view)
-        self._size += view.nbytes
-        self._crc = zlib.crc32(view, self._crc)
+        self._checksums.add(view)
 
     def _link(self) -> None:
         try:
@@ -134,18 +140,21 @@ def _write_all(file: io.FileIO, view: memoryview) -> None:
 
 
 class BlobFile:
-    """An open blob and the bytes `start` to `stop` of it that are wanted. Its lock keeps `close` from a read."""
+    """An open blob and the bytes `start` to `stop` of it that are wanted. Its lock keeps `close` from a read.
+
+    What is read is checked first: block by block, or, in version 1, a whole payload with its last bytes.
+    """
 
     def __init__(self, file: io.FileIO, range: ByteRange | None) -> None:
         self._file = file
         self._lock = Lock()
-        footer = read_footer(file)
+        self._footer = footer = read_footer(file)
         self.size = footer.size
-        self.crc = footer.payload_crc
         self.written_ns, self.generation = footer.written_ns, footer.written_us
         self.metadata = decode_stored_metadata(os.pread(file.fileno(), footer.metadata_bytes, footer.size), footer)
         self.start, self.stop = (0, self.size) if range is None else range.within(self.size)
-        self.is_whole = (self.start, self.stop) == (0, self.size)
+        self._is_whole = (self.start, self.stop) == (0, self.size)
+        self._crcs, self._crcs_from = b"", 0
 
     @classmethod
     def open(cls, path: Path, range: ByteRange | None) -> Self | None:
@@ -159,15 +168,36 @@ class BlobFile:
             file.close()
             raise
 
-    def read(self, start: int, size: int, crc: int) -> tuple[bytes, int]:
-        """`size` bytes from `start`, and `crc` continued by them."""
+    def read(self, start: int, crc: int) -> tuple[bytes, int]:
+        """The wanted bytes of the block that `start` is in, from there on, and in version 1 `crc` continued by them."""
+        number = start // BLOCK_BYTES
+        first = number * BLOCK_BYTES
         with self._lock:
             if self._file.closed:
                 raise InvalidRequestError("the blob was closed while it was read; get it again")
-            piece = os.pread(self._file.fileno(), size, start)
+            block = self._read(first, min(BLOCK_BYTES, self.size - first))
+            if self._footer.version > 1:
+                check_block(block, number, self._block_crc(number))
+            elif (crc := zlib.crc32(block, crc)) != self._footer.crc and self._is_whole and first + len(block) == self.size:
+                raise CorruptRecordError("it does not match its checksum: bytes on the disk have changed")
+        return block[start - first : self.stop - first], crc
+
+    def _block_crc(self, number: int) -> bytes:
+        """Those of many blocks are read at once, but never all of a huge blob's."""
+        if not 0 <= number - self._crcs_from < len(self._crcs) // BLOCK_CRC_BYTES:
+            count = min(_CRCS_AT_ONCE, self._footer.blocks - number)
+            self._crcs = self._read(self._footer.block_crcs_at + number * BLOCK_CRC_BYTES, count * BLOCK_CRC_BYTES)
+            self._crcs_from = number
+            if count == self._footer.blocks:
+                check_block_crcs(self._crcs, self._footer)
+        at = (number - self._crcs_from) * BLOCK_CRC_BYTES
+        return self._crcs[at : at + BLOCK_CRC_BYTES]
+
+    def _read(self, start: int, size: int) -> bytes:
+        piece = os.pread(self._file.fileno(), size, start)
         if len(piece) < size:
             raise CorruptRecordError("it was cut short while it was read")
-        return piece, zlib.crc32(piece, crc)
+        return piece
 
     def close(self) -> None:
         with self._lock:

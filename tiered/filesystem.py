@@ -218,21 +218,20 @@ class FileReader:
         self._crc = 0
 
     def pieces(self) -> AsyncIterator[bytes]:
-        """Pieces of 256 KiB. A whole read whose checksum is wrong is a `CorruptRecordError` instead of its last piece."""
+        """Pieces of up to 256 KiB, each checked first: one that does not match its checksum is a `CorruptRecordError` instead.
+
+        But of a file of version 1 only a whole read is checked, with its last piece, and a range is not.
+        """
         return self
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self
 
     async def __anext__(self) -> bytes:
-        file, start = self._file, self._next
-        if start == file.stop:
+        if self._next == self._file.stop:
             raise StopAsyncIteration
-        stop = min(start + PIECE_BYTES, file.stop)
-        piece, self._crc = await self._disk.run(f"read blob {self._name!r}", file.read, start, stop - start, self._crc)
-        if stop == file.stop and file.is_whole and self._crc != file.crc:
-            raise CorruptRecordError(f"blob {self._name!r} does not match its checksum: bytes on the disk have changed")
-        self._next = stop
+        piece, self._crc = await self._disk.run(f"read blob {self._name!r}", self._file.read, self._next, self._crc)
+        self._next += len(piece)
         return piece
 
     async def aclose(self) -> None:

@@ -7,8 +7,10 @@ import fcntl
 import logging
 import os
 import signal
+import struct
 import subprocess
 import sys
+import zlib
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -261,17 +263,80 @@ async def test_a_name_longer_than_the_file_system_holds_is_refused(blobs: FileBl
 # --- damage --------------------------------------------------------------------------------------
 
 
-async def test_a_blob_whose_payload_changed_on_the_disk_never_comes_whole(blobs: FileBlobs, root: Path) -> None:
-    await store(blobs, NAME, b"x" * (PIECE + 10))
-    with file_of(root, NAME).open("r+b") as file:
-        file.write(b"y")
-    reader, got = await blobs.open(NAME), []
+RANGES = [
+    None, ByteRange(0), ByteRange(PIECE - 1, PIECE + 1), ByteRange(PIECE, PIECE + 1), ByteRange(2 * PIECE - 1, 2 * PIECE),
+    ByteRange(-PIECE - 12, None),
+]  # fmt: skip
+
+
+def change(path: Path, at: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        (byte,) = file.read(1)
+        file.seek(at)
+        file.write(bytes([byte ^ 1]))
+
+
+async def handed_out(blobs: FileBlobs, range: ByteRange | None) -> bytes:
+    """What a read of a damaged blob gives away before it fails."""
+    reader, got = await blobs.open(NAME, range), b""
     assert reader is not None
-    with pytest.raises(CorruptRecordError, match=r"018bcfe5.* does not match its checksum"):  # noqa: PT012 - fails after the first piece
-        async for piece in reader.pieces():
-            got.append(piece)
-    await reader.aclose()
-    assert len(got) == 1
+    try:
+        with pytest.raises(CorruptRecordError, match=r"018bcfe5.* checksum"):  # noqa: PT012 - where it fails is the question
+            async for piece in reader.pieces():
+                got += piece
+    finally:
+        await reader.aclose()
+    return got
+
+
+@pytest.mark.parametrize("range", RANGES)
+@pytest.mark.parametrize("at", [PIECE, PIECE + 5, 2 * PIECE - 1])
+async def test_no_byte_of_a_block_that_changed_on_the_disk_is_handed_out(
+    blobs: FileBlobs, root: Path, range: ByteRange | None, at: int
+) -> None:
+    payload = (bytes(251) + bytes([*b"abc"])) * (2 * PIECE // 254) + b"z" * 400
+    await store(blobs, NAME, payload)
+    change(file_of(root, NAME), at)
+    start, _ = (0, 0) if range is None else range.within(len(payload))
+    assert await handed_out(blobs, range) == payload[start : max(start, PIECE)]
+    for sound in (ByteRange(0, PIECE), ByteRange(5, 6), ByteRange(2 * PIECE), ByteRange(-1)):
+        first, last = sound.within(len(payload))
+        assert await read(blobs, NAME, sound) == payload[first:last]
+
+
+async def test_checksums_that_changed_on_the_disk_are_corruption_and_not_taken_for_the_truth(blobs: FileBlobs, root: Path) -> None:
+    await store(blobs, NAME, b"x" * (PIECE + 10))
+    size = file_of(root, NAME).stat().st_size
+    change(file_of(root, NAME), size - FOOTER_BYTES - 1)
+    for range in (None, ByteRange(1, 5), ByteRange(-1)):
+        assert await handed_out(blobs, range) == b""
+
+
+async def test_the_checksums_of_a_huge_blob_are_read_as_they_are_needed(
+    blobs: FileBlobs, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tiered.blobtree._CRCS_AT_ONCE", 2)
+    payload = os.urandom(5 * PIECE + 10)
+    await store(blobs, NAME, payload)
+    for range in (None, ByteRange(PIECE + 1, 4 * PIECE), ByteRange(5 * PIECE)):
+        start, stop = (0, len(payload)) if range is None else range.within(len(payload))
+        assert await read(blobs, NAME, range) == payload[start:stop]
+    change(file_of(root, NAME), 4 * PIECE)
+    assert await handed_out(blobs, None) == payload[: 4 * PIECE]
+    assert await handed_out(blobs, ByteRange(PIECE + 1)) == payload[PIECE + 1 : 4 * PIECE]
+
+
+async def test_a_blob_of_version_1_is_checked_where_it_is_read_whole(blobs: FileBlobs, root: Path) -> None:
+    payload = b"x" * (PIECE + 10)
+    raw = b'{"content_type":"application/octet-stream","size":262154}'
+    raw += b" " * (-(len(payload) + len(raw)) % 8)
+    footer = struct.pack(">6sHqqQIII", b"tiered", 1, 0, 1_700_000_000_000_000, len(payload), len(raw), zlib.crc32(payload), zlib.crc32(raw))
+    file_of(root, NAME).write_bytes(payload + raw + footer)
+    assert await read(blobs, NAME) == payload
+    assert [blob.size for blob in (await blobs.list("", None, 10)).blobs] == [len(payload)]
+    change(file_of(root, NAME), 0)
+    assert len(await handed_out(blobs, None)) == PIECE, "the last piece is never given away"
     assert await read(blobs, NAME, ByteRange(1, 5)) == b"xxxx"
 
 
