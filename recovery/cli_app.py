@@ -198,15 +198,19 @@ def recover(
     async def command() -> None:
         if limit is not None and not (once or dry_run):
             raise InvalidRequestError("--limit goes with --once or --dry-run")
-        async with _backends(choice.existing() if once or dry_run else choice.settings()) as (backends, settings):
+        chosen = choice.existing() if once or dry_run else choice.settings()
+        async with _backends(chosen, collecting=not dry_run) as (backends, settings):
             loop = RecoveryLoop(backends.tiers, backends.log, SystemRuntime(), settings)
             if dry_run:
                 found = await loop.survey(limit or PAGE)
                 output.show_survey(found, await _count_open(backends), as_json)
             elif once:
+                collected = await collect(backends)  # first: recovery may need the space
                 report = await loop.run_once(limit)
-                output.show_report(report, await collect(backends), as_json)
+                output.show_report(report, collected.removed, as_json)
                 output.raise_unless_clean(report)
+                for failure in collected.failures:
+                    raise failure
             else:
                 logging.getLogger("tiered").setLevel(logging.INFO)
                 output.show_report(await run_daemon(backends, SystemRuntime(), settings), None, as_json)
@@ -364,9 +368,10 @@ def _run(command: Callable[[], Awaitable[None]]) -> None:
 
 
 @asynccontextmanager
-async def _backends(settings: Settings) -> AsyncIterator[tuple[Backends, Settings]]:
+async def _backends(settings: Settings, *, collecting: bool = False) -> AsyncIterator[tuple[Backends, Settings]]:
+    """`collecting`: an embedded store has something to collect without a changelog, too."""
     async with open_backends(settings, SystemRuntime()) as backends:
-        if not backends.log.durable:
+        if not backends.log.durable and not (collecting and settings.directory is not None):
             raise InvalidRequestError("no changelog is kept here, so there is nothing to recover or to show; set changelog: sqlite")
         yield backends, settings
 

@@ -179,9 +179,8 @@ def encode_trailer(metadata: Metadata, checksums: Checksums, written_ns: int) ->
     size, crcs = checksums.size, checksums.encoded()
     raw = encode_metadata(replace(metadata, size=size))
     raw += b" " * (-(size + len(raw) + len(crcs)) % 8)
-    footer = _FOOTER.pack(
-        _MAGIC, _VERSION, microseconds(metadata.time_expires_ns), microseconds(written_ns), size, len(raw), zlib.crc32(crcs), zlib.crc32(raw)
-    )
+    times = microseconds(metadata.time_expires_ns), microseconds(written_ns)
+    footer = _FOOTER.pack(_MAGIC, _VERSION, *times, size, len(raw), zlib.crc32(crcs), zlib.crc32(raw))
     return raw + crcs + footer
 
 

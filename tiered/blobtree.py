@@ -14,15 +14,16 @@ import errno
 import fcntl
 import io
 import os
+import stat
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
 from typing import Self
 
 from changelog.change import ChangeId
-from changelog.errors import CorruptRecordError, InvalidRequestError, UnavailableError, UnconfirmedError
+from changelog.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, UnavailableError, UnconfirmedError
 from tiered.backends import BlobHead, ByteRange
 from tiered.blobfile import (
     BLOCK_BYTES,
@@ -36,8 +37,9 @@ from tiered.blobfile import (
     decode_stored_metadata,
     encode_deadline,
     encode_trailer,
+    is_component,
 )
-from tiered.metadata import Metadata, is_expired
+from tiered.metadata import Metadata
 
 _CRCS_AT_ONCE = 4096
 """Blocks, so of a GiB."""
@@ -61,6 +63,9 @@ class UploadFile:
         self._path = path
         self._target = target
         self._root = root
+        for directory in (root, path.parent):
+            _make_directory(directory, [])
+        _refuse_if_apart(path.parent, target, root)
         self._file = _create_locked(path)
         self._lock = Lock()
         self._checksums = Checksums()
@@ -84,7 +89,7 @@ class UploadFile:
                 self._append(last)
                 _write_all(self._file, memoryview(encode_trailer(metadata, self._checksums, written_ns)))
                 os.fsync(self._file.fileno())
-                self._target.parent.mkdir(parents=True, exist_ok=True)
+                _make_parents(self._target.parent, self._root)
                 self._link()
                 with _already_happened(f"{self._target} was linked"):
                     _sync_upwards(self._target.parent, self._root)
@@ -102,8 +107,10 @@ class UploadFile:
 
     def _link(self) -> None:
         try:
-            os.link(self._path, self._target)
+            _link(self._path, self._target)
         except FileNotFoundError:
+            if self._path.exists():
+                raise
             raise UnavailableError(f"the upload {self._path.name} was cancelled before it was finalised; try again") from None
 
     def _refuse_if_ended(self) -> None:
@@ -159,7 +166,7 @@ class BlobFile:
     @classmethod
     def open(cls, path: Path, range: ByteRange | None) -> Self | None:
         try:
-            file = io.FileIO(path, "rb")
+            file = open_blob(path)
         except FileNotFoundError:
             return None
         try:
@@ -204,6 +211,15 @@ class BlobFile:
             self._file.close()
 
 
+def open_blob(path: Path | str, mode: str = "rb") -> io.FileIO:
+    """Whatever lies there, this does not wait, as for the other end of a pipe."""
+    file = io.FileIO(path, mode, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise CorruptRecordError(f"{path} is no file: something is in its place that this software did not put there")
+    return file
+
+
 def read_head(path: Path) -> BlobHead | None:
     file = BlobFile.open(path, None)
     if file is None:
@@ -215,7 +231,7 @@ def read_head(path: Path) -> BlobHead | None:
 def extend(path: Path, deadline_us: int) -> bool | None:
     """False: there is no such blob. None: someone else has locked it."""
     try:
-        file = io.FileIO(path, "r+b")
+        file = open_blob(path, "r+b")
     except FileNotFoundError:
         return False
     with file:
@@ -276,12 +292,9 @@ def prepare(blobs: Path, uploads: Path, first: ChangeId, second: ChangeId) -> No
     missing = [directory for directory in blobs.parents if not directory.exists()]
     try:
         for directory in (*reversed(missing), blobs, uploads):
-            if not directory.is_dir():
-                _make_directory(directory, made)
-        _try_out(uploads / first, uploads / second)
-        if not os.access(blobs, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(blobs))
-    except OSError:
+            _make_directory(directory, made)
+        _try_out(uploads / first, blobs / second)
+    except (OSError, ConfigurationError):
         for directory in reversed(made):
             with suppress(OSError):
                 directory.rmdir()
@@ -289,22 +302,76 @@ def prepare(blobs: Path, uploads: Path, first: ChangeId, second: ChangeId) -> No
 
 
 def _make_directory(directory: Path, made: list[Path]) -> None:
+    if directory.is_dir():
+        return
     try:
         directory.mkdir()
         made.append(directory)
     except FileExistsError:
         if not directory.is_dir():  # otherwise another process was faster
-            raise
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(directory)) from None
     _sync_directory(directory.parent)
 
 
 def _try_out(first: Path, second: Path) -> None:
     with _create_locked(first):
         try:
-            os.link(first, second)
+            _link(first, second)
         finally:
             unlink(second)
             unlink(first)
+
+
+def _link(path: Path, target: Path) -> None:
+    """`ConfigurationError`: they are on two file systems."""
+    try:
+        os.link(path, target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        raise _apart(path.parent, target.parent) from None
+
+
+def _apart(uploads: Path, blobs: Path) -> ConfigurationError:
+    return ConfigurationError(
+        f"{uploads} and {blobs} are on two file systems, and a blob is linked from one into the other: put both on one"
+    )
+
+
+def _refuse_if_apart(uploads: Path, target: Path, root: Path) -> None:
+    """Before a payload is written that could never be linked to its `target` below `root`."""
+    nearest = target.parent
+    while nearest != root and not nearest.exists():
+        nearest = nearest.parent
+    if os.stat(nearest).st_dev != os.stat(uploads).st_dev:
+        raise _apart(uploads, nearest)
+
+
+def refuse_foreign_directories(root: Path, uploads: Path) -> None:
+    """Looks at every directory below `root`. One that is a link, or on another file system, holds blobs that cannot be written or found."""
+    pending = [root]
+    while pending:
+        directory = pending.pop()
+        if os.stat(directory).st_dev != os.stat(uploads).st_dev:
+            raise _apart(uploads, directory)
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                if is_component(entry.name, directory=True):
+                    if entry.is_symlink():
+                        raise ConfigurationError(f"{entry.path} is a symbolic link: put the directory itself there")
+                    if entry.is_dir():
+                        pending.append(Path(entry.path))
+
+
+def _make_parents(directory: Path, root: Path) -> None:
+    """Below `root`, which is not made here: where the store itself is gone, nothing is begun anew. Synchronised by who calls."""
+    if directory == root:
+        return
+    _make_parents(directory.parent, root)
+    with suppress(FileExistsError):
+        directory.mkdir()
+    if not stat.S_ISDIR(os.lstat(directory).st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(directory))
 
 
 def _sync_directory(path: Path) -> None:
@@ -326,30 +393,18 @@ def _sync_upwards(directory: Path, root: Path) -> None:
 # --- garbage -------------------------------------------------------------------------------------
 
 
-def collect_uploads(directory: Path, limit: int) -> int:
-    """Those whose process is dead, which therefore nobody has locked."""
-    removed = 0
-    with os.scandir(directory) as entries:
-        for entry in entries:
-            if removed == limit:
-                break
-            if ChangeId.matches(entry.name) and entry.is_file(follow_symlinks=False):
-                removed += _unlink_if(Path(entry.path), lambda file: True)
-    return removed
-
-
-def collect_expired(paths: Sequence[Path], now_ns: int) -> int:
-    """Those of the blobs that have still expired now that they are locked against a touch."""
-    return sum(_unlink_if(path, lambda file: is_expired(read_footer(file).deadline_ns, now_ns)) for path in paths)
-
-
-def _unlink_if(path: Path, doomed: Callable[[io.FileIO], bool]) -> bool:
-    """Not made durable: what a power cut brings back is collected again."""
+def unlink_if(path: Path, doomed: Callable[[io.FileIO], bool]) -> bool:
+    """False: it is gone, or in use, or not doomed. Not made durable: what a power cut brings back is collected again."""
     try:
-        with io.FileIO(path, "rb") as file:
+        with open_blob(path) as file:
             if not _lock(file) or not _is_at(file, path) or not doomed(file):
                 return False
             os.unlink(path)
             return True
     except FileNotFoundError:
         return False
+
+
+def is_of_this_process(error: OSError) -> bool:
+    """Whether it tells of this process, and nothing of the file: no other file fares better."""
+    return error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)

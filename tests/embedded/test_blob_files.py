@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import zlib
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,12 @@ from anyio import to_thread
 
 from changelog.change import ChangeId
 from changelog.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
-from changelog.log import Collects
+from changelog.log import Collects, LeftGarbageError
 from tests.blobs import begin, read, store
 from tests.embedded.conftest import ShiftedRuntime
 from tiered.backends import ByteRange, Oddity
 from tiered.blobfile import FOOTER_BYTES, path_of
-from tiered.filesystem import TOUCH_ATTEMPTS, FileBlobs
+from tiered.filesystem import COLLECT_AT_ONCE, LOGGED_MAX, TOUCH_ATTEMPTS, FileBlobs
 from tiered.metadata import Metadata, TimeToIdle
 
 pytestmark = pytest.mark.anyio
@@ -43,9 +44,13 @@ class HurriedRuntime(ShiftedRuntime):
     """Counts sleeps instead of sleeping."""
 
     sleeps = 0
+    then: Callable[[], None] | None = None
 
     async def sleep(self, seconds: float) -> None:
         self.sleeps += 1
+        then, self.then = self.then, None
+        if then is not None:
+            then()
         await anyio.lowlevel.checkpoint()
 
 
@@ -355,8 +360,8 @@ async def test_a_file_that_was_cut_is_corrupt_by_name_and_listed_as_an_oddity(
     page = await blobs.list("", None, 10)
     assert [blob.name for blob in page.blobs] == [LEGACY]
     assert [(odd.name, odd.is_blob) for odd in page.oddities] == [(NAME, True)]
-    with caplog.at_level(logging.WARNING, "tiered"):
-        assert await blobs.collect(100) == 0
+    with caplog.at_level(logging.WARNING, "tiered"), pytest.raises(LeftGarbageError, match=NAME):
+        await blobs.collect(100)
     assert [record.message.split()[0] for record in caplog.records] == ["corrupt_blob"]
     assert path.exists()
 
@@ -557,19 +562,164 @@ async def test_expired_blobs_are_collected_up_to_the_limit_and_no_others(blobs: 
     assert await names(blobs) == ["immortal", "touched"]
 
 
-async def test_collecting_goes_round_when_there_are_more_blobs_than_it_looks_at(
-    blobs: FileBlobs, runtime: HurriedRuntime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tiered.filesystem.COLLECT_PAGE", 2)
-    for number in range(5):
-        await store(blobs, f"blob{number}", metadata=idle(runtime, HOUR_NS * (2 if number == 0 else 1)))
-    runtime.ahead_ns = HOUR_NS
-    assert [await blobs.collect(10) for _ in range(3)] == [0, 0, 0], "a blob outlives its deadline by an hour"
+async def many(blobs: FileBlobs, root: Path, runtime: HurriedRuntime, count: int) -> None:
+    """Blobs that live for an hour."""
+    await store(blobs, "blob", metadata=idle(runtime))
+    for number in range(1, count):
+        os.link(file_of(root, "blob"), file_of(root, f"blob{number}"))
+
+
+async def test_one_collection_goes_through_all_blobs_however_many(blobs: FileBlobs, root: Path, runtime: HurriedRuntime) -> None:
+    await many(blobs, root, runtime, 10_500)
+    await store(blobs, "immortal")
+    runtime.ahead_ns = 2 * HOUR_NS - 60 * 1_000_000_000
+    assert await blobs.collect(20_000) == 0, "a blob outlives its deadline by an hour"
     runtime.ahead_ns = 2 * HOUR_NS
-    assert [await blobs.collect(10) for _ in range(3)] == [1, 2, 1]
-    runtime.ahead_ns = 3 * HOUR_NS
-    assert [await blobs.collect(10) for _ in range(2)] == [1, 0]
-    assert await names(blobs) == []
+    assert [await blobs.collect(4_000) for _ in range(4)] == [4_000, 4_000, 2_500, 0]
+    assert await names(blobs) == ["immortal"]
+
+
+async def test_a_collection_can_be_stopped_between_pieces_and_sleeps_there(
+    blobs: FileBlobs, root: Path, runtime: HurriedRuntime
+) -> None:
+    await many(blobs, root, runtime, 3 * COLLECT_AT_ONCE)
+    runtime.ahead_ns = 2 * HOUR_NS
+    with anyio.CancelScope() as scope:
+        runtime.then = scope.cancel
+        await blobs.collect(10_000)
+    assert scope.cancelled_caught
+    assert len(os.listdir(root / "blobs")) == 2 * COLLECT_AT_ONCE
+    assert await blobs.collect(10_000) == 2 * COLLECT_AT_ONCE
+
+
+async def test_two_that_collect_at_once_remove_everything_once(root: Path, blobs: FileBlobs, runtime: HurriedRuntime) -> None:
+    await many(blobs, root, runtime, 1_000)
+    other, removed = await FileBlobs.open_directory(root, runtime), []
+    runtime.ahead_ns = 2 * HOUR_NS
+
+    async def collect(of: FileBlobs) -> None:
+        removed.append(await of.collect(10_000))
+
+    async with anyio.create_task_group() as tasks:
+        for each in (blobs, other, blobs):
+            tasks.start_soon(collect, each)
+    assert os.listdir(root / "blobs") == [] and sum(removed) == 1_000
+
+
+async def test_a_clock_that_is_set_back_in_the_middle_of_a_collection_saves_what_is_left(
+    blobs: FileBlobs, root: Path, runtime: HurriedRuntime
+) -> None:
+    def set_back() -> None:
+        runtime.ahead_ns = 0
+
+    await many(blobs, root, runtime, 2 * COLLECT_AT_ONCE)
+    runtime.ahead_ns, runtime.then = 2 * HOUR_NS, set_back
+    assert await blobs.collect(10_000) == COLLECT_AT_ONCE
+    assert len(await names(blobs)) == COLLECT_AT_ONCE
+
+
+def hinder(how: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes a blob one that can be neither looked at nor removed, or is gone when it is to be looked at."""
+    real_open = os.open
+
+    def failing_open(name: Any, *arguments: Any, **options: Any) -> int:
+        if name == str(path):
+            if how != "vanished":
+                raise OSError(getattr(errno, how), os.strerror(getattr(errno, how)), name)
+            path.unlink(missing_ok=True)
+        return real_open(name, *arguments, **options)
+
+    match how:
+        case "empty":
+            os.truncate(path, 0)
+        case "directory" | "pipe":
+            path.unlink()
+            path.mkdir() if how == "directory" else os.mkfifo(path)
+        case "denied":
+            path.chmod(0)
+        case _:
+            monkeypatch.setattr(os, "open", failing_open)
+
+
+@pytest.mark.parametrize(
+    ("how", "event"),
+    [
+        ("empty", "corrupt_blob"), ("directory", "foreign_file"), ("pipe", "foreign_file"), ("denied", "corrupt_blob"),
+        ("EIO", "corrupt_blob"), ("ELOOP", "corrupt_blob"), ("vanished", None),
+    ],
+)  # fmt: skip
+async def test_what_cannot_be_looked_at_is_told_and_holds_up_no_other(
+    unprivileged: Path, anyio_backend: str, runtime: HurriedRuntime, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture, how: str, event: str | None,
+) -> None:  # fmt: skip
+    root = unprivileged / "store"
+    blobs = await FileBlobs.open_directory(root, runtime)
+    for name in "abcde":
+        await store(blobs, name, metadata=idle(runtime))
+    left = [] if how == "vanished" else ["c"]
+    hinder(how, file_of(root, "c"), monkeypatch)
+    page = await blobs.list("", None, 10)
+    assert [blob.name for blob in page.blobs] == list("abde")
+    assert len(page.oddities) == len(left)
+    runtime.ahead_ns = 2 * HOUR_NS
+    with caplog.at_level(logging.WARNING, "tiered"):
+        if event == "corrupt_blob":
+            with pytest.raises(LeftGarbageError, match=r"^1 file .*'c'") as raised:
+                await blobs.collect(10)
+            assert raised.value.removed == 4
+        else:
+            assert await blobs.collect(10) == 4
+    assert os.listdir(root / "blobs") == left
+    assert [record.message.split()[0] for record in caplog.records] == ([event] if event else [])
+
+
+@pytest.mark.parametrize("part", ["blobs", "uploads", "deeper"])
+async def test_a_directory_that_cannot_be_read_is_told_and_holds_up_nothing_else(
+    unprivileged: Path, anyio_backend: str, runtime: HurriedRuntime, caplog: pytest.LogCaptureFixture, part: str
+) -> None:
+    root = unprivileged / "store"
+    blobs = await FileBlobs.open_directory(root, runtime)
+    for name in ("a", "z" * 300):
+        await store(blobs, name, metadata=idle(runtime))
+    (root / "uploads" / ChangeId.new(runtime)).touch()
+    runtime.ahead_ns = 2 * HOUR_NS
+    directory = root / "blobs" / ("z" * 199 + "+") if part == "deeper" else root / part
+    directory.chmod(0)
+    try:
+        with caplog.at_level(logging.WARNING, "tiered"), pytest.raises(LeftGarbageError, match="Permission denied") as raised:
+            await blobs.collect(10)
+    finally:
+        directory.chmod(0o700)
+    assert raised.value.removed == {"blobs": 1, "uploads": 2, "deeper": 2}[part]
+    assert [record.message.split()[0] for record in caplog.records] == ["garbage_left"]
+    assert await blobs.collect(10) == {"blobs": 2, "uploads": 1, "deeper": 1}[part]
+
+
+async def test_expired_blobs_that_cannot_be_unlinked_are_told(
+    blobs: FileBlobs, runtime: HurriedRuntime, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, root: Path
+) -> None:
+    await many(blobs, root, runtime, 150)
+    runtime.ahead_ns = 2 * HOUR_NS
+    monkeypatch.setattr(os, "unlink", failing(errno.EROFS))
+    with caplog.at_level(logging.WARNING, "tiered"), pytest.raises(LeftGarbageError, match=r"^150 files .*Read-only file system"):
+        await blobs.collect(1000)
+    assert len(caplog.records) == LOGGED_MAX + 1, "and how many there are in all"
+    monkeypatch.undo()
+    assert await blobs.collect(1000) == 150
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+async def test_a_process_that_may_open_no_more_files_blames_no_blob(
+    blobs: FileBlobs, runtime: HurriedRuntime, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    await store(blobs, NAME, metadata=idle(runtime))
+    runtime.ahead_ns = 2 * HOUR_NS
+    monkeypatch.setattr(os, "open", failing(number))
+    for attempt in (blobs.collect(10), blobs.list("", None, 10)):
+        with pytest.raises(UnavailableError, match="too many files are open"):
+            await attempt
+    monkeypatch.undo()
+    assert await blobs.collect(10) == 1
 
 
 async def test_an_expired_blob_that_is_being_touched_is_not_collected(blobs: FileBlobs, root: Path, runtime: HurriedRuntime) -> None:
@@ -680,7 +830,7 @@ async def test_on_a_full_disk_an_upload_is_refused_and_leaves_nothing_and_the_st
     [
         (errno.ENOSPC, UnavailableError, "the disk is full"),
         (errno.EDQUOT, UnavailableError, "the disk is full"),
-        (errno.EROFS, ConfigurationError, "the system refuses it"),
+        (errno.EROFS, UnavailableError, "the disk is read-only: mount it for writing"),
         (errno.EACCES, ConfigurationError, "the system refuses it"),
         (errno.EMFILE, UnavailableError, "too many files are open"),
         (errno.EIO, UnconfirmedError, "may or may not have happened"),

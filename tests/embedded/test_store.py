@@ -12,7 +12,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from recovery.daemon import collect
+from recovery.daemon import Collected, collect
 from tests.embedded.conftest import ShiftedRuntime
 from tiered import ConfigurationError, Metadata, ObjectId, Settings, TieredStorage, TimeToIdle, TimeToLive, open_storage
 from tiered.compose import open_backends
@@ -97,9 +97,9 @@ async def test_expired_objects_are_collected_rows_and_blobs(
         await storage.put(OBJECT, LARGE)
         await anyio.sleep(0.1)
         async with open_backends(settings, runtime) as backends:
-            assert await collect(backends) == 2, "the rows at once, the blob an hour later"
+            assert await collect(backends) == Collected(2, []), "the rows at once, the blob an hour later"
             runtime.ahead_ns = 2 * 3600 * NS_PER_S
-            assert await collect(backends) == 1
+            assert await collect(backends) == Collected(1, [])
             assert [row.path for row in await backends.tiers.high_volume.scan("", None, 10)] == [OBJECT.path]
         assert len(files(tmp_path)) == 1
         assert await read(storage) == LARGE
