@@ -11,8 +11,8 @@ is always a session (I3), and needs no late-upload grace. A blob that is unlinke
 readable to the end (I7).
 
 *Crash here*: a temporary file stays whose lock nobody holds; `collect` removes it, whether it was linked or
-not. *Failure*: `UnavailableError`, or `UnconfirmedError` where the system cannot tell; the table below
-translates what it says. The directory must be on one local file system, with hard links and flock; any
+not (`tiered/blobgarbage.py`). *Failure*: `UnavailableError`, or `UnconfirmedError` where the system cannot tell; the table below
+translates what it says. Both directories must be on one local file system, with hard links and flock; any
 number of processes may share it. Which blobs are garbage is not decided here, but for expired ones.
 """
 
@@ -139,11 +139,11 @@ class FileBlobs:
 
     async def open(self, name: str, range: ByteRange | None = None) -> FileReader | None:
         """The blob, expired or not: readers judge by the deadline in the row."""
-        file = await self._disk.run(f"open blob {name!r}", BlobFile.open, self._path(name), range)
+        file = await self._disk.look(f"open blob {name!r}", BlobFile.open, self._path(name), range)
         return None if file is None else FileReader(name, file, self._disk)
 
     async def head(self, name: str) -> BlobHead | None:
-        return await self._disk.run(f"read what blob {name!r} is", read_head, self._path(name))
+        return await self._disk.look(f"read what blob {name!r} is", read_head, self._path(name))
 
     async def delete(self, name: str) -> None:
         await self._disk.run(f"delete blob {name!r}", delete, self._path(name))
@@ -158,7 +158,7 @@ class FileBlobs:
         raise UnavailableError(f"blob {name!r} stayed locked by another process; its deadline is as it was")
 
     async def list(self, start: str, end: str | None, limit: int) -> BlobPage:
-        return await self._disk.run(f"list the blobs from {start!r} on", list_blobs, self._root, start, end, limit)
+        return await self._disk.look(f"list the blobs from {start!r} on", list_blobs, self._root, start, end, limit)
 
     async def now_ns(self) -> int:
         return self._runtime.wall_ns()
@@ -285,7 +285,7 @@ class FileReader:
     async def __anext__(self) -> bytes:
         if self._next == self._file.stop:
             raise StopAsyncIteration
-        piece, self._crc = await self._disk.run(f"read blob {self._name!r}", self._file.read, self._next, self._crc)
+        piece, self._crc = await self._disk.look(f"read blob {self._name!r}", self._file.read, self._next, self._crc)
         self._next += len(piece)
         return piece
 
@@ -307,6 +307,13 @@ class _Disk:
             raise _translated(doing, error) from error
         except CorruptRecordError as error:
             raise CorruptRecordError(f"cannot {doing}: {error}") from error
+
+    async def look(self, doing: str, function: Callable[[*Ts], T], *args: *Ts) -> T:
+        """`run` for what changes nothing: there is nothing that may or may not have happened."""
+        try:
+            return await self.run(doing, function, *args)
+        except UnconfirmedError as error:
+            raise UnavailableError(f"cannot {doing}: {error.__cause__}") from error
 
 
 def _translated(doing: str, error: OSError) -> TieredError:

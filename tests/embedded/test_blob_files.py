@@ -851,6 +851,22 @@ async def test_what_the_system_says_is_translated_and_a_failed_upload_leaves_not
     assert await blobs.open(NAME) is None
 
 
+@pytest.mark.parametrize("call", ["open", "pread"])
+async def test_a_read_that_the_disk_fails_has_changed_nothing_and_says_so(
+    blobs: FileBlobs, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    await store(blobs, NAME)
+    reader = await blobs.open(NAME)
+    assert reader is not None
+    monkeypatch.setattr(os, call, failing(errno.EIO))
+    for attempt in (blobs.open(NAME), blobs.head(NAME), *([anext(reader.pieces())] if call == "pread" else [])):
+        with pytest.raises(UnavailableError, match=r"cannot (open|read|read what) .*Input/output error"):
+            await attempt
+    monkeypatch.undo()
+    assert await anext(reader.pieces()) == b"payload"
+    await reader.aclose()
+
+
 async def test_a_refusal_names_the_path(blobs: FileBlobs, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     await store(blobs, NAME)
     monkeypatch.setattr(os, "unlink", failing(errno.EACCES))
