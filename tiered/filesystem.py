@@ -109,9 +109,10 @@ class FileBlobs:
         """
         blobs = cls(root, runtime)
         try:
-            await to_thread.run_sync(prepare, blobs._root, blobs._uploads, ChangeId.new(runtime), ChangeId.new(runtime))
+            ids, threads = (ChangeId.new(runtime), ChangeId.new(runtime)), blobs._disk.threads
+            await to_thread.run_sync(prepare, blobs._root, blobs._uploads, *ids, limiter=threads)
             if verify:
-                await to_thread.run_sync(refuse_foreign_directories, blobs._root, blobs._uploads)
+                await to_thread.run_sync(refuse_foreign_directories, blobs._root, blobs._uploads, limiter=threads)
         except OSError as error:
             if error.errno in _NOT_NOW:
                 if verify:
@@ -298,11 +299,11 @@ class _Disk:
     """Runs what blocks in threads of its own, to the end even when cancelled, and translates what goes wrong."""
 
     def __init__(self) -> None:
-        self._threads = CapacityLimiter(THREADS_MAX)
+        self.threads = CapacityLimiter(THREADS_MAX)
 
     async def run(self, doing: str, function: Callable[[*Ts], T], *args: *Ts) -> T:
         try:
-            return await to_thread.run_sync(function, *args, limiter=self._threads)
+            return await to_thread.run_sync(function, *args, limiter=self.threads)
         except OSError as error:
             raise _translated(doing, error) from error
         except CorruptRecordError as error:

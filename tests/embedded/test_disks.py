@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from changelog.errors import ConfigurationError, TieredError, UnavailableError
+from changelog.errors import ConfigurationError, CorruptRecordError, TieredError, UnavailableError
+from changelog.runtime import SystemRuntime
+from changelog.sqlite import Database, SqliteChangeLog
 from recovery.daemon import collect
 from tests.blobs import begin, read, store
 from tests.embedded.conftest import ShiftedRuntime
+from tiered import ObjectId, open_storage
 from tiered.compose import open_backends
+from tiered.embedded_check import inspect_directory
 from tiered.filesystem import FileBlobs
+from tiered.findings import Kind
 from tiered.metadata import NS_PER_S, Metadata, TimeToLive
 from tiered.settings import Settings
 
@@ -140,6 +147,21 @@ async def test_a_collection_on_a_full_disk_begins_with_what_frees_space(
         assert (collected.removed, collected.failures) == (4, []), "the log's part had the room that the files gave"
 
 
+async def test_a_part_of_the_collection_that_fails_is_told_and_the_others_go_on(
+    tmp_path: Path, anyio_backend: str, runtime: ShiftedRuntime, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_backends(Settings(directory=tmp_path), runtime) as backends:
+        await store(backends.tiers.long_term, "a", metadata=Metadata(TimeToLive(ns=NS_PER_S)).stamped(runtime.wall_ns()))
+        await backends.tiers.high_volume.read("u/objects/a")
+        await backends.log.announce("somebody")
+        with closing(sqlite3.connect(tmp_path / "tiered.db", isolation_level=None)) as connection:
+            connection.execute("DROP TABLE marks")
+        runtime.ahead_ns = 48 * HOUR_NS
+        collected = await collect(backends)
+    assert (collected.removed, [type(failure) for failure in collected.failures]) == (2, [CorruptRecordError])
+    assert [record.message.split()[0] for record in caplog.records] == ["collection_failed:"]
+
+
 # --- two file systems -------------------------------------------------------------------------------
 
 
@@ -194,6 +216,30 @@ async def test_a_directory_below_that_is_a_link_is_refused_by_the_check_and_by_a
     assert os.listdir(tmp_path / "elsewhere") == os.listdir(tmp_path / "store" / "uploads") == []
 
 
+@pytest.mark.parametrize("how", ["mounted", "bound"])
+async def test_the_store_says_so_too_and_leaves_nothing(tmp_path: Path, mount: Mount, anyio_backend: str, how: str) -> None:
+    large, settings = bytes(2 * MIB), Settings(directory=tmp_path)
+    async with open_storage(settings) as storage:
+        key = ObjectId.create("a", "key")
+        await storage.put(key, b"small")
+        mount(tmp_path / "blobs", *(("-t", "tmpfs", "tiered-test") if how == "mounted" else ("--bind", str(tmp_path / "blobs"))))
+        with pytest.raises(ConfigurationError, match=rf"{tmp_path}/uploads and {tmp_path}/blobs are on two file systems"):
+            await storage.put(key, large)
+        assert (stored := await storage.get(key)) is not None and await stored.read() == b"small"
+    async with Database.open(tmp_path / "tiered.db", SystemRuntime()) as database:
+        assert (await SqliteChangeLog(database, SystemRuntime()).entries("", 10)).entries == ()
+    assert os.listdir(tmp_path / "uploads") == os.listdir(tmp_path / "blobs") == []
+
+
+async def test_check_tells_of_two_file_systems(tmp_path: Path, mount: Mount, anyio_backend: str, runtime: ShiftedRuntime) -> None:
+    async with open_backends(Settings(directory=tmp_path / "store"), runtime) as backends:
+        await store(backends.tiers.long_term, LONG)
+    mount(tmp_path / "store" / "blobs" / ("k" * 199 + "+"), "-t", "tmpfs", "tiered-test")
+    found = await inspect_directory(tmp_path / "store", "tiered.db", "sqlite", runtime)
+    [problem] = [finding.sentence for finding in found if finding.kind is Kind.PROBLEM]
+    assert "are on two file systems" in problem and "put both on one" in problem
+
+
 # --- directories that go away -----------------------------------------------------------------------
 
 
@@ -238,3 +284,33 @@ async def test_a_pipe_in_place_of_a_blob_is_corruption_and_nothing_waits_for_it(
     for attempt in (blobs.open("a"), blobs.head("a"), blobs.touch("a", 1)):
         with pytest.raises(TieredError, match="did not put there"):
             await attempt
+
+
+async def test_a_directory_may_be_a_link_but_not_to_nowhere(tmp_path: Path, anyio_backend: str, runtime: ShiftedRuntime) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    (tmp_path / "broken").symlink_to(tmp_path / "nowhere")
+    await store(await FileBlobs.open_directory(tmp_path / "link", runtime), "a")
+    assert await read(await FileBlobs.open_directory(tmp_path / "real", runtime), "a") == b"payload"
+    with pytest.raises(ConfigurationError, match=r"broken cannot hold blobs \(Not a directory"):
+        await FileBlobs.open_directory(tmp_path / "broken", runtime)
+    assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize("part", ["blobs", "uploads"])
+async def test_rights_that_are_taken_away_are_told_and_may_be_given_back(
+    unprivileged: Path, anyio_backend: str, runtime: ShiftedRuntime, part: str
+) -> None:
+    blobs = await FileBlobs.open_directory(unprivileged / "store", runtime)
+    await store(blobs, "a")
+    (unprivileged / "store" / part).chmod(0)
+    with pytest.raises(ConfigurationError, match="give this process the right to read and write there"):
+        await store(blobs, "b")
+    if part == "blobs":
+        with pytest.raises(ConfigurationError, match="give this process the right"):
+            await blobs.open("a")
+    else:
+        assert await read(blobs, "a") == b"payload"
+    (unprivileged / "store" / part).chmod(0o700)
+    await store(blobs, "b")
+    assert os.listdir(unprivileged / "store" / "uploads") == []
