@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from changelog.change import LOG_PREFIX, SHARDS_DEFAULT, Change, ChangeId, Entry, Unreadable
+from changelog.errors import CorruptRecordError
 from changelog.lease import Renewal
 
 LOG_END = "~changelog0"
@@ -123,4 +124,18 @@ class Collects(Protocol):
     """A log or backend with garbage that no service collects: the daemon does, now and then."""
 
     async def collect(self, limit: int) -> int:
-        """Removes up to `limit` things that nothing needs any more; returns how many. Never shortens a promise."""
+        """Removes up to `limit` things that nothing needs any more; returns how many. Never shortens a promise.
+
+        Fewer than `limit`: it has been through them all. `LeftGarbageError`: so it has, and had to leave some.
+        """
+
+
+class LeftGarbageError(CorruptRecordError):
+    """A collection has been through everything, and could not look at some of it, or not remove it: an operator must look.
+
+    `removed`: how many things it removed all the same.
+    """
+
+    def __init__(self, sentence: str, removed: int) -> None:
+        super().__init__(sentence)
+        self.removed = removed

@@ -46,10 +46,11 @@ class StoredFiles:
         raw = (self._store / place).read_bytes()
         if len(raw) < _FOOTER.size:
             return None
-        magic, version, _, _, size, metadata_size, payload_crc, metadata_crc = _FOOTER.unpack(raw[-_FOOTER.size :])
-        payload, metadata = raw[:size], raw[size : -_FOOTER.size]
-        whole = (magic, version, len(metadata), zlib.crc32(payload), zlib.crc32(metadata))
-        return content_of(payload, metadata) if whole == (b"tiered", 1, metadata_size, payload_crc, metadata_crc) else None
+        magic, version, _, _, size, metadata_size, crcs_crc, metadata_crc = _FOOTER.unpack(raw[-_FOOTER.size :])
+        payload, metadata, crcs = raw[:size], raw[size : size + metadata_size], raw[size + metadata_size : -_FOOTER.size]
+        whole = (magic, version, len(metadata), crcs, zlib.crc32(crcs), zlib.crc32(metadata))
+        wanted = (b"tiered", 2, metadata_size, _block_crcs(payload), crcs_crc, metadata_crc)
+        return content_of(payload, metadata) if whole == wanted else None
 
     def won(self) -> set[str]:
         return {token for (token,) in self._query("SELECT token FROM marks WHERE verdict = 'won'")}
@@ -76,6 +77,11 @@ class StoredFiles:
 
     def _files(self, directory: str) -> list[str]:
         return [str(Path(parent, name).relative_to(self._store)) for parent, _, names in os.walk(self._store / directory) for name in names]
+
+
+def _block_crcs(payload: bytes) -> bytes:
+    """The checksum of each 256 KiB."""
+    return b"".join(zlib.crc32(payload[start : start + 262_144]).to_bytes(4, "big") for start in range(0, len(payload), 262_144))
 
 
 def blob_path(name: str) -> Path:

@@ -204,17 +204,19 @@ def recover(
         from recovery.daemon import collect, run_daemon
         from recovery.loop import RecoveryLoop
 
-        async with _backends(choice.existing() if once or dry_run else choice.settings(), writes=not dry_run) as (backends, settings):
+        chosen = choice.existing() if once or dry_run else choice.settings()
+        async with _backends(chosen, writes=not dry_run, collecting=not dry_run) as (backends, settings):
             loop = RecoveryLoop(backends.tiers, backends.log, SystemRuntime(), settings)
             if dry_run:
                 if not await output.show_survey(loop.survey(), limit, choice.json):
                     output.show_nothing(_nothing_yet(await count_open(backends.log)), choice.json)
             elif once:
+                collected = await collect(backends)  # first: recovery may need the space
                 report = await loop.run_once(limit)
-                collected, stuck = await collect(backends), await count_stuck(backends.log)
+                stuck = await count_stuck(backends.log)
                 cut = {"more": "maybe"} if report.seen == limit else {}
-                output.show_report(report, {"collected": collected, "stuck": stuck} | cut, choice.json)
-                output.raise_unless_clean(report, stuck)
+                output.show_report(report, {"collected": collected.removed, "stuck": stuck} | cut, choice.json)
+                output.raise_unless_clean(report, stuck, collected.failures)
             else:
                 logging.getLogger("tiered").setLevel(logging.INFO)
                 output.show_report(await run_daemon(backends, SystemRuntime(), settings), {}, choice.json)
@@ -424,9 +426,10 @@ def _run(command: Callable[[], Awaitable[None]]) -> None:
 
 
 @asynccontextmanager
-async def _backends(settings: Settings, *, writes: bool = True) -> AsyncIterator[tuple[Backends, Settings]]:
+async def _backends(settings: Settings, *, writes: bool = True, collecting: bool = False) -> AsyncIterator[tuple[Backends, Settings]]:
+    """`collecting`: an embedded store has something to collect without a changelog, too."""
     async with open_backends(settings, SystemRuntime(), writes=writes) as backends:
-        if not backends.log.durable:
+        if not backends.log.durable and not (collecting and settings.directory is not None):
             raise InvalidRequestError("no changelog is kept here, so there is nothing to recover or to show; set changelog: sqlite")
         yield backends, settings
 

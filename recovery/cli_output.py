@@ -7,7 +7,7 @@ import json
 import os
 import stat
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from io import BufferedReader
@@ -22,7 +22,7 @@ from changelog.runtime import SystemRuntime
 from recovery.cli_shared import AbsentError, say
 from recovery.entries import stuck_sentence
 from recovery.visible import visible
-from tiered.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, UnavailableError
+from tiered.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, TieredError, UnavailableError
 from tiered.metadata import CONTENT_TYPE_DEFAULT, encode_metadata
 from tiered.settings import Settings
 from tiered.stored import PIECE_BYTES, ObjectHead, PutResult, StoredObject
@@ -98,10 +98,12 @@ def show_report(report: Report, more: Mapping[str, Any], as_json: bool) -> None:
     _show(value, "  ".join(f"{name} {count}" for name, count in value.items()), as_json)
 
 
-def raise_unless_clean(report: Report, stuck: int) -> None:
-    """What a cron job must notice, as long as it is so."""
+def raise_unless_clean(report: Report, stuck: int, failures: Iterable[TieredError]) -> None:
+    """What a cron job must notice, as long as it is so. `failures`: of the collection."""
     if stuck:
         raise CorruptRecordError(stuck_sentence(stuck))
+    for failure in failures:
+        raise failure
     if report.failed:
         raise UnavailableError(f"{report.failed} entries could not be recovered now; try again")
 

@@ -70,7 +70,7 @@ class Choice:
         """Of a store that may yet have to be made."""
         if self.directory is not None:
             _refuse_another_store(self.directory)
-            return load_settings(None, below={"directory": self.directory, "changelog": "sqlite"}, below_from="--directory")
+            return load_settings(None, below={"directory": self.directory}, below_from="--directory")
         config = self.config or (Path(named) if (named := os.environ.get(ENV_CONFIG)) else None)
         if config is None and not any(name.startswith(ENV_PREFIX) for name in os.environ):
             raise ConfigurationError(

@@ -13,11 +13,13 @@ from __future__ import annotations
 import logging
 import os
 import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import anyio
 from anyio.abc import TaskStatus
 
-from changelog.log import ChangeLog, Collects
+from changelog.log import ChangeLog, Collects, LeftGarbageError
 from changelog.runtime import Runtime
 from recovery.entries import count_stuck, stuck_sentence
 from recovery.loop import RecoveryLoop, Report
@@ -29,6 +31,9 @@ logger = logging.getLogger("tiered")
 
 COLLECT_PAGE = 1000
 EXIT_AT_ONCE = 130
+
+RESTS = 4
+"""How many times longer than a collection the pause after it is at least: a million blobs shall not keep a disk busy for ever."""
 
 
 async def run_daemon(backends: Backends, runtime: Runtime, settings: Settings) -> Report:
@@ -51,32 +56,44 @@ async def run_daemon(backends: Backends, runtime: Runtime, settings: Settings) -
     return loop.total
 
 
-async def collect(backends: Backends) -> int:
-    """One round of what nobody else collects in embedded mode; returns how many things it removed."""
-    removed = 0
-    for part in (backends.tiers.high_volume, backends.tiers.long_term, backends.log):
-        if isinstance(part, Collects):
-            removed += await _collect_all(part)
-    return removed
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What a round came to. `removed`: how many things. `failures`: of the parts that are not, or not wholly, done."""
+
+    removed: int
+    failures: Sequence[TieredError]
 
 
-async def _collect_all(part: Collects) -> int:
+async def collect(backends: Backends) -> Collected:
+    """One round through what nobody else collects in embedded mode; may be cancelled at any time.
+
+    Files first: unlinking them needs no space and gives some, which the deletion of rows may need. A blob outlives its row's
+    deadline by an hour, so no reader misses it, in whatever order they go. A part that fails is logged, and the others go on.
+    """
     removed = 0
-    while page := await part.collect(COLLECT_PAGE):
-        removed += page
-        if page < COLLECT_PAGE:
-            break
-    return removed
+    failures: list[TieredError] = []
+    for part in (backends.tiers.long_term, backends.tiers.high_volume, backends.log):
+        if not isinstance(part, Collects):
+            continue
+        try:
+            page = COLLECT_PAGE
+            while page == COLLECT_PAGE:
+                page = await part.collect(COLLECT_PAGE)
+                removed += page
+        except TieredError as error:
+            removed += error.removed if isinstance(error, LeftGarbageError) else 0
+            failures.append(error)
+            logger.warning("collection_failed: %s", error)
+    return Collected(removed, failures)
 
 
 async def _collect_for_ever(backends: Backends, runtime: Runtime, every_s: float) -> None:
     while True:
-        try:
-            if removed := await collect(backends):
-                logger.info("collected count=%d", removed)
-        except TieredError as error:
-            logger.warning("collection_failed: %s", error)
-        await runtime.sleep(every_s * runtime.random.uniform(0.5, 1.0))
+        began = runtime.monotonic()
+        if removed := (await collect(backends)).removed:
+            logger.info("collected count=%d", removed)
+        rest_s = RESTS * (runtime.monotonic() - began)
+        await runtime.sleep(max(rest_s, every_s * runtime.random.uniform(0.5, 1.0)))
 
 
 async def _warn_of_stuck(log: ChangeLog, runtime: Runtime, every_s: float) -> None:

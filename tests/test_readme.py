@@ -35,7 +35,7 @@ async def test_the_bulk_call_runs(tmp_path: Path, capsys: pytest.CaptureFixture[
     (directory := tmp_path / "photos").mkdir()
     (directory / "cat.jpg").write_bytes(b"cat")
     (directory / "a folder").mkdir()
-    async with open_storage(Settings(directory=tmp_path / "store", changelog="sqlite")) as storage:
+    async with open_storage(Settings(directory=tmp_path / "store")) as storage:
         names = {"storage": storage, "directory": directory, "PutRequest": PutRequest, "ObjectId": ObjectId}
         exec(f"async def run():\n{indent(block('python', 1), '    ')}", names)
         await names["run"]()  # type: ignore[operator]

@@ -8,19 +8,23 @@ system that ignores case; the text is cut into components of 199 bytes, and all 
     0x3a - 0x60       =3a - =60                       file       x
     0x7b - 0xff       ~7b - ~ff                       directory  x+/  with the file  y
 
-File, version 1, integers big-endian. The payload comes first, so that any tool can read it (`head -c SIZE`):
+File, version 2, integers big-endian. The payload comes first, so that any tool can read it (`head -c SIZE`):
 
-    at                bytes   what
-    0                 n       payload
-    n                 m       metadata, JSON, then spaces until the footer begins at a multiple of 8
-    n + m             6       `tiered`
-    n + m + 6         2       version, 1
-    n + m + 8         8       deadline, microseconds since 1970; 0: none. The only bytes that ever change
-    n + m + 16        8       written, microseconds since 1970, by the writer's clock
-    n + m + 24        8       n
-    n + m + 32        4       m
-    n + m + 36        4       crc32 of the payload
-    n + m + 40        4       crc32 of the metadata
+    at                   bytes   what
+    0                    n       payload
+    n                    m       metadata, JSON, then spaces until the footer begins at a multiple of 8
+    n + m                k       crc32 of each block of 256 KiB of the payload, the last one maybe shorter: 4 bytes each
+    n + m + k            6       `tiered`
+    n + m + k + 6        2       version, 2
+    n + m + k + 8        8       deadline, microseconds since 1970; 0: none. The only bytes that ever change
+    n + m + k + 16       8       written, microseconds since 1970, by the writer's clock
+    n + m + k + 24       8       n
+    n + m + k + 32       4       m
+    n + m + k + 36       4       crc32 of the k bytes
+    n + m + k + 40       4       crc32 of the metadata
+
+Whatever is read is read by whole blocks, and checked. In version 1, which is still read, there are no blocks' checksums
+(k = 0) and at n + m + 36 is the crc32 of the payload: a range of such a blob cannot be checked.
 
 The deadline is aligned, so no power cut leaves half of it. It is never earlier than the one in the JSON,
 which it overrides. *Failure*: whatever breaks this is a `CorruptRecordError`; nothing is guessed.
@@ -42,12 +46,15 @@ DIRECTORY_SUFFIX = "+"
 
 _FOOTER = struct.Struct(">6sHqqQIII")
 _DEADLINE = struct.Struct(">q")
-_MAGIC, _VERSION = b"tiered", 1
+_BLOCK_CRC = struct.Struct(">I")
+_MAGIC, _VERSION = b"tiered", 2
 _DEADLINE_AT = 8
 _NS_PER_US = 1000
 _ESCAPE = re.compile(r"[%=~]([0-9a-f]{2})")
 
 FOOTER_BYTES = _FOOTER.size
+BLOCK_BYTES = 256 * 1024
+BLOCK_CRC_BYTES = _BLOCK_CRC.size
 
 
 # --- names ---------------------------------------------------------------------------------------
@@ -107,14 +114,28 @@ def is_component(entry: str, *, directory: bool) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """The last 44 bytes of a blob's file: sizes in bytes, times in microseconds since 1970."""
+    """The last 44 bytes of a blob's file: sizes in bytes, times in microseconds since 1970.
 
+    `crc`: of the blocks' checksums; in version 1, of the payload.
+    """
+
+    version: int
     deadline_us: int
     written_us: int
     size: int
     metadata_bytes: int
-    payload_crc: int
+    crc: int
     metadata_crc: int
+
+    @property
+    def blocks(self) -> int:
+        """How many have a checksum of their own."""
+        return 0 if self.version == 1 else -(-self.size // BLOCK_BYTES)
+
+    @property
+    def block_crcs_at(self) -> int:
+        """Offset in the file of the first block's checksum."""
+        return self.size + self.metadata_bytes
 
     @property
     def deadline_ns(self) -> int | None:
@@ -127,17 +148,40 @@ class Footer:
     @property
     def deadline_at(self) -> int:
         """Offset in the file of the eight bytes that `encode_deadline` makes."""
-        return self.size + self.metadata_bytes + _DEADLINE_AT
+        return self.block_crcs_at + self.blocks * BLOCK_CRC_BYTES + _DEADLINE_AT
 
 
-def encode_trailer(metadata: Metadata, size: int, payload_crc: int, written_ns: int) -> bytes:
-    """What follows `size` bytes of payload: metadata and footer."""
+class Checksums:
+    """Those of a payload's blocks, as its pieces come along: 4 bytes for each 256 KiB, so 16 MiB for a TiB."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._done = bytearray()
+        self._crc = 0
+
+    def add(self, piece: memoryview) -> None:
+        """`piece`: of bytes."""
+        while piece:
+            part = piece[: BLOCK_BYTES - self.size % BLOCK_BYTES]
+            self._crc = zlib.crc32(part, self._crc)
+            self.size += len(part)
+            if self.size % BLOCK_BYTES == 0:
+                self._done += _BLOCK_CRC.pack(self._crc)
+                self._crc = 0
+            piece = piece[len(part) :]
+
+    def encoded(self) -> bytes:
+        return bytes(self._done) + (_BLOCK_CRC.pack(self._crc) if self.size % BLOCK_BYTES else b"")
+
+
+def encode_trailer(metadata: Metadata, checksums: Checksums, written_ns: int) -> bytes:
+    """What follows the payload that `checksums` has seen: metadata, the blocks' checksums, footer."""
+    size, crcs = checksums.size, checksums.encoded()
     raw = encode_metadata(replace(metadata, size=size))
-    raw += b" " * (-(size + len(raw)) % 8)
-    footer = _FOOTER.pack(
-        _MAGIC, _VERSION, microseconds(metadata.time_expires_ns), microseconds(written_ns), size, len(raw), payload_crc, zlib.crc32(raw)
-    )
-    return raw + footer
+    raw += b" " * (-(size + len(raw) + len(crcs)) % 8)
+    times = microseconds(metadata.time_expires_ns), microseconds(written_ns)
+    footer = _FOOTER.pack(_MAGIC, _VERSION, *times, size, len(raw), zlib.crc32(crcs), zlib.crc32(raw))
+    return raw + crcs + footer
 
 
 def encode_deadline(deadline_us: int) -> bytes:
@@ -151,13 +195,28 @@ def decode_footer(raw: bytes, file_bytes: int) -> Footer:
     magic, version, *fields = _FOOTER.unpack(raw)
     if magic != _MAGIC:
         raise CorruptRecordError("it does not end in a footer: truncated, or not written by this software")
-    if version != _VERSION:
-        raise CorruptRecordError(f"it has version {version}; this software reads version {_VERSION}")
-    footer = Footer(*fields)
-    whole = footer.size + footer.metadata_bytes + FOOTER_BYTES
+    if not 1 <= version <= _VERSION:
+        raise CorruptRecordError(f"it has version {version}; this software reads versions up to {_VERSION}")
+    footer = Footer(version, *fields)
+    whole = footer.block_crcs_at + footer.blocks * BLOCK_CRC_BYTES + FOOTER_BYTES
     if whole != file_bytes:
         raise CorruptRecordError(f"it has {file_bytes} bytes where its footer says {whole}")
     return footer
+
+
+def check_block_crcs(raw: bytes, footer: Footer) -> None:
+    """Whether these, the checksums of all blocks, are what was written."""
+    if zlib.crc32(raw) != footer.crc:
+        raise CorruptRecordError("the checksums of its blocks do not match their own: bytes on the disk have changed")
+
+
+def check_block(block: bytes, number: int, raw_crc: bytes) -> None:
+    """`raw_crc`: its checksum as it is in the file."""
+    if _BLOCK_CRC.pack(zlib.crc32(block)) != raw_crc:
+        raise CorruptRecordError(
+            f"it does not match its checksum: bytes on the disk have changed, between {number * BLOCK_BYTES} and"
+            f" {number * BLOCK_BYTES + len(block)}"
+        )
 
 
 def decode_stored_metadata(raw: bytes, footer: Footer) -> Metadata:

@@ -14,25 +14,35 @@ import errno
 import fcntl
 import io
 import os
+import stat
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
 from typing import Self
 
 from changelog.change import ChangeId
-from changelog.errors import CorruptRecordError, InvalidRequestError, UnavailableError, UnconfirmedError
+from changelog.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, UnavailableError, UnconfirmedError
 from tiered.backends import BlobHead, ByteRange
 from tiered.blobfile import (
+    BLOCK_BYTES,
+    BLOCK_CRC_BYTES,
     FOOTER_BYTES,
+    Checksums,
     Footer,
+    check_block,
+    check_block_crcs,
     decode_footer,
     decode_stored_metadata,
     encode_deadline,
     encode_trailer,
+    is_component,
 )
-from tiered.metadata import Metadata, is_expired
+from tiered.metadata import Metadata
+
+_CRCS_AT_ONCE = 4096
+"""Blocks, so of a GiB."""
 
 
 @contextmanager
@@ -53,10 +63,12 @@ class UploadFile:
         self._path = path
         self._target = target
         self._root = root
+        for directory in (root, path.parent):
+            _make_directory(directory, [])
+        _refuse_if_apart(path.parent, target, root)
         self._file = _create_locked(path)
         self._lock = Lock()
-        self._size = 0
-        self._crc = 0
+        self._checksums = Checksums()
 
     def append(self, chunks: Iterable[bytearray | memoryview]) -> None:
         """A write that fails ends the upload."""
@@ -75,9 +87,9 @@ class UploadFile:
             self._refuse_if_ended()
             try:
                 self._append(last)
-                _write_all(self._file, memoryview(encode_trailer(metadata, self._size, self._crc, written_ns)))
+                _write_all(self._file, memoryview(encode_trailer(metadata, self._checksums, written_ns)))
                 os.fsync(self._file.fileno())
-                self._target.parent.mkdir(parents=True, exist_ok=True)
+                _make_parents(self._target.parent, self._root)
                 self._link()
                 with _already_happened(f"{self._target} was linked"):
                     _sync_upwards(self._target.parent, self._root)
@@ -89,15 +101,16 @@ class UploadFile:
             self._end()
 
     def _append(self, chunk: bytearray | memoryview) -> None:
-        view = memoryview(chunk)
+        view = memoryview(chunk).cast("B")
         _write_all(self._file, view)
-        self._size += view.nbytes
-        self._crc = zlib.crc32(view, self._crc)
+        self._checksums.add(view)
 
     def _link(self) -> None:
         try:
-            os.link(self._path, self._target)
+            _link(self._path, self._target)
         except FileNotFoundError:
+            if self._path.exists():
+                raise
             raise UnavailableError(f"the upload {self._path.name} was cancelled before it was finalised; try again") from None
 
     def _refuse_if_ended(self) -> None:
@@ -134,23 +147,26 @@ def _write_all(file: io.FileIO, view: memoryview) -> None:
 
 
 class BlobFile:
-    """An open blob and the bytes `start` to `stop` of it that are wanted. Its lock keeps `close` from a read."""
+    """An open blob and the bytes `start` to `stop` of it that are wanted. Its lock keeps `close` from a read.
+
+    What is read is checked first: block by block, or, in version 1, a whole payload with its last bytes.
+    """
 
     def __init__(self, file: io.FileIO, range: ByteRange | None) -> None:
         self._file = file
         self._lock = Lock()
-        footer = read_footer(file)
+        self._footer = footer = read_footer(file)
         self.size = footer.size
-        self.crc = footer.payload_crc
         self.written_ns, self.generation = footer.written_ns, footer.written_us
         self.metadata = decode_stored_metadata(os.pread(file.fileno(), footer.metadata_bytes, footer.size), footer)
         self.start, self.stop = (0, self.size) if range is None else range.within(self.size)
-        self.is_whole = (self.start, self.stop) == (0, self.size)
+        self._is_whole = (self.start, self.stop) == (0, self.size)
+        self._crcs, self._crcs_from = b"", 0
 
     @classmethod
     def open(cls, path: Path, range: ByteRange | None) -> Self | None:
         try:
-            file = io.FileIO(path, "rb")
+            file = open_blob(path)
         except FileNotFoundError:
             return None
         try:
@@ -159,19 +175,49 @@ class BlobFile:
             file.close()
             raise
 
-    def read(self, start: int, size: int, crc: int) -> tuple[bytes, int]:
-        """`size` bytes from `start`, and `crc` continued by them."""
+    def read(self, start: int, crc: int) -> tuple[bytes, int]:
+        """The wanted bytes of the block that `start` is in, from there on, and in version 1 `crc` continued by them."""
+        number = start // BLOCK_BYTES
+        first = number * BLOCK_BYTES
         with self._lock:
             if self._file.closed:
                 raise InvalidRequestError("the blob was closed while it was read; get it again")
-            piece = os.pread(self._file.fileno(), size, start)
+            block = self._read(first, min(BLOCK_BYTES, self.size - first))
+            if self._footer.version > 1:
+                check_block(block, number, self._block_crc(number))
+            elif (crc := zlib.crc32(block, crc)) != self._footer.crc and self._is_whole and first + len(block) == self.size:
+                raise CorruptRecordError("it does not match its checksum: bytes on the disk have changed")
+        return block[start - first : self.stop - first], crc
+
+    def _block_crc(self, number: int) -> bytes:
+        """Those of many blocks are read at once, but never all of a huge blob's."""
+        if not 0 <= number - self._crcs_from < len(self._crcs) // BLOCK_CRC_BYTES:
+            count = min(_CRCS_AT_ONCE, self._footer.blocks - number)
+            self._crcs = self._read(self._footer.block_crcs_at + number * BLOCK_CRC_BYTES, count * BLOCK_CRC_BYTES)
+            self._crcs_from = number
+            if count == self._footer.blocks:
+                check_block_crcs(self._crcs, self._footer)
+        at = (number - self._crcs_from) * BLOCK_CRC_BYTES
+        return self._crcs[at : at + BLOCK_CRC_BYTES]
+
+    def _read(self, start: int, size: int) -> bytes:
+        piece = os.pread(self._file.fileno(), size, start)
         if len(piece) < size:
             raise CorruptRecordError("it was cut short while it was read")
-        return piece, zlib.crc32(piece, crc)
+        return piece
 
     def close(self) -> None:
         with self._lock:
             self._file.close()
+
+
+def open_blob(path: Path | str, mode: str = "rb") -> io.FileIO:
+    """Whatever lies there, this does not wait, as for the other end of a pipe."""
+    file = io.FileIO(path, mode, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise CorruptRecordError(f"{path} is no file: something is in its place that this software did not put there")
+    return file
 
 
 def read_head(path: Path) -> BlobHead | None:
@@ -185,7 +231,7 @@ def read_head(path: Path) -> BlobHead | None:
 def extend(path: Path, deadline_us: int) -> bool | None:
     """False: there is no such blob. None: someone else has locked it."""
     try:
-        file = io.FileIO(path, "r+b")
+        file = open_blob(path, "r+b")
     except FileNotFoundError:
         return False
     with file:
@@ -246,12 +292,9 @@ def prepare(blobs: Path, uploads: Path, first: ChangeId, second: ChangeId) -> No
     missing = [directory for directory in blobs.parents if not directory.exists()]
     try:
         for directory in (*reversed(missing), blobs, uploads):
-            if not directory.is_dir():
-                _make_directory(directory, made)
-        _try_out(uploads / first, uploads / second)
-        if not os.access(blobs, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(blobs))
-    except OSError:
+            _make_directory(directory, made)
+        _try_out(uploads / first, blobs / second)
+    except (OSError, ConfigurationError):
         for directory in reversed(made):
             with suppress(OSError):
                 directory.rmdir()
@@ -259,22 +302,76 @@ def prepare(blobs: Path, uploads: Path, first: ChangeId, second: ChangeId) -> No
 
 
 def _make_directory(directory: Path, made: list[Path]) -> None:
+    if directory.is_dir():
+        return
     try:
         directory.mkdir()
         made.append(directory)
     except FileExistsError:
         if not directory.is_dir():  # otherwise another process was faster
-            raise
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(directory)) from None
     _sync_directory(directory.parent)
 
 
 def _try_out(first: Path, second: Path) -> None:
     with _create_locked(first):
         try:
-            os.link(first, second)
+            _link(first, second)
         finally:
             unlink(second)
             unlink(first)
+
+
+def _link(path: Path, target: Path) -> None:
+    """`ConfigurationError`: they are on two file systems."""
+    try:
+        os.link(path, target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        raise _apart(path.parent, target.parent) from None
+
+
+def _apart(uploads: Path, blobs: Path) -> ConfigurationError:
+    return ConfigurationError(
+        f"{uploads} and {blobs} are on two file systems, and a blob is linked from one into the other: put both on one"
+    )
+
+
+def _refuse_if_apart(uploads: Path, target: Path, root: Path) -> None:
+    """Before a payload is written that could never be linked to its `target` below `root`."""
+    nearest = target.parent
+    while nearest != root and not nearest.exists():
+        nearest = nearest.parent
+    if os.stat(nearest).st_dev != os.stat(uploads).st_dev:
+        raise _apart(uploads, nearest)
+
+
+def refuse_foreign_directories(root: Path, uploads: Path) -> None:
+    """Looks at every directory below `root`. One that is a link, or on another file system, holds blobs that cannot be written or found."""
+    pending = [root]
+    while pending:
+        directory = pending.pop()
+        if os.stat(directory).st_dev != os.stat(uploads).st_dev:
+            raise _apart(uploads, directory)
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                if is_component(entry.name, directory=True):
+                    if entry.is_symlink():
+                        raise ConfigurationError(f"{entry.path} is a symbolic link: put the directory itself there")
+                    if entry.is_dir():
+                        pending.append(Path(entry.path))
+
+
+def _make_parents(directory: Path, root: Path) -> None:
+    """Below `root`, which is not made here: where the store itself is gone, nothing is begun anew. Synchronised by who calls."""
+    if directory == root:
+        return
+    _make_parents(directory.parent, root)
+    with suppress(FileExistsError):
+        directory.mkdir()
+    if not stat.S_ISDIR(os.lstat(directory).st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(directory))
 
 
 def _sync_directory(path: Path) -> None:
@@ -296,30 +393,18 @@ def _sync_upwards(directory: Path, root: Path) -> None:
 # --- garbage -------------------------------------------------------------------------------------
 
 
-def collect_uploads(directory: Path, limit: int) -> int:
-    """Those whose process is dead, which therefore nobody has locked."""
-    removed = 0
-    with os.scandir(directory) as entries:
-        for entry in entries:
-            if removed == limit:
-                break
-            if ChangeId.matches(entry.name) and entry.is_file(follow_symlinks=False):
-                removed += _unlink_if(Path(entry.path), lambda file: True)
-    return removed
-
-
-def collect_expired(paths: Sequence[Path], now_ns: int) -> int:
-    """Those of the blobs that have still expired now that they are locked against a touch."""
-    return sum(_unlink_if(path, lambda file: is_expired(read_footer(file).deadline_ns, now_ns)) for path in paths)
-
-
-def _unlink_if(path: Path, doomed: Callable[[io.FileIO], bool]) -> bool:
-    """Not made durable: what a power cut brings back is collected again."""
+def unlink_if(path: Path, doomed: Callable[[io.FileIO], bool]) -> bool:
+    """False: it is gone, or in use, or not doomed. Not made durable: what a power cut brings back is collected again."""
     try:
-        with io.FileIO(path, "rb") as file:
+        with open_blob(path) as file:
             if not _lock(file) or not _is_at(file, path) or not doomed(file):
                 return False
             os.unlink(path)
             return True
     except FileNotFoundError:
         return False
+
+
+def is_of_this_process(error: OSError) -> bool:
+    """Whether it tells of this process, and nothing of the file: no other file fares better."""
+    return error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)

@@ -9,15 +9,15 @@ raises the system's own `OSError`: `tiered/filesystem.py` has the threads and th
 from __future__ import annotations
 
 import heapq
-import io
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from changelog.change import ChangeId
 from changelog.errors import CorruptRecordError
 from tiered.backends import BlobPage, ListedBlob, Oddity
 from tiered.blobfile import DIRECTORY_SUFFIX, components_of, decode_name, encode_name, is_component
-from tiered.blobtree import read_footer
+from tiered.blobtree import is_of_this_process, open_blob, read_footer
 from tiered.rowkeys import shown
 
 _ENTRIES_MIN = 100
@@ -25,7 +25,7 @@ _ENTRIES_MIN = 100
 
 def list_blobs(root: Path, start: str, end: str | None, limit: int) -> BlobPage:
     """As in `LongTermBackend`. A directory is read once, however large it is, and little more than `limit` of its names are held."""
-    if end == "":
+    if end == "" or not root.is_dir():  # it is made when the first blob is written
         return BlobPage((), (), None)
     after = encode_name(start.removesuffix("\0")) if start.endswith("\0") else None
     low, high = components_of(start.removesuffix("\0")), None if end is None else components_of(end)
@@ -37,7 +37,7 @@ def list_blobs(root: Path, start: str, end: str | None, limit: int) -> BlobPage:
             return BlobPage(blobs, oddities, f"{last}\0")
         if after is not None and text == after:
             continue
-        found = _found(text, path)
+        found = look_at(text, path)
         match found:
             case ListedBlob(name=name):
                 blobs.append(found)
@@ -49,18 +49,22 @@ def list_blobs(root: Path, start: str, end: str | None, limit: int) -> BlobPage:
     return BlobPage(blobs, oddities, None)
 
 
-def _found(text: str | None, path: str) -> ListedBlob | Oddity | None:
-    """None: it is gone."""
+def look_at(text: str | None, path: str) -> ListedBlob | Oddity | None:
+    """What a file is that has the encoded name `text` (None: none that a blob could have). None: it is gone."""
     name = None if text is None else decode_name(text)
     if name is None:
         return Oddity(shown(os.fsencode(path)), "it is no blob: this software did not put it there", is_blob=False)
     try:
-        with io.FileIO(path, "rb") as file:
+        with open_blob(path) as file:
             footer = read_footer(file)
     except FileNotFoundError:
         return None
     except CorruptRecordError as error:
         return Oddity(name, str(error), is_blob=True)
+    except OSError as error:
+        if is_of_this_process(error):
+            raise
+        return Oddity(name, f"it cannot be read: {error.strerror}", is_blob=True)
     return ListedBlob(name, footer.size, footer.written_ns, footer.deadline_ns, footer.written_us)
 
 
@@ -73,6 +77,8 @@ def _walk(
     """
     first, last = low[0] if low else "", high[0] if high else None
     for entry in _sorted_entries(directory, first, last, page):
+        if ChangeId.matches(entry.name):
+            continue  # an opening tries the directory out
         is_low, is_high = entry.name == first, entry.name == last
         if entry.is_dir(follow_symlinks=False) and is_component(entry.name, directory=True):
             inner = stem + entry.name.removesuffix(DIRECTORY_SUFFIX)

@@ -60,10 +60,9 @@ async def open_backends(settings: Settings, runtime: Runtime, *, writes: bool = 
     processes, whose tables and bucket somebody has just looked at.
     """
     if settings.changelog is None and writes:
-        durable = "sqlite" if settings.directory else "bigtable"
         logger.warning(
             "no changelog is set, so what a killed process leaves behind stays there for good; "
-            "set changelog: %s (or changelog: noop to accept it)", durable,
+            "set changelog: bigtable (or changelog: noop to accept it)"
         )
     async with _open_embedded(settings, runtime) if settings.directory else _open_google(settings, runtime, writes, verify) as (tiers, log):
         yield Backends(tiers, NoopChangeLog() if settings.changelog in (None, "noop") else log)

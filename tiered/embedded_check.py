@@ -28,7 +28,7 @@ async def inspect_directory(directory: Path, database: str, changelog: str | Non
     except TieredError as error:
         findings.append(Finding(Kind.PROBLEM, str(error)))
     try:
-        await FileBlobs.open_directory(directory, runtime)
+        await FileBlobs.open_directory(directory, runtime, verify=True)
         findings.append(Finding(Kind.OK, f"{directory} can hold blobs"))
     except TieredError as error:
         findings.append(Finding(Kind.PROBLEM, str(error)))

@@ -11,8 +11,8 @@ is always a session (I3), and needs no late-upload grace. A blob that is unlinke
 readable to the end (I7).
 
 *Crash here*: a temporary file stays whose lock nobody holds; `collect` removes it, whether it was linked or
-not. *Failure*: `UnavailableError`, or `UnconfirmedError` where the system cannot tell; the table below
-translates what it says. The directory must be on one local file system, with hard links and flock; any
+not (`tiered/blobgarbage.py`). *Failure*: `UnavailableError`, or `UnconfirmedError` where the system cannot tell; the table below
+translates what it says. Both directories must be on one local file system, with hard links and flock; any
 number of processes may share it. Which blobs are garbage is not decided here, but for expired ones.
 """
 
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar, TypeVarTuple
@@ -36,13 +36,15 @@ from changelog.errors import (
     UnavailableError,
     UnconfirmedError,
 )
+from changelog.log import LeftGarbageError
 from changelog.runtime import Runtime
 from changelog.threads import in_thread
 from tiered.backends import BlobHead, BlobPage, ByteRange
 from tiered.blobfile import microseconds, path_of
-from tiered.blobtree import BlobFile, UploadFile, collect_expired, collect_uploads, delete, extend, prepare, read_head, unlink
+from tiered.blobgarbage import FOREIGN, Fault, Round
+from tiered.blobtree import BlobFile, UploadFile, delete, extend, prepare, read_head, refuse_foreign_directories, unlink
 from tiered.blobwalk import list_blobs
-from tiered.metadata import NS_PER_S, Metadata, is_expired
+from tiered.metadata import NS_PER_S, Metadata
 from tiered.payload import PIECE_BYTES
 
 T = TypeVar("T")
@@ -51,7 +53,12 @@ Ts = TypeVarTuple("Ts")
 logger = logging.getLogger("tiered")
 
 THREADS_MAX = 16
-COLLECT_PAGE = 10_000
+COLLECT_AT_ONCE = 256
+"""How many files a piece of a collection looks at; then others have the disk for as long."""
+
+LOGGED_MAX = 100
+"""Of one round's faults: a directory may be full of them."""
+
 EXPIRED_SLACK_NS = 3600 * NS_PER_S
 """How long a blob outlives its deadline: a reader whose clock is behind must not find its row without its blob."""
 
@@ -66,7 +73,7 @@ _TRANSLATIONS: dict[int, tuple[type[TieredError], str]] = {
     errno.ENOSPC: _FULL,
     errno.EDQUOT: _FULL,
     errno.EFBIG: (UnavailableError, "the disk is full, or the limit on the size of a file (ulimit -f) is too low"),
-    errno.EROFS: _REFUSED,
+    errno.EROFS: (UnavailableError, "the disk is read-only: mount it for writing"),
     errno.EACCES: _REFUSED,
     errno.EPERM: _REFUSED,
     errno.EMFILE: _EXHAUSTED,
@@ -80,6 +87,9 @@ _TRANSLATIONS: dict[int, tuple[type[TieredError], str]] = {
     errno.EIO: (UnconfirmedError, "the disk fails, and it may or may not have happened"),
 }
 
+_NOT_NOW = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
+"""What keeps from writing, but neither from reading nor for ever."""
+
 
 class FileBlobs:
     """`LongTermBackend` and `Collects` in a directory. Open it with `await FileBlobs.open_directory(root, runtime)`."""
@@ -90,19 +100,30 @@ class FileBlobs:
         self._uploads = root / "uploads"
         self._runtime = runtime
         self._disk = _Disk()
-        self._collected_to = ""
+        self._round: _Collection | None = None
 
     @classmethod
-    async def open_directory(cls, root: Path, runtime: Runtime) -> Self:
-        """Makes what is missing and tries it out. `ConfigurationError` says what to change; nothing is half-made then."""
+    async def open_directory(cls, root: Path, runtime: Runtime, *, verify: bool = False) -> Self:
+        """Makes what is missing and tries it out. `ConfigurationError` says what to change; nothing is half-made then.
+
+        On a disk that is full or read-only blobs can be read and deleted all the same, so it opens, with a warning, and makes
+        what is missing when it is written to. `verify`: that is an `UnavailableError`, and every directory is looked at.
+        """
         blobs = cls(root, runtime)
         try:
-            names = (ChangeId.new(runtime), ChangeId.new(runtime))
-            await in_thread(partial(prepare, blobs._root, blobs._uploads, *names), CapacityLimiter(1))
+            ids, threads = (ChangeId.new(runtime), ChangeId.new(runtime)), blobs._disk.threads
+            await in_thread(partial(prepare, blobs._root, blobs._uploads, *ids), threads)
+            if verify:
+                await in_thread(partial(refuse_foreign_directories, blobs._root, blobs._uploads), threads)
         except OSError as error:
+            if error.errno in _NOT_NOW:
+                if verify:
+                    raise _translated(f"write blobs in {root}", error) from error
+                logger.warning("blobs_cannot_be_written directory=%s: %s", root, error.strerror)
+                return blobs
             raise ConfigurationError(
-                f"{root} cannot hold blobs ({error.strerror}: {error.filename}): give a directory that this process may write to, "
-                "on a local file system with hard links"
+                f"{root} cannot hold blobs ({error.strerror}: {error.filename2 or error.filename}): give a directory that this process"
+                " may write to, on a local file system with hard links"
             ) from error
         return blobs
 
@@ -122,11 +143,11 @@ class FileBlobs:
 
     async def open(self, name: str, range: ByteRange | None = None) -> FileReader | None:
         """The blob, expired or not: readers judge by the deadline in the row."""
-        file = await self._disk.run(f"open blob {name!r}", BlobFile.open, self._path(name), range, undo=_close)
+        file = await self._disk.look(f"open blob {name!r}", BlobFile.open, self._path(name), range, undo=_close)
         return None if file is None else FileReader(name, file, self._disk)
 
     async def head(self, name: str) -> BlobHead | None:
-        return await self._disk.run(f"read what blob {name!r} is", read_head, self._path(name))
+        return await self._disk.look(f"read what blob {name!r} is", read_head, self._path(name))
 
     async def delete(self, name: str) -> None:
         await self._disk.run(f"delete blob {name!r}", delete, self._path(name))
@@ -141,28 +162,62 @@ class FileBlobs:
         raise UnavailableError(f"blob {name!r} stayed locked by another process; its deadline is as it was")
 
     async def list(self, start: str, end: str | None, limit: int) -> BlobPage:
-        return await self._disk.run(f"list the blobs from {start!r} on", list_blobs, self._root, start, end, limit)
+        return await self._disk.look(f"list the blobs from {start!r} on", list_blobs, self._root, start, end, limit)
 
     async def now_ns(self) -> int:
         return self._runtime.wall_ns()
 
     async def collect(self, limit: int) -> int:
-        """Removes uploads whose process died, then blobs that expired an hour ago: of the next `COLLECT_PAGE`, going round."""
-        removed = await self._disk.run("collect uploads", collect_uploads, self._uploads, limit)
-        if removed >= limit:
-            return removed
-        page = await self.list(self._collected_to, None, COLLECT_PAGE)
-        for odd in page.oddities:
-            logger.warning("%s name=%r: %s", "corrupt_blob" if odd.is_blob else "foreign_file", odd.name, odd.fault)
-        now_ns = self._runtime.wall_ns() - EXPIRED_SLACK_NS
-        expired = [self._path(info.name) for info in page.blobs if is_expired(info.deadline_ns, now_ns)]
-        removed += await self._disk.run("collect blobs", collect_expired, expired[: limit - removed], now_ns)
-        if removed < limit:
-            self._collected_to = page.next_start or ""
+        """Removes uploads whose process died, then blobs that expired an hour ago.
+
+        A call goes on where the last one reached its limit. Between pieces it sleeps as long as they took. `LeftGarbageError`:
+        the round is over, and some files could not be looked at or removed; each is logged.
+        """
+        collection, self._round = self._round or _Collection(Round(self._root, self._uploads)), None
+        removed = 0
+        while removed < limit:
+            began = self._runtime.monotonic()
+            expired_by_ns = self._runtime.wall_ns() - EXPIRED_SLACK_NS
+            piece = await self._disk.run("collect garbage", collection.round.step, COLLECT_AT_ONCE, limit - removed, expired_by_ns)
+            collection.note(piece.faults)
+            removed += piece.removed
+            if piece.is_last:
+                collection.end(removed)
+                return removed
+            await self._runtime.sleep(self._runtime.monotonic() - began)
+        self._round = collection
         return removed
 
     def _path(self, name: str) -> Path:
         return self._root / path_of(name)
+
+
+class _Collection:
+    """A round, and what was found on it."""
+
+    def __init__(self, round: Round) -> None:
+        self.round = round
+        self._first: Fault | None = None
+        self._left = 0
+        self._found = 0
+
+    def note(self, faults: Sequence[Fault]) -> None:
+        for fault in faults:
+            self._found += 1
+            if fault.event != FOREIGN:
+                self._left += 1
+                self._first = self._first or fault
+            if self._found <= LOGGED_MAX:
+                logger.warning("%s name=%r: %s", fault.event, fault.what, fault.why)
+
+    def end(self, removed: int) -> None:
+        if self._found > LOGGED_MAX:
+            logger.warning("collection_found count=%d: only the first %d are logged", self._found, LOGGED_MAX)
+        if self._first is not None:
+            raise LeftGarbageError(
+                f"{self._left} {'file' if self._left == 1 else 'files'} could not be looked at or collected, the first is"
+                f" {self._first.what!r}: {self._first.why}", removed
+            )
 
 
 class FileUpload:
@@ -222,21 +277,20 @@ class FileReader:
         self._crc = 0
 
     def pieces(self) -> AsyncIterator[bytes]:
-        """Pieces of 256 KiB. A whole read whose checksum is wrong is a `CorruptRecordError` instead of its last piece."""
+        """Pieces of up to 256 KiB, each checked first: one that does not match its checksum is a `CorruptRecordError` instead.
+
+        But of a file of version 1 only a whole read is checked, with its last piece, and a range is not.
+        """
         return self
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self
 
     async def __anext__(self) -> bytes:
-        file, start = self._file, self._next
-        if start == file.stop:
+        if self._next == self._file.stop:
             raise StopAsyncIteration
-        stop = min(start + PIECE_BYTES, file.stop)
-        piece, self._crc = await self._disk.run(f"read blob {self._name!r}", file.read, start, stop - start, self._crc)
-        if stop == file.stop and file.is_whole and self._crc != file.crc:
-            raise CorruptRecordError(f"blob {self._name!r} does not match its checksum: bytes on the disk have changed")
-        self._next = stop
+        piece, self._crc = await self._disk.look(f"read blob {self._name!r}", self._file.read, self._next, self._crc)
+        self._next += len(piece)
         return piece
 
     async def aclose(self) -> None:
@@ -248,16 +302,23 @@ class _Disk:
     """Runs what blocks in threads of its own, to the end even when cancelled, and translates what goes wrong."""
 
     def __init__(self) -> None:
-        self._threads = CapacityLimiter(THREADS_MAX)
+        self.threads = CapacityLimiter(THREADS_MAX)
 
     async def run(self, doing: str, function: Callable[[*Ts], T], *args: *Ts, undo: Callable[[T], None] | None = None) -> T:
         """`undo`: what becomes of a result whose caller was cancelled."""
         try:
-            return await in_thread(partial(function, *args), self._threads, undo=undo)
+            return await in_thread(partial(function, *args), self.threads, undo=undo)
         except OSError as error:
             raise _translated(doing, error) from error
         except CorruptRecordError as error:
             raise CorruptRecordError(f"cannot {doing}: {error}") from error
+
+    async def look(self, doing: str, function: Callable[[*Ts], T], *args: *Ts, undo: Callable[[T], None] | None = None) -> T:
+        """`run` for what changes nothing: there is nothing that may or may not have happened."""
+        try:
+            return await self.run(doing, function, *args, undo=undo)
+        except UnconfirmedError as error:
+            raise UnavailableError(f"cannot {doing}: {error.__cause__}") from error
 
 
 def _close(file: BlobFile | None) -> None:

@@ -189,8 +189,8 @@ class Settings(BaseSettings):
     """Everything a store and a recovery daemon are told. Frozen; raises `ConfigurationError` when it is wrong.
 
     Either `directory` (embedded mode: it holds `tiered.db`, `blobs/` and `uploads/`), or `bigtable` and `gcs`.
-    `changelog`: unset means noop, of which the store warns. `instance`: this process's name in the log, one that
-    no other process bears; unset makes one up.
+    `changelog`: unset, it is sqlite in a directory, and in Bigtable and GCS noop, of which the store warns. `instance`:
+    this process's name in the log, one that no other process bears; unset makes one up.
     """
 
     model_config = SettingsConfigDict(
@@ -200,7 +200,9 @@ class Settings(BaseSettings):
     directory: Path | None = None
     bigtable: BigtableSettings | None = None
     gcs: GcsSettings | None = None
-    changelog: Literal["noop", "sqlite", "bigtable"] | None = None
+    changelog: Literal["noop", "sqlite", "bigtable"] | None = Field(
+        default_factory=lambda known: "sqlite" if known.get("directory") else None
+    )
     instance: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.\-]{1,100}$")] | None = None
     inline_bytes_max: Annotated[int, _Number, Field(gt=0, le=INLINE_BYTES_LIMIT)] = 1_048_576
     store: StoreSettings = StoreSettings()
@@ -297,7 +299,7 @@ def _relations(settings: Settings) -> Iterator[str]:
         yield f"{in_google[0]} is set and {missing} is not: rows go to Bigtable and blobs to GCS, so give the section {missing} too"
     if settings.changelog == "bigtable" and settings.directory is not None:
         yield "changelog is bigtable, but the store is in a directory: use sqlite or noop"
-    if settings.changelog == "sqlite" and in_google:
+    if settings.changelog == "sqlite" and settings.directory is None and in_google:
         yield "changelog is sqlite, but the store is in Bigtable and GCS, where others must see it: use bigtable or noop"
     if lease.expiry_s < BEATS_PER_EXPIRY_MIN * lease.heartbeat_interval_s:
         yield (
@@ -429,6 +431,8 @@ def _sentences(model: type[BaseModel], error: ValidationError, origins: Mapping[
         where = f" ({origins[key]})" if key in origins else ""
         name, value = _shown(key), _shown(repr(problem["input"]))
         match problem["type"]:
+            case "default_factory_not_called":
+                continue  # it waits for a value that is wrong, of which another sentence tells
             case "value_error" if not key:
                 yield str(problem["ctx"]["error"])
             case "value_error":

@@ -104,7 +104,7 @@ def test_run_in_the_audited_directory_is_refused_behind_links(tmp_path: Path) ->
 
 
 def test_inputs_of_a_relative_directory_are_the_same_from_everywhere() -> None:
-    assert inputs_of(Settings(directory=Path("store"))) == {"directory": str(Path.cwd() / "store"), "changelog": "noop"}
+    assert inputs_of(Settings(directory=Path("store"))) == {"directory": str(Path.cwd() / "store"), "changelog": "sqlite"}
 
 
 def test_inputs_say_which_world_they_are_of() -> None:

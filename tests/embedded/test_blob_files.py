@@ -6,9 +6,13 @@ import errno
 import fcntl
 import logging
 import os
+import shutil
 import signal
+import struct
 import subprocess
 import sys
+import zlib
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,12 +24,12 @@ from anyio import to_thread
 
 from changelog.change import ChangeId
 from changelog.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
-from changelog.log import Collects
+from changelog.log import Collects, LeftGarbageError
 from tests.blobs import begin, read, store
 from tests.embedded.conftest import ShiftedRuntime
 from tiered.backends import ByteRange, Oddity
 from tiered.blobfile import FOOTER_BYTES, path_of
-from tiered.filesystem import TOUCH_ATTEMPTS, FileBlobs
+from tiered.filesystem import COLLECT_AT_ONCE, LOGGED_MAX, TOUCH_ATTEMPTS, FileBlobs
 from tiered.metadata import Metadata, TimeToIdle
 
 pytestmark = pytest.mark.anyio
@@ -41,9 +45,13 @@ class HurriedRuntime(ShiftedRuntime):
     """Counts sleeps instead of sleeping."""
 
     sleeps = 0
+    then: Callable[[], None] | None = None
 
     async def sleep(self, seconds: float) -> None:
         self.sleeps += 1
+        then, self.then = self.then, None
+        if then is not None:
+            then()
         await anyio.lowlevel.checkpoint()
 
 
@@ -261,17 +269,80 @@ async def test_a_name_longer_than_the_file_system_holds_is_refused(blobs: FileBl
 # --- damage --------------------------------------------------------------------------------------
 
 
-async def test_a_blob_whose_payload_changed_on_the_disk_never_comes_whole(blobs: FileBlobs, root: Path) -> None:
-    await store(blobs, NAME, b"x" * (PIECE + 10))
-    with file_of(root, NAME).open("r+b") as file:
-        file.write(b"y")
-    reader, got = await blobs.open(NAME), []
+RANGES = [
+    None, ByteRange(0), ByteRange(PIECE - 1, PIECE + 1), ByteRange(PIECE, PIECE + 1), ByteRange(2 * PIECE - 1, 2 * PIECE),
+    ByteRange(-PIECE - 12, None),
+]  # fmt: skip
+
+
+def change(path: Path, at: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        (byte,) = file.read(1)
+        file.seek(at)
+        file.write(bytes([byte ^ 1]))
+
+
+async def handed_out(blobs: FileBlobs, range: ByteRange | None) -> bytes:
+    """What a read of a damaged blob gives away before it fails."""
+    reader, got = await blobs.open(NAME, range), b""
     assert reader is not None
-    with pytest.raises(CorruptRecordError, match=r"018bcfe5.* does not match its checksum"):  # noqa: PT012 - fails after the first piece
-        async for piece in reader.pieces():
-            got.append(piece)
-    await reader.aclose()
-    assert len(got) == 1
+    try:
+        with pytest.raises(CorruptRecordError, match=r"018bcfe5.* checksum"):  # noqa: PT012 - where it fails is the question
+            async for piece in reader.pieces():
+                got += piece
+    finally:
+        await reader.aclose()
+    return got
+
+
+@pytest.mark.parametrize("range", RANGES)
+@pytest.mark.parametrize("at", [PIECE, PIECE + 5, 2 * PIECE - 1])
+async def test_no_byte_of_a_block_that_changed_on_the_disk_is_handed_out(
+    blobs: FileBlobs, root: Path, range: ByteRange | None, at: int
+) -> None:
+    payload = (bytes(251) + bytes([*b"abc"])) * (2 * PIECE // 254) + b"z" * 400
+    await store(blobs, NAME, payload)
+    change(file_of(root, NAME), at)
+    start, _ = (0, 0) if range is None else range.within(len(payload))
+    assert await handed_out(blobs, range) == payload[start : max(start, PIECE)]
+    for sound in (ByteRange(0, PIECE), ByteRange(5, 6), ByteRange(2 * PIECE), ByteRange(-1)):
+        first, last = sound.within(len(payload))
+        assert await read(blobs, NAME, sound) == payload[first:last]
+
+
+async def test_checksums_that_changed_on_the_disk_are_corruption_and_not_taken_for_the_truth(blobs: FileBlobs, root: Path) -> None:
+    await store(blobs, NAME, b"x" * (PIECE + 10))
+    size = file_of(root, NAME).stat().st_size
+    change(file_of(root, NAME), size - FOOTER_BYTES - 1)
+    for range in (None, ByteRange(1, 5), ByteRange(-1)):
+        assert await handed_out(blobs, range) == b""
+
+
+async def test_the_checksums_of_a_huge_blob_are_read_as_they_are_needed(
+    blobs: FileBlobs, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tiered.blobtree._CRCS_AT_ONCE", 2)
+    payload = os.urandom(5 * PIECE + 10)
+    await store(blobs, NAME, payload)
+    for range in (None, ByteRange(PIECE + 1, 4 * PIECE), ByteRange(5 * PIECE)):
+        start, stop = (0, len(payload)) if range is None else range.within(len(payload))
+        assert await read(blobs, NAME, range) == payload[start:stop]
+    change(file_of(root, NAME), 4 * PIECE)
+    assert await handed_out(blobs, None) == payload[: 4 * PIECE]
+    assert await handed_out(blobs, ByteRange(PIECE + 1)) == payload[PIECE + 1 : 4 * PIECE]
+
+
+async def test_a_blob_of_version_1_is_checked_where_it_is_read_whole(blobs: FileBlobs, root: Path) -> None:
+    payload = b"x" * (PIECE + 10)
+    raw = b'{"content_type":"application/octet-stream","size":262154}'
+    raw += b" " * (-(len(payload) + len(raw)) % 8)
+    footer = struct.pack(">6sHqqQIII", b"tiered", 1, 0, 1_700_000_000_000_000, len(payload), len(raw), zlib.crc32(payload), zlib.crc32(raw))
+    file_of(root, NAME).write_bytes(payload + raw + footer)
+    assert await read(blobs, NAME) == payload
+    assert [blob.size for blob in (await blobs.list("", None, 10)).blobs] == [len(payload)]
+    change(file_of(root, NAME), 0)
+    assert len(await handed_out(blobs, None)) == PIECE, "the last piece is never given away"
     assert await read(blobs, NAME, ByteRange(1, 5)) == b"xxxx"
 
 
@@ -290,8 +361,8 @@ async def test_a_file_that_was_cut_is_corrupt_by_name_and_listed_as_an_oddity(
     page = await blobs.list("", None, 10)
     assert [blob.name for blob in page.blobs] == [LEGACY]
     assert [(odd.name, odd.is_blob) for odd in page.oddities] == [(NAME, True)]
-    with caplog.at_level(logging.WARNING, "tiered"):
-        assert await blobs.collect(100) == 0
+    with caplog.at_level(logging.WARNING, "tiered"), pytest.raises(LeftGarbageError, match=NAME):
+        await blobs.collect(100)
     assert [record.message.split()[0] for record in caplog.records] == ["corrupt_blob"]
     assert path.exists()
 
@@ -492,19 +563,166 @@ async def test_expired_blobs_are_collected_up_to_the_limit_and_no_others(blobs: 
     assert await names(blobs) == ["immortal", "touched"]
 
 
-async def test_collecting_goes_round_when_there_are_more_blobs_than_it_looks_at(
-    blobs: FileBlobs, runtime: HurriedRuntime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tiered.filesystem.COLLECT_PAGE", 2)
-    for number in range(5):
-        await store(blobs, f"blob{number}", metadata=idle(runtime, HOUR_NS * (2 if number == 0 else 1)))
-    runtime.ahead_ns = HOUR_NS
-    assert [await blobs.collect(10) for _ in range(3)] == [0, 0, 0], "a blob outlives its deadline by an hour"
+async def many(blobs: FileBlobs, root: Path, runtime: HurriedRuntime, count: int) -> None:
+    """Blobs that live for an hour, all of one file, so with one lock."""
+    await store(blobs, "blob", metadata=idle(runtime))
+    for number in range(1, count):
+        os.link(file_of(root, "blob"), file_of(root, f"blob{number}"))
+
+
+async def test_one_collection_goes_through_all_blobs_however_many(blobs: FileBlobs, root: Path, runtime: HurriedRuntime) -> None:
+    await many(blobs, root, runtime, 10_500)
+    await store(blobs, "immortal")
+    runtime.ahead_ns = 2 * HOUR_NS - 60 * 1_000_000_000
+    assert await blobs.collect(20_000) == 0, "a blob outlives its deadline by an hour"
     runtime.ahead_ns = 2 * HOUR_NS
-    assert [await blobs.collect(10) for _ in range(3)] == [1, 2, 1]
-    runtime.ahead_ns = 3 * HOUR_NS
-    assert [await blobs.collect(10) for _ in range(2)] == [1, 0]
-    assert await names(blobs) == []
+    assert [await blobs.collect(4_000) for _ in range(4)] == [4_000, 4_000, 2_500, 0]
+    assert await names(blobs) == ["immortal"]
+
+
+async def test_a_collection_can_be_stopped_between_pieces_and_sleeps_there(
+    blobs: FileBlobs, root: Path, runtime: HurriedRuntime
+) -> None:
+    await many(blobs, root, runtime, 3 * COLLECT_AT_ONCE)
+    runtime.ahead_ns = 2 * HOUR_NS
+    with anyio.CancelScope() as scope:
+        runtime.then = scope.cancel
+        await blobs.collect(10_000)
+    assert scope.cancelled_caught
+    assert len(os.listdir(root / "blobs")) == 2 * COLLECT_AT_ONCE
+    assert await blobs.collect(10_000) == 2 * COLLECT_AT_ONCE
+
+
+async def test_two_that_collect_at_once_remove_everything_once(root: Path, blobs: FileBlobs, runtime: HurriedRuntime) -> None:
+    await store(blobs, "blob", metadata=idle(runtime))
+    for number in range(1, 1_000):
+        shutil.copy(file_of(root, "blob"), file_of(root, f"blob{number}"))
+    other, removed = await FileBlobs.open_directory(root, runtime), []
+    runtime.ahead_ns = 2 * HOUR_NS
+
+    async def collect(of: FileBlobs) -> None:
+        removed.append(await of.collect(10_000))
+
+    async with anyio.create_task_group() as tasks:
+        for each in (blobs, other, blobs):
+            tasks.start_soon(collect, each)
+    assert os.listdir(root / "blobs") == [] and sum(removed) == 1_000
+
+
+async def test_a_clock_that_is_set_back_in_the_middle_of_a_collection_saves_what_is_left(
+    blobs: FileBlobs, root: Path, runtime: HurriedRuntime
+) -> None:
+    def set_back() -> None:
+        runtime.ahead_ns = 0
+
+    await many(blobs, root, runtime, 2 * COLLECT_AT_ONCE)
+    runtime.ahead_ns, runtime.then = 2 * HOUR_NS, set_back
+    assert await blobs.collect(10_000) == COLLECT_AT_ONCE
+    assert len(await names(blobs)) == COLLECT_AT_ONCE
+
+
+def hinder(how: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes a blob one that can be neither looked at nor removed, or is gone when it is to be looked at."""
+    real_open = os.open
+
+    def failing_open(name: Any, *arguments: Any, **options: Any) -> int:
+        if name == str(path):
+            if how != "vanished":
+                raise OSError(getattr(errno, how), os.strerror(getattr(errno, how)), name)
+            path.unlink(missing_ok=True)
+        return real_open(name, *arguments, **options)
+
+    match how:
+        case "empty":
+            os.truncate(path, 0)
+        case "directory" | "pipe":
+            path.unlink()
+            path.mkdir() if how == "directory" else os.mkfifo(path)
+        case "denied":
+            path.chmod(0)
+        case _:
+            monkeypatch.setattr(os, "open", failing_open)
+
+
+@pytest.mark.parametrize(
+    ("how", "event"),
+    [
+        ("empty", "corrupt_blob"), ("directory", "foreign_file"), ("pipe", "foreign_file"), ("denied", "corrupt_blob"),
+        ("EIO", "corrupt_blob"), ("ELOOP", "corrupt_blob"), ("vanished", None),
+    ],
+)  # fmt: skip
+async def test_what_cannot_be_looked_at_is_told_and_holds_up_no_other(
+    unprivileged: Path, anyio_backend: str, runtime: HurriedRuntime, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture, how: str, event: str | None,
+) -> None:  # fmt: skip
+    root = unprivileged / "store"
+    blobs = await FileBlobs.open_directory(root, runtime)
+    for name in "abcde":
+        await store(blobs, name, metadata=idle(runtime))
+    left = [] if how == "vanished" else ["c"]
+    hinder(how, file_of(root, "c"), monkeypatch)
+    page = await blobs.list("", None, 10)
+    assert [blob.name for blob in page.blobs] == list("abde")
+    assert len(page.oddities) == len(left)
+    runtime.ahead_ns = 2 * HOUR_NS
+    with caplog.at_level(logging.WARNING, "tiered"):
+        if event == "corrupt_blob":
+            with pytest.raises(LeftGarbageError, match=r"^1 file .*'c'") as raised:
+                await blobs.collect(10)
+            assert raised.value.removed == 4
+        else:
+            assert await blobs.collect(10) == 4
+    assert os.listdir(root / "blobs") == left
+    assert [record.message.split()[0] for record in caplog.records] == ([event] if event else [])
+
+
+@pytest.mark.parametrize("part", ["blobs", "uploads", "deeper"])
+async def test_a_directory_that_cannot_be_read_is_told_and_holds_up_nothing_else(
+    unprivileged: Path, anyio_backend: str, runtime: HurriedRuntime, caplog: pytest.LogCaptureFixture, part: str
+) -> None:
+    root = unprivileged / "store"
+    blobs = await FileBlobs.open_directory(root, runtime)
+    for name in ("a", "z" * 300):
+        await store(blobs, name, metadata=idle(runtime))
+    (root / "uploads" / ChangeId.new(runtime)).touch()
+    runtime.ahead_ns = 2 * HOUR_NS
+    directory = root / "blobs" / ("z" * 199 + "+") if part == "deeper" else root / part
+    directory.chmod(0)
+    try:
+        with caplog.at_level(logging.WARNING, "tiered"), pytest.raises(LeftGarbageError, match="Permission denied") as raised:
+            await blobs.collect(10)
+    finally:
+        directory.chmod(0o700)
+    assert raised.value.removed == {"blobs": 1, "uploads": 2, "deeper": 2}[part]
+    assert [record.message.split()[0] for record in caplog.records] == ["garbage_left"]
+    assert await blobs.collect(10) == {"blobs": 2, "uploads": 1, "deeper": 1}[part]
+
+
+async def test_expired_blobs_that_cannot_be_unlinked_are_told(
+    blobs: FileBlobs, runtime: HurriedRuntime, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, root: Path
+) -> None:
+    await many(blobs, root, runtime, 150)
+    runtime.ahead_ns = 2 * HOUR_NS
+    monkeypatch.setattr(os, "unlink", failing(errno.EROFS))
+    with caplog.at_level(logging.WARNING, "tiered"), pytest.raises(LeftGarbageError, match=r"^150 files .*Read-only file system"):
+        await blobs.collect(1000)
+    assert len(caplog.records) == LOGGED_MAX + 1, "and how many there are in all"
+    monkeypatch.undo()
+    assert await blobs.collect(1000) == 150
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+async def test_a_process_that_may_open_no_more_files_blames_no_blob(
+    blobs: FileBlobs, runtime: HurriedRuntime, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    await store(blobs, NAME, metadata=idle(runtime))
+    runtime.ahead_ns = 2 * HOUR_NS
+    monkeypatch.setattr(os, "open", failing(number))
+    for attempt in (blobs.collect(10), blobs.list("", None, 10)):
+        with pytest.raises(UnavailableError, match="too many files are open"):
+            await attempt
+    monkeypatch.undo()
+    assert await blobs.collect(10) == 1
 
 
 async def test_an_expired_blob_that_is_being_touched_is_not_collected(blobs: FileBlobs, root: Path, runtime: HurriedRuntime) -> None:
@@ -615,7 +833,7 @@ async def test_on_a_full_disk_an_upload_is_refused_and_leaves_nothing_and_the_st
     [
         (errno.ENOSPC, UnavailableError, "the disk is full"),
         (errno.EDQUOT, UnavailableError, "the disk is full"),
-        (errno.EROFS, ConfigurationError, "the system refuses it"),
+        (errno.EROFS, UnavailableError, "the disk is read-only: mount it for writing"),
         (errno.EACCES, ConfigurationError, "the system refuses it"),
         (errno.EMFILE, UnavailableError, "too many files are open"),
         (errno.EIO, UnconfirmedError, "may or may not have happened"),
@@ -634,6 +852,22 @@ async def test_what_the_system_says_is_translated_and_a_failed_upload_leaves_not
     assert NAME in str(raised.value)
     assert uploads(root) == []
     assert await blobs.open(NAME) is None
+
+
+@pytest.mark.parametrize("call", ["open", "pread"])
+async def test_a_read_that_the_disk_fails_has_changed_nothing_and_says_so(
+    blobs: FileBlobs, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    await store(blobs, NAME)
+    reader = await blobs.open(NAME)
+    assert reader is not None
+    monkeypatch.setattr(os, call, failing(errno.EIO))
+    for attempt in (blobs.open(NAME), blobs.head(NAME), *([anext(reader.pieces())] if call == "pread" else [])):
+        with pytest.raises(UnavailableError, match=r"cannot (open|read|read what) .*Input/output error"):
+            await attempt
+    monkeypatch.undo()
+    assert await anext(reader.pieces()) == b"payload"
+    await reader.aclose()
 
 
 async def test_a_refusal_names_the_path(blobs: FileBlobs, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

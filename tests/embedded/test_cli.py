@@ -20,6 +20,8 @@ from changelog.change import Change, ChangeId
 from changelog.runtime import SystemRuntime
 from tiered import Settings
 from tiered.compose import open_backends
+from tiered.filesystem import FileBlobs
+from tiered.metadata import Metadata, TimeToLive
 
 OBJECT = "photos/org.17/objects/2026/cat.jpg"
 
@@ -182,6 +184,41 @@ def test_operator_sees_a_dead_change_recovers_it_and_retries_a_stuck_one(tiered:
     tiered("log", "retry", bad)
     tiered("log", "retry", bad, code=1)
     assert "not stuck" in tiered.errors
+
+
+def expired(tiered: Command, count: int) -> Path:
+    """The directory of that many blobs that expired long ago, and of one that never does."""
+    tiered("put", OBJECT, "-", stdin=bytes(2_000_000))
+    blobs = tiered.store / "blobs"
+
+    async def write() -> None:
+        store = await FileBlobs.open_directory(tiered.store, SystemRuntime())
+        upload = await store.open_upload("old", Metadata(TimeToLive(ns=1), time_expires_ns=1_000_000), None)
+        await upload.finalise()
+
+    anyio.run(write)
+    for number in range(1, count):
+        os.link(blobs / "old", blobs / f"old{number}")
+    return blobs
+
+
+def test_one_pass_collects_everything_without_a_changelog_too(tiered: Command, tmp_path: Path) -> None:
+    blobs = expired(tiered, 10_500)
+    (tiered.store / "uploads" / ChangeId.new(SystemRuntime())).touch()
+    (tmp_path / "tiered.yaml").write_text("directory: store\nchangelog: noop\n")
+    report = json.loads(tiered("--config", "tiered.yaml", "recover", "--once", "--json", store=False))
+    assert (report["collected"], report["seen"]) == (10_501, 0)
+    assert len(os.listdir(blobs)) == 1 and os.listdir(tiered.store / "uploads") == []
+    tiered("--config", "tiered.yaml", "recover", "--dry-run", code=3, store=False)
+
+
+def test_a_pass_that_had_to_leave_garbage_says_so_and_did_the_rest(tiered: Command) -> None:
+    blobs = expired(tiered, 10)
+    os.truncate(next(path for path in blobs.iterdir() if not path.name.startswith("old")), 0)
+    plant(tiered.store, None)
+    report = json.loads(tiered("recover", "--once", "--json", code=6))
+    assert (report["collected"], report["recovered"]) == (10, 1)
+    assert "1 file could not be looked at or collected, the first is 'photos/" in tiered.errors
 
 
 def test_changes_that_are_not_stale_yet_are_spoken_of(tiered: Command) -> None:

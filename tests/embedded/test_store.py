@@ -12,7 +12,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from recovery.daemon import collect
+from recovery.daemon import Collected, collect
 from tests.embedded.conftest import ShiftedRuntime
 from tiered import ConfigurationError, Metadata, ObjectId, Settings, TieredStorage, TimeToIdle, TimeToLive, open_storage
 from tiered.compose import open_backends
@@ -59,15 +59,13 @@ async def test_two_stores_on_one_directory_see_each_others_writes(tmp_path: Path
     assert len(files(tmp_path)) == 10, "of two large puts of one object, one blob remains"
 
 
-async def test_missing_changelog_is_warned_of_once_and_an_explicit_noop_is_not(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_store_in_a_directory_keeps_a_changelog_and_goes_without_one_only_by_name(
+    tmp_path: Path, runtime: ShiftedRuntime, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.WARNING, "tiered")
-    async with open_storage(Settings(directory=tmp_path)) as storage:
-        await storage.put(OBJECT, LARGE)
-        await storage.put(OBJECT, LARGE)
-    assert ["no changelog is set" in record.message for record in caplog.records] == [True]
-    caplog.clear()
-    async with open_storage(Settings(directory=tmp_path, changelog="noop")):
-        pass
+    for settings in (Settings(directory=tmp_path), Settings(directory=tmp_path, changelog="noop")):
+        async with open_backends(settings, runtime) as backends:
+            assert backends.log.durable is (settings.changelog == "sqlite")
     assert not caplog.records
 
 
@@ -99,9 +97,9 @@ async def test_expired_objects_are_collected_rows_and_blobs(
         await storage.put(OBJECT, LARGE)
         await anyio.sleep(0.1)
         async with open_backends(settings, runtime) as backends:
-            assert await collect(backends) == 2, "the rows at once, the blob an hour later"
+            assert await collect(backends) == Collected(2, []), "the rows at once, the blob an hour later"
             runtime.ahead_ns = 2 * 3600 * NS_PER_S
-            assert await collect(backends) == 1
+            assert await collect(backends) == Collected(1, [])
             assert [row.path for row in await backends.tiers.high_volume.scan("", None, 10)] == [OBJECT.path]
         assert len(files(tmp_path)) == 1
         assert await read(storage) == LARGE

@@ -13,7 +13,12 @@ from hypothesis import strategies as st
 
 from changelog.errors import CorruptRecordError, InvalidRequestError
 from tiered.blobfile import (
+    BLOCK_BYTES,
+    BLOCK_CRC_BYTES,
     FOOTER_BYTES,
+    Checksums,
+    check_block,
+    check_block_crcs,
     decode_footer,
     decode_name,
     decode_stored_metadata,
@@ -105,7 +110,9 @@ def test_names_that_cannot_be_stored_are_refused() -> None:
 
 
 def stored(payload: bytes, metadata: Metadata) -> bytes:
-    return payload + encode_trailer(metadata, len(payload), zlib.crc32(payload), WRITTEN_NS)
+    checksums = Checksums()
+    checksums.add(memoryview(payload))
+    return payload + encode_trailer(metadata, checksums, WRITTEN_NS)
 
 
 def loaded(raw: bytes) -> Metadata:
@@ -113,12 +120,24 @@ def loaded(raw: bytes) -> Metadata:
     return decode_stored_metadata(raw[footer.size : footer.size + footer.metadata_bytes], footer)
 
 
+def checked(raw: bytes) -> bytes:
+    """The payload of a file, checked block by block."""
+    footer = decode_footer(raw[-FOOTER_BYTES:], len(raw))
+    crcs = raw[footer.block_crcs_at :][: footer.blocks * BLOCK_CRC_BYTES]
+    check_block_crcs(crcs, footer)
+    for number in range(footer.blocks):
+        block = raw[number * BLOCK_BYTES : min((number + 1) * BLOCK_BYTES, footer.size)]
+        check_block(block, number, crcs[number * BLOCK_CRC_BYTES :][:BLOCK_CRC_BYTES])
+    return raw[: footer.size]
+
+
 def test_golden_bytes_of_a_blob_that_never_expires() -> None:
     assert stored(b"hello", Metadata()) == (
         b"hello"
-        b'{"content_type":"application/octet-stream","size":5}       '
-        b"tiered\x00\x01"
-        + bytes.fromhex("0000000000000000" "00060a2418202240" "0000000000000005" "0000003b" "3610a686" "7d073918")
+        b'{"content_type":"application/octet-stream","size":5}   '
+        + bytes.fromhex("3610a686")
+        + b"tiered\x00\x02"
+        + bytes.fromhex("0000000000000000" "00060a2418202240" "0000000000000005" "00000037" "14a4e66b" "857c51ca")
     )
 
 
@@ -126,9 +145,45 @@ def test_golden_bytes_of_a_blob_with_a_deadline() -> None:
     assert stored(b"", MORTAL) == (
         b'{"expiration_policy":{"TimeToLive":{"secs":3600,"nanos":0}},'
         b'"time_expires":{"secs_since_epoch":1700003600,"nanos_since_epoch":123000000},"content_type":"text/plain","size":0}  '
-        b"tiered\x00\x01"
+        b"tiered\x00\x02"
         + bytes.fromhex("00060a24eeb3c478" "00060a2418202240" "0000000000000000" "000000b0" "00000000" "83d287ec")
     )
+
+
+@pytest.mark.parametrize(("raw", "metadata"), [
+    (
+        b"hello"
+        b'{"content_type":"application/octet-stream","size":5}       '
+        b"tiered\x00\x01"
+        + bytes.fromhex("0000000000000000" "00060a2418202240" "0000000000000005" "0000003b" "3610a686" "7d073918"), Metadata(size=5),
+    ),
+    (
+        b'{"expiration_policy":{"TimeToLive":{"secs":3600,"nanos":0}},'
+        b'"time_expires":{"secs_since_epoch":1700003600,"nanos_since_epoch":123000000},"content_type":"text/plain","size":0}  '
+        b"tiered\x00\x01"
+        + bytes.fromhex("00060a24eeb3c478" "00060a2418202240" "0000000000000000" "000000b0" "00000000" "83d287ec"),
+        replace(MORTAL, size=0),
+    ),
+])  # fmt: skip
+def test_golden_bytes_of_version_1_are_still_read(raw: bytes, metadata: Metadata) -> None:
+    assert loaded(raw) == metadata
+    footer = decode_footer(raw[-FOOTER_BYTES:], len(raw))
+    assert (footer.version, footer.blocks, footer.crc) == (1, 0, zlib.crc32(raw[: footer.size]))
+    assert footer.deadline_at % 8 == 0
+
+
+@pytest.mark.parametrize("size", [0, 1, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1, 3 * BLOCK_BYTES, 3 * BLOCK_BYTES + 17])
+def test_every_block_has_its_checksum_whatever_the_pieces_it_came_in(size: int) -> None:
+    payload = bytes(range(251)) * (size // 251 + 1)
+    raw = stored(payload[:size], MORTAL)
+    assert checked(raw) == payload[:size]
+    assert decode_footer(raw[-FOOTER_BYTES:], len(raw)).deadline_at % 8 == 0
+    for piece_bytes in (1000, BLOCK_BYTES - 1, BLOCK_BYTES + 1):
+        checksums = Checksums()
+        for start in range(0, size, piece_bytes):
+            checksums.add(memoryview(payload[:size])[start : start + piece_bytes])
+        assert size + len(encode_trailer(MORTAL, checksums, WRITTEN_NS)) == len(raw)
+        assert checked(payload[:size] + encode_trailer(MORTAL, checksums, WRITTEN_NS)) == payload[:size]
 
 
 @given(payload=st.binary(max_size=20), filename=st.text(st.characters(exclude_categories=["Cs"]), max_size=20))
@@ -171,16 +226,16 @@ def test_a_file_cut_anywhere_is_corrupt() -> None:
             loaded(raw[:kept])
 
 
-def test_a_file_with_any_byte_of_metadata_or_sizes_changed_is_corrupt() -> None:
+def test_a_file_with_any_byte_of_payload_metadata_checksums_or_sizes_changed_is_corrupt() -> None:
     raw = stored(b"hello", MORTAL)
     footer = decode_footer(raw[-FOOTER_BYTES:], len(raw))
-    # What the payload's own checksum, and nothing, covers: deadline, time of writing, payload and its checksum.
-    exempt = {*range(5), *range(footer.deadline_at, footer.deadline_at + 16), *range(len(raw) - 8, len(raw) - 4)}
+    # Nothing covers the deadline and the time of writing.
+    exempt = {*range(footer.deadline_at, footer.deadline_at + 16)}
     for position in set(range(len(raw))) - exempt:
         changed = bytearray(raw)
         changed[position] ^= 1
         with pytest.raises(CorruptRecordError):
-            loaded(bytes(changed))
+            checked(bytes(changed)) + repr(loaded(bytes(changed))).encode()
 
 
 @pytest.mark.parametrize(
@@ -189,7 +244,7 @@ def test_a_file_with_any_byte_of_metadata_or_sizes_changed_is_corrupt() -> None:
         (b"", "fewer than a footer"),
         (b"short", "fewer than a footer"),
         (b"somebody's holiday picture" * 10, "not written by this software"),
-        (b"tiered\x00\x02" + bytes(36), "version 2; this software reads version 1"),
+        (b"tiered\x00\x03" + bytes(36), "version 3; this software reads versions up to 2"),
         (b"more" + stored(b"hello", Metadata()), "where its footer says"),
     ],
 )
@@ -201,4 +256,4 @@ def test_what_is_wrong_with_a_file_is_said(raw: bytes, words: str) -> None:
 def test_a_time_beyond_what_the_footer_holds_is_refused() -> None:
     assert microseconds(None) == 0
     with pytest.raises(InvalidRequestError, match="beyond the year"):
-        encode_trailer(replace(MORTAL, time_expires_ns=1 << 80), 0, 0, 0)
+        encode_trailer(replace(MORTAL, time_expires_ns=1 << 80), Checksums(), 0)

@@ -178,6 +178,13 @@ def test_a_store_is_in_a_directory_or_in_bigtable_and_gcs() -> None:
     assert [sentence.partition(":")[0] for sentence in in_google(bigtable=None)] == ["gcs is set and bigtable is not"]
 
 
+def test_a_changelog_is_kept_wherever_there_is_a_directory_unless_it_is_refused_by_name() -> None:
+    assert Settings(directory="data").shown()["changelog"] == {"value": "sqlite", "from": "default"}
+    assert Settings(directory="data", changelog="noop").shown()["changelog"] == {"value": "noop", "from": "code"}
+    in_google = Settings(bigtable={"project": "project", "instance": "i"}, gcs={"bucket": "blobs"})
+    assert in_google.shown()["changelog"] == {"value": None, "from": "default"}
+
+
 def test_a_changelog_that_does_not_go_with_the_store_is_refused_with_what_to_use_instead() -> None:
     assert problems(changelog="bigtable") == ["changelog is bigtable, but the store is in a directory: use sqlite or noop"]
     assert in_google(changelog="sqlite") == [
@@ -268,7 +275,7 @@ def test_shown_tells_every_value_and_where_it_came_from(written: Path, monkeypat
     shown = load_settings(written).shown()
     assert shown["directory"] == {"value": "from-file", "from": str(written)}
     assert shown["lease.expiry_s"] == {"value": 50.0, "from": "TIERED_LEASE__EXPIRY_S"}
-    assert shown["changelog"] == {"value": None, "from": "default"}
+    assert shown["changelog"] == {"value": "sqlite", "from": "default"}
     assert json.loads(json.dumps(shown)) == shown
 
 
@@ -412,7 +419,7 @@ def test_a_home_directory_is_found(written: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_variable_in_another_case_is_refused(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("tiered_directory", "elsewhere")
-    with pytest.raises(ConfigurationError, match="tiered_directory is set .* is no setting; the nearest is TIERED_DIRECTORY"):
+    with pytest.raises(ConfigurationError, match=r"tiered_directory is set .* is no setting; the nearest is TIERED_DIRECTORY"):
         load_settings(written)
 
 
