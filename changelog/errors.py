@@ -3,6 +3,7 @@
     TieredError
       UnavailableError            it did not happen and never will: retry
         LeaseLostError            ... because someone else took the change over
+        ClockBehindError          ... because this machine's clock is behind what the store has seen
       UnconfirmedError            between a backend and the store: sent, never answered
       CorruptRecordError          stored bytes break the format: an operator must look
       InvalidRequestError         fix the call
@@ -25,6 +26,13 @@ class UnavailableError(TieredError):
 
 class LeaseLostError(UnavailableError):
     """Someone took this change over, so it was abandoned without effect; trying again is safe."""
+
+
+class ClockBehindError(UnavailableError):
+    """The change was made before changes that the store has forgotten already, by a clock that is behind; nothing was written.
+
+    It works again when the clock is right.
+    """
 
 
 class UnconfirmedError(TieredError):

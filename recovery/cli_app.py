@@ -240,7 +240,7 @@ def log_show(change_id: EntryArgument, as_json: Json = False) -> None:
     async def command() -> None:
         async with _backends(choice.existing()) as (backends, _):
             entry = await _entry(backends, change_id)
-            row = await backends.tiers.high_volume.read(entry.change.object, marks=True) if isinstance(entry, Entry) else None
+            row = await backends.tiers.high_volume.read(entry.change.object, marks=entry.change.id) if isinstance(entry, Entry) else None
             output.show_entry(entry, row, as_json)
 
     _run(command)

@@ -142,12 +142,18 @@ async def test_a_directory_that_may_not_be_written_is_named(unprivileged: Path, 
     assert "let this user write" in await refused(path, runtime)
 
 
-async def test_a_file_that_may_not_be_written_is_named(unprivileged: Path, runtime: ShiftedRuntime) -> None:
+async def test_a_file_that_may_not_be_written_is_read_and_named_by_a_write(unprivileged: Path, runtime: ShiftedRuntime) -> None:
     path = unprivileged / "store" / "tiered.db"
-    async with Database.open(path, runtime):
-        pass
+    async with Database.open(path, runtime) as database:
+        database.require(NOTES)
+        await database.write(note("read"))
     path.chmod(0o444)
-    assert "let this user write" in await refused(path, runtime)
+    async with Database.open(path, runtime) as database:
+        database.require(NOTES)
+        assert await notes(database) == ["read"]
+        with pytest.raises(UnavailableError, match="let this user write") as caught:
+            await database.write(note("never"))
+        assert str(path) in str(caught.value)
 
 
 OPENER = """
@@ -317,30 +323,121 @@ async def test_a_write_cancelled_by_asyncio_itself_leaves_the_database_working(d
     assert await notes(database) == ["gate", "after"]
 
 
-async def test_when_the_writers_task_dies_nobody_waits_for_it(path: Path, runtime: ShiftedRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def no_thread(function: object, *args: object, **named: object) -> object:
-        if getattr(function, "__name__", "") == "_commit":
+class NoThreads:
+    """`anyio.to_thread` of a process that may start no more threads, while `exhausted`."""
+
+    exhausted = False
+
+    async def run_sync(self, function: Callable[[], object], **named: Any) -> object:
+        if self.exhausted:
             raise RuntimeError("can't start new thread")
-        return await to_thread.run_sync(function, *args, **named)  # type: ignore[arg-type]
+        return await to_thread.run_sync(function, **named)
 
-    told: list[Exception] = []
 
-    async def write(database: Database) -> None:
+async def test_where_no_thread_can_be_had_the_calls_of_that_moment_fail_and_no_others(
+    path: Path, runtime: ShiftedRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = NoThreads()
+    monkeypatch.setattr("changelog.database.to_thread", threads)
+
+    async def fail(call: Callable[[], Any]) -> None:
+        with pytest.raises(UnavailableError, match="no more threads"):
+            await call()
+
+    with anyio.fail_after(30):
+        async with Database.open(path, runtime) as database:
+            database.require(NOTES)
+            await database.write(note("before"))
+            threads.exhausted = True
+            async with anyio.create_task_group() as tasks:
+                for _ in range(200):
+                    tasks.start_soon(fail, lambda: database.write(note("never")))
+                    tasks.start_soon(fail, lambda: notes(database))
+            threads.exhausted = False
+            await database.write(note("after"))
+            assert await notes(database) == ["before", "after"]
+            threads.exhausted = True  # closing goes without
+        threads.exhausted = True
+        with pytest.raises(UnavailableError, match="no more threads"):
+            async with Database.open(path, runtime):
+                pass
+
+
+async def test_a_runtime_error_of_the_callers_own_comes_out_as_it_is(database: Database) -> None:
+    def fail(connection: sqlite3.Connection) -> None:
+        raise RuntimeError("mine")
+
+    for call in (database.read, database.write):
+        with pytest.raises(RuntimeError, match="mine"):
+            await call(fail)
+
+
+async def test_threads_that_others_hold_stop_no_opening_and_no_closing(path: Path, runtime: ShiftedRuntime) -> None:
+    shared, released = to_thread.current_default_thread_limiter(), threading.Event()
+    async with anyio.create_task_group() as tasks:
+        for _ in range(int(shared.total_tokens)):
+            tasks.start_soon(to_thread.run_sync, released.wait, 60)
+        await anyio.wait_all_tasks_blocked()
         try:
-            await database.write(note("never"))
-        except (UnavailableError, UnconfirmedError) as error:
-            told.append(error)
+            with anyio.fail_after(30):
+                async with Database.open(path, runtime) as database:
+                    database.require(NOTES)
+                    await database.write(note("here"))
+                    assert await notes(database) == ["here"]
+        finally:
+            released.set()
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
+async def test_a_write_that_asyncio_itself_cancels_again_and_again_is_still_complete_when_its_caller_goes_on(database: Database) -> None:
+    gate = Gate()
+    task = asyncio.create_task(database.write(gate))
+    await gate.reached()
+    for _ in range(5):
+        task.cancel()
+        await anyio.wait_all_tasks_blocked()
+        assert not task.done()
+    gate.opened.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await notes(database) == ["gate"]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
+async def test_when_asyncio_itself_ends_every_task_nobody_waits_and_nothing_is_torn(path: Path, runtime: ShiftedRuntime) -> None:
+    gate, told = Gate(), []
 
     async def use() -> None:
         async with Database.open(path, runtime) as database:
-            monkeypatch.setattr("changelog.database.to_thread", type("NoThread", (), {"run_sync": staticmethod(no_thread)}))
-            async with anyio.create_task_group() as tasks:
-                for _ in range(200):
-                    tasks.start_soon(write, database)
+            database.require(NOTES)
 
-    with anyio.fail_after(30), pytest.raises(BaseExceptionGroup):
-        await use()
-    assert told, "those whose write was taken; the others were cancelled with the database"
+            async def write(run: Callable[[sqlite3.Connection], None]) -> None:
+                try:
+                    await database.write(run)
+                except BaseException as error:
+                    told.append(type(error))
+                    raise
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(write, gate)
+                await gate.reached()
+                for _ in range(200):
+                    tasks.start_soon(write, note("never"))
+
+    before = asyncio.all_tasks()
+    task = asyncio.create_task(use())
+    with anyio.fail_after(30):
+        await gate.reached()
+        await anyio.wait_all_tasks_blocked()
+        threading.Timer(0.2, gate.opened.set).start()
+        for each in asyncio.all_tasks() - before:
+            each.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert len(told) == 201
+    async with Database.open(path, runtime) as database:
+        database.require(NOTES)
+        assert set(await notes(database)) <= {"gate"}
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
