@@ -140,8 +140,8 @@ class Database:
         """Runs `run` in a write transaction, in a thread, and returns its result once it is durable.
 
         What `run` raises undoes its own writes only; it may run twice, if its first time was undone. `grows`: it brings a payload, so
-        it is refused on a full disk, where others may use the reserve. `UnavailableError`: nothing was written. `UnconfirmedError`: it may have been. Cancelled: it was not begun,
-        or it is complete.
+        it is refused on a full disk, where others may use the reserve.
+        `UnavailableError`: nothing was written. `UnconfirmedError`: it may have been. Cancelled: it was not begun, or it is complete.
         """
         write = _Write(run, grows)
         try:
@@ -294,10 +294,11 @@ class Database:
         try:
             write.result = write.run(self._writer)
         except Exception as error:  # its caller's, who raises it; the others of the group go on
-            if not self._writer.in_transaction or self._is_full(error):  # SQLite undid the whole transaction, or it is tried again
+            sqlites = isinstance(error, sqlite3.Error)
+            if not self._writer.in_transaction or (sqlites and self._is_full(error)):  # SQLite undid all of them, or it is tried again
                 raise
             self._writer.execute("ROLLBACK TO attempt")
-            write.error = self._translated(error)
+            write.error = self._translated(error) if sqlites else error
         self._writer.execute("RELEASE attempt")
 
     # --- threads and connections ---------------------------------------------------------------------
@@ -393,7 +394,7 @@ class Database:
         self._writer = self._connection()
         self._writer.execute("PRAGMA synchronous=FULL")
         self._writer.execute("PRAGMA fullfsync=ON")  # where fsync does not reach the disk without it (macOS)
-        self._writer.execute("PRAGMA secure_delete=FAST")  # some systems' SQLite fills what it deletes with zeros, which a full disk does not take
+        self._writer.execute("PRAGMA secure_delete=FAST")  # to overwrite what is deleted, as some systems' SQLite does, needs space
         self._writer.execute(f"PRAGMA journal_size_limit={WAL_BYTES_MAX}")
         if self._signed() == FORMAT_VERSION:
             return
@@ -482,12 +483,11 @@ class Database:
         if not isinstance(error, (sqlite3.Error, OSError)):
             return error
         code = _code(error)
-        kind, sentence = _MEANING.get(code, _OTHER)
-        if self._is_full(error):
-            kind, sentence = _MEANING[sqlite3.SQLITE_FULL]
+        is_full = self._is_full(error)
+        kind, sentence = _MEANING[sqlite3.SQLITE_FULL] if is_full else _MEANING.get(code, _OTHER)
         if committing and code == sqlite3.SQLITE_IOERR:
             kind = UnconfirmedError
-        if opening and code in _MISPLACED and kind is not CorruptRecordError or opening and code == sqlite3.SQLITE_NOTADB:
+        if opening and not is_full and code in _MISPLACED:
             kind = ConfigurationError
         translated = kind(f"{sentence.format(path=self.path, directory=self.path.parent)} ({error})")
         translated.__cause__ = error
@@ -584,7 +584,10 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _free_bytes(directory: Path) -> int:
-    found = os.statvfs(directory)
+    try:
+        found = os.statvfs(directory)
+    except OSError:
+        return 1 << 63  # nobody knows, and something else is wrong
     return found.f_bavail * found.f_frsize if found.f_favail or not found.f_files else 0
 
 

@@ -117,8 +117,8 @@ class HighVolumeBackend(Protocol):
         False, nothing written, iff a mark of `token` exists or a tombstone is present whose target is not
         `expected`. Otherwise the row's state becomes `state`. Absence is no precondition.
 
-        A tier that collects its marks itself also refuses each token that is not younger than every one whose marks it has
-        collected: its *horizon*. So do the inline writes. False; `ClockBehindError`, nothing written, where the caller's clock is behind it.
+        A tier that collects marks itself keeps a *horizon*: a token that is not younger than every one whose mark it has collected
+        conflicts, here and in the inline writes. `ClockBehindError` (nothing was written): this machine's clock is behind the horizon.
         """
 
     async def settle(self, path: str, token: ChangeId) -> bool:

@@ -170,7 +170,8 @@ class Committer:
             return Verdict(unknown, None, ours=False)
         if may_tell_ok(change, live, row):
             return Verdict(None, live)
-        if row.forgotten or self._is_aged(token):  # it may have won, and been replaced, and its mark collected: this process stood still for long
+        if row.forgotten or self._is_aged(token):
+            # It may have won, and been replaced, and its mark collected: this process stood still for long, or a clock jumped.
             return Verdict(OutcomeUnknownError(object_id, change.id, settled=True), live)
         return Verdict(UnavailableError(f"{object_id} was changed by another writer, or recovery took over; try again"), live)
 

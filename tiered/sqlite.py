@@ -241,8 +241,8 @@ class SqliteRows:
             return False
         if (now_ms := self._now_ms()) <= horizon_ms:
             raise ClockBehindError(
-                f"this machine's clock says {_time(now_ms)}, but the store has forgotten changes made up to {_time(horizon_ms)}, so nothing "
-                "was written: set the clock right (if it was ahead before: docs/production.md, 'Embedded mode')"
+                f"this machine's clock says {_time(now_ms)}, but the store has forgotten changes made up to {_time(horizon_ms)}, so "
+                "nothing was written: set the clock right (if it was ahead before: docs/production.md, 'Embedded mode')"
             )
         return True
 
@@ -304,8 +304,8 @@ def _state(connection: sqlite3.Connection, path: str) -> State:
     made_by, deadline_ns = ChangeId(token) if token else None, _ns(deadline_ms)
     if target is not None:
         return Tombstone(target, _policy(path, policy), deadline_ns, made_by)
-    if not isinstance(payload, bytes) or not isinstance(metadata, (bytes, str)):
-        raise CorruptRecordError(f"the row {path} has no payload or no metadata that are bytes")
+    if not isinstance(payload, bytes) or not isinstance(metadata, bytes):
+        raise CorruptRecordError(f"the row {path} has a payload or metadata that are no bytes")
     described = replace(decode_metadata(metadata), time_expires_ns=deadline_ns, size=len(payload))
     return Inline(described, payload, made_by)
 
