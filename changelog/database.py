@@ -43,7 +43,7 @@ GROUP_MAX = 64
 READERS = 4
 RESERVE_BYTES = 1 << 20
 NO_SPACE_BYTES = 64 << 10
-"""Less than that is free on a disk that SQLite's vaguer errors are put down to."""
+"""Less than that is free on a disk that SQLite's vaguer errors are put down to; and more than one write changes besides its payload."""
 WAL_BYTES_MAX = 8 << 20
 SPARE_PAGES = 256
 """Free pages that are kept for the next writes."""
@@ -248,8 +248,8 @@ class Database:
             present = self._require(self._writer)
             for write in group:
                 self._attempt(write)
-            if any(write.grows for write in group):
-                self._refuse_what_cannot_be_moved()
+                if write.grows:
+                    self._refuse_what_cannot_be_moved(len(group))
             committing = True
             self._writer.execute("COMMIT")
             self._present = present
@@ -273,18 +273,24 @@ class Database:
             return True
         if attempt > 2:
             return False
-        with suppress(sqlite3.Error):
-            self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+        self._empty_log("TRUNCATE" if write.grows else "PASSIVE")  # others must not get the space that a deletion can have
         return True
 
-    def _refuse_what_cannot_be_moved(self) -> None:
+    def _empty_log(self, how: str) -> None:
+        """As far as nobody uses it at this moment."""
+        with suppress(sqlite3.Error):
+            self._writer.execute("PRAGMA busy_timeout=0")
+            self._writer.execute(f"PRAGMA wal_checkpoint({how})").fetchall()
+            self._writer.execute(f"PRAGMA busy_timeout={round(self._busy_timeout_s * 1000)}")
+
+    def _refuse_what_cannot_be_moved(self, writes: int) -> None:
         """What is in the log and cannot move into the file keeps the log from ever beginning anew: then nothing can be deleted, either.
 
-        So the file's growth must fit twice, in the log and beside it.
+        So the file's growth must fit twice, in the log and beside it, and what else each write changes once.
         """
         (pages,), (size,) = *self._writer.execute("PRAGMA page_count"), *self._writer.execute("PRAGMA page_size")
         growth = pages * size - self.path.stat().st_size
-        if growth > 0 and 2 * growth > _free_bytes(self.path.parent):
+        if growth > 0 and 2 * growth + writes * NO_SPACE_BYTES > _free_bytes(self.path.parent):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _attempt(self, write: _Write[Any]) -> None:
@@ -377,14 +383,16 @@ class Database:
     def _can_be_read_otherwise(self, error: sqlite3.Error) -> bool:
         """Whether a second attempt may end better: on a full disk without the reserve, on a read-only one without locks.
 
-        SQLite keeps a small file of locks beside the database. Nobody can write on a read-only file system, so none are needed,
-        unless a process was killed before it became one: what that had committed lies in another file, which cannot be read without them.
+        SQLite keeps a small file of locks beside the database. Where it is missing, as in a copy, and the file system is read-only,
+        nobody writes, and none are needed; but what a killed process had committed lies in a log that cannot be read without them.
         """
         if self._is_full(error) and self._reserve.release():
             return True
-        log = self.path.with_name(f"{self.path.name}-wal")
-        if self._options or not _is_read_only(self.path.parent) or not self.path.exists() or (log.exists() and log.stat().st_size):
+        if self._options or not self.path.exists() or not _is_read_only(self.path.parent):
             return False
+        log = self.path.with_name(f"{self.path.name}-wal")
+        if log.exists() and log.stat().st_size:
+            raise ConfigurationError(f"{self.path} was not closed, and what was written last lies in {log}: open it once where it can be written")
         self._options = "?mode=ro&immutable=1"
         return True
 
@@ -392,15 +400,17 @@ class Database:
         """Marks a new file as ours, or refuses one that is not: in one transaction, so the first of several wins."""
         _make_directory(self.path.parent)
         self._writer = self._connection()
+        if self._signed() is None:
+            self._refuse_if_lost(beside)
+            self._connections.pop().close()
+            self._writer = self._connection()  # one that has looked closer cannot choose this any more
+            self._writer.execute("PRAGMA auto_vacuum=INCREMENTAL")
         self._writer.execute("PRAGMA synchronous=FULL")
         self._writer.execute("PRAGMA fullfsync=ON")  # where fsync does not reach the disk without it (macOS)
         self._writer.execute("PRAGMA secure_delete=FAST")  # to overwrite what is deleted, as some systems' SQLite does, needs space
         self._writer.execute(f"PRAGMA journal_size_limit={WAL_BYTES_MAX}")
         if self._signed() == FORMAT_VERSION:
             return
-        if self._signed() is None:
-            self._refuse_if_lost(beside)
-            self._writer.execute("PRAGMA auto_vacuum=INCREMENTAL")  # only before anything is in the file, and not in a transaction
         self._writer.execute("BEGIN IMMEDIATE")
         if self._signed() != FORMAT_VERSION:
             _sign(self._writer)
@@ -451,17 +461,17 @@ class Database:
         return True
 
     def _connect_readers(self) -> None:
-        self._writer.execute("SELECT count(*) FROM sqlite_schema").fetchall()  # whether it can be read at all is found out now
-        readers = [self._connection() for _ in range(READERS)]
-        for connection in readers:
-            connection.execute("PRAGMA query_only=ON")
-            self._readers.put(connection)
+        readers = [self._connection("?mode=ro") for _ in range(READERS)]
+        # Whether it can be read at all is found out now; and only who has read keeps log and locks, see `_close`.
+        readers[-1].execute("SELECT count(*) FROM sqlite_schema").fetchall()
+        for reader in readers:
+            self._readers.put(reader)
         self._file = _identity(self.path)
 
-    def _connection(self) -> sqlite3.Connection:
+    def _connection(self, options: str = "") -> sqlite3.Connection:
         # Only SQLite may open the file: closing any other descriptor of it would drop this process's locks.
         connection = sqlite3.connect(
-            f"{self.path.absolute().as_uri()}{self._options}", uri=True, timeout=self._busy_timeout_s, isolation_level=None,
+            f"{self.path.absolute().as_uri()}{self._options or options}", uri=True, timeout=self._busy_timeout_s, isolation_level=None,
             check_same_thread=False,
         )  # fmt: skip
         self._connections.append(connection)
@@ -471,7 +481,11 @@ class Database:
         """The closed readers go back, so that a late call finds one and is refused instead of waiting. Safe to repeat."""
         with self._writing:  # asyncio's own cancellation leaves a thread to itself
             readers = [self._readers.get() for _ in range(READERS)] if self._file else []
-            for connection in reversed(self._connections):  # the writer last
+            # The writer first: where a reader is the last to close, the empty log and the locks stay, and no full disk keeps them from
+            # being made again, nor a read-only one.
+            if self._connections:
+                self._empty_log("TRUNCATE")
+            for connection in self._connections:
                 connection.close()
             for connection in readers:
                 self._readers.put(connection)
