@@ -392,7 +392,9 @@ class Database:
             return False
         log = self.path.with_name(f"{self.path.name}-wal")
         if log.exists() and log.stat().st_size:
-            raise ConfigurationError(f"{self.path} was not closed, and what was written last lies in {log}: open it once where it can be written")
+            raise ConfigurationError(
+                f"{self.path} was not closed, and what was written last lies in {log}: open it once where it can be written"
+            )
         self._options = "?mode=ro&immutable=1"
         return True
 

@@ -138,7 +138,9 @@ async def test_a_directory_that_may_not_be_written_is_named(unprivileged: Path, 
     assert "let this user write" in await refused(path, runtime)
 
 
-async def test_a_store_in_a_directory_that_may_not_be_written_is_read_and_takes_no_payload(unprivileged: Path, runtime: ShiftedRuntime) -> None:
+async def test_a_store_in_a_directory_that_may_not_be_written_is_read_and_takes_no_payload(
+    unprivileged: Path, runtime: ShiftedRuntime
+) -> None:
     path = unprivileged / "store" / "tiered.db"
     async with Database.open(path, runtime) as database:
         await put(SqliteRows(database, runtime), "u/objects/k", runtime, None)
@@ -661,7 +663,9 @@ async def test_a_damaged_deadline_or_key_costs_no_other_its_place_in_a_listing(d
     rows = SqliteRows(database, runtime)
     for key in "abcdef":
         await put(rows, key, runtime, None)
-    for change in ("deadline_ms = 'soon' WHERE path = 'b'", "path = CAST(x'63ff' AS TEXT) WHERE path = 'c'", "deadline_ms = x'00' WHERE path = 'e'"):
+    for change in (
+        "deadline_ms = 'soon' WHERE path = 'b'", "path = CAST(x'63ff' AS TEXT) WHERE path = 'c'", "deadline_ms = x'00' WHERE path = 'e'"
+    ):
         await database.write(lambda connection, change=change: connection.execute(f"UPDATE rows SET {change}"))  # type: ignore[misc]
     assert [name.path for name in await rows.scan("", None, 10)] == ["a", "b", "d", "e", "f"]
     assert [name.path for name in await rows.scan("", "a", 2)] == ["b", "d"]
@@ -687,7 +691,9 @@ async def test_bytes_of_an_inline_object_that_have_changed_are_noticed(database:
     assert [row.path for row in (await rows.verify("", 10)).corrupt] == ["u/objects/k"]
 
 
-@pytest.mark.parametrize("column", ["target = 'x/' || target", """policy = '{"TimeToLive":{"secs":1,"nanos":0}}'""", "path = 'u/objects/l'"])
+@pytest.mark.parametrize(
+    "column", ["target = 'x/' || target", """policy = '{"TimeToLive":{"secs":1,"nanos":0}}'""", "path = 'u/objects/l'"]
+)
 async def test_bytes_of_a_tombstone_that_have_changed_are_noticed(database: Database, runtime: ShiftedRuntime, column: str) -> None:
     rows = SqliteRows(database, runtime)
     await bury(rows, "u/objects/k", runtime, None)
