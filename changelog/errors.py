@@ -4,6 +4,7 @@
       UnavailableError            it did not happen and never will: retry
         LeaseLostError            ... because the lease of the change ended
         CancelledElsewhereError   ... because what was awaited was cancelled, and this task was not
+        ClockBehindError          ... because this machine's clock is behind what the store has seen
       UnconfirmedError            between a backend and the store: sent, never answered
       CorruptRecordError          stored bytes break the format: an operator must look
       InvalidRequestError         fix the call
@@ -30,6 +31,13 @@ class LeaseLostError(UnavailableError):
 
 class CancelledElsewhereError(UnavailableError):
     """Something that was awaited was cancelled, though nobody asked for the end of this task. Nothing happened."""
+
+
+class ClockBehindError(UnavailableError):
+    """The change was made before changes that the store has forgotten already, by a clock that is behind; nothing was written.
+
+    It works again when the clock is right.
+    """
 
 
 class UnconfirmedError(TieredError):

@@ -12,8 +12,9 @@ whole. *Failure*: see `changelog.database`.
 
 from __future__ import annotations
 
+import logging
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -26,6 +27,8 @@ from changelog.runtime import Runtime
 
 __all__ = ["Database", "SqliteChangeLog"]
 
+logger = logging.getLogger("tiered")
+
 
 _SCHEMA = (
     """CREATE TABLE IF NOT EXISTS changes (
@@ -33,7 +36,9 @@ _SCHEMA = (
     ) WITHOUT ROWID""",
     "CREATE TABLE IF NOT EXISTS daemons (instance TEXT PRIMARY KEY, seen_ms INTEGER NOT NULL) WITHOUT ROWID",
 )
-_COLUMNS = "key, value, heartbeat_ms, state"
+_COLUMNS = "CAST(key AS BLOB), CAST(value AS BLOB), CAST(heartbeat_ms AS INTEGER), CAST(state AS BLOB)"
+"""What is damaged need not be of its type; a heartbeat that is no number is an old one."""
+_Stored = tuple[bytes, bytes, int, bytes | None]
 _DUE = (Standing.CLAIMABLE, Standing.EXHAUSTED, Standing.UNREADABLE)
 
 
@@ -87,7 +92,7 @@ class SqliteChangeLog:
             rows = connection.execute(
                 f"SELECT {_COLUMNS} FROM changes WHERE key >= ? AND key < ? AND state IS NULL ORDER BY key", (within.start, within.end)
             )
-            due = (entry for entry in map(_decode, rows) if standing(entry, now_ms, expiry_ms, attempts_max=1) in _DUE)
+            due = (entry for entry in _readable(rows) if standing(entry, now_ms, expiry_ms, attempts_max=1) in _DUE)
             return _page(due, limit)
 
         return await self._database.read(run)
@@ -123,7 +128,7 @@ class SqliteChangeLog:
             rows = connection.execute(
                 f"SELECT {_COLUMNS} FROM changes WHERE key >= ? AND (state IS NOT NULL OR NOT ?) ORDER BY key", (start, stuck_only)
             )
-            return _page((entry for entry in map(_decode, rows) if entry.stuck or not stuck_only), limit)
+            return _page((entry for entry in _readable(rows) if entry.stuck or not stuck_only), limit)
 
         return await self._database.read(run)
 
@@ -170,8 +175,18 @@ def _value(entry: Entry | Unreadable) -> bytes:
     return entry.raw if isinstance(entry, Unreadable) else encode(entry)
 
 
-def _decode(row: tuple[str, bytes, int, str | None]) -> Entry | Unreadable:
-    return decode(*row)
+def _readable(rows: Iterable[_Stored]) -> Iterator[Entry | Unreadable]:
+    """What is under a key that is no text could neither be parked nor forgotten, so it must not keep others from it, either."""
+    for row in rows:
+        try:
+            yield _decode(row)
+        except UnicodeDecodeError:
+            logger.warning("unreadable_key skipped: %r", row[0])
+
+
+def _decode(row: _Stored) -> Entry | Unreadable:
+    key, value, heartbeat_ms, state = row
+    return decode(key.decode(), value, heartbeat_ms, None if state is None else state.decode(errors="backslashreplace"))
 
 
 def _page(entries: Iterator[Entry | Unreadable], limit: int) -> Page:

@@ -2,6 +2,7 @@
 
     states    path -> inline object or tombstone, expired or not
     won       path -> token -> when (Unix ms, server's clock); `refused` likewise
+    horizon   of the youngest token whose mark was collected, when it was made (Unix ms, its maker's clock)
 
 Each operation is atomic: after its request has travelled there is no await. The deadline is kept in whole
 milliseconds and overrides the one in the metadata, as `size` is the payload's (I7). A swap's deadline is judged
@@ -16,7 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 from changelog.change import ChangeId
-from changelog.errors import UnavailableError
+from changelog.errors import ClockBehindError, UnavailableError
 from changelog.runtime import Runtime
 from emulators.runtime import Simulated
 from tiered.backends import MARK_AGE_MAX_S, Inline, Redirect, RedirectPage, Row, RowName, State, Tombstone
@@ -33,17 +34,23 @@ class SimulatedRows(Simulated):
         self.states: dict[str, Inline | Tombstone] = {}
         self.won: Marks = defaultdict(dict)
         self.refused: Marks = defaultdict(dict)
+        self.horizon_ms = -1
 
-    async def read(self, path: str, *, marks: bool = False) -> Row:
+    async def read(self, path: str, *, marks: ChangeId | bool = False) -> Row:
         await self._travel()
         state = self.states.get(path)
-        return Row(state, frozenset(self.won.get(path, ())), frozenset(self.refused.get(path, ()))) if marks else Row(state)
+        if marks is False:
+            return Row(state)
+        won, refused = frozenset(self.won.get(path, ())), frozenset(self.refused.get(path, ()))
+        if marks is True:
+            return Row(state, won, refused)
+        return Row(state, won & {marks}, refused & {marks}, marks.created_ms <= self.horizon_ms)
 
     async def swap(self, path: str, token: ChangeId, expected: str | None, state: State, deadline_s: float) -> bool:
         if self._runtime.boot_time() > deadline_s:
             raise UnavailableError(f"the swap of {token} at {path} waited too long for its turn; it was not sent")
         await self._travel()
-        if self._conflicts(path, token, expected):
+        if self._conflicts(path, token, expected) or self._is_forgotten(token):
             return False
         self._write(path, token, state)
         self.won[path][token] = self._now_ms()
@@ -100,7 +107,10 @@ class SimulatedRows(Simulated):
         return paths[step::step]
 
     async def collect(self, limit: int) -> int:
-        """Removes any of the expired rows and of the marks older than two days: the service collects when it likes, cell by cell."""
+        """Removes any of the expired rows and of the marks older than two days: the service collects when it likes, cell by cell.
+
+        A mark whose token seems younger than that stays, so the horizon never passes what this clock calls two days ago.
+        """
         await self._travel()
         now_ns, oldest_ms = self._runtime.wall_ns(), self._now_ms() - MARK_AGE_MAX_S * 1000
         garbage: list[tuple[str, dict[str, Inline | Tombstone] | dict[ChangeId, int], Any]] = [
@@ -108,15 +118,17 @@ class SimulatedRows(Simulated):
         ]
         for kind in (self.won, self.refused):
             for path, tokens in kind.items():
-                garbage += [(path, tokens, token) for token, at_ms in tokens.items() if at_ms < oldest_ms]
+                garbage += [(path, tokens, token) for token, at_ms in tokens.items() if at_ms < oldest_ms and token.created_ms < oldest_ms]
         for path, cells, key in (chosen := self._some(garbage, limit)):
             del cells[key]
+            if isinstance(key, ChangeId):
+                self.horizon_ms = max(self.horizon_ms, key.created_ms)
             self._took_effect("rows.collect", path)
         return len(chosen)
 
     async def _replace_inline(self, call: str, path: str, token: ChangeId, state: Inline | None) -> bool:
         await self._travel()
-        if self._target(path) is not None or self._is_marked(path, token):
+        if self._target(path) is not None or self._is_marked(path, token) or self._is_forgotten(token):
             return False
         self._write(path, token, state)
         self._took_effect(call, path)
@@ -124,6 +136,13 @@ class SimulatedRows(Simulated):
 
     def _conflicts(self, path: str, token: ChangeId, expected: str | None) -> bool:
         return self._is_marked(path, token) or self._target(path) not in (None, expected)
+
+    def _is_forgotten(self, token: ChangeId) -> bool:
+        if self.horizon_ms < 0 or token.created_ms > self.horizon_ms:
+            return False
+        if self._now_ms() <= self.horizon_ms:
+            raise ClockBehindError(f"the change {token} is older than what was forgotten, and so would any be that is made now")
+        return True
 
     def _write(self, path: str, token: ChangeId, state: State) -> None:
         match state:

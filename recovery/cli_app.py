@@ -259,7 +259,7 @@ def log_show(change_id: EntryArgument) -> None:
     async def command() -> None:
         async with _backends(choice.existing(), writes=False) as (backends, _):
             entry = await _entry(backends, change_id)
-            row = await backends.tiers.high_volume.read(entry.change.object, marks=True) if isinstance(entry, Entry) else None
+            row = await backends.tiers.high_volume.read(entry.change.object, marks=entry.change.id) if isinstance(entry, Entry) else None
             output.show_entry(entry, row, choice.json)
 
     _run(command)

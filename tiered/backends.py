@@ -52,11 +52,15 @@ State = Inline | Tombstone | None
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row as read. `won` and `refused` are its marks, read only when asked for."""
+    """One row as read. `won` and `refused` are its marks, as far as they were asked for.
+
+    `forgotten`: marks of the token that was asked about may have been collected, so one that is missing proves nothing.
+    """
 
     state: State
     won: frozenset[ChangeId] = frozenset()
     refused: frozenset[ChangeId] = frozenset()
+    forgotten: bool = False
 
     @property
     def target(self) -> str | None:
@@ -98,8 +102,11 @@ class RedirectPage:
 
 
 class HighVolumeBackend(Protocol):
-    async def read(self, path: str, *, marks: bool = False) -> Row:
-        """The row's state and, if asked, its marks, from one consistent read."""
+    async def read(self, path: str, *, marks: ChangeId | bool = False) -> Row:
+        """The row's state and, if asked, marks, from one consistent read.
+
+        `marks`: a token for its own, which costs the same however many the row has; True for all of them, as people look at it.
+        """
 
     async def swap(self, path: str, token: ChangeId, expected: str | None, state: State, deadline_s: float) -> bool:
         """The commit point. Takes effect, at most once for ever, and leaves the mark *won*; or conflicts.
@@ -109,6 +116,9 @@ class HighVolumeBackend(Protocol):
 
         False, nothing written, iff a mark of `token` exists or a tombstone is present whose target is not
         `expected`. Otherwise the row's state becomes `state`. Absence is no precondition.
+
+        A tier that collects marks itself keeps a *horizon*: a token that is not younger than every one whose mark it has collected
+        conflicts, here and in the inline writes. `ClockBehindError` (nothing was written): this machine's clock is behind the horizon.
         """
 
     async def settle(self, path: str, token: ChangeId) -> bool:

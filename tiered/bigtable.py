@@ -103,14 +103,15 @@ class BigtableRows:
         self._runtime = runtime
         self._clear = [delete_family(family) for family in (*DATA_FAMILIES, *payload_families)]
 
-    async def read(self, path: str, *, marks: bool = False) -> Row:
-        row = await self._table.read(path.encode(), NEWEST if marks else _STATE)
-        if row is not None and not marks and _lacks_payload(row):
+    async def read(self, path: str, *, marks: ChangeId | bool = False) -> Row:
+        wanted = NEWEST if marks is True else _STATE_AND_MARKS(marks) if marks else _STATE
+        row = await self._table.read(path.encode(), wanted)
+        if row is not None and marks is not True and _lacks_payload(row):
             row = await self._table.read(path.encode())  # older software's: its payload has a family of its own
         if row is None:
             return Row(None)
         state = _decode(path, row, self._runtime.wall_ns())
-        return Row(state, *_marks(path, row)) if marks else Row(state)
+        return Row(state, *_marks(path, row, marks)) if marks else Row(state)
 
     async def swap(self, path: str, token: ChangeId, expected: str | None, state: State, deadline_s: float) -> bool:
         left_s = deadline_s - self._runtime.boot_time()
@@ -194,6 +195,11 @@ def _marked(token: ChangeId) -> Iterator[Message]:
 
 _MARKED_OR_LARGE = Stamp(lambda token: either(*_marked(ChangeId(token)), *_TOMBSTONES), "00000000-0000-7000-8000-000000000000")
 """Of a token, what yields a cell iff the row has a mark of it or a tombstone."""
+
+_STATE_AND_MARKS = Stamp(
+    lambda token: chain(either(*map(family_is, DATA_FAMILIES), *_marked(ChangeId(token))), NEWEST), "00000000-0000-7000-8000-000000000000"
+)
+"""Of a token, what yields the row's data and the marks of this token alone."""
 
 
 def _targets_another(path: str, expected: str) -> list[Message]:
@@ -346,9 +352,11 @@ def _token(shown: _Shown) -> ChangeId | None:
     return ChangeId(token)
 
 
-def _marks(path: str, row: CellRow) -> tuple[frozenset[ChangeId], frozenset[ChangeId]]:
-    """(won, refused)"""
+def _marks(path: str, row: CellRow, wanted: ChangeId | bool) -> tuple[frozenset[ChangeId], frozenset[ChangeId]]:
+    """(won, refused), all or those of one token."""
     marks = [cell.column.decode(errors="replace") for cell in row.cells if cell.family == MARKS]
+    if wanted is not True:
+        marks = [mark for mark in marks if mark[2:] == wanted]
     if foreign := [mark for mark in marks if mark[:2] not in (_WON, _REFUSED) or not ChangeId.matches(mark[2:])]:
         raise CorruptRecordError(f"the row {path} has a mark {foreign[0]!r}, which is w: or r: and no change id")
     won, refused = (frozenset(ChangeId(mark[2:]) for mark in marks if mark[:2] == verdict) for verdict in (_WON, _REFUSED))

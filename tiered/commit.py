@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from changelog.change import Change, ChangeId
-from changelog.errors import LeaseLostError, TieredError, UnavailableError
+from changelog.errors import ClockBehindError, LeaseLostError, TieredError, UnavailableError, UnconfirmedError
 from changelog.heartbeat import Heartbeat
 from changelog.lease import Lease
 from changelog.log import ChangeLog
@@ -100,7 +100,10 @@ class Committer:
 
     async def commit(self, object_id: ObjectId, token: Token, lease: Lease, state: State) -> Verdict:
         """Steps 3 and 4: swaps, and finds out what became of it. Raises no error of a backend."""
-        told = await self._swap(token, lease, state)
+        try:
+            told = await self._swap(token, lease, state)
+        except ClockBehindError as error:
+            return Verdict(error, None)
         match told:
             case Told.OK:
                 return Verdict(None, live=True)
@@ -130,10 +133,11 @@ class Committer:
         self._heartbeat.drop(lease)
 
     async def _swap(self, token: Token, lease: Lease, state: State) -> Told:
-        change, sent = lease.entry.change, False
+        """Raises `ClockBehindError` where nothing was sent before that could have taken effect."""
+        change, sent, unanswered = lease.entry.change, False, False
 
         async def once() -> Told:
-            nonlocal sent
+            nonlocal sent, unanswered
             # The deadline is fixed before the checks, so a process stopped after them sends nothing late.
             deadline_s = self._runtime.boot_time() + self._settings.marks.swap_deadline_s
             if not self._heartbeat.held(lease):
@@ -141,12 +145,18 @@ class Committer:
             if self._is_aged(token):
                 return Told.TOO_OLD
             sent = True
-            effective = await self._tiers.high_volume.swap(change.object, change.id, change.old, state, deadline_s)
+            try:
+                effective = await self._tiers.high_volume.swap(change.object, change.id, change.old, state, deadline_s)
+            except UnconfirmedError:
+                unanswered = True
+                raise
             return Told.OK if effective else Told.CONFLICT
 
         try:
             told = await persist(once, self._runtime, self._settings.store.answer_budget_s)
-        except TieredError:
+        except TieredError as error:
+            if isinstance(error, ClockBehindError) and not unanswered:
+                raise
             return Told.NOTHING
         return Told.NOTHING if sent and told in (Told.LEASE_LOST, Told.TOO_OLD) else told
 
@@ -160,7 +170,8 @@ class Committer:
             return Verdict(unknown, None, ours=False)
         if may_tell_ok(change, live, row):
             return Verdict(None, live)
-        if self._is_aged(token):  # it may have won, and been replaced, and its mark collected: this process stood still for long
+        if row.forgotten or self._is_aged(token):
+            # It may have won, and been replaced, and its mark collected: this process stood still for long, or a clock jumped.
             return Verdict(OutcomeUnknownError(object_id, change.id, settled=True), live)
         why = (
             "its row was changed meanwhile, by another writer or by recovery" if told is Told.CONFLICT
@@ -174,7 +185,7 @@ class Committer:
 
     async def _settle_and_read(self, change: Change) -> tuple[bool, Row]:
         live = await settle_change(self._tiers, change)
-        return live, await self._tiers.high_volume.read(change.object, marks=True)
+        return live, await self._tiers.high_volume.read(change.object, marks=change.id)
 
 
 def _lost(lease: Lease) -> LeaseLostError:

@@ -71,7 +71,7 @@ async def open_backends(settings: Settings, runtime: Runtime, *, writes: bool = 
 @asynccontextmanager
 async def _open_embedded(settings: Settings, runtime: Runtime) -> AsyncIterator[tuple[Tiers, ChangeLog]]:
     assert settings.directory is not None
-    async with Database.open(settings.directory / DATABASE_NAME, runtime) as database:
+    async with Database.open(settings.directory / DATABASE_NAME, runtime, beside=settings.directory / "blobs") as database:
         blobs = await FileBlobs.open_directory(settings.directory, runtime)
         yield Tiers(SqliteRows(database, runtime), blobs), SqliteChangeLog(database, runtime)
 

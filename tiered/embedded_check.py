@@ -1,6 +1,7 @@
 """`tiered check` of an embedded store: its directory, its database and its blobs' directory, tried out as a store would.
 
-A look opens what is there and writes nothing but a file that it removes again. *Failure* of a part is a problem among the findings.
+A look opens what is there and writes nothing but a file that it removes again and what is in the database already. It reads all of the
+database; blobs are not read: each is verified when it is read whole. *Failure* of a part is a problem among the findings.
 """
 
 from __future__ import annotations
@@ -12,19 +13,27 @@ from changelog.errors import TieredError
 from changelog.runtime import Runtime
 from tiered.filesystem import FileBlobs
 from tiered.findings import Finding, Kind
+from tiered.sqlite import SqliteRows
+
+ROWS_PAGE = 200
+"""Read from one snapshot, which keeps what is overwritten meanwhile from being used again."""
+
+CORRUPT_SHOWN = 5
 
 
 async def inspect_directory(directory: Path, database: str, changelog: str | None, runtime: Runtime) -> list[Finding]:
     """`database`: the name of its file, which must exist. `changelog`: as in the settings."""
     findings = []
     try:
-        async with Database.open(directory / database, runtime) as opened:
+        async with Database.open(directory / database, runtime, beside=directory / "blobs") as opened:
             faults = [fault for (fault,) in await opened.read(lambda connection: connection.execute("PRAGMA quick_check").fetchall())]
-        if faults == ["ok"]:
-            findings.append(Finding(Kind.OK, f"{directory / database} can be written and is whole"))
-        else:
-            first = " ".join(faults[0].split())
-            findings.append(Finding(Kind.PROBLEM, f"{directory / database} is damaged: restore it from a backup ({first})"))
+            if faults == ["ok"]:
+                findings += await _inspect_rows(directory / database, SqliteRows(opened, runtime))
+                await opened.try_writing()
+                findings.insert(0, Finding(Kind.OK, f"{directory / database} can be written, and SQLite finds it whole"))
+            else:
+                first = " ".join(faults[0].split())
+                findings.append(Finding(Kind.PROBLEM, f"{directory / database} is damaged: restore it from a backup ({first})"))
     except TieredError as error:
         findings.append(Finding(Kind.PROBLEM, str(error)))
     try:
@@ -34,4 +43,22 @@ async def inspect_directory(directory: Path, database: str, changelog: str | Non
         findings.append(Finding(Kind.PROBLEM, str(error)))
     if changelog != "sqlite":
         findings.append(Finding(Kind.NOTE, "no changelog is kept, so what a killed process leaves behind stays: set changelog: sqlite"))
+    return findings
+
+
+async def _inspect_rows(path: Path, rows: SqliteRows) -> list[Finding]:
+    """Each object that cannot be read, the first few by name, and how much was verified."""
+    after: str | None = ""
+    seen = corrupt = without = 0
+    findings = []
+    while after is not None:
+        page = await rows.verify(after, ROWS_PAGE)
+        for row in page.corrupt[: max(0, CORRUPT_SHOWN - corrupt)]:
+            findings.append(Finding(Kind.PROBLEM, f"{row.path} in {path} cannot be read: {row.fault}"))
+        seen, corrupt, without, after = seen + page.rows, corrupt + len(page.corrupt), without + page.without_checksum, page.last
+    if corrupt > CORRUPT_SHOWN:
+        findings.append(Finding(Kind.PROBLEM, f"{corrupt - CORRUPT_SHOWN} more objects in {path} cannot be read"))
+    if not corrupt:
+        unverified = f", but for {without} of version 0.1, which have none" if without else ""
+        findings.append(Finding(Kind.OK, f"all {seen} rows in it match their checksums{unverified}; blobs are verified when they are read"))
     return findings

@@ -12,7 +12,7 @@ from typing import TypeVar
 import anyio
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
 
-from changelog.errors import LeaseLostError, TieredError, UnavailableError, UnconfirmedError
+from changelog.errors import ClockBehindError, LeaseLostError, TieredError, UnavailableError, UnconfirmedError
 from changelog.runtime import Runtime
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ async def persist(
 ) -> T:
     """Calls until it fails with none of `repeat`, for `budget_s` seconds at most.
 
-    Then raises its last error; `UnconfirmedError` if it never answered at all. A lost lease is not retried.
+    Then raises its last error; `UnconfirmedError` if it never answered at all. A lost lease or a wrong clock is not retried.
     """
     ends_at = runtime.monotonic() + budget_s
 
@@ -37,7 +37,7 @@ async def persist(
         return runtime.random.uniform(0, min(WAIT_MAX_S, WAIT_FIRST_S * 2 ** min(state.attempt_number, 16)))
 
     def is_repeated(error: BaseException) -> bool:
-        return isinstance(error, repeat) and not isinstance(error, LeaseLostError)
+        return isinstance(error, repeat) and not isinstance(error, (LeaseLostError, ClockBehindError))
 
     with anyio.move_on_after(budget_s):
         try:

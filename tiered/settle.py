@@ -129,4 +129,4 @@ async def _is_garbage(tiers: Tiers, change: Change, old: str) -> bool:
         return not await tiers.high_volume.settle(change.object, token)
     if old != change.object:
         raise CorruptRecordError(f"change {change.id} of {change.object} names the old blob {old!r}, which is not one of its own")
-    return may_delete_legacy(change, await tiers.high_volume.read(change.object, marks=True))
+    return may_delete_legacy(change, await tiers.high_volume.read(change.object, marks=change.id))

@@ -1,37 +1,53 @@
-"""`SqliteRows`, the high-volume tier of embedded mode: two tables in a file that it may share with others.
+"""`SqliteRows`, the high-volume tier of embedded mode: three tables in a file that it may share with others.
 
-    rows    path; target (tombstone) or metadata and payload (inline object); policy; token; deadline_ms
-    marks   path, token, verdict ('won' or 'refused'), at_ms
+    rows      path; target (tombstone) or metadata and payload (inline object); policy; token; deadline_ms;
+              crc: of all these but the deadline, CRC-32 (null: written by version 0.1, and not verified)
+    marks     path, token, verdict ('won' or 'refused'), at_ms
+    horizon   created_ms: when the youngest change was made whose marks were collected. Never goes back
 
 The same row operations as on Bigtable, each one transaction of `changelog.database`: predicates go by the
 tombstone being present, expired or not; a row of marks only is an absent object; paths are in byte order. The
 deadline is kept in whole milliseconds and overrides the one in the metadata, as `size` is the payload's (I7).
-Nothing here deletes a row because a reader found it expired; `collect` does, by this machine's wall clock. *Crash*
-at any call: the row is as before or as after. *Failure*: see `changelog.database`. No blob is known here.
+Nothing here deletes a row because a reader found it expired; `collect` does, by this machine's wall clock. Marks go by
+that clock, too, and the horizon goes with them in the same transaction: a token from before it is refused without a mark, so the fence
+holds however the clock jumps. *Crash* at any call: the row is as before or as after. *Failure*: see `changelog.database`; a row
+whose bytes have changed is a `CorruptRecordError` that names it. No blob is known here.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import sqlite3
+import zlib
 from collections.abc import Sequence
-from dataclasses import replace
-from itertools import takewhile
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 
 from changelog.change import ChangeId
 from changelog.database import Database
-from changelog.errors import CorruptRecordError, UnavailableError
+from changelog.errors import ClockBehindError, CorruptRecordError, TieredError, UnavailableError
 from changelog.runtime import Runtime
 from tiered.backends import MARK_AGE_MAX_S, CorruptRow, Inline, Redirect, RedirectPage, Row, RowName, State, Tombstone
 from tiered.metadata import NS_PER_MS, Expiration, decode_metadata, decode_policy, encode_metadata, encode_policy
-from tiered.rowkeys import corrupt_row, split_points
+from tiered.rowkeys import corrupt_row, shown, split_points
+
+logger = logging.getLogger("tiered")
 
 KEYS_MAX = 500
 """Of one query: SQLite takes a bounded number of parameters."""
 
+
+
+def _add_crc(connection: sqlite3.Connection) -> None:
+    """Version 0.1 had no such column."""
+    if not any(name == "crc" for _, name, *_ in connection.execute("PRAGMA table_info(rows)")):
+        connection.execute("ALTER TABLE rows ADD COLUMN crc INTEGER")
+
+
 _SCHEMA = (
     """CREATE TABLE IF NOT EXISTS rows (
-        path TEXT PRIMARY KEY, target TEXT, token TEXT, deadline_ms INTEGER, policy TEXT, metadata BLOB, payload BLOB,
+        path TEXT PRIMARY KEY, target TEXT, token TEXT, deadline_ms INTEGER, policy TEXT, metadata BLOB, payload BLOB, crc INTEGER,
         CHECK ((target IS NULL) = (payload IS NOT NULL))
     )""",
     "CREATE INDEX IF NOT EXISTS rows_by_deadline ON rows (deadline_ms) WHERE deadline_ms IS NOT NULL",
@@ -39,7 +55,12 @@ _SCHEMA = (
         path TEXT, token TEXT, verdict TEXT, at_ms INTEGER NOT NULL, PRIMARY KEY (path, token, verdict)
     ) WITHOUT ROWID""",
     "CREATE INDEX IF NOT EXISTS marks_by_age ON marks (at_ms)",
+    "CREATE TABLE IF NOT EXISTS horizon (only INTEGER PRIMARY KEY CHECK (only = 1), created_ms INTEGER NOT NULL)",
+    _add_crc,
 )
+
+_COLUMNS = "token, target, policy, metadata, payload"
+"""What a write sets and nothing changes: what the checksum is of."""
 
 
 class SqliteRows:
@@ -50,10 +71,14 @@ class SqliteRows:
         self._runtime = runtime
         database.require(_SCHEMA)
 
-    async def read(self, path: str, *, marks: bool = False) -> Row:
+    async def read(self, path: str, *, marks: ChangeId | bool = False) -> Row:
         def run(connection: sqlite3.Connection) -> Row:
             state = _state(connection, path)
-            return Row(state, *_marks(connection, path)) if marks else Row(state)
+            if marks is False:
+                return Row(state)
+            if marks is True:
+                return Row(state, *_marks(connection, path))
+            return Row(state, *_marks_of(connection, path, marks), marks.created_ms <= _horizon_ms(connection))
 
         return await self._database.read(run)
 
@@ -64,11 +89,13 @@ class SqliteRows:
                 raise UnavailableError(f"the swap of {token} at {path} waited too long for its turn; it was not sent")
             if _is_marked(connection, path, token) or _target(connection, path) not in (None, expected):
                 return False
+            if self._is_forgotten(connection, token):
+                return False
             _write(connection, path, token, state)
             _mark(connection, path, token, "won", self._now_ms())
             return True
 
-        return await self._database.write(run)
+        return await self._database.write(run, grows=isinstance(state, Inline))
 
     async def settle(self, path: str, token: ChangeId) -> bool:
         def run(connection: sqlite3.Connection) -> bool:
@@ -103,10 +130,19 @@ class SqliteRows:
 
     async def scan(self, prefix: str, after: str | None, limit: int) -> Sequence[RowName]:
         def run(connection: sqlite3.Connection) -> Sequence[RowName]:
-            found = connection.execute(
-                "SELECT path, deadline_ms FROM rows WHERE path >= ? AND path > ? ORDER BY path LIMIT ?", (prefix, after or "", limit)
+            rows = connection.execute(
+                "SELECT CAST(path AS BLOB), deadline_ms FROM rows WHERE path >= ? AND path > ? ORDER BY path", (prefix, after or "")
             )
-            return [RowName(path, _ns(deadline)) for path, deadline in takewhile(lambda row: row[0].startswith(prefix), found)]
+            found: list[RowName] = []
+            for key, deadline_ms in rows:
+                if len(found) == limit or not key.startswith(prefix.encode()):
+                    break
+                # What is damaged costs no other its place: whoever reads the row is told what is wrong with it.
+                try:
+                    found.append(RowName(key.decode(), deadline_ms * NS_PER_MS if isinstance(deadline_ms, int) else None))
+                except UnicodeDecodeError:
+                    logger.warning("unreadable_key skipped: %s", shown(key))
+            return found
 
         return await self._database.read(run)
 
@@ -139,32 +175,98 @@ class SqliteRows:
         return await self._database.read(lambda connection: connection.execute(query, parameters).fetchall())
 
     async def collect(self, limit: int) -> int:
-        """Removes expired rows and then marks older than `MARK_AGE_MAX_S`, by this machine's wall clock."""
+        """Removes expired rows and then marks older than `MARK_AGE_MAX_S`, by this machine's wall clock; then gives free pages back.
+
+        A mark whose token seems younger than that stays, so the horizon never passes what this clock calls two days ago.
+        What fails leaves the rest to be collected, and is raised after it.
+        """
+        removed, failure = 0, None
+        for part in (self._collect_rows, self._collect_marks):
+            try:
+                removed += await part(limit - removed)
+            except TieredError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        await self._database.shrink()
+        return removed
+
+    async def verify(self, after: str, limit: int) -> Verified:
+        """Reads the `limit` rows after the path `after`, as `read` does, and says which cannot be."""
+        def run(connection: sqlite3.Connection) -> Verified:
+            query = "SELECT CAST(path AS BLOB), crc IS NULL FROM rows WHERE path > ? ORDER BY path LIMIT ?"
+            found, last = Verified(), after
+            for key, unknown in connection.execute(query, (after, limit)):
+                try:
+                    last = key.decode()
+                    _state(connection, last)
+                except (CorruptRecordError, UnicodeDecodeError) as error:
+                    found.corrupt.append(CorruptRow(shown(key), str(error)))
+                found.rows += 1
+                found.without_checksum += unknown
+            found.last = last if found.rows == limit else None
+            return found
+
+        return await self._database.read(run)
+
+    async def _collect_rows(self, limit: int) -> int:
         def run(connection: sqlite3.Connection) -> int:
-            now_ms = self._now_ms()
-            rows = connection.execute(
-                "DELETE FROM rows WHERE rowid IN (SELECT rowid FROM rows WHERE deadline_ms <= ? LIMIT ?)", (now_ms, limit)
+            return connection.execute(
+                "DELETE FROM rows WHERE rowid IN (SELECT rowid FROM rows WHERE deadline_ms <= ? LIMIT ?)", (self._now_ms(), limit)
             ).rowcount
-            marks = connection.execute(
-                "DELETE FROM marks WHERE (path, token, verdict) IN"
-                " (SELECT path, token, verdict FROM marks WHERE at_ms < ? ORDER BY at_ms LIMIT ?)",
-                (now_ms - MARK_AGE_MAX_S * 1000, limit - rows),
-            ).rowcount
-            return rows + marks
 
         return await self._database.write(run)
 
+    async def _collect_marks(self, limit: int) -> int:
+        def run(connection: sqlite3.Connection) -> int:
+            oldest_ms = self._now_ms() - MARK_AGE_MAX_S * 1000
+            marks = connection.execute(
+                "SELECT path, token, verdict FROM marks WHERE at_ms < ? AND token < ? ORDER BY at_ms LIMIT ?",
+                (oldest_ms, ChangeId.first(oldest_ms), limit),
+            ).fetchall()
+            connection.executemany("DELETE FROM marks WHERE path = ? AND token = ? AND verdict = ?", marks)
+            if made := [ChangeId(token).created_ms for _, token, _ in marks if ChangeId.matches(token)]:
+                connection.execute(
+                    "INSERT INTO horizon VALUES (1, ?) ON CONFLICT (only) DO UPDATE SET created_ms = max(created_ms, excluded.created_ms)",
+                    (max(made),),
+                )
+            return len(marks)
+
+        return await self._database.write(run)
+
+    def _is_forgotten(self, connection: sqlite3.Connection, token: ChangeId) -> bool:
+        """Whether a mark of it may have been collected. Raises where the clock is so far behind that every new change would be."""
+        horizon_ms = _horizon_ms(connection)
+        if token.created_ms > horizon_ms:
+            return False
+        if (now_ms := self._now_ms()) <= horizon_ms:
+            raise ClockBehindError(
+                f"this machine's clock says {_time(now_ms)}, but the store has forgotten changes made up to {_time(horizon_ms)}, so "
+                "nothing was written: set the clock right (if it was ahead before: docs/production.md, 'Embedded mode')"
+            )
+        return True
+
     async def _replace_inline(self, path: str, token: ChangeId, state: Inline | None) -> bool:
         def run(connection: sqlite3.Connection) -> bool:
-            if _target(connection, path) is not None or _is_marked(connection, path, token):
+            if _target(connection, path) is not None or _is_marked(connection, path, token) or self._is_forgotten(connection, token):
                 return False
             _write(connection, path, token, state)
             return True
 
-        return await self._database.write(run)
+        return await self._database.write(run, grows=state is not None)
 
     def _now_ms(self) -> int:
         return self._runtime.wall_ns() // NS_PER_MS
+
+
+@dataclass(slots=True)
+class Verified:
+    """What `verify` has read. `without_checksum`: rows of version 0.1. `last`: where the next begins; None: that was all."""
+
+    corrupt: list[CorruptRow] = field(default_factory=list)
+    rows: int = 0
+    without_checksum: int = 0
+    last: str | None = None
 
 
 # --- what an audit reads --------------------------------------------------------------------------
@@ -190,15 +292,20 @@ def _page(found: Sequence[_Shown], next_start: bytes | None) -> RedirectPage:
 
 
 def _state(connection: sqlite3.Connection, path: str) -> State:
-    found = connection.execute("SELECT target, token, deadline_ms, policy, metadata, payload FROM rows WHERE path = ?", (path,)).fetchone()
+    found = connection.execute(f"SELECT {_COLUMNS}, deadline_ms, crc FROM rows WHERE path = ?", (path,)).fetchone()
     if found is None:
         return None
-    target, token, deadline_ms, policy, metadata, payload = found
+    *columns, deadline_ms, crc = found
+    if crc is not None and crc != _crc(path, columns):
+        raise CorruptRecordError(f"the row {path} does not match its checksum: bytes on the disk have changed; write or delete the object")
+    token, target, policy, metadata, payload = columns
     if token is not None and not ChangeId.matches(token):
         raise CorruptRecordError(f"the row {path} has {token!r} for its token, which is no change id")
     made_by, deadline_ns = ChangeId(token) if token else None, _ns(deadline_ms)
     if target is not None:
         return Tombstone(target, _policy(path, policy), deadline_ns, made_by)
+    if not isinstance(payload, bytes) or not isinstance(metadata, bytes):
+        raise CorruptRecordError(f"the row {path} has a payload or metadata that are no bytes")
     described = replace(decode_metadata(metadata), time_expires_ns=deadline_ns, size=len(payload))
     return Inline(described, payload, made_by)
 
@@ -212,18 +319,27 @@ def _policy(path: str, policy: str | None) -> Expiration:
 
 def _write(connection: sqlite3.Connection, path: str, token: ChangeId, state: State) -> None:
     connection.execute("DELETE FROM rows WHERE path = ?", (path,))
-    columns: tuple[str | None, str | None, bytes | None, bytes | None]
+    columns: tuple[str | None, str | None, str | None, bytes | None, bytes | None]
     match state:
         case None:
             return
         case Tombstone(target, expiration):
-            columns = (target, json.dumps(encode_policy(expiration)), None, None)
+            columns = (token, target, json.dumps(encode_policy(expiration)), None, None)
         case Inline(metadata, payload):
-            columns = (None, None, encode_metadata(metadata), payload)
+            columns = (token, None, None, encode_metadata(metadata), payload)
     connection.execute(
-        "INSERT INTO rows (path, token, deadline_ms, target, policy, metadata, payload) VALUES (?, ?, ?, ?, ?, ?, ?)",
-        (path, token, None if state.deadline_ns is None else state.deadline_ns // NS_PER_MS, *columns),
+        f"INSERT INTO rows ({_COLUMNS}, path, deadline_ms, crc) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        (*columns, path, None if state.deadline_ns is None else state.deadline_ns // NS_PER_MS, _crc(path, columns)),
     )
+
+
+def _crc(path: str, columns: Sequence[str | bytes | None]) -> int:
+    """Of the path and `_COLUMNS`, none of which is taken for another. The deadline has no part: it changes alone."""
+    crc = zlib.crc32(path.encode())
+    for value in columns:
+        raw = value if isinstance(value, (bytes, bytearray)) else str(value).encode()
+        crc = zlib.crc32(raw, zlib.crc32(f"{'-' if value is None else len(raw)} ".encode(), crc))
+    return crc
 
 
 def _target(connection: sqlite3.Connection, path: str) -> str | None:
@@ -239,6 +355,23 @@ def _is_marked(connection: sqlite3.Connection, path: str, token: ChangeId) -> bo
 def _mark(connection: sqlite3.Connection, path: str, token: ChangeId, verdict: str, at_ms: int) -> None:
     """Repeated, it keeps the mark for longer."""
     connection.execute("INSERT OR REPLACE INTO marks VALUES (?, ?, ?, ?)", (path, token, verdict, at_ms))
+
+
+def _marks_of(connection: sqlite3.Connection, path: str, token: ChangeId) -> tuple[frozenset[ChangeId], frozenset[ChangeId]]:
+    """(won, refused), of one token: a look into the index."""
+    verdicts = {verdict for verdict, in connection.execute("SELECT verdict FROM marks WHERE path = ? AND token = ?", (path, token))}
+    won, refused = (frozenset({token} if verdict in verdicts else ()) for verdict in ("won", "refused"))
+    return won, refused
+
+
+def _horizon_ms(connection: sqlite3.Connection) -> int:
+    """Of the youngest change whose marks were collected, when it was made; -1: none was."""
+    found = connection.execute("SELECT created_ms FROM horizon").fetchone()
+    return found[0] if found else -1
+
+
+def _time(ms: int) -> str:
+    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _marks(connection: sqlite3.Connection, path: str) -> tuple[frozenset[ChangeId], frozenset[ChangeId]]:

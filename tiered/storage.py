@@ -253,11 +253,11 @@ class TieredStorage:
             await ask(lambda: self._tiers.high_volume.settle(path, change_id), self._runtime, budget_s)
         # The log first: an entry that is gone was settled before, so the row read after it remembers.
         entry = await ask(lambda: self._log.read(change_id), self._runtime, budget_s)
-        row = await self._row(error.object_id, marks=True)
+        row = await self._row(error.object_id, marks=change_id)
         shown = row.target == blob_name(path, change_id) or (row.state is not None and row.state.token == change_id)
         if shown or change_id in row.won:
             return Outcome.TOOK_EFFECT
-        if error.logged and change_id in row.refused and self._marks_are_whole(change_id):
+        if error.logged and change_id in row.refused and self._marks_are_whole(change_id) and not row.forgotten:
             return Outcome.NO_EFFECT
         return Outcome.PENDING if entry is not None else Outcome.UNKNOWABLE
 
@@ -402,7 +402,7 @@ class TieredStorage:
         budget_s = self._settings.store.answer_budget_s
         return await ask(lambda: self._tiers.high_volume.scan(prefix, after, LIST_PAGE), self._runtime, budget_s)
 
-    async def _row(self, object_id: ObjectId, *, marks: bool = False) -> Row:
+    async def _row(self, object_id: ObjectId, *, marks: ChangeId | bool = False) -> Row:
         budget_s = self._settings.store.answer_budget_s
         return await ask(lambda: self._tiers.high_volume.read(object_id.path, marks=marks), self._runtime, budget_s)
 

@@ -54,9 +54,18 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, object
     return request.param, {"clock": MockClock(autojump_threshold=0)} if virtual else {}
 
 
+class ShiftedRuntime(SystemRuntime):
+    """The machine's, but for a wall clock that is `ahead_ns` ahead."""
+
+    ahead_ns = 0
+
+    def wall_ns(self) -> int:
+        return super().wall_ns() + self.ahead_ns
+
+
 @pytest.fixture
 def runtime(request: pytest.FixtureRequest) -> Runtime:
-    return SimulatedRuntime(1) if "bigtable-memory" in request.node.callspec.params.values() else SystemRuntime()
+    return SimulatedRuntime(1) if "bigtable-memory" in request.node.callspec.params.values() else ShiftedRuntime()
 
 
 def memory_table(runtime: Runtime) -> BigtableTable:

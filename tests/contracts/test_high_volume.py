@@ -12,9 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from changelog.change import ChangeId
-from changelog.errors import UnavailableError
+from changelog.errors import ClockBehindError, UnavailableError
+from changelog.log import Collects
 from changelog.runtime import Runtime
-from tiered.backends import HighVolumeBackend, Inline, Redirect, Row, State, Tombstone
+from tests.contracts.conftest import ShiftedRuntime
+from tiered.backends import MARK_AGE_MAX_S, HighVolumeBackend, Inline, Redirect, Row, State, Tombstone
 from tiered.metadata import NS_PER_MS, NS_PER_S, Metadata, TimeToIdle, TimeToLive
 from tiered.object_id import blob_name
 
@@ -110,6 +112,21 @@ async def test_marks_are_read_only_when_asked_for(rows: Rows) -> None:
     assert not await rows.backend.settle(PATH, refused)
     assert await rows.backend.read(PATH) == Row(None)
     assert await rows.backend.read(PATH, marks=True) == Row(None, frozenset({won}), frozenset({refused}))
+
+
+async def test_a_token_reads_its_own_marks_and_nobody_elses(rows: Rows) -> None:
+    won, refused, both, none = (rows.token() for _ in range(4))
+    for token in (won, both):
+        assert await rows.swap(PATH, token, None, None)
+    for token in (refused, both):
+        assert not await rows.backend.settle(PATH, token)
+    state = inline(rows.token())
+    await rows.replace(PATH, state)
+    assert await rows.backend.read(PATH, marks=won) == Row(state, frozenset({won}))
+    assert await rows.backend.read(PATH, marks=refused) == Row(state, refused=frozenset({refused}))
+    assert await rows.backend.read(PATH, marks=both) == Row(state, frozenset({both}), frozenset({both}))
+    assert await rows.backend.read(PATH, marks=none) == Row(state)
+    assert await rows.backend.read(f"{PATH}/other", marks=won) == Row(None)
 
 
 # --- the matrix: what is present x the marks of the token ----------------------------------------------
@@ -279,6 +296,103 @@ async def test_an_inline_put_is_live_until_it_is_replaced(rows: Rows) -> None:
     assert await rows.backend.put_inline(PATH, second, inline(second))
     assert not await rows.backend.settle(PATH, first)
     assert await rows.backend.settle(PATH, second)
+
+
+# --- what is forgotten -------------------------------------------------------------------------------
+
+LATER_NS = (MARK_AGE_MAX_S + 60) * NS_PER_S
+
+
+@pytest.fixture
+def forgetful(rows: Rows) -> Rows:
+    if not isinstance(rows.backend, Collects):
+        pytest.skip("its service collects marks, by its own clock, and keeps no horizon")
+    return rows
+
+
+async def forget(rows: Rows) -> None:
+    """Collects as if two days had passed, and sets the clock right again."""
+    assert isinstance(rows.backend, Collects) and isinstance(rows.runtime, ShiftedRuntime)
+    rows.runtime.ahead_ns = LATER_NS
+    assert await rows.backend.collect(100) > 0
+    rows.runtime.ahead_ns = 0
+    await rows.runtime.sleep(0.005)  # whoever comes later has a later id
+
+
+async def test_a_swap_in_flight_stays_refused_when_the_clock_jumps_and_its_mark_is_collected(forgetful: Rows) -> None:
+    rows, token = forgetful, forgetful.token()
+    assert not await rows.backend.settle(PATH, token)
+    await forget(rows)
+    assert not await rows.swap(PATH, token, None, tombstone(PATH, token))
+    assert not await rows.backend.put_inline(PATH, token, inline(token))
+    assert not await rows.backend.delete_inline(PATH, token)
+    assert await rows.read() == Row(None)
+
+
+async def test_a_repeated_swap_has_no_effect_when_its_won_mark_was_collected(forgetful: Rows) -> None:
+    rows, token, other = forgetful, forgetful.token(), forgetful.token()
+    assert await rows.swap(PATH, token, None, tombstone(PATH, token))
+    assert await rows.swap(PATH, other, blob_name(PATH, token), None)
+    await forget(rows)
+    assert not await rows.swap(PATH, token, None, tombstone(PATH, token))
+    assert (await rows.read()).state is None
+
+
+async def test_a_token_whose_marks_may_be_gone_is_said_to_be_forgotten_and_younger_ones_are_welcome(forgetful: Rows) -> None:
+    rows, old = forgetful, forgetful.token()
+    assert not await rows.backend.settle(PATH, old)
+    assert not (await rows.backend.read(PATH, marks=old)).forgotten
+    await forget(rows)
+    assert (await rows.backend.read(PATH, marks=old)).forgotten
+    assert await rows.backend.settle(PATH, old) is False, "to settle it once more does no harm"
+    assert await rows.backend.read(PATH, marks=old) == Row(None, refused=frozenset({old}), forgotten=True)
+    for path in (PATH, f"{PATH}/other"):
+        young = rows.token()
+        assert await rows.swap(path, young, None, tombstone(path, young))
+        assert await rows.backend.read(path, marks=young) == Row(tombstone(path, young), frozenset({young}))
+
+
+async def test_the_horizon_never_goes_back(forgetful: Rows) -> None:
+    rows, first, second = forgetful, forgetful.token(), forgetful.token()
+    assert not await rows.backend.settle(PATH, second)
+    await forget(rows)
+    assert not await rows.backend.settle(PATH, first)
+    await forget(rows)
+    assert not await rows.swap(PATH, second, None, tombstone(PATH, second))
+
+
+async def test_a_mark_whose_token_was_made_by_a_clock_that_was_ahead_stays_and_stops_nobody(forgetful: Rows) -> None:
+    rows = forgetful
+    assert isinstance(rows.runtime, ShiftedRuntime) and isinstance(rows.backend, Collects)
+    rows.runtime.ahead_ns = 365 * 86_400 * NS_PER_S
+    ahead = rows.token()
+    rows.runtime.ahead_ns = 0
+    assert not await rows.backend.settle(PATH, ahead)
+    rows.runtime.ahead_ns = LATER_NS
+    assert await rows.backend.collect(100) == 0
+    rows.runtime.ahead_ns = 0
+    assert not await rows.swap(PATH, ahead, None, None)
+    token = rows.token()
+    assert await rows.swap(PATH, token, None, None)
+
+
+async def test_where_the_clock_is_behind_the_horizon_each_write_says_so_and_reads_go_on(forgetful: Rows) -> None:
+    rows, token = forgetful, forgetful.token()
+    assert await rows.swap(PATH, token, None, inline(token))
+    before = (await rows.read()).state
+    await forget(rows)
+    assert isinstance(rows.runtime, ShiftedRuntime)
+    rows.runtime.ahead_ns = -LATER_NS
+    behind = rows.token()
+    for write in (
+        rows.swap(PATH, behind, None, None), rows.backend.put_inline(PATH, behind, inline(behind)), rows.backend.delete_inline(PATH, behind)
+    ):
+        with pytest.raises(ClockBehindError):
+            await write
+    assert (await rows.read()).state == before
+    rows.runtime.ahead_ns = 0
+    right = rows.token()
+    assert await rows.backend.put_inline(PATH, right, inline(right))
 
 
 # --- touch -------------------------------------------------------------------------------------------

@@ -48,9 +48,13 @@ def stored(tiered: Command) -> Command:
 
 
 def test_a_store_that_is_well_is_said_to_be_so(stored: Command) -> None:
-    assert stored("-d", "store", "check") == "ok      store/tiered.db can be written and is whole\nok      store can hold blobs\n"
+    assert stored("-d", "store", "check").splitlines() == [
+        "ok      store/tiered.db can be written, and SQLite finds it whole",
+        "ok      all 1 rows in it match their checksums; blobs are verified when they are read",
+        "ok      store can hold blobs",
+    ]
     found = json.loads(stored("-d", "store", "check", "--json"))
-    assert found["ok"] is True and [each["kind"] for each in found["findings"]] == ["ok", "ok"]
+    assert found["ok"] is True and [each["kind"] for each in found["findings"]] == ["ok", "ok", "ok"]
 
 
 def test_a_store_that_is_not_there_is_not_made(tiered: Command) -> None:
@@ -80,13 +84,45 @@ def test_a_file_where_blobs_should_be_is_a_problem_and_the_database_is_looked_at
         (stored.store / part).rmdir()
         (stored.store / part).write_text("in the way")
     found = json.loads(stored("-d", "store", "check", "--json", code=3))
-    assert [each["kind"] for each in found["findings"]] == ["ok", "problem"] and found["ok"] is False
-    assert "cannot hold blobs" in found["findings"][1]["sentence"]
+    assert [each["kind"] for each in found["findings"]] == ["ok", "ok", "problem"] and found["ok"] is False
+    assert "cannot hold blobs" in found["findings"][2]["sentence"]
+
+
+def test_bit_rot_in_a_row_is_a_problem_that_names_the_object_and_is_not_read(stored: Command) -> None:
+    stored("-d", "store", "put", "a/objects/well", "-", stdin=b"payload")
+    with sqlite3.connect(stored.store / "tiered.db") as connection:
+        connection.execute("UPDATE rows SET payload = CAST('pbyload' AS BLOB) WHERE path = 'a/objects/k'")
+    connection.close()
+    problem = next(line for line in stored("-d", "store", "check", code=3).splitlines() if line.startswith("problem"))
+    assert "a/objects/k" in problem and "does not match its checksum" in problem
+    assert stored("-d", "store", "get", "a/objects/well") == "payload"
+    stored("-d", "store", "get", "a/objects/k", code=6)
+    assert "a/objects/k" in stored.errors and "checksum" in stored.errors
+    stored("-d", "store", "put", "a/objects/k", "-", stdin=b"again")
+    assert "all 2 rows in it match their checksums" in stored("-d", "store", "check")
+
+
+@pytest.mark.parametrize("emptied", [True, False])
+def test_a_lost_database_beside_blobs_is_refused_by_every_command_and_nothing_is_made_anew(stored: Command, emptied: bool) -> None:
+    stored("-d", "store", "put", "a/objects/large", "-", stdin=bytes(2 << 20))
+    for path in stored.store.glob("tiered.db*"):
+        path.unlink()
+    if emptied:
+        (stored.store / "tiered.db").touch()
+    commands = [("put", "a/objects/k", "-"), *([("check",), ("get", "a/objects/large"), ("ls",)] if emptied else [])]
+    for command in commands:
+        said = stored("-d", "store", *command, code=3) + stored.errors
+        assert "restore the database from a backup, or move store/blobs away to begin anew" in said.replace(f"{stored.directory}/", "")
+        assert not (stored.store / "tiered.db").exists() or (stored.store / "tiered.db").stat().st_size == 0
+    for path in sorted((stored.store / "blobs").rglob("*"), reverse=True):
+        path.unlink() if path.is_file() else path.rmdir()
+    stored("-d", "store", "put", "a/objects/k", "-", stdin=b"anew")
+    assert stored("-d", "store", "get", "a/objects/k") == "anew"
 
 
 def test_a_store_without_a_changelog_gets_a_note(stored: Command) -> None:
     (stored.directory / "tiered.yaml").write_text("directory: store\nchangelog: noop\n")
-    assert stored("-c", "tiered.yaml", "check").splitlines()[2].startswith("note    no changelog is kept")
+    assert stored("-c", "tiered.yaml", "check").splitlines()[3].startswith("note    no changelog is kept")
 
 
 def test_provisioning_an_embedded_store_says_that_nothing_is_needed_and_makes_nothing(tiered: Command) -> None:

@@ -16,9 +16,9 @@ import anyio
 import pytest
 from anyio import to_thread
 
-from changelog.change import Change, ChangeId
-from changelog.database import FORMAT_VERSION, GROUP_MAX
-from changelog.errors import ConfigurationError, CorruptRecordError, UnavailableError, UnconfirmedError
+from changelog.change import Change, ChangeId, Unreadable
+from changelog.database import APPLICATION_ID, FORMAT_VERSION, GROUP_MAX, READERS
+from changelog.errors import ClockBehindError, ConfigurationError, CorruptRecordError, UnavailableError, UnconfirmedError
 from changelog.log import Collects
 from changelog.runtime import SystemRuntime
 from changelog.sqlite import Database, SqliteChangeLog
@@ -131,23 +131,40 @@ async def test_a_directory_in_place_of_the_file_is_named(path: Path, runtime: Sh
     await refused(path, runtime)
 
 
-@pytest.mark.parametrize("existing", [False, True])
-async def test_a_directory_that_may_not_be_written_is_named(unprivileged: Path, runtime: ShiftedRuntime, existing: bool) -> None:
+async def test_a_directory_that_may_not_be_written_is_named(unprivileged: Path, runtime: ShiftedRuntime) -> None:
     path = unprivileged / "store" / "tiered.db"
-    if existing:
-        async with Database.open(path, runtime):
-            pass
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir()
     path.parent.chmod(0o555)
     assert "let this user write" in await refused(path, runtime)
 
 
-async def test_a_file_that_may_not_be_written_is_named(unprivileged: Path, runtime: ShiftedRuntime) -> None:
+async def test_a_store_in_a_directory_that_may_not_be_written_is_read_and_takes_no_payload(
+    unprivileged: Path, runtime: ShiftedRuntime
+) -> None:
     path = unprivileged / "store" / "tiered.db"
-    async with Database.open(path, runtime):
-        pass
+    async with Database.open(path, runtime) as database:
+        await put(SqliteRows(database, runtime), "u/objects/k", runtime, None)
+    path.with_name("tiered.db-reserve").unlink()
+    path.parent.chmod(0o555)
+    async with Database.open(path, runtime) as database:
+        rows = SqliteRows(database, runtime)
+        assert (await rows.read("u/objects/k")).state is not None
+        with pytest.raises(UnavailableError, match="let this user write the file and its directory"):
+            await put(rows, "u/objects/new", runtime, None)
+
+
+async def test_a_file_that_may_not_be_written_is_read_and_named_by_a_write(unprivileged: Path, runtime: ShiftedRuntime) -> None:
+    path = unprivileged / "store" / "tiered.db"
+    async with Database.open(path, runtime) as database:
+        database.require(NOTES)
+        await database.write(note("read"))
     path.chmod(0o444)
-    assert "let this user write" in await refused(path, runtime)
+    async with Database.open(path, runtime) as database:
+        database.require(NOTES)
+        assert await notes(database) == ["read"]
+        with pytest.raises(UnavailableError, match="let this user write") as caught:
+            await database.write(note("never"))
+        assert str(path) in str(caught.value)
 
 
 OPENER = """
@@ -317,30 +334,121 @@ async def test_a_write_cancelled_by_asyncio_itself_leaves_the_database_working(d
     assert await notes(database) == ["gate", "after"]
 
 
-async def test_when_the_writers_task_dies_nobody_waits_for_it(path: Path, runtime: ShiftedRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def no_thread(function: object, *args: object, **named: object) -> object:
-        if getattr(function, "__name__", "") == "_commit":
+class NoThreads:
+    """`anyio.to_thread` of a process that may start no more threads, while `exhausted`."""
+
+    exhausted = False
+
+    async def run_sync(self, function: Callable[[], object], **named: Any) -> object:
+        if self.exhausted:
             raise RuntimeError("can't start new thread")
-        return await to_thread.run_sync(function, *args, **named)  # type: ignore[arg-type]
+        return await to_thread.run_sync(function, **named)
 
-    told: list[Exception] = []
 
-    async def write(database: Database) -> None:
+async def test_where_no_thread_can_be_had_the_calls_of_that_moment_fail_and_no_others(
+    path: Path, runtime: ShiftedRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = NoThreads()
+    monkeypatch.setattr("changelog.database.to_thread", threads)
+
+    async def fail(call: Callable[[], Any]) -> None:
+        with pytest.raises(UnavailableError, match="no more threads"):
+            await call()
+
+    with anyio.fail_after(30):
+        async with Database.open(path, runtime) as database:
+            database.require(NOTES)
+            await database.write(note("before"))
+            threads.exhausted = True
+            async with anyio.create_task_group() as tasks:
+                for _ in range(200):
+                    tasks.start_soon(fail, lambda: database.write(note("never")))
+                    tasks.start_soon(fail, lambda: notes(database))
+            threads.exhausted = False
+            await database.write(note("after"))
+            assert await notes(database) == ["before", "after"]
+            threads.exhausted = True  # closing goes without
+        threads.exhausted = True
+        with pytest.raises(UnavailableError, match="no more threads"):
+            async with Database.open(path, runtime):
+                pass
+
+
+async def test_a_runtime_error_of_the_callers_own_comes_out_as_it_is(database: Database) -> None:
+    def fail(connection: sqlite3.Connection) -> None:
+        raise RuntimeError("mine")
+
+    for call in (database.read, database.write):
+        with pytest.raises(RuntimeError, match="mine"):
+            await call(fail)
+
+
+async def test_threads_that_others_hold_stop_no_opening_and_no_closing(path: Path, runtime: ShiftedRuntime) -> None:
+    shared, released = to_thread.current_default_thread_limiter(), threading.Event()
+    async with anyio.create_task_group() as tasks:
+        for _ in range(int(shared.total_tokens)):
+            tasks.start_soon(to_thread.run_sync, released.wait, 60)
+        await anyio.wait_all_tasks_blocked()
         try:
-            await database.write(note("never"))
-        except (UnavailableError, UnconfirmedError) as error:
-            told.append(error)
+            with anyio.fail_after(30):
+                async with Database.open(path, runtime) as database:
+                    database.require(NOTES)
+                    await database.write(note("here"))
+                    assert await notes(database) == ["here"]
+        finally:
+            released.set()
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
+async def test_a_write_that_asyncio_itself_cancels_again_and_again_is_still_complete_when_its_caller_goes_on(database: Database) -> None:
+    gate = Gate()
+    task = asyncio.create_task(database.write(gate))
+    await gate.reached()
+    for _ in range(5):
+        task.cancel()
+        await anyio.wait_all_tasks_blocked()
+        assert not task.done()
+    gate.opened.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await notes(database) == ["gate"]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
+async def test_when_asyncio_itself_ends_every_task_nobody_waits_and_nothing_is_torn(path: Path, runtime: ShiftedRuntime) -> None:
+    gate, told = Gate(), []
 
     async def use() -> None:
         async with Database.open(path, runtime) as database:
-            monkeypatch.setattr("changelog.database.to_thread", type("NoThread", (), {"run_sync": staticmethod(no_thread)}))
-            async with anyio.create_task_group() as tasks:
-                for _ in range(200):
-                    tasks.start_soon(write, database)
+            database.require(NOTES)
 
-    with anyio.fail_after(30), pytest.raises(BaseExceptionGroup):
-        await use()
-    assert told, "those whose write was taken; the others were cancelled with the database"
+            async def write(run: Callable[[sqlite3.Connection], None]) -> None:
+                try:
+                    await database.write(run)
+                except BaseException as error:
+                    told.append(type(error))
+                    raise
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(write, gate)
+                await gate.reached()
+                for _ in range(200):
+                    tasks.start_soon(write, note("never"))
+
+    before = asyncio.all_tasks()
+    task = asyncio.create_task(use())
+    with anyio.fail_after(30):
+        await gate.reached()
+        await anyio.wait_all_tasks_blocked()
+        threading.Timer(0.2, gate.opened.set).start()
+        for each in asyncio.all_tasks() - before:
+            each.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert len(told) == 201
+    async with Database.open(path, runtime) as database:
+        database.require(NOTES)
+        assert set(await notes(database)) <= {"gate"}
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
@@ -551,6 +659,149 @@ async def test_a_tombstone_that_is_no_text_or_has_no_deadline_is_corrupt_with_it
     assert await rows.boundaries(4) == ["b", "c", "d"]
 
 
+async def test_a_damaged_deadline_or_key_costs_no_other_its_place_in_a_listing(database: Database, runtime: ShiftedRuntime) -> None:
+    rows = SqliteRows(database, runtime)
+    for key in "abcdef":
+        await put(rows, key, runtime, None)
+    for change in (
+        "deadline_ms = 'soon' WHERE path = 'b'", "path = CAST(x'63ff' AS TEXT) WHERE path = 'c'", "deadline_ms = x'00' WHERE path = 'e'"
+    ):
+        await database.write(lambda connection, change=change: connection.execute(f"UPDATE rows SET {change}"))  # type: ignore[misc]
+    assert [name.path for name in await rows.scan("", None, 10)] == ["a", "b", "d", "e", "f"]
+    assert [name.path for name in await rows.scan("", "a", 2)] == ["b", "d"]
+    assert (await rows.read("f")).state is not None
+    with pytest.raises(CorruptRecordError):
+        await rows.read("b")
+    assert await rows.collect(100) == 0
+    verified = await rows.verify("", 10)
+    assert [row.path for row in verified.corrupt] == ["b", "c\\xff", "e"] and verified.rows == 6 and verified.last is None
+    assert await rows.delete_inline("b", ChangeId.new(runtime)), "it can be deleted all the same"
+
+
+@pytest.mark.parametrize(
+    "column", ["payload = x'00'", "metadata = CAST('{}' AS BLOB)", "token = '018bcfe5-6800-7000-8000-00000000000a'", "crc = crc + 1"]
+)
+async def test_bytes_of_an_inline_object_that_have_changed_are_noticed(database: Database, runtime: ShiftedRuntime, column: str) -> None:
+    rows = SqliteRows(database, runtime)
+    for path in ("u/objects/k", "u/objects/other"):
+        await put(rows, path, runtime, None)
+    await database.write(lambda connection: connection.execute(f"UPDATE rows SET {column} WHERE path = 'u/objects/k'"))
+    with pytest.raises(CorruptRecordError, match="row u/objects/k does not match its checksum"):
+        await rows.read("u/objects/k")
+    assert [row.path for row in (await rows.verify("", 10)).corrupt] == ["u/objects/k"]
+
+
+@pytest.mark.parametrize(
+    "column", ["target = 'x/' || target", """policy = '{"TimeToLive":{"secs":1,"nanos":0}}'""", "path = 'u/objects/l'"]
+)
+async def test_bytes_of_a_tombstone_that_have_changed_are_noticed(database: Database, runtime: ShiftedRuntime, column: str) -> None:
+    rows = SqliteRows(database, runtime)
+    await bury(rows, "u/objects/k", runtime, None)
+    await database.write(lambda connection: connection.execute(f"UPDATE rows SET {column}"))
+    [row] = (await rows.verify("", 10)).corrupt
+    assert "does not match its checksum" in row.fault
+
+
+async def test_damaged_entries_of_the_changelog_cost_no_other_its_place(database: Database, runtime: ShiftedRuntime) -> None:
+    log = SqliteChangeLog(database, runtime)
+    entries = [await log.record(Change(ChangeId.new(runtime), "u/objects/k"), "dead") for _ in range(6)]
+    for broken, change in zip(entries, (
+        "key = CAST(key || CAST(x'ff' AS TEXT) AS TEXT)", "value = CAST('{}' AS TEXT)", "value = CAST(x'7bff' AS TEXT)",
+        "heartbeat_ms = 'once'",
+        "state = CAST(x'7bff' AS TEXT)",
+    ), strict=False):  # fmt: skip
+        sql = f"UPDATE changes SET {change} WHERE key = ?"
+        await database.write(lambda connection, sql=sql, key=broken.key: connection.execute(sql, (key,)))  # type: ignore[misc]
+    listed = {entry.key for entry in (await log.entries("", 100)).entries}
+    assert listed == {entry.key for entry in entries[1:]}
+    now_ms = runtime.wall_ns() // 1_000_000 + 60_000
+    due = [entry for within in log.ranges() for entry in (await log.stale(within, now_ms, 30_000, 100)).entries]
+    assert {entry.key for entry in due} == {entry.key for entry in (*entries[1:4], entries[5])}, "the other has a state: it is parked"
+    for entry in due:
+        if isinstance(entry, Unreadable):
+            assert await log.park(entry, "it cannot be read")
+        else:
+            assert await log.claim(entry, "alive") is not None
+
+
+async def test_a_file_of_version_0_1_is_taken_over_as_it_is(path: Path, runtime: ShiftedRuntime) -> None:
+    token = ChangeId.new(runtime)
+    with sqlite3.connect(path) as connection:
+        connection.executescript(f"""
+            PRAGMA application_id={APPLICATION_ID}; PRAGMA user_version=1; PRAGMA journal_mode=WAL;
+            CREATE TABLE rows (path TEXT PRIMARY KEY, target TEXT, token TEXT, deadline_ms INTEGER, policy TEXT, metadata BLOB,
+                payload BLOB, CHECK ((target IS NULL) = (payload IS NOT NULL)));
+            INSERT INTO rows VALUES ('u/objects/old', NULL, '{token}', NULL, NULL, x'7b7d', x'6f6c64');
+        """)
+    connection.close()
+    for _ in range(2):
+        async with Database.open(path, runtime) as database:
+            rows = SqliteRows(database, runtime)
+            assert await rows.read("u/objects/old") == Row(Inline(Metadata(size=3), b"old", token))
+            await put(rows, "u/objects/new", runtime, None)
+            verified = await rows.verify("", 10)
+            assert (verified.rows, verified.without_checksum, verified.corrupt) == (2, 1, [])
+            await database.shrink()
+            assert await database.read(lambda connection: connection.execute("PRAGMA user_version").fetchone()) == (FORMAT_VERSION,)
+
+
+async def test_opening_and_reading_what_is_there_writes_nothing(path: Path, runtime: ShiftedRuntime) -> None:
+    async with Database.open(path, runtime) as database:
+        SqliteChangeLog(database, runtime)
+        await put(SqliteRows(database, runtime), "u/objects/k", runtime, None)
+    before = path.read_bytes(), path.stat().st_mtime_ns
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")  # who wrote anything would wait
+    async with Database.open(path, runtime, busy_timeout_s=0.05) as database:
+        rows, log = SqliteRows(database, runtime), SqliteChangeLog(database, runtime)
+        assert (await rows.read("u/objects/k")).state is not None
+        assert (await log.entries("", 10)).entries == ()
+        database.require(NOTES)
+        with pytest.raises(UnavailableError, match="is locked"):
+            await notes(database)  # what is missing must be written
+    other.execute("ROLLBACK")
+    other.close()
+    assert (path.read_bytes(), path.stat().st_mtime_ns) == before
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_a_file_that_is_deleted_while_it_is_open_takes_no_more_writes(
+    path: Path, database: Database, runtime: ShiftedRuntime, replaced: bool
+) -> None:
+    await database.write(note("before"))
+    path.rename(path.with_name("moved"))
+    if replaced:
+        path.touch()
+    with pytest.raises(UnavailableError, match="deleted or replaced while it was open"):
+        await database.write(note("lost"))
+    path.unlink(missing_ok=True)
+    path.with_name("moved").rename(path)
+    await database.write(note("after"))
+    assert await notes(database) == ["before", "after"]
+
+
+@pytest.mark.parametrize("parts", [("a",), ("a", "b", "c")])
+async def test_a_lost_file_is_not_made_anew_beside_what_belongs_to_it(path: Path, runtime: ShiftedRuntime, parts: tuple[str, ...]) -> None:
+    beside = path.with_name("blobs")
+    file = beside.joinpath(*parts)
+    file.parent.mkdir(parents=True)
+    async with Database.open(path, runtime, beside=beside):  # empty directories are nothing
+        pass
+    file.touch()
+    async with Database.open(path, runtime, beside=beside):
+        pass
+    for each in path.parent.glob("tiered.db*"):
+        each.unlink()
+    for _ in range(2):  # missing, and then as the first attempt left it
+        with pytest.raises(ConfigurationError, match="lost or empty") as caught:
+            async with Database.open(path, runtime, beside=beside):
+                pass
+        assert str(file) in str(caught.value) and str(path) in str(caught.value)
+    file.unlink()
+    async with Database.open(path, runtime, beside=beside):
+        pass
+
+
 # --- collecting --------------------------------------------------------------------------------------
 
 
@@ -583,6 +834,66 @@ async def test_collect_keeps_marks_for_two_days(database: Database, runtime: Shi
     assert await rows.collect(100) == 2
     row = await rows.read(path, marks=True)
     assert row.target == f"{path}/{won}" and row.won == row.refused == frozenset()
+
+
+async def test_the_file_shrinks_when_what_it_held_is_gone(path: Path, runtime: ShiftedRuntime) -> None:
+    async with Database.open(path, runtime) as database:
+        rows = SqliteRows(database, runtime)
+        for number in range(40):
+            token = ChangeId.new(runtime)
+            assert await rows.put_inline(f"{number:02}", token, Inline(Metadata(), bytes(500_000), token))
+        for number in range(39):
+            assert await rows.delete_inline(f"{number:02}", ChangeId.new(runtime))
+        assert await rows.collect(1000) == 0
+        assert (await rows.read("39")).state is not None
+    assert path.stat().st_size < 3 << 20
+
+
+async def test_one_tokens_marks_are_found_among_many_without_reading_them(database: Database, runtime: ShiftedRuntime) -> None:
+    rows, path = SqliteRows(database, runtime), "u/objects/k"
+    won = await bury(rows, path, runtime, None)
+    marks = [(path, ChangeId.new(runtime), runtime.wall_ns() // 1_000_000) for _ in range(10_000)]
+    await database.write(lambda connection: connection.executemany("INSERT INTO marks VALUES (?, ?, 'refused', ?)", marks))
+    steps = 0
+
+    def count() -> int:
+        nonlocal steps
+        steps += 1
+        return 0
+
+    connections = [database._readers.get() for _ in range(READERS)]
+    for connection in connections:
+        connection.set_progress_handler(count, 100)
+        database._readers.put(connection)
+    assert (await rows.read(path, marks=won)).won == {won}
+    assert steps < 5, "hundreds of instructions of SQLite's, not a hundred thousand"
+    assert len((await rows.read(path, marks=True)).refused) == 10_000
+    assert steps > 100
+
+
+async def test_collect_goes_on_with_marks_where_rows_cannot_be_collected(database: Database, runtime: ShiftedRuntime) -> None:
+    rows = SqliteRows(database, runtime)
+    await bury(rows, "u/objects/k", runtime, None)
+    await database.write(lambda connection: connection.execute(
+        "CREATE TRIGGER damaged BEFORE DELETE ON rows BEGIN SELECT raise(ABORT, 'as if it were damaged'); END"
+    ))  # fmt: skip
+    await put(rows, "u/objects/expired", runtime, 1_000_000)
+    runtime.ahead_ns = (MARK_AGE_MAX_S + 60) * NS_PER_S
+    with pytest.raises(CorruptRecordError):
+        await rows.collect(100)
+    assert (await rows.read("u/objects/k", marks=True)).won == frozenset()
+
+
+async def test_the_clocks_are_named_where_one_is_behind(database: Database, runtime: ShiftedRuntime) -> None:
+    rows = SqliteRows(database, runtime)
+    await bury(rows, "u/objects/k", runtime, None)
+    runtime.ahead_ns = (MARK_AGE_MAX_S + 60) * NS_PER_S
+    assert await rows.collect(100) == 1
+    runtime.ahead_ns = NS_PER_S - SystemRuntime().wall_ns()
+    with pytest.raises(ClockBehindError, match=r"clock says 1970-01-01 .* UTC, but the store has forgotten .* up to 20.*: set the clock"):
+        await put(rows, "u/objects/other", runtime, None)
+    await database.write(lambda connection: connection.execute("DELETE FROM horizon"))  # as docs/production.md says
+    await put(rows, "u/objects/other", runtime, None)
 
 
 async def test_collect_removes_presence_rows_after_a_day(database: Database, runtime: ShiftedRuntime) -> None:

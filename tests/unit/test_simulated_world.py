@@ -661,10 +661,11 @@ async def test_a_process_whose_clock_jumps_in_the_middle_keeps_its_leases_and_an
 def ages(world: World) -> None:
     """Ten rows, marks and blobs that may be collected, and one of each that may not."""
     now_ns, day_ns = world.runtime.wall_ns(), 86_400_000_000_000
+    long_ago_ms = (now_ns - 3 * day_ns) // 1_000_000
     for number in range(10):
         path = f"{PATH}-{number}"
         world.rows.states[path] = Inline(Metadata(TimeToLive(ns=1), time_expires_ns=now_ns - 1), b"")
-        world.rows.won[path][TOKEN] = (now_ns - 3 * day_ns) // 1_000_000
+        world.rows.won[path][ChangeId.first(long_ago_ms)] = long_ago_ms
         world.blobs.blobs[path] = Blob(Metadata(TimeToLive(ns=1), time_expires_ns=now_ns - day_ns), b"", 0, 0)
     world.rows.states[PATH] = SMALL
     world.rows.won[PATH][TOKEN] = now_ns // 1_000_000
