@@ -285,6 +285,7 @@ class Database:
     def _connection(self) -> sqlite3.Connection:
         # Only SQLite may open the file: closing any other descriptor of it would drop this process's locks.
         connection = sqlite3.connect(self.path, timeout=self._busy_timeout_s, isolation_level=None, check_same_thread=False)
+        connection.text_factory = _text
         self._connections.append(connection)
         return connection
 
@@ -323,6 +324,11 @@ _MEANING: dict[int, tuple[type[TieredError], str]] = {
 }
 _OTHER = (CorruptRecordError, "{path} does not hold what this software wrote: restore it from a backup")
 _MISPLACED = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_NOTADB}
+
+
+def _text(raw: bytes) -> str:
+    """Bytes that are no UTF-8 become halves of surrogate pairs: one damaged value must not end the reading of the others."""
+    return raw.decode(errors="surrogateescape")
 
 
 def _code(error: Exception) -> int:

@@ -12,10 +12,12 @@ whole. *Failure*: see `changelog.database`.
 
 from __future__ import annotations
 
+import logging
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
+from typing import Any
 
 from changelog.change import Change, ChangeId, Entry, Stuck, Unreadable, decode, encode, encode_stuck
 from changelog.database import Database
@@ -25,6 +27,8 @@ from changelog.log import PRESENCE_AGE_MAX_MS, KeyRange, Page, shard_ranges
 from changelog.runtime import Runtime
 
 __all__ = ["Database", "SqliteChangeLog"]
+
+logger = logging.getLogger("changelog")
 
 
 _SCHEMA = (
@@ -87,7 +91,7 @@ class SqliteChangeLog:
             rows = connection.execute(
                 f"SELECT {_COLUMNS} FROM changes WHERE key >= ? AND key < ? AND state IS NULL ORDER BY key", (within.start, within.end)
             )
-            due = (entry for entry in map(_decode, rows) if standing(entry, now_ms, expiry_ms, attempts_max=1) in _DUE)
+            due = (entry for entry in _decoded(rows) if standing(entry, now_ms, expiry_ms, attempts_max=1) in _DUE)
             return _page(due, limit)
 
         return await self._database.read(run)
@@ -123,7 +127,7 @@ class SqliteChangeLog:
             rows = connection.execute(
                 f"SELECT {_COLUMNS} FROM changes WHERE key >= ? AND (state IS NOT NULL OR NOT ?) ORDER BY key", (start, stuck_only)
             )
-            return _page((entry for entry in map(_decode, rows) if entry.stuck or not stuck_only), limit)
+            return _page((entry for entry in _decoded(rows) if entry.stuck or not stuck_only), limit)
 
         return await self._database.read(run)
 
@@ -170,8 +174,21 @@ def _value(entry: Entry | Unreadable) -> bytes:
     return entry.raw if isinstance(entry, Unreadable) else encode(entry)
 
 
-def _decode(row: tuple[str, bytes, int, str | None]) -> Entry | Unreadable:
-    return decode(*row)
+def _decode(row: tuple[Any, ...]) -> Entry | Unreadable:
+    """Damaged, a column may be of any type. Without a heartbeat that can be read, it is due."""
+    key, value, heartbeat_ms, state = row
+    raw = value if isinstance(value, bytes) else str(value).encode(errors="surrogateescape")
+    state = None if state is None else str(state).encode(errors="backslashreplace").decode()
+    return decode(key, raw, heartbeat_ms if isinstance(heartbeat_ms, int) else 0, state)
+
+
+def _decoded(rows: Iterable[tuple[Any, ...]]) -> Iterator[Entry | Unreadable]:
+    """Of a key that is no text, nothing can be asked: the log names it."""
+    for row in rows:
+        if isinstance(row[0], str) and row[0].isascii():
+            yield _decode(row)
+        else:
+            logger.warning("corrupt_entry key=%a: a key is text", row[0])
 
 
 def _page(entries: Iterator[Entry | Unreadable], limit: int) -> Page:
