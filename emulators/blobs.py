@@ -91,7 +91,7 @@ class SimulatedBlobs(Simulated):
         if blob is None:
             return False
         if blob.metadata.time_expires_ns is not None and blob.metadata.time_expires_ns < deadline_ns:
-            self.blobs[name] = replace(blob, metadata=replace(blob.metadata, time_expires_ns=deadline_ns))
+            self.blobs[name] = replace(blob, metadata=blob.metadata.with_facts(time_expires_ns=deadline_ns))
             self._took_effect("blobs.touch", name)
         return True
 
@@ -129,7 +129,7 @@ class SimulatedBlobs(Simulated):
         if copy and name in self._created:
             self.strays.add(name)
         self._created.add(name)
-        self.blobs[name] = Blob(replace(metadata, size=len(payload)), payload, self._runtime.wall_ns(), self._next())
+        self.blobs[name] = Blob(metadata.with_facts(size=len(payload)), payload, self._runtime.wall_ns(), self._next())
         self._took_effect("upload.finalise", name)
 
     def _end(self, session: str, call: str) -> None:

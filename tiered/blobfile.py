@@ -31,7 +31,7 @@ from __future__ import annotations
 import re
 import struct
 import zlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import PurePath
 
 from changelog.errors import CorruptRecordError, InvalidRequestError
@@ -132,7 +132,7 @@ class Footer:
 
 def encode_trailer(metadata: Metadata, size: int, payload_crc: int, written_ns: int) -> bytes:
     """What follows `size` bytes of payload: metadata and footer."""
-    raw = encode_metadata(replace(metadata, size=size))
+    raw = encode_metadata(metadata.with_facts(size=size))
     raw += b" " * (-(size + len(raw)) % 8)
     footer = _FOOTER.pack(
         _MAGIC, _VERSION, microseconds(metadata.time_expires_ns), microseconds(written_ns), size, len(raw), payload_crc, zlib.crc32(raw)
@@ -170,7 +170,7 @@ def decode_stored_metadata(raw: bytes, footer: Footer) -> Metadata:
         raise CorruptRecordError(f"its deadline {footer.deadline_us} contradicts the {written} of its metadata")
     # The footer has microseconds: where it was never extended, the JSON has the more exact deadline.
     deadline = None if written is None else max(written, footer.deadline_us * _NS_PER_US)
-    return replace(metadata, size=footer.size, time_expires_ns=deadline)
+    return metadata.with_facts(size=footer.size, time_expires_ns=deadline)
 
 
 def microseconds(ns: int | None) -> int:

@@ -27,7 +27,7 @@ import msgspec
 
 from changelog.errors import CorruptRecordError
 from tiered.backends import BlobInfo, ListedBlob, Oddity, SoftDeleted
-from tiered.metadata import CONTENT_TYPE_DEFAULT, NS_PER_S, Expiration, Metadata, TimeToIdle, TimeToLive
+from tiered.metadata import CONTENT_TYPE_DEFAULT, NS_PER_S, Expiration, Metadata, TimeToIdle, TimeToLive, as_stored
 
 FIELDS = "name,size,generation,metageneration,timeCreated,customTime,contentType,contentEncoding,crc32c,metadata"
 """What `decode_resource` reads of a resource."""
@@ -89,7 +89,7 @@ def decode_resource(name: str, resource: Mapping[str, Any]) -> Resource:
         else:
             known[key] = value
     encoding, size = stored.text("contentEncoding"), stored.number("size")
-    metadata = Metadata(
+    metadata = as_stored(
         _decode_expiration(stored, known.get(_EXPIRATION)), _decode_created(stored, known.get(_CREATED)), stored.time("customTime"),
         stored.text("contentType") or CONTENT_TYPE_DEFAULT, _COMPRESSIONS.get(encoding, encoding) if encoding else None,
         known.get(_ORIGIN), known.get(_FILENAME), size, custom, _decode_unknown(stored, known.get(_UNKNOWN)),
@@ -159,7 +159,7 @@ def _decode_created(stored: _Stored, text: str | None) -> int | None:
 def _decode_unknown(stored: _Stored, text: str | None) -> Mapping[str, Any]:
     try:
         value = json.loads(text or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
         raise stored.corrupt(_UNKNOWN, f"is {text!r}, not a JSON object")
@@ -178,7 +178,7 @@ def _decode_expiration(stored: _Stored, text: str | None) -> Expiration:
         return None
     kind, _, duration = text.partition(":")
     try:
-        return _POLICIES[kind](ns=decode_duration(duration))
+        return _POLICIES[kind].stored(decode_duration(duration))
     except (KeyError, ValueError):
         raise stored.corrupt(_EXPIRATION, f"is {text!r}, not such as 'ttl:1h' or 'tti:30days'") from None
 

@@ -15,16 +15,17 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import takewhile
+from typing import Any
 
 from changelog.change import ChangeId
 from changelog.database import Database
 from changelog.errors import CorruptRecordError, UnavailableError
 from changelog.runtime import Runtime
-from tiered.backends import MARK_AGE_MAX_S, CorruptRow, Inline, Redirect, RedirectPage, Row, RowName, State, Tombstone
+from tiered.backends import MARK_AGE_MAX_S, CorruptRow, Inline, Redirect, RedirectPage, Row, RowName, RowPage, State, Tombstone
 from tiered.metadata import NS_PER_MS, Expiration, decode_metadata, decode_policy, encode_metadata, encode_policy
 from tiered.rowkeys import corrupt_row, split_points
+from tiered.text import shown
 
 KEYS_MAX = 500
 """Of one query: SQLite takes a bounded number of parameters."""
@@ -101,12 +102,15 @@ class SqliteRows:
 
         return await self._database.write(run)
 
-    async def scan(self, prefix: str, after: str | None, limit: int) -> Sequence[RowName]:
-        def run(connection: sqlite3.Connection) -> Sequence[RowName]:
-            found = connection.execute(
-                "SELECT path, deadline_ms FROM rows WHERE path >= ? AND path > ? ORDER BY path LIMIT ?", (prefix, after or "", limit)
-            )
-            return [RowName(path, _ns(deadline)) for path, deadline in takewhile(lambda row: row[0].startswith(prefix), found)]
+    async def scan(self, prefix: str, start: bytes, limit: int) -> RowPage:
+        query = (
+            "SELECT path, deadline_ms FROM rows WHERE typeof(path) = 'text' AND path >= CAST(? AS TEXT)"
+            " AND path NOT GLOB '~*' ORDER BY path LIMIT ?"
+        )
+
+        def run(connection: sqlite3.Connection) -> RowPage:
+            found = connection.execute(query, (max(prefix.encode(), start), limit))
+            return _named(list(takewhile(lambda row: row[0].startswith(prefix), found)), limit)
 
         return await self._database.read(run)
 
@@ -127,7 +131,8 @@ class SqliteRows:
             (rows,), = connection.execute("SELECT count(*) FROM rows")
             step = max(1, -(-rows // count))
             keys = connection.execute(
-                "SELECT CAST(path AS BLOB) FROM (SELECT path, row_number() OVER (ORDER BY path) AS number FROM rows)"
+                "SELECT CAST(path AS BLOB) FROM"
+                " (SELECT path, row_number() OVER (ORDER BY path) AS number FROM rows WHERE typeof(path) = 'text')"
                 " WHERE number > 1 AND number % :step = 1 % :step", {"step": step}
             )  # fmt: skip
             return split_points(key for key, in keys)
@@ -135,7 +140,10 @@ class SqliteRows:
         return await self._database.read(run)
 
     async def _found(self, where: str, **parameters: bytes | int | None) -> list[_Shown]:
-        query = f"SELECT CAST(path AS BLOB), CAST(target AS BLOB), deadline_ms FROM rows WHERE target IS NOT NULL AND {where}"
+        query = (
+            "SELECT CAST(path AS BLOB), CAST(target AS BLOB), deadline_ms FROM rows"
+            f" WHERE target IS NOT NULL AND typeof(path) = 'text' AND {where}"
+        )
         return await self._database.read(lambda connection: connection.execute(query, parameters).fetchall())
 
     async def collect(self, limit: int) -> int:
@@ -167,10 +175,32 @@ class SqliteRows:
         return self._runtime.wall_ns() // NS_PER_MS
 
 
-# --- what an audit reads --------------------------------------------------------------------------
+# --- what scans and audits read -------------------------------------------------------------------
 
 _Shown = tuple[bytes, bytes, int | None]
 """Of a tombstone: path, target, deadline. Bytes, because what is damaged need not be text."""
+
+
+def _named(found: Sequence[tuple[str, Any]], limit: int) -> RowPage:
+    rows: list[RowName] = []
+    corrupt: list[CorruptRow] = []
+    for path, deadline_ms in found:
+        try:
+            path.encode()
+        except UnicodeEncodeError:
+            corrupt.append(corrupt_row(_key(path), b""))
+            continue
+        try:
+            rows.append(RowName(path, _ns(deadline_ms)))
+        except CorruptRecordError as error:
+            rows.append(RowName(path, None))
+            corrupt.append(CorruptRow(path, str(error)))
+    return RowPage(rows, corrupt, None if len(found) < limit else _key(found[-1][0]) + b"\0")
+
+
+def _key(path: str) -> bytes:
+    """As it is stored, text or not."""
+    return path.encode(errors="surrogateescape")
 
 
 def _page(found: Sequence[_Shown], next_start: bytes | None) -> RedirectPage:
@@ -189,25 +219,36 @@ def _page(found: Sequence[_Shown], next_start: bytes | None) -> RedirectPage:
 # --- one row, inside of a transaction ----------------------------------------------------------------
 
 
+_COLUMNS = {"target": str, "token": str, "deadline_ms": int, "policy": str, "metadata": bytes, "payload": bytes}
+
+
 def _state(connection: sqlite3.Connection, path: str) -> State:
-    found = connection.execute("SELECT target, token, deadline_ms, policy, metadata, payload FROM rows WHERE path = ?", (path,)).fetchone()
+    found = connection.execute(f"SELECT {', '.join(_COLUMNS)} FROM rows WHERE path = ?", (path,)).fetchone()
     if found is None:
         return None
+    for (column, kind), value in zip(_COLUMNS.items(), found, strict=True):
+        if value is not None and type(value) is not kind:
+            raise CorruptRecordError(f"the row {path} has {shown(value)} for its {column}, not {kind.__name__}")
     target, token, deadline_ms, policy, metadata, payload = found
     if token is not None and not ChangeId.matches(token):
         raise CorruptRecordError(f"the row {path} has {token!r} for its token, which is no change id")
     made_by, deadline_ns = ChangeId(token) if token else None, _ns(deadline_ms)
     if target is not None:
         return Tombstone(target, _policy(path, policy), deadline_ns, made_by)
-    described = replace(decode_metadata(metadata), time_expires_ns=deadline_ns, size=len(payload))
+    if metadata is None:
+        raise CorruptRecordError(f"the row {path} has a payload and no metadata")
+    try:
+        described = decode_metadata(metadata).with_facts(time_expires_ns=deadline_ns, size=len(payload))
+    except CorruptRecordError as error:
+        raise CorruptRecordError(f"the row {path} breaks the format: {error}") from error
     return Inline(described, payload, made_by)
 
 
 def _policy(path: str, policy: str | None) -> Expiration:
     try:
         return decode_policy(json.loads(policy or ""))
-    except ValueError as error:
-        raise CorruptRecordError(f"the row {path} has {policy!r} for its expiration policy, which is not JSON") from error
+    except (ValueError, CorruptRecordError) as error:
+        raise CorruptRecordError(f"the row {path} has {shown(policy)} for its expiration policy, which is none") from error
 
 
 def _write(connection: sqlite3.Connection, path: str, token: ChangeId, state: State) -> None:
@@ -252,5 +293,5 @@ def _marks(connection: sqlite3.Connection, path: str) -> tuple[frozenset[ChangeI
 
 def _ns(deadline_ms: int | None) -> int | None:
     if not isinstance(deadline_ms, int | None):
-        raise CorruptRecordError(f"its deadline is {deadline_ms!r}, not milliseconds since 1970")
+        raise CorruptRecordError(f"its deadline is {shown(deadline_ms)}, not milliseconds since 1970")
     return None if deadline_ms is None else deadline_ms * NS_PER_MS
