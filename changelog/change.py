@@ -156,7 +156,7 @@ def _stuck(state: str | None) -> Stuck | None:
     try:
         value = json.loads(state)
         return Stuck(str(value["error"]), int(value["at"])) if value.get("state") == "stuck" else None
-    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError, OverflowError):
         return Stuck(f"its state cannot be read: {state[:200]}", 0)
 
 

@@ -458,6 +458,7 @@ class Database:
             f"{self.path.absolute().as_uri()}{self._options or options}", uri=True, timeout=self._busy_timeout_s, isolation_level=None,
             check_same_thread=False,
         )  # fmt: skip
+        connection.text_factory = _text
         self._connections.append(connection)
         return connection
 
@@ -555,6 +556,11 @@ _MEANING: dict[int, tuple[type[TieredError], str]] = {
 _OTHER = (CorruptRecordError, "{path} does not hold what this software wrote: restore it from a backup")
 _VAGUE = {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN}
 _MISPLACED = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_NOTADB}
+
+
+def _text(raw: bytes) -> str:
+    """Bytes that are no UTF-8 become halves of surrogate pairs: one damaged value must not end the reading of the others."""
+    return raw.decode(errors="surrogateescape")
 
 
 def _code(error: Exception) -> int:

@@ -163,9 +163,11 @@ class AdapterWorld:
         return entries
 
     async def _all_rows(self) -> dict[str, Row]:
-        names = list(await self.rows.scan("", None, PAGE))
-        while len(page := await self.rows.scan("", names[-1].path, PAGE) if names else []) > 0:
-            names += page
+        page = await self.rows.scan("", b"", PAGE)
+        names = list(page.rows)
+        while page.next_start is not None:
+            page = await self.rows.scan("", page.next_start, PAGE)
+            names += page.rows
         rows: dict[str, Row] = {}
         limiter = anyio.CapacityLimiter(READERS_MAX)
 

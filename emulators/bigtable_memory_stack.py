@@ -351,6 +351,6 @@ def _state(path: str, cells: Cells) -> State:
         return Tombstone(path, decode_metadata(shown[b"m"]).expiration, deadline_ns, token)
     if b"m" in shown and b"p" in shown:
         metadata, payload = decode_metadata(shown[b"m"]), shown[b"p"]
-        return Inline(replace(metadata, time_expires_ns=deadline_ns, size=len(payload)), payload, token)
+        return Inline(metadata.with_facts(time_expires_ns=deadline_ns, size=len(payload)), payload, token)
     assert not shown or deadline_ns is not None, f"the row {path} holds half an object: {cells}"
     return None

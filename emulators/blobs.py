@@ -91,7 +91,7 @@ class SimulatedBlobs(Simulated):
         if blob is None:
             return False
         if blob.metadata.time_expires_ns is not None and blob.metadata.time_expires_ns < deadline_ns:
-            self.blobs[name] = replace(blob, metadata=replace(blob.metadata, time_expires_ns=deadline_ns))
+            self.blobs[name] = replace(blob, metadata=blob.metadata.with_facts(time_expires_ns=deadline_ns))
             self._took_effect("blobs.touch", name)
         return True
 
@@ -131,7 +131,8 @@ class SimulatedBlobs(Simulated):
         self._created.add(name)
         now_ns = self._runtime.wall_ns()
         created_ns = now_ns if metadata.time_created_ns is None else metadata.time_created_ns
-        self.blobs[name] = Blob(replace(metadata, size=len(payload), time_created_ns=created_ns), payload, now_ns, self._next())
+        stored = metadata.with_facts(size=len(payload), time_created_ns=created_ns)
+        self.blobs[name] = Blob(stored, payload, now_ns, self._next())
         self._took_effect("upload.finalise", name)
 
     def _end(self, session: str, call: str) -> None:

@@ -20,7 +20,7 @@ from changelog.change import ChangeId
 from changelog.errors import ClockBehindError, UnavailableError
 from changelog.runtime import Runtime
 from emulators.runtime import Simulated
-from tiered.backends import MARK_AGE_MAX_S, Inline, Redirect, RedirectPage, Row, RowName, State, Tombstone
+from tiered.backends import MARK_AGE_MAX_S, Inline, Redirect, RedirectPage, Row, RowName, RowPage, State, Tombstone
 from tiered.metadata import is_expired, whole_ms
 
 Marks = dict[str, dict[ChangeId, int]]
@@ -81,12 +81,13 @@ class SimulatedRows(Simulated):
         self._took_effect("rows.touch", path)
         return True
 
-    async def scan(self, prefix: str, after: str | None, limit: int) -> Sequence[RowName]:
+    async def scan(self, prefix: str, start: bytes, limit: int) -> RowPage:
         # Text in the order of its code points is in the byte order of its UTF-8.
-        return await self._read_in_order(
-            self.states, "" if after is None else after + "\0", lambda path: path.startswith(prefix),
+        found = await self._read_in_order(
+            self.states, start.decode(), lambda path: path.startswith(prefix) and not path.startswith("~"),
             lambda path: RowName(path, self.states[path].deadline_ns), limit,
         )  # fmt: skip
+        return RowPage(found, [], None if len(found) < limit else f"{found[-1].path}\0".encode())
 
     async def redirects(self, start: bytes, end: bytes | None, limit: int) -> RedirectPage:
         def within(path: str) -> bool:
@@ -149,7 +150,7 @@ class SimulatedRows(Simulated):
             case None:
                 self.states.pop(path, None)
             case Inline(metadata, payload):
-                described = replace(metadata, size=len(payload))
+                described = metadata.with_facts(size=len(payload))
                 self.states[path] = with_deadline(Inline(described, bytes(payload), token), state.deadline_ns)
             case Tombstone():
                 self.states[path] = with_deadline(replace(state, token=token), state.deadline_ns)
@@ -177,4 +178,4 @@ def with_deadline(state: Inline | Tombstone, deadline_ns: int | None) -> Inline 
     deadline_ns = None if deadline_ns is None else whole_ms(deadline_ns)
     if isinstance(state, Tombstone):
         return replace(state, deadline_ns=deadline_ns)
-    return replace(state, metadata=replace(state.metadata, time_expires_ns=deadline_ns))
+    return replace(state, metadata=state.metadata.with_facts(time_expires_ns=deadline_ns))

@@ -15,7 +15,8 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from changelog.change import ChangeId
 from changelog.errors import InvalidRequestError
-from tiered.metadata import Expiration, Metadata
+from tiered.metadata import SIZE_MAX, Expiration, Metadata
+from tiered.text import shown
 
 MARK_AGE_MAX_S = 172_800
 """How long a row remembers a token: longer than any request of its change can still be sent."""
@@ -70,10 +71,30 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class RowName:
-    """One row of a scan: its key, and its deadline for the reader to judge."""
+    """One row of a scan: its key, and its deadline for the reader to judge (None: never, or it cannot be read)."""
 
     path: str
     deadline_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class CorruptRow:
+    """A row that a scan or an audit cannot read. `path`: its key, bytes that are no text escaped. `fault`: what is wrong, in words."""
+
+    path: str
+    fault: str
+
+
+@dataclass(frozen=True, slots=True)
+class RowPage:
+    """Rows in the order of their keys. `next_start` is where the next page begins; None: there are no more.
+
+    A row in `corrupt` is among `rows` as well, unless its key is no text.
+    """
+
+    rows: Sequence[RowName]
+    corrupt: Sequence[CorruptRow]
+    next_start: bytes | None
 
 
 class Redirect(NamedTuple):
@@ -82,14 +103,6 @@ class Redirect(NamedTuple):
     path: str
     target: str
     deadline_ns: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class CorruptRow:
-    """A row that an audit cannot read. `path`: its key, bytes that are no text escaped. `fault`: what is wrong, in words."""
-
-    path: str
-    fault: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +149,10 @@ class HighVolumeBackend(Protocol):
     async def touch(self, path: str, seen: Inline | Tombstone, deadline_ns: int) -> bool:
         """Extends the deadline iff the row still holds what was `seen` and its deadline is earlier. Never shortens."""
 
-    async def scan(self, prefix: str, after: str | None, limit: int) -> Sequence[RowName]:
-        """Up to `limit` rows that hold an object and begin with `prefix`, in byte order, after the path `after`.
+    async def scan(self, prefix: str, start: bytes, limit: int) -> RowPage:
+        """The rows that hold an object and begin with `prefix`, of the keys from `start` on: at most `limit`, and one if there is one.
 
-        Fewer than `limit` mean the end. Rows of marks only and the changelog's are none.
+        Rows of marks only, and those that begin with `~`, as the changelog's do, are none. One that is damaged ends nothing.
         """
 
     async def redirects(self, start: bytes, end: bytes | None, limit: int) -> RedirectPage:
@@ -170,8 +183,9 @@ class ByteRange:
     stop: int | None = None
 
     def __post_init__(self) -> None:
-        if type(self.start) is not int or (self.stop is not None and type(self.stop) is not int):
-            raise InvalidRequestError(f"a range has whole numbers of bytes, not {self.start!r} and {self.stop!r}")
+        for bound in (self.start, 0 if self.stop is None else self.stop):
+            if type(bound) is not int or abs(bound) > SIZE_MAX:
+                raise InvalidRequestError(f"a range has whole numbers of bytes, as far as 2**63, not {shown(bound)}")
 
     def within(self, size: int) -> tuple[int, int]:
         """The (start, stop) it means for `size` bytes."""

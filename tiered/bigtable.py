@@ -55,7 +55,7 @@ from changelog.errors import CorruptRecordError, UnavailableError
 from changelog.row_merge import Cell, CellRow
 from changelog.runtime import Runtime
 from tiered import bigtable_redirects
-from tiered.backends import Inline, RedirectPage, Row, RowName, State, Tombstone
+from tiered.backends import CorruptRow, Inline, RedirectPage, Row, RowName, RowPage, State, Tombstone
 from tiered.bigtable_cells import (
     DATA_FAMILIES,
     EXPIRING,
@@ -83,6 +83,7 @@ from tiered.metadata import (
     whole_ms,
 )
 from tiered.object_id import blob_name
+from tiered.rowkeys import corrupt_row
 
 _WON, _REFUSED = "w:", "r:"
 _TOMBSTONES = [*TARGETS, *LEGACY_TOMBSTONES]
@@ -148,17 +149,20 @@ class BigtableRows:
             return False
         return await self._table.check_and_mutate(path.encode(), same, then=[*self._clear, *_cells(_until(seen, deadline_ns), seen.token)])
 
-    async def scan(self, prefix: str, after: str | None, limit: int) -> Sequence[RowName]:
-        found: list[RowName] = []
-        start = b"" if after is None else after.encode() + b"\0"
-        while len(found) < limit:
-            wanted = limit - len(found)
-            rows = await self._table.scan(_spans(prefix.encode(), start), _NAMES, wanted)
-            found += [_row_name(row) for row in rows if not _is_upload(row.key)]
-            if len(rows) < wanted:
-                break
-            start = rows[-1].key + b"\0"
-        return found
+    async def scan(self, prefix: str, start: bytes, limit: int) -> RowPage:
+        rows: list[RowName] = []
+        corrupt: list[CorruptRow] = []
+        following: bytes | None = start
+        while following is not None and not rows and not corrupt:
+            found = await self._table.scan(_spans(prefix.encode(), following), _NAMES, limit)
+            for row in found:
+                if not _is_upload(row.key):
+                    try:
+                        rows.append(_row_name(row))
+                    except UnicodeDecodeError:
+                        corrupt.append(corrupt_row(row.key, b""))
+            following = None if len(found) < limit else found[-1].key + b"\0"
+        return RowPage(rows, corrupt, following)
 
     async def redirects(self, start: bytes, end: bytes | None, limit: int) -> RedirectPage:
         return await bigtable_redirects.redirects(self._table, start, end, limit)
@@ -235,7 +239,7 @@ def _cells(state: State, token: ChangeId | None) -> Iterator[Message]:
 def _until(state: Inline | Tombstone, deadline_ns: int) -> Inline | Tombstone:
     if isinstance(state, Tombstone):
         return replace(state, deadline_ns=deadline_ns)
-    return replace(state, metadata=replace(state.metadata, time_expires_ns=deadline_ns))
+    return replace(state, metadata=state.metadata.with_facts(time_expires_ns=deadline_ns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +319,7 @@ def _lacks_payload(row: CellRow) -> bool:
 def _metadata(shown: _Shown, raw: bytes, size: int) -> Metadata:
     """The cell's deadline and the payload's size override what the JSON says (I7)."""
     try:
-        return replace(decode_metadata(raw), time_expires_ns=shown.deadline_ns, size=size)
+        return decode_metadata(raw).with_facts(time_expires_ns=shown.deadline_ns, size=size)
     except CorruptRecordError as error:
         raise shown.corrupt(str(error)) from error
 
@@ -377,11 +381,7 @@ def _spans(prefix: bytes, start: bytes) -> list[KeySpan]:
 
 def _row_name(row: CellRow) -> RowName:
     cell = row.cells[0]
-    try:
-        path = row.key.decode()
-    except UnicodeDecodeError as error:
-        raise CorruptRecordError(f"the row key {row.key!r} is no UTF-8") from error
-    return RowName(path, cell.timestamp_us * NS_PER_US if cell.family == EXPIRING else None)
+    return RowName(row.key.decode(), cell.timestamp_us * NS_PER_US if cell.family == EXPIRING else None)
 
 
 def _is_upload(key: bytes) -> bool:

@@ -35,7 +35,7 @@ from __future__ import annotations
 import re
 import struct
 import zlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import PurePath
 
 from changelog.errors import CorruptRecordError, InvalidRequestError
@@ -177,7 +177,7 @@ class Checksums:
 def encode_trailer(metadata: Metadata, checksums: Checksums, written_ns: int) -> bytes:
     """What follows the payload that `checksums` has seen: metadata, the blocks' checksums, footer."""
     size, crcs = checksums.size, checksums.encoded()
-    raw = encode_metadata(replace(metadata, size=size))
+    raw = encode_metadata(metadata.with_facts(size=size))
     raw += b" " * (-(size + len(raw) + len(crcs)) % 8)
     times = microseconds(metadata.time_expires_ns), microseconds(written_ns)
     footer = _FOOTER.pack(_MAGIC, _VERSION, *times, size, len(raw), zlib.crc32(crcs), zlib.crc32(raw))
@@ -230,7 +230,7 @@ def decode_stored_metadata(raw: bytes, footer: Footer) -> Metadata:
     # The footer has microseconds: where it was never extended, the JSON has the more exact deadline.
     deadline = None if written is None else max(written, footer.deadline_us * _NS_PER_US)
     created = footer.written_ns if metadata.time_created_ns is None else metadata.time_created_ns
-    return replace(metadata, size=footer.size, time_expires_ns=deadline, time_created_ns=created)
+    return metadata.with_facts(size=footer.size, time_expires_ns=deadline, time_created_ns=created)
 
 
 def microseconds(ns: int | None) -> int:

@@ -38,6 +38,7 @@ from tiered.metadata import (
     Metadata,
     TimeToIdle,
     TimeToLive,
+    as_stored,
 )
 
 FIELDS = "name,size,generation,metageneration,timeCreated,customTime,contentType,contentEncoding,crc32c,metadata"
@@ -99,7 +100,7 @@ def decode_resource(name: str, resource: Mapping[str, Any]) -> Resource:
             known[key] = value
     created_ns, unknown = _take_created(stored, known, custom), _take_unknown(stored, known, custom)
     encoding, size = stored.text("contentEncoding"), stored.number("size")
-    metadata = Metadata(
+    metadata = as_stored(
         _decode_expiration(stored, known.get(_EXPIRATION)), created_ns, stored.time("customTime"),
         stored.text("contentType") or CONTENT_TYPE_DEFAULT, _COMPRESSIONS.get(encoding, encoding) if encoding else None,
         known.get(_ORIGIN), known.get(_FILENAME), size, custom, unknown,
@@ -210,7 +211,7 @@ def _decode_expiration(stored: _Stored, text: str | None) -> Expiration:
         return None
     kind, _, duration = text.partition(":")
     try:
-        return _POLICIES[kind](ns=decode_duration(duration))
+        return _POLICIES[kind].stored(decode_duration(duration))
     except (KeyError, ValueError):
         raise stored.corrupt(_EXPIRATION, f"is {text!r}, not such as 'ttl:1h' or 'tti:30days'") from None
 

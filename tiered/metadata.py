@@ -4,23 +4,33 @@ Keys in this order, absent when empty: expiration_policy, time_created, time_exp
 compression, origin, filename, size, custom; then keys this software does not know, kept as they were.
 `custom` is sorted by key; raw UTF-8, no spaces. Times are integers of nanoseconds since 1970 here and
 `{"secs_since_epoch":…,"nanos_since_epoch":…}` in JSON. Compression is recorded, never performed.
+
+*Written* is only what every backend and every reader can carry, HTTP headers among them: `Metadata(…)` refuses the rest, and
+`put` checks again what was read. *Read* is what is stored, whoever wrote it, as far as it keeps the format.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from math import isfinite
+from typing import Any, NoReturn, Self
 
 from changelog.errors import CorruptRecordError, InvalidRequestError
+from tiered.text import header_name, header_value, plain, refuse_control_characters, shown
 
 NS_PER_S = 1_000_000_000
 NS_PER_MS = 1_000_000
 CONTENT_TYPE_DEFAULT = "application/octet-stream"
 DEADLINE_MAX_NS = 253_402_300_799 * NS_PER_S
-_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+"""The last second of the year 9999, which is the last that RFC 3339 and `datetime` can tell."""
+
+SIZE_MAX = (1 << 63) - 1
+NESTED_MAX = 32
+"""Levels of lists and objects within `unknown`: a reader deep in its own calls has room for them."""
+
 METADATA_BYTES_MAX = 8192
 """What storage services accept beside an object."""
 _LONGER_BESIDE_A_BLOB = 64
@@ -40,11 +50,22 @@ class _Lifetime:
         if (lifetime is None) == (ns is None):
             raise InvalidRequestError("give a lifetime either as a timedelta or as ns=")
         if lifetime is not None and not isinstance(lifetime, timedelta):
-            raise InvalidRequestError(f"a lifetime is a timedelta such as timedelta(hours=1), not {lifetime!r}")
+            raise InvalidRequestError(f"a lifetime is a timedelta such as timedelta(hours=1), not {shown(lifetime)}")
         value = ns if lifetime is None else lifetime // timedelta(microseconds=1) * 1000
         if type(value) is not int or value <= 0:
-            raise InvalidRequestError(f"a lifetime must be longer than nothing, not {lifetime if ns is None else ns}")
+            raise InvalidRequestError(f"a lifetime must be longer than nothing, not {shown(lifetime if ns is None else ns)}")
+        if value > DEADLINE_MAX_NS:
+            raise InvalidRequestError(f"a lifetime of {shown(lifetime if ns is None else ns)} ends after the year 9999; leave it out")
         object.__setattr__(self, "ns", value)
+
+    @classmethod
+    def stored(cls, ns: int) -> Self:
+        """As a record has it, which may be 0: what has that is expired. `ValueError`: it is negative."""
+        if ns < 0:
+            raise ValueError(f"{ns} is no lifetime")
+        found = object.__new__(cls)
+        object.__setattr__(found, "ns", ns)
+        return found
 
 
 class TimeToLive(_Lifetime):
@@ -65,8 +86,12 @@ _LIFETIMES: dict[str, type[TimeToLive] | type[TimeToIdle]] = {"TimeToLive": Time
 class Metadata:
     """What is known of a payload. The store fills in what is None when it writes: creation, expiry, size.
 
-    `time_created_ns`, `time_expires_ns`: nanoseconds since 1970. `size`: bytes; declare it and a payload of
+    `time_created_ns`, `time_expires_ns`: nanoseconds since 1970, until the year 9999. `size`: bytes; declare it and a payload of
     another length is refused. `custom`: the caller's own text. `unknown`: JSON keys of newer software, kept.
+
+    Texts travel as HTTP headers to some readers: they have no control characters and no spaces at their ends, `content_type` is ASCII,
+    and keys of `custom` are HTTP tokens, no two of which differ only in case. In all at most 8 KiB. `InvalidRequestError` names what
+    breaks this. The mappings are copied.
     """
 
     expiration: Expiration = None
@@ -79,6 +104,32 @@ class Metadata:
     size: int | None = None
     custom: Mapping[str, str] = field(default_factory=dict)
     unknown: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.expiration is not None and (type(self.expiration) not in _LIFETIMES.values() or self.expiration.ns <= 0):
+            raise InvalidRequestError(f"expiration is TimeToLive(…), TimeToIdle(…) or None, not {shown(self.expiration)}")
+        for name in ("time_created_ns", "time_expires_ns"):
+            _check_number(name, getattr(self, name), DEADLINE_MAX_NS, "nanoseconds from 1970 to the year 9999")
+        _check_number("size", self.size, SIZE_MAX, "a number of bytes")
+        if self.content_type is not CONTENT_TYPE_DEFAULT:
+            object.__setattr__(self, "content_type", header_value("content_type", self.content_type))
+            if not self.content_type:
+                raise InvalidRequestError(f"content_type is empty; leave it out for {CONTENT_TYPE_DEFAULT}")
+            if not self.content_type.isascii():
+                raise InvalidRequestError(f"content_type {shown(self.content_type)} is not ASCII, as HTTP wants it")
+        for name in ("compression", "origin", "filename"):
+            if (text := getattr(self, name)) is not None:
+                object.__setattr__(self, name, header_value(name, text) or None)  # absent when empty
+        if self.compression not in (None, "Zstd"):
+            raise InvalidRequestError(f"compression {shown(self.compression)} is not known; it is 'Zstd' or absent")
+        object.__setattr__(self, "custom", _checked_custom(self.custom))
+        object.__setattr__(self, "unknown", _checked_unknown(self.unknown))
+        if self.content_type is not CONTENT_TYPE_DEFAULT or self.origin or self.filename or self.custom or self.unknown:
+            self._check_bytes()
+
+    def with_facts(self, **facts: int | None) -> Metadata:
+        """The same with `size` or times as the store knows them. Its texts are not judged: it may be stored, by whomever."""
+        return as_stored(*(facts.get(name, getattr(self, name)) for name in _FIELDS))
 
     @property
     def time_created(self) -> datetime | None:
@@ -99,32 +150,24 @@ class Metadata:
         if deadline is not None and deadline > DEADLINE_MAX_NS:
             raise InvalidRequestError("the object would expire after the year 9999; leave its expiration out")
         created = now_ns if self.time_created_ns is None else self.time_created_ns
-        return replace(self, time_created_ns=created, time_expires_ns=deadline)
+        return self.with_facts(time_created_ns=created, time_expires_ns=deadline)
 
-    def validate(self) -> None:
-        """Raises `InvalidRequestError` unless it can be stored and read back as it is."""
-        if self.expiration is not None and not isinstance(self.expiration, _Lifetime):
-            raise InvalidRequestError(f"expiration is TimeToLive(…), TimeToIdle(…) or None, not {self.expiration!r}")
-        texts = {"content_type": self.content_type, "compression": self.compression, "origin": self.origin, "filename": self.filename}
-        for name, text in texts.items():
-            if text is not None:
-                _validate_text(name, text)
-        if not self.content_type:
-            raise InvalidRequestError(f"content_type is empty; leave it out for {CONTENT_TYPE_DEFAULT}")
-        if self.compression not in (None, "Zstd"):
-            raise InvalidRequestError(f"compression {self.compression!r} is not known; it is 'Zstd' or absent")
-        if self.size is not None and (type(self.size) is not int or self.size < 0):
-            raise InvalidRequestError(f"size {self.size!r} is not a number of bytes")
-        for key, value in self.custom.items():
-            _validate_text("custom key", key)
-            _validate_text(f"custom value of {key!r}", value)
-        _validate_unreserved(self.custom)
-        if any(texts.values()) or self.custom or self.unknown:
-            self._validate_size()
-
-    def _validate_size(self) -> None:
-        if (size := len(encode_metadata(self)) + len(self.custom) + _LONGER_BESIDE_A_BLOB) > METADATA_BYTES_MAX:
+    def _check_bytes(self) -> None:
+        size = len(encode_metadata(self)) + len(self.custom) + _LONGER_BESIDE_A_BLOB
+        if size > METADATA_BYTES_MAX:
             raise InvalidRequestError(f"the metadata takes {size} bytes; at most {METADATA_BYTES_MAX} fit: put it into the payload")
+
+
+_FIELDS = tuple(each.name for each in fields(Metadata))
+_SETTERS = tuple(Metadata.__dict__[name].__set__ for name in _FIELDS)
+
+
+def as_stored(*values: Any) -> Metadata:
+    """Of all fields in their order, as a record has them; the rules of writing are not asked."""
+    made = object.__new__(Metadata)
+    for assign, value in zip(_SETTERS, values, strict=True):
+        assign(made, value)
+    return made
 
 
 def touch_deadline(expiration: Expiration, deadline_ns: int | None, now_ns: int) -> int | None:
@@ -143,6 +186,11 @@ def whole_ms(ns: int) -> int:
 def is_expired(deadline_ns: int | None, now_ns: int) -> bool:
     """Readers judge expiry, by their own clock; writers and recovery never do."""
     return deadline_ns is not None and deadline_ns <= now_ns
+
+
+_KEYS = frozenset({
+    "expiration_policy", "time_created", "time_expires", "content_type", "compression", "origin", "filename", "size", "custom",
+})  # fmt: skip
 
 
 def encode_metadata(metadata: Metadata) -> bytes:
@@ -165,8 +213,10 @@ def encode_metadata(metadata: Metadata) -> bytes:
 def decode_metadata(raw: bytes) -> Metadata:
     """Reads stored JSON. Raises `CorruptRecordError` naming the key that breaks the format."""
     try:
-        value = json.loads(raw)
-    except ValueError as error:
+        value = _DECODER.decode(raw.decode())
+        if b"\\u" in raw:  # an escape may be half a character, which nobody could write again
+            _dump(value)
+    except (ValueError, RecursionError) as error:
         raise CorruptRecordError(f"metadata is not JSON: {error}") from None
     if not isinstance(value, dict):
         raise CorruptRecordError("metadata is not a JSON object")
@@ -174,7 +224,7 @@ def decode_metadata(raw: bytes) -> Metadata:
     if not all(isinstance(text, str) for text in custom.values()):
         raise CorruptRecordError("metadata: 'custom' holds something that is not text")
     content_type = _take(value, "content_type", str) or CONTENT_TYPE_DEFAULT
-    return Metadata(
+    return as_stored(
         decode_policy(_take(value, "expiration_policy", dict)),
         _decode_time(_take(value, "time_created", dict)), _decode_time(_take(value, "time_expires", dict)),
         content_type, _take(value, "compression", str), _take(value, "origin", str), _take(value, "filename", str),
@@ -195,8 +245,10 @@ def decode_policy(value: dict[str, Any] | None) -> Expiration:
         return None
     try:
         (kind, lifetime), = value.items()
-        ns = lifetime["secs"] * NS_PER_S + lifetime.get("nanos", 0)
-        return _LIFETIMES[kind](ns=ns)
+        secs, nanos = lifetime["secs"], lifetime.get("nanos", 0)
+        if type(secs) is not int or type(nanos) is not int:
+            raise TypeError("a lifetime is whole numbers")
+        return _LIFETIMES[kind].stored(secs * NS_PER_S + nanos)
     except (ValueError, TypeError, KeyError, AttributeError):
         raise CorruptRecordError(f"metadata: expiration_policy {value!r} is not TimeToLive or TimeToIdle") from None
 
@@ -223,25 +275,73 @@ def _decode_time(value: dict[str, Any] | None) -> int | None:
 
 
 def _datetime(ns: int | None) -> datetime | None:
-    """To the microsecond, which is all that `datetime` can hold."""
-    return None if ns is None else datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=ns // 1000)
+    """To the microsecond, which is all that `datetime` can hold. What is stored may lie beyond its years: then the nearest that it can."""
+    return None if ns is None else _EPOCH + timedelta(microseconds=min(max(ns // 1000, _FIRST_US), _LAST_US))
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST_US, _LAST_US = ((end.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1) for end in (datetime.min, datetime.max))
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number")
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def _dump(value: dict[str, Any]) -> bytes:
     return _ENCODER.encode(value).encode()
 
 
-def _validate_text(name: str, text: object) -> None:
-    if not isinstance(text, str):
-        raise InvalidRequestError(f"{name} is {text!r}, not text")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidRequestError(f"{name} {text!r} is not valid Unicode: {error.reason}") from None
-    if any(character in text for character in "\r\n\0"):
-        raise InvalidRequestError(f"{name} {text!r} has a line break or NUL, which HTTP headers cannot carry")
+# --- what may be written --------------------------------------------------------------------------
 
 
-def _validate_unreserved(custom: Mapping[str, str]) -> None:
-    if taken := [key for key in custom if key.lower() in (TOLD_CREATED, TOLD_UNKNOWN)]:
+def _check_number(name: str, value: object, maximum: int, unit: str) -> None:
+    if value is not None and (type(value) is not int or not 0 <= value <= maximum):
+        raise InvalidRequestError(f"{name} is {shown(value)}, not {unit}: pass an int, or leave it out")
+
+
+def _checked_custom(custom: object) -> dict[str, str]:
+    if not isinstance(custom, Mapping):
+        raise InvalidRequestError(f"custom is a mapping of text to text, not {shown(custom)}")
+    checked = {header_name("custom key", key): header_value(f"custom value of {shown(key)}", value) for key, value in custom.items()}
+    if taken := [key for key in checked if key.lower() in (TOLD_CREATED, TOLD_UNKNOWN)]:
         raise InvalidRequestError(f"custom key {taken[0]!r} is this software's own; choose another")
+    if len({key.lower() for key in checked}) < len(custom):
+        raise InvalidRequestError(f"custom has keys that differ only in case, which are one HTTP header: {shown(sorted(checked))}")
+    return checked
+
+
+def _checked_unknown(unknown: object) -> dict[str, Any]:
+    if not isinstance(unknown, Mapping):
+        raise InvalidRequestError(f"unknown is a mapping of text to what JSON can hold, not {shown(unknown)}")
+    if not unknown:
+        return {}
+    if known := _KEYS.intersection(unknown):
+        raise InvalidRequestError(f"unknown has the key {min(known)!r}, which is no unknown one: set the field of that name")
+    checked: dict[str, Any] = _plain_json(dict(unknown), NESTED_MAX + 1, iter(range(METADATA_BYTES_MAX)))
+    try:
+        refuse_control_characters("unknown", _dump(checked).decode())
+    except ValueError as error:
+        raise InvalidRequestError(f"unknown cannot be stored as JSON: {error}") from None
+    return checked
+
+
+def _plain_json(value: Any, levels: int, places: Iterator[int]) -> Any:
+    """A copy that JSON gives back as it is: no tuples, no other keys than text, no NaN. `places`: one for each value's first byte."""
+    if next(places, None) is None:
+        raise InvalidRequestError(f"unknown takes more than the {METADATA_BYTES_MAX} bytes that fit: put it into the payload")
+    kind = type(value)
+    if value is None or kind in (bool, int) or (kind is float and isfinite(value)):
+        return value
+    if isinstance(value, str):
+        return plain("a text in unknown", value)
+    if kind in (list, dict) and levels == 0:
+        raise InvalidRequestError(f"unknown is nested more than {NESTED_MAX} levels deep")
+    if kind is list:
+        return [_plain_json(item, levels - 1, places) for item in value]
+    if kind is dict:
+        return {plain("a key in unknown", key): _plain_json(item, levels - 1, places) for key, item in value.items()}
+    raise InvalidRequestError(f"unknown holds {shown(value)}, which JSON would not give back: use None, bool, int, float, str, list, dict")

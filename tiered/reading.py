@@ -16,7 +16,6 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import TypeVar
 
 from changelog.runtime import Runtime
@@ -124,5 +123,5 @@ def _head_of_inline(object_id: ObjectId, state: Inline) -> ObjectHead:
 
 def _head_of_blob(object_id: ObjectId, state: Tombstone, stored: Metadata, size: int) -> ObjectHead:
     # The row's deadline is the one that counts: a touch extends the blob first, and may not get to the row.
-    metadata = replace(stored, time_expires_ns=state.deadline_ns)
+    metadata = stored.with_facts(time_expires_ns=state.deadline_ns)
     return ObjectHead(object_id, metadata, size, Tier.LONG_TERM, revision_of(object_id.path, state.target))

@@ -17,22 +17,22 @@ whose bytes have changed is a `CorruptRecordError` that names it. No blob is kno
 from __future__ import annotations
 
 import json
-import logging
 import sqlite3
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import takewhile
+from typing import Any
 
 from changelog.change import ChangeId
 from changelog.database import Database
 from changelog.errors import ClockBehindError, CorruptRecordError, TieredError, UnavailableError
 from changelog.runtime import Runtime
-from tiered.backends import MARK_AGE_MAX_S, CorruptRow, Inline, Redirect, RedirectPage, Row, RowName, State, Tombstone
+from tiered.backends import MARK_AGE_MAX_S, CorruptRow, Inline, Redirect, RedirectPage, Row, RowName, RowPage, State, Tombstone
 from tiered.metadata import NS_PER_MS, Expiration, decode_metadata, decode_policy, encode_metadata, encode_policy
-from tiered.rowkeys import corrupt_row, shown, split_points
-
-logger = logging.getLogger("tiered")
+from tiered.rowkeys import corrupt_row, split_points
+from tiered.text import shown
 
 KEYS_MAX = 500
 """Of one query: SQLite takes a bounded number of parameters."""
@@ -61,6 +61,9 @@ _SCHEMA = (
 
 _COLUMNS = "token, target, policy, metadata, payload"
 """What a write sets and nothing changes: what the checksum is of."""
+
+_KINDS = (str, str, str, bytes, bytes, int)
+"""Of these, and of the deadline: damaged, a column of SQLite may hold anything."""
 
 
 class SqliteRows:
@@ -128,21 +131,15 @@ class SqliteRows:
 
         return await self._database.write(run)
 
-    async def scan(self, prefix: str, after: str | None, limit: int) -> Sequence[RowName]:
-        def run(connection: sqlite3.Connection) -> Sequence[RowName]:
-            rows = connection.execute(
-                "SELECT CAST(path AS BLOB), deadline_ms FROM rows WHERE path >= ? AND path > ? ORDER BY path", (prefix, after or "")
-            )
-            found: list[RowName] = []
-            for key, deadline_ms in rows:
-                if len(found) == limit or not key.startswith(prefix.encode()):
-                    break
-                # What is damaged costs no other its place: whoever reads the row is told what is wrong with it.
-                try:
-                    found.append(RowName(key.decode(), deadline_ms * NS_PER_MS if isinstance(deadline_ms, int) else None))
-                except UnicodeDecodeError:
-                    logger.warning("unreadable_key skipped: %s", shown(key))
-            return found
+    async def scan(self, prefix: str, start: bytes, limit: int) -> RowPage:
+        query = (
+            "SELECT path, deadline_ms FROM rows WHERE typeof(path) = 'text' AND path >= CAST(? AS TEXT)"
+            " AND path NOT GLOB '~*' ORDER BY path LIMIT ?"
+        )
+
+        def run(connection: sqlite3.Connection) -> RowPage:
+            found = connection.execute(query, (max(prefix.encode(), start), limit))
+            return _named(list(takewhile(lambda row: row[0].startswith(prefix), found)), limit)
 
         return await self._database.read(run)
 
@@ -163,7 +160,8 @@ class SqliteRows:
             (rows,), = connection.execute("SELECT count(*) FROM rows")
             step = max(1, -(-rows // count))
             keys = connection.execute(
-                "SELECT CAST(path AS BLOB) FROM (SELECT path, row_number() OVER (ORDER BY path) AS number FROM rows)"
+                "SELECT CAST(path AS BLOB) FROM"
+                " (SELECT path, row_number() OVER (ORDER BY path) AS number FROM rows WHERE typeof(path) = 'text')"
                 " WHERE number > 1 AND number % :step = 1 % :step", {"step": step}
             )  # fmt: skip
             return split_points(key for key, in keys)
@@ -171,7 +169,10 @@ class SqliteRows:
         return await self._database.read(run)
 
     async def _found(self, where: str, **parameters: bytes | int | None) -> list[_Shown]:
-        query = f"SELECT CAST(path AS BLOB), CAST(target AS BLOB), deadline_ms FROM rows WHERE target IS NOT NULL AND {where}"
+        query = (
+            "SELECT CAST(path AS BLOB), CAST(target AS BLOB), deadline_ms FROM rows"
+            f" WHERE target IS NOT NULL AND typeof(path) = 'text' AND {where}"
+        )
         return await self._database.read(lambda connection: connection.execute(query, parameters).fetchall())
 
     async def collect(self, limit: int) -> int:
@@ -269,10 +270,32 @@ class Verified:
     last: str | None = None
 
 
-# --- what an audit reads --------------------------------------------------------------------------
+# --- what scans and audits read -------------------------------------------------------------------
 
 _Shown = tuple[bytes, bytes, int | None]
 """Of a tombstone: path, target, deadline. Bytes, because what is damaged need not be text."""
+
+
+def _named(found: Sequence[tuple[str, Any]], limit: int) -> RowPage:
+    rows: list[RowName] = []
+    corrupt: list[CorruptRow] = []
+    for path, deadline_ms in found:
+        try:
+            path.encode()
+        except UnicodeEncodeError:
+            corrupt.append(corrupt_row(_key(path), b""))
+            continue
+        try:
+            rows.append(RowName(path, _ns(deadline_ms)))
+        except CorruptRecordError as error:
+            rows.append(RowName(path, None))
+            corrupt.append(CorruptRow(path, str(error)))
+    return RowPage(rows, corrupt, None if len(found) < limit else _key(found[-1][0]) + b"\0")
+
+
+def _key(path: str) -> bytes:
+    """As it is stored, text or not."""
+    return path.encode(errors="surrogateescape")
 
 
 def _page(found: Sequence[_Shown], next_start: bytes | None) -> RedirectPage:
@@ -298,23 +321,29 @@ def _state(connection: sqlite3.Connection, path: str) -> State:
     *columns, deadline_ms, crc = found
     if crc is not None and crc != _crc(path, columns):
         raise CorruptRecordError(f"the row {path} does not match its checksum: bytes on the disk have changed; write or delete the object")
+    for kind, value in zip(_KINDS, (*columns, deadline_ms), strict=True):
+        if value is not None and type(value) is not kind:
+            raise CorruptRecordError(f"the row {path} has {shown(value)} where a value of type {kind.__name__} belongs")
     token, target, policy, metadata, payload = columns
     if token is not None and not ChangeId.matches(token):
         raise CorruptRecordError(f"the row {path} has {token!r} for its token, which is no change id")
     made_by, deadline_ns = ChangeId(token) if token else None, _ns(deadline_ms)
     if target is not None:
         return Tombstone(target, _policy(path, policy), deadline_ns, made_by)
-    if not isinstance(payload, bytes) or not isinstance(metadata, bytes):
-        raise CorruptRecordError(f"the row {path} has a payload or metadata that are no bytes")
-    described = replace(decode_metadata(metadata), time_expires_ns=deadline_ns, size=len(payload))
+    if metadata is None:
+        raise CorruptRecordError(f"the row {path} has a payload and no metadata")
+    try:
+        described = decode_metadata(metadata).with_facts(time_expires_ns=deadline_ns, size=len(payload))
+    except CorruptRecordError as error:
+        raise CorruptRecordError(f"the row {path} breaks the format: {error}") from error
     return Inline(described, payload, made_by)
 
 
 def _policy(path: str, policy: str | None) -> Expiration:
     try:
         return decode_policy(json.loads(policy or ""))
-    except ValueError as error:
-        raise CorruptRecordError(f"the row {path} has {policy!r} for its expiration policy, which is not JSON") from error
+    except (ValueError, CorruptRecordError) as error:
+        raise CorruptRecordError(f"the row {path} has {shown(policy)} for its expiration policy, which is none") from error
 
 
 def _write(connection: sqlite3.Connection, path: str, token: ChangeId, state: State) -> None:
@@ -337,7 +366,7 @@ def _crc(path: str, columns: Sequence[str | bytes | None]) -> int:
     """Of the path and `_COLUMNS`, none of which is taken for another. The deadline has no part: it changes alone."""
     crc = zlib.crc32(path.encode())
     for value in columns:
-        raw = value if isinstance(value, (bytes, bytearray)) else str(value).encode()
+        raw = value if isinstance(value, (bytes, bytearray)) else str(value).encode(errors="surrogateescape")
         crc = zlib.crc32(raw, zlib.crc32(f"{'-' if value is None else len(raw)} ".encode(), crc))
     return crc
 
@@ -385,5 +414,5 @@ def _marks(connection: sqlite3.Connection, path: str) -> tuple[frozenset[ChangeI
 
 def _ns(deadline_ms: int | None) -> int | None:
     if not isinstance(deadline_ms, int | None):
-        raise CorruptRecordError(f"its deadline is {deadline_ms!r}, not milliseconds since 1970")
+        raise CorruptRecordError(f"its deadline is {shown(deadline_ms)}, not milliseconds since 1970")
     return None if deadline_ms is None else deadline_ms * NS_PER_MS

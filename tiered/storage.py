@@ -17,7 +17,7 @@ an operation holds its slot until its clean-up is done; the payload is never hel
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -32,7 +32,7 @@ from changelog.change import Change, ChangeId
 from changelog.log import ChangeLog
 from changelog.runtime import Runtime, instance_name
 from tiered.admission import Admission, Share, Slot
-from tiered.backends import MARK_AGE_MAX_S, ByteRange, Inline, Row, RowName, State, Tombstone, Upload
+from tiered.backends import MARK_AGE_MAX_S, ByteRange, Inline, Row, RowPage, State, Tombstone, Upload
 from tiered.commit import Committer, Token
 from tiered.concurrent import both
 from tiered.errors import (
@@ -46,13 +46,14 @@ from tiered.errors import (
 from tiered.flights import Flight, Flights
 from tiered.many import PAYLOAD_BYTES_MAX, Bulk, LoadedObject, PutRequest, Requests, bounded_concurrency, check_bytes_max, load
 from tiered.metadata import NS_PER_S, Metadata, is_expired
-from tiered.object_id import ObjectId, blob_name
+from tiered.object_id import ROW_KEY_BYTES_MAX, ObjectId, blob_name, refuse_reserved
 from tiered.payload import Payload, Piece, Pieces, known_size, pieces, split_head
 from tiered.reading import Reader
 from tiered.retry import ask, persist
 from tiered.settings import Settings
 from tiered.settle import Tiers
 from tiered.stored import ObjectHead, PutResult, StoredObject, Tier
+from tiered.text import plain, shown
 
 logger = logging.getLogger("tiered")
 
@@ -158,9 +159,9 @@ class TieredStorage:
     ) -> PutResult:
         self._check_may_write()
         metadata = Metadata() if metadata is None else metadata
-        _check_types(object_id, metadata=metadata)
+        _check(object_id, metadata=metadata)
         object_id.validate()
-        metadata.validate()
+        metadata = replace(metadata)  # checked again, for it may have been read, and copied
         # Not within the payload's own scopes: the end of one that is open between two pieces is none that the caller asked for.
         with elsewhere_is_an_error(f"{object_id} was not stored: what its payload awaited was cancelled elsewhere"):
             return await self._put_pieces(admission, object_id, payload, metadata)
@@ -176,10 +177,10 @@ class TieredStorage:
                 head, head_size, rest = await split_head(source, self._settings.inline_bytes_max)
                 if rest is not None:
                     # A blob's time of creation is the service's own, unless the caller told one.
-                    beside = replace(stamped, time_created_ns=metadata.time_created_ns)
+                    beside = stamped.with_facts(time_created_ns=metadata.time_created_ns)
                     return await self._put_large(object_id, token, beside, _Body(head, rest, size), slot)
                 _check_declared(metadata, head_size)
-                return await self._put_small(object_id, token, replace(stamped, size=head_size), b"".join(head), slot)
+                return await self._put_small(object_id, token, stamped.with_facts(size=head_size), b"".join(head), slot)
 
     async def delete(self, object_id: ObjectId) -> None:
         """Removes the object; one that is absent is removed already. Raises also `OutcomeUnknownError`."""
@@ -187,7 +188,7 @@ class TieredStorage:
 
     async def _delete(self, admission: Admission | Share, object_id: ObjectId) -> None:
         self._check_may_write()
-        _check_types(object_id)
+        _check(object_id)
         with await self._enter(admission) as slot:
             token = Token.new(self._runtime)
             write = partial(self._tiers.high_volume.delete_inline, object_id.path, token.id)
@@ -208,7 +209,7 @@ class TieredStorage:
         return await self._get(self._reads, object_id, range)
 
     async def _get(self, admission: Admission | Share, object_id: ObjectId, range: ByteRange | None = None) -> StoredObject | None:
-        _check_types(object_id, range=range)
+        _check(object_id, range=range)
         with await self._enter(admission):
             found = await self._reader.open(object_id, range)
             if found is None:
@@ -219,28 +220,29 @@ class TieredStorage:
 
     async def head(self, object_id: ObjectId) -> ObjectHead | None:
         """All but the bytes; None: there is none, or it has expired. Counts as no access for time to idle."""
-        _check_types(object_id)
+        _check(object_id)
         with await self._enter(self._reads):
             return await self._reader.head(object_id)
 
     async def list(self, prefix: str = "") -> AsyncIterator[ObjectId]:
         """The ids whose storage path begins with `prefix`, in byte order of the path; expired ones left out.
 
-        Read page by page while others write: an object written or deleted meanwhile may be seen or not.
+        Read page by page while others write: an object written or deleted meanwhile may be seen or not. A damaged row ends nothing:
+        its id is listed, `get` of it says what is wrong (`CorruptRecordError`), and the log names it. Where its key is no object id,
+        only the log does.
         """
-        if not isinstance(prefix, str) or not _is_unicode(prefix):
-            raise InvalidRequestError(f"a prefix is text such as 'photos/org.17/', not {prefix!r}")
-        after: str | None = None
-        while True:
+        prefix = _checked_prefix(prefix)
+        start: bytes | None = b""
+        while start is not None:
             with await self._enter(self._reads):
-                page = await self._scan(prefix, after)
+                page = await self._scan(prefix, start)
             now_ns = self._runtime.wall_ns()
-            for row in page:
+            for damaged in page.corrupt:
+                logger.warning("corrupt_row path=%s: %s", damaged.path, damaged.fault)
+            for row in page.rows:
                 if not is_expired(row.deadline_ns, now_ns) and (object_id := _parse_stored(row.path)) is not None:
                     yield object_id
-            if len(page) < LIST_PAGE:
-                return
-            after = page[-1].path
+            start = page.next_start
 
     async def outcome(self, error: OutcomeUnknownError) -> Outcome:
         """What became of a change that ended with `OutcomeUnknownError`. Ask again while it is PENDING."""
@@ -398,9 +400,9 @@ class TieredStorage:
     async def _present_target(self, object_id: ObjectId) -> str | None:
         return (await self._row(object_id)).target
 
-    async def _scan(self, prefix: str, after: str | None) -> Sequence[RowName]:
+    async def _scan(self, prefix: str, start: bytes) -> RowPage:
         budget_s = self._settings.store.answer_budget_s
-        return await ask(lambda: self._tiers.high_volume.scan(prefix, after, LIST_PAGE), self._runtime, budget_s)
+        return await ask(lambda: self._tiers.high_volume.scan(prefix, start, LIST_PAGE), self._runtime, budget_s)
 
     async def _row(self, object_id: ObjectId, *, marks: ChangeId | bool = False) -> Row:
         budget_s = self._settings.store.answer_budget_s
@@ -496,18 +498,21 @@ async def _stream(body: _Body, flight: Flight, upload: Upload) -> int:
     return total
 
 
-def _is_unicode(text: str) -> bool:
-    """Not so where a half of a surrogate pair is in it: no stored path has one."""
-    return not any("\ud800" <= character <= "\udfff" for character in text)
+def _checked_prefix(prefix: object) -> str:
+    text = plain("the prefix, such as 'photos/org.17/',", prefix)
+    if len(text.encode()) > ROW_KEY_BYTES_MAX:
+        raise InvalidRequestError(f"the prefix {shown(text)} has more than the {ROW_KEY_BYTES_MAX} bytes that a stored path has at most")
+    return text
 
 
-def _check_types(object_id: object, *, metadata: object = None, range: object = None) -> None:
+def _check(object_id: object, *, metadata: object = None, range: object = None) -> None:
     if not isinstance(object_id, ObjectId):
-        raise InvalidRequestError(f"pass an ObjectId, not {object_id!r}: ObjectId.create(…), or ObjectId.parse(text)")
+        raise InvalidRequestError(f"pass an ObjectId, not {shown(object_id)}: ObjectId.create(…), or ObjectId.parse(text)")
+    refuse_reserved(object_id.usecase)
     if metadata is not None and not isinstance(metadata, Metadata):
-        raise InvalidRequestError(f"metadata is Metadata(…), not {metadata!r}")
+        raise InvalidRequestError(f"metadata is Metadata(…), not {shown(metadata)}")
     if range is not None and not isinstance(range, ByteRange):
-        raise InvalidRequestError(f"a range is ByteRange(start, stop), not {range!r}")
+        raise InvalidRequestError(f"a range is ByteRange(start, stop), not {shown(range)}")
 
 
 def _check_declared(metadata: Metadata, size: int) -> None:

@@ -122,7 +122,7 @@ async def _swap_whenever(self: SimulatedRows, path: str, token: ChangeId, expect
 
 
 def _create_over(self: SimulatedBlobs, name: str, metadata: Metadata, payload: bytes, **_: Any) -> None:
-    self.blobs[name] = Blob(replace(metadata, size=len(payload)), payload, self._runtime.wall_ns(), self._next())
+    self.blobs[name] = Blob(metadata.with_facts(size=len(payload)), payload, self._runtime.wall_ns(), self._next())
     self._took_effect("upload.finalise", name)
 
 

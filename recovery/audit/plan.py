@@ -135,7 +135,8 @@ def _grace_of(options: AuditOptions) -> float:
 
 
 async def _check_table(backends: Backends, inputs: dict[str, str]) -> None:
-    if not await backends.tiers.high_volume.scan("", None, 1):
+    page = await backends.tiers.high_volume.scan("", b"", 1)
+    if not page.rows and not page.corrupt:
         table, bucket = inputs.get("table", "the table"), inputs.get("bucket", "the store")
         raise ConfigurationError(
             f"{table} holds no object at all, and {bucket} holds blobs, so it is almost certainly the wrong table:"

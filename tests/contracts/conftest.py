@@ -7,6 +7,7 @@ same adapters run in any loop; in trio in virtual time, as in the simulation, an
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from itertools import product
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from trio.testing import MockClock
 from changelog.bigtable import BigTableChangeLog
 from changelog.bigtable_channel import BigtableTable
 from changelog.log import ChangeLog
+from changelog.noop import NoopChangeLog
 from changelog.runtime import Runtime, SystemRuntime
 from changelog.sqlite import Database, SqliteChangeLog
 from emulators.bigtable_memory import MemoryBigtable, MemoryChannel
@@ -27,18 +29,23 @@ from emulators.runtime import Simulated, SimulatedRuntime
 from tiered.backends import HighVolumeBackend, LongTermBackend
 from tiered.bigtable import BigtableRows
 from tiered.bigtable_cells import LEGACY_FAMILIES
+from tiered.compose import open_storage
 from tiered.filesystem import FileBlobs
 from tiered.gcs import GcsBlobs
 from tiered.schema import FAMILIES
+from tiered.settings import Settings
+from tiered.settle import Tiers
 from tiered.sqlite import SqliteRows
+from tiered.storage import TieredStorage
 
 LOOPS = ["asyncio", "trio"]
 IMPLEMENTATIONS = {
     "high_volume": ["sqlite", "simulated", "crawling", "bigtable", "bigtable-memory"],
     "changelog": ["sqlite", "simulated", "crawling", "bigtable", "bigtable-memory"],
     "long_term": ["filesystem", "simulated", "crawling", "gcs"],
+    "store": ["embedded", "simulated", "google"],
 }
-ASYNCIO_ONLY = {"bigtable", "gcs"}
+ASYNCIO_ONLY = {"bigtable", "gcs", "google"}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -90,6 +97,23 @@ class CrawlingLog(Crawling, SimulatedChangeLog):
 
 class CrawlingBlobs(Crawling, SimulatedBlobs):
     pass
+
+
+@pytest.fixture
+async def store(request: pytest.FixtureRequest, anyio_backend: object, runtime: Runtime, tmp_path: Path) -> AsyncIterator[TieredStorage]:
+    """Without a changelog; what is larger than 100 bytes is large."""
+    settings = Settings(directory=tmp_path, changelog="noop", inline_bytes_max=100)
+    async with AsyncExitStack() as stack:
+        if request.param == "embedded":
+            yield await stack.enter_async_context(open_storage(settings))
+            return
+        tiers = Tiers(SimulatedRows(runtime), SimulatedBlobs(runtime))
+        if request.param == "google":
+            table = await stack.enter_async_context(request.getfixturevalue("fresh_table")())
+            server = await stack.enter_async_context(GcsEmulator())
+            connected = GcsBlobs.connect(server.create_bucket("blobs").name, runtime, endpoint=server.url)
+            tiers = Tiers(BigtableRows(table, runtime), await stack.enter_async_context(connected))
+        yield await stack.enter_async_context(TieredStorage(tiers, NoopChangeLog(), runtime, settings))
 
 
 @pytest.fixture

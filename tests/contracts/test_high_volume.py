@@ -16,7 +16,7 @@ from changelog.errors import ClockBehindError, UnavailableError
 from changelog.log import Collects
 from changelog.runtime import Runtime
 from tests.contracts.conftest import ShiftedRuntime
-from tiered.backends import MARK_AGE_MAX_S, HighVolumeBackend, Inline, Redirect, Row, State, Tombstone
+from tiered.backends import MARK_AGE_MAX_S, HighVolumeBackend, Inline, Redirect, Row, RowPage, State, Tombstone
 from tiered.metadata import NS_PER_MS, NS_PER_S, Metadata, TimeToIdle, TimeToLive
 from tiered.object_id import blob_name
 
@@ -77,7 +77,7 @@ async def test_an_inline_object_is_read_as_it_was_put(rows: Rows) -> None:
     token = rows.token()
     metadata = Metadata(
         TimeToLive(ns=HOUR_NS), rows.runtime.wall_ns(), rows.in_ns(HOUR_NS), "text/plain", "Zstd", "203.0.113.42", "héllo.txt", 5,
-        {"build": "a/b", "ünicode": "☃"}, {"newer": [1, {"key": None}]},
+        {"build": "a/b", "Unicode": "☃"}, {"newer": [1, {"key": None}]},
     )
     state = Inline(metadata, b"he\x00lo", token)
     assert await rows.backend.put_inline(PATH, token, state)
@@ -459,13 +459,13 @@ async def test_scan_lists_paths_in_byte_order_page_by_page(rows: Rows) -> None:
         await rows.replace(path, inline(rows.token()))
     for limit in (1, 3, len(paths), 100):
         found: list[str] = []
-        after: str | None = None
-        while page := await rows.backend.scan("notes/", after, limit):
-            assert len(page) <= limit
-            found += [name.path for name in page]
-            after = found[-1]
-            if len(page) < limit:
-                break
+        start: bytes | None = b""
+        while start is not None:
+            page = await rows.backend.scan("notes/", start, limit)
+            assert len(page.rows) <= limit and not page.corrupt
+            assert page.rows or page.next_start is None
+            found += [name.path for name in page.rows]
+            start = page.next_start
         assert found == paths
 
 
@@ -475,9 +475,9 @@ async def test_scan_lists_what_begins_with_the_prefix_and_nothing_else(rows: Row
     for path in paths:
         await rows.replace(path, tombstone(path, rows.token()))
     expected = sorted((path for path in paths if path.startswith(prefix)), key=str.encode)
-    assert [name.path for name in await rows.backend.scan(prefix, None, 100)] == expected
-    assert [name.path for name in await rows.backend.scan(prefix, "a", 100)] == expected, "after may lie before the prefix"
-    assert not await rows.backend.scan(prefix, "zzz", 100)
+    assert [name.path for name in (await rows.backend.scan(prefix, b"", 100)).rows] == expected
+    assert [name.path for name in (await rows.backend.scan(prefix, b"a", 100)).rows] == expected, "the start may lie before the prefix"
+    assert await rows.backend.scan(prefix, b"zzz", 100) == RowPage([], [], None)
 
 
 async def test_scan_tells_deadlines_and_leaves_expired_rows_to_its_reader(rows: Rows) -> None:
@@ -486,7 +486,7 @@ async def test_scan_tells_deadlines_and_leaves_expired_rows_to_its_reader(rows: 
     ]
     for number, state in enumerate(states):
         await rows.replace(f"{PATH}/{number}", state)
-    found = await rows.backend.scan(PATH, None, 10)
+    found = (await rows.backend.scan(PATH, b"", 10)).rows
     assert [(name.path, name.deadline_ns) for name in found] == [(f"{PATH}/{n}", state.deadline_ns) for n, state in enumerate(states)]
 
 
@@ -496,7 +496,15 @@ async def test_scan_omits_rows_of_marks_only(rows: Rows) -> None:
     await rows.replace(deleted, None)
     assert not await rows.backend.settle(settled, rows.token())
     await rows.replace(kept, inline(rows.token()))
-    assert [name.path for name in await rows.backend.scan(PATH, None, 2)] == [kept]
+    assert [name.path for name in (await rows.backend.scan(PATH, b"", 2)).rows] == [kept]
+
+
+async def test_scan_omits_what_begins_with_a_tilde_whatever_is_asked_for(rows: Rows) -> None:
+    for path in ("~changelog/objects/k", "~", "~~/objects/k", "}/objects/k", "\x7f/objects/k"):
+        await rows.replace(path, inline(rows.token()))
+    assert [name.path for name in (await rows.backend.scan("", b"", 10)).rows] == ["}/objects/k", "\x7f/objects/k"]
+    assert await rows.backend.scan("~", b"", 10) == RowPage([], [], None)
+    assert await rows.backend.scan("~changelog/", b"~", 10) == RowPage([], [], None)
 
 
 async def test_scans_while_rows_change_find_what_was_there_all_the_time_once_and_in_order(rows: Rows) -> None:
@@ -517,8 +525,11 @@ async def test_scans_while_rows_change_find_what_was_there_all_the_time_once_and
         tasks.start_soon(churn)
         for limit in (1, 5, 100):
             found: list[str] = []
-            while page := await rows.backend.scan(PATH, found[-1] if found else None, limit):
-                found += [name.path for name in page]
+            start: bytes | None = b""
+            while start is not None:
+                page = await rows.backend.scan(PATH, start, limit)
+                found += [name.path for name in page.rows]
+                start = page.next_start
             assert found == sorted(set(found)) and set(kept) <= set(found)
         done.set()
 

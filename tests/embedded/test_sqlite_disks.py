@@ -83,7 +83,7 @@ class Rows(SqliteRows):
         assert await self.delete_inline(path, ChangeId.new(self._runtime))
 
     async def paths(self) -> list[str]:
-        return [row.path for row in await self.scan("", None, 1000)]
+        return [row.path for row in (await self.scan("", b"", 1000)).rows]
 
     async def remove_blob(self, path: str) -> None:
         """What the deletion of a large object writes: entry, swap, settled old revision, forgotten entry."""

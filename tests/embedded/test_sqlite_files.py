@@ -633,7 +633,7 @@ async def test_a_row_that_breaks_the_format_is_corrupt_and_stays(database: Datab
     await database.write(lambda connection: connection.execute(f"UPDATE rows SET {column}"))
     with pytest.raises(CorruptRecordError):
         await rows.read("u/objects/k")
-    assert [name.path for name in await rows.scan("", None, 10)] == ["u/objects/k"]
+    assert [name.path for name in (await rows.scan("", b"", 10)).rows] == ["u/objects/k"]
 
 
 async def test_a_tombstone_that_is_no_text_or_has_no_deadline_is_corrupt_with_its_bytes_escaped_and_costs_no_other(
@@ -667,8 +667,8 @@ async def test_a_damaged_deadline_or_key_costs_no_other_its_place_in_a_listing(d
         "deadline_ms = 'soon' WHERE path = 'b'", "path = CAST(x'63ff' AS TEXT) WHERE path = 'c'", "deadline_ms = x'00' WHERE path = 'e'"
     ):
         await database.write(lambda connection, change=change: connection.execute(f"UPDATE rows SET {change}"))  # type: ignore[misc]
-    assert [name.path for name in await rows.scan("", None, 10)] == ["a", "b", "d", "e", "f"]
-    assert [name.path for name in await rows.scan("", "a", 2)] == ["b", "d"]
+    assert [name.path for name in (await rows.scan("", b"", 10)).rows] == ["a", "b", "d", "e", "f"]
+    assert [name.path for name in (await rows.scan("", b"b", 3)).rows] == ["b", "d"]
     assert (await rows.read("f")).state is not None
     with pytest.raises(CorruptRecordError):
         await rows.read("b")
@@ -820,7 +820,7 @@ async def test_collect_removes_expired_rows_of_both_kinds_and_no_others(database
     assert await rows.collect(1) == 1
     assert await rows.collect(100) == 1
     assert await rows.collect(100) == 0
-    assert [name.path for name in await rows.scan("", None, 10)] == ["u/objects/kept", "u/objects/touched"]
+    assert [name.path for name in (await rows.scan("", b"", 10)).rows] == ["u/objects/kept", "u/objects/touched"]
 
 
 async def test_collect_keeps_marks_for_two_days(database: Database, runtime: ShiftedRuntime) -> None:

@@ -100,7 +100,7 @@ async def test_expired_objects_are_collected_rows_and_blobs(
             assert await collect(backends) == Collected(2, []), "the rows at once, the blob an hour later"
             runtime.ahead_ns = 2 * 3600 * NS_PER_S
             assert await collect(backends) == Collected(1, [])
-            assert [row.path for row in await backends.tiers.high_volume.scan("", None, 10)] == [OBJECT.path]
+            assert [row.path for row in (await backends.tiers.high_volume.scan("", b"", 10)).rows] == [OBJECT.path]
         assert len(files(tmp_path)) == 1
         assert await read(storage) == LARGE
 

@@ -252,7 +252,7 @@ class Chooser:
                 await self.act_reading(path)
 
     async def act_reading(self, path: str) -> None:
-        await self.rows.scan(self.chance.choice(["", "notes/", "~"]), self.chance.choice([None, *PATHS]), self.chance.randint(1, 3))
+        await self.rows.scan(self.chance.choice(["", "notes/", "~"]), self.chance.choice(["", *PATHS]).encode(), self.chance.randint(1, 3))
         seen = (await self.rows.read(path, marks=self.chance.random() < 0.5)).state
         if seen is not None:
             await self.rows.touch(path, seen, self.chance.choice(self.timestamps) * 1000)

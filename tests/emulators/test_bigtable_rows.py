@@ -21,7 +21,7 @@ from changelog.errors import ConfigurationError, CorruptRecordError, Unavailable
 from changelog.runtime import SystemRuntime
 from emulators.bigtable import provision, start_bigtable
 from emulators.bigtable_memory import MemoryBigtable, MemoryChannel
-from tiered.backends import Inline, Row, State, Tombstone
+from tiered.backends import Inline, Row, RowName, State, Tombstone
 from tiered.bigtable import BigtableRows
 from tiered.bigtable_cells import LEGACY_FAMILIES
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle, TimeToLive
@@ -180,7 +180,7 @@ async def test_older_forms_are_read(table: BigtableTable, rows: BigtableRows, fo
     cells, at_us, state = LEGACY[form]
     await plant(table, cells, at_us)
     assert await rows.read(PATH) == await rows.read(PATH, marks=True) == Row(state)
-    [name] = await rows.scan("", None, 10)
+    [name] = (await rows.scan("", b"", 10)).rows
     assert (name.path, name.deadline_ns) == (PATH, state.deadline_ns)
 
 
@@ -252,7 +252,7 @@ async def test_a_touch_moves_a_payload_to_its_object_and_clears_where_it_was(tab
 async def test_a_payload_that_a_deletion_left_behind_is_no_object(table: BigtableTable, rows: BigtableRows) -> None:
     await plant(table, {("fpm", b"p"): b"left behind"})
     assert await rows.read(PATH) == await rows.read(PATH, marks=True) == Row(None)
-    assert await rows.scan("", None, 10) == []
+    assert not (await rows.scan("", b"", 10)).rows
 
 
 async def test_an_empty_object_gets_no_payload_that_another_left_behind(table: BigtableTable, rows: BigtableRows) -> None:
@@ -361,15 +361,21 @@ async def test_what_is_left_of_an_expired_row_is_absent(table: BigtableTable, ro
 # --- scanning ----------------------------------------------------------------------------------------
 
 
-async def test_scan_omits_uploads_the_changelog_and_daemons_and_still_fills_its_pages(table: BigtableTable, rows: BigtableRows) -> None:
+async def test_scan_omits_what_is_no_object_and_no_page_but_the_last_is_empty(table: BigtableTable, rows: BigtableRows) -> None:
     paths = [f"a/org.1/objects/{number}" for number in range(5)] + ["b/objects/uploads/x", "\x7f/objects/x", "é/objects/x"]
-    foreign = ["a/org.1/uploads/1", "a/uploads/objects/2", "~changelog/00/x", "~daemon/me", "~"]
+    foreign = ["a/org.1/uploads/1", "a/org.1/uploads/2", "a/uploads/objects/2", "~changelog/00/x", "~daemon/me", "~"]
     for path in (*paths, *foreign):
         await plant(table, {("fm", b"p"): b"", ("fm", b"m"): PLAIN}, path=path)
-    assert [name.path for name in await rows.scan("", None, 100)] == paths
-    assert [name.path for name in await rows.scan("a/", None, 6)] == paths[:5]
-    assert [name.path for name in await rows.scan("", "a/org.1/objects/3", 2)] == ["a/org.1/objects/4", "b/objects/uploads/x"]
-    assert await rows.scan("~", None, 10) == []
+    assert [name.path for name in (await rows.scan("", b"", 100)).rows] == paths
+    assert [name.path for name in (await rows.scan("a/", b"", 6)).rows] == paths[:5]
+    for limit in (1, 2, 3):
+        found: list[RowName] = []
+        start = b""
+        while (page := await rows.scan("", start, limit)).next_start is not None:
+            assert page.rows
+            found, start = [*found, *page.rows], page.next_start
+        assert [name.path for name in (*found, *page.rows)] == paths
+    assert (await rows.scan("~", b"", 10)).rows == []
 
 
 # --- calls, and their failure ------------------------------------------------------------------------
@@ -389,7 +395,7 @@ async def test_each_row_operation_is_one_call(bigtable_host: str, table: Bigtabl
         counted.calls.clear()
         await rows.read(PATH)
         await rows.read(PATH, marks=True)
-        await rows.scan("", None, 10)
+        await rows.scan("", b"", 10)
         assert counted.calls == ["ReadRows"] * 3
 
 
@@ -414,7 +420,7 @@ async def test_no_predicate_uses_a_condition_or_a_regex(table: BigtableTable, ro
 async def test_a_table_that_is_missing_is_named_with_the_families_it_needs(bigtable_host: str) -> None:
     async with insecure_channel(bigtable_host) as channel:
         rows = BigtableRows(BigtableTable(channel, "projects/test/instances/emulated/tables/nowhere"), RUNTIME)
-        for call in (rows.read(PATH), rows.settle(PATH, TOKEN), rows.scan("", None, 1)):
+        for call in (rows.read(PATH), rows.settle(PATH, TOKEN), rows.scan("", b"", 1)):
             with pytest.raises(ConfigurationError, match=r"tables/nowhere.*create the table, with families fg, fm, ff"):
                 await call
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -145,13 +146,31 @@ async def test_a_list_goes_on_beyond_a_corrupt_row(world: World, fault: str) -> 
     assert BYSTANDER in listed and set(listed) <= {OBJECT, BYSTANDER}
 
 
-async def test_a_list_over_a_key_that_is_no_text_ends_with_its_name(world: World) -> None:
-    await world.table.mutate(b"notes/objects/\xff", set_cell("fm", b"p", b""), set_cell("fm", b"m", PLAIN))
+async def test_a_list_goes_on_beyond_a_key_that_is_no_text_and_the_log_names_it(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    for key in (b"notes/objects/\xff", b"\xfe", b"\xff" * 100):
+        await world.table.mutate(key, set_cell("fm", b"p", b""), set_cell("fm", b"m", PLAIN))
     async with world.store() as storage:
         await storage.put(BYSTANDER, SMALL)
-        with pytest.raises(CorruptRecordError, match=r"notes/objects/\\xff"):
-            _ = [object_id async for object_id in storage.list()]
+        with caplog.at_level(logging.WARNING, "tiered"):
+            assert [object_id async for object_id in storage.list()] == [BYSTANDER]
+        assert r"corrupt_row path=notes/objects/\xff" in caplog.text and r"path=\xfe" in caplog.text
         assert [object_id async for object_id in storage.list("notes/objects/w")] == [BYSTANDER]
+
+
+ZERO = b'{"expiration_policy":{"%s":{"secs":0,"nanos":0}},"content_type":"application/octet-stream"}'
+
+
+@pytest.mark.parametrize("kind", [b"TimeToLive", b"TimeToIdle"])
+async def test_a_lifetime_of_zero_is_expired_and_not_corrupt(world: World, kind: bytes) -> None:
+    objects: list[Cells] = [{("fg", b"p"): b"x", ("fg", b"m"): ZERO % kind}, {("fg", b"r"): TARGET, ("fg", b"t"): ZERO % kind}]
+    for cells in objects:
+        await world.table.mutate(OBJECT.path.encode(), *(
+            set_cell(family, column, value, 1_700_000_000_000_000) for (family, column), value in cells.items()
+        ))  # fmt: skip
+        async with world.store() as storage:
+            assert await storage.get(OBJECT) is None and await storage.head(OBJECT) is None
+            assert [object_id async for object_id in storage.list()] == []
+            await storage.delete(OBJECT)
 
 
 # --- entries -------------------------------------------------------------------------------------

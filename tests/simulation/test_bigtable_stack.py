@@ -55,7 +55,7 @@ def row_call(chance: random.Random, now_ns: int) -> Call:
     calls: list[Call] = [
         lambda rows: rows.swap(path, token, expected, state, 1e9), lambda rows: rows.swap(path, token, expected, state, 1e9),
         lambda rows: rows.settle(path, token), lambda rows: rows.delete_inline(path, token), touch,
-        lambda rows: rows.read(path, marks=True), lambda rows: rows.read(path), lambda rows: rows.scan("attachments/", None, limit),
+        lambda rows: rows.read(path, marks=True), lambda rows: rows.read(path), lambda rows: rows.scan("attachments/", b"", limit),
     ]  # fmt: skip
     if isinstance(state, Inline):
         inline = state
@@ -205,7 +205,7 @@ async def test_a_scan_that_crawls_sees_what_is_written_ahead_of_it() -> None:
     async with wire.network, anyio.create_task_group() as tasks:
         await put(names[1])
         tasks.start_soon(write_behind_and_ahead)
-        assert [name.path for name in await wire.rows.scan("", None, 10)] == names[1:]
+        assert [name.path for name in (await wire.rows.scan("", b"", 10)).rows] == names[1:]
 
 
 @pytest.mark.parametrize("mode", [Mode.CRASH_BEFORE, Mode.CRASH_AFTER])

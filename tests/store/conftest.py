@@ -86,7 +86,7 @@ class World:
 
     async def is_clean(self) -> bool:
         """I3 and I6: no entry, and no blob but those that rows name."""
-        named = [(await self.rows.target.read(row.path)).target for row in await self.rows.target.scan("", None, 1000)]
+        named = [(await self.rows.target.read(row.path)).target for row in (await self.rows.target.scan("", b"", 1000)).rows]
         return not await self.entries() and await self.blob_names() == sorted(name for name in named if name)
 
 

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Mapping
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from changelog.errors import CorruptRecordError, InvalidRequestError
+from tests.values import KNOWN, Loud, headers, metadata, odd_metadata
 from tiered.metadata import (
+    DEADLINE_MAX_NS,
+    METADATA_BYTES_MAX,
+    NESTED_MAX,
     NS_PER_MS,
     NS_PER_S,
     Expiration,
@@ -45,21 +51,9 @@ FULL_METADATA = Metadata(
     compression="Zstd", origin="203.0.113.42", filename="hello.txt", size=5, custom={"build_id": "a/b"},
 )  # fmt: skip
 
-texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)
-times = st.none() | st.integers(0, 1 << 66)
-lifetimes = st.integers(1, 1 << 66)
-known_keys = ["expiration_policy", "time_created", "time_expires", "content_type", "compression", "origin", "filename", "size", "custom"]
-metadata = st.builds(
-    Metadata,
-    expiration=st.none() | st.builds(lambda ns: TimeToLive(ns=ns), lifetimes) | st.builds(lambda ns: TimeToIdle(ns=ns), lifetimes),
-    time_created_ns=times, time_expires_ns=times, content_type=st.text("abc/", min_size=1), compression=st.sampled_from([None, "Zstd"]),
-    origin=st.none() | texts, filename=st.none() | texts, size=st.none() | st.integers(0, 1 << 50),
-    custom=st.dictionaries(texts, texts, max_size=4),
-    unknown=st.dictionaries(texts.filter(lambda key: key not in known_keys), st.integers() | st.lists(texts, max_size=2), max_size=3),
-)  # fmt: skip
 almost_metadata = st.recursive(
-    st.none() | st.integers() | texts,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(known_keys), inner, max_size=4),
+    st.none() | st.integers() | headers,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KNOWN), inner, max_size=4),
 )
 
 
@@ -94,8 +88,10 @@ def test_unknown_keys_are_kept_after_the_known_ones() -> None:
     assert encode_metadata(decode_metadata(raw)) == rewritten
 
 
-def test_an_unknown_key_can_never_stand_in_for_a_known_one() -> None:
-    assert json.loads(encode_metadata(Metadata(unknown={"size": 7, "origin": "x"}))) == {"content_type": "application/octet-stream"}
+@given(value=odd_metadata)
+@settings(max_examples=300)
+def test_whatever_can_be_built_is_read_back_equal(value: Metadata | None) -> None:
+    assert value is None or decode_metadata(encode_metadata(value)) == value
 
 
 @pytest.mark.parametrize("raw", [b"{}", b'{"content_type":null}', b'{"content_type":"","custom":null,"size":null}'])
@@ -126,7 +122,12 @@ def test_times_without_nanoseconds_are_whole_seconds() -> None:
         (b'{"expiration_policy":{}}', "expiration_policy"),
         (b'{"expiration_policy":{"TimeToDie":{"secs":1,"nanos":0}}}', "TimeToDie"),
         (b'{"expiration_policy":{"TimeToLive":{"nanos":1}}}', "expiration_policy"),
-        (b'{"expiration_policy":{"TimeToLive":{"secs":0,"nanos":0}}}', "expiration_policy"),
+        (b'{"expiration_policy":{"TimeToLive":{"secs":-1,"nanos":0}}}', "expiration_policy"),
+        (b'{"expiration_policy":{"TimeToLive":{"secs":["a"],"nanos":0}}}', "expiration_policy"),
+        (b'{"expiration_policy":{"TimeToLive":{"secs":true,"nanos":0}}}', "expiration_policy"),
+        (b'{"newer":NaN}', "not JSON: NaN is no number"),
+        (b'{"filename":"\\ud800"}', "not JSON: .*surrogates"),
+        (b'{"newer":' + b"[" * 100_000, "not JSON: maximum recursion"),
         (b'{"expiration_policy":{"TimeToLive":{"secs":"1","nanos":0}}}', "expiration_policy"),
         (b'{"expiration_policy":{"TimeToLive":{"secs":1,"nanos":0},"TimeToIdle":{"secs":1,"nanos":0}}}', "expiration_policy"),
         (b'{"time_created":5}', "'time_created'"),
@@ -145,35 +146,141 @@ def test_any_stored_bytes_are_metadata_that_can_be_rewritten_or_corrupt(raw: byt
         assert decode_metadata(encode_metadata(decode_metadata(raw))) == decode_metadata(raw)
 
 
+@pytest.mark.parametrize("kind", [TimeToLive, TimeToIdle])
+def test_a_stored_lifetime_of_zero_is_expired_and_not_corrupt(kind: type[TimeToLive | TimeToIdle]) -> None:
+    raw = b'{"expiration_policy":{"%s":{"secs":0,"nanos":0}},"content_type":"a/b"}' % kind.__name__.encode()
+    found = decode_metadata(raw)
+    assert found.expiration == kind.stored(0) and encode_metadata(found) == raw
+    assert touch_deadline(found.expiration, NOW_NS, NOW_NS) is None
+
+
+def test_what_older_software_stored_is_read_though_it_could_not_be_written() -> None:
+    raw = (
+        '{"content_type":"a\\r\\nb","compression":"gzip","origin":" x ","filename":"a\\u0000b","custom":{"Ä":"\x7f","k":"","K":""},"n":""}'
+    ).encode()
+    found = decode_metadata(raw)
+    assert (found.content_type, found.compression, found.origin, found.filename) == ("a\r\nb", "gzip", " x ", "a\0b")
+    assert found.custom == {"Ä": "\x7f", "k": "", "K": ""}
+    assert decode_metadata(encode_metadata(found.with_facts(size=5))) == found.with_facts(size=5)
+    assert pickle.loads(pickle.dumps(found)) == deepcopy(found) == found
+    with pytest.raises(InvalidRequestError, match=r"content_type .* control character"):
+        replace(found)
+
+
+def test_a_stored_time_beyond_the_years_of_datetime_is_shown_as_the_last_that_it_can_tell() -> None:
+    found = decode_metadata(b'{"time_created":{"secs_since_epoch":-99999999999999},"time_expires":{"secs_since_epoch":99999999999999}}')
+    assert found.time_created == datetime.min.replace(tzinfo=UTC) and found.time_expires == datetime.max.replace(tzinfo=UTC)
+
+
 # --- what a caller may set -----------------------------------------------------------------------
+
+NESTED: Any = None
+for _ in range(NESTED_MAX):
+    NESTED = [NESTED]
+LAUGHS: Any = ["ha"]
+for _ in range(30):
+    LAUGHS = [LAUGHS, LAUGHS]
+HUGE = 10**5000
 
 
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
         ({"content_type": ""}, "content_type is empty; leave it out"),
+        ({"content_type": None}, "content_type is None, not text"),
         ({"content_type": 5}, "content_type is 5, not text"),
-        ({"content_type": "text/plain\r\nx: y"}, "content_type .* line break or NUL"),
+        ({"content_type": "text/plain\r\nx: y"}, r"content_type .* control character U\+000D at position 10"),
+        ({"content_type": "text/größe"}, "content_type .* is not ASCII"),
+        ({"content_type": "text/plain "}, "content_type .* ends with a space"),
         ({"compression": "gzip"}, "compression 'gzip' is not known"),
-        ({"origin": "a\nb"}, "origin .* line break"),
-        ({"filename": "a\0b"}, "filename .* NUL"),
+        ({"origin": "a\nb"}, r"origin .* U\+000A"),
+        ({"filename": "a\0b"}, r"filename .* U\+0000"),
+        ({"filename": "a\tb"}, r"filename .* U\+0009"),
+        ({"filename": "a\x7f"}, r"filename .* U\+007F"),
+        ({"filename": "a\x85"}, r"filename .* U\+0085"),
+        ({"filename": " a"}, "filename ' a' begins or ends with a space"),
         ({"filename": "\ud800"}, "filename .* not valid Unicode"),
-        ({"size": -1}, "size -1 is not a number of bytes"),
-        ({"size": 1.5}, "size 1.5"),
-        ({"size": True}, "size True"),
+        ({"filename": b"a"}, "filename is b'a', not text"),
+        ({"size": -1}, "size is -1, not a number of bytes"),
+        ({"size": 1.5}, "size is 1.5"),
+        ({"size": True}, "size is True"),
+        ({"size": 1 << 63}, "size is 9223372036854775808"),
+        ({"size": HUGE}, "size is a value of type int"),
         ({"custom": {"key": 5}}, "custom value of 'key' is 5, not text"),
         ({"custom": {5: "x"}}, "custom key is 5, not text"),
-        ({"custom": {"a\nb": "x"}}, "custom key .* line break"),
+        ({"custom": {"a\nb": "x"}}, "custom key .* is no HTTP token"),
+        ({"custom": {"a b": "x"}}, "custom key .* is no HTTP token"),
+        ({"custom": {"ä": "x"}}, "custom key .* is no HTTP token"),
+        ({"custom": {"": "x"}}, "custom key .* is no HTTP token"),
+        ({"custom": {"a": "x\n"}}, r"custom value of 'a' .* U\+000A"),
+        ({"custom": {"a": "x "}}, "custom value of 'a' .* ends with a space"),
+        ({"custom": {"key": "1", "KEY": "2"}}, "differ only in case"),
+        ({"custom": {"k": "v" * 9000}}, "at most 8192 fit"),
+        ({"custom": None}, "custom is a mapping of text to text, not None"),
+        ({"custom": [("a", "b")]}, "custom is a mapping"),
+        ({"unknown": None}, "unknown is a mapping"),
+        ({"unknown": {"size": 7}}, "unknown has the key 'size'.*set the field of that name"),
+        ({"unknown": {"a": float("nan")}}, "unknown holds nan"),
+        ({"unknown": {"a": float("inf")}}, "unknown holds inf"),
+        ({"unknown": {"a": b"x"}}, "unknown holds b'x'"),
+        ({"unknown": {"a": {1}}}, "unknown holds {1}"),
+        ({"unknown": {"a": (1, 2)}}, r"unknown holds \(1, 2\), which JSON would not give back"),
+        ({"unknown": {"a": {1: 2}}}, "a key in unknown is 1, not text"),
+        ({"unknown": {1: 2}}, "a key in unknown is 1, not text"),
+        ({"unknown": {"a": "\ud800"}}, "a text in unknown .* not valid Unicode"),
+        ({"unknown": {"a": "\x7f"}}, r"unknown .* U\+007F"),
+        ({"unknown": {"a": HUGE}}, "unknown cannot be stored as JSON: .*digits"),
+        ({"unknown": {"a": [NESTED]}}, "unknown is nested more than 32 levels"),
+        ({"unknown": {"a": LAUGHS}}, "unknown takes more than the 8192 bytes"),
+        ({"unknown": {"a": "x" * 9000}}, "at most 8192 fit"),
+        ({"time_created_ns": 1.5}, "time_created_ns is 1.5, not nanoseconds from 1970 to the year 9999"),
+        ({"time_created_ns": True}, "time_created_ns is True"),
+        ({"time_created_ns": "5"}, "time_created_ns is '5'"),
+        ({"time_created_ns": -1}, "time_created_ns is -1"),
+        ({"time_created_ns": DEADLINE_MAX_NS + 1}, "time_created_ns is"),
+        ({"time_created_ns": HUGE}, "time_created_ns is a value of type int"),
+        ({"time_expires_ns": datetime(2030, 1, 1, tzinfo=UTC)}, "time_expires_ns is datetime"),
+        ({"expiration": HOUR}, "expiration is TimeToLive"),
+        ({"expiration": TimeToLive.stored(0)}, "expiration is TimeToLive"),
+        ({"expiration": type("Mine", (TimeToLive,), {})(HOUR)}, "expiration is TimeToLive"),
     ],
 )
 def test_metadata_that_cannot_be_stored_are_refused_by_name(wrong: Mapping[str, Any], words: str) -> None:
     with pytest.raises(InvalidRequestError, match=words):
-        Metadata(**wrong).validate()
+        Metadata(**wrong)
 
 
-def test_full_metadata_are_valid() -> None:
-    FULL_METADATA.validate()
-    Metadata(filename="größe 🙂", custom={"ä": ""}, size=0).validate()
+def test_the_widest_metadata_are_valid() -> None:
+    assert replace(FULL_METADATA) == FULL_METADATA
+    wide = Metadata(
+        time_created_ns=0, time_expires_ns=DEADLINE_MAX_NS, filename="größe 🙂", custom={"Key-1": "", "!#$%&'*+-.^_`|~": "a\u2028b"},
+        size=0, unknown={"a": NESTED, "b": 1 << 200, "c": 1.5, "d": {"e": [True, None]}},
+    )  # fmt: skip
+    assert decode_metadata(encode_metadata(wide)) == wide
+    assert wide.time_expires == datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+
+
+def test_an_empty_text_is_an_absent_one() -> None:
+    assert Metadata(origin="", filename="", compression="") == Metadata()
+
+
+def test_what_its_owner_does_with_a_mapping_later_changes_nothing() -> None:
+    custom, inner = {"k": "v"}, [1]
+    value = Metadata(custom=custom, unknown={"newer": inner})
+    custom["k"] = "\n"
+    inner.append(2)
+    assert value == Metadata(custom={"k": "v"}, unknown={"newer": [1]})
+
+
+def test_text_of_a_subclass_is_kept_as_the_text_that_it_is() -> None:
+    value = Metadata(filename=Loud("a.txt"), custom={Loud("k"): Loud("v")}, unknown={Loud("n"): Loud("x")})
+    assert value == Metadata(filename="a.txt", custom={"k": "v"}, unknown={"n": "x"}) and type(value.filename) is str
+
+
+def test_the_message_about_a_long_value_is_short() -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        Metadata(filename="x" * 1_000_000 + "\n")
+    assert len(str(caught.value)) < 400 and METADATA_BYTES_MAX < 1_000_000
 
 
 @pytest.mark.parametrize("wrong", [timedelta(0), timedelta(seconds=-1)])
@@ -181,6 +288,20 @@ def test_full_metadata_are_valid() -> None:
 def test_a_lifetime_is_longer_than_nothing(kind: type[TimeToLive | TimeToIdle], wrong: timedelta) -> None:
     with pytest.raises(InvalidRequestError, match="longer than nothing"):
         kind(wrong)
+
+
+@pytest.mark.parametrize("kind", [TimeToLive, TimeToIdle])
+@pytest.mark.parametrize("wrong", [DEADLINE_MAX_NS + 1, HUGE], ids=["one", "huge"])
+def test_a_lifetime_that_ends_after_the_year_9999_is_refused(kind: type[TimeToLive | TimeToIdle], wrong: int) -> None:
+    assert kind(ns=DEADLINE_MAX_NS).ns == DEADLINE_MAX_NS
+    with pytest.raises(InvalidRequestError, match="ends after the year 9999"):
+        kind(ns=wrong)
+
+
+@pytest.mark.parametrize("wrong", [-HUGE, True, 1.5, "5", timedelta(days=1)], ids=["huge", "bool", "float", "text", "timedelta"])
+def test_a_lifetime_is_a_whole_number_of_nanoseconds(wrong: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="longer than nothing"):
+        TimeToLive(ns=wrong)
 
 
 def test_a_lifetime_is_given_once_and_compared_by_its_kind_and_length() -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import pickle
+from collections.abc import Callable, Mapping
+from copy import copy, deepcopy
+from dataclasses import replace
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from changelog.change import ChangeId
 from changelog.errors import InvalidRequestError
+from tests.values import Loud, Word, odd_ids
 from tiered.object_id import PATH_BYTES_MAX, ObjectId, blob_name, object_prefix, revision_of
 
 REVISION = ChangeId("018bcfe5-6800-7000-8000-000000000001")
@@ -96,7 +101,7 @@ def test_what_is_no_object_id_is_refused_with_the_reason(path: str, words: str) 
     [
         ("", {}, "k", "usecase is empty"),
         ("a/b", {}, "k", "usecase 'a/b' must not contain '/'"),
-        ("~changelog", {}, "k", "nor start with '~'"),
+        ("~changelog", {}, "k", "must not start with '~'"),
         (".", {}, "k", "usecase '.' is a relative path"),
         ("..", {}, "k", "usecase '..' is a relative path"),
         ("a\nb", {}, "k", r"usecase .* control character U\+000A at position 1"),
@@ -110,17 +115,97 @@ def test_what_is_no_object_id_is_refused_with_the_reason(path: str, words: str) 
         ("u", {}, "a\ud800", "not valid Unicode"),
         ("u", {"": "1"}, "k", "scope name '' must be one or more of"),
         ("u", {"a": ""}, "k", "scope value '' must be one or more of"),
-        ("u", {"a.b": "1"}, "k", "scope name 'a.b'"),
+        ("u", {"a.b": "1"}, "k", "scope name 'a.b' must not contain"),
         ("u", {"a": "1.5"}, "k", "scope value '1.5'"),
         ("u", {"a": "x/y"}, "k", "scope value 'x/y'"),
         ("u", {"ä": "1"}, "k", "scope name 'ä'"),
         ("u", {"a": "1\n"}, "k", "scope value"),
-        ("u", {"a": 17}, "k", "scope value 17"),
+        ("u", {"a": 17}, "k", "scope value is 17, not text"),
     ],
 )
 def test_an_id_that_may_not_be_created_is_refused_by_part_and_limit(usecase: str, scopes: Mapping[str, str], key: str, words: str) -> None:
     with pytest.raises(InvalidRequestError, match=words):
         ObjectId.create(usecase, key, scopes)
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        (("photos/org.17", (), "cat"), "usecase 'photos/org.17' must not contain '/'"),
+        (("photos", (("org", "17/objects/cat"),), "x"), "scope value '17/objects/cat' must not contain '/'"),
+        (("photos", (("org/objects/a", "17"),), "x"), "scope name .* must not contain '/'"),
+        (("photos", (("org.1", "7"),), "cat"), r"scope name 'org.1' must not contain '/' nor '\.'"),
+        (("", (), "cat"), "usecase is empty"),
+        (("photos", (), ""), "key is empty"),
+        (("photos", [("org", "17")], "cat"), r"ObjectId.create\(…, scopes="),
+        (("photos", (["org", "17"],), "cat"), "scopes are pairs"),
+        (("photos", ("ab",), "cat"), "scopes are pairs"),
+        (("photos", (("a", "b", "c"),), "cat"), "scopes are pairs"),
+        (("photos", None, "cat"), "scopes are pairs"),
+        (("photos", (("org", 17),), "cat"), "scope value is 17, not text"),
+        ((5, (), "cat"), "usecase is 5, not text"),
+        (("photos", (), b"cat"), "key is b'cat', not text"),
+        (("photos", (), 10**5000), "key is a value of type int, not text"),
+        (("photos", (), "\ud800"), "not valid Unicode"),
+        (("photos", (("a", "\ud800"),), "x"), "not valid Unicode"),
+        (("photos", (), "k" * 4096), "4111 bytes of UTF-8; no stored one has more than 4096"),
+    ],
+)
+def test_no_id_is_built_whose_path_is_that_of_another_or_of_none(parts: Any, words: str) -> None:
+    with pytest.raises(InvalidRequestError, match=words):
+        ObjectId(*parts)
+    with pytest.raises(InvalidRequestError, match=words):
+        replace(WORKED, usecase=parts[0], scopes=parts[1], key=parts[2])
+
+
+@given(object_id=odd_ids)
+@settings(max_examples=500)
+def test_whatever_can_be_built_is_what_its_path_parses_to(object_id: ObjectId | None) -> None:
+    if object_id is not None:
+        assert ObjectId.parse(object_id.path) == object_id
+        assert pickle.loads(pickle.dumps(object_id)) == copy(object_id) == deepcopy(object_id) == object_id
+        assert len({object_id, ObjectId.parse(object_id.path)}) == 1
+
+
+@pytest.mark.parametrize(
+    "scopes", [5, None, "a.b", b"ab", ["ab"], [b"ab"], [1], [("a",)], [("a", "b", "c")], [("a", 1)], [None], {1: "x"}, {"a": None}]
+)
+def test_scopes_that_are_no_pairs_of_text_are_refused(scopes: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="scope"):
+        ObjectId.create("u", "k", scopes)
+
+
+def test_pairs_that_are_lists_will_do_to_create_one() -> None:
+    assert ObjectId.create("u", "k", [["a", "1"]]) == ObjectId("u", (("a", "1"),), "k")  # type: ignore[list-item]
+
+
+def test_text_of_a_subclass_is_the_text_that_it_is_and_not_what_it_prints() -> None:
+    scopes = ((Loud("a"), Loud("1")),)
+    for made in (ObjectId(Loud("u"), scopes, Loud("k")), ObjectId.create(Loud("u"), Loud("k"), scopes)):
+        assert made == ObjectId("u", (("a", "1"),), "k") and made.path == "u/a.1/objects/k"
+        assert {type(text) for text in (made.usecase, made.key, *made.scopes[0])} == {str}
+    assert ObjectId.create(Word.PHOTOS, "k").path == "photos/objects/k"
+
+
+def test_names_that_look_alike_are_different_objects() -> None:
+    assert len({ObjectId.create("u", key).path for key in ("é", "e\u0301", "E", "e", "é ", "é/")}) == 6
+
+
+@pytest.mark.parametrize("path", [5, None, b"u/objects/k"])
+def test_only_text_is_parsed(path: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="not text"):
+        ObjectId.parse(path)
+
+
+def test_the_message_about_a_long_id_is_short() -> None:
+    long = "k/" * 1_000_000
+    makes: list[Callable[[], ObjectId]] = [
+        lambda: ObjectId.create("u", long), lambda: ObjectId.parse(long), lambda: ObjectId(long, (), "k")
+    ]
+    for make in makes:
+        with pytest.raises(InvalidRequestError) as caught:
+            make()
+        assert len(str(caught.value)) < 400
 
 
 @pytest.mark.parametrize("key", ["...", "a..b", ".hidden", "a/b/", "//", "ü🙂", "100%", "a?b#c", " ", "objects", "~"])

@@ -480,7 +480,7 @@ async def test_a_crawling_scan_reads_each_row_at_a_moment_of_its_own() -> None:
         found: list[str] = []
 
         async def scan() -> None:
-            found.extend(row.path for row in await rows.scan("attachments/", None, 10))
+            found.extend(row.path for row in (await rows.scan("attachments/", b"", 10)).rows)
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(scan)
@@ -489,7 +489,7 @@ async def test_a_crawling_scan_reads_each_row_at_a_moment_of_its_own() -> None:
             await world.rows.delete_inline(paths[1], OTHER_TOKEN)
             await world.rows.put_inline(paths[2], OTHER_TOKEN, SMALL)
         assert found == [paths[0], paths[2], paths[3]]  # what was there at no one moment
-        assert [row.path for row in await rows.scan("attachments/", None, 10)] == [paths[2], paths[3]]
+        assert [row.path for row in (await rows.scan("attachments/", b"", 10)).rows] == [paths[2], paths[3]]
 
 
 @simulated

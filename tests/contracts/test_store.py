@@ -1,0 +1,197 @@
+"""What every store must do with whatever its callers can build: refuse it by name, or keep it and give it back as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from tests.values import anything, metadata, numbers, odd_ids, odd_metadata, texts
+from tiered import ByteRange, InvalidRequestError, Metadata, ObjectId, PutRequest, StoredObject, TieredStorage, TimeToIdle, TimeToLive
+
+pytestmark = pytest.mark.anyio
+
+SMALL, LARGE = b"small", b"large" * 100
+OBJECT = ObjectId.create("notes", "key", {"org": "1"})
+REVISION = "018bcfe5-6800-7000-8000-000000000001"
+short = settings(
+    max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+payloads = st.sampled_from([b"", SMALL, LARGE])
+
+
+async def read(found: StoredObject | None) -> bytes:
+    assert found is not None
+    return await found.read()
+
+
+async def listed(storage: TieredStorage, prefix: str = "") -> list[ObjectId]:
+    return [object_id async for object_id in storage.list(prefix)]
+
+
+# --- whatever can be built -------------------------------------------------------------------------
+
+
+@given(value=odd_metadata | metadata, payload=payloads)
+@short
+async def test_metadata_that_can_be_put_are_got_equal(store: TieredStorage, value: Metadata | None, payload: bytes) -> None:
+    if value is None:
+        return
+    try:
+        await store.put(OBJECT, payload, value)
+    except InvalidRequestError:
+        # What only the call tells: a size that is not the payload's, a deadline without a policy or beyond the year 9999.
+        assert value.size not in (None, len(payload)) or value.time_expires_ns is not None or value.expiration is not None
+        return
+    head, found = await store.head(OBJECT), await store.get(OBJECT)
+    if head is None or found is None:
+        assert value.expiration is not None and value.expiration.ns < 60 * 10**9
+        return
+    assert await read(found) == payload and head.metadata == found.metadata
+    expected = replace(value, size=len(payload), time_created_ns=None, time_expires_ns=None)
+    assert found.metadata.with_facts(time_created_ns=None, time_expires_ns=None) == expected
+    assert (found.metadata.time_expires_ns is None) == (value.expiration is None)
+    assert found.metadata.time_created is not None and replace(found.metadata) == found.metadata
+
+
+@given(object_id=odd_ids, payload=payloads)
+@short
+async def test_an_id_that_can_be_built_reaches_its_own_object_or_is_refused(
+    store: TieredStorage, object_id: ObjectId | None, payload: bytes
+) -> None:
+    await store.put(OBJECT, SMALL)
+    if object_id is None or object_id == OBJECT:
+        return
+    try:
+        await store.put(object_id, payload)
+    except InvalidRequestError:
+        if object_id.usecase.startswith("~"):
+            return
+        assert await store.get(object_id) is None and await store.head(object_id) is None
+        await store.delete(object_id)
+        assert await listed(store) == [OBJECT]
+        return
+    assert await read(await store.get(object_id)) == payload
+    assert object_id in await listed(store) and await listed(store, object_id.path) == [object_id]
+    await store.delete(object_id)
+    assert await store.get(object_id) is None and await listed(store) == [OBJECT]
+    assert await read(await store.get(OBJECT)) == SMALL
+
+
+@given(start=numbers | anything | st.integers(-700, 700), stop=st.none() | numbers | st.integers(-700, 700), payload=payloads)
+@example(start=10**5000, stop=None, payload=LARGE)
+@example(start=-(2**62), stop=2**63 - 1, payload=LARGE)
+@short
+async def test_a_range_is_read_as_it_would_be_cut_or_refused(store: TieredStorage, start: Any, stop: Any, payload: bytes) -> None:
+    await store.put(OBJECT, payload)
+    try:
+        found = await read(await store.get(OBJECT, ByteRange(start, stop)))
+    except InvalidRequestError:
+        return
+    assert found == payload[start:stop]
+
+
+@given(prefix=texts | anything)
+@short
+async def test_a_prefix_finds_what_begins_with_it_or_is_refused(store: TieredStorage, prefix: Any) -> None:
+    await store.put(OBJECT, SMALL)
+    try:
+        found = await listed(store, prefix)
+    except InvalidRequestError:
+        return
+    assert found == ([OBJECT] if OBJECT.path.startswith(prefix) else [])
+
+
+@given(object_id=odd_ids | anything, payload=payloads | anything, value=odd_metadata | anything)
+@short
+async def test_what_is_wrong_with_a_request_of_many_is_the_error_of_its_item(
+    store: TieredStorage, object_id: Any, payload: Any, value: Any
+) -> None:
+    async with store.put_many([PutRequest(object_id, payload, value), PutRequest(OBJECT, SMALL)]) as results:
+        told = {result.position: result.error async for result in results}
+    assert isinstance(told[0], InvalidRequestError | None) and told[1] is None
+
+
+# --- names -------------------------------------------------------------------------------------------
+
+CALLS: dict[str, Callable[[TieredStorage, ObjectId], Awaitable[object]]] = {
+    "put": lambda storage, object_id: storage.put(object_id, SMALL),
+    "get": lambda storage, object_id: storage.get(object_id),
+    "head": lambda storage, object_id: storage.head(object_id),
+    "delete": lambda storage, object_id: storage.delete(object_id),
+}
+ALIKE = [
+    "é", "e\u0301", "E", "e", "é ", " é", "k", "k/", "k//", "/k", f"k/{REVISION}", f"k/{REVISION}/{REVISION}", "objects",
+    "objects/objects/k", "~", "uploads/k", "...", "%2e%2e", "a?b#c&d=e", "+", "a b", "\u2028", "\ufeff", "\U0001f600",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("path", ["~changelog/objects/k", f"~changelog/05.x/objects/{REVISION}", "~daemon/objects/me", "~/objects/k"])
+async def test_what_begins_with_a_tilde_is_out_of_reach(store: TieredStorage, call: str, path: str) -> None:
+    with pytest.raises(InvalidRequestError, match="must not start with '~'"):
+        await CALLS[call](store, ObjectId.parse(path))
+    async with store.delete_many([ObjectId.parse(path)]) as results:
+        assert [type(result.error) async for result in results] == [InvalidRequestError]
+
+
+@pytest.mark.parametrize("payload", [SMALL, LARGE])
+async def test_keys_that_look_alike_or_nest_are_objects_of_their_own(store: TieredStorage, payload: bytes) -> None:
+    ids = {ObjectId.create("notes", key): key.encode() for key in ALIKE}
+    for object_id, key in ids.items():
+        await store.put(object_id, payload + key)
+    assert await listed(store, "notes/") == sorted(ids, key=lambda object_id: object_id.path.encode())
+    for object_id, key in ids.items():
+        assert await read(await store.get(object_id)) == payload + key
+        await store.delete(object_id)
+        assert await store.get(object_id) is None
+
+
+@pytest.mark.parametrize("letter", ["k", "é", "日", "\U0001f600"])
+@pytest.mark.parametrize("payload", [SMALL, LARGE])
+async def test_the_longest_names_are_kept_and_listed(store: TieredStorage, letter: str, payload: bytes) -> None:
+    room = 1024 - 37 - len("notes/objects/")
+    object_id = ObjectId.create("notes", letter * (room // len(letter.encode())))
+    await store.put(object_id, payload)
+    assert await read(await store.get(object_id)) == payload
+    assert await listed(store, object_id.path) == await listed(store, object_id.path[:-1]) == [object_id]
+    assert await listed(store, object_id.path + letter) == []
+
+
+async def test_a_name_longer_than_any_that_is_stored_is_absent_or_refused(store: TieredStorage) -> None:
+    longest = ObjectId.parse("notes/objects/" + "k" * (4096 - len("notes/objects/")))
+    assert await store.get(longest) is None and await listed(store, longest.path) == []
+    await store.delete(longest)
+    with pytest.raises(InvalidRequestError, match="at most 987 fit"):
+        await store.put(longest, SMALL)
+    with pytest.raises(InvalidRequestError, match="more than the 4096 bytes"):
+        await listed(store, longest.path + "k")
+
+
+# --- metadata ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("payload", [SMALL, LARGE])
+async def test_the_widest_metadata_come_back(store: TieredStorage, payload: bytes) -> None:
+    value = Metadata(
+        TimeToIdle(ns=10**15 + 1), content_type='multipart/mixed; boundary="a b"; charset=utf-8', compression="Zstd",
+        origin="größe \u2028 🙂", filename="日本.txt", custom={"!#$%&'*+-.^_`|~Aa0": "ü", "empty": "", "Case": "x"},
+        unknown={"n": [None, True, 1.5, 1 << 200, {"": "é"}]},
+    )  # fmt: skip
+    await store.put(OBJECT, payload, value)
+    found = await store.get(OBJECT)
+    assert found is not None and await read(found) == payload
+    assert found.metadata.with_facts(time_created_ns=None, time_expires_ns=None, size=None) == value
+
+
+async def test_metadata_that_were_read_are_checked_before_they_are_written_again(store: TieredStorage) -> None:
+    odd = replace(Metadata(content_type="a/b"), custom={"k": "v"}).with_facts(size=5)
+    object.__setattr__(odd, "filename", "a\nb")
+    for value in (odd, Metadata(TimeToLive(ns=1)).with_facts(time_created_ns=-1)):
+        with pytest.raises(InvalidRequestError, match=r"filename|time_created_ns"):
+            await store.put(OBJECT, SMALL, value)
+    assert await store.get(OBJECT) is None
