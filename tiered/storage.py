@@ -45,7 +45,7 @@ from tiered.flights import Flight, Flights
 from tiered.many import PAYLOAD_BYTES_MAX, Bulk, LoadedObject, PutRequest, Requests, bounded_concurrency, check_bytes_max, load
 from tiered.metadata import NS_PER_S, Metadata, is_expired
 from tiered.object_id import ObjectId, blob_name
-from tiered.payload import Payload, Piece, Pieces, known_size, pieces, split_head
+from tiered.payload import Payload, Piece, Pieces, pieces, split_head
 from tiered.reading import Reader
 from tiered.retry import ask, persist
 from tiered.settings import Settings
@@ -149,16 +149,16 @@ class TieredStorage:
         self, admission: Admission | Share, object_id: ObjectId, payload: Payload, metadata: Metadata | None
     ) -> PutResult:
         metadata = Metadata() if metadata is None else metadata
-        _check_types(object_id, metadata=metadata)
-        object_id.validate()
-        metadata.validate()
-        size = known_size(payload) if metadata.size is None else metadata.size
         async with aclosing(pieces(payload)) as source:
+            _check_types(object_id, metadata=metadata)
+            object_id.validate()
+            metadata.validate()
             with await self._enter(admission) as slot:
                 token = Token.new(self._runtime)
                 metadata = metadata.stamped(token.wall_ns)
                 head, head_size, rest = await split_head(source, self._settings.inline_bytes_max)
                 if rest is not None:
+                    size = rest.size if metadata.size is None else metadata.size
                     return await self._put_large(object_id, token, metadata, _Body(head, rest, size), slot)
                 _check_declared(metadata, head_size)
                 return await self._put_small(object_id, token, replace(metadata, size=head_size), b"".join(head), slot)
