@@ -45,7 +45,8 @@ from tiered.flights import Flight, Flights
 from tiered.many import PAYLOAD_BYTES_MAX, Bulk, LoadedObject, PutRequest, Requests, bounded_concurrency, check_bytes_max, load
 from tiered.metadata import NS_PER_S, Metadata, is_expired
 from tiered.object_id import ObjectId, blob_name
-from tiered.payload import Payload, Piece, Pieces, pieces, split_head
+from tiered.payload import Payload, pieces
+from tiered.pieces import Piece, Pieces, split_head
 from tiered.reading import Reader
 from tiered.retry import ask, persist
 from tiered.settings import Settings

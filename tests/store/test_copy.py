@@ -139,6 +139,15 @@ async def test_a_source_that_vanishes_on_the_way_leaves_the_target_as_it_was(wor
 # --- the size that an upload is promised ---------------------------------------------------------
 
 
+@pytest.mark.parametrize("path", ["/proc/cpuinfo", "/sys/devices/system/cpu/online", "/proc/version"])
+async def test_an_upload_of_a_file_of_the_system_is_promised_no_size(world: World, path: str) -> None:
+    sizes = sizes_of_uploads(world)
+    async with world.store(inline_bytes_max=1) as storage:
+        size = (await storage.put(OBJECT, Path(path))).size
+        assert len(await read(storage, OBJECT) or b"") == size > 1
+    assert sizes == [None]
+
+
 def grow(path: Path) -> None:
     with path.open("ab") as file:
         file.write(b"more" * 1000)
