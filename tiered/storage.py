@@ -141,7 +141,9 @@ class TieredStorage:
     async def put(self, object_id: ObjectId, payload: Payload, metadata: Metadata | None = None) -> PutResult:
         """Stores the payload under the id, replacing what is there; durable when it returns.
 
-        Payload: bytes, a path or open binary file, or an (async) iterator of bytes of any length. Raises also
+        Payload: bytes, a path or open binary file, an (async) iterator of bytes of any length, or a `StoredObject`, which is
+        closed. A regular file is stored as long as it is when it is opened; only `metadata.size` declares a size. What may block is
+        read in a thread of its own, and `AtCapacityError` is raised when there are too many (`tiered/own_thread.py`). Raises also
         `OutcomeUnknownError`, and whatever the payload's own iterator raises; then nothing was stored.
         """
         return await self._put(self._writes, object_id, payload, metadata)
