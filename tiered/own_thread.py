@@ -119,7 +119,6 @@ class OwnThread:
 
     def end(self, last: Callable[[], object]) -> None:
         """Makes the last call, for which nobody waits, and ends."""
-
         self._calls.put(partial(_carry_out_alone, last))
         self._calls.put(None)
 

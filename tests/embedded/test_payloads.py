@@ -233,7 +233,7 @@ async def test_compressed_files_and_many_generators_at_once(tmp_path: Path) -> N
     requests = [PutRequest(ObjectId.create("many", str(number)), parts(*[str(number).encode()] * 1000)) for number in range(100)]
     async with open_storage(embedded(tmp_path / "store")) as storage:
         with gzip.open(tmp_path / "packed", "rb") as unpacked:
-            await storage.put(OBJECT, unpacked, Metadata(size=len(LARGE)))  # type: ignore[arg-type]
+            await storage.put(OBJECT, unpacked, Metadata(size=len(LARGE)))
         assert await read(storage) == LARGE
         async with storage.put_many(requests) as results:
             async for result in results:

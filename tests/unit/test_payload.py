@@ -725,7 +725,7 @@ async def test_odd_payloads_that_have_bytes(tmp_path: Path) -> None:
         named.seek(10)
         assert b"".join(await gathered(named)) == BYTES[10:]
     with gzip.open(tmp_path / "file.gz", "rb") as unpacked:
-        assert b"".join(await gathered(unpacked)) == BYTES  # type: ignore[arg-type]
+        assert b"".join(await gathered(unpacked)) == BYTES
     with on_disk(tmp_path / "file").open("rb") as plain, mmap(plain.fileno(), 0, access=ACCESS_READ) as mapped:
         assert b"".join(await gathered(mapped)) == BYTES  # type: ignore[arg-type]
     assert b"".join(await gathered(ReadsOddly(BYTES, bytearray(b"more"), memoryview(b"still"), b"", b"never"))) == BYTES + b"morestill"  # type: ignore[arg-type]
