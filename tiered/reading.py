@@ -48,7 +48,10 @@ class Reader:
 
         async def open_blob(state: Tombstone) -> StoredObject | None:
             blob = await self._ask(lambda: self._tiers.long_term.open(state.target, range))
-            return None if blob is None else StoredObject(_head_of_blob(object_id, state, blob.metadata, blob.size), blob)
+            if blob is None:
+                return None
+            start, stop = _extent(range, blob.size)
+            return StoredObject(_head_of_blob(object_id, state, blob.metadata, blob.size), blob, stop - start)
 
         return await self._follow(object_id, lambda state: _open_inline(object_id, state, range), open_blob)
 
@@ -113,8 +116,12 @@ def _expiration(state: Inline | Tombstone) -> Expiration:
 
 
 def _open_inline(object_id: ObjectId, state: Inline, range: ByteRange | None) -> StoredObject:
-    start, stop = (0, len(state.payload)) if range is None else range.within(len(state.payload))
-    return StoredObject(_head_of_inline(object_id, state), memoryview(state.payload)[start:stop])
+    start, stop = _extent(range, len(state.payload))
+    return StoredObject(_head_of_inline(object_id, state), memoryview(state.payload)[start:stop], stop - start)
+
+
+def _extent(range: ByteRange | None, size: int) -> tuple[int, int]:
+    return (0, size) if range is None else range.within(size)
 
 
 def _head_of_inline(object_id: ObjectId, state: Inline) -> ObjectHead:

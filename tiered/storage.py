@@ -47,7 +47,8 @@ from tiered.flights import Flight, Flights
 from tiered.many import PAYLOAD_BYTES_MAX, Bulk, LoadedObject, PutRequest, Requests, bounded_concurrency, check_bytes_max, load
 from tiered.metadata import NS_PER_S, Metadata, is_expired
 from tiered.object_id import ROW_KEY_BYTES_MAX, ObjectId, blob_name, refuse_reserved
-from tiered.payload import Payload, Piece, Pieces, known_size, pieces, split_head
+from tiered.payload import Payload, pieces
+from tiered.pieces import Piece, Pieces, split_head
 from tiered.reading import Reader
 from tiered.retry import ask, persist
 from tiered.settings import Settings
@@ -148,7 +149,9 @@ class TieredStorage:
     async def put(self, object_id: ObjectId, payload: Payload, metadata: Metadata | None = None) -> PutResult:
         """Stores the payload under the id, replacing what is there; durable when it returns.
 
-        Payload: bytes, a path or open binary file, or an (async) iterator of bytes of any length. Raises also
+        Payload: bytes, a path or open binary file, an (async) iterator of bytes of any length, or a `StoredObject`, which is
+        closed. A regular file is stored as long as it is when it is opened; only `metadata.size` declares a size. What may block is
+        read in a thread of its own, and `AtCapacityError` is raised when there are too many (`tiered/own_thread.py`). Raises also
         `OutcomeUnknownError`, and whatever the payload's own iterator raises; then nothing was stored. Where what that
         iterator awaits was cancelled, and this task was not, it is `CancelledElsewhereError`.
         """
@@ -157,30 +160,28 @@ class TieredStorage:
     async def _put(
         self, admission: Admission | Share, object_id: ObjectId, payload: Payload, metadata: Metadata | None
     ) -> PutResult:
-        self._check_may_write()
-        metadata = Metadata() if metadata is None else metadata
-        _check(object_id, metadata=metadata)
-        object_id.validate()
-        metadata = replace(metadata)  # checked again, for it may have been read, and copied
         # Not within the payload's own scopes: the end of one that is open between two pieces is none that the caller asked for.
         with elsewhere_is_an_error(f"{object_id} was not stored: what its payload awaited was cancelled elsewhere"):
-            return await self._put_pieces(admission, object_id, payload, metadata)
+            async with aclosing(pieces(payload)) as source:
+                self._check_may_write()
+                metadata = Metadata() if metadata is None else metadata
+                _check(object_id, metadata=metadata)
+                object_id.validate()
+                # Built anew, and so judged again: it may have been read, or hold a mapping that was changed since.
+                return await self._put_pieces(admission, object_id, source, replace(metadata))
 
-    async def _put_pieces(
-        self, admission: Admission | Share, object_id: ObjectId, payload: Payload, metadata: Metadata
-    ) -> PutResult:
-        size = known_size(payload) if metadata.size is None else metadata.size
-        async with aclosing(pieces(payload)) as source:
-            with await self._enter(admission) as slot:
-                token = Token.new(self._runtime)
-                stamped = metadata.stamped(token.wall_ns)
-                head, head_size, rest = await split_head(source, self._settings.inline_bytes_max)
-                if rest is not None:
-                    # A blob's time of creation is the service's own, unless the caller told one.
-                    beside = stamped.with_facts(time_created_ns=metadata.time_created_ns)
-                    return await self._put_large(object_id, token, beside, _Body(head, rest, size), slot)
-                _check_declared(metadata, head_size)
-                return await self._put_small(object_id, token, stamped.with_facts(size=head_size), b"".join(head), slot)
+    async def _put_pieces(self, admission: Admission | Share, object_id: ObjectId, source: Pieces, metadata: Metadata) -> PutResult:
+        with await self._enter(admission) as slot:
+            token = Token.new(self._runtime)
+            stamped = metadata.stamped(token.wall_ns)
+            head, head_size, rest = await split_head(source, self._settings.inline_bytes_max)
+            if rest is not None:
+                # A blob's time of creation is the service's own, unless the caller told one.
+                beside = stamped.with_facts(time_created_ns=metadata.time_created_ns)
+                size = rest.size if metadata.size is None else metadata.size
+                return await self._put_large(object_id, token, beside, _Body(head, rest, size), slot)
+            _check_declared(metadata, head_size)
+            return await self._put_small(object_id, token, stamped.with_facts(size=head_size), b"".join(head), slot)
 
     async def delete(self, object_id: ObjectId) -> None:
         """Removes the object; one that is absent is removed already. Raises also `OutcomeUnknownError`."""

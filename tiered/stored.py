@@ -6,7 +6,7 @@ immutable. I4: once a `StoredObject` is handed out, its bytes are that revision'
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -51,11 +51,13 @@ class StoredObject:
     """An object that is open for reading: its head, and its bytes once.
 
     Read it with `await stored.read()`, with `async for piece in stored`, or inside `async with stored`; any of
-    them closes it at the end. Left alone it holds a file or a connection until `aclose`.
+    them closes it at the end. Left alone it holds a file or a connection until `aclose`. It is a payload, too: `put` streams a copy
+    and closes it, however that ends. `length`: bytes of the range that was asked for.
     """
 
-    def __init__(self, head: ObjectHead, source: BlobReader | memoryview) -> None:
+    def __init__(self, head: ObjectHead, source: BlobReader | memoryview, length: int) -> None:
         self.head = head
+        self.length = length
         self._blob = None if isinstance(source, memoryview) else source
         self._pieces = _Slices(source) if isinstance(source, memoryview) else source.pieces()
         self._begun = False
@@ -84,15 +86,14 @@ class StoredObject:
     def revision(self) -> ChangeId | None:
         return self.head.revision
 
-    def __aiter__(self) -> Self:
+    def __aiter__(self) -> AsyncIterator[bytes]:
         """The bytes of the range in pieces, once. `UnavailableError`: the blob vanished on the way; get it again."""
         if self._begun:
             raise InvalidRequestError(f"{self.object_id} was already read or closed; get it again")
         self._begun = True
-        return self
+        return _Bytes(self._next)
 
-    async def __anext__(self) -> bytes:
-        # No generator: one that is left half-way is closed by nobody.
+    async def _next(self) -> bytes:
         try:
             return await anext(self._pieces)
         except BaseException as error:
@@ -120,6 +121,19 @@ class StoredObject:
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.aclose()
+
+
+class _Bytes:
+    """The one iterator of an object. No generator: one that is left half-way is closed by nobody."""
+
+    def __init__(self, read_next: Callable[[], Awaitable[bytes]]) -> None:
+        self._read_next = read_next
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        return await self._read_next()
 
 
 class _Slices:

@@ -167,7 +167,8 @@ def test_golden_bytes_of_a_blob_with_a_deadline() -> None:
     ),
 ])  # fmt: skip
 def test_golden_bytes_of_version_1_are_still_read(raw: bytes, metadata: Metadata) -> None:
-    assert loaded(raw) == metadata
+    written_ns = WRITTEN_NS // 1000 * 1000  # what counts as its creation, as none was told
+    assert loaded(raw) == replace(metadata, time_created_ns=written_ns)
     footer = decode_footer(raw[-FOOTER_BYTES:], len(raw))
     assert (footer.version, footer.blocks, footer.crc) == (1, 0, zlib.crc32(raw[: footer.size]))
     assert footer.deadline_at % 8 == 0

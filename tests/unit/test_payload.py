@@ -4,20 +4,34 @@ from __future__ import annotations
 
 import gzip
 import io
+import itertools
 import os
+import subprocess
+import sys
 import tempfile
+import textwrap
+import threading
+from array import array
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
+from contextvars import ContextVar
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import anyio
 import pytest
+from anyio import from_thread, to_thread
+from anyio.lowlevel import checkpoint, current_token
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from changelog.errors import InvalidRequestError
-from tiered.payload import PIECE_BYTES, Payload, Piece, known_size, pieces, split_head
+from tiered import own_thread
+from tiered.errors import AtCapacityError, UnavailableError
+from tiered.own_thread import LATE_S
+from tiered.payload import PIECE_BYTES, Payload, pieces
+from tiered.pieces import Piece, split_head
 
 pytestmark = pytest.mark.anyio
 
@@ -32,6 +46,13 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
 async def gathered(payload: Payload, size: int = 100) -> list[Piece]:
     async with aclosing(pieces(payload, size)) as source:
         return [piece async for piece in source]
+
+
+async def size_of(payload: Payload) -> int | None:
+    """As far as it is known when the payload has been begun."""
+    async with aclosing(pieces(payload, 100)) as source:
+        await anext(source, None)
+        return source.size
 
 
 async def async_parts(*parts: Any) -> AsyncIterator[Any]:
@@ -64,8 +85,9 @@ SIZE_UNKNOWN = {"list", "generator", "list of buffers", "async generator"}
 @pytest.mark.parametrize("kind", KINDS)
 async def test_every_kind_of_payload_comes_in_pieces_of_at_most_the_size_none_empty(kind: str, tmp_path: Path) -> None:
     payload = KINDS[kind](tmp_path / "payload")
-    assert known_size(payload) == (None if kind in SIZE_UNKNOWN else len(BYTES))
-    got = await gathered(payload)
+    async with aclosing(pieces(payload, 100)) as source:
+        got = [piece async for piece in source]
+        assert source.size == (None if kind in SIZE_UNKNOWN else len(BYTES))
     assert b"".join(got) == BYTES
     assert all(0 < len(piece) <= 100 for piece in got)
     if isinstance(payload, io.IOBase):
@@ -91,31 +113,35 @@ async def test_a_buffer_that_its_owner_refills_does_not_change_the_pieces_before
         buffer[:] = b"other"
         yield memoryview(buffer)
 
-    assert await gathered(refilled()) == [b"first", b"other"]
+    assert b"".join(await gathered(refilled())) == b"firstother"
 
 
 async def test_a_file_is_read_from_its_position_and_left_open() -> None:
     with tempfile.TemporaryFile() as file:
         file.write(BYTES)
         file.seek(1000)
-        assert known_size(file) == len(BYTES) - 1000
+        assert await size_of(file) == len(BYTES) - 1000
+        file.seek(1000)
         assert b"".join(await gathered(file)) == BYTES[1000:]
-        assert known_size(file) == 0
+        assert await size_of(file) == 0
         assert not file.closed
 
 
-def test_a_file_beyond_its_end_has_nothing_left() -> None:
-    file = io.BytesIO(b"abc")
-    file.seek(10)
-    assert known_size(file) == 0
+async def test_a_file_beyond_its_end_has_nothing_left(tmp_path: Path) -> None:
+    with on_disk(tmp_path / "payload").open("rb") as on_the_disk:
+        for file in (io.BytesIO(b"abc"), on_the_disk):
+            file.seek(5000)
+            assert await size_of(file) == 0
+            assert await gathered(file) == []
 
 
-def test_the_size_of_a_compressed_file_is_not_taken_for_that_of_its_payload(tmp_path: Path) -> None:
+async def test_the_size_of_a_compressed_file_is_not_taken_for_that_of_its_payload(tmp_path: Path) -> None:
     with gzip.open(tmp_path / "file.gz", "wb") as file:
         file.write(BYTES)
     with gzip.open(tmp_path / "file.gz", "rb") as file:
-        assert known_size(file) is None
-        assert known_size(io.BufferedReader(file)) is None
+        assert await size_of(file) is None
+        file.seek(0)
+        assert await size_of(io.BufferedReader(file)) is None
 
 
 async def test_a_pipe_has_no_known_size_but_its_bytes() -> None:
@@ -123,7 +149,6 @@ async def test_a_pipe_has_no_known_size_but_its_bytes() -> None:
     with os.fdopen(writing, "wb") as sender:
         sender.write(b"through the pipe")
     with os.fdopen(reading, "rb") as receiver:
-        assert known_size(receiver) is None
         assert b"".join(await gathered(receiver)) == b"through the pipe"
 
 
@@ -144,28 +169,20 @@ async def test_a_pipe_has_no_known_size_but_its_bytes() -> None:
 def test_what_is_no_payload_is_refused_at_once_with_the_fix(payload: Any, words: str) -> None:
     with pytest.raises(InvalidRequestError, match=words):
         pieces(payload)
-    with pytest.raises(InvalidRequestError, match=words):
-        known_size(payload)
 
 
 @pytest.mark.parametrize("parts", [lambda *parts: list(parts), async_parts], ids=["iterable", "async iterable"])
 @pytest.mark.parametrize(("wrong", "words"), [("text", "type str"), (5, "type int"), (None, "type NoneType")])
 async def test_a_piece_that_is_not_bytes_is_refused_when_it_comes(parts: Any, wrong: object, words: str) -> None:
-    source = pieces(parts(b"fine", wrong))
-    assert await anext(source) == b"fine"
-    with pytest.raises(InvalidRequestError, match=f"piece of the payload has {words}: yield bytes"):
-        await anext(source)
+    async with aclosing(pieces(parts(b"fine", wrong))) as source:
+        with pytest.raises(InvalidRequestError, match=f"piece of the payload has {words}: yield bytes"):
+            await anext(source)
 
 
 @pytest.mark.parametrize("name", ["missing", "missing/below", "."])
 async def test_a_path_that_cannot_be_read_is_named(tmp_path: Path, name: str) -> None:
     with pytest.raises(InvalidRequestError, match=str(tmp_path / name)):
         await gathered(tmp_path / name)
-
-
-def test_the_size_of_a_path_that_is_not_there_is_an_error_naming_it(tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequestError, match="missing' cannot be read: No such file"):
-        known_size(tmp_path / "missing")
 
 
 # --- what a caller's iterator does ---------------------------------------------------------------
@@ -187,10 +204,10 @@ async def async_failing() -> AsyncIterator[bytes]:
 
 @pytest.mark.parametrize("iterator", [failing, async_failing])
 async def test_what_an_iterator_raises_half_way_is_passed_on_unchanged(iterator: Any) -> None:
-    source = pieces(iterator())
-    assert await anext(source) == b"before"
-    with pytest.raises(OwnError):
-        await anext(source)
+    async with aclosing(pieces(iterator())) as source:
+        with pytest.raises(OwnError):
+            await anext(source)
+        assert [piece async for piece in source] == []
 
 
 class IterableByGenerator:
@@ -210,7 +227,7 @@ class IterableByGenerator:
 async def test_an_async_generator_is_closed_when_the_payload_is_abandoned(direct: bool) -> None:
     endless = IterableByGenerator()
     source = pieces(aiter(endless) if direct else endless)
-    assert await anext(source) == b"again and again"
+    assert bytes(await anext(source)).startswith(b"again and again")
     await source.aclose()
     assert endless.closed
 
@@ -230,40 +247,513 @@ async def test_a_path_is_closed_when_the_payload_is_abandoned(tmp_path: Path) ->
 @given(parts=st.lists(st.binary(max_size=20), max_size=20), limit=st.integers(0, 100))
 async def test_a_head_is_the_whole_payload_or_just_more_than_the_limit(parts: list[bytes], limit: int) -> None:
     whole = b"".join(parts)
-    async with aclosing(pieces(parts)) as source:
+    async with aclosing(pieces(parts, 30)) as source:
         head, size, rest = await split_head(source, limit)
         assert size == sum(map(len, head))
         assert whole.startswith(b"".join(head))
         if rest is None:
             assert size == len(whole) <= limit
         else:
-            assert limit < size <= limit + 20
+            assert limit < size <= limit + 30
             assert b"".join(head) + b"".join([piece async for piece in rest]) == whole
 
 
-async def test_no_more_is_read_than_tells_small_from_large() -> None:
+async def test_no_more_is_read_than_tells_small_from_large_and_what_fills_a_piece() -> None:
     taken = []
 
-    def counted() -> Iterator[bytes]:
+    async def counted() -> AsyncIterator[bytes]:
         for number in range(100):
             taken.append(number)
             yield b"x" * 10
 
-    async with aclosing(pieces(counted())) as source:
+    async with aclosing(pieces(counted(), 40)) as source:
         _, size, rest = await split_head(source, 25)
-        assert (size, rest) == (30, source)
-        assert taken == [0, 1, 2]
-
-
-async def test_many_tiny_pieces_are_joined_so_that_the_head_stays_small() -> None:
-    async with aclosing(pieces(b"x" for _ in range(10_000))) as source:
-        head, size, rest = await split_head(source, 20_000)
-    assert (b"".join(head), size, rest) == (b"x" * 10_000, 10_000, None)
-    assert len(head) <= 1024
+        assert (size, rest) == (40, source)
+        assert taken == [0, 1, 2, 3]
 
 
 async def test_a_file_of_anyio_is_a_payload_of_unknown_length(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"one\ntwo\n")
     async with await anyio.open_file(tmp_path / "file", "rb") as file:
-        assert known_size(file) is None
-        assert b"".join([bytes(piece) async for piece in pieces(file)]) == b"one\ntwo\n"
+        assert await size_of(file) is None
+        await file.seek(0)
+        assert b"".join(await gathered(file)) == b"one\ntwo\n"
+
+
+# --- threads -------------------------------------------------------------------------------------
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    with anyio.fail_after(30):
+        while not condition():  # noqa: ASYNC110 - of other threads, which set no event
+            await anyio.sleep(0.01)
+
+
+async def test_an_iterator_that_blocks_does_not_keep_others_from_running() -> None:
+    others_ran = threading.Event()
+
+    def blocking() -> Iterator[bytes]:
+        yield b"before"
+        assert others_ran.wait(30)
+        yield b"after"
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(to_be_set, others_ran)
+        assert b"".join(await gathered(blocking())) == b"beforeafter"
+
+
+async def to_be_set(event: threading.Event) -> None:
+    await anyio.sleep(0.01)
+    event.set()
+
+
+async def test_an_iterator_has_one_thread_and_the_context_of_its_caller_from_beginning_to_end() -> None:
+    inherited: ContextVar[str] = ContextVar("inherited")
+    seen = []
+
+    def parts() -> Iterator[bytes]:
+        seen.append(threading.current_thread())
+        token = inherited.set(inherited.get() + "'s own")
+        try:
+            for _ in range(5):
+                yield bytes(100)
+                seen.append(threading.current_thread())
+        finally:
+            seen.append(threading.current_thread())
+            inherited.reset(token)
+
+    inherited.set("caller")
+    async with aclosing(pieces(parts(), 100)) as source:
+        await anext(source)
+        await anext(source)
+    assert len(set(seen)) == 1 and seen[0] is not threading.current_thread()
+    assert inherited.get() == "caller"
+    await until(lambda: not seen[0].is_alive())
+
+
+async def test_an_event_loop_may_run_in_an_iterator() -> None:
+    async def part() -> bytes:
+        await checkpoint()
+        return b"from a loop of its own"
+
+    assert await gathered(anyio.run(part) for _ in range(1)) == [b"from a loop of its own"]
+
+
+async def test_an_iterator_may_call_back_with_the_token_of_the_event_loop() -> None:
+    token, here = current_token(), threading.current_thread()
+    parts = (from_thread.run_sync(threading.current_thread, token=token).name.encode() for _ in range(1))
+    assert await gathered(parts) == [here.name.encode()]
+
+
+@pytest.mark.parametrize("how", ["half-way", "a wrong piece"])
+async def test_a_generator_that_is_abandoned_is_closed_before_put_goes_on(how: str) -> None:
+    closed = []
+
+    def parts() -> Iterator[Any]:
+        try:
+            yield bytes(100)
+            yield bytes(100) if how == "half-way" else 5
+        finally:
+            closed.append(True)
+
+    async with aclosing(pieces(parts(), 100)) as source:
+        await anext(source)
+        if how == "a wrong piece":
+            with pytest.raises(InvalidRequestError):
+                await anext(source)
+    assert closed == [True]
+
+
+async def test_a_generator_that_is_stuck_is_left_at_once_and_closed_when_it_returns() -> None:
+    go_on, closed, errors = threading.Event(), [], []
+
+    def stuck() -> Iterator[bytes]:
+        try:
+            go_on.wait(30)
+            yield b"too late"
+            errors.append("asked for more")
+        finally:
+            closed.append(True)
+
+    with anyio.move_on_after(0.1) as scope:
+        await gathered(stuck())
+    assert scope.cancelled_caught and not closed
+    go_on.set()
+    await until(lambda: bool(closed))
+    assert not errors
+
+
+async def test_an_error_of_closing_is_passed_on_and_logged_where_nobody_waits(caplog: pytest.LogCaptureFixture) -> None:
+    go_on = threading.Event()
+
+    def parts(*, stuck: bool) -> Iterator[bytes]:
+        try:
+            yield bytes(100)
+            if stuck:
+                go_on.wait(30)
+            yield bytes(100)
+        finally:
+            raise OwnError
+
+    with pytest.raises(OwnError):
+        async with aclosing(pieces(parts(stuck=False), 100)) as source:
+            await anext(source)
+    with anyio.move_on_after(0.1) as scope:
+        await gathered(parts(stuck=True))
+    assert scope.cancelled_caught
+    go_on.set()
+    await until(lambda: "abandoned_payload_not_closed" in caplog.text)
+
+
+async def test_a_generator_that_runs_already_is_an_error_of_its_own_and_not_disturbed() -> None:
+    go_on, began = threading.Event(), threading.Event()
+
+    def parts() -> Iterator[bytes]:
+        began.set()
+        go_on.wait(30)
+        yield b"one"
+
+    generator = parts()
+    results: list[bytes] = []
+    thread = threading.Thread(target=lambda: results.append(next(generator)))
+    thread.start()
+    began.wait(30)
+    with pytest.raises(ValueError, match="already executing"):
+        await gathered(generator)
+    go_on.set()
+    thread.join()
+    assert results == [b"one"]
+
+
+@pytest.mark.parametrize("raised", [StopIteration, StopAsyncIteration])
+async def test_what_reads_as_an_end_and_is_none_is_an_error(raised: type[Exception]) -> None:
+    class Odd:
+        def read(self, size: int) -> bytes:
+            raise raised
+
+    with pytest.raises(RuntimeError, match=raised.__name__):
+        await gathered(Odd())  # type: ignore[arg-type]
+
+
+async def endless(piece: bytes) -> AsyncIterator[bytes]:
+    while True:
+        yield piece
+
+
+@pytest.mark.parametrize("payload", [lambda: endless(b""), lambda: itertools.repeat(b""), lambda: [b""] * 50_000_000])
+async def test_pieces_that_are_empty_for_ever_can_be_cancelled(payload: Callable[[], Payload]) -> None:
+    before = threading.active_count()
+    with anyio.move_on_after(0.1) as scope:
+        await gathered(payload())
+    assert scope.cancelled_caught
+    await until(lambda: threading.active_count() <= before)
+
+
+@pytest.mark.parametrize("make", [list, iter, lambda parts: async_parts(*parts)])
+async def test_tiny_pieces_are_joined(make: Any) -> None:
+    got = await gathered(make([b"x"] * 50_000), PIECE_BYTES)
+    assert b"".join(got) == b"x" * 50_000
+    assert len(got) <= 13
+
+
+async def test_what_was_joined_does_not_wait_long_for_more() -> None:
+    more = anyio.Event()
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield b"first"
+        await anyio.sleep(2 * LATE_S)
+        yield b"second"
+        await more.wait()
+
+    async with aclosing(pieces(slow())) as source:
+        with anyio.fail_after(30):
+            assert await anext(source) == b"firstsecond"
+        more.set()
+
+    def slow_too() -> Iterator[bytes]:
+        yield b"first"
+        assert late.wait(30)
+        yield b"second"
+        assert taken.wait(30)
+
+    late, taken = threading.Event(), threading.Event()
+    async with aclosing(pieces(slow_too())) as source, anyio.create_task_group() as tasks:
+        tasks.start_soon(set_late, late)
+        assert await anext(source) == b"firstsecond"
+        taken.set()
+
+
+async def set_late(event: threading.Event) -> None:
+    await anyio.sleep(3 * LATE_S)
+    event.set()
+
+
+async def test_threads_are_bounded_those_that_are_stuck_included_and_free_ones_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_thread, "THREADS_MAX", 3)
+    monkeypatch.setattr(own_thread, "WAIT_MAX_S", 0.2)
+    go_on = threading.Event()
+
+    def stuck() -> Iterator[bytes]:
+        go_on.wait(30)
+        yield b""
+
+    for _ in range(2):
+        with anyio.move_on_after(0.05):
+            await gathered(stuck())
+    async with aclosing(pieces(iter([bytes(100)] * 2), 100)) as source:
+        await anext(source)
+        with pytest.raises(AtCapacityError, match=r"3 threads read payloads that may block \(2 of them stuck"):
+            await gathered(iter([b"healthy"]))
+        with anyio.move_on_after(0.05) as scope:
+            await gathered(iter([b"healthy"]))
+        assert scope.cancelled_caught
+    for _ in range(10):  # the one that is left serves one after another
+        assert await gathered(iter([b"healthy"])) == [b"healthy"]
+    go_on.set()
+    await until(lambda: own_thread._threads.get().free.borrowed_tokens == 0)
+    assert own_thread._threads.get().stuck == 0
+
+
+async def test_a_system_without_threads_is_unavailable_and_keeps_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_thread(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", no_thread)
+        with pytest.raises(UnavailableError, match="can't start new thread"):
+            await gathered(iter([b"x"]))
+    assert own_thread._threads.get().free.borrowed_tokens == 0
+
+
+# --- files whose length is not what it was -------------------------------------------------------
+
+
+@pytest.mark.parametrize("opened", [lambda path: path, lambda path: path.open("rb"), lambda path: path.open("rb", buffering=0)])
+async def test_a_file_that_grows_ends_where_it_ended_when_it_was_opened(tmp_path: Path, opened: Callable[[Path], Payload]) -> None:
+    payload = opened(on_disk(tmp_path / "log"))
+    async with aclosing(pieces(payload, 100)) as source:
+        got = [await anext(source)]
+        with (tmp_path / "log").open("ab") as more:
+            more.write(b"more" * 1000)
+        got += [piece async for piece in source]
+        assert source.size == len(BYTES)
+    assert b"".join(got) == BYTES
+    if isinstance(payload, io.IOBase):
+        payload.close()
+
+
+@pytest.mark.parametrize("opened", [lambda path: path, lambda path: path.open("rb"), lambda path: path.open("rb", buffering=0)])
+async def test_a_file_that_shrinks_is_an_error_that_names_it(tmp_path: Path, opened: Callable[[Path], Payload]) -> None:
+    path = tmp_path / "shrinking"
+    path.write_bytes(bytes(100_000))
+    payload = opened(path)
+    async with aclosing(pieces(payload, 1000)) as source:
+        await anext(source)
+        os.truncate(path, 50_000)
+        with pytest.raises(InvalidRequestError, match=r"shrinking' became shorter .* 50000 of its 100000 bytes are missing"):
+            [piece async for piece in source]
+    if isinstance(payload, io.IOBase):
+        payload.close()
+
+
+@pytest.mark.parametrize("path", ["/proc/version", "/sys/devices/system/cpu/online"])
+async def test_a_file_whose_length_says_nothing_is_read_to_its_end(path: str) -> None:
+    assert b"".join(await gathered(Path(path))) == Path(path).read_bytes() != b""
+    assert await size_of(Path(path)) is None
+
+
+# --- pipes ---------------------------------------------------------------------------------------
+
+
+async def test_a_path_to_a_pipe_is_waited_for_without_a_thread(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    threads = threading.active_count()
+    with anyio.move_on_after(0.1) as scope:
+        await gathered(tmp_path / "pipe")  # nobody has opened it for writing
+    assert scope.cancelled_caught
+    got: list[Piece] = []
+
+    async def read() -> None:
+        got.extend(await gathered(tmp_path / "pipe"))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(read)
+        writer = -1
+        with anyio.fail_after(30):
+            while writer < 0:
+                await anyio.sleep(0.01)
+                with suppress(OSError):  # nobody reads yet
+                    writer = os.open(tmp_path / "pipe", os.O_WRONLY | os.O_NONBLOCK)
+        for part in (b"one", b"two"):
+            os.write(writer, part)
+            await anyio.sleep(0.02)
+        assert threading.active_count() <= threads + 1, "at most one that is idle"
+        os.close(writer)
+    assert b"".join(got) == b"onetwo"
+
+
+async def test_a_pipe_without_blocking_that_has_nothing_yet_is_refused() -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    with (
+        os.fdopen(reading, "rb") as receiver,
+        os.fdopen(writing, "wb"),
+        pytest.raises(InvalidRequestError, match="has nothing yet and does not block"),
+    ):
+        await gathered(receiver)
+
+
+async def test_stalled_pipes_keep_nobody_from_reading_files(tmp_path: Path) -> None:
+    pipes = [os.pipe() for _ in range(60)]
+    files = [os.fdopen(reading, "rb") for reading, _ in pipes]
+    async with anyio.create_task_group() as tasks:
+        for file in files:
+            tasks.start_soon(gathered, file)
+        await anyio.sleep(0.1)
+        with anyio.fail_after(30):
+            assert b"".join(await gathered(on_disk(tmp_path / "file"))) == BYTES
+            assert await to_thread.run_sync(lambda: "the threads that all share are free") != ""
+        tasks.cancel_scope.cancel()
+    for (_, writing), file in zip(pipes, files, strict=True):
+        os.close(writing)
+        file.close()
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_stuck_thread_does_not_keep_the_program_from_ending(backend: str) -> None:
+    program = f"""
+        import anyio, os
+        from contextlib import aclosing
+        from tiered.payload import pieces
+
+        async def main():
+            with anyio.move_on_after(0.1) as scope:
+                async with aclosing(pieces(os.fdopen(os.pipe()[0], "rb"))) as source:
+                    await anext(source)
+            print(scope.cancelled_caught, flush=True)
+
+        anyio.run(main, backend={backend!r})
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr, done.returncode) == ("True\n", "", 0)
+
+
+# --- odd payloads --------------------------------------------------------------------------------
+
+
+class ReadsOddly:
+    def __init__(self, *answers: Any) -> None:
+        self._answers = iter(answers)
+
+    def read(self, size: int) -> Any:
+        return next(self._answers, b"")
+
+
+class Both:
+    def __iter__(self) -> Iterator[bytes]:
+        raise AssertionError("the async one comes first")
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield b"async"
+
+
+class AsyncRead:
+    async def read(self, size: int) -> bytes:
+        return b""
+
+
+class PathOfNumber:
+    def __fspath__(self) -> Any:
+        return 5
+
+
+def open_for_writing() -> BinaryIO:
+    return Path("/dev/null").open("wb")
+
+
+def released() -> memoryview:
+    view = memoryview(b"abc")
+    view.release()
+    return view
+
+
+def closed_file() -> BinaryIO:
+    with Path(__file__).open("rb") as file:
+        return file
+
+
+@pytest.mark.parametrize(
+    ("payload", "words"),
+    [
+        (released, "released memoryview object"),
+        (lambda: array("I", [1, 2]), "type int: yield bytes"),
+        (lambda: [released()], r"cannot be read \(operation forbidden on released"),
+        (closed_file, r"test_payload\.py' is closed"),
+        (open_for_writing, "'/dev/null' is open for writing only: open it with 'rb'"),
+        (AsyncRead, "type AsyncRead has an async read: pass an async iterator"),
+        (PathOfNumber, "type PathOfNumber is no path"),
+        (lambda: io.BytesIO, "type type cannot be stored"),
+        (lambda: Path("/proc/self/mem"), "'/proc/self/mem' cannot be read: Input/output error"),
+        (lambda: Path("a\0b"), r"cannot be read: embedded null byte"),
+        (lambda: ReadsOddly(b"x", None), "has nothing yet and does not block"),
+        (lambda: ReadsOddly(b"x", "text"), "type str: yield bytes"),
+        (lambda: ReadsOddly(b"x", ""), "type str: yield bytes"),
+    ],
+)
+async def test_what_turns_out_to_be_no_payload_is_named(payload: Callable[[], Any], words: str) -> None:
+    given = payload()
+    with pytest.raises(InvalidRequestError, match=words):
+        await gathered(given)
+    if isinstance(given, io.IOBase):
+        given.close()
+
+
+async def test_a_closed_file_in_memory_is_named() -> None:
+    file = io.BytesIO(b"abc")
+    file.close()
+    with pytest.raises(InvalidRequestError, match="BytesIO, is closed"):
+        await gathered(file)
+
+
+async def test_odd_payloads_that_have_bytes(tmp_path: Path) -> None:
+    with gzip.open(tmp_path / "file.gz", "wb") as packed:
+        packed.write(BYTES)
+    with tempfile.NamedTemporaryFile() as named:
+        named.write(BYTES)
+        named.seek(10)
+        assert await size_of(named) == len(BYTES) - 10
+        named.seek(10)
+        assert b"".join(await gathered(named)) == BYTES[10:]
+    with gzip.open(tmp_path / "file.gz", "rb") as unpacked:
+        assert b"".join(await gathered(unpacked)) == BYTES
+    with on_disk(tmp_path / "file").open("rb") as plain, mmap(plain.fileno(), 0, access=ACCESS_READ) as mapped:
+        assert b"".join(await gathered(mapped)) == BYTES  # type: ignore[arg-type]
+    assert b"".join(await gathered(ReadsOddly(BYTES, bytearray(b"more"), memoryview(b"still"), b"", b"never"))) == BYTES + b"morestill"  # type: ignore[arg-type]
+    assert await gathered(Both()) == [b"async"]
+    file = io.BytesIO(BYTES)
+    file.seek(5)
+    assert b"".join(await gathered(file)) == BYTES[5:]
+    assert file.read() == b"", "read to its end"
+
+
+async def test_a_buffer_that_changes_while_it_is_read_does_not_change_pieces_that_were_taken() -> None:
+    buffer = bytearray(b"a" * 200)
+    async with aclosing(pieces(buffer, 100)) as source:
+        first = await anext(source)
+        buffer[:] = b"b" * 200
+        assert (first, await anext(source)) == (b"a" * 100, b"b" * 100)
+
+
+async def test_a_generator_that_yields_nothing_and_never_ends_can_be_cancelled() -> None:
+    closed = []
+
+    async def blocks() -> AsyncIterator[bytes]:
+        try:
+            await anyio.sleep_forever()
+            yield b""
+        finally:
+            closed.append(True)
+
+    with anyio.move_on_after(0.05) as scope:
+        await gathered(blocks())
+    assert scope.cancelled_caught and closed
