@@ -76,7 +76,7 @@ def encode_resource(name: str, metadata: Metadata) -> bytes:
         _ORIGIN: metadata.origin,
         _FILENAME: metadata.filename,
         f"{_CUSTOM}{TOLD_CREATED}": None if metadata.time_created_ns is None else str(metadata.time_created_ns),
-        f"{_CUSTOM}{TOLD_UNKNOWN}": _dump_unknown(metadata.unknown) if metadata.unknown else None,
+        f"{_CUSTOM}{TOLD_UNKNOWN}": _dump(dict(metadata.unknown)) if metadata.unknown else None,
         **{f"{_CUSTOM}{key}": value for key, value in sorted(metadata.custom.items())},
     }
     resource = {
@@ -192,11 +192,6 @@ def _json_object(text: str) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
-
-
-def _dump_unknown(unknown: Mapping[str, Any]) -> str:
-    """Without control characters: it travels as a header there. JSON itself escapes those below the space."""
-    return re.sub("[\x7f-\x9f]", lambda found: f"\\u{ord(found[0]):04x}", _dump(dict(unknown)))
 
 
 def _encode_expiration(expiration: Expiration) -> str | None:

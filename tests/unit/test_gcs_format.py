@@ -68,14 +68,6 @@ def test_no_key_is_written_that_other_software_fails_on(metadata: Metadata) -> N
     assert [key for key in beside if key not in KNOWN_THERE and not key.startswith("x-snme-")] == []
 
 
-def test_what_is_kept_of_newer_software_has_no_control_characters() -> None:
-    unknown = {"a\x7f\x85": "\x00\n\x9fü"}
-    raw = encode_resource(NAME, Metadata(unknown=unknown))
-    kept = json.loads(raw)["metadata"]["x-snme-tiered-unknown"]
-    assert kept == '{"a\\u007f\\u0085":"\\u0000\\n\\u009fü"}'
-    assert decode_resource(NAME, json.loads(raw) | TOLD).metadata.unknown == unknown
-
-
 @pytest.mark.parametrize("key", ["tiered-created", "tiered-unknown", "Tiered-Unknown"])
 def test_a_custom_key_of_ours_is_refused(key: str) -> None:
     with pytest.raises(InvalidRequestError, match=key):
@@ -139,7 +131,8 @@ def test_text_that_no_header_could_carry_is_still_read() -> None:
 def test_keys_that_we_wrote_once_are_read(told: str, created_ns: int) -> None:
     once = {"x-sn-created": told, "x-sn-unknown": '{"newer":[1,null]}', "x-snme-k": "v"}
     found = decode_resource(NAME, stored(metadata=once)).metadata
-    assert found == Metadata(None, created_ns, None, "text/plain", size=5, custom={"k": "v"}, unknown={"newer": [1, None]})
+    expected = Metadata(content_type="text/plain", size=5, custom={"k": "v"}, unknown={"newer": [1, None]})
+    assert found == expected.with_facts(time_created_ns=created_ns)
 
 
 @pytest.mark.parametrize(
