@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from contextlib import AbstractContextManager, aclosing, contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
@@ -148,7 +148,8 @@ class TieredStorage:
         `OutcomeUnknownError`, and whatever the payload's own iterator raises; then nothing was stored. Where what that
         iterator awaits was cancelled, and this task was not, it is `CancelledElsewhereError`.
         """
-        return await self._put(self._writes, object_id, payload, metadata)
+        with _elsewhere(object_id):
+            return await self._put(self._writes, object_id, payload, metadata)
 
     async def _put(
         self, admission: Admission | Share, object_id: ObjectId, payload: Payload, metadata: Metadata | None
@@ -157,13 +158,6 @@ class TieredStorage:
         _check_types(object_id, metadata=metadata)
         object_id.validate()
         metadata.validate()
-        # Not within the payload's own scopes: the end of one that is open between two pieces is none that the caller asked for.
-        with elsewhere_is_an_error(f"{object_id} was not stored: what its payload awaited was cancelled elsewhere"):
-            return await self._put_pieces(admission, object_id, payload, metadata)
-
-    async def _put_pieces(
-        self, admission: Admission | Share, object_id: ObjectId, payload: Payload, metadata: Metadata
-    ) -> PutResult:
         size = known_size(payload) if metadata.size is None else metadata.size
         async with aclosing(pieces(payload)) as source:
             with await self._enter(admission) as slot:
@@ -237,8 +231,10 @@ class TieredStorage:
 
     async def outcome(self, error: OutcomeUnknownError) -> Outcome:
         """What became of a change that ended with `OutcomeUnknownError`. Ask again while it is PENDING."""
-        if not isinstance(error, OutcomeUnknownError):
+        if not isinstance(error, OutcomeUnknownError) or not isinstance(error.change_id, ChangeId):
             raise InvalidRequestError(f"pass the OutcomeUnknownError that was raised, not {error!r}")
+        _check_types(error.object_id)
+        error.object_id.validate()
         path, change_id, budget_s = error.object_id.path, error.change_id, self._settings.store.answer_budget_s
         if not error.logged:
             # No entry, so no recovery: this is where it is settled, if it was not.
@@ -271,7 +267,8 @@ class TieredStorage:
         share = Share(self._writes, concurrency)
 
         async def put(request: PutRequest) -> PutResult:
-            return await self._put(share, request.object_id, request.payload, request.metadata)
+            with _elsewhere(request.object_id):
+                return await self._put(share, request.object_id, request.payload, request.metadata)
 
         return Bulk(requests, PutRequest, put, concurrency)
 
@@ -459,6 +456,11 @@ class TieredStorage:
             logger.warning("touch_failed object=%s: %s", object_id, error)
         finally:
             self._touching.discard(object_id.path)
+
+
+def _elsewhere(object_id: ObjectId) -> AbstractContextManager[None]:
+    """Around the payload's own scopes: the end of one that is open between two pieces is none that the caller asked for."""
+    return elsewhere_is_an_error(f"{object_id} was not stored: what its payload awaited was cancelled elsewhere")
 
 
 @contextmanager

@@ -103,7 +103,9 @@ async def test_a_token_that_never_expires_is_kept(
     assert await authorize() == {"Authorization": "Bearer token-1"}
 
 
-async def test_a_token_is_renewed_however_many_threads_wait_elsewhere(authorize: GoogleAuthorization, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_token_is_renewed_however_many_threads_wait_elsewhere(
+    authorize: GoogleAuthorization, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As payloads from pipes do, or whatever else the process reads in anyio's own threads."""
     monkeypatch.setattr(google.auth, "default", lambda scopes: (FakeCredentials(FixedRuntime()), "project"))
     busy = threading.Event()

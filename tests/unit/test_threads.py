@@ -45,7 +45,7 @@ async def test_thread_that_cannot_be_started_is_unavailable_and_its_place_is_fre
         with monkeypatch.context() as patched:
             patched.setattr(threading.Thread, "start", refuse)
             for _ in range(3):
-                with pytest.raises(UnavailableError, match="no thread could be started.*can't start new thread"):
+                with pytest.raises(UnavailableError, match=r"no thread could be started.*can't start new thread"):
                     await in_thread(lambda: called.append(1), limiter)
         idle.set()
     assert called == []
