@@ -91,4 +91,4 @@ class Lease:
         """Why it ended, in words: what its owner knows of it, which is not whether anybody took the entry over."""
         if self.not_yours:
             return "the changelog said that its entry was taken over or is gone"
-        return f"its entry was not renewed for {self.expiry_s:g} s: the event loop or the machine stood still, or the changelog did not answer"
+        return f"its entry was not renewed for {self.expiry_s:g} s: the event loop or the machine stood, or the changelog did not answer"

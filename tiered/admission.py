@@ -42,7 +42,7 @@ class Admission:
             if not isinstance(error, TimeoutError):
                 raise
             raise AtCapacityError(
-                f"none of {self._concurrency_max} slots was free for it within {self._queue_wait_s:g} s; shed load or raise store.concurrency_max"
+                f"no slot of {self._concurrency_max} came to it within {self._queue_wait_s:g} s; shed load or raise store.concurrency_max"
             ) from None
         return Slot(self._leave)
 

@@ -210,13 +210,13 @@ def bounded_concurrency(concurrency: int | None, concurrency_max: int) -> int:
     """What was asked for, if the store may do so much at once. By default at most a quarter of that: others have room."""
     if concurrency is None:
         return max(1, min(CONCURRENCY, concurrency_max // 4))
-    if not isinstance(concurrency, int) or not 1 <= concurrency <= concurrency_max:
+    if type(concurrency) is not int or not 1 <= concurrency <= concurrency_max:
         raise InvalidRequestError(f"concurrency is {concurrency!r}: pass a number from 1 to {concurrency_max} (store.concurrency_max)")
     return concurrency
 
 
 def check_bytes_max(bytes_max: int) -> None:
-    if not isinstance(bytes_max, int) or bytes_max < 0:
+    if type(bytes_max) is not int or bytes_max < 0:
         raise InvalidRequestError(f"payload_bytes_max is {bytes_max!r}: pass a number of bytes")
 
 

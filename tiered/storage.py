@@ -247,8 +247,10 @@ class TieredStorage:
 
     async def outcome(self, error: OutcomeUnknownError) -> Outcome:
         """What became of a change that ended with `OutcomeUnknownError`. Ask again while it is PENDING."""
-        if not isinstance(error, OutcomeUnknownError):
+        if not isinstance(error, OutcomeUnknownError) or not isinstance(error.change_id, ChangeId):
             raise InvalidRequestError(f"pass the OutcomeUnknownError that was raised, not {error!r}")
+        _check(error.object_id)
+        error.object_id.validate()
         self._check_may_write()
         path, change_id, budget_s = error.object_id.path, error.change_id, self._settings.store.answer_budget_s
         if not error.logged:

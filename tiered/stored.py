@@ -61,6 +61,7 @@ class StoredObject:
         self._blob = None if isinstance(source, memoryview) else source
         self._pieces = _Slices(source) if isinstance(source, memoryview) else source.pieces()
         self._begun = False
+        self._reading = False
 
     def __repr__(self) -> str:
         return f"<StoredObject {self.object_id} of {self.size} bytes, revision {self.revision}>"
@@ -94,6 +95,9 @@ class StoredObject:
         return _Bytes(self._next)
 
     async def _next(self) -> bytes:
+        if self._reading:
+            raise InvalidRequestError(f"{self.object_id} is being read by another task; each gets it for itself")
+        self._reading = True
         try:
             return await anext(self._pieces)
         except BaseException as error:
@@ -101,6 +105,8 @@ class StoredObject:
             if isinstance(error, UnconfirmedError):
                 raise UnavailableError(f"{self.object_id} could not be read to its end: {error}") from error
             raise
+        finally:
+            self._reading = False
 
     async def read(self) -> bytes:
         """All bytes of the range in memory."""
@@ -112,9 +118,11 @@ class StoredObject:
         blob, self._blob = self._blob, None
         if blob is not None:
             with suppress(UnavailableError, UnconfirmedError):  # nothing depends on how it was given up
-                if isinstance(self._pieces, AsyncGenerator):
-                    await self._pieces.aclose()
-                await blob.aclose()
+                try:
+                    if isinstance(self._pieces, AsyncGenerator):
+                        await self._pieces.aclose()
+                finally:
+                    await blob.aclose()
 
     async def __aenter__(self) -> Self:
         return self

@@ -108,7 +108,9 @@ async def test_cancellation_of_what_the_requests_await_is_the_iterations_error(t
 @on_asyncio
 @elsewhere
 @pytest.mark.parametrize("before", [b"", SMALL, LARGE])
-async def test_put_whose_payload_awaits_what_was_cancelled_fails_and_stores_nothing(tmp_path: Path, awaited: Awaited, before: bytes) -> None:
+async def test_put_whose_payload_awaits_what_was_cancelled_fails_and_stores_nothing(
+    tmp_path: Path, awaited: Awaited, before: bytes
+) -> None:
     whole = False
     async with open_storage(embedded(tmp_path)) as storage:
         with pytest.raises(CancelledElsewhereError, match="was not stored: what its payload awaited"):
@@ -120,13 +122,18 @@ async def test_put_whose_payload_awaits_what_was_cancelled_fails_and_stores_noth
 @on_asyncio
 @elsewhere
 async def test_cancellation_that_the_callers_own_block_met_comes_out_of_the_store(tmp_path: Path, awaited: Awaited) -> None:
-    with pytest.raises(asyncio.CancelledError):
+    async def in_the_store() -> None:
         async with open_storage(embedded(tmp_path)) as storage:
             await storage.put(OBJECT, SMALL)
             await awaited()
-    with pytest.raises(asyncio.CancelledError):
+
+    async def in_a_bulk_call() -> None:
         async with open_storage(embedded(tmp_path)) as storage, storage.put_many([PutRequest(OBJECT, SMALL)]):
             await awaited()
+
+    for block in (in_the_store, in_a_bulk_call):
+        with pytest.raises(asyncio.CancelledError):
+            await block()
 
 
 def test_a_program_whose_payload_was_cancelled_elsewhere_goes_on(tmp_path: Path) -> None:
@@ -316,26 +323,32 @@ async def test_bulk_call_whose_tasks_are_cancelled_by_name_says_so(tmp_path: Pat
         await anyio.sleep_forever()
         yield b""
 
+    async def run(storage: TieredStorage) -> None:
+        before = asyncio.all_tasks()
+        async with storage.put_many([PutRequest(OBJECT, stuck())]) as results:
+            await reading.wait()
+            for task in asyncio.all_tasks() - before:
+                task.cancel()
+            async for _ in results:
+                pass
+
     whole = False
     async with open_storage(embedded(tmp_path)) as storage:
-        before = asyncio.all_tasks()
         with pytest.raises(CancelledElsewhereError):
-            async with storage.put_many([PutRequest(OBJECT, stuck())]) as results:
-                await reading.wait()
-                for task in asyncio.all_tasks() - before:
-                    task.cancel()
-                async for _ in results:
-                    pass
+            await run(storage)
         whole = await read(storage) is None and await is_left_alone(storage, tmp_path)
     assert whole
 
 
 @on_asyncio
 async def test_store_whose_tasks_are_cancelled_by_name_ends_its_block_with_an_error(tmp_path: Path) -> None:
-    before = asyncio.all_tasks()
-    with pytest.raises(CancelledElsewhereError):
+    async def run() -> None:
+        before = asyncio.all_tasks()
         async with open_storage(embedded(tmp_path)) as storage:
             await storage.put(OBJECT, SMALL)
             for task in asyncio.all_tasks() - before:
                 task.cancel()
             await anyio.sleep_forever()
+
+    with pytest.raises(CancelledElsewhereError):
+        await run()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
+import anyio
 import pytest
 
 from changelog.errors import UnconfirmedError
@@ -257,6 +259,35 @@ async def test_list_pages_through_everything_in_byte_order_and_skips_what_is_no_
     assert found == [path for path in wanted if path.startswith("a/")]
     assert set(everything) == {*wanted, OBJECT.path, "no/upload.s/objects/x"}
     assert everything == sorted(everything, key=str.encode)
+
+
+async def test_stored_object_is_read_by_one_task_at_a_time(world: World) -> None:
+    """Two would get some of its bytes twice."""
+    async def slow_open(real: Any, *args: Any) -> Any:
+        reader = await real(*args)
+        pieces = reader.pieces
+
+        async def slow_pieces() -> AsyncIterator[bytes]:
+            async for piece in pieces():
+                await world.runtime.sleep(5)
+                yield piece
+
+        reader.pieces = slow_pieces
+        return reader
+
+    async with world.store() as storage, anyio.create_task_group() as tasks:
+        await storage.put(OBJECT, LARGE)
+        world.blobs.hooks["open"] = slow_open
+        stored = await storage.get(OBJECT)
+        assert stored is not None
+        first = aiter(stored)
+        tasks.start_soon(anext, first)
+        await world.runtime.sleep(1)
+        with pytest.raises(InvalidRequestError, match="is being read by another task"):
+            await anext(first)
+        await world.runtime.sleep(10)
+        with pytest.raises(StopAsyncIteration):
+            await anext(first)
 
 
 @pytest.mark.parametrize("payload", [SMALL, LARGE])

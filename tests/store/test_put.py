@@ -420,6 +420,17 @@ async def test_delete_that_never_arrived_is_unknown(world: World) -> None:
         assert await read(storage) == SMALL
 
 
+@pytest.mark.parametrize("asked", [
+    None, "text", UnavailableError("down"), OutcomeUnknownError("key", ChangeId("018bcfe5-6800-7000-8000-000000000001")),  # type: ignore[arg-type]
+    OutcomeUnknownError(OBJECT, "no id"), OutcomeUnknownError(OBJECT, None),  # type: ignore[arg-type]
+])  # fmt: skip
+async def test_outcome_of_what_is_no_unknown_outcome_is_refused_and_leaves_no_mark(world: World, asked: Any) -> None:
+    async with world.store() as storage:
+        with pytest.raises(InvalidRequestError, match="pass "):
+            await storage.outcome(asked)
+    assert world.calls == []
+
+
 async def test_unknown_outcome_survives_pickling() -> None:
     error = OutcomeUnknownError(OBJECT, ChangeId("018bcfe5-6800-7000-8000-000000000001"), logged=True)
     again = pickle.loads(pickle.dumps(error))
@@ -446,7 +457,7 @@ async def test_change_that_lost_its_lease_sends_no_swap_and_leaves_its_entry_to_
     world.blobs.hooks["open_upload"] = stalled
     world.log.hooks["renew"] = silent
     async with world.store() as storage:
-        with pytest.raises(LeaseLostError, match="was not made: its entry was not renewed for 30 s: .*; try again"):
+        with pytest.raises(LeaseLostError, match=r"was not made: its entry was not renewed for 30 s: .*; try again"):
             await storage.put(OBJECT, LARGE)
     assert "swap" not in world.calls and "forget" not in world.calls and "delete" not in world.calls
     assert len(await world.entries()) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import anyio
@@ -103,13 +104,15 @@ async def test_a_token_that_never_expires_is_kept(
     assert await authorize() == {"Authorization": "Bearer token-1"}
 
 
-async def test_a_token_is_renewed_however_many_threads_wait_elsewhere(authorize: GoogleAuthorization, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_token_is_renewed_however_many_threads_wait_elsewhere(
+    authorize: GoogleAuthorization, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As payloads from pipes do, or whatever else the process reads in anyio's own threads."""
     monkeypatch.setattr(google.auth, "default", lambda scopes: (FakeCredentials(FixedRuntime()), "project"))
     busy = threading.Event()
     async with anyio.create_task_group() as tasks:
         for _ in range(int(anyio.to_thread.current_default_thread_limiter().total_tokens)):
-            tasks.start_soon(anyio.to_thread.run_sync, busy.wait)
+            tasks.start_soon(partial(anyio.to_thread.run_sync, busy.wait))
         try:
             with anyio.fail_after(30):
                 assert await authorize() == {"Authorization": "Bearer token-1"}

@@ -77,7 +77,7 @@ def test_a_lease_says_no_more_of_its_end_than_its_owner_knows() -> None:
     told, silent = lease(), lease()
     told.after(Renewal.NOT_YOURS, sent_at=110.0)
     assert told.end() == "the changelog said that its entry was taken over or is gone"
-    assert silent.end() == "its entry was not renewed for 30 s: the event loop or the machine stood still, or the changelog did not answer"
+    assert silent.end() == "its entry was not renewed for 30 s: the event loop or the machine stood, or the changelog did not answer"
 
 
 def test_an_answer_that_comes_late_does_not_shorten_the_lease() -> None:

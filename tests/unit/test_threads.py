@@ -40,12 +40,12 @@ async def test_thread_that_cannot_be_started_is_unavailable_and_its_place_is_fre
     limiter, called = anyio.CapacityLimiter(1), list[int]()
     idle = threading.Event()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(to_thread.run_sync, idle.wait)  # the only thread that may be idle
+        tasks.start_soon(in_thread, idle.wait, anyio.CapacityLimiter(1))  # the only thread that may be idle
         await anyio.wait_all_tasks_blocked()
         with monkeypatch.context() as patched:
             patched.setattr(threading.Thread, "start", refuse)
             for _ in range(3):
-                with pytest.raises(UnavailableError, match="no thread could be started.*can't start new thread"):
+                with pytest.raises(UnavailableError, match=r"no thread could be started.*can't start new thread"):
                     await in_thread(lambda: called.append(1), limiter)
         idle.set()
     assert called == []
