@@ -214,8 +214,15 @@ class Episode:
             listed = [str(object_id) async for object_id in self._storage.list()]
             self._check_listed(listed, "", listed_from)
             for path in paths:
-                object_id = ObjectId.parse(path)
+                try:
+                    object_id = ObjectId.parse(path)
+                except InvalidRequestError:
+                    continue
                 await self._read_whole(object_id)
+                try:
+                    object_id.validate()
+                except InvalidRequestError:  # of a deletion
+                    continue
                 await self._storage.put(object_id, b"anew")
                 if (stored := await self._storage.get(object_id)) is None or await stored.read() != b"anew":
                     raise Violation("wrong answer", f"{path} was put anew, and reads as something else")
@@ -389,7 +396,7 @@ class Episode:
             return
         if self._troubled and isinstance(error, (UnavailableError, OutcomeUnknownError) if writes else UnavailableError):
             return
-        kind = "refused" if isinstance(error, UnavailableError) else "corrupt" if isinstance(error, TieredError) else "raw error"
+        kind = "hang" if type(error).__name__ == "Stuck" else "refused" if isinstance(error, UnavailableError) else "corrupt" if isinstance(error, TieredError) else "raw error"
         raise Violation(kind, _told(ended)) from error
 
     def _check_own_row(self, object_id: object) -> None:

@@ -48,7 +48,7 @@ class _Later(SystemRuntime):
 
 
 class Embedded:
-    budget_s = 20.0
+    budget_s = 15.0
 
     def __init__(self) -> None:
         self.runtime: Runtime = SystemRuntime()

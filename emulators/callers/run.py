@@ -10,13 +10,17 @@ import asyncio
 import gc
 import logging
 import os
+import signal
 import sys
 import threading
 import time
+import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import anyio
@@ -30,6 +34,8 @@ from emulators.runtime import run_world
 
 SWEEP_MAX = 60
 THREADS_END_WITHIN_S = 10.0
+STUCK_AFTER_S = 30.0
+"""Real seconds for a whole episode, which takes some tenths of one: after them its event loop is stopped, wherever it is."""
 
 
 @dataclass(slots=True)
@@ -60,12 +66,49 @@ def run(recipe: Recipe) -> Result:
     return result
 
 
+class Stuck(BaseException):
+    """Raised in whatever the event loop's thread does when it has done it for too long."""
+
+
+def _waiting() -> Iterator[str]:
+    """For each task of asyncio, what it waits for, from the inside to the outside."""
+    try:
+        tasks = asyncio.all_tasks()
+    except RuntimeError:
+        return
+    for task in tasks:
+        chain, coroutine = [], task.get_coro()
+        while coroutine is not None:
+            frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "ag_frame", None) or getattr(coroutine, "gi_frame", None)
+            if frame is not None:
+                chain.append(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}")
+            coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "ag_await", None) or getattr(coroutine, "gi_yieldfrom", None)
+        yield " < ".join(chain[::-1])
+
+
+@contextmanager
+def _alarmed() -> Iterator[None]:
+    """What never yields cannot be cancelled, but for a signal."""
+    def raise_stuck(number: int, frame: FrameType | None) -> None:
+        where = [f"{each.filename}:{each.lineno} {each.name}" for each in traceback.extract_stack(frame)]
+        waiting = "; ".join(_waiting())
+        raise Stuck(f"the event loop did not come to an end within {STUCK_AFTER_S:g} s; it was at {' < '.join(where[:-5:-1])}; tasks: {waiting}")
+
+    former = signal.signal(signal.SIGALRM, raise_stuck)
+    signal.setitimer(signal.ITIMER_REAL, STUCK_AFTER_S, STUCK_AFTER_S / 3)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, former)
+
+
 def _run_once(recipe: Recipe) -> Result:
     ground: Ground = Simulated(recipe.seed) if recipe.ground == "simulated" else Embedded()
     episode = Episode(recipe, ground)
     result = Result(recipe, worlds=1)
     try:
-        with _watched():
+        with _alarmed(), _watched():
             if isinstance(ground, Simulated):
                 run_world(episode.run, recipe.seed)
             elif recipe.ground == "embedded on trio":
@@ -74,7 +117,7 @@ def _run_once(recipe: Recipe) -> Result:
                 asyncio.run(_with_handler(episode))
     except Violation as violation:
         result.violation = violation
-    except Exception as error:  # noqa: BLE001 - whatever it is, the seed is to blame
+    except (Exception, Stuck) as error:  # whatever it is, the seed is to blame
         result.violation = _unforeseen(error)
     finally:
         ground.close()
@@ -85,11 +128,10 @@ def _run_once(recipe: Recipe) -> Result:
 def _unforeseen(error: BaseException) -> Violation:
     """A deadlock of the simulated world, or an error that no call has raised."""
     while isinstance(error, BaseExceptionGroup):
-        inner = next((each for each in error.exceptions if isinstance(each, Violation)), error.exceptions[0])
-        if isinstance(inner, Violation):
-            return inner
-        error = inner
-    kind = "hang" if "for ever" in str(error) else "raw error"
+        error = next((each for each in error.exceptions if isinstance(each, (Violation, Stuck))), error.exceptions[0])
+    if isinstance(error, Violation):
+        return error
+    kind = "hang" if isinstance(error, Stuck) or "for ever" in str(error) else "raw error"
     violation = Violation(kind, f"the episode ended with {type(error).__name__}: {error}")
     violation.__cause__ = error
     return violation

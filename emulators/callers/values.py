@@ -247,7 +247,7 @@ def any_prefix(random: Random) -> Value:
 
 
 def any_concurrency(random: Random) -> Value:
-    return exactly(random.choice((None, None, 1, 2))) if random.random() < 0.7 else exactly(random.choice((*JUNK, 64, 65, 1000)), Is.ODD)
+    return exactly(random.choice((None, 1))) if random.random() < 0.6 else exactly(random.choice((*JUNK, 2, 2, 8, 64, 65, 1000)), Is.ODD)
 
 
 def any_bytes_max(random: Random) -> Value:
