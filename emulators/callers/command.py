@@ -84,7 +84,8 @@ def recipe(seed: int) -> tuple[str, list[Line]]:
     random = Random(f"{seed}/command")
     wrong = random.choice((0.0, 0.15, 0.5))
     text = _YAML[random.randrange(2)] if random.random() > wrong else random.choice(_YAML)
-    return text, [_line(Random(f"{seed}/line {number}"), wrong) for number in range(random.randint(2, 7))]
+    begun = [Line(("--directory", "store", "put", _IDS[0], "payload"))] if random.random() < 0.9 else []
+    return text, begun + [_line(Random(f"{seed}/line {number}"), wrong) for number in range(random.randint(2, 7))]
 
 
 def _line(random: Random, wrong: float) -> Line:
@@ -164,11 +165,16 @@ def _judge(line: Line, done: Done, directory: Path, before: set[str]) -> None:
             except ValueError as error:
                 raise Violation("no JSON", f"{line}: {text[:200]!r}: {error}") from None
     made = {name for name in _listed(directory) - before if not name.startswith(("store/", "other/"))} - {"store", "other"}
-    asked = set(line.arguments) if "get" in line.arguments and done.code == 0 else set()
-    if odd := [name for name in made if name not in asked and name != "~" and not name.startswith("~/")]:
+    asked = {os.path.normpath(each) for each in line.arguments if each and len(each) < 300} if done.code == 0 or "put" in line.arguments else set()
+    if odd := [name for name in made if not any(_is_part(name, each) for each in (*asked, "~"))]:
         raise Violation("left behind", f"{line}: exit code {done.code}, and there is {odd}")
     if "put" in line.arguments and done.code == 0:
         _check_stored(line, directory)
+
+
+def _is_part(name: str, asked: str) -> bool:
+    """Whether it is what was asked for, in it, or on the way to it."""
+    return name == asked or name.startswith(f"{asked}/") or asked.startswith(f"{name}/")
 
 
 def _check_stored(line: Line, directory: Path) -> None:
