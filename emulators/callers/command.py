@@ -60,7 +60,7 @@ class Line:
     variables: tuple[tuple[str, str], ...] = ()
 
     def __str__(self) -> str:
-        variables = " ".join(f"{name}={ascii(value)}" for name, value in self.variables)
+        variables = " ".join(f"{name}={value!a}" for name, value in self.variables)
         stdin = "no stdin" if self.stdin is None else f"{len(self.stdin)} bytes of stdin"
         return f"{variables} tiered {' '.join(ascii(each) if len(each) < 100 else ascii(each[:100]) + '…' for each in self.arguments)}   ({stdin})".strip()
 

@@ -25,7 +25,7 @@ from anyio import to_thread
 
 from changelog.change import ChangeId
 from emulators.callers.ground import Ground
-from emulators.callers.interrupt import ForeignTask, How, Interrupt, Steps
+from emulators.callers.interrupt import ELSEWHERE, ForeignTask, How, Interrupt, Steps
 from emulators.callers.model import Model, Seen, Told, Violation, Write
 from emulators.callers.payloads import Made, OwnError, Payload
 from emulators.callers.recipe import Call, Item, Recipe, Step
@@ -55,7 +55,7 @@ from tiered import (
     open_storage,
 )
 
-AFTER_BUDGET_S = 10.0
+LATEST_S = 0.5
 _NO_VALUE = object()
 
 
@@ -239,14 +239,16 @@ class Episode:
         self.calls += 1
         steps, scope, ended = steps or Steps(), scope or anyio.CancelScope(), Ended()
         task = _current_task()
+        timer: asyncio.TimerHandle | None = None
         if interrupt is not None:
             ended.asked = True
             if interrupt.at is not None:
                 steps.arm(self._moments(interrupt, scope))
-            elif interrupt.how is How.SCOPE:
-                scope.deadline = anyio.current_time() + interrupt.after_ms / 1000
-            elif task is not None:
-                timer = asyncio.get_running_loop().call_later(interrupt.after_ms / 1000, task.cancel)
+            after_s = LATEST_S if interrupt.at is not None else interrupt.after_ms / 1000  # it may never come to that await
+            if interrupt.how is How.SCOPE or task is None:
+                scope.deadline = anyio.current_time() + after_s
+            else:
+                timer = asyncio.get_running_loop().call_later(after_s, task.cancel)
         try:
             with scope:
                 ended.value = await steps.through(call)
@@ -258,7 +260,7 @@ class Episode:
         except BaseException as error:  # noqa: BLE001 - all of it is judged
             ended.error = error
         finally:
-            if interrupt is not None and interrupt.at is None and interrupt.how is not How.SCOPE and task is not None:
+            if timer is not None:
                 timer.cancel()
         if task is not None and task.cancelling():
             await self._take_back(task, ended)
@@ -356,7 +358,8 @@ class Episode:
             raise Violation(kind, finding)
 
     def _judge_write(
-        self, write: Write | None, ended: Ended, verdict: Is, made: Made, object_id: object, *, blocks: bool = False, result: type = PutResult
+        self, write: Write | None, ended: Ended, verdict: Is, made: Made, object_id: object, *,
+        blocks: bool = False, result: type = PutResult,
     ) -> None:
         error = ended.error
         own = error is not None and (any(error is each for each in made.own) or isinstance(error, made.may_raise))
@@ -396,7 +399,9 @@ class Episode:
             return
         if self._troubled and isinstance(error, (UnavailableError, OutcomeUnknownError) if writes else UnavailableError):
             return
-        kind = "hang" if type(error).__name__ == "Stuck" else "refused" if isinstance(error, UnavailableError) else "corrupt" if isinstance(error, TieredError) else "raw error"
+        kind = "refused" if isinstance(error, UnavailableError) else "corrupt" if isinstance(error, TieredError) else "raw error"
+        if type(error).__name__ == "Stuck":
+            kind = "hang"
         raise Violation(kind, _told(ended)) from error
 
     def _check_own_row(self, object_id: object) -> None:
@@ -811,9 +816,8 @@ class _BulkCall:
             object_id = request.object_id if isinstance(request, PutRequest) else request
             result = PutResult if self._step.call is Call.PUT_MANY else type(None)
             known = made or Made(None, None)
-            if known.fails and asyncio.CancelledError in known.may_raise and isinstance(ended.error, TieredError):
-                known.own.append(ended.error)  # told in words of ours
-            episode._judge_write(self._writes[position], ended, verdict, known, object_id, blocks=payload is not None and payload.blocks, result=result)
+            blocks = payload is not None and payload.blocks
+            episode._judge_write(self._writes[position], ended, verdict, known, object_id, blocks=blocks, result=result)
         elif ended.error is not None:
             limited = self._step.arguments["payload_bytes_max"].verdict
             episode._judge_error(ended, verdict & limited)
@@ -824,7 +828,7 @@ class _BulkCall:
             episode._model.check(_path(request), seen, self._began[position])
 
     def _judge_all(self, ended: Ended) -> None:
-        episode, error = self._episode, ended.error
+        error = ended.error
         if len({result.position for result in self._results}) != len(self._results):
             raise Violation("wrong answer", "an item has two results")
         raises = error is self._own
@@ -835,7 +839,7 @@ class _BulkCall:
             verdict = Is.WRONG
         misused = self._manner in ("entered twice", "not entered", "iterated afterwards")
         if ended.cancelled or ended.asked:
-            if error is not None and not raises and not isinstance(error, asyncio.CancelledError) and not self._documented(error, verdict, misused):
+            if not (error is None or raises or isinstance(error, ELSEWHERE) or self._documented(error, verdict, misused)):
                 raise Violation("raw error", _told(ended)) from error
             return
         if error is None:
@@ -849,7 +853,7 @@ class _BulkCall:
                 if len(self._results) != len(self._requests):
                     raise Violation("wrong answer", f"of {len(self._requests)} requests {len(self._results)} have results")
             return
-        if raises or (isinstance(error, asyncio.CancelledError) and "others" in self._source):
+        if raises or (isinstance(error, ELSEWHERE) and "others" in self._source):
             return
         if not self._documented(error, verdict, misused):
             raise Violation("raw error" if not isinstance(error, TieredError) else "refused", _told(ended)) from error

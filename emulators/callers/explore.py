@@ -7,12 +7,14 @@ seed that it was at.
 from __future__ import annotations
 
 import json
+import math
 import os
 import queue
 import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -76,7 +78,8 @@ def explore(
         at_the_end.callback(lambda: [_end(worker) for worker in workers.values()])
         for job in range(jobs):
             start(job, first + job)
-        while goes_on and not (seeds is not None and explored.episodes >= seeds) and not (seconds is not None and time.monotonic() - began >= seconds):
+        enough, until = seeds or math.inf, began + (seconds or math.inf)
+        while goes_on and explored.episodes < enough and time.monotonic() < until:
             try:
                 job, line = said.get(timeout=0.2)
             except queue.Empty:
@@ -158,6 +161,4 @@ def _lines(result: Result) -> Iterator[str]:
         return
     yield f"violation: {found}"
     if found.__cause__ is not None:
-        import traceback
-
         yield from "".join(traceback.format_exception(found.__cause__)).splitlines()

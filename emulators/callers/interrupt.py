@@ -13,7 +13,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Self, TypeVar
 
+from tiered import errors
+
 T = TypeVar("T")
+
+ELSEWHERE = (asyncio.CancelledError, getattr(errors, "CancelledElsewhereError", asyncio.CancelledError))
+"""What is told of a payload or an iterator that awaited a task which others cancelled."""
 
 
 class How(Enum):

@@ -28,7 +28,7 @@ from typing import Any, Protocol
 import anyio
 import anyio.lowlevel
 
-from emulators.callers.interrupt import ForeignTask
+from emulators.callers.interrupt import ELSEWHERE, ForeignTask
 from emulators.callers.values import JUNK, Is, said
 from tiered import UnavailableError
 
@@ -77,7 +77,7 @@ class Payload:
     salt: int
 
     def __str__(self) -> str:
-        return f"{self.kind} of {self.size} bytes" + (f" ({self.salt % len(JUNK)}: {said(JUNK[self.salt % len(JUNK)])})" if self.kind == "junk" else "")
+        return f"{said(JUNK[self.salt % len(JUNK)])} as payload" if self.kind == "junk" else f"{self.kind} of {self.size} bytes"
 
     @property
     def blocks(self) -> bool:
@@ -393,7 +393,7 @@ def _async_generator_that_awaits_a_task_cancelled_by_others(spec: Payload, place
                 own.append(error)
                 raise
 
-    return Made(pieces(), None, fails=True, own=own, may_raise=(asyncio.CancelledError,))
+    return Made(pieces(), None, fails=True, own=own, may_raise=ELSEWHERE)
 
 
 @kind(threads=True, asyncio_only=True)
@@ -404,7 +404,7 @@ def _generator_that_raises_cancelled(spec: Payload, place: Place) -> Made:
         yield spec.content()
         raise error
 
-    return Made(pieces(), None, fails=True, own=[error], may_raise=(asyncio.CancelledError,))
+    return Made(pieces(), None, fails=True, own=[error], may_raise=ELSEWHERE)
 
 
 @kind()
@@ -576,13 +576,13 @@ def _file_that_shrinks(spec: Payload, place: Place) -> Made:
 def _gzip_file(spec: Payload, place: Place) -> Made:
     path = place.new_path()
     path.write_bytes(gzip.compress(spec.content(), 1))
-    file = gzip.open(path, "rb")
+    file = gzip.open(path, "rb")  # noqa: SIM115 - the put reads it
     return Made(file, spec.content(), afterwards=file.close)
 
 
 @kind(threads=True)
 def _text_file(spec: Payload, place: Place) -> Made:
-    file = open(os.devnull, encoding="utf-8")
+    file = open(os.devnull, encoding="utf-8")  # noqa: SIM115 - the put refuses it
     return Made(file, None, Is.WRONG, afterwards=file.close)
 
 

@@ -54,7 +54,9 @@ class Item:
     wrong: Value | None = None
 
     def __str__(self) -> str:
-        return str(self.wrong) if self.wrong is not None else "(" + ", ".join(str(each) for each in (self.object_id, self.payload, self.metadata) if each) + ")"
+        if self.wrong is not None:
+            return str(self.wrong)
+        return f"({', '.join(str(each) for each in (self.object_id, self.payload, self.metadata) if each)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,8 @@ class Recipe:
     @classmethod
     def of(cls, seed: int, ground: str | None = None) -> Recipe:
         random = Random(f"{seed}/recipe")
-        ground = ground or random.choice(("embedded on asyncio",) * 4 + ("embedded on trio", "simulated", "simulated", "simulated", "simulated"))
+        drawn = random.choice((*["embedded on asyncio"] * 4, "embedded on trio", *["simulated"] * 4))
+        ground = ground or drawn
         settings: dict[str, object] = {"inline_bytes_max": random.choice((1, 16, 100, 1000))}
         settings["changelog"] = random.choice(("sqlite", "sqlite", "sqlite", "noop"))
         store: dict[str, object] = {"concurrency_max": random.choice((1, 2, 8, 64)), "queue_max": random.choice((0, 1, 256))}
@@ -101,11 +104,13 @@ class Recipe:
             store["drain_budget_s"] = random.choice((0.001, 0.05))
         settings["store"] = store
         ids = tuple(values.good_id(random) for _ in range(random.randint(1, 4)))
-        chooser = _Chooser(seed, ground, ids, interrupts=random.random() < 0.7, wrong=random.choice((0.0, 0.1, 0.5)), beside=random.choice((0, 0, 0.4)))
+        interrupts, wrong, beside = random.random() < 0.7, random.choice((0.0, 0.1, 0.5)), random.choice((0, 0, 0.4))
+        chooser = _Chooser(seed, ground, ids, interrupts=interrupts, wrong=wrong, beside=beside)
         count = random.randint(1, STEPS_MAX) if ground == "simulated" else random.randint(3, STEPS_MAX)
         steps = tuple(chooser.step(number) for number in range(count))
         closing = chooser.interrupt(Random(f"{seed}/closing")) if random.random() < 0.2 else None
-        sweep = random.randrange(count) if ground == "simulated" and random.random() < 0.25 else None
+        slow = any(payload.kind in SLOW for step in steps for payload in _payloads(step))
+        sweep = random.randrange(count) if ground == "simulated" and not slow and random.random() < 0.25 else None
         return cls(seed, ground, settings, ids, steps, closing, sweep)
 
     def without(self, steps: frozenset[int], *, closing: bool = True) -> Recipe:
@@ -144,13 +149,16 @@ class _Chooser:
                     "read whole", "read whole", "read whole", "read twice", "in pieces", "left half-way", "closed unread", "never closed", "closed twice",
                     "read after closing", "inside async with", "two readers at once",
                 ))  # fmt: skip
-                step = replace(step, arguments={"id": self._id(random)} | ({"range": values.any_range(random)} if ranged else {}), manner=manner)
+                arguments = {"id": self._id(random)} | ({"range": values.any_range(random)} if ranged else {})
+                step = replace(step, arguments=arguments, manner=manner)
             case Call.HEAD | Call.DELETE:
                 step = replace(step, arguments={"id": self._id(random)})
             case Call.LIST:
-                step = replace(step, arguments={"prefix": values.any_prefix(random)}, manner=random.choice(("to its end", "to its end", "left half-way")))
+                manner = random.choice(("to its end", "to its end", "left half-way"))
+                step = replace(step, arguments={"prefix": values.any_prefix(random)}, manner=manner)
             case Call.OUTCOME:
-                step = replace(step, arguments={"error": values.junk(random)}, manner=random.choice(("of what was never written", "of something else")))
+                manner = random.choice(("of what was never written", "of something else"))
+                step = replace(step, arguments={"error": values.junk(random)}, manner=manner)
             case Call.PUT_MANY | Call.GET_MANY | Call.DELETE_MANY:
                 step = self._bulk(step, random)
             case Call.CONSTRUCT:
@@ -160,7 +168,7 @@ class _Chooser:
                 step = replace(step, arguments={"source": values.any_settings(random)})
             case _:
                 pass
-        blocks = (step.payload is not None and step.payload.blocks) or any(item.payload is not None and item.payload.blocks for item in step.items)
+        blocks = any(payload.blocks for payload in _payloads(step))
         if blocks or (self._interrupts and random.random() < 0.4):
             step = replace(step, interrupt=self.interrupt(random, timed=blocks and random.random() < 0.7))
         return step
@@ -204,7 +212,12 @@ class _Chooser:
     def _payload(self, random: Random) -> Payload:
         names = [name for name in self._kinds if self._interrupts or name not in BLOCKING]
         name = random.choices(names, [1 if name in SLOW else 8 for name in names])[0]
-        return Payload(name, random.choice((0, 1, 2, 15, 16, 17, 99, 100, 101, 999, 1001, 5000, 5000, 70_000, 300_000)), random.getrandbits(48))
+        size = random.choice((0, 1, 2, 15, 16, 17, 99, 100, 101, 999, 1001, 5000, 5000, 70_000, 300_000))
+        return Payload(name, size, random.getrandbits(48))
+
+
+def _payloads(step: Step) -> list[Payload]:
+    return [payload for payload in (step.payload, *(item.payload for item in step.items)) if payload is not None]
 
 
 __all__ = ["Call", "Interrupt", "Is", "Item", "Recipe", "Step"]

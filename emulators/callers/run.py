@@ -32,7 +32,7 @@ from emulators.callers.model import Violation
 from emulators.callers.recipe import Recipe
 from emulators.runtime import run_world
 
-SWEEP_MAX = 60
+SWEEP_MAX = 40
 THREADS_END_WITHIN_S = 10.0
 STUCK_AFTER_S = 30.0
 """Real seconds for a whole episode, which takes some tenths of one: after them its event loop is stopped, wherever it is."""
@@ -79,11 +79,15 @@ def _waiting() -> Iterator[str]:
     for task in tasks:
         chain, coroutine = [], task.get_coro()
         while coroutine is not None:
-            frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "ag_frame", None) or getattr(coroutine, "gi_frame", None)
+            frame = _first(coroutine, "cr_frame", "ag_frame", "gi_frame")
             if frame is not None:
                 chain.append(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}")
-            coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "ag_await", None) or getattr(coroutine, "gi_yieldfrom", None)
+            coroutine = _first(coroutine, "cr_await", "ag_await", "gi_yieldfrom")
         yield " < ".join(chain[::-1])
+
+
+def _first(coroutine: Any, *names: str) -> Any:
+    return next((found for name in names if (found := getattr(coroutine, name, None)) is not None), None)
 
 
 @contextmanager
@@ -92,7 +96,7 @@ def _alarmed() -> Iterator[None]:
     def raise_stuck(number: int, frame: FrameType | None) -> None:
         where = [f"{each.filename}:{each.lineno} {each.name}" for each in traceback.extract_stack(frame)]
         waiting = "; ".join(_waiting())
-        raise Stuck(f"the event loop did not come to an end within {STUCK_AFTER_S:g} s; it was at {' < '.join(where[:-5:-1])}; tasks: {waiting}")
+        raise Stuck(f"no end within {STUCK_AFTER_S:g} s; the event loop was at {' < '.join(where[:-5:-1])}; tasks: {waiting}")
 
     former = signal.signal(signal.SIGALRM, raise_stuck)
     signal.setitimer(signal.ITIMER_REAL, STUCK_AFTER_S, STUCK_AFTER_S / 3)
@@ -117,7 +121,7 @@ def _run_once(recipe: Recipe) -> Result:
                 asyncio.run(_with_handler(episode))
     except Violation as violation:
         result.violation = violation
-    except (Exception, Stuck) as error:  # whatever it is, the seed is to blame
+    except (Exception, Stuck) as error:  # noqa: BLE001 - whatever it is, the seed is to blame
         result.violation = _unforeseen(error)
     finally:
         ground.close()
