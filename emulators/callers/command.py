@@ -92,7 +92,7 @@ def _line(random: Random, wrong: float) -> Line:
     def some(good: tuple[str, ...], bad: tuple[str, ...] = _WRONG) -> str:
         return random.choice(bad) if random.random() < wrong else random.choice(good)
 
-    where = random.choice((("--directory", "store"), ("--directory", "store"), ("--config", SETTINGS_FILE), ("-d", some(("store",))), ("-c", some((SETTINGS_FILE,)))))
+    where: tuple[str, ...] = random.choice((("--directory", "store"), ("--directory", "store"), ("--config", SETTINGS_FILE), ("-d", some(("store",))), ("-c", some((SETTINGS_FILE,)))))
     if random.random() < wrong / 3:
         where = random.choice(((), ("--directory", "store", "--config", SETTINGS_FILE), ("--directory",), ("--nope",)))
     command = random.choice(("put", "put", "put", "get", "get", "head", "rm", "ls", "recover", "log list", "log show", "log retry", "config show", "check", "provision", "odd"))

@@ -445,9 +445,7 @@ class Episode:
         self._note(step, ended)
         if isinstance(ended.error, Violation):
             raise ended.error
-        if seen and not isinstance(range, ByteRange):
-            self._model.check(_path(object_id), seen[0], began)
-        elif seen:
+        if seen:
             self._model.check(_path(object_id), seen[0], began, cut=lambda content: _within(content, range))
         if ended.error is not None:
             self._judge_error(ended, verdict)
@@ -883,7 +881,9 @@ def _of_head(head: ObjectHead | None) -> Seen:
     return Seen(None, None, None) if head is None else Seen(None, head.metadata, head.revision, whole=False)
 
 
-def _within(content: bytes, range: ByteRange) -> bytes | None:
+def _within(content: bytes, range: object) -> bytes | None:
+    if not isinstance(range, ByteRange):
+        return content
     try:
         start, stop = range.within(len(content))
     except InvalidRequestError:

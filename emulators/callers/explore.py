@@ -75,7 +75,7 @@ def explore(
         goes_on = goes_on and keep_going
 
     with ExitStack() as at_the_end:
-        at_the_end.callback(lambda: [_end(worker) for worker in workers.values()])
+        at_the_end.callback(_end, workers)
         for job in range(jobs):
             start(job, first + job)
         enough, until = seeds or math.inf, began + (seconds or math.inf)
@@ -113,9 +113,10 @@ def _listen(worker: subprocess.Popen[str], job: int, said: queue.SimpleQueue[tup
     said.put((job, None))
 
 
-def _end(worker: subprocess.Popen[str]) -> None:
-    worker.kill()
-    worker.wait()
+def _end(workers: dict[int, subprocess.Popen[str]]) -> None:
+    for worker in workers.values():
+        worker.kill()
+        worker.wait()
 
 
 def smallest(result: Result) -> Result:

@@ -196,10 +196,10 @@ def _iterable_of_wrong_types(spec: Payload, place: Place) -> Made:
 
 @kind()
 def _junk(spec: Payload, place: Place) -> Made:
-    junk = JUNK[spec.salt % len(JUNK)]
+    junk: Any = JUNK[spec.salt % len(JUNK)]
     empty = isinstance(junk, (tuple, list, set)) and not junk
     if isinstance(junk, (bytes, bytearray)) or empty:
-        return Made(junk, b"" if empty else bytes(junk))  # type: ignore[arg-type]
+        return Made(junk, b"" if empty else bytes(junk))
     return Made(junk, None, Is.WRONG)
 
 
@@ -238,7 +238,7 @@ def _generator_that_blocks_a_little(spec: Payload, place: Place) -> Made:
 
 @kind(threads=True)
 def _generator_that_yields_nothing(spec: Payload, place: Place) -> Made:
-    return Made((piece for piece in ()), b"")
+    return Made(iter(map(bytes, ())), b"")
 
 
 @kind(threads=True)

@@ -124,11 +124,8 @@ def any_id(random: Random) -> Value:
             ))  # fmt: skip
             return Value(f"ObjectId({said(usecase)}, {said(scopes)}, {said(key)})", lambda: ObjectId(usecase, scopes, key), Is.ODD)  # type: ignore[arg-type]
         case 2:
-            usecase, key, scopes = (
-                random.choice(JUNK + _USECASES + _BAD_TEXTS), random.choice(JUNK + _KEYS + _BAD_TEXTS), random.choice((*JUNK, *_SCOPES))
-            )  # fmt: skip
-            words = f"ObjectId.create({said(usecase)}, {said(key)}, {said(scopes)})"
-            return Value(words, lambda: ObjectId.create(usecase, key, scopes), Is.ODD)  # type: ignore[arg-type]
+            parts: tuple[Any, ...] = tuple(random.choice(JUNK + good + _BAD_TEXTS) for good in (_USECASES, _KEYS, _SCOPES))
+            return Value(f"ObjectId.create({', '.join(map(said, parts))})", lambda: ObjectId.create(*parts), Is.ODD)
         case 3:
             path = random.choice((*JUNK, "a/objects/", "/objects/x", "objects/x", "a/b/objects/x", "a/b.c/objects", "a//objects/x", "a/.b/objects/x",
                                   "a/b./objects/x", "a/objects/objects/x", "a/objects/\ud800", "a/objects/x\0", "~a/objects/x"))  # fmt: skip
