@@ -438,6 +438,7 @@ class Episode:
             if stored is None:
                 seen.append(Seen(None, None, None))
                 return
+            self._unclosed.append(stored)  # wherever it is left
             await self._use(stored, step.manner, seen)
 
         began = self._model.tick()
@@ -481,7 +482,6 @@ class Episode:
                 see(None)
             case "never closed":
                 see(None)
-                self._unclosed.append(stored)
             case "closed twice":
                 see(await stored.read())
                 await stored.aclose()
@@ -620,7 +620,9 @@ class Episode:
         try:
             if isinstance(source, dict):
                 Settings(**source)
-            elif isinstance(source, bytes) and self.directory.exists():
+            elif isinstance(source, bytes):
+                if not self.directory.exists():
+                    return
                 path = self.new_path()
                 path.write_bytes(source)
                 load_settings(path)
@@ -656,10 +658,10 @@ class Episode:
                     continue
                 content = await first.read()
                 second = await self._storage.get(object_id)
+                if second is not None:
+                    self._unclosed.append(second)
                 if second is not None and second.revision == first.revision:
                     return second, content
-                if second is not None:
-                    await second.aclose()
         return None, None
 
     async def call_back(self) -> None:
