@@ -9,7 +9,7 @@ ARGS ?=
 STAMP := .venv/installed
 
 .DEFAULT_GOAL := help
-.PHONY: setup demo test check sim sim-guards chaos bench clean help
+.PHONY: setup demo test check sim sim-guards callers chaos bench clean help
 
 setup: $(STAMP) ## install the project and its tools into .venv (only when pyproject.toml or constraints.txt changed)
 
@@ -29,6 +29,7 @@ check: setup ## ruff and mypy
 	.venv/bin/mypy
 
 SIMULATION := .venv/bin/python -m emulators.simulation
+CALLERS := .venv/bin/python -m emulators.callers
 
 sim: setup ## all that is simulated; or seeds alone, by number or time (N=1000, MINUTES=30); or one, replayed (SEED=7)
 ifneq ($(SEED),)
@@ -40,10 +41,22 @@ else
 	.venv/bin/python docs/protocol/model.py --all
 	$(SIMULATION).bounded
 	$(SIMULATION) run --seeds 2000
+	$(CALLERS) --seeds 5000
+	$(CALLERS) --seeds 300 --command
 endif
 
 sim-guards: setup ## knocks out each guard of the protocol in turn, and counts the seeds until the simulation finds out
 	$(SIMULATION) guards $(ARGS)
+
+callers: setup ## callers of the library and the command who do all that they may, and what they may not (MINUTES=60, N=1000, SEED=7, ARGS=--command)
+ifneq ($(SEED),)
+	$(CALLERS) --seed $(SEED) $(ARGS)
+else ifneq ($(N)$(MINUTES),)
+	$(CALLERS) $(if $(N),--seeds $(N)) $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
+else
+	$(CALLERS) --seeds 5000 $(ARGS)
+	$(CALLERS) --seeds 300 --command
+endif
 
 chaos: setup ## the demo on the emulators, frozen and cut off, for SECONDS seconds (SECONDS=120, SEED=)
 	.venv/bin/tiered demo --backend emulators --seconds $(SECONDS) --writers 6 $(if $(SEED),--seed $(SEED)) $(ARGS)

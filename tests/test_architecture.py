@@ -54,12 +54,12 @@ HOMES: dict[str, tuple[str, ...]] = {
     "typer": ("recovery/cli.py", "recovery/cli_*.py", "emulators/demo*.py", "emulators/simulation/__main__.py"),
     "rich": ("recovery/cli.py", "recovery/cli_*.py", "emulators/demo*.py", "emulators/simulation/__main__.py"),
     # the door for time and chance; `uuid` for its type where ids are read
-    "time": ("changelog/runtime.py", "emulators/demo*.py"),
+    "time": ("changelog/runtime.py", "emulators/demo*.py", "emulators/callers/*.py"),
     "random": ("changelog/runtime.py", "emulators/*.py"),
     "uuid": ("changelog/runtime.py", "changelog/change.py"),
     "secrets": (),
     # core code is anyio only
-    "asyncio": ("changelog/background.py",), "trio": ("emulators/*.py",),
+    "asyncio": ("changelog/background.py", "emulators/callers/*.py"), "trio": ("emulators/*.py",),
 }
 
 Check = Callable[[Path], list[str]]

@@ -21,7 +21,7 @@ def held_by_store(storage: TieredStorage) -> list[str]:
     tasks: Any = storage._flights._tasks
     held = {
         "flights": len(storage._flights._flights),
-        "tasks beside the heartbeat": 0 if tasks is None else len(tasks._nursery.child_tasks) - 1,
+        "tasks beside the heartbeat": 0 if tasks is None else _count(tasks) - 1,
         "leases": len(storage._committer._heartbeat._leases),
         "objects being touched": len(storage._touching),
     }
@@ -30,6 +30,11 @@ def held_by_store(storage: TieredStorage) -> list[str]:
         held[f"{name} slots"] = admission._concurrency_max - admission._slots.value
         held[f"{name} waiters"] = admission._slots.statistics().tasks_waiting + admission._patient
     return [f"{count} {name}" for name, count in held.items() if count]
+
+
+def _count(tasks: Any) -> int:
+    """Of the group, on trio or asyncio."""
+    return len(tasks._nursery.child_tasks if hasattr(tasks, "_nursery") else tasks._tasks)
 
 
 def held_by_recovery(recovery: RecoveryLoop) -> list[str]:

@@ -109,7 +109,8 @@ async def test_a_copy_that_fails_closes_its_source(world: World, backend: str) -
 
 
 @pytest.mark.parametrize(
-    ("object_id", "metadata"), [(COPY, Metadata().with_facts(size=-1)), ("no id", None), (COPY, "no metadata")], ids=["metadata", "id", "type"]
+    ("object_id", "metadata"), [(COPY, Metadata().with_facts(size=-1)), ("no id", None), (COPY, "no metadata")],
+    ids=["metadata", "id", "type"],
 )
 async def test_a_copy_that_is_refused_closes_its_source_too(world: World, object_id: Any, metadata: Any) -> None:
     async with world.store() as storage:

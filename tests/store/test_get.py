@@ -275,13 +275,16 @@ async def test_stored_object_is_read_by_one_task_at_a_time(world: World) -> None
         reader.pieces = slow_pieces
         return reader
 
+    async def take(pieces: AsyncIterator[bytes]) -> None:
+        await anext(pieces)
+
     async with world.store() as storage, anyio.create_task_group() as tasks:
         await storage.put(OBJECT, LARGE)
         world.blobs.hooks["open"] = slow_open
         stored = await storage.get(OBJECT)
         assert stored is not None
         first = aiter(stored)
-        tasks.start_soon(anext, first)
+        tasks.start_soon(take, first)
         await world.runtime.sleep(1)
         with pytest.raises(InvalidRequestError, match="is being read by another task"):
             await anext(first)

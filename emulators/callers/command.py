@@ -1,0 +1,266 @@
+"""Callers of the command: a seed chooses a few command lines, their settings files, variables and stdin; each runs in a child process.
+
+    exit code       one of those that the README lists, and not that of a killed process
+    stderr          no traceback
+    --json          what is on stdout after a success is JSON, a line each
+    put             0: `get` returns the very bytes
+    get -o          the whole payload, or no file
+    left behind     nothing but the files that were asked for
+
+A child is forked from this process, which has loaded everything: starting an interpreter for each would take most of the time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from emulators.callers.ground import MEMORY
+from emulators.callers.model import Violation
+
+CODES = {0, 1, 2, 3, 4, 5, 6, 130}
+ENDS_WITHIN_S = 30.0
+SETTINGS_FILE = "settings.yaml"
+_IDS = ("a/objects/b", "photos/org.17/objects/2026/cat.jpg", "µ/objects/ключ", "a/objects/-x", "a/objects/" + "k" * 300)
+_WRONG = ("", "-", "--", "x", "a/b/objects/c", "\udc80", "a/objects/\udcff", "a/objects/../b", "../../etc", "\n", "a/objects/" + "k" * 2000, "--json", "-1", "0",
+          "9" * 400, "é", "~changelog/00/x", "nan", "/", ".", "/dev/null", "/proc/self/mem", "x=y", "=", "1:2", ":", "-5:", "5:1", "1e5", "inf")  # fmt: skip
+_LIFETIMES = ("90s", "15m", "36h", "30d", "0s", "-1s", "1w", "s", "9999999999999d", "٣s", "1.5h", "")
+_RANGES = ("0:3", "1:", ":2", "-2:", "-3:", "9:", "3:1", "x", "", ":", "1:2:3", "0:99999999999999999999999", "-0:", "1_0:", " 1:2")
+_CUSTOM = ("a=b", "a=", "=b", "a", "ключ=é", "a=b=c", "A=b", "a\n=b", "x=" + "y" * 9000, "\udc80=x", "a b=c")
+_TYPES = ("text/plain", "", "a\x07b", "é", "x" * 9000, "text/html; charset=utf-8", "\udc80")
+_YAML = (
+    "directory: store\nchangelog: sqlite\n", "directory: store\ninline_bytes_max: 10\nchangelog: sqlite\n", "", "[", "directory: 5", "directory: [x]", "\0", "nope: 1",
+    "directory: store\nstore: {concurrency_max: 0}", "directory: store\nlease: {heartbeat_interval_s: 1e-9}", "directory: store\nrecovery: {page_max: 1e23}",
+    "directory: store\ndirectory: other", "[" * 3000, "directory: '~/x'", "directory: /proc", "directory: /dev/null", "directory: store\nchangelog: bigtable",
+    "gcs: {bucket: b}", "5", "- 1", "a: &a [*a]", "directory: store\nmarks: {swap_age_max_s: .nan}", "directory: \"\\uD800\"", "directory: store\nchangelog: noop\n",
+)  # fmt: skip
+_VARIABLES = (
+    ("TIERED_DIRECTORY", "store"), ("TIERED_DIRECTORY", "other"), ("TIERED_DIRECTORY", ""), ("TIERED_INLINE_BYTES_MAX", "10"), ("TIERED_INLINE_BYTES_MAX", "x"),
+    ("TIERED_LEASE__EXPIRY_S", "40"), ("TIERED_LEASE__EXPIRY_S", "nan"), ("TIERED_LEASE", "{"), ("TIERED_LEASE", '{"expiry_s": 40}'), ("TIERED_NOPE", "1"),
+    ("TIERED_CONFIG", SETTINGS_FILE), ("TIERED_CONFIG", "absent.yaml"), ("TIERED_CONFIG", "\udc80"), ("COLUMNS", "1"), ("COLUMNS", "x"), ("LC_ALL", "C"), ("TERM", "dumb"),
+    ("PYTHONUTF8", "0"), ("TIERED_CHANGELOG", "noop"), ("TIERED_GCS", '{"bucket": "b"}'), ("TIERED_STORE__QUEUE_MAX", "-1"), ("HOME", ""),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One command line. `stdin` None: it is closed."""
+
+    arguments: tuple[str, ...]
+    stdin: bytes | None = b""
+    variables: tuple[tuple[str, str], ...] = ()
+
+    def __str__(self) -> str:
+        variables = " ".join(f"{name}={value!a}" for name, value in self.variables)
+        stdin = "no stdin" if self.stdin is None else f"{len(self.stdin)} bytes of stdin"
+        return f"{variables} tiered {' '.join(ascii(each) if len(each) < 100 else ascii(each[:100]) + '…' for each in self.arguments)}   ({stdin})".strip()
+
+
+@dataclass(slots=True)
+class Done:
+    code: int
+    stdout: bytes
+    stderr: str
+
+
+@dataclass(slots=True)
+class CommandResult:
+    lines: list[Line]
+    trace: list[str] = field(default_factory=list)
+    violation: Violation | None = None
+
+
+def recipe(seed: int) -> tuple[str, list[Line]]:
+    """The settings file, and the command lines."""
+    random = Random(f"{seed}/command")
+    wrong = random.choice((0.0, 0.15, 0.5))
+    text = _YAML[random.randrange(2)] if random.random() > wrong else random.choice(_YAML)
+    begun = [Line(("--directory", "store", "put", _IDS[0], "payload"))] if random.random() < 0.9 else []
+    return text, begun + [_line(Random(f"{seed}/line {number}"), wrong) for number in range(random.randint(2, 7))]
+
+
+def _line(random: Random, wrong: float) -> Line:
+    def some(good: tuple[str, ...], bad: tuple[str, ...] = _WRONG) -> str:
+        return random.choice(bad) if random.random() < wrong else random.choice(good)
+
+    where: tuple[str, ...] = random.choice((("--directory", "store"), ("--directory", "store"), ("--config", SETTINGS_FILE), ("-d", some(("store",))), ("-c", some((SETTINGS_FILE,)))))
+    if random.random() < wrong / 3:
+        where = random.choice(((), ("--directory", "store", "--config", SETTINGS_FILE), ("--directory",), ("--nope",)))
+    command = random.choice(("put", "put", "put", "get", "get", "head", "rm", "ls", "recover", "log list", "log show", "log retry", "config show", "check", "provision", "odd"))
+    arguments: list[str] = command.split()
+    match command:
+        case "put":
+            arguments += [some(_IDS), some(("-", "-", "payload", "empty"))]
+            for option, values in (("--ttl", _LIFETIMES), ("--tti", _LIFETIMES), ("--custom", _CUSTOM), ("--content-type", _TYPES)):
+                if random.random() < 0.2:
+                    arguments += [option, random.choice(values[: 1 if wrong == 0 else None])]
+        case "get":
+            arguments += [some(_IDS)]
+            if random.random() < 0.5:
+                arguments += ["-o", some(("out", "out", "long" * 62, "dir"), (*_WRONG, "store", "absent/x", "n" * 300))]
+            if random.random() < 0.3:
+                arguments += ["--range", random.choice(_RANGES)]
+        case "head" | "rm":
+            arguments += [some(_IDS)]
+        case "ls":
+            arguments += [some(("", "a/", "photos/org.17/"))] if random.random() < 0.7 else []
+            arguments += ["--limit", some(("1", "100"))] if random.random() < 0.3 else []
+        case "recover":
+            arguments += [random.choice(("--once", "--dry-run"))]
+            arguments += ["--limit", some(("1", "5"))] if random.random() < 0.3 else []
+        case "log list":
+            arguments += ["--stuck"] * random.randrange(2) + (["--limit", some(("1",))] if random.random() < 0.3 else [])
+        case "log show" | "log retry":
+            arguments += [some(("01a20165-eb55-7940-8bb5-a3a551aafd78", "~changelog/zz/garbage"))] if random.random() < 0.8 else ["--all"]
+        case "odd":
+            arguments = [random.choice((*_WRONG, "--help", "--version", "put", "log", "audit", "demo --seconds x", "completion"))]
+    if random.random() < 0.3:
+        arguments.append("--json")
+    stdin = None if random.random() < wrong / 5 else random.randbytes(random.choice((0, 5, 11, 100, 5000, 1_100_000)))
+    variables = tuple(random.choice(_VARIABLES) for _ in range(random.choice((0, 0, 1, 2)))) if random.random() < wrong else ()
+    return Line((*where, *arguments), stdin, variables)
+
+
+def run(seed: int) -> CommandResult:
+    text, lines = recipe(seed)
+    result = CommandResult(lines)
+    directory = Path(tempfile.mkdtemp(prefix="commands-", dir=MEMORY if os.access(MEMORY, os.W_OK) else None))
+    try:
+        (directory / SETTINGS_FILE).write_bytes(text.encode("utf-8", "surrogatepass"))
+        (directory / "payload").write_bytes(Random(seed).randbytes(3000))
+        (directory / "empty").touch()
+        (directory / "dir").mkdir()
+        for number, line in enumerate(lines):
+            before = _listed(directory)
+            done = call(line, directory)
+            result.trace.append(f"{number}: {line}: {done.code} {done.stderr.strip()[-200:]!r}")
+            _judge(line, done, directory, before)
+    except Violation as violation:
+        result.violation = violation
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    return result
+
+
+def _judge(line: Line, done: Done, directory: Path, before: set[str]) -> None:
+    if done.code not in CODES:
+        raise Violation("exit code", f"{line}: {done.code} {done.stderr[-2000:]}")
+    if "Traceback (most recent call last)" in done.stderr:
+        raise Violation("traceback", f"{line}: {done.stderr[-3000:]}")
+    if done.code not in (0, 130) and not done.stderr.strip() and "check" not in line.arguments:
+        raise Violation("silent", f"{line}: exit code {done.code}, and not a word")
+    if done.code == 0 and "--json" in line.arguments and "--help" not in line.arguments and "--version" not in line.arguments:
+        for text in done.stdout.decode("utf-8", "surrogateescape").splitlines():
+            try:
+                json.loads(text)
+            except ValueError as error:
+                raise Violation("no JSON", f"{line}: {text[:200]!r}: {error}") from None
+    made = {name for name in _listed(directory) - before if not name.startswith(("store/", "other/"))} - {"store", "other"}
+    asked = {os.path.normpath(each) for each in line.arguments if each and len(each) < 300} if done.code == 0 or "put" in line.arguments else set()
+    if odd := [name for name in made if not any(_is_part(name, each) for each in (*asked, "~"))]:
+        raise Violation("left behind", f"{line}: exit code {done.code}, and there is {odd}")
+    if "put" in line.arguments and done.code == 0:
+        _check_stored(line, directory)
+
+
+def _is_part(name: str, asked: str) -> bool:
+    """Whether it is what was asked for, in it, or on the way to it."""
+    return name == asked or name.startswith(f"{asked}/") or asked.startswith(f"{name}/")
+
+
+def _check_stored(line: Line, directory: Path) -> None:
+    at = line.arguments.index("put")
+    where, object_id, source = line.arguments[:at], line.arguments[at + 1], line.arguments[at + 2]
+    expected = line.stdin if source == "-" else (directory / source).read_bytes() if source in ("payload", "empty") else None
+    if expected is None or not object_id.startswith(("a/", "photos/", "µ/")) or any(option in line.arguments for option in ("--ttl", "--tti")):
+        return
+    got = call(Line((*where, "get", object_id), b"", line.variables), directory)
+    if got.code != 0 or got.stdout != expected:
+        raise Violation("wrong answer", f"{line} was done, and get ends with {got.code}, {len(got.stdout)} of {len(expected)} bytes: {got.stderr[-300:]}")
+
+
+def call(line: Line, directory: Path) -> Done:
+    """In a child, whose output goes into files beside the directory; killed if it does not end."""
+    with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
+        stdin.write(line.stdin or b"")
+        stdin.seek(0)
+        child = os.fork()
+        if child == 0:
+            _become(line, directory, stdin.fileno(), stdout.fileno(), stderr.fileno())
+        status = _wait(child, line)
+        for file in (stdout, stderr):
+            file.seek(0)
+        return Done(os.waitstatus_to_exitcode(status), stdout.read(), stderr.read().decode("utf-8", "backslashreplace"))
+
+
+def _wait(child: int, line: Line) -> int:
+    deadline = time.monotonic() + ENDS_WITHIN_S
+    while time.monotonic() < deadline:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return status
+        time.sleep(0.002)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    raise Violation("hang", f"{line} did not end within {ENDS_WITHIN_S:g} s")
+
+
+def _become(line: Line, directory: Path, stdin: int, stdout: int, stderr: int) -> None:
+    """The command itself, in this process; does not return."""
+    code = 70
+    try:
+        os.chdir(directory)
+        for number, file in enumerate((stdin, stdout, stderr)):
+            os.dup2(file, number)
+        if line.stdin is None:
+            os.close(0)
+        os.environ.update({name: value for name, value in line.variables if "\0" not in value})
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        sys.stdin = None if line.stdin is None else open(0, closefd=False)  # noqa: SIM115 - this process ends with it
+        sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False, errors="backslashreplace")  # noqa: SIM115
+        sys.argv = ["tiered", *line.arguments]
+        from recovery.cli import main
+
+        main()
+        code = 0
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            sys.stderr.write(end.code)
+        code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+    except BaseException:  # noqa: BLE001 - as Python would end
+        import traceback
+
+        traceback.print_exc()
+        code = 1
+    finally:
+        for output in (sys.stdout, sys.stderr):
+            try:
+                output.flush()
+            except (OSError, ValueError):
+                continue
+        os._exit(code)
+
+
+def _listed(directory: Path) -> set[str]:
+    return {str(path.relative_to(directory)) for path in directory.rglob("*")}
+
+
+def replayed(seed: int) -> tuple[bool, Iterator[str]]:
+    """Whether all went well; the settings file, the command lines and how they ended, and the verdict."""
+    result = run(seed)
+
+    def lines() -> Iterator[str]:
+        yield f"seed {seed}: {SETTINGS_FILE} is {recipe(seed)[0]!r}"
+        yield from (f"  {each}" for each in result.trace)
+        yield "every command kept its word" if result.violation is None else f"violation: {result.violation}"
+
+    return result.violation is None, lines()

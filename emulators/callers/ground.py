@@ -1,0 +1,115 @@
+"""Where an episode takes place: a store in a directory, or one on simulated tiers under virtual time; and what it leaves behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from changelog.runtime import Runtime, SystemRuntime
+from emulators.blobs import SimulatedBlobs
+from emulators.checker import dangling, left_over, orphans
+from emulators.log import SimulatedChangeLog
+from emulators.rows import SimulatedRows
+from emulators.runtime import SimulatedRuntime
+from recovery.daemon import collect
+from recovery.loop import RecoveryLoop
+from tiered import Settings, TieredStorage, open_storage
+from tiered.compose import open_backends
+from tiered.settle import Tiers
+
+LATER_S = 100.0
+"""When recovery comes: every lease has expired, and nothing that lives for an hour."""
+FILES = {"tiered.db", "tiered.db-wal", "tiered.db-shm", "blobs", "uploads"}
+MEMORY = Path("/dev/shm")
+
+
+class Ground(Protocol):
+    """`directory`: of this episode, for files of its own, too. `budget_s`: in which a call must end, by the event loop's clock."""
+
+    directory: Path
+    budget_s: float
+    runtime: Runtime
+
+    def open(self, settings: Mapping[str, Any]) -> AbstractAsyncContextManager[TieredStorage]: ...
+    async def left_behind(self, *, recovered: bool) -> list[str]:
+        """Recovers, if there is a changelog; then says what no row needs, and what rows miss."""
+
+    def close(self) -> None: ...
+
+
+class _Later(SystemRuntime):
+    def wall_ns(self) -> int:
+        return super().wall_ns() + int(LATER_S * 1e9)
+
+
+class Embedded:
+    budget_s = 15.0
+
+    def __init__(self) -> None:
+        self.runtime: Runtime = SystemRuntime()
+        self.directory = Path(tempfile.mkdtemp(prefix="callers-", dir=MEMORY if os.access(MEMORY, os.W_OK) else None))
+        self._store = self.directory / "store"
+
+    def open(self, settings: Mapping[str, Any]) -> AbstractAsyncContextManager[TieredStorage]:
+        return open_storage(Settings(directory=self._store, **settings))
+
+    async def left_behind(self, *, recovered: bool) -> list[str]:
+        settings = Settings(directory=self._store, changelog="sqlite")
+        found: list[str] = []
+        async with open_backends(settings, _Later()) as backends:
+            if recovered:
+                report = await RecoveryLoop(backends.tiers, backends.log, _Later(), settings).run_once()
+                if report.failed or report.parked:
+                    found.append(f"recovery could not finish: {report}")
+            await collect(backends)
+            entries = await backends.log.entries("", 1000)
+            found += [f"entry {entry.key}" for entry in entries.entries]
+            rows = await backends.tiers.high_volume.scan("", None, 1000)
+            named = {(await backends.tiers.high_volume.read(row.path)).target for row in rows} - {None}
+            blobs = {blob.name for blob in (await backends.tiers.long_term.list("", None, 1000)).blobs}
+        found += [f"blob {name!r} that no row names" for name in blobs - named]
+        found += [f"row that names {name!r}, which is not there" for name in named - blobs]
+        found += [f"upload {path.name}" for path in sorted((self._store / "uploads").iterdir())]
+        return found + [f"file {path.name!r}" for path in sorted(self._store.iterdir()) if path.name not in FILES]
+
+    def close(self) -> None:
+        shutil.rmtree(self.directory)
+
+
+class Simulated:
+    budget_s = 500.0
+    directory = Path("/nonexistent")
+
+    def __init__(self, seed: int) -> None:
+        runtime = SimulatedRuntime(seed)
+        self.runtime: Runtime = runtime
+        self._rows, self._blobs, self._log = SimulatedRows(runtime), SimulatedBlobs(runtime), SimulatedChangeLog(runtime)
+        self._tiers = Tiers(self._rows, self._blobs)
+
+    @asynccontextmanager
+    async def open(self, settings: Mapping[str, Any]) -> AsyncIterator[TieredStorage]:
+        async with TieredStorage(self._tiers, self._log, self.runtime, Settings(directory="simulated", **settings)) as storage:
+            yield storage
+
+    async def left_behind(self, *, recovered: bool) -> list[str]:
+        if recovered:
+            await self.runtime.sleep(LATER_S)
+            report = await RecoveryLoop(self._tiers, self._log, self.runtime, Settings(directory="simulated")).run_once()
+            if report.failed or report.parked:
+                return [f"recovery could not finish: {report}"]
+        now_ns = self.runtime.wall_ns()
+        return [
+            *(f"row {path!r} whose blob is gone" for path in dangling(self._rows, self._blobs, now_ns)),
+            *(f"blob {name!r} that no row names" for name in orphans(self._rows, self._blobs, now_ns)),
+            *left_over(self._log, list(self._blobs.uploads)),
+        ]  # fmt: skip
+
+    def close(self) -> None:
+        pass
+
+

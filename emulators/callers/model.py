@@ -1,0 +1,171 @@
+"""What was written by whom, and so what a read may return. A small model: for each object, its writes and when they may have happened.
+
+A write that was told ok happened between its call and its answer. One that was told no did not happen. Any other (cancelled, unknown)
+may have happened from its call until its store was closed and recovered, or not at all. A read may return what a write left if it began
+before the read's end, and no other write certainly happened after it and before the read began.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from math import inf
+from typing import Any
+
+from tiered import Metadata
+from tiered.metadata import encode_metadata
+
+
+class Violation(Exception):
+    """What the product must not do. `kind`: one word for each rule of the oracle."""
+
+    def __init__(self, kind: str, finding: str) -> None:
+        super().__init__(f"{kind}: {finding}")
+        self.kind = kind
+        self.finding = finding
+
+
+class Told(Enum):
+    OK = "ok"
+    NO = "no"
+    MAYBE = "maybe"
+
+
+@dataclass(slots=True, eq=False)
+class Write:
+    """`content` None: a deletion. `known` False: nobody knows which bytes it stored. `mortal`: it may expire while we look."""
+
+    path: str
+    content: bytes | None
+    metadata: Metadata | None
+    began: int
+    known: bool = True
+    told: Told = Told.MAYBE
+    happened_by: float = inf
+    revision: str | None = None
+
+    @property
+    def mortal(self) -> bool:
+        expiration = None if self.metadata is None else self.metadata.expiration
+        return expiration is not None and expiration.ns < 3_000_000_000_000
+
+
+@dataclass(slots=True, eq=False)
+class Seen:
+    """What a read returned: bytes None and no metadata: nothing; `whole` False: only its head."""
+
+    content: bytes | None
+    metadata: Metadata | None
+    revision: str | None
+    whole: bool = True
+
+
+@dataclass(slots=True)
+class Model:
+    now: int = 0
+    writes: dict[str, list[Write]] = field(default_factory=lambda: defaultdict(list))
+
+    def tick(self) -> int:
+        self.now += 1
+        return self.now
+
+    def begin(self, path: str, content: bytes | None, metadata: Metadata | None, *, known: bool = True) -> Write:
+        write = Write(path, content, metadata, self.tick(), known)
+        self.writes[path].append(write)
+        return write
+
+    def end(self, write: Write, told: Told, revision: str | None = None) -> None:
+        write.told, write.revision = told, revision
+        if told is not Told.MAYBE:
+            write.happened_by = self.tick()
+
+    def settled(self) -> None:
+        """All stores were closed, and recovery was there: nothing happens later."""
+        now = self.tick()
+        for writes in self.writes.values():
+            for write in writes:
+                write.happened_by = min(write.happened_by, now)
+
+    def check(self, path: str, seen: Seen, began: int, cut: Callable[[bytes], bytes | None] = bytes) -> None:
+        """Of a read that began then, and ends now. `cut`: what of a content it asked for. Raises `Violation`."""
+        self.tick()
+        possible = self._possible(path, began)
+        if any(_explains(write, seen, cut) for write in possible):
+            return
+        told = "; ".join(_said(write) for write in possible) or "nothing"
+        raise Violation("wrong answer", f"{path} reads as {_shown(seen)}; possible is: {told}")
+
+    def names(self, path: str, began: int) -> tuple[bool, bool]:
+        """Whether a listing may have it, and whether it may be without it."""
+        self.tick()
+        possible = self._possible(path, began)
+        return any(write.content is not None for write in possible), any(write.content is None or write.mortal for write in possible)
+
+    def _possible(self, path: str, began: int) -> list[Write]:
+        nothing = Write(path, None, None, 0, told=Told.OK, happened_by=0)
+        happened = [nothing, *(write for write in self.writes[path] if write.told is not Told.NO)]
+        certain = [write for write in happened if write.told is Told.OK and write.happened_by < began]
+        return [
+            write for write in happened
+            if not any(other.began > write.happened_by for other in certain if other is not write)
+        ]  # fmt: skip
+
+
+def _explains(write: Write, seen: Seen, cut: Callable[[bytes], bytes | None]) -> bool:
+    if seen.metadata is None:
+        return write.content is None or write.mortal
+    if write.content is None or (write.revision is not None and seen.revision != write.revision):
+        return False
+    if write.known and seen.whole and seen.content != cut(write.content):
+        return False
+    return same_metadata(write, seen.metadata)
+
+
+def same_metadata(write: Write, read: Metadata) -> bool:
+    """Whether that is what was given, with what the store fills in."""
+    given = write.metadata or Metadata()
+    filled = read.time_created_ns is not None and (read.time_expires_ns is not None) == (given.expiration is not None)
+    size = read.size if not write.known else len(write.content or b"")
+    return filled and read.size == size and all((
+        given.time_created_ns in (None, read.time_created_ns), given.expiration == read.expiration,
+        *(_same(getattr(given, name), getattr(read, name)) for name in ("content_type", "compression", "origin", "filename")),
+        _same(dict(given.custom), dict(read.custom)), _same(dict(given.unknown), dict(read.unknown)),
+    ))  # fmt: skip
+
+
+def _same(given: Any, read: Any) -> bool:
+    """Equal, and a True is no 1, and a tuple no list."""
+    if isinstance(given, dict) and isinstance(read, dict):
+        return given.keys() == read.keys() and all(_same(value, read[key]) for key, value in given.items()) and \
+            all(type(key) is str or not isinstance(key, str) for key in read)
+    if isinstance(given, list) and isinstance(read, list):
+        return len(given) == len(read) and all(map(_same, given, read))
+    return bool(given == read) and (type(given) is type(read) or (isinstance(given, str) and isinstance(read, str)))
+
+
+def _said(write: Write) -> str:
+    if write.content is None:
+        return f"nothing ({write.told.value})"
+    return f"{_bytes(write.content) if write.known else 'bytes'} with {_metadata(write.metadata)} ({write.told.value})"
+
+
+def _shown(seen: Seen) -> str:
+    if seen.metadata is None:
+        return "nothing"
+    return f"{_bytes(seen.content) if seen.content is not None else 'something'} with {_metadata(seen.metadata)}, revision {seen.revision}"
+
+
+def _bytes(content: bytes) -> str:
+    return f"{len(content)} bytes {content[:8].hex()}…"
+
+
+def _metadata(metadata: Metadata | None) -> str:
+    if metadata is None:
+        return "no metadata"
+    try:
+        return json.dumps(json.loads(encode_metadata(metadata)), ensure_ascii=True)[:300]
+    except Exception:  # noqa: BLE001 - it is shown, and may be what is wrong
+        return repr(metadata)[:300]

@@ -1,0 +1,684 @@
+"""Payloads of every kind that `put` takes, and of those that it must refuse: each a function, made when it is put.
+
+    GOOD     the put is done, and reads return `content`
+    FAILS    the put raises what the payload raised, the very object; nothing is stored
+    WRONG    `InvalidRequestError`
+    ODD      done (and what was stored is `content`, if that is known), refused, or the payload's own error of a type in `may_raise`
+
+Kinds that need threads or files are none for a simulated world: no thread knows of its clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import io
+import os
+import threading
+import time
+from array import array
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any, Protocol
+
+import anyio
+import anyio.lowlevel
+
+from emulators.callers.interrupt import ELSEWHERE, ForeignTask
+from emulators.callers.values import JUNK, Is, said
+from tiered import UnavailableError
+
+FOREVER_S = 10_000.0
+STALL_S = 0.05
+
+
+class OwnError(Exception):
+    """What a payload of ours raises."""
+
+
+@dataclass(slots=True)
+class Made:
+    """A payload as it is passed. `content`: what is stored if it is put; None: nobody knows. `own`: what it has raised, if it did.
+
+    `afterwards`: runs when the call has ended, to lay it to rest. `shows`: what it saw that it should not have.
+    """
+
+    payload: Any
+    content: bytes | None
+    verdict: Is = Is.GOOD
+    fails: bool = False
+    own: list[BaseException] = field(default_factory=list)
+    may_raise: tuple[type[BaseException], ...] = ()
+    afterwards: Callable[[], object] = lambda: None
+    shows: list[str] = field(default_factory=list)
+
+
+class Place(Protocol):
+    """What a payload may use of the episode."""
+
+    loop_thread: int
+    directory: Path
+
+    async def stored(self) -> Any: ...
+    async def call_back(self) -> None: ...
+    def new_path(self) -> Path: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """What a seed chose. `size`: about so many bytes."""
+
+    kind: str
+    size: int
+    salt: int
+
+    def __str__(self) -> str:
+        return f"{said(JUNK[self.salt % len(JUNK)])} as payload" if self.kind == "junk" else f"{self.kind} of {self.size} bytes"
+
+    @property
+    def blocks(self) -> bool:
+        """It never ends, so whoever puts it must be cancelled."""
+        return self.kind in BLOCKING
+
+    async def make(self, place: Place) -> Made:
+        made = _KINDS[self.kind](self, place)
+        return made if isinstance(made, Made) else await made
+
+    def random(self) -> Random:
+        return Random(f"payload {self.salt}")
+
+    def content(self) -> bytes:
+        return self.random().randbytes(self.size)
+
+
+Maker = Callable[[Payload, Place], Made | Awaitable[Made]]
+_KINDS: dict[str, Maker] = {}
+BLOCKING: set[str] = set()
+WITH_THREADS: set[str] = set()
+ASYNCIO_ONLY: set[str] = set()
+SLOW: set[str] = set()
+"""Takes so long that it comes seldom."""
+
+
+def kind(*, blocks: bool = False, threads: bool = False, slow: bool = False, asyncio_only: bool = False) -> Callable[[Maker], Maker]:
+    def add(maker: Maker) -> Maker:
+        name = maker.__name__.strip("_").replace("_", " ")
+        _KINDS[name] = maker
+        for wanted, group in ((blocks, BLOCKING), (threads, WITH_THREADS), (slow, SLOW), (asyncio_only, ASYNCIO_ONLY)):
+            if wanted:
+                group.add(name)
+        return maker
+
+    return add
+
+
+def kinds(*, threads: bool, on_asyncio: bool) -> list[str]:
+    return [name for name in _KINDS if (threads or name not in WITH_THREADS) and (on_asyncio or name not in ASYNCIO_ONLY)]
+
+
+def _cut(content: bytes, random: Random) -> list[bytes]:
+    pieces, at = [], 0
+    while at < len(content):
+        size = random.choice((1, 7, 100, 5000, 300_000))
+        pieces.append(content[at : at + size])
+        at += size
+        if random.random() < 0.2:
+            pieces.append(b"")
+    return pieces
+
+
+# --- in memory -----------------------------------------------------------------------------------
+
+
+@kind()
+def _bytes(spec: Payload, place: Place) -> Made:
+    return Made(spec.content(), spec.content())
+
+
+@kind()
+def _bytearray_changed_afterwards(spec: Payload, place: Place) -> Made:
+    payload = bytearray(spec.content())
+    return Made(payload, spec.content(), afterwards=lambda: payload.__setitem__(slice(None), bytes(len(payload))))
+
+
+@kind()
+def _memoryview_of_integers(spec: Payload, place: Place) -> Made:
+    numbers = array("I", range(spec.size // 4))
+    return Made(memoryview(numbers), numbers.tobytes())
+
+
+@kind()
+def _memoryview_with_gaps(spec: Payload, place: Place) -> Made:
+    return Made(memoryview(bytes(max(4, spec.size)))[::2], None, Is.WRONG)
+
+
+@kind()
+def _memoryview_of_two_dimensions(spec: Payload, place: Place) -> Made:
+    content = bytes(spec.size // 4 * 4 + 4)
+    return Made(memoryview(content).cast("B", (2, len(content) // 2)), content)
+
+
+@kind()
+def _memoryview_that_was_released(spec: Payload, place: Place) -> Made:
+    view = memoryview(spec.content())
+    view.release()
+    return Made(view, None, Is.WRONG)
+
+
+@kind(threads=True)
+def _bytes_io_at_a_position(spec: Payload, place: Place) -> Made:
+    file = io.BytesIO(b"skip" + spec.content())
+    file.seek(4)
+    return Made(file, spec.content())
+
+
+@kind()
+def _list_of_pieces(spec: Payload, place: Place) -> Made:
+    pieces = _cut(spec.content(), spec.random())
+    return Made(spec.random().choice((list, tuple, deque))(pieces), spec.content())
+
+
+@kind()
+def _one_huge_piece(spec: Payload, place: Place) -> Made:
+    content = spec.random().randbytes(1_100_000)
+    return Made([content], content)
+
+
+@kind()
+def _iterable_of_wrong_types(spec: Payload, place: Place) -> Made:
+    odd = spec.random().choice([each for each in JUNK if not isinstance(each, (bytes, bytearray))])
+    return Made([spec.content(), odd], None, Is.WRONG)
+
+
+@kind()
+def _junk(spec: Payload, place: Place) -> Made:
+    junk: Any = JUNK[spec.salt % len(JUNK)]
+    empty = isinstance(junk, (tuple, list, set)) and not junk
+    if isinstance(junk, (bytes, bytearray)) or empty:
+        return Made(junk, b"" if empty else bytes(junk))
+    return Made(junk, None, Is.WRONG)
+
+
+@kind()
+def _text(spec: Payload, place: Place) -> Made:
+    return Made(spec.random().choice(("", "text", "\ud800", io.StringIO("text"))), None, Is.WRONG)
+
+
+# --- generators ----------------------------------------------------------------------------------
+
+
+def _watched(pieces: Iterator[bytes], place: Place, shows: list[str]) -> Iterator[bytes]:
+    """It may block: so it must not run in the thread of the event loop."""
+    if threading.get_ident() == place.loop_thread:
+        shows.append("loop: a synchronous generator runs in the event loop's thread")
+    yield from pieces
+
+
+@kind(threads=True)
+def _generator(spec: Payload, place: Place) -> Made:
+    shows: list[str] = []
+    return Made(_watched(iter(_cut(spec.content(), spec.random())), place, shows), spec.content(), shows=shows)
+
+
+@kind(threads=True)
+def _generator_that_blocks_a_little(spec: Payload, place: Place) -> Made:
+    def pieces() -> Iterator[bytes]:
+        for piece in _cut(spec.content(), spec.random())[:3]:
+            time.sleep(STALL_S / 3)
+            yield piece
+
+    shows: list[str] = []
+    content = b"".join(_cut(spec.content(), spec.random())[:3])
+    return Made(_watched(pieces(), place, shows), content, shows=shows)
+
+
+@kind(threads=True)
+def _generator_that_yields_nothing(spec: Payload, place: Place) -> Made:
+    return Made(iter(map(bytes, ())), b"")
+
+
+@kind(threads=True)
+def _generator_of_empty_pieces(spec: Payload, place: Place) -> Made:
+    return Made((b"" for _ in range(2000)), b"")
+
+
+@kind(threads=True, slow=True)
+def _generator_of_tiny_pieces(spec: Payload, place: Place) -> Made:
+    content = spec.random().randbytes(20_000)
+    return Made((content[at : at + 1] for at in range(len(content))), content)
+
+
+class _Stops:
+    """An iterator that is none: `__iter__` raises, or returns something else."""
+
+    def __init__(self, what: object) -> None:
+        self._what = what
+
+    def __iter__(self) -> Any:
+        if isinstance(self._what, BaseException):
+            raise self._what
+        return self._what
+
+
+def _errors(random: Random) -> BaseException:
+    return random.choice([
+        OwnError("ours"), ValueError("v"), KeyError("k"), OSError(5, "Input/output error"), UnavailableError("ours, too"), TimeoutError("t"),
+        ExceptionGroup("group", [OwnError("inside")]), RecursionError("r"), AttributeError("a"), LookupError(), EOFError(), TypeError("own"),
+        anyio.EndOfStream(), anyio.ClosedResourceError(), anyio.BrokenResourceError(), anyio.WouldBlock(), BrokenPipeError(32, "Broken pipe"),
+        FileNotFoundError(2, "No such file"), MemoryError(), AssertionError("a"),
+    ])  # fmt: skip
+
+
+@kind(threads=True)
+def _generator_that_raises(spec: Payload, place: Place) -> Made:
+    error = _errors(spec.random())
+
+    def pieces() -> Iterator[bytes]:
+        yield from _cut(spec.content(), spec.random())
+        raise error
+
+    return Made(pieces(), None, fails=True, own=[error])
+
+
+@kind(threads=True)
+def _iterable_whose_iter_fails(spec: Payload, place: Place) -> Made:
+    random = spec.random()
+    what = random.choice((OwnError("ours"), TypeError("own"), None, 5, "text"))
+    own = [what] if isinstance(what, BaseException) else []
+    return Made(_Stops(what), None, Is.ODD, own=list(own), may_raise=(TypeError,))
+
+
+# --- asynchronous --------------------------------------------------------------------------------
+
+
+@kind()
+def _async_generator(spec: Payload, place: Place) -> Made:
+    async def pieces() -> AsyncIterator[bytes]:
+        for piece in _cut(spec.content(), spec.random()):
+            await anyio.lowlevel.checkpoint()
+            yield piece
+
+    return Made(pieces(), spec.content())
+
+
+@kind()
+def _async_generator_that_never_waits(spec: Payload, place: Place) -> Made:
+    async def pieces() -> AsyncIterator[bytes]:
+        for piece in _cut(spec.content(), spec.random()):
+            yield piece
+
+    return Made(pieces(), spec.content())
+
+
+@kind()
+def _async_generator_that_yields_nothing(spec: Payload, place: Place) -> Made:
+    async def pieces() -> AsyncIterator[bytes]:
+        return
+        yield b""
+
+    return Made(pieces(), b"")
+
+
+@kind(slow=True)
+def _async_generator_of_tiny_pieces(spec: Payload, place: Place) -> Made:
+    content = spec.random().randbytes(20_000)
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for at in range(len(content)):
+            yield content[at : at + 1]
+
+    return Made(pieces(), content)
+
+
+@kind(blocks=True)
+def _async_generator_of_empty_pieces_for_ever(spec: Payload, place: Place) -> Made:
+    async def pieces() -> AsyncIterator[bytes]:
+        yield spec.content()
+        while True:
+            yield b""
+
+    return Made(pieces(), None)
+
+
+@kind()
+def _async_generator_that_raises(spec: Payload, place: Place) -> Made:
+    error = _errors(spec.random())
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield spec.content()
+        await anyio.lowlevel.checkpoint()
+        raise error
+
+    return Made(pieces(), None, fails=True, own=[error])
+
+
+@kind(blocks=True)
+def _async_generator_that_blocks(spec: Payload, place: Place) -> Made:
+    async def pieces() -> AsyncIterator[bytes]:
+        yield spec.content()
+        await anyio.sleep(FOREVER_S)
+        yield b"never"
+
+    return Made(pieces(), None)
+
+
+@kind(blocks=True)
+def _async_generator_that_blocks_while_it_is_closed(spec: Payload, place: Place) -> Made:
+    """For a little while: its clean-up is its own."""
+    async def pieces() -> AsyncIterator[bytes]:
+        try:
+            yield spec.content()
+            await anyio.sleep(FOREVER_S)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(STALL_S)
+
+    return Made(pieces(), None)
+
+
+@kind(asyncio_only=True)
+def _async_generator_that_awaits_a_task_cancelled_by_others(spec: Payload, place: Place) -> Made:
+    own: list[BaseException] = []
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield spec.content()
+        async with ForeignTask() as foreign:
+            try:
+                await foreign.cancelled()
+            except asyncio.CancelledError as error:
+                own.append(error)
+                raise
+
+    return Made(pieces(), None, fails=True, own=own, may_raise=ELSEWHERE)
+
+
+@kind(threads=True, asyncio_only=True)
+def _generator_that_raises_cancelled(spec: Payload, place: Place) -> Made:
+    error = asyncio.CancelledError("of another loop")
+
+    def pieces() -> Iterator[bytes]:
+        yield spec.content()
+        raise error
+
+    return Made(pieces(), None, fails=True, own=[error], may_raise=ELSEWHERE)
+
+
+@kind()
+def _async_generator_that_calls_the_store(spec: Payload, place: Place) -> Made:
+    async def pieces() -> AsyncIterator[bytes]:
+        yield spec.content()
+        await place.call_back()
+        yield b"and"
+
+    return Made(pieces(), spec.content() + b"and")
+
+
+@kind()
+def _async_generator_with_a_scope_of_its_own(spec: Payload, place: Place) -> Made:
+    async def pieces() -> AsyncIterator[bytes]:
+        with anyio.CancelScope():
+            yield spec.content()
+            with anyio.move_on_after(0.001):
+                yield b"and"
+                await anyio.sleep(FOREVER_S)
+            yield b"then"
+
+    return Made(pieces(), spec.content() + b"andthen")
+
+
+@kind()
+def _async_generator_with_a_task_group(spec: Payload, place: Place) -> Made:
+    async def pieces() -> AsyncIterator[bytes]:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(anyio.sleep, FOREVER_S)
+            yield spec.content()
+            tasks.cancel_scope.cancel()
+
+    # Given up half-way, its own group wraps the `GeneratorExit`.
+    return Made(pieces(), spec.content(), may_raise=(BaseExceptionGroup,))
+
+
+class _Anyhow:
+    """An async iterator that is no generator and has nothing to close."""
+
+    def __init__(self, pieces: list[bytes]) -> None:
+        self._pieces = pieces
+
+    def __aiter__(self) -> _Anyhow:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if not self._pieces:
+            raise StopAsyncIteration
+        return self._pieces.pop(0)
+
+
+@kind()
+def _async_iterator(spec: Payload, place: Place) -> Made:
+    return Made(_Anyhow(_cut(spec.content(), spec.random())), spec.content())
+
+
+@kind()
+async def _stored_object(spec: Payload, place: Place) -> Made:
+    """A copy as a stream."""
+    stored, content = await place.stored()
+    if stored is None:
+        return Made(spec.content(), spec.content())
+    return Made(stored, content)
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+@kind(threads=True)
+def _path(spec: Payload, place: Place) -> Made:
+    path = place.new_path()
+    path.write_bytes(spec.content())
+    return Made(path, spec.content())
+
+
+class _Named:
+    def __init__(self, path: object) -> None:
+        self._path = path
+
+    def __fspath__(self) -> Any:
+        if isinstance(self._path, BaseException):
+            raise self._path
+        return self._path
+
+
+@kind(threads=True)
+def _path_of_no_file(spec: Payload, place: Place) -> Made:
+    odd = spec.random().choice([
+        place.directory, place.new_path(), Path("/nonexistent/x"), Path("a\0b"), Path("x" * 5000), _Named("a\0b"), _Named(5),
+        _Named(b"/nonexistent"), _Named(None), Path("\ud800"), Path("/dev/mem/x"),
+    ])  # fmt: skip
+    return Made(odd, None, Is.WRONG)
+
+
+@kind(threads=True)
+def _path_of_a_link(spec: Payload, place: Place) -> Made:
+    path, link = place.new_path(), place.new_path()
+    path.write_bytes(spec.content())
+    link.symlink_to(path)
+    return Made(link, spec.content())
+
+
+@kind(threads=True)
+def _path_under_proc(spec: Payload, place: Place) -> Made:
+    return Made(Path("/proc/version"), Path("/proc/version").read_bytes())
+
+
+@kind(threads=True)
+def _open_file_at_a_position(spec: Payload, place: Place) -> Made:
+    path = place.new_path()
+    path.write_bytes(b"skip" + spec.content())
+    file = path.open("rb", buffering=spec.random().choice((0, -1)))
+    file.seek(4)
+    return Made(file, spec.content(), afterwards=file.close)
+
+
+@kind(threads=True)
+def _file_that_is_no_longer_open(spec: Payload, place: Place) -> Made:
+    file = io.BytesIO() if spec.salt % 2 else (place.directory / "closed").open("wb")
+    file.close()
+    return Made(file, None, Is.ODD, may_raise=(ValueError, OSError))
+
+
+@kind(threads=True)
+def _file_for_writing_only(spec: Payload, place: Place) -> Made:
+    file = place.new_path().open("wb")
+    return Made(file, None, Is.ODD, may_raise=(ValueError, OSError), afterwards=file.close)
+
+
+class _Growing(io.FileIO):
+    """Somebody appends to it when it is first read."""
+
+    grown = False
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if not self.grown:
+            self.grown = True
+            with open(self.name, "ab") as others:
+                others.write(b"grown")
+        return super().read(-1 if size is None else size) or b""
+
+
+@kind(threads=True)
+def _file_that_grows(spec: Payload, place: Place) -> Made:
+    path = place.new_path()
+    path.write_bytes(spec.content())
+    file = _Growing(path)
+    return Made(file, spec.content() + b"grown", afterwards=file.close)
+
+
+class _Shrinking(_Growing):
+    def read(self, size: int | None = -1, /) -> bytes:
+        if not self.grown:
+            self.grown = True
+            os.truncate(self.name, 1)
+        return io.FileIO.read(self, -1 if size is None else size) or b""
+
+
+@kind(threads=True)
+def _file_that_shrinks(spec: Payload, place: Place) -> Made:
+    path = place.new_path()
+    path.write_bytes(spec.content() + b"xx")
+    file = _Shrinking(path)
+    return Made(file, None, Is.ODD, afterwards=file.close)
+
+
+@kind(threads=True)
+def _gzip_file(spec: Payload, place: Place) -> Made:
+    path = place.new_path()
+    path.write_bytes(gzip.compress(spec.content(), 1))
+    file = gzip.open(path, "rb")  # noqa: SIM115 - the put reads it
+    return Made(file, spec.content(), afterwards=file.close)
+
+
+@kind(threads=True)
+def _text_file(spec: Payload, place: Place) -> Made:
+    file = open(os.devnull, encoding="utf-8")  # noqa: SIM115 - the put refuses it
+    return Made(file, None, Is.WRONG, afterwards=file.close)
+
+
+class _Reads:
+    """Has `read` and nothing else."""
+
+    def __init__(self, answers: list[Any]) -> None:
+        self._answers = answers
+
+    def read(self, size: int = -1) -> Any:
+        answer = self._answers.pop(0) if self._answers else b""
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+
+@kind(threads=True)
+def _object_with_read(spec: Payload, place: Place) -> Made:
+    random = spec.random()
+    pieces = [piece for piece in _cut(spec.content(), random) if piece]
+    if random.random() < 0.5:
+        return Made(_Reads(pieces), spec.content())
+    odd = random.choice((None, "text", 5, object(), OwnError("ours"), OSError(5, "Input/output error"), [b"x"], StopIteration("s")))
+    own = [odd] if isinstance(odd, BaseException) else []
+    return Made(_Reads([*pieces, odd]), None, Is.ODD, own=own, may_raise=(RuntimeError,) if isinstance(odd, StopIteration) else ())
+
+
+@kind(threads=True)
+def _path_of_a_pipe(spec: Payload, place: Place) -> Made:
+    """Its writer is slow, and ends."""
+    path = place.new_path()
+    os.mkfifo(path)
+    content = spec.content()[:50_000]
+
+    def write() -> None:
+        with suppress(OSError), path.open("wb", buffering=0) as pipe:
+            time.sleep(STALL_S / 5)
+            pipe.write(content)
+
+    writer = threading.Thread(target=write, name="writes into a pipe")
+    writer.start()
+    return Made(path, content, afterwards=lambda: _end_of_pipe(path, writer))
+
+
+def _end_of_pipe(path: Path, writer: threading.Thread) -> None:
+    """So that a writer whom nobody heard ends, too."""
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    deadline = time.monotonic() + 10
+    while writer.is_alive() and time.monotonic() < deadline:
+        with suppress(BlockingIOError):
+            os.read(reader, 65536)
+        writer.join(0.01)
+    os.close(reader)
+
+
+@kind(threads=True, blocks=True)
+def _path_of_a_pipe_without_a_writer(spec: Payload, place: Place) -> Made:
+    path = place.new_path()
+    os.mkfifo(path)
+
+    def unblock() -> None:
+        """Whoever waits for a writer gets one, which ends at once."""
+        deadline = time.monotonic() + 5
+        while time.monotonic() < deadline:
+            with suppress(OSError):  # nobody reads: nobody waits
+                os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+            time.sleep(0.01)
+            if not any(each.name == "AnyIO worker thread" and _opens(each) for each in threading.enumerate()):
+                return
+
+    return Made(path, None, afterwards=unblock)
+
+
+def _opens(thread: threading.Thread) -> bool:
+    """Whether it waits in a call of ours that opens a file, or reads one."""
+    import sys
+
+    frame = sys._current_frames().get(thread.ident or 0)
+    while frame is not None:
+        if frame.f_code.co_filename.endswith("tiered/payload.py"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+@kind(threads=True, blocks=True)
+def _pipe_that_stalls(spec: Payload, place: Place) -> Made:
+    reader, writer = os.pipe()
+    file = os.fdopen(reader, "rb", buffering=0)
+    os.write(writer, spec.content()[:1000])
+
+    def unblock() -> None:
+        os.close(writer)
+        deadline = time.monotonic() + 5
+        while time.monotonic() < deadline and any(_opens(each) for each in threading.enumerate()):
+            time.sleep(0.01)
+        file.close()
+
+    return Made(file, None, afterwards=unblock)

@@ -1,0 +1,223 @@
+"""What a seed chooses: a store, some objects, and the calls that are made, with what is passed and when it is cancelled.
+
+    Recipe.of(seed)     the same for ever, whatever was run before; each step is drawn by a generator of its own,
+                        so that one may be left out while the others stay as they are (`without`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from random import Random
+
+from emulators.callers import values
+from emulators.callers.interrupt import How, Interrupt
+from emulators.callers.payloads import BLOCKING, SLOW, Payload, kinds
+from emulators.callers.values import Is, Value
+
+STEPS_MAX = 20
+AT_MOST_AWAITS = 40
+INTERRUPTED_MS = (0.0, 0.3, 1.0, 5.0, 20.0)
+
+
+class Call(Enum):
+    PUT = "put"
+    GET = "get"
+    HEAD = "head"
+    DELETE = "delete"
+    LIST = "list"
+    OUTCOME = "outcome"
+    PUT_MANY = "put_many"
+    GET_MANY = "get_many"
+    DELETE_MANY = "delete_many"
+    CONSTRUCT = "construct"
+    REOPEN = "close and open again"
+    CLOSE = "aclose"
+    ENTER_AGAIN = "enter again"
+    SETTINGS = "settings"
+
+
+_WEIGHTS = {
+    Call.PUT: 40, Call.GET: 16, Call.HEAD: 5, Call.DELETE: 9, Call.LIST: 4, Call.OUTCOME: 2, Call.PUT_MANY: 8, Call.GET_MANY: 4, Call.DELETE_MANY: 3,
+    Call.CONSTRUCT: 8, Call.REOPEN: 3, Call.CLOSE: 1, Call.ENTER_AGAIN: 1, Call.SETTINGS: 2,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """Of a bulk call. `wrong`: instead of a request of the right type."""
+
+    object_id: Value
+    payload: Payload | None = None
+    metadata: Value | None = None
+    wrong: Value | None = None
+
+    def __str__(self) -> str:
+        if self.wrong is not None:
+            return str(self.wrong)
+        return f"({', '.join(str(each) for each in (self.object_id, self.payload, self.metadata) if each)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """`beside`: the next one does not wait for its end. `manner`: how its answer is used."""
+
+    number: int
+    call: Call
+    arguments: dict[str, Value]
+    payload: Payload | None = None
+    items: tuple[Item, ...] = ()
+    manner: str = ""
+    interrupt: Interrupt | None = None
+    beside: bool = False
+
+    def __str__(self) -> str:
+        arguments = [f"{name}={value}" for name, value in self.arguments.items()]
+        passed = [*arguments, *([str(self.payload)] if self.payload else []), *(str(item) for item in self.items)]
+        manner, interrupt = f", {self.manner}" if self.manner else "", f", {self.interrupt}" if self.interrupt else ""
+        return f"{self.number}: {self.call.value}({', '.join(passed)}){manner}{interrupt}{', beside what follows' if self.beside else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """`ground`: embedded on asyncio or trio, or simulated. `sweep`: the step that is cancelled at every await, each time in a new world."""
+
+    seed: int
+    ground: str
+    settings: dict[str, object]
+    ids: tuple[Value, ...]
+    steps: tuple[Step, ...]
+    closing: Interrupt | None = None
+    sweep: int | None = None
+    left_out: frozenset[int] = field(default_factory=frozenset)
+
+    @classmethod
+    def of(cls, seed: int, ground: str | None = None) -> Recipe:
+        random = Random(f"{seed}/recipe")
+        drawn = random.choice((*["embedded on asyncio"] * 4, "embedded on trio", *["simulated"] * 4))
+        ground = ground or drawn
+        settings: dict[str, object] = {"inline_bytes_max": random.choice((1, 16, 100, 1000))}
+        settings["changelog"] = random.choice(("sqlite", "sqlite", "sqlite", "noop"))
+        store: dict[str, object] = {"concurrency_max": random.choice((1, 2, 8, 64)), "queue_max": random.choice((0, 1, 256))}
+        if random.random() < 0.15:
+            store["drain_budget_s"] = random.choice((0.001, 0.05))
+        settings["store"] = store
+        ids = tuple(values.good_id(random) for _ in range(random.randint(1, 4)))
+        interrupts, wrong, beside = random.random() < 0.7, random.choice((0.0, 0.1, 0.5)), random.choice((0, 0, 0.4))
+        chooser = _Chooser(seed, ground, ids, interrupts=interrupts, wrong=wrong, beside=beside)
+        count = random.randint(1, STEPS_MAX) if ground == "simulated" else random.randint(3, STEPS_MAX)
+        steps = tuple(chooser.step(number) for number in range(count))
+        closing = chooser.interrupt(Random(f"{seed}/closing")) if random.random() < 0.2 else None
+        slow = any(payload.kind in SLOW for step in steps for payload in _payloads(step))
+        sweep = random.randrange(count) if ground == "simulated" and not slow and random.random() < 0.25 else None
+        return cls(seed, ground, settings, ids, steps, closing, sweep)
+
+    def without(self, steps: frozenset[int], *, closing: bool = True) -> Recipe:
+        kept = tuple(step for step in self.steps if step.number not in steps)
+        return replace(self, steps=kept, closing=self.closing if closing else None, left_out=self.left_out | steps)
+
+    def words(self) -> Iterator[str]:
+        yield f"seed {self.seed}: {self.ground}, {', '.join(f'{name}={value}' for name, value in self.settings.items())}"
+        for step in self.steps:
+            yield f"  {step}" + (" — at each of its awaits, in a world each" if step.number == self.sweep else "")
+        if self.closing:
+            yield f"  the closing of the store is {self.closing}"
+
+
+class _Chooser:
+    def __init__(self, seed: int, ground: str, ids: tuple[Value, ...], *, interrupts: bool, wrong: float, beside: float) -> None:
+        self._seed = seed
+        self._ids = ids
+        self._interrupts = interrupts
+        self._wrong = wrong
+        self._beside = beside
+        self._on_asyncio = ground == "embedded on asyncio"
+        self._simulated = ground == "simulated"
+        self._kinds = kinds(threads=not self._simulated, on_asyncio=self._on_asyncio)
+
+    def step(self, number: int) -> Step:
+        random = Random(f"{self._seed}/step {number}")
+        call = random.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
+        step = Step(number, call, {}, beside=random.random() < self._beside)
+        match call:
+            case Call.PUT:
+                step = replace(step, arguments={"id": self._id(random), "metadata": self._metadata(random)}, payload=self._payload(random))
+            case Call.GET:
+                ranged = random.random() < 0.4
+                manner = random.choice((
+                    "read whole", "read whole", "read whole", "read twice", "in pieces", "left half-way", "closed unread", "never closed", "closed twice",
+                    "read after closing", "inside async with", "two readers at once",
+                ))  # fmt: skip
+                arguments = {"id": self._id(random)} | ({"range": values.any_range(random)} if ranged else {})
+                step = replace(step, arguments=arguments, manner=manner)
+            case Call.HEAD | Call.DELETE:
+                step = replace(step, arguments={"id": self._id(random)})
+            case Call.LIST:
+                manner = random.choice(("to its end", "to its end", "left half-way"))
+                step = replace(step, arguments={"prefix": values.any_prefix(random)}, manner=manner)
+            case Call.OUTCOME:
+                manner = random.choice(("of what was never written", "of something else"))
+                step = replace(step, arguments={"error": values.junk(random)}, manner=manner)
+            case Call.PUT_MANY | Call.GET_MANY | Call.DELETE_MANY:
+                step = self._bulk(step, random)
+            case Call.CONSTRUCT:
+                make = random.choice((values.any_id, values.any_metadata, values.any_range, values.odd_lifetime))
+                step = replace(step, arguments={"value": make(random)})
+            case Call.SETTINGS:
+                step = replace(step, arguments={"source": values.any_settings(random)})
+            case _:
+                pass
+        blocks = any(payload.blocks for payload in _payloads(step))
+        if blocks or (self._interrupts and random.random() < 0.4):
+            step = replace(step, interrupt=self.interrupt(random, timed=blocks and random.random() < 0.7))
+        return step
+
+    def interrupt(self, random: Random, *, timed: bool | None = None) -> Interrupt:
+        how = random.choice(list(How)) if self._on_asyncio else How.SCOPE
+        if timed or (timed is None and random.random() < 0.2):
+            return Interrupt(how, None, random.choice(INTERRUPTED_MS))
+        return Interrupt(how, random.choice((1, 2, 3, 4, 5, 6, 8, 10, 13, 17, 22, 30)))
+
+    def _bulk(self, step: Step, random: Random) -> Step:
+        manner = random.choice((
+            "all results", "all results", "all results", "left early", "never iterated", "block raises", "entered twice", "not entered", "iterated afterwards",
+        ))  # fmt: skip
+        source = random.choice((
+            "a list", "a generator", "an async generator", "an async generator that raises", "a generator that raises", "an async generator that blocks",
+            "no iterable", "an async generator that awaits a task cancelled by others",
+        ) if self._on_asyncio else ("a list", "a generator", "an async generator", "an async generator that raises", "no iterable"))  # fmt: skip
+        arguments = {"concurrency": values.any_concurrency(random) if random.random() < 0.5 else values.exactly(None)}
+        if step.call is Call.GET_MANY:
+            arguments["payload_bytes_max"] = values.any_bytes_max(random)
+        items = tuple(self._item(step.call, random) for _ in range(random.choice((0, 1, 3, 6, 12))))
+        step = replace(step, arguments=arguments, items=items, manner=f"{source}, {manner}")
+        if "that blocks" in source and step.interrupt is None:
+            step = replace(step, interrupt=self.interrupt(random, timed=True))
+        return step
+
+    def _item(self, call: Call, random: Random) -> Item:
+        if random.random() < self._wrong / 3:
+            return Item(self._id(random), wrong=values.junk(random))
+        if call is not Call.PUT_MANY:
+            return Item(self._id(random))
+        return Item(self._id(random), self._payload(random), self._metadata(random))
+
+    def _id(self, random: Random) -> Value:
+        return values.any_id(random) if random.random() < self._wrong else random.choice(self._ids)
+
+    def _metadata(self, random: Random) -> Value:
+        return values.any_metadata(random) if random.random() < self._wrong else values.good_metadata(random)
+
+    def _payload(self, random: Random) -> Payload:
+        names = [name for name in self._kinds if self._interrupts or name not in BLOCKING]
+        name = random.choices(names, [1 if name in SLOW else 8 for name in names])[0]
+        size = random.choice((0, 1, 2, 15, 16, 17, 99, 100, 101, 999, 1001, 5000, 5000, 70_000, 300_000))
+        return Payload(name, size, random.getrandbits(48))
+
+
+def _payloads(step: Step) -> list[Payload]:
+    return [payload for payload in (step.payload, *(item.payload for item in step.items)) if payload is not None]
+
+
+__all__ = ["Call", "Interrupt", "Is", "Item", "Recipe", "Step"]

@@ -1,0 +1,203 @@
+"""The oracle sees what it is there for: each kind of violation is planted in a store that is else the real one."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import anyio
+import pytest
+
+import emulators.callers.run as runner
+from emulators.callers import values
+from emulators.callers.interrupt import How, Interrupt
+from emulators.callers.payloads import Payload
+from emulators.callers.recipe import Call, Item, Recipe, Step
+from emulators.callers.run import Result, run
+from tiered import Metadata, ObjectId, StoredObject, TieredStorage
+
+OBJECT = values.Value("OBJECT", lambda: ObjectId.create("photos", "cat"))
+SMALL, LARGE = Payload("bytes", 10, 1), Payload("async generator", 5000, 2)
+NOTHING = values.exactly(None)
+PUT = Step(0, Call.PUT, {"id": OBJECT, "metadata": NOTHING}, SMALL)
+PUT_LARGE = replace(PUT, number=1, payload=LARGE)
+GET = Step(2, Call.GET, {"id": OBJECT}, manner="read whole")
+GROUNDS = ["embedded on asyncio", "embedded on trio", "simulated"]
+
+
+def recipe(*steps: Step, ground: str = "embedded on asyncio") -> Recipe:
+    settings: dict[str, object] = {"inline_bytes_max": 100, "changelog": "sqlite", "store": {"concurrency_max": 8, "queue_max": 8}}
+    return Recipe(1, ground, settings, (OBJECT,), steps)
+
+
+def kind(result: Result) -> str | None:
+    return None if result.violation is None else result.violation.kind
+
+
+def planted(monkeypatch: pytest.MonkeyPatch, name: str, wrong: Callable[..., Any], *steps: Step, on: type = TieredStorage) -> str | None:
+    """What the oracle says when `wrong`, which is passed the real method, stands in for it."""
+    real = getattr(on, name)
+
+    async def stands_in(*arguments: Any, **named: Any) -> Any:
+        return await wrong(real, *arguments, **named)
+
+    monkeypatch.setattr(on, name, stands_in)
+    return kind(run(recipe(*steps)))
+
+
+@pytest.mark.parametrize("ground", GROUNDS)
+def test_honest_store_is_found_honest(ground: str) -> None:
+    bulk = Step(3, Call.PUT_MANY, {"concurrency": NOTHING}, items=(Item(OBJECT, SMALL, NOTHING),), manner="a list, all results")
+    cancelled = replace(PUT_LARGE, number=4, interrupt=Interrupt(How.SCOPE, 3))
+    result = run(recipe(PUT, GET, PUT_LARGE, replace(GET, number=5), bulk, cancelled, ground=ground))
+    assert result.violation is None, result.violation
+    assert any("cancelled" in line for line in result.trace)
+
+
+def test_error_that_is_not_documented(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def wrong(real: Any, *arguments: Any) -> Any:
+        raise IndexError("list index out of range")
+
+    assert planted(monkeypatch, "put", wrong, PUT) == "raw error"
+
+
+def test_byte_that_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def wrong(real: Any, stored: StoredObject) -> bytes:
+        return (await real(stored))[:-1]  # type: ignore[no-any-return]
+
+    assert planted(monkeypatch, "read", wrong, PUT, GET, on=StoredObject) == "wrong answer"
+
+
+def test_metadata_that_is_not_what_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def wrong(real: Any, storage: Any, object_id: Any, payload: Any, metadata: Any = None) -> Any:
+        return await real(storage, object_id, payload, Metadata(custom={"other": "x"}))
+
+    assert planted(monkeypatch, "put", wrong, PUT, GET) == "wrong answer"
+
+
+def test_put_that_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def wrong(real: Any, storage: Any, object_id: Any, payload: Any, metadata: Any = None) -> Any:
+        result = await real(storage, object_id, payload, metadata)
+        await storage.delete(object_id)
+        return result
+
+    assert planted(monkeypatch, "put", wrong, PUT) == "wrong answer"
+
+
+def test_failed_put_that_took_effect(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def wrong(real: Any, storage: Any, object_id: Any, payload: Any, metadata: Any = None) -> Any:
+        await real(storage, object_id, b"nevertheless")
+        return await real(storage, object_id, payload, metadata)
+
+    junk = replace(PUT, payload=Payload("memoryview with gaps", 10, 1))
+    assert planted(monkeypatch, "put", wrong, junk, GET) == "wrong answer"
+
+
+def test_call_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def wrong(real: Any, *arguments: Any) -> Any:
+        await anyio.sleep(10_000)
+
+    monkeypatch.setattr("emulators.callers.ground.Embedded.budget_s", 0.5)
+    assert planted(monkeypatch, "put", wrong, PUT) == "hang"
+
+
+def test_loop_that_is_starved(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def wrong(real: Any, *arguments: Any) -> Any:
+        while True:
+            time.monotonic()
+
+    monkeypatch.setattr(runner, "STUCK_AFTER_S", 1.0)
+    assert planted(monkeypatch, "put", wrong, PUT) == "hang"
+
+
+def test_cancellation_that_is_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def wrong(real: Any, *arguments: Any) -> Any:
+        try:
+            await anyio.sleep(10_000)
+        except BaseException:  # noqa: BLE001 - that is what is planted
+            return await real(*arguments)
+
+    cancelled = replace(PUT, interrupt=Interrupt(How.TASK, 1))
+    assert planted(monkeypatch, "put", wrong, cancelled) == "swallowed"
+
+
+def test_good_call_that_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def wrong(real: Any, storage: Any, object_id: Any, *arguments: Any) -> Any:
+        return await real(storage, object_id, "text")
+
+    assert planted(monkeypatch, "put", wrong, PUT) == "refused"
+
+
+def test_wrong_call_that_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def wrong(real: Any, storage: Any, object_id: Any, *arguments: Any) -> Any:
+        return await real(storage, object_id, b"text")
+
+    assert planted(monkeypatch, "put", wrong, replace(PUT, payload=Payload("text", 10, 1))) == "taken"
+
+
+def test_thread_that_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    end = threading.Event()
+
+    async def wrong(real: Any, *arguments: Any) -> Any:
+        threading.Thread(target=end.wait, name="stays").start()
+        return await real(*arguments)
+
+    monkeypatch.setattr(runner, "THREADS_END_WITHIN_S", 0.2)
+    try:
+        assert planted(monkeypatch, "put", wrong, PUT) == "left behind"
+    finally:
+        end.set()
+
+
+def test_file_that_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[int] = []
+
+    async def wrong(real: Any, *arguments: Any) -> Any:
+        opened.append(os.open(os.devnull, os.O_RDONLY))
+        return await real(*arguments)
+
+    try:
+        assert planted(monkeypatch, "get", wrong, GET) == "left behind"
+    finally:
+        for each in opened:
+            os.close(each)
+
+
+def test_file_that_stays_in_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def wrong(real: Any, storage: Any, *arguments: Any) -> Any:
+        result = await real(storage, *arguments)
+        (storage._settings.directory / "left").touch()
+        return result
+
+    assert planted(monkeypatch, "put", wrong, PUT) == "left behind"
+
+
+def test_coroutine_that_is_never_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def wrong(real: Any, storage: Any, *arguments: Any) -> Any:
+        storage.head(arguments[0])
+        return await real(storage, *arguments)
+
+    assert planted(monkeypatch, "get", wrong, GET) == "unheard"
+
+
+def test_recipe_is_the_same_every_time() -> None:
+    for seed in range(200):
+        assert list(Recipe.of(seed).words()) == list(Recipe.of(seed).words())
+
+
+def test_step_is_the_same_when_others_are_left_out() -> None:
+    whole = Recipe.of(3)
+    less = whole.without(frozenset({whole.steps[0].number}))
+    assert [str(step) for step in less.steps] == [str(step) for step in whole.steps[1:]]
+
+
+def test_simulated_episode_is_the_same_every_time() -> None:
+    for seed in range(8):
+        chosen = Recipe.of(seed, "simulated")
+        first, second = run(chosen), run(chosen)
+        assert first.trace == second.trace
+        assert kind(first) == kind(second)
