@@ -43,7 +43,7 @@ async def open_storage(
     Embedded mode: the directory is created. Any number of stores and processes may have one store open at once. `writes` False: to
     read only, which a Bigtable table of other software suffices for; a put or delete is a `ConfigurationError` then.
     """
-    settings = source if isinstance(source, Settings) else load_settings(Path(source))
+    settings = source if isinstance(source, Settings) else load_settings(source)
     runtime = runtime or SystemRuntime()
     async with (
         open_backends(settings, runtime, writes=writes) as backends,

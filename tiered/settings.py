@@ -268,13 +268,17 @@ class Settings(BaseSettings):
         return _GOOGLES[key] if key in _GOOGLES and os.environ.get(_GOOGLES[key]) else "default"
 
 
-def load_settings(path: Path | None, *, below: Mapping[str, Any] = MappingProxyType({}), below_from: str = "default") -> Settings:
+def load_settings(
+    path: str | Path | None, *, below: Mapping[str, Any] = MappingProxyType({}), below_from: str = "default"
+) -> Settings:
     """The file's settings, if there is a file, and over them the environment's. Raises `ConfigurationError`.
 
     `below`: settings that hold where neither says otherwise, and where they come from. A relative directory is
     relative to the current one.
     """
-    file = {} if path is None else _read(path)
+    if not isinstance(path, str | Path | None):
+        raise ConfigurationError(f"pass Settings(…), or the path of a settings file as str or pathlib.Path, not {_shown(repr(path))}")
+    file = {} if path is None else _read(Path(path))
     variables = _variables()
     origins = dict.fromkeys(_named(below), below_from) | dict.fromkeys(_named(file), str(path)) | variables
     return Settings(_origins=origins, **_merged(_merged(below, file), EnvSettingsSource(Settings)()))

@@ -606,9 +606,7 @@ class Episode:
                     made.validate()
                     self._check_own_row(made)
             if isinstance(made, Metadata):
-                with suppress(InvalidRequestError):
-                    made.validate()
-                    _ = made.time_created, made.time_expires
+                _ = made.time_created, made.time_expires
         except Exception as error:
             if isinstance(error, Violation):
                 raise

@@ -24,7 +24,7 @@ from tiered.settle import Tiers
 
 LATER_S = 100.0
 """When recovery comes: every lease has expired, and nothing that lives for an hour."""
-FILES = {"tiered.db", "tiered.db-wal", "tiered.db-shm", "blobs", "uploads"}
+FILES = {"tiered.db", "tiered.db-reserve", "tiered.db-wal", "tiered.db-shm", "blobs", "uploads"}
 MEMORY = Path("/dev/shm")
 
 
@@ -66,11 +66,12 @@ class Embedded:
                 report = await RecoveryLoop(backends.tiers, backends.log, _Later(), settings).run_once()
                 if report.failed or report.parked:
                     found.append(f"recovery could not finish: {report}")
-            await collect(backends)
+            found += [f"collection failed: {failure}" for failure in (await collect(backends)).failures]
             entries = await backends.log.entries("", 1000)
             found += [f"entry {entry.key}" for entry in entries.entries]
-            rows = await backends.tiers.high_volume.scan("", None, 1000)
-            named = {(await backends.tiers.high_volume.read(row.path)).target for row in rows} - {None}
+            page = await backends.tiers.high_volume.scan("", b"", 1000)
+            found += [f"corrupt row {row}" for row in page.corrupt]
+            named = {(await backends.tiers.high_volume.read(row.path)).target for row in page.rows} - {None}
             blobs = {blob.name for blob in (await backends.tiers.long_term.list("", None, 1000)).blobs}
         found += [f"blob {name!r} that no row names" for name in blobs - named]
         found += [f"row that names {name!r}, which is not there" for name in named - blobs]

@@ -427,3 +427,12 @@ def test_variable_that_is_no_unicode_is_refused_with_its_name(written: Path, mon
     monkeypatch.setenv("TIERED_INSTANCE", os.fsdecode(b"\xff"))
     with pytest.raises(ConfigurationError, match=r"^instance \(TIERED_INSTANCE\) is '\\udcff': "):
         load_settings(written)
+
+
+@pytest.mark.parametrize("source", [b"tiered.yaml", bytearray(b"x"), 3, {"directory": "data"}, object])
+async def test_what_is_no_path_of_a_file_is_refused_in_a_sentence(source: Any) -> None:
+    with pytest.raises(ConfigurationError, match="pass Settings"):
+        load_settings(source)
+    with pytest.raises(ConfigurationError, match="pass Settings"):
+        async with open_storage(source):
+            pass
