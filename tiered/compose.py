@@ -43,6 +43,8 @@ async def open_storage(
     Embedded mode: the directory is created. Any number of stores and processes may have one store open at once. `writes` False: to
     read only, which a Bigtable table of other software suffices for; a put or delete is a `ConfigurationError` then.
     """
+    if source is None:  # for `load_settings` that is the environment alone; here it is a name that somebody forgot
+        raise ConfigurationError("pass Settings(…), or the path of a settings file, not None")
     settings = source if isinstance(source, Settings) else load_settings(source)
     runtime = runtime or SystemRuntime()
     async with (

@@ -216,13 +216,12 @@ class Episode:
             for path in paths:
                 try:
                     object_id = ObjectId.parse(path)
-                except InvalidRequestError:
-                    continue
-                await self._read_whole(object_id)
-                try:
                     object_id.validate()
-                except InvalidRequestError:  # of a deletion
-                    continue
+                except InvalidRequestError:
+                    if all(write.content is None or write.told is Told.NO for write in self._model.writes[path]):
+                        continue  # nothing was ever stored under it
+                    raise
+                await self._read_whole(object_id)
                 await self._storage.put(object_id, b"anew")
                 if (stored := await self._storage.get(object_id)) is None or await stored.read() != b"anew":
                     raise Violation("wrong answer", f"{path} was put anew, and reads as something else")
@@ -616,7 +615,7 @@ class Episode:
         value = step.arguments["source"]
         source = self._make(value)
         try:
-            if isinstance(source, dict):
+            if isinstance(source, dict) and all(isinstance(name, str) for name in source):
                 Settings(**source)
             elif isinstance(source, bytes):
                 if not self.directory.exists():
@@ -624,7 +623,7 @@ class Episode:
                 path = self.new_path()
                 path.write_bytes(source)
                 load_settings(path)
-            elif not isinstance(source, (str, Settings)):
+            elif not isinstance(source, (str, Settings, dict)):
                 async with open_storage(source):
                     pass
         except ConfigurationError as error:

@@ -69,9 +69,9 @@ class Embedded:
             found += [f"collection failed: {failure}" for failure in (await collect(backends)).failures]
             entries = await backends.log.entries("", 1000)
             found += [f"entry {entry.key}" for entry in entries.entries]
-            page = await backends.tiers.high_volume.scan("", b"", 1000)
+            page = await backends.tiers.high_volume.redirects(b"", None, 1000)
             found += [f"corrupt row {row}" for row in page.corrupt]
-            named = {(await backends.tiers.high_volume.read(row.path)).target for row in page.rows} - {None}
+            named = {row.target for row in page.redirects}
             blobs = {blob.name for blob in (await backends.tiers.long_term.list("", None, 1000)).blobs}
         found += [f"blob {name!r} that no row names" for name in blobs - named]
         found += [f"row that names {name!r}, which is not there" for name in named - blobs]

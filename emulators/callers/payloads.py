@@ -334,7 +334,7 @@ def _async_generator_of_tiny_pieces(spec: Payload, place: Place) -> Made:
     return Made(pieces(), content)
 
 
-@kind(blocks=True)
+@kind(blocks=True, threads=True)  # a virtual clock stands still while it runs
 def _async_generator_of_empty_pieces_for_ever(spec: Payload, place: Place) -> Made:
     async def pieces() -> AsyncIterator[bytes]:
         yield spec.content()

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr, ValidationError
 
+from tiered.compose import open_storage
 from tiered.errors import ConfigurationError
 from tiered.settings import LeaseSettings, Settings, load_settings
 
@@ -429,10 +430,12 @@ def test_variable_that_is_no_unicode_is_refused_with_its_name(written: Path, mon
         load_settings(written)
 
 
-@pytest.mark.parametrize("source", [b"tiered.yaml", bytearray(b"x"), 3, {"directory": "data"}, object])
+@pytest.mark.anyio
+@pytest.mark.parametrize("source", [b"tiered.yaml", bytearray(b"x"), 3, {"directory": "data"}, object, None])
 async def test_what_is_no_path_of_a_file_is_refused_in_a_sentence(source: Any) -> None:
-    with pytest.raises(ConfigurationError, match="pass Settings"):
-        load_settings(source)
+    if source is not None:
+        with pytest.raises(ConfigurationError, match="pass Settings"):
+            load_settings(source)
     with pytest.raises(ConfigurationError, match="pass Settings"):
         async with open_storage(source):
             pass
