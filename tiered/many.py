@@ -35,6 +35,7 @@ from tiered.metadata import Metadata
 from tiered.object_id import ObjectId
 from tiered.payload import Payload
 from tiered.stored import ObjectHead, StoredObject
+from tiered.text import shown
 
 R = TypeVar("R")
 V = TypeVar("V")
@@ -211,13 +212,13 @@ def bounded_concurrency(concurrency: int | None, concurrency_max: int) -> int:
     if concurrency is None:
         return max(1, min(CONCURRENCY, concurrency_max // 4))
     if type(concurrency) is not int or not 1 <= concurrency <= concurrency_max:
-        raise InvalidRequestError(f"concurrency is {concurrency!r}: pass a number from 1 to {concurrency_max} (store.concurrency_max)")
+        raise InvalidRequestError(f"concurrency is {shown(concurrency)}: pass a number from 1 to {concurrency_max} (store.concurrency_max)")
     return concurrency
 
 
 def check_bytes_max(bytes_max: int) -> None:
     if type(bytes_max) is not int or bytes_max < 0:
-        raise InvalidRequestError(f"payload_bytes_max is {bytes_max!r}: pass a number of bytes")
+        raise InvalidRequestError(f"payload_bytes_max is {shown(bytes_max)}: pass a number of bytes")
 
 
 async def _each(requests: Requests[R]) -> AsyncGenerator[R, None]:

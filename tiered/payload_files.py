@@ -3,7 +3,7 @@
     PlainFile              a path, or an open regular file
     OwnIterable, OwnFile   a caller's own code, or a descriptor that may have nothing to give
 
-*Cancelled*: a plain file's read is waited for. A call of a caller's own code is given up with its thread; what it reads is lost, and what
+*Cancelled*: a plain file's read is waited for, by whatever way. A call of a caller's own code is given up with its thread; what it reads is lost, and what
 was begun is closed in that thread, if ever the call returns, and never before.
 """
 
@@ -14,13 +14,13 @@ import os
 import stat
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator
-from threading import Lock
 from typing import BinaryIO, TypeVar
 
-from anyio import CancelScope, CapacityLimiter, to_thread, wait_readable
+from anyio import CapacityLimiter, wait_readable
 from anyio.lowlevel import RunVar
 
-from changelog.errors import InvalidRequestError, UnavailableError
+from changelog.errors import InvalidRequestError
+from changelog.threads import in_thread
 from tiered.own_thread import OwnThread
 from tiered.pieces import END, Pieces
 
@@ -52,8 +52,7 @@ class PlainFile(Pieces):
         self._named = file
         self._file: BinaryIO | io.FileIO | None = None if isinstance(file, str) else file
         self._left: int | None = None
-        self._lock = Lock()
-        self._observed = self._is_pipe = self._busy = False
+        self._observed = self._is_pipe = False
 
     async def _fill(self) -> bool:
         if not self._observed:
@@ -76,13 +75,8 @@ class PlainFile(Pieces):
         return self._left > 0
 
     async def _close(self) -> None:
-        if not isinstance(self._named, str):
-            return
-        if not self._busy:
-            self._close_file()
-            return
-        with CancelScope(shield=True):  # an interrupted read may still have the descriptor
-            await self._in_thread(self._close_file)
+        if isinstance(self._named, str) and self._file is not None:
+            self._file.close()
 
     async def _wait_readable(self) -> None:
         assert isinstance(self._file, io.FileIO), "of a caller's own, only regular files come here"
@@ -94,20 +88,10 @@ class PlainFile(Pieces):
         threads = _file_threads.get(None)
         if threads is None:
             _file_threads.set(threads := CapacityLimiter(FILE_THREADS_MAX))
-        self._busy = True
         try:
-            return await to_thread.run_sync(self._alone, call, limiter=threads)
+            return await in_thread(call, threads)
         except (OSError, ValueError) as error:
             raise unreadable(self._named, error) from error
-        except RuntimeError as error:
-            raise UnavailableError(f"the payload was not read, for the system gave no thread ({error}): try again") from error
-
-    def _alone(self, call: Callable[[], T]) -> T:
-        with self._lock:
-            try:
-                return call()
-            finally:
-                self._busy = False
 
     def _observe(self) -> None:
         if isinstance(self._named, str):
@@ -124,10 +108,6 @@ class PlainFile(Pieces):
     def _read(self) -> bytes | None:
         assert self._file is not None
         return self._file.read(self._piece_bytes if self._left is None else min(self._left, self._piece_bytes))
-
-    def _close_file(self) -> None:
-        if self._file is not None:
-            self._file.close()
 
 
 class _Blocking(Pieces):

@@ -37,6 +37,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSetti
 
 from changelog.errors import ConfigurationError
 from tiered.backends import MARK_AGE_MAX_S
+from tiered.text import shown
 
 if TYPE_CHECKING:
     from yaml import Node
@@ -277,7 +278,7 @@ def load_settings(
     relative to the current one.
     """
     if not isinstance(path, str | Path | None):
-        raise ConfigurationError(f"pass Settings(…), or the path of a settings file as str or pathlib.Path, not {_shown(repr(path))}")
+        raise ConfigurationError(f"pass Settings(…), or the path of a settings file as str or pathlib.Path, not {_shown(shown(path))}")
     file = {} if path is None else _read(Path(path))
     variables = _variables()
     origins = dict.fromkeys(_named(below), below_from) | dict.fromkeys(_named(file), str(path)) | variables
@@ -345,7 +346,7 @@ def _read(path: Path) -> dict[str, Any]:
     except _NoSettingError as error:
         raise ConfigurationError(f"the settings file {path}, line {error.line}: {error}") from None
     if not isinstance(values or {}, dict):
-        raise ConfigurationError(f"the settings file {path} holds {_shown(repr(values))}, not a mapping such as 'directory: data'")
+        raise ConfigurationError(f"the settings file {path} holds {_shown(shown(values))}, not a mapping such as 'directory: data'")
     # A key without a value, as a section whose lines are all commented out, says nothing.
     return {key: value for key, value in (values or {}).items() if value is not None}
 
@@ -433,7 +434,7 @@ def _sentences(model: type[BaseModel], error: ValidationError, origins: Mapping[
     for problem in found[:PROBLEMS_MAX]:
         key = ".".join(str(part) for part in problem["loc"])
         where = f" ({origins[key]})" if key in origins else ""
-        name, value = _shown(key), _shown(repr(problem["input"]))
+        name, value = _shown(key), _shown(shown(problem["input"]))
         match problem["type"]:
             case "default_factory_not_called":
                 continue  # it waits for a value that is wrong, of which another sentence tells

@@ -248,7 +248,7 @@ class TieredStorage:
     async def outcome(self, error: OutcomeUnknownError) -> Outcome:
         """What became of a change that ended with `OutcomeUnknownError`. Ask again while it is PENDING."""
         if not isinstance(error, OutcomeUnknownError) or not isinstance(error.change_id, ChangeId):
-            raise InvalidRequestError(f"pass the OutcomeUnknownError that was raised, not {error!r}")
+            raise InvalidRequestError(f"pass the OutcomeUnknownError that was raised, not {shown(error)}")
         _check(error.object_id)
         error.object_id.validate()
         self._check_may_write()
@@ -259,8 +259,8 @@ class TieredStorage:
         # The log first: an entry that is gone was settled before, so the row read after it remembers.
         entry = await ask(lambda: self._log.read(change_id), self._runtime, budget_s)
         row = await self._row(error.object_id, marks=change_id)
-        shown = row.target == blob_name(path, change_id) or (row.state is not None and row.state.token == change_id)
-        if shown or change_id in row.won:
+        is_there = row.target == blob_name(path, change_id) or (row.state is not None and row.state.token == change_id)
+        if is_there or change_id in row.won:
             return Outcome.TOOK_EFFECT
         if error.logged and change_id in row.refused and self._marks_are_whole(change_id) and not row.forgotten:
             return Outcome.NO_EFFECT

@@ -52,9 +52,9 @@ def refuse_control_characters(part: str, text: str) -> None:
 
 
 def shown(value: object) -> str:
-    """For a message, of bounded length. Of a number of thousands of digits, only its type: Python prints none."""
+    """For a message, of bounded length. Of what cannot be printed, as a number of thousands of digits, only its type."""
     try:
         text = repr(value)
-    except (ValueError, RecursionError):
+    except Exception:  # noqa: BLE001 - whatever a caller's own `__repr__` raises
         return f"a value of type {type(value).__name__}"
     return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"
