@@ -33,7 +33,7 @@ from emulators.rows import SimulatedRows
 from emulators.simulation.replaced import Replacement, replaced
 from emulators.simulation.unfenced import UnfencedBlobs, UnfencedRows, follow_once
 from tiered.backends import Inline, Row, State, Tombstone, Upload
-from tiered.commit import Committer, Token, Verdict
+from tiered.commit import Committer, Token, Told, Verdict
 from tiered.concurrent import both
 from tiered.errors import OutcomeUnknownError, UnavailableError, UnconfirmedError
 from tiered.flights import Flight
@@ -165,7 +165,7 @@ def _beat_by_monotonic_clock(self: Heartbeat, log: ChangeLog, runtime: Runtime, 
 # --- the store -----------------------------------------------------------------------------------
 
 
-async def _judge_by_the_answer(self: Committer, object_id: ObjectId, token: Token, lease: Lease) -> Verdict:
+async def _judge_by_the_answer(self: Committer, object_id: ObjectId, token: Token, lease: Lease, told: Told) -> Verdict:
     """What was not told ok is taken to have failed."""
     return Verdict(UnavailableError(f"{object_id} was not changed, it seems"), None)
 
