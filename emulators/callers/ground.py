@@ -24,7 +24,7 @@ from tiered.settle import Tiers
 
 LATER_S = 100.0
 """When recovery comes: every lease has expired, and nothing that lives for an hour."""
-FILES = {"tiered.db", "tiered.db-wal", "tiered.db-shm", "blobs", "uploads"}
+FILES = {"tiered.db", "tiered.db-wal", "tiered.db-shm", "tiered.db-reserve", "blobs", "uploads"}
 MEMORY = Path("/dev/shm")
 
 
