@@ -3,8 +3,8 @@
     PlainFile              a path, or an open regular file
     OwnIterable, OwnFile   a caller's own code, or a descriptor that may have nothing to give
 
-*Cancelled*: a plain file's read is waited for, by whatever way. A call of a caller's own code is given up with its thread; what it reads is lost, and what
-was begun is closed in that thread, if ever the call returns, and never before.
+*Cancelled*, by whatever way: a plain file's read is waited for. A call of a caller's own code is given up with its thread; what it
+reads is lost, and what was begun is closed in that thread, if ever the call returns, and never before.
 """
 
 from __future__ import annotations

@@ -218,9 +218,9 @@ class Episode:
                     object_id = ObjectId.parse(path)
                     object_id.validate()
                 except InvalidRequestError:
-                    if all(write.content is None or write.told is Told.NO for write in self._model.writes[path]):
-                        continue  # nothing was ever stored under it
-                    raise
+                    if any(write.content is not None and write.told is Told.OK for write in self._model.writes[path]):
+                        raise
+                    continue  # nothing was ever stored under it
                 await self._read_whole(object_id)
                 await self._storage.put(object_id, b"anew")
                 if (stored := await self._storage.get(object_id)) is None or await stored.read() != b"anew":

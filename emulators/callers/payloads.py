@@ -194,7 +194,7 @@ def _iterable_of_wrong_types(spec: Payload, place: Place) -> Made:
     return Made([spec.content(), odd], None, Is.WRONG)
 
 
-@kind()
+@kind(threads=True)
 def _junk(spec: Payload, place: Place) -> Made:
     junk: Any = JUNK[spec.salt % len(JUNK)]
     empty = isinstance(junk, (tuple, list, set)) and not junk
