@@ -161,7 +161,7 @@ class TieredStorage:
         self, admission: Admission | Share, object_id: ObjectId, payload: Payload, metadata: Metadata | None
     ) -> PutResult:
         # Not within the payload's own scopes: the end of one that is open between two pieces is none that the caller asked for.
-        with elsewhere_is_an_error(f"{object_id} was not stored: what its payload awaited was cancelled elsewhere"):
+        with elsewhere_is_an_error("nothing was stored: what the payload awaited was cancelled elsewhere"):
             async with aclosing(pieces(payload)) as source:
                 self._check_may_write()
                 metadata = Metadata() if metadata is None else metadata
