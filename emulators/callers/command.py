@@ -156,7 +156,7 @@ def _judge(line: Line, done: Done, directory: Path, before: set[str]) -> None:
         raise Violation("exit code", f"{line}: {done.code} {done.stderr[-2000:]}")
     if "Traceback (most recent call last)" in done.stderr:
         raise Violation("traceback", f"{line}: {done.stderr[-3000:]}")
-    if done.code not in (0, 130) and not done.stderr.strip() and "check" not in line.arguments:
+    if done.code not in (0, 130) and not done.stderr.strip() and not done.stdout.strip():
         raise Violation("silent", f"{line}: exit code {done.code}, and not a word")
     if done.code == 0 and "--json" in line.arguments and "--help" not in line.arguments and "--version" not in line.arguments:
         for text in done.stdout.decode("utf-8", "surrogateescape").splitlines():

@@ -31,6 +31,7 @@ from emulators.callers.interrupt import How, Interrupt
 from emulators.callers.model import Violation
 from emulators.callers.recipe import Recipe
 from emulators.runtime import run_world
+from tiered import CorruptRecordError
 
 SWEEP_MAX = 40
 THREADS_END_WITHIN_S = 10.0
@@ -136,6 +137,8 @@ def _unforeseen(error: BaseException) -> Violation:
     if isinstance(error, Violation):
         return error
     kind = "hang" if isinstance(error, Stuck) or "for ever" in str(error) else "raw error"
+    if isinstance(error, CorruptRecordError):
+        kind = "corrupt"
     violation = Violation(kind, f"the episode ended with {type(error).__name__}: {error}")
     violation.__cause__ = error
     return violation
