@@ -78,7 +78,7 @@ class ItemResult(Generic[R, V]):
         self._value = value
 
     def __repr__(self) -> str:
-        return f"<ItemResult {self.position} {self.request!r}: {self._value if self.error is None else self.error!r}>"
+        return f"<ItemResult {self.position} {shown(self.request)}: {shown(self._value if self.error is None else self.error)}>"
 
     @property
     def value(self) -> V:
