@@ -103,7 +103,7 @@ class Client:
         writes: dict[int, Write] = {}
         begun: list[Write] = []
 
-        def requests() -> Iterator[PutRequest]:
+        async def requests() -> AsyncIterator[PutRequest]:
             for position, object_id in enumerate(object_ids):
                 writes[position] = write = self._history.begin_write(object_id.path, f"{label}.{position}")
                 begun.append(write)
@@ -118,7 +118,7 @@ class Client:
     async def delete_many(self, object_ids: Sequence[ObjectId]) -> None:
         writes: dict[int, Write] = {}
 
-        def requests() -> Iterator[ObjectId]:
+        async def requests() -> AsyncIterator[ObjectId]:
             for position, object_id in enumerate(object_ids):
                 writes[position] = write = self._history.begin_write(object_id.path, None)
                 acting.set(write)

@@ -6,9 +6,9 @@
                                  └ reads the next request only when there is a place for it
 
 So a million requests build no million tasks, and a consumer that is slow slows the reading of the requests, while
-the storage's own slots are free again as soon as an operation is done. The requests are read in one task, because
-a generator may hold scopes of its own. Puts of one object are made one after the other, in the order of the
-requests: the last one wins.
+the storage's own slots are free again as soon as an operation is done. The requests are read in one task, because a generator may
+hold scopes of its own; a synchronous one in one thread, because it may block. Puts of one object are made one after the other, in the
+order of the requests: the last one wins.
 
 *Failure* of one item is that item's result. An error of the requests' own iterator is raised by the iteration, plain, after
 the results of all items that were begun. A cancellation that nobody asked for, because what an item or the iterator awaited was
@@ -19,7 +19,7 @@ and waits for its end; each write then is as if its own caller had been cancelle
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Collection, Iterable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -33,7 +33,9 @@ from tiered.concurrent import foremost
 from tiered.errors import InvalidRequestError
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId
+from tiered.own_thread import each_of
 from tiered.payload import Payload
+from tiered.pieces import close_generator
 from tiered.stored import ObjectHead, StoredObject
 from tiered.text import shown
 
@@ -222,18 +224,21 @@ def check_bytes_max(bytes_max: int) -> None:
 
 
 async def _each(requests: Requests[R]) -> AsyncGenerator[R, None]:
-    if not isinstance(requests, AsyncIterable):
+    """A collection is at hand. Another iterable may wait for each item (a cursor, a walk over files), and so has a thread of its own."""
+    if isinstance(requests, AsyncIterable):
+        source = aiter(requests)
+        try:
+            async for request in source:
+                yield request
+        finally:
+            await close_generator(source)
+    elif isinstance(requests, Collection):
         for request in requests:
             yield request
-        return
-    source = aiter(requests)
-    try:
-        async for request in source:
-            yield request
-    finally:
-        # Abandoned half-way, the caller's generator is closed now, not when it happens to be collected.
-        if isinstance(source, AsyncGenerator):
-            await source.aclose()
+    else:
+        async with aclosing(each_of(requests)) as items:
+            async for request in items:
+                yield request
 
 
 def _written(request: object) -> str | None:

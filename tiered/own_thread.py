@@ -14,11 +14,12 @@ thread is no part of the world: its scheduler takes whoever waits for one to wai
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from queue import SimpleQueue
 from threading import Thread
 from typing import Self, TypeVar
@@ -117,7 +118,7 @@ class OwnThread:
             raise raised.pop()
         return made.pop()
 
-    def end(self, last: Callable[[], object]) -> None:
+    def end(self, last: Callable[[], object] = lambda: None) -> None:
         """Makes the last call, for which nobody waits, and ends."""
         self._calls.put(partial(_carry_out_alone, last))
         self._calls.put(None)
@@ -139,6 +140,27 @@ class OwnThread:
     def _tell(self, what: Callable[[], None]) -> None:
         with suppress(RuntimeError):  # the event loop has ended, and nobody waits
             from_thread.run_sync(what, token=self._token)
+
+
+async def each_of(items: Iterable[T]) -> AsyncGenerator[T, None]:
+    """The items, as its maker asks for them; a generator that is given up is closed, in the thread, when its call returns."""
+    thread = await OwnThread.start()
+    source: list[Iterator[T]] = []
+
+    def take() -> list[T]:
+        if not source:
+            source.append(iter(items))
+        return list(islice(source[0], 1))
+
+    def close() -> None:
+        if source and isinstance(source[0], Generator):
+            source[0].close()
+
+    try:
+        while item := await thread.run(take):
+            yield item[0]
+    finally:
+        thread.end(close)
 
 
 def _carry_out_alone(last: Callable[[], object]) -> None:

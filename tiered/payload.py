@@ -21,7 +21,7 @@ import os
 import stat
 import tempfile
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
 from inspect import iscoroutinefunction
 from typing import BinaryIO, cast
 
@@ -31,7 +31,7 @@ from anyio.lowlevel import checkpoint
 from changelog.errors import InvalidRequestError
 from tiered.own_thread import LATE_S
 from tiered.payload_files import OwnFile, OwnIterable, PlainFile, name_of, unreadable
-from tiered.pieces import END, Pieces, type_name
+from tiered.pieces import END, Pieces, close_generator, type_name
 from tiered.stored import StoredObject
 
 Payload = bytes | bytearray | memoryview | os.PathLike[str] | BinaryIO | AsyncIterable[bytes] | Iterable[bytes]
@@ -209,7 +209,8 @@ class _InTask(Pieces):
         return piece
 
     async def _close(self) -> None:
-        """Abandoned half-way, the caller's generator is closed now, not when it happens to be collected."""
         source, self._to_close = self._to_close, None
-        if isinstance(source, (StoredObject, AsyncGenerator)):
+        if isinstance(source, StoredObject):
             await source.aclose()
+        else:
+            await close_generator(source)

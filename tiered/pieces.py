@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import AsyncGenerator
 from typing import Self
 
 from changelog.errors import InvalidRequestError
@@ -59,6 +60,18 @@ class Pieces(ABC):
 
     async def _close(self) -> None:  # noqa: B027 - most have nothing to close
         """Repeated. An iterator that has ended, or raised something, has closed itself."""
+
+
+async def close_generator(source: object) -> None:
+    """Closes a caller's generator that is given up half-way now, not when it happens to be collected. Nothing else is closed."""
+    if isinstance(source, AsyncGenerator):
+        try:
+            await source.aclose()
+        except BaseExceptionGroup as errors:
+            # A task group around a `yield` wraps the GeneratorExit by which a generator is told to end.
+            _, others = errors.split(GeneratorExit)
+            if others is not None:
+                raise others from None
 
 
 async def split_head(source: Pieces, limit: int) -> tuple[list[Piece], int, Pieces | None]:

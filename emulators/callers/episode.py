@@ -598,7 +598,8 @@ class Episode:
         except InvalidRequestError:
             return
         try:
-            repr(made)
+            if isinstance(made, (ObjectId, Metadata)):
+                repr(made)
             if isinstance(made, ObjectId):
                 hash(made)
                 with suppress(InvalidRequestError):

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Self, TypeVar
 
-from tiered import errors
+from tiered.errors import CancelledElsewhereError
 
 T = TypeVar("T")
 
-ELSEWHERE = (asyncio.CancelledError, getattr(errors, "CancelledElsewhereError", asyncio.CancelledError))
+ELSEWHERE = (asyncio.CancelledError, CancelledElsewhereError)
 """What is told of a payload or an iterator that awaited a task which others cancelled."""
 
 

@@ -183,10 +183,12 @@ class _Chooser:
         manner = random.choice((
             "all results", "all results", "all results", "left early", "never iterated", "block raises", "entered twice", "not entered", "iterated afterwards",
         ))  # fmt: skip
-        source = random.choice((
-            "a list", "a generator", "an async generator", "an async generator that raises", "a generator that raises", "an async generator that blocks",
-            "no iterable", "an async generator that awaits a task cancelled by others",
-        ) if self._on_asyncio else ("a list", "a generator", "an async generator", "an async generator that raises", "no iterable"))  # fmt: skip
+        sources = ["a list", "an async generator", "an async generator that raises", "no iterable"]
+        if not self._simulated:  # these are read in a thread, which knows nothing of simulated time
+            sources += ["a generator", "a generator that raises"]
+        if self._on_asyncio:
+            sources += ["an async generator that blocks", "an async generator that awaits a task cancelled by others"]
+        source = random.choice(sources)
         arguments = {"concurrency": values.any_concurrency(random) if random.random() < 0.5 else values.exactly(None)}
         if step.call is Call.GET_MANY:
             arguments["payload_bytes_max"] = values.any_bytes_max(random)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import anyio
 import pytest
 
 from tests.embedded.test_store import embedded, files
-from tiered import ObjectId, PutRequest, TieredStorage, open_storage
+from tests.store.conftest import SMALL
+from tiered import InvalidRequestError, Metadata, ObjectId, PutRequest, TieredStorage, open_storage
 
 pytestmark = pytest.mark.anyio
 
@@ -164,3 +166,56 @@ async def test_error_of_the_requests_comes_out_plain(tmp_path: Path) -> None:
             with pytest.raises(ZeroDivisionError):
                 await anext(results)
         assert sizes == {5, len(LARGE)}
+
+
+async def test_requests_that_block_hold_up_no_other_task_and_are_closed_when_they_are_given_up(tmp_path: Path) -> None:
+    blocked, go_on, closed = threading.Event(), threading.Event(), threading.Event()
+
+    def requests() -> Iterator[PutRequest]:
+        try:
+            yield PutRequest(other(0), SMALL)
+            blocked.set()
+            go_on.wait(60)
+            yield PutRequest(other(1), SMALL)
+        finally:
+            closed.set()
+
+    async with open_storage(embedded(tmp_path)) as storage:
+        async with storage.put_many(requests()) as results:
+            async for result in results:
+                assert result.error is None
+                with anyio.fail_after(30):
+                    await anyio.to_thread.run_sync(blocked.wait)
+                    await storage.put(other(2), SMALL)  # meanwhile
+                break
+        go_on.set()
+        assert await anyio.to_thread.run_sync(closed.wait, 30)
+
+
+async def test_generator_of_requests_that_raises_ends_the_iteration_with_its_error(tmp_path: Path) -> None:
+    def requests() -> Iterator[PutRequest]:
+        yield PutRequest(other(0), SMALL)
+        raise LookupError("no more of them")
+
+    found = []
+    async with open_storage(embedded(tmp_path)) as storage:
+        with pytest.raises(LookupError, match="no more"):
+            async with storage.put_many(requests()) as results:
+                found = [result.error async for result in results]
+        assert found == []
+        assert (await storage.get(other(0))) is not None
+
+
+async def test_task_group_around_the_yield_of_a_payload_that_is_given_up_is_no_error_of_its_own(tmp_path: Path) -> None:
+    async def payload() -> AsyncIterator[bytes]:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(anyio.sleep_forever)
+            yield LARGE
+
+    async with open_storage(embedded(tmp_path)) as storage:
+        with pytest.raises(InvalidRequestError, match="declare"):
+            await storage.put(other(0), payload(), Metadata(size=3))
+        async with storage.put_many([PutRequest(other(0), payload(), Metadata(size=3)), PutRequest(other(1), SMALL)]) as results:
+            errors = {result.position: result.error async for result in results}
+    assert isinstance(errors[0], InvalidRequestError)
+    assert errors[1] is None
