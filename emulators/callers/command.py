@@ -24,7 +24,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from emulators.callers.ground import MEMORY
 from emulators.callers.model import Violation
 
 CODES = {0, 1, 2, 3, 4, 5, 6, 130}
@@ -133,7 +132,7 @@ def _line(random: Random, wrong: float) -> Line:
 def run(seed: int) -> CommandResult:
     text, lines = recipe(seed)
     result = CommandResult(lines)
-    directory = Path(tempfile.mkdtemp(prefix="commands-", dir=MEMORY if os.access(MEMORY, os.W_OK) else None))
+    directory = Path(tempfile.mkdtemp(prefix="commands-"))
     try:
         (directory / SETTINGS_FILE).write_bytes(text.encode("utf-8", "surrogatepass"))
         (directory / "payload").write_bytes(Random(seed).randbytes(3000))

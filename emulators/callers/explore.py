@@ -12,6 +12,7 @@ import os
 import queue
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -26,6 +27,9 @@ from emulators.callers.run import STUCK_AFTER_S, Result, run
 from tiered.settings import ENV_PREFIX
 
 FIRST_SEED_MAX = 10**9
+MEMORY = "/dev/shm"
+"""Where there is one, files are there: what a killed worker leaves behind goes with it at the end."""
+
 SILENT_AFTER_S = 5 * STUCK_AFTER_S
 RUNS_TO_MAKE_SMALL = 60
 
@@ -61,13 +65,16 @@ def explore(
     said: queue.SimpleQueue[tuple[int, dict[str, Any] | None]] = queue.SimpleQueue()
     at, heard, goes_on = dict.fromkeys(range(jobs), first), dict.fromkeys(range(jobs), began), True
     workers: dict[int, subprocess.Popen[str]] = {}
+    listeners: list[threading.Thread] = []
 
     def start(job: int, seed: int) -> None:
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)} | {"TMPDIR": place}
         arguments = [sys.executable, "-m", "emulators.callers.worker", str(seed), str(jobs), *(["command"] if command else [])]
         worker = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, env=environment)
         workers[job], heard[job] = worker, time.monotonic()
-        threading.Thread(target=_listen, args=(worker, job, said), daemon=True).start()
+        listener = threading.Thread(target=_listen, args=(worker, job, said), daemon=True)
+        listener.start()
+        listeners.append(listener)
 
     def found(seed: int, kind: str, what: str) -> None:
         nonlocal goes_on
@@ -75,7 +82,8 @@ def explore(
         goes_on = goes_on and keep_going
 
     with ExitStack() as at_the_end:
-        at_the_end.callback(_end, workers)
+        place = at_the_end.enter_context(tempfile.TemporaryDirectory(prefix="callers-", dir=MEMORY if os.access(MEMORY, os.W_OK) else None))
+        at_the_end.callback(_end, workers, listeners)
         for job in range(jobs):
             start(job, first + job)
         enough, until = seeds or math.inf, began + (seconds or math.inf)
@@ -108,15 +116,19 @@ def explore(
 
 def _listen(worker: subprocess.Popen[str], job: int, said: queue.SimpleQueue[tuple[int, dict[str, Any] | None]]) -> None:
     assert worker.stdout is not None, "a pipe"
-    for line in worker.stdout:
-        said.put((job, json.loads(line)))
+    with worker.stdout:
+        for line in worker.stdout:
+            if line.endswith("\n"):  # the last one of a worker that is killed may be cut
+                said.put((job, json.loads(line)))
     said.put((job, None))
 
 
-def _end(workers: dict[int, subprocess.Popen[str]]) -> None:
+def _end(workers: dict[int, subprocess.Popen[str]], listeners: list[threading.Thread]) -> None:
     for worker in workers.values():
         worker.kill()
         worker.wait()
+    for listener in listeners:  # each closes its pipe
+        listener.join()
 
 
 def smallest(result: Result) -> Result:

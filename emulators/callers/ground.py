@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Mapping
@@ -25,7 +24,6 @@ from tiered.settle import Tiers
 LATER_S = 100.0
 """When recovery comes: every lease has expired, and nothing that lives for an hour."""
 FILES = {"tiered.db", "tiered.db-reserve", "tiered.db-wal", "tiered.db-shm", "blobs", "uploads"}
-MEMORY = Path("/dev/shm")
 
 
 class Ground(Protocol):
@@ -52,7 +50,7 @@ class Embedded:
 
     def __init__(self) -> None:
         self.runtime: Runtime = SystemRuntime()
-        self.directory = Path(tempfile.mkdtemp(prefix="callers-", dir=MEMORY if os.access(MEMORY, os.W_OK) else None))
+        self.directory = Path(tempfile.mkdtemp(prefix="callers-"))
         self._store = self.directory / "store"
 
     def open(self, settings: Mapping[str, Any]) -> AbstractAsyncContextManager[TieredStorage]:
