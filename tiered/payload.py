@@ -42,6 +42,9 @@ PIECE_BYTES = 256 * 1024
 _JOINED_BYTES = 4096
 """What an async iterator yields is held back only below this: it may wait for what becomes of it before it yields more."""
 
+_PIECES_AT_ONCE = 16
+"""So many of its first pieces are not held back, however small: to join them pays only where there are many."""
+
 _PIECES_IN_A_ROW = 64
 """So many pieces are taken from what does not wait by itself, before others have their turn."""
 
@@ -191,8 +194,10 @@ class _InTask(Pieces):
             self._taken += 1
             if self._taken % _PIECES_IN_A_ROW == 0:
                 await checkpoint()
-            if current_time() > late_at:
+            late = current_time() > late_at
+            if late or self._taken <= _PIECES_AT_ONCE:
                 self._joined.flush()
+            if late:
                 break
         return True
 

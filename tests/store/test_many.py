@@ -35,6 +35,10 @@ def puts(numbers: Iterable[int], payload: bytes = SMALL) -> list[PutRequest]:
     return [PutRequest(other(number), payload) for number in numbers]
 
 
+def others(numbers: Iterable[int]) -> list[ObjectId]:
+    return [other(number) for number in numbers]
+
+
 async def asynchronous(requests: Iterable[Any]) -> AsyncIterator[Any]:
     for request in requests:
         yield request
@@ -232,8 +236,8 @@ async def test_never_more_are_under_way_than_asked_for(world: World, concurrency
         world.rows.hooks |= {"put_inline": (put := Gauge(world))}
         await collect(storage.put_many(puts(range(30)), concurrency=concurrency))
         world.rows.hooks |= {"read": (got := Gauge(world)), "delete_inline": (deleted := Gauge(world))}
-        await collect(storage.get_many(map(other, range(30)), concurrency=concurrency))
-        await collect(storage.delete_many(map(other, range(30)), concurrency=concurrency))
+        await collect(storage.get_many(others(range(30)), concurrency=concurrency))
+        await collect(storage.delete_many(others(range(30)), concurrency=concurrency))
     assert put.most == got.most == deleted.most == concurrency
 
 
@@ -316,7 +320,7 @@ async def test_item_waits_longer_than_any_queue(world: World, name: str) -> None
         tasks.start_soon(storage.get, OBJECT)
         tasks.start_soon(storage.put, OBJECT, slow(world, 500))
         await world.runtime.sleep(1)
-        requests = puts(range(5)) if name == "put_many" else [other(number) for number in range(5)]
+        requests = puts(range(5)) if name == "put_many" else others(range(5))
         assert [result.error for result in await collect(getattr(storage, name)(requests))] == [None] * 5
         assert world.runtime.monotonic() == 500
 
@@ -401,7 +405,7 @@ async def test_object_above_the_limit_is_an_error_that_says_so_and_is_not_read(w
     async with world.store() as storage:
         await collect(storage.put_many([PutRequest(other(1), LARGE), PutRequest(other(2), SMALL * 4), PutRequest(other(3), SMALL)]))
         world.blobs.hooks["open"] = connections = Connections(world, seconds=100)
-        got = await collect(storage.get_many([other(number) for number in (1, 2, 3)], payload_bytes_max=len(SMALL)))
+        got = await collect(storage.get_many(others((1, 2, 3)), payload_bytes_max=len(SMALL)))
         results = {result.request: result for result in got}
         assert str(results[other(1)].error) == (
             f"{other(1)} has 5000 bytes, more than payload_bytes_max (5): stream it with get, or raise that"
@@ -415,7 +419,7 @@ async def test_every_blob_that_was_opened_is_closed_also_when_the_block_is_left(
     async with world.store() as storage:
         await collect(storage.put_many(puts(range(20), LARGE)))
         world.blobs.hooks["open"] = connections = Connections(world, seconds=1)
-        async with storage.get_many(map(other, range(20)), concurrency=6) as results:
+        async with storage.get_many(others(range(20)), concurrency=6) as results:
             loaded = (await anext(results)).value
             assert isinstance(loaded, LoadedObject) and loaded.payload == LARGE
             await anext(results)
@@ -433,8 +437,7 @@ async def collect_into(results: list[ItemResult[Any, Any]], bulk: Bulk[Any, Any]
             results.append(result)
 
 
-@pytest.mark.parametrize("given", [iter, asynchronous])
-async def test_error_of_the_requests_comes_plain_after_the_results_of_all_that_was_begun(world: World, given: Callable[[Any], Any]) -> None:
+async def test_error_of_the_requests_comes_plain_after_the_results_of_all_that_was_begun(world: World) -> None:
     cause, mine = KeyError("cause"), ValueError("mine")
 
     def requests() -> Iterator[PutRequest]:
@@ -443,7 +446,7 @@ async def test_error_of_the_requests_comes_plain_after_the_results_of_all_that_w
         raise mine from cause
 
     async with world.store() as storage:
-        async with storage.put_many(given(requests())) as results:
+        async with storage.put_many(asynchronous(requests())) as results:
             begun = [await anext(results) for _ in range(2)]
             with pytest.raises(ValueError, match="mine") as caught:
                 await anext(results)
