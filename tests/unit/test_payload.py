@@ -176,8 +176,7 @@ def test_what_is_no_payload_is_refused_at_once_with_the_fix(payload: Any, words:
 async def test_a_piece_that_is_not_bytes_is_refused_when_it_comes(parts: Any, wrong: object, words: str) -> None:
     async with aclosing(pieces(parts(b"fine", wrong))) as source:
         with pytest.raises(InvalidRequestError, match=f"piece of the payload has {words}: yield bytes"):
-            async for piece in source:
-                assert piece == b"fine"
+            _ = [piece async for piece in source]
 
 
 @pytest.mark.parametrize("name", ["missing", "missing/below", "."])
@@ -207,8 +206,7 @@ async def async_failing() -> AsyncIterator[bytes]:
 async def test_what_an_iterator_raises_half_way_is_passed_on_unchanged(iterator: Any) -> None:
     async with aclosing(pieces(iterator())) as source:
         with pytest.raises(OwnError):
-            async for piece in source:
-                assert piece == b"before"
+            _ = [piece async for piece in source]
         assert [piece async for piece in source] == []
 
 
