@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from google.cloud.bigtable_v2.types import bigtable
 
-from benchmarks import audit, audit_world, calls, client_cpu, embedded, latency, memory, production, recovery_rate
+from benchmarks import audit, audit_world, calls, client_cpu, embedded, latency, memory, mutants, production, recovery_rate
 from benchmarks.audit_gcs import answer
 from benchmarks.bare import BareRows
 from benchmarks.billion import STORED_BYTES, Paper, node_hours
@@ -220,3 +220,42 @@ def test_sides_take_turns_in_going_first() -> None:
 def test_a_ratio_is_of_rounds_and_not_of_medians() -> None:
     assert Ratio.of([1, 20, 300], [1, 10, 100]) == Ratio(2.0, 1.5, 2.5)
     assert Ratio.of([3], [2]) == Ratio(1.5, 1.5, 1.5)
+
+
+SOURCE = """
+async def take(self, limit: int = 3) -> bool:
+    self._event.set()
+    logger.info("taken")
+    if limit > 2 and self.open:
+        raise ValueError
+    return self.open
+"""
+
+
+def test_each_kind_of_line_is_broken_and_what_comes_of_it_is_still_python() -> None:
+    broken = {mutant.what: mutant.applied_to(SOURCE.encode()).decode() for mutant in mutants.mutants("take.py", SOURCE.encode())}
+    assert set(broken) == {
+        "`3` one more", "`self._event.set()` left out", "`limit > 2 and self.open` turned round",
+        "`limit > 2 and self.open` without its last part",
+        "`limit > 2 and self.open` only its last part", "`limit > 2` becomes `>=`", "`2` one more", "`raise ValueError` left out",
+        "`self.open` returns None",
+    }  # fmt: skip
+    for source in broken.values():
+        compile(source, "take.py", "exec")
+        assert source != SOURCE
+    assert "    pass\n    logger" in broken["`self._event.set()` left out"]
+
+
+def test_a_mutant_lives_only_where_every_stage_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "taken.py").write_text("TAKEN = 3\n")
+    tree = tmp_path / "copy"
+    tree.mkdir()
+    (tree / "taken.py").write_text("TAKEN = 3\n")
+    monkeypatch.setattr(mutants, "ROOT", tmp_path)
+    command = (sys.executable, "-c", "from taken import TAKEN; assert TAKEN < 5")
+    monkeypatch.setattr(mutants, "STAGES", (("any", (sys.executable, "-c", "import taken")), ("small", command)))
+    assert mutants.try_out(mutants.Mutant("taken.py", 1, 8, 9, "4", ""), tree) == mutants.SURVIVED
+    assert mutants.try_out(mutants.Mutant("taken.py", 1, 8, 9, "5", ""), tree) == "small"
+    assert mutants.try_out(mutants.Mutant("taken.py", 1, 8, 9, "(", ""), tree) == "any"
+    assert mutants.try_out(None, tree) == mutants.SURVIVED
+    assert (tree / "taken.py").read_text() == "TAKEN = 3\n"
