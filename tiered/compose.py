@@ -66,15 +66,19 @@ async def open_backends(settings: Settings, runtime: Runtime, *, writes: bool = 
             "no changelog is set, so what a killed process leaves behind stays there for good; "
             "set changelog: bigtable (or changelog: noop to accept it)"
         )
-    async with _open_embedded(settings, runtime) if settings.directory else _open_google(settings, runtime, writes, verify) as (tiers, log):
+    opening = _open_embedded(settings, runtime, writes) if settings.directory else _open_google(settings, runtime, writes, verify)
+    async with opening as (tiers, log):
         yield Backends(tiers, NoopChangeLog() if settings.changelog in (None, "noop") else log)
 
 
 @asynccontextmanager
-async def _open_embedded(settings: Settings, runtime: Runtime) -> AsyncIterator[tuple[Tiers, ChangeLog]]:
+async def _open_embedded(settings: Settings, runtime: Runtime, writes: bool) -> AsyncIterator[tuple[Tiers, ChangeLog]]:
     assert settings.directory is not None
+    if not writes and not (settings.directory / DATABASE_NAME).exists():
+        raise ConfigurationError(f"there is no store in {settings.directory}, and whoever only reads makes none: check the directory")
     async with Database.open(settings.directory / DATABASE_NAME, runtime, beside=settings.directory / "blobs") as database:
-        blobs = await FileBlobs.open_directory(settings.directory, runtime)
+        # A reader need not try out whether blobs can be written, and makes no directory.
+        blobs = await FileBlobs.open_directory(settings.directory, runtime) if writes else FileBlobs(settings.directory, runtime)
         yield Tiers(SqliteRows(database, runtime), blobs), SqliteChangeLog(database, runtime)
 
 

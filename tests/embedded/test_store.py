@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -194,3 +195,20 @@ def test_gibibyte_is_put_and_read_within_64_mebibytes_of_memory(tmp_path: Path) 
     size, extra_kib = map(int, done.stdout.split())
     assert size == 1 << 30
     assert extra_kib < 64 * 1024
+
+
+async def test_who_only_reads_makes_nothing_and_writes_nothing(tmp_path: Path) -> None:
+    directory = tmp_path / "store"
+    with pytest.raises(ConfigurationError, match="there is no store in"):
+        async with open_storage(embedded(directory), writes=False):
+            pass
+    assert not directory.exists()
+    async with open_storage(embedded(directory)) as storage:
+        await storage.put(OBJECT, LARGE)
+    shutil.rmtree(directory / "uploads")
+    async with open_storage(embedded(directory), writes=False) as storage:
+        assert await read(storage) == LARGE
+        assert [object_id async for object_id in storage.list()] == [OBJECT]
+        with pytest.raises(ConfigurationError, match="opened to read only"):
+            await storage.put(OBJECT, LARGE)
+    assert not (directory / "uploads").exists()
