@@ -37,10 +37,13 @@ def main() -> int:
     seconds = None if chosen.minutes is None else chosen.minutes * 60
     seeds = 1000 if chosen.seeds is None and seconds is None else chosen.seeds
     first = SystemRandom().randrange(FIRST_SEED_MAX) if chosen.first is None else chosen.first
-    told = 0.0
+    told, said = 0.0, 0
 
     def tell(explored: Explored) -> None:
-        nonlocal told
+        nonlocal told, said
+        for seed, _, what in explored.violations[said:]:
+            sys.stderr.write(f"seed {seed}: {what}\n")
+            said += 1
         if explored.elapsed_s - told > TELL_EVERY_S:
             told = explored.elapsed_s
             sys.stderr.write(f"{explored}\n")

@@ -438,8 +438,8 @@ def _async_generator_with_a_task_group(spec: Payload, place: Place) -> Made:
             yield spec.content()
             tasks.cancel_scope.cancel()
 
-    # Given up half-way, its own group wraps the `GeneratorExit`.
-    return Made(pieces(), spec.content(), may_raise=(BaseExceptionGroup,))
+    # Given up half-way, its own group wraps the `GeneratorExit`, which is no error of anybody's.
+    return Made(pieces(), spec.content())
 
 
 class _Anyhow:
@@ -468,7 +468,7 @@ async def _stored_object(spec: Payload, place: Place) -> Made:
     stored, content = await place.stored()
     if stored is None:
         return Made(spec.content(), spec.content())
-    return Made(stored, content)
+    return Made(stored, content, may_raise=(UnavailableError,))  # another call may replace, meanwhile, what it reads
 
 
 # --- files ---------------------------------------------------------------------------------------
