@@ -5,6 +5,7 @@ from tiered.compose import open_storage
 from tiered.errors import (
     AtCapacityError,
     CancelledElsewhereError,
+    ClockBehindError,
     ConfigurationError,
     CorruptRecordError,
     DanglingTombstoneError,
@@ -22,14 +23,15 @@ from tiered.storage import Outcome, TieredStorage
 from tiered.stored import ObjectHead, PutResult, StoredObject, Tier
 
 __all__ = [
-    "AtCapacityError", "Bulk", "ByteRange", "CancelledElsewhereError", "ConfigurationError", "CorruptRecordError",
-    "DanglingTombstoneError", "InvalidRequestError", "ItemResult", "LeaseLostError", "LoadedObject", "Metadata", "ObjectHead",
-    "ObjectId", "Outcome", "OutcomeUnknownError", "PutRequest", "PutResult", "Settings", "StoredObject", "Tier", "TieredError",
-    "TieredStorage", "TimeToIdle", "TimeToLive", "UnavailableError", "load_settings", "open_storage",
+    "AtCapacityError", "Bulk", "ByteRange", "CancelledElsewhereError", "ClockBehindError", "ConfigurationError",
+    "CorruptRecordError", "DanglingTombstoneError", "InvalidRequestError", "ItemResult", "LeaseLostError",
+    "LoadedObject", "Metadata", "ObjectHead", "ObjectId", "Outcome", "OutcomeUnknownError", "PutRequest", "PutResult",
+    "Settings", "StoredObject", "Tier", "TieredError", "TieredStorage", "TimeToIdle", "TimeToLive",
+    "UnavailableError", "load_settings", "open_storage",
 ]
 
 for _error in (
-    AtCapacityError, CancelledElsewhereError, ConfigurationError, CorruptRecordError, DanglingTombstoneError, InvalidRequestError,
-    LeaseLostError, OutcomeUnknownError, TieredError, UnavailableError,
+    AtCapacityError, CancelledElsewhereError, ClockBehindError, ConfigurationError, CorruptRecordError, DanglingTombstoneError,
+    InvalidRequestError, LeaseLostError, OutcomeUnknownError, TieredError, UnavailableError,
 ):
     _error.__module__ = __name__  # tracebacks show them under the names that callers import

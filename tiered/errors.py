@@ -1,6 +1,7 @@
 """Every error a caller of the store can meet, grouped by what to do about it (see `changelog.errors`).
 
     UnavailableError, LeaseLostError   nothing happened: retry
+    ClockBehindError                   nothing happened: put this machine's clock right
     CancelledElsewhereError            nothing happened: what a payload or an iterator of requests awaited was cancelled
     AtCapacityError                    nothing happened: shed load, then retry
     OutcomeUnknownError                it may have happened: ask `storage.outcome(error)`
@@ -17,6 +18,7 @@ from __future__ import annotations
 from changelog.change import ChangeId
 from changelog.errors import (
     CancelledElsewhereError,
+    ClockBehindError,
     ConfigurationError,
     CorruptRecordError,
     InvalidRequestError,
@@ -28,7 +30,7 @@ from changelog.errors import (
 from tiered.object_id import ObjectId
 
 __all__ = [
-    "AtCapacityError", "CancelledElsewhereError", "ConfigurationError", "CorruptRecordError", "DanglingTombstoneError",
+    "AtCapacityError", "CancelledElsewhereError", "ClockBehindError", "ConfigurationError", "CorruptRecordError", "DanglingTombstoneError",
     "InvalidRequestError", "LeaseLostError", "OutcomeUnknownError", "TieredError", "UnavailableError", "UnconfirmedError",
 ]
 
