@@ -28,7 +28,7 @@ from changelog.errors import UnavailableError
 from changelog.row_scan import RowScan, ScannedCell
 from tiered.backends import CorruptRow, Redirect, RedirectPage
 from tiered.bigtable_cells import DATA_FAMILIES, EXPIRING, LEGACY_FAMILIES, LEGACY_TOMBSTONE, METADATA, NS_PER_US, PAYLOAD, TARGETS
-from tiered.rowkeys import corrupt_row, is_text, shown, split_points
+from tiered.rowkeys import corrupt_row, is_text, printable, split_points
 
 PAGE_MAX = 20_000
 KEYS_BYTES_MAX = 400_000
@@ -146,4 +146,4 @@ async def _with_payload(table: BigtableTable, keys: set[bytes]) -> set[bytes]:
 def _ambiguous(cells: Sequence[ScannedCell]) -> Iterator[CorruptRow]:
     for key, count in Counter(cell[0] for cell in cells).items():
         if count > 1:
-            yield CorruptRow(shown(key), f"it is a tombstone in {count} ways, and may mean any of their blobs")
+            yield CorruptRow(printable(key), f"it is a tombstone in {count} ways, and may mean any of their blobs")

@@ -23,7 +23,7 @@ from tiered.blobfile import DIRECTORY_SUFFIX, is_component
 from tiered.blobtree import is_of_this_process, read_footer, unlink_if
 from tiered.blobwalk import look_at
 from tiered.metadata import is_expired
-from tiered.rowkeys import shown
+from tiered.rowkeys import printable
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,4 +127,4 @@ def _remove(path: str, doomed: Callable[[io.FileIO], bool]) -> bool | Fault:
 def _fault(path: Path | str, error: OSError, what: str) -> Fault:
     if is_of_this_process(error):
         raise error
-    return Fault(LEFT, shown(os.fsencode(path)), f"{what}: {error.strerror}")
+    return Fault(LEFT, printable(os.fsencode(path)), f"{what}: {error.strerror}")

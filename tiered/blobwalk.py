@@ -18,7 +18,7 @@ from changelog.errors import CorruptRecordError
 from tiered.backends import BlobPage, ListedBlob, Oddity
 from tiered.blobfile import DIRECTORY_SUFFIX, components_of, decode_name, encode_name, is_component
 from tiered.blobtree import is_of_this_process, open_blob, read_footer
-from tiered.rowkeys import shown
+from tiered.rowkeys import printable
 
 _ENTRIES_MIN = 100
 
@@ -53,7 +53,7 @@ def look_at(text: str | None, path: str) -> ListedBlob | Oddity | None:
     """What a file is that has the encoded name `text` (None: none that a blob could have). None: it is gone."""
     name = None if text is None else decode_name(text)
     if name is None:
-        return Oddity(shown(os.fsencode(path)), "it is no blob: this software did not put it there", is_blob=False)
+        return Oddity(printable(os.fsencode(path)), "it is no blob: this software did not put it there", is_blob=False)
     try:
         with open_blob(path) as file:
             footer = read_footer(file)

@@ -1,7 +1,7 @@
 """Row keys as an audit meets them: bytes that need not be text. Pure; no I/O.
 
     split_points    b"a/1" b"a/\\xff" b"a/\\xff"   ->   "a/1"          keys to cut a table at, as text and in order
-    shown           b"a/\\xff"                    ->   "a/\\\\xff"      for people
+    printable       b"a/\\xff"                    ->   "a/\\\\xff"      for people
     corrupt_row     what is wrong with a row whose key or target is no text
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from tiered.backends import CorruptRow
 
 
-def shown(raw: bytes) -> str:
+def printable(raw: bytes) -> str:
     """Bytes that are no UTF-8 escaped as `\\xff`."""
     return raw.decode(errors="backslashreplace")
 
@@ -20,8 +20,8 @@ def shown(raw: bytes) -> str:
 def corrupt_row(key: bytes, target: bytes) -> CorruptRow:
     """One of the two is no UTF-8."""
     if not is_text(key):
-        return CorruptRow(shown(key), f"its key {key!r} is no UTF-8")
-    return CorruptRow(shown(key), f"its target {target!r} is no UTF-8")
+        return CorruptRow(printable(key), f"its key {key!r} is no UTF-8")
+    return CorruptRow(printable(key), f"its target {target!r} is no UTF-8")
 
 
 def split_points(keys: Iterable[bytes]) -> list[str]:

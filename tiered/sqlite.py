@@ -31,7 +31,7 @@ from changelog.errors import ClockBehindError, CorruptRecordError, TieredError, 
 from changelog.runtime import Runtime
 from tiered.backends import MARK_AGE_MAX_S, CorruptRow, Inline, Redirect, RedirectPage, Row, RowName, RowPage, State, Tombstone
 from tiered.metadata import NS_PER_MS, Expiration, decode_metadata, decode_policy, encode_metadata, encode_policy
-from tiered.rowkeys import corrupt_row, split_points
+from tiered.rowkeys import corrupt_row, printable, split_points
 from tiered.text import shown
 
 KEYS_MAX = 500
@@ -202,7 +202,7 @@ class SqliteRows:
                     last = key.decode()
                     _state(connection, last)
                 except (CorruptRecordError, UnicodeDecodeError) as error:
-                    found.corrupt.append(CorruptRow(shown(key), str(error)))
+                    found.corrupt.append(CorruptRow(printable(key), str(error)))
                 found.rows += 1
                 found.without_checksum += unknown
             found.last = last if found.rows == limit else None

@@ -251,7 +251,7 @@ def test_environment_goes_over_the_directory_option_which_beats_a_settings_file_
     shown = json.loads(tiered("config", "show", "--json"))
     assert shown["lease.expiry_s"] == {"value": 40.0, "from": "TIERED_LEASE__EXPIRY_S"}
     assert shown["directory"] == {"value": str(tiered.store), "from": "--directory"}
-    assert shown["changelog"] == {"value": "sqlite", "from": "--directory"}
+    assert shown["changelog"] == {"value": "sqlite", "from": "default"}
 
 
 # --- outputs ---------------------------------------------------------------------------------------

@@ -349,10 +349,10 @@ async def test_where_no_thread_can_be_had_the_calls_of_that_moment_fail_and_no_o
     path: Path, runtime: ShiftedRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads = NoThreads()
-    monkeypatch.setattr("changelog.database.to_thread", threads)
+    monkeypatch.setattr("changelog.threads.to_thread", threads)
 
     async def fail(call: Callable[[], Any]) -> None:
-        with pytest.raises(UnavailableError, match="no more threads"):
+        with pytest.raises(UnavailableError, match="no thread could be started"):
             await call()
 
     with anyio.fail_after(30):
@@ -369,7 +369,7 @@ async def test_where_no_thread_can_be_had_the_calls_of_that_moment_fail_and_no_o
             assert await notes(database) == ["before", "after"]
             threads.exhausted = True  # closing goes without
         threads.exhausted = True
-        with pytest.raises(UnavailableError, match="no more threads"):
+        with pytest.raises(UnavailableError, match="no thread could be started"):
             async with Database.open(path, runtime):
                 pass
 
