@@ -19,6 +19,7 @@ from recovery.daemon import collect
 from recovery.loop import RecoveryLoop
 from tiered import Settings, TieredStorage, open_storage
 from tiered.compose import open_backends
+from tiered.metadata import is_expired
 from tiered.settle import Tiers
 
 LATER_S = 100.0
@@ -70,9 +71,10 @@ class Embedded:
             page = await backends.tiers.high_volume.redirects(b"", None, 1000)
             found += [f"corrupt row {row}" for row in page.corrupt]
             named = {row.target for row in page.redirects}
-            blobs = {blob.name for blob in (await backends.tiers.long_term.list("", None, 1000)).blobs}
-        found += [f"blob {name!r} that no row names" for name in blobs - named]
-        found += [f"row that names {name!r}, which is not there" for name in named - blobs]
+            blobs = {blob.name: blob.deadline_ns for blob in (await backends.tiers.long_term.list("", None, 1000)).blobs}
+        now_ns = _Later().wall_ns()  # a blob outlives its row's deadline by an hour
+        found += [f"blob {name!r} that no row names" for name in blobs.keys() - named if not is_expired(blobs[name], now_ns)]
+        found += [f"row that names {name!r}, which is not there" for name in named - blobs.keys()]
         found += [f"upload {path.name}" for path in sorted((self._store / "uploads").iterdir())]
         return found + [f"file {path.name!r}" for path in sorted(self._store.iterdir()) if path.name not in FILES]
 

@@ -427,7 +427,8 @@ def _async_generator_with_a_scope_of_its_own(spec: Payload, place: Place) -> Mad
                 await anyio.sleep(FOREVER_S)
             yield b"then"
 
-    return Made(pieces(), spec.content() + b"andthen")
+    # Where the scope ends while its piece is being stored, it ends that, too (docs/decisions/0019).
+    return Made(pieces(), spec.content() + b"andthen", may_raise=ELSEWHERE)
 
 
 @kind()
