@@ -29,12 +29,14 @@ Marks = dict[str, dict[ChangeId, int]]
 class SimulatedRows(Simulated):
     """Implements `HighVolumeBackend` and `Collects`. `runtime` is the server's."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, *, horizon: bool = True) -> None:
+        """`horizon` False: marks are forgotten by their age alone, as Bigtable's service does it."""
         super().__init__(runtime)
         self.states: dict[str, Inline | Tombstone] = {}
         self.won: Marks = defaultdict(dict)
         self.refused: Marks = defaultdict(dict)
         self.horizon_ms = -1
+        self._keeps_horizon = horizon
 
     async def read(self, path: str, *, marks: ChangeId | bool = False) -> Row:
         await self._travel()
@@ -110,7 +112,7 @@ class SimulatedRows(Simulated):
     async def collect(self, limit: int) -> int:
         """Removes any of the expired rows and of the marks older than two days: the service collects when it likes, cell by cell.
 
-        A mark whose token seems younger than that stays, so the horizon never passes what this clock calls two days ago.
+        With a horizon, a mark whose token seems younger than that stays, so it never passes what this clock calls two days ago.
         """
         await self._travel()
         now_ns, oldest_ms = self._runtime.wall_ns(), self._now_ms() - MARK_AGE_MAX_S * 1000
@@ -119,10 +121,12 @@ class SimulatedRows(Simulated):
         ]
         for kind in (self.won, self.refused):
             for path, tokens in kind.items():
-                garbage += [(path, tokens, token) for token, at_ms in tokens.items() if at_ms < oldest_ms and token.created_ms < oldest_ms]
+                for token, at_ms in tokens.items():
+                    if at_ms < oldest_ms and (token.created_ms < oldest_ms or not self._keeps_horizon):
+                        garbage.append((path, tokens, token))
         for path, cells, key in (chosen := self._some(garbage, limit)):
             del cells[key]
-            if isinstance(key, ChangeId):
+            if isinstance(key, ChangeId) and self._keeps_horizon:
                 self.horizon_ms = max(self.horizon_ms, key.created_ms)
             self._took_effect("rows.collect", path)
         return len(chosen)

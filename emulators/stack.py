@@ -57,10 +57,10 @@ class Stack(Protocol):
 
 
 class SimulatedStack:
-    """Implements `Stack`. `runtime` is the services'."""
+    """Implements `Stack`. `runtime` is the services'. `horizon`: see `SimulatedRows`."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self.rows = SimulatedRows(runtime)
+    def __init__(self, runtime: Runtime, *, horizon: bool = True) -> None:
+        self.rows = SimulatedRows(runtime, horizon=horizon)
         self.log = SimulatedChangeLog(runtime)
 
     def rows_of(self, process: Process) -> HighVolumeBackend:

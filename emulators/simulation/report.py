@@ -48,7 +48,7 @@ def chosen(recipe: Recipe) -> Iterator[str]:
     weather = recipe.weather
     modes = ", ".join(mode.name for mode in weather.modes) or "none"
     legacy = ", one of older software" if recipe.legacy else ""
-    tiers = "the Bigtable adapters" if recipe.bigtable else "simulated"
+    tiers = "the Bigtable adapters" if recipe.bigtable else f"simulated, with {'a' if recipe.horizon else 'no'} horizon"
     yield f"seed {recipe.seed}: uploads: {uploads}; changelog: {log}; objects: {recipe.things}{legacy}"
     yield f"  rows and log: {tiers}; limits: {'tight' if recipe.tight else 'as shipped'}; lingers for {recipe.lingers_s:g} s"
     yield f"  faults: {weather.rate:g} of all calls, of {modes}; travel: up to {weather.travel_s:g} s"

@@ -83,7 +83,7 @@ def run(recipe: Recipe, coverage: Coverage) -> Result:
 
 async def _live(recipe: Recipe, result: Result, coverage: Coverage) -> None:
     skew_max_s = max(SKEW_MAX_S if actor.role is Role.CLOCKS else abs(actor.skew_s) for actor in recipe.actors)
-    stack: Callable[[Runtime], Stack] = BigtableStack if recipe.bigtable else SimulatedStack
+    stack: Callable[[Runtime], Stack] = BigtableStack if recipe.bigtable else partial(SimulatedStack, horizon=recipe.horizon)
     settings = TIGHT if recipe.tight else SETTINGS
     world = World(
         recipe.seed, sessions=recipe.sessions, settings=settings, skew_max_s=skew_max_s, durable=recipe.durable, stack=stack
