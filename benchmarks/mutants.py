@@ -32,13 +32,14 @@ from benchmarks.figures import Figures, put_into
 
 ROOT = Path(__file__).parents[1]
 CORE = (
-    "changelog/background.py", "changelog/heartbeat.py", "changelog/lease.py", "recovery/loop.py", "tiered/admission.py",
-    "tiered/commit.py", "tiered/concurrent.py", "tiered/flights.py", "tiered/many.py", "tiered/payload.py", "tiered/reading.py",
-    "tiered/retry.py", "tiered/settle.py", "tiered/storage.py",
+    "changelog/background.py", "changelog/heartbeat.py", "changelog/lease.py", "changelog/threads.py", "recovery/loop.py",
+    "tiered/admission.py", "tiered/commit.py", "tiered/concurrent.py", "tiered/flights.py", "tiered/many.py", "tiered/own_thread.py",
+    "tiered/payload.py", "tiered/payload_files.py", "tiered/pieces.py", "tiered/reading.py", "tiered/retry.py", "tiered/settle.py",
+    "tiered/storage.py",
 )  # fmt: skip
 PYTEST = (sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib")
 STAGES: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("unit and store tests", (*PYTEST, "tests/unit", "tests/store")),
+    ("store and unit tests", (*PYTEST, "tests/store", "tests/unit")),
     ("400 worlds", (sys.executable, "-m", "emulators.simulation", "run", "--first", "1", "--seeds", "400", "--jobs", "1")),
     ("embedded store and callers", (*PYTEST, "tests/embedded", "tests/callers")),
 )
