@@ -28,6 +28,18 @@ settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
 
 NOBODY = 65534
+EXPLORED = pytest.StashKey[list[str]]()
+
+
+@pytest.fixture
+def said_at_the_end(request: pytest.FixtureRequest) -> list[str]:
+    """Lines for the terminal's summary: what fresh seeds explored, whether or not anything was found."""
+    return request.config.stash.setdefault(EXPLORED, [])
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    for line in config.stash.get(EXPLORED, []):
+        terminalreporter.write_line(line)
 
 
 @pytest.fixture(autouse=True)
