@@ -38,10 +38,10 @@ CORE = (
     "tiered/storage.py",
 )  # fmt: skip
 PYTEST = (sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib")
+UNIT = [f"tests/unit/test_{name}.py" for name in ("admission", "concurrent", "lease", "payload", "retry", "settle", "threads")]
 STAGES: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("store and unit tests", (*PYTEST, "tests/store", "tests/unit")),
+    ("tests of the store, unit tests of the core", (*PYTEST, "tests/store", *UNIT)),
     ("400 worlds", (sys.executable, "-m", "emulators.simulation", "run", "--first", "1", "--seeds", "400", "--jobs", "1")),
-    ("embedded store and callers", (*PYTEST, "tests/embedded", "tests/callers")),
 )
 LIMIT_S = 900
 MEMORY_BYTES = 6 << 30
