@@ -43,7 +43,10 @@ STAGES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("tests of the store, unit tests of the core", (*PYTEST, "tests/store", *UNIT)),
     ("400 worlds", (sys.executable, "-m", "emulators.simulation", "run", "--first", "1", "--seeds", "400", "--jobs", "1")),
 )
-LIMIT_S = 900
+LIMIT_S = 900.0
+TIMES_AS_LONG = 3
+"""As without a mutant, and it hangs, which is noticed, too."""
+
 MEMORY_BYTES = 6 << 30
 SURVIVED = "lives"
 
@@ -151,29 +154,32 @@ def mutants(path: str, source: bytes) -> list[Mutant]:
     return breaks.found
 
 
-def try_out(mutant: Mutant | None, tree: Path) -> str:
-    """The stage that notices it; `SURVIVED` if none does. None: the tree as it is."""
+def try_out(mutant: Mutant | None, tree: Path, limits_s: dict[str, float]) -> str:
+    """The stage that notices it; `SURVIVED` if none does. None: the tree as it is, which shows how long a stage may take."""
     source = b"" if mutant is None else (ROOT / mutant.path).read_bytes()
     if mutant is not None:
         (tree / mutant.path).write_bytes(mutant.applied_to(source))
     try:
         for stage, command in STAGES:
-            if not _passes(command, tree):
+            began = time.monotonic()
+            if not _passes(command, tree, limits_s.get(stage, LIMIT_S)):
                 return stage
+            if mutant is None:
+                limits_s[stage] = TIMES_AS_LONG * (time.monotonic() - began)
         return SURVIVED
     finally:
         if mutant is not None:
             (tree / mutant.path).write_bytes(source)
 
 
-def _passes(command: Sequence[str], tree: Path) -> bool:
+def _passes(command: Sequence[str], tree: Path, limit_s: float) -> bool:
     environment = os.environ | {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
     process = subprocess.Popen(
         command, cwd=tree, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         start_new_session=True, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES)),
     )  # fmt: skip
     try:
-        return process.wait(LIMIT_S) == 0
+        return process.wait(limit_s) == 0
     except subprocess.TimeoutExpired:
         return False
     finally:
@@ -193,7 +199,8 @@ def explore(chosen: Sequence[Mutant], jobs: int) -> Iterator[tuple[Mutant, str]]
         trees = [Path(place) / str(number) for number in range(jobs)]
         for tree in trees:
             shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(".*", "__pycache__"))
-        if (failed := try_out(None, trees[0])) != SURVIVED:
+        limits_s: dict[str, float] = {}
+        if (failed := try_out(None, trees[0], limits_s)) != SURVIVED:
             raise SystemExit(f"'{failed}' fails without any mutant: mend that first")
         waiting: queue.SimpleQueue[Mutant | None] = queue.SimpleQueue()
         done: queue.SimpleQueue[tuple[Mutant, str]] = queue.SimpleQueue()
@@ -202,7 +209,7 @@ def explore(chosen: Sequence[Mutant], jobs: int) -> Iterator[tuple[Mutant, str]]
 
         def work(tree: Path) -> None:
             while (mutant := waiting.get()) is not None:
-                done.put((mutant, try_out(mutant, tree)))
+                done.put((mutant, try_out(mutant, tree, limits_s)))
 
         threads = [threading.Thread(target=work, args=(tree,), daemon=True) for tree in trees]
         for thread in threads:

@@ -254,8 +254,8 @@ def test_a_mutant_lives_only_where_every_stage_passes(tmp_path: Path, monkeypatc
     monkeypatch.setattr(mutants, "ROOT", tmp_path)
     command = (sys.executable, "-c", "from taken import TAKEN; assert TAKEN < 5")
     monkeypatch.setattr(mutants, "STAGES", (("any", (sys.executable, "-c", "import taken")), ("small", command)))
-    assert mutants.try_out(mutants.Mutant("taken.py", 1, 8, 9, "4", ""), tree) == mutants.SURVIVED
-    assert mutants.try_out(mutants.Mutant("taken.py", 1, 8, 9, "5", ""), tree) == "small"
-    assert mutants.try_out(mutants.Mutant("taken.py", 1, 8, 9, "(", ""), tree) == "any"
-    assert mutants.try_out(None, tree) == mutants.SURVIVED
+    assert mutants.try_out(mutants.Mutant("taken.py", 1, 8, 9, "4", ""), tree, {}) == mutants.SURVIVED
+    assert mutants.try_out(mutants.Mutant("taken.py", 1, 8, 9, "5", ""), tree, {}) == "small"
+    assert mutants.try_out(mutants.Mutant("taken.py", 1, 8, 9, "(", ""), tree, {}) == "any"
+    assert mutants.try_out(None, tree, {}) == mutants.SURVIVED
     assert (tree / "taken.py").read_text() == "TAKEN = 3\n"
