@@ -342,7 +342,7 @@ def _state(connection: sqlite3.Connection, path: str) -> State:
 def _policy(path: str, policy: str | None) -> Expiration:
     try:
         return decode_policy(json.loads(policy or ""))
-    except (ValueError, CorruptRecordError) as error:
+    except (ValueError, RecursionError, CorruptRecordError) as error:
         raise CorruptRecordError(f"the row {path} has {shown(policy)} for its expiration policy, which is none") from error
 
 
