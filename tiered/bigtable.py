@@ -343,7 +343,7 @@ def _decode_policy(shown: _Shown) -> Expiration:
     try:
         value = json.loads(raw)
         return decode_policy(value.get("expiration_policy"))
-    except (ValueError, AttributeError, CorruptRecordError) as error:
+    except (ValueError, RecursionError, AttributeError, CorruptRecordError) as error:
         raise shown.corrupt(f"its column t is {raw[:200]!r}, which is no expiration policy") from error
 
 

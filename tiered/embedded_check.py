@@ -48,7 +48,7 @@ async def inspect_directory(directory: Path, database: str, changelog: str | Non
 
 async def _inspect_rows(path: Path, rows: SqliteRows) -> list[Finding]:
     """Each object that cannot be read, the first few by name, and how much was verified."""
-    after: str | None = ""
+    after: bytes | None = b""
     seen = corrupt = without = 0
     findings = []
     while after is not None:

@@ -175,8 +175,9 @@ def touch_deadline(expiration: Expiration, deadline_ns: int | None, now_ns: int)
     if not isinstance(expiration, TimeToIdle) or deadline_ns is None:
         return None
     idle = expiration.ns
-    renew = deadline_ns < now_ns + idle - min(idle // 4, TOUCH_SLACK_MAX_NS)
-    return whole_ms(now_ns + idle) if renew else None
+    renewed_ns = min(now_ns + idle, DEADLINE_MAX_NS)  # a stored lifetime may be of any length
+    renew = deadline_ns < renewed_ns - min(idle // 4, TOUCH_SLACK_MAX_NS)
+    return whole_ms(renewed_ns) if renew else None
 
 
 def whole_ms(ns: int) -> int:

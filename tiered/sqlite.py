@@ -192,20 +192,31 @@ class SqliteRows:
         await self._database.shrink()
         return removed
 
-    async def verify(self, after: str, limit: int) -> Verified:
-        """Reads the `limit` rows after the path `after`, as `read` does, and says which cannot be."""
+    async def verify(self, after: bytes, limit: int) -> Verified:
+        """Reads the `limit` rows after the key `after`, as `read` does, and says which cannot be.
+
+        After the last of them, also keys that are no text.
+        """
         def run(connection: sqlite3.Connection) -> Verified:
-            query = "SELECT CAST(path AS BLOB), crc IS NULL FROM rows WHERE path > ? ORDER BY path LIMIT ?"
+            query = (
+                "SELECT CAST(path AS BLOB), crc IS NULL FROM rows"
+                " WHERE typeof(path) = 'text' AND path > CAST(? AS TEXT) ORDER BY path LIMIT ?"
+            )
             found, last = Verified(), after
             for key, unknown in connection.execute(query, (after, limit)):
+                last = key
                 try:
-                    last = key.decode()
-                    _state(connection, last)
+                    _state(connection, key.decode())
                 except (CorruptRecordError, UnicodeDecodeError) as error:
                     found.corrupt.append(CorruptRow(printable(key), str(error)))
                 found.rows += 1
                 found.without_checksum += unknown
-            found.last = last if found.rows == limit else None
+            if found.rows == limit:
+                found.last = last
+                return found
+            for key, kind in connection.execute("SELECT CAST(path AS BLOB), typeof(path) FROM rows WHERE typeof(path) <> 'text'"):
+                found.corrupt.append(CorruptRow(printable(key or b""), f"its key is of type {kind}, not text, so nobody finds it"))
+                found.rows += 1
             return found
 
         return await self._database.read(run)
@@ -267,7 +278,7 @@ class Verified:
     corrupt: list[CorruptRow] = field(default_factory=list)
     rows: int = 0
     without_checksum: int = 0
-    last: str | None = None
+    last: bytes | None = None
 
 
 # --- what scans and audits read -------------------------------------------------------------------
@@ -342,7 +353,7 @@ def _state(connection: sqlite3.Connection, path: str) -> State:
 def _policy(path: str, policy: str | None) -> Expiration:
     try:
         return decode_policy(json.loads(policy or ""))
-    except (ValueError, CorruptRecordError) as error:
+    except (ValueError, RecursionError, CorruptRecordError) as error:
         raise CorruptRecordError(f"the row {path} has {shown(policy)} for its expiration policy, which is none") from error
 
 

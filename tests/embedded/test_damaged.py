@@ -72,6 +72,14 @@ async def test_a_damaged_row_is_listed_and_get_says_what_is_wrong(store: Store, 
     assert stored is not None and await stored.read() == b"mended"
 
 
+async def test_a_policy_that_is_too_deep_to_read_is_a_damaged_row(store: Store) -> None:
+    await store.storage.put(DAMAGED, b"large" * 100)
+    store.run(f"UPDATE rows SET policy = '{'[' * 100_000}', crc = NULL WHERE path = '{DAMAGED}'")
+    for read in (store.storage.get, store.storage.head):
+        with pytest.raises(CorruptRecordError, match=str(DAMAGED)):
+            await read(DAMAGED)
+
+
 async def test_a_key_that_is_no_text_or_no_id_is_named_in_the_log_and_the_listing_goes_on(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -673,9 +673,25 @@ async def test_a_damaged_deadline_or_key_costs_no_other_its_place_in_a_listing(d
     with pytest.raises(CorruptRecordError):
         await rows.read("b")
     assert await rows.collect(100) == 0
-    verified = await rows.verify("", 10)
+    verified = await rows.verify(b"", 10)
     assert [row.path for row in verified.corrupt] == ["b", "c\\xff", "e"] and verified.rows == 6 and verified.last is None
     assert await rows.delete_inline("b", ChangeId.new(runtime)), "it can be deleted all the same"
+
+
+@pytest.mark.parametrize("key", ["CAST(path AS BLOB)", "CAST(path || x'ff' AS TEXT)", "NULL"])
+async def test_keys_that_are_no_text_are_verified_once_each_and_named(database: Database, runtime: ShiftedRuntime, key: str) -> None:
+    rows = SqliteRows(database, runtime)
+    for path in "abcdef":
+        await put(rows, path, runtime, None)
+    await database.write(lambda connection: connection.execute(f"UPDATE rows SET path = {key} WHERE path <> 'a'"))
+    found, seen, after = 0, 0, b""
+    for _ in range(10):
+        verified = await rows.verify(after, 2)
+        found, seen = found + len(verified.corrupt), seen + verified.rows
+        if verified.last is None:
+            break
+        after = verified.last
+    assert (found, seen, verified.last) == (5, 6, None)
 
 
 @pytest.mark.parametrize(
@@ -688,7 +704,7 @@ async def test_bytes_of_an_inline_object_that_have_changed_are_noticed(database:
     await database.write(lambda connection: connection.execute(f"UPDATE rows SET {column} WHERE path = 'u/objects/k'"))
     with pytest.raises(CorruptRecordError, match="row u/objects/k does not match its checksum"):
         await rows.read("u/objects/k")
-    assert [row.path for row in (await rows.verify("", 10)).corrupt] == ["u/objects/k"]
+    assert [row.path for row in (await rows.verify(b"", 10)).corrupt] == ["u/objects/k"]
 
 
 @pytest.mark.parametrize(
@@ -698,7 +714,7 @@ async def test_bytes_of_a_tombstone_that_have_changed_are_noticed(database: Data
     rows = SqliteRows(database, runtime)
     await bury(rows, "u/objects/k", runtime, None)
     await database.write(lambda connection: connection.execute(f"UPDATE rows SET {column}"))
-    [row] = (await rows.verify("", 10)).corrupt
+    [row] = (await rows.verify(b"", 10)).corrupt
     assert "does not match its checksum" in row.fault
 
 
@@ -739,7 +755,7 @@ async def test_a_file_of_version_0_1_is_taken_over_as_it_is(path: Path, runtime:
             rows = SqliteRows(database, runtime)
             assert await rows.read("u/objects/old") == Row(Inline(Metadata(size=3), b"old", token))
             await put(rows, "u/objects/new", runtime, None)
-            verified = await rows.verify("", 10)
+            verified = await rows.verify(b"", 10)
             assert (verified.rows, verified.without_checksum, verified.corrupt) == (2, 1, [])
             await database.shrink()
             assert await database.read(lambda connection: connection.execute("PRAGMA user_version").fetchone()) == (FORMAT_VERSION,)

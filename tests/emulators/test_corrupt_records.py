@@ -44,6 +44,7 @@ TOMBSTONES: dict[str, Cells] = {
     "in both families": {("fm", b"r"): TARGET, ("fg", b"r"): TARGET},
     "no UTF-8": {("fm", b"r"): b"\xff"},
     "no policy": {("fm", b"r"): TARGET, ("fm", b"t"): b"[]"},
+    "a policy too deep to read": {("fm", b"r"): TARGET, ("fm", b"t"): b"[" * 100_000},
 }
 ROWS = OBJECTS | TOMBSTONES
 

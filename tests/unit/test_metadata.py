@@ -375,3 +375,9 @@ def test_a_renewal_never_shortens_and_is_not_wanted_again_at_once(idle_ns: int, 
     if renewed_ns is not None:
         assert renewed_ns > deadline_ns
         assert touch_deadline(expiration, renewed_ns, NOW_NS + age_ns) is None
+
+
+def test_a_stored_lifetime_of_any_length_is_renewed_until_the_last_deadline_at_most() -> None:
+    endless = TimeToIdle.stored(10**40)
+    assert touch_deadline(endless, NOW_NS, NOW_NS) == whole_ms(DEADLINE_MAX_NS)
+    assert touch_deadline(endless, DEADLINE_MAX_NS, NOW_NS) is None
