@@ -342,7 +342,8 @@ async def _stuck(settings: Settings, found: list[Finding]) -> int:
     if problems(found) and settings.directory is None:
         return 0
     try:
-        async with open_backends(settings, SystemRuntime(), verify=False) as backends:
+        # To read: of what only writers need, or are warned of, the findings have spoken.
+        async with open_backends(settings, SystemRuntime(), writes=False, verify=False) as backends:
             count = await count_stuck(backends.log)
     except TieredError as error:
         if not problems(found):
@@ -413,7 +414,7 @@ def _parse() -> int:
             raise
         if sentence := error.format_message():  # without a command, the help was printed
             where = error.ctx.command_path if error.ctx is not None else "tiered"
-            say(f"{sentence} See '{where} --help'.")
+            say(f"{sentence}{'' if sentence.endswith(('.', '?')) else '.'} See '{where} --help'.")
         return 2
 
 
@@ -430,7 +431,8 @@ async def _backends(settings: Settings, *, writes: bool = True, collecting: bool
     """`collecting`: an embedded store has something to collect without a changelog, too."""
     async with open_backends(settings, SystemRuntime(), writes=writes) as backends:
         if not backends.log.durable and not (collecting and settings.directory is not None):
-            raise InvalidRequestError("no changelog is kept here, so there is nothing to recover or to show; set changelog: sqlite")
+            kind = "sqlite" if settings.directory is not None else "bigtable"
+            raise InvalidRequestError(f"no changelog is kept here, so there is nothing to recover or to show; set changelog: {kind}")
         yield backends, settings
 
 

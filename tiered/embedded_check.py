@@ -1,7 +1,7 @@
 """`tiered check` of an embedded store: its directory, its database and its blobs' directory, tried out as a store would.
 
 A look opens what is there and writes nothing but a file that it removes again and what is in the database already. It reads all of the
-database; blobs are not read: each is verified when it is read whole. *Failure* of a part is a problem among the findings.
+database; blobs are not read: each block of one is verified when it is read. *Failure* of a part is a problem among the findings.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from changelog.database import Database
 from changelog.errors import TieredError
 from changelog.runtime import Runtime
 from tiered.filesystem import FileBlobs
-from tiered.findings import Finding, Kind
+from tiered.findings import Finding, Kind, no_changelog
 from tiered.sqlite import SqliteRows
 
 ROWS_PAGE = 200
@@ -42,7 +42,7 @@ async def inspect_directory(directory: Path, database: str, changelog: str | Non
     except TieredError as error:
         findings.append(Finding(Kind.PROBLEM, str(error)))
     if changelog != "sqlite":
-        findings.append(Finding(Kind.NOTE, "no changelog is kept, so what a killed process leaves behind stays: set changelog: sqlite"))
+        findings.append(no_changelog("sqlite"))
     return findings
 
 

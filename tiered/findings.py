@@ -65,3 +65,8 @@ def carry_out(finding: Finding, *, dry_run: bool) -> Finding:
 def problems(findings: Iterable[Finding]) -> list[str]:
     """Their sentences."""
     return [finding.sentence for finding in findings if finding.kind is Kind.PROBLEM]
+
+
+def no_changelog(durable: str) -> Finding:
+    """`durable`: what to set."""
+    return Finding(Kind.NOTE, f"no changelog is kept, so what a killed process leaves behind stays: set changelog: {durable}")

@@ -19,7 +19,7 @@ from changelog.errors import ConfigurationError, TieredError
 from changelog.threads import in_thread
 from tiered import gcs_admin
 from tiered.bigtable_admin import look_at_permissions, look_at_profile, look_at_tables, open_admin, switch_collection_on
-from tiered.findings import Finding, Kind, carry_out, problems
+from tiered.findings import Finding, Kind, carry_out, no_changelog, problems
 from tiered.gcs_admin import look_at_bucket, open_client
 from tiered.schema import tables_of
 from tiered.settings import BigtableSettings, GcsSettings, MarkSettings, Settings
@@ -43,7 +43,8 @@ async def inspect(settings: Settings) -> list[Finding]:
             if gcs.endpoint is None:
                 yield from gcs_admin.look_at_permissions(client, gcs)
 
-    return await in_thread(lambda: _all_of(rows, blobs), CapacityLimiter(1), abandon_on_cancel=True)
+    found = await in_thread(lambda: _all_of(rows, blobs), CapacityLimiter(1), abandon_on_cancel=True)
+    return found if _logged(settings) else [*found, no_changelog("bigtable")]
 
 
 async def provision(settings: Settings, *, dry_run: bool = False, location: str | None = None) -> list[Finding]:

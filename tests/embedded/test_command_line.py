@@ -67,7 +67,11 @@ def test_help_and_unknown_options(call: Call, command: str) -> None:
     code, out, errors = call(*words, "--no-such-option")
     assert (code, out) == (2, "") and errors.count("\n") == 1
     assert errors.startswith("tiered: No such option: --no-such-option")
-    assert errors.endswith(f"See '{' '.join(['tiered', *words])} --help'.\n")
+    assert errors.endswith(f" See '{' '.join(['tiered', *words])} --help'.\n")
+
+
+def test_what_is_wrong_with_an_option_and_where_to_look_are_two_sentences(call: Call) -> None:
+    assert call("-d", "", "ls")[2] == "tiered: Invalid value: --directory is empty. See 'tiered --help'.\n"
 
 
 @pytest.mark.parametrize("command", ["put", "get", "head", "rm", "log show", "audit show"])

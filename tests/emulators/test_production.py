@@ -26,7 +26,7 @@ from tiered.bigtable_cells import LEGACY_FAMILIES
 from tiered.compose import open_backends
 from tiered.findings import Kind
 from tiered.gcp import told_by_deletions
-from tiered.provision import inspect, provision_tables
+from tiered.provision import inspect, provision, provision_tables
 from tiered.schema import OBJECT_FAMILIES
 from tiered.settings import MarkSettings, StoreSettings
 
@@ -254,15 +254,32 @@ async def test_a_table_of_other_software_is_read_and_not_written(theirs: Setting
 async def test_commands_that_read_serve_a_table_of_other_software(theirs: Settings, tmp_path: Path, command: str) -> None:
     async with cells_of(theirs) as table:
         await table.mutate(PATH.encode(), set_cell("fm", b"p", b"hello"), set_cell("fm", b"m", b'{"content_type":"text/plain"}'))
-    config = tmp_path / "tiered.yaml"
-    assert theirs.bigtable is not None and theirs.gcs is not None
-    config.write_text(yaml.safe_dump({
-        "bigtable": theirs.bigtable.model_dump(exclude_unset=True), "gcs": theirs.gcs.model_dump(exclude_unset=True), "changelog": "noop",
-    }))  # fmt: skip
+    config = settings_file(theirs, tmp_path, changelog="noop")
     to = [str(tmp_path / "run")] if command.endswith("--to") else []
     arguments = [sys.executable, "-m", "recovery.cli", "--config", str(config), *command.split(), *to]
     done = await anyio.run_process(arguments, check=False, cwd=Path(__file__).parents[2])
     assert done.returncode == 0 and (b"hello" in done.stdout if command.startswith("get") else done.stdout), done
+
+
+def settings_file(settings: Settings, directory: Path, **others: str) -> Path:
+    assert settings.bigtable is not None and settings.gcs is not None
+    sections = {"bigtable": settings.bigtable.model_dump(exclude_unset=True), "gcs": settings.gcs.model_dump(exclude_unset=True)}
+    (directory / "tiered.yaml").write_text(yaml.safe_dump(sections | others))
+    return directory / "tiered.yaml"
+
+
+@pytest.mark.parametrize("command", ["log list", "recover --once", "check"])
+async def test_where_no_changelog_is_set_commands_name_the_one_that_there_could_be(
+    settings: Settings, tmp_path: Path, command: str
+) -> None:
+    await provision(settings.model_copy(update={"changelog": None}))
+    arguments = [sys.executable, "-m", "recovery.cli", "--config", str(settings_file(settings, tmp_path)), *command.split()]
+    done = await anyio.run_process(arguments, check=False, cwd=Path(__file__).parents[2])
+    said = (done.stdout + done.stderr).decode()
+    assert done.returncode == (0 if command == "check" else 3), said
+    assert "set changelog: bigtable" in said and "changelog: sqlite" not in said
+    if command == "check":  # it is a note like the others, so that it is in JSON, too
+        assert "note    no changelog is kept" in said and "WARNING" not in said
 
 
 async def test_a_store_clears_payloads_apart_where_the_table_has_their_families(theirs: Settings) -> None:
