@@ -159,7 +159,9 @@ async def test_opening_on_an_emulator_warns_of_nothing(settings: Settings, caplo
 
 async def test_where_nobody_listens_each_address_is_named_once() -> None:
     settings = Settings(
-        bigtable={"project": PROJECT, "instance": INSTANCE, "emulator_host": NOWHERE}, gcs={"bucket": "bucket", "endpoint": f"http://{NOWHERE}"}
+        changelog="bigtable",
+        bigtable={"project": PROJECT, "instance": INSTANCE, "emulator_host": NOWHERE},
+        gcs={"bucket": "bucket", "endpoint": f"http://{NOWHERE}"},
     )
     for findings in (await inspect(settings), await provision(settings), await provision(settings, dry_run=True)):
         assert [finding.kind for finding in findings] == [Kind.PROBLEM, Kind.PROBLEM]
