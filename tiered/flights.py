@@ -122,13 +122,14 @@ class Flights:
         flight.change = change
         self._tasks.start_soon(self._record, flight, change)
 
-    def launch(self, flight: Flight, work: Callable[[], Awaitable[None]], slot: Slot) -> None:
-        """Carries the flight on in a task of its own, with the caller's slot."""
+    def launch(self, flight: Flight, work: Callable[[], Awaitable[None]], slot: Slot) -> bool:
+        """Carries the flight on in a task of its own, with the caller's slot. False: it was stopped, and does nothing any more."""
         if self._tasks is None or flight.stopped:
             flight.answer(_closed(flight))
             self._land(flight)
-            return
+            return False
         self._tasks.start_soon(self._run, flight, work, slot.hand_over())
+        return True
 
     def run_beside(self, work: Callable[[], Awaitable[None]], slot: Slot) -> None:
         """Runs what nobody waits for; cancelled with the scope around the storage, and not begun any more when that is closed."""

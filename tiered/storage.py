@@ -417,7 +417,9 @@ class TieredStorage:
             await prepare()
             await flight.wait_recorded()
         except BaseException as error:
-            self._flights.launch(flight, lambda: self._abandon(flight), slot)
+            if not self._flights.launch(flight, lambda: self._abandon(flight), slot):
+                with anyio.CancelScope(shield=True):
+                    await self._abort_upload(flight)  # here: where no entry names it, nobody else will
             if isinstance(error, UnconfirmedError):  # whatever it was, the swap was not sent
                 raise UnavailableError(f"{flight.object_id} was not changed: {error}") from error
             raise
@@ -437,13 +439,16 @@ class TieredStorage:
 
     async def _abandon(self, flight: Flight) -> None:
         """Undoes a change whose swap was never sent."""
-        if flight.upload is not None:
-            with _logged("upload_not_aborted", flight), anyio.move_on_after(self._settings.store.cleanup_budget_s):
-                await flight.upload.abort()  # its session is cancelled below, too
+        await self._abort_upload(flight)  # its session is cancelled below, too
         if flight.change is not None:
             await flight.recorded.wait()
         if flight.lease is not None:
             await self._committer.clean_up(flight.lease, live=None, may_land_late=flight.may_land_late)
+
+    async def _abort_upload(self, flight: Flight) -> None:
+        if flight.upload is not None:
+            with _logged("upload_not_aborted", flight), anyio.move_on_after(self._settings.store.cleanup_budget_s):
+                await flight.upload.abort()
 
     # --- beside ----------------------------------------------------------------------------------
 
