@@ -543,7 +543,9 @@ def _surplus(connection: sqlite3.Connection) -> int:
 _MEANING: dict[int, tuple[type[TieredError], str]] = {
     sqlite3.SQLITE_BUSY: (UnavailableError, "{path} is locked: other processes write without a pause or are stopped; try again"),
     sqlite3.SQLITE_FULL: (UnavailableError, "the disk is full: free some space for {path}"),
-    sqlite3.SQLITE_READONLY: (UnavailableError, "{path} is read-only: let this user write the file and its directory, or mount the disk for writing"),
+    sqlite3.SQLITE_READONLY: (
+        UnavailableError, "{path} is read-only: let this user write the file and its directory, or mount the disk for writing"
+    ),
     sqlite3.SQLITE_CANTOPEN: (UnavailableError, "{path} cannot be opened: let this user write the directory {directory}"),
     sqlite3.SQLITE_PERM: (UnavailableError, "{path} cannot be opened: let this user write the file and its directory"),
     sqlite3.SQLITE_IOERR: (UnavailableError, "{path} cannot be read or written: check its disk"),
