@@ -51,8 +51,8 @@ NAIVE = Naive()
 class UnfencedRows(SimulatedRows):
     """Rows that remember no token: what is garbage is read, and a swap compares what is there, nothing included."""
 
-    def __init__(self, runtime: Runtime, naive: Naive) -> None:
-        super().__init__(runtime)
+    def __init__(self, runtime: Runtime, naive: Naive, *, horizon: bool = True) -> None:
+        super().__init__(runtime, horizon=horizon)
         self._naive = naive
 
     async def settle(self, path: str, token: ChangeId) -> bool:
