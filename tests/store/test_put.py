@@ -559,3 +559,24 @@ async def test_revision_is_the_last_segment_of_the_blob_name(world: World) -> No
     async with world.store() as storage:
         result = await storage.put(OBJECT, LARGE)
     assert await world.blob_names() == [blob_name(OBJECT.path, result.revision)]
+
+
+async def test_why_a_change_could_not_be_recorded_is_told_as_the_changelog_said_it(world: World) -> None:
+    async def refuse(real: Any, *args: Any) -> Any:
+        raise ConfigurationError("the changelog's table is gone")
+
+    world.log.hooks["record"] = refuse
+    async with world.store() as storage:
+        with pytest.raises(ConfigurationError, match="the changelog's table is gone"):
+            await storage.put(OBJECT, LARGE)
+
+
+async def test_an_entry_is_renewed_when_it_is_due_and_no_oftener(world: World) -> None:
+    async def payload() -> AsyncIterator[bytes]:
+        yield LARGE
+        await world.runtime.sleep(100)
+        yield LARGE
+
+    async with world.store() as storage:
+        await storage.put(OBJECT, payload())
+    assert 8 <= world.calls.count("renew") <= 13, "every ten seconds"
