@@ -118,7 +118,7 @@ class OwnThread:
             raise raised.pop()
         return made.pop()
 
-    def end(self, last: Callable[[], object] = lambda: None) -> None:
+    def end(self, last: Callable[[], object]) -> None:
         """Makes the last call, for which nobody waits, and ends."""
         self._calls.put(partial(_carry_out_alone, last))
         self._calls.put(None)
