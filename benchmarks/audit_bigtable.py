@@ -21,8 +21,8 @@ from google.cloud.bigtable_v2.types import bigtable
 
 from benchmarks.audit_world import ROWS_PER_MESSAGE, World, blocks, path, row_messages, rows_among, rows_message
 from benchmarks.servers import left_alone
+from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId, Entry, encode
-from changelog.runtime import SystemRuntime
 
 SERVICE = "google.bigtable.v2.Bigtable"
 SAMPLE_EVERY = 100_000

@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import col, count_if
 
 from benchmarks.audit_side import Asked, Found, Ready
-from changelog.runtime import SystemRuntime
-from tiered.compose import open_backends
+from changelog.base.runtime import SystemRuntime
+from tiered.open import open_backends
 
 RUNTIME = SystemRuntime()
 PAGE_BLOBS, PAGE_ROWS = 1000, 10_000

@@ -13,12 +13,12 @@ from threading import Thread
 import anyio
 
 from benchmarks.audit_side import GRACE_S, Asked, Found, Ready
-from changelog.runtime import SystemRuntime
+from changelog.base.runtime import SystemRuntime
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.manifest import Bounds, Cutoff, Manifest
 from recovery.audit.verdicts import Kind
 from recovery.audit.work import Engine, job_of
-from tiered.compose import open_backends
+from tiered.open import open_backends
 
 RUNTIME = SystemRuntime()
 LOOK_EVERY_S = 0.05

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import anyio
 
 from benchmarks.audit_side import GRACE_S, Asked, Found, Ready
-from changelog.runtime import SystemRuntime
+from changelog.base.runtime import SystemRuntime
 from recovery.audit.finding import Finding
 from recovery.audit.manifest import Bounds, Cutoff
 from recovery.audit.sweep import audit_range
 from recovery.audit.verdicts import Kind
 from recovery.audit.work import collect_less
-from tiered.compose import open_backends
+from tiered.open import open_backends
 
 RUNTIME = SystemRuntime()
 

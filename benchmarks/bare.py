@@ -1,6 +1,6 @@
 """The same work by bare calls: protobuf messages over `grpc.aio`, JSON over aiohttp, and not one line more than the requests need.
 
-Rows: byte for byte the requests of `tiered.bigtable` (a test compares them), built per call but for what never changes. Blobs: the
+Rows: byte for byte the requests of `tiered.bigtable.rows` (a test compares them), built per call but for what never changes. Blobs: the
 calls that the store makes, in its order. No error is translated, no deadline kept, no answer verified.
 """
 

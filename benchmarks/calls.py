@@ -19,15 +19,15 @@ from typing import Any
 
 from benchmarks.figures import Figures
 from benchmarks.servers import BUCKET, Servers
-from changelog.bigtable import BigTableChangeLog
-from changelog.bigtable_channel import BigtableTable, Channel, insecure_channel
+from changelog.base.runtime import SystemRuntime
+from changelog.bigtable.channel import BigtableTable, Channel, insecure_channel
+from changelog.bigtable.log import BigTableChangeLog
 from changelog.change import LOG_PREFIX
-from changelog.runtime import SystemRuntime
-from emulators.gcs import GcsEmulator
+from emulators.gcs.server import GcsEmulator
 from tiered import Metadata, ObjectId, TieredStorage, TimeToIdle
-from tiered.bigtable import BigtableRows
-from tiered.gcs import GcsBlobs
-from tiered.settle import Tiers
+from tiered.bigtable.rows import BigtableRows
+from tiered.gcs.blobs import GcsBlobs
+from tiered.protocol.settle import Tiers
 
 COUNTED = ObjectId.create("bench", "counted")
 KIB, MIB = 1024, 1024 * 1024

@@ -30,11 +30,11 @@ from benchmarks.figures import Figures
 from benchmarks.official import OfficialBlobs, OfficialRows
 from benchmarks.rounds import Ratio, run_in_flight, take_turns, timed
 from benchmarks.servers import BUCKET, INSTANCE, PROJECT, Servers
+from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
-from changelog.runtime import SystemRuntime
 from tiered import Metadata, ObjectId, TieredStorage
-from tiered.backends import HighVolumeBackend, Inline
-from tiered.compose import Backends, open_backends
+from tiered.open import Backends, open_backends
+from tiered.protocol.backends import HighVolumeBackend, Inline
 from tiered.settings import Settings, StoreSettings
 
 RUNTIME = SystemRuntime()

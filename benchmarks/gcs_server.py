@@ -7,7 +7,7 @@ import sys
 import anyio
 
 from benchmarks.servers import left_alone
-from emulators.gcs import GcsEmulator
+from emulators.gcs.server import GcsEmulator
 
 
 async def serve(bucket: str) -> None:

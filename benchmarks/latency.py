@@ -21,9 +21,9 @@ import anyio
 from benchmarks.figures import Figures
 from benchmarks.rounds import Ratio, take_turns, timed
 from benchmarks.servers import Servers, delayed
-from changelog.runtime import SystemRuntime
+from changelog.base.runtime import SystemRuntime
 from tiered import ObjectId, TieredStorage
-from tiered.compose import open_backends, open_storage
+from tiered.open import open_backends, open_storage
 
 BIGTABLE_MS, GCS_MS = 5.0, 30.0
 MIB = 1024 * 1024

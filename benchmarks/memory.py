@@ -26,7 +26,7 @@ from benchmarks.figures import Figures
 from benchmarks.rounds import run_in_flight
 from benchmarks.servers import BUCKET, Servers, started, unless_left_alone
 from tiered import ObjectId
-from tiered.compose import open_storage
+from tiered.open import open_storage
 from tiered.settings import StoreSettings
 
 MIB = 1024 * 1024

@@ -32,9 +32,9 @@ from benchmarks.figures import Figures, put_into
 
 ROOT = Path(__file__).parents[1]
 CORE = (
-    "changelog/background.py", "changelog/heartbeat.py", "changelog/lease.py", "changelog/threads.py", "recovery/loop.py",
-    "tiered/admission.py", "tiered/commit.py", "tiered/concurrent.py", "tiered/flights.py", "tiered/many.py", "tiered/own_thread.py",
-    "tiered/payload.py", "tiered/payload_files.py", "tiered/pieces.py", "tiered/reading.py", "tiered/retry.py", "tiered/settle.py",
+    "changelog/base/tasks.py", "changelog/heartbeat.py", "changelog/lease.py", "changelog/base/threads.py", "recovery/loop.py",
+    "tiered/protocol/admission.py", "tiered/protocol/commit.py", "tiered/protocol/concurrent.py", "tiered/protocol/flights.py", "tiered/bulk.py", "tiered/payload/own_thread.py",
+    "tiered/payload/streams.py", "tiered/payload/files.py", "tiered/payload/pieces.py", "tiered/protocol/reading.py", "tiered/protocol/retry.py", "tiered/protocol/settle.py",
     "tiered/storage.py",
 )  # fmt: skip
 PYTEST = (sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib")

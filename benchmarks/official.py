@@ -1,6 +1,6 @@
 """The same work by Google's official clients: the async `data` client for rows, google-cloud-storage in threads for blobs.
 
-Rows: the predicates and mutations of `tiered.bigtable`, in that client's own words; what never changes is built once, as
+Rows: the predicates and mutations of `tiered.bigtable.rows`, in that client's own words; what never changes is built once, as
 it is there. Blobs: what a user would write himself. No changelog, no fence: a kill or a lost answer leaves garbage, and two
 writers or one late request leave a row whose blob is gone. It does less, and is what a user would compare with.
 """

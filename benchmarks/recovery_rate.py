@@ -29,13 +29,13 @@ from anyio.abc import Process
 from benchmarks.figures import Figures
 from benchmarks.rounds import Ratio, run_in_flight, take_turns
 from benchmarks.servers import ROOT, Servers, delayed, stop
-from changelog.bigtable_channel import BigtableTable, insecure_channel, set_cell
+from changelog.base.runtime import SystemRuntime
+from changelog.bigtable.channel import BigtableTable, insecure_channel, set_cell
 from changelog.change import Change, ChangeId, Entry, encode
-from changelog.runtime import SystemRuntime
-from emulators.bigtable import WITH_WARDEN
+from emulators.bigtable.emulator import WITH_WARDEN
 from tiered import Metadata, ObjectId
-from tiered.compose import Backends, open_backends
 from tiered.object_id import blob_name
+from tiered.open import Backends, open_backends
 from tiered.settings import Settings
 
 RUNTIME = SystemRuntime()
@@ -113,7 +113,7 @@ async def _daemon(path: Path, settings: Settings) -> AsyncIterator[Process]:
     config = path.with_suffix(".yaml")  # JSON is YAML
     told = settings.model_dump(mode="json", include={"bigtable", "gcs", "changelog"})
     config.write_text(json.dumps(told | SETTINGS))
-    command = [sys.executable, "-m", "recovery.cli", "--config", str(config), "recover", "--json"]
+    command = [sys.executable, "-m", "recovery.cli.main", "--config", str(config), "recover", "--json"]
     with path.with_suffix(".log").open("wb") as log:
         running = await anyio.open_process(
             ["sh", "-c", WITH_WARDEN, "sh", *command], stdin=subprocess.PIPE, stderr=log, cwd=ROOT, start_new_session=True

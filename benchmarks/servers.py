@@ -21,9 +21,9 @@ from anyio import to_thread
 from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
+from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
-from changelog.runtime import SystemRuntime
-from emulators.bigtable import provision, start_bigtable
+from emulators.bigtable.emulator import provision, start_bigtable
 from tiered import Settings
 from tiered.settings import BigtableSettings, GcsSettings
 

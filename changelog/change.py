@@ -22,8 +22,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 from uuid import UUID
 
-from changelog.errors import CorruptRecordError, InvalidRequestError
-from changelog.runtime import Runtime, uuid7
+from changelog.base.errors import CorruptRecordError, InvalidRequestError
+from changelog.base.runtime import Runtime, uuid7
 
 LOG_PREFIX = "~changelog/"
 SHARDS_DEFAULT = 16

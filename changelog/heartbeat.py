@@ -17,12 +17,12 @@ from collections.abc import Sequence
 
 import anyio
 
-from changelog.background import elsewhere_is_an_error
+from changelog.base.errors import TieredError
+from changelog.base.runtime import Runtime
+from changelog.base.tasks import elsewhere_is_an_error
 from changelog.change import Change, Entry
-from changelog.errors import TieredError
 from changelog.lease import Lease, Renewal
 from changelog.log import ChangeLog
-from changelog.runtime import Runtime
 
 logger = logging.getLogger("tiered")
 

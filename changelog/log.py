@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from changelog.base.errors import CorruptRecordError
 from changelog.change import LOG_PREFIX, SHARDS_DEFAULT, Change, ChangeId, Entry, Unreadable
-from changelog.errors import CorruptRecordError
 from changelog.lease import Renewal
 
 LOG_END = "~changelog0"

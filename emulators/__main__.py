@@ -13,7 +13,7 @@ from pathlib import Path
 
 import anyio
 
-from changelog.errors import TieredError
+from changelog.base.errors import TieredError
 
 GCP_MODULES = ("google", "grpc", "aiohttp", "multidict")
 

@@ -4,7 +4,7 @@
     one long-term tier     each process opens its own, through its `Link`, whose points are the calls of the protocol
     a case                 one process, one object of its own, one thing that goes wrong; its name is the object's key
 
-`emulators.world` with real time and real services in the place of the simulated ones: nobody looks after every effect here,
+`emulators.world.deployment` with real time and real services in the place of the simulated ones: nobody looks after every effect here,
 so I2 is asserted before each deletion (a refused token stays refused, which is what keeps I1), and the rest by `findings`,
 which reads everything through channels without faults when all is quiet. What is not the world's is who crashes when.
 """
@@ -17,22 +17,22 @@ from typing import Any, cast
 
 import anyio
 
-from changelog.bigtable import FAMILY, BigTableChangeLog
-from changelog.bigtable_channel import BigtableTable, Channel, delete_column, set_cell
+from changelog.base.runtime import SystemRuntime
+from changelog.bigtable.channel import BigtableTable, Channel, delete_column, set_cell
+from changelog.bigtable.log import FAMILY, BigTableChangeLog
 from changelog.change import Entry, Unreadable, encode
 from changelog.log import ChangeLog
-from changelog.runtime import SystemRuntime
-from emulators.client import Client
-from emulators.faults import Network, Plan, Process, no_faults
-from emulators.faulty_channel import FaultyChannel, Script, no_wire_faults
-from emulators.history import History
+from emulators.bigtable.faulty_channel import FaultyChannel, Script, no_wire_faults
+from emulators.world.client import Client
+from emulators.world.faults import Network, Plan, Process, no_faults
+from emulators.world.history import History
 from recovery.loop import RecoveryLoop
-from tiered.backends import BlobInfo, LongTermBackend, Row
-from tiered.bigtable import BigtableRows
+from tiered.bigtable.rows import BigtableRows
 from tiered.metadata import NS_PER_S
 from tiered.object_id import revision_of
+from tiered.protocol.backends import BlobInfo, LongTermBackend, Row
+from tiered.protocol.settle import Tiers
 from tiered.settings import Settings
-from tiered.settle import Tiers
 from tiered.storage import TieredStorage
 
 PAGE = 1000

@@ -18,11 +18,11 @@ from contextlib import asynccontextmanager
 
 import anyio
 
-from changelog.errors import ConfigurationError
-from emulators.bigtable import EmulatorFailedError, start_bigtable
-from emulators.gcs import GcsEmulator
-from tiered.findings import problems
-from tiered.provision import provision
+from changelog.base.errors import ConfigurationError
+from emulators.bigtable.emulator import EmulatorFailedError, start_bigtable
+from emulators.gcs.server import GcsEmulator
+from tiered.provision.findings import problems
+from tiered.provision.production import provision
 from tiered.settings import BIGTABLE_EMULATOR, GCS_EMULATOR, BigtableSettings, GcsSettings, Settings
 
 BUILT_IN = Settings(

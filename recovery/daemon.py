@@ -19,12 +19,12 @@ from dataclasses import dataclass
 import anyio
 from anyio.abc import TaskStatus
 
+from changelog.base.runtime import Runtime
 from changelog.log import ChangeLog, Collects, LeftGarbageError
-from changelog.runtime import Runtime
 from recovery.entries import count_stuck, stuck_sentence
 from recovery.loop import RecoveryLoop, Report
-from tiered.compose import Backends
 from tiered.errors import TieredError
+from tiered.open import Backends
 from tiered.settings import Settings
 
 logger = logging.getLogger("tiered")

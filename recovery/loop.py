@@ -5,7 +5,7 @@
                                        lost the race: someone else has it      unreadable, or failed too often: park
 
 Any number of instances run side by side; none leads. It collects garbage: it finishes no put and points no
-tombstone anywhere (I1, I2 by `tiered.settle`). I5: whatever it does may be repeated by another. I6: a bad
+tombstone anywhere (I1, I2 by `tiered.protocol.settle`). I5: whatever it does may be repeated by another. I6: a bad
 entry is parked with its error, and never blocks or fills a page. *Crash*: its claims go stale and are
 claimed by others. *Failure* of a tier or the log: the claim is left to go stale, and the loop backs off.
 """
@@ -21,17 +21,17 @@ from dataclasses import dataclass, fields
 import anyio
 from anyio.abc import TaskGroup
 
-from changelog.background import elsewhere_is_an_error
+from changelog.base.errors import ConfigurationError, CorruptRecordError, LeaseLostError, TieredError, UnavailableError, UnconfirmedError
+from changelog.base.runtime import Runtime, instance_name
+from changelog.base.tasks import elsewhere_is_an_error
 from changelog.change import Entry, Unreadable
-from changelog.errors import ConfigurationError, CorruptRecordError, LeaseLostError, TieredError, UnavailableError, UnconfirmedError
 from changelog.heartbeat import Heartbeat
 from changelog.lease import Lease, Standing, standing
 from changelog.log import ChangeLog, KeyRange, Page
-from changelog.runtime import Runtime, instance_name
 from recovery.rate import TokenBucket
-from tiered.retry import persist
+from tiered.protocol.retry import persist
+from tiered.protocol.settle import Ending, Tiers, finish
 from tiered.settings import Settings
-from tiered.settle import Ending, Tiers, finish
 
 logger = logging.getLogger("tiered")
 

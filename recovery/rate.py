@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from changelog.runtime import Runtime
+from changelog.base.runtime import Runtime
 
 
 class TokenBucket:

@@ -21,22 +21,22 @@ from random import Random
 
 import anyio
 
+from changelog.base.errors import TieredError
 from changelog.change import Entry, decode
-from changelog.errors import TieredError
-from emulators.blobs import Blob
-from emulators.client import BrokenPayload, Client
-from emulators.faults import ONCE, READS, SCANS, STREAMS, Fault, Mode, Process, call_of
-from emulators.runtime import elapse, now_s, run_world
 from emulators.simulation.actors import stream
-from emulators.world import INLINE_BYTES_MAX, World
+from emulators.world.blobs import Blob
+from emulators.world.client import BrokenPayload, Client
+from emulators.world.deployment import INLINE_BYTES_MAX, World
+from emulators.world.faults import ONCE, READS, SCANS, STREAMS, Fault, Mode, Process, call_of
+from emulators.world.runtime import elapse, now_s, run_world
 from recovery.audit.finding import Finding
 from recovery.audit.manifest import Bounds, Cutoff
 from recovery.audit.sweep import audit_range
 from recovery.audit.verdicts import Kind
 from tests.grounds import DAY_NS, SetRuntime
-from tiered.backends import Tombstone
 from tiered.metadata import Metadata, TimeToLive
 from tiered.object_id import ObjectId
+from tiered.protocol.backends import Tombstone
 
 OBJECTS = [ObjectId.create("a", "foo"), ObjectId.create("a", "foo-bar")]
 CUTS = ("a/objects/foo", "a/objects/foo-", "a/objects/foo/8", "a/objects/foo!z")

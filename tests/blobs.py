@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tiered.backends import ByteRange, LongTermBackend, Upload
 from tiered.metadata import Metadata
+from tiered.protocol.backends import ByteRange, LongTermBackend, Upload
 
 PLAIN = Metadata()
 

@@ -14,12 +14,12 @@ from anyio.from_thread import start_blocking_portal
 from google.cloud.bigtable_admin_v2.types import ColumnFamily, CreateTableRequest, Table
 from hypothesis import settings
 
-from changelog.bigtable_channel import BigtableTable, insecure_channel
+from changelog.base.runtime import SystemRuntime
+from changelog.bigtable.channel import BigtableTable, insecure_channel
 from changelog.change import ChangeId
-from changelog.runtime import SystemRuntime
-from emulators.bigtable import EmulatorNotFoundError, start_bigtable
-from tiered.bigtable_cells import LEGACY_FAMILIES
-from tiered.schema import FAMILIES
+from emulators.bigtable.emulator import EmulatorNotFoundError, start_bigtable
+from tiered.bigtable.cells import LEGACY_FAMILIES
+from tiered.provision.schema import FAMILIES
 from tiered.settings import ENV_OTHERS, ENV_PREFIX
 
 # Derandomised: a submission is judged by its own change, not by the examples it happened to draw; `make sim`

@@ -16,25 +16,25 @@ from typing import Protocol
 
 import anyio.lowlevel
 
-from changelog.bigtable import FAMILY, BigTableChangeLog
-from changelog.bigtable_channel import SERVER_TIME, BigtableTable, set_cell
+from changelog.base.runtime import SystemRuntime
+from changelog.bigtable.channel import SERVER_TIME, BigtableTable, set_cell
+from changelog.bigtable.log import FAMILY, BigTableChangeLog
 from changelog.change import Change, ChangeId
 from changelog.log import ChangeLog
-from changelog.runtime import SystemRuntime
-from changelog.sqlite import Database, SqliteChangeLog
-from emulators.blobs import SimulatedBlobs
-from emulators.gcs import GcsEmulator
-from emulators.log import SimulatedChangeLog, Stored
-from emulators.rows import SimulatedRows
+from changelog.sqlite.log import Database, SqliteChangeLog
+from emulators.gcs.server import GcsEmulator
+from emulators.world.blobs import SimulatedBlobs
+from emulators.world.log import SimulatedChangeLog, Stored
+from emulators.world.rows import SimulatedRows
 from recovery.audit.verdicts import Kind
-from tiered.backends import Inline, Tombstone
-from tiered.bigtable import BigtableRows
-from tiered.blobfile import path_of
-from tiered.filesystem import FileBlobs
-from tiered.gcs import GcsBlobs
+from tiered.bigtable.rows import BigtableRows
+from tiered.embedded.blobs import FileBlobs
+from tiered.embedded.file import path_of
+from tiered.embedded.rows import SqliteRows
+from tiered.gcs.blobs import GcsBlobs
 from tiered.metadata import NS_PER_S, Metadata, TimeToLive
-from tiered.settle import Tiers
-from tiered.sqlite import SqliteRows
+from tiered.protocol.backends import Inline, Tombstone
+from tiered.protocol.settle import Tiers
 
 BEGINS_NS = 1_790_000_000 * NS_PER_S
 """When the audit of a planted world begins, by everybody's clock."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from emulators.runtime import run_world
+from emulators.world.runtime import run_world
 
 
 def simulated(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:

@@ -22,14 +22,14 @@ from benchmarks.figures import Figures, dumped, loaded, put_into
 from benchmarks.metered import Taken
 from benchmarks.rounds import Ratio, take_turns
 from benchmarks.servers import started
-from changelog.bigtable_channel import BigtableTable
+from changelog.base.runtime import SystemRuntime
+from changelog.bigtable.channel import BigtableTable
 from changelog.change import ChangeId
-from changelog.runtime import SystemRuntime
 from recovery.audit.names import read_name
 from recovery.audit.verdicts import Form
-from tiered.backends import Inline, Tombstone
-from tiered.bigtable import BigtableRows
+from tiered.bigtable.rows import BigtableRows
 from tiered.metadata import Metadata
+from tiered.protocol.backends import Inline, Tombstone
 
 TINY = 0.0001
 CASES = calls.cases()[:3]  # tests/emulators/test_call_counts.py counts them all

@@ -10,8 +10,8 @@ from textwrap import indent
 
 import pytest
 
-from recovery.cli_app import app
-from recovery.cli_shared import EXIT_CODES
+from recovery.cli.app import app
+from recovery.cli.shared import EXIT_CODES
 from tiered import ObjectId, PutRequest, Settings, load_settings, open_storage
 
 ROOT = Path(__file__).parent.parent

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from hypothesis import strategies as st
 
-from changelog.errors import InvalidRequestError
+from changelog.base.errors import InvalidRequestError
 from tiered.metadata import DEADLINE_MAX_NS, SIZE_MAX, Metadata, TimeToIdle, TimeToLive
 from tiered.object_id import ObjectId
 

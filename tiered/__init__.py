@@ -1,7 +1,6 @@
 """A blob store over two tiers whose every write survives a kill. Start at `open_storage` and `TieredStorage`."""
 
-from tiered.backends import ByteRange
-from tiered.compose import open_storage
+from tiered.bulk import Bulk, ItemResult, LoadedObject, PutRequest
 from tiered.errors import (
     AtCapacityError,
     CancelledElsewhereError,
@@ -15,9 +14,10 @@ from tiered.errors import (
     TieredError,
     UnavailableError,
 )
-from tiered.many import Bulk, ItemResult, LoadedObject, PutRequest
 from tiered.metadata import Metadata, TimeToIdle, TimeToLive
 from tiered.object_id import ObjectId
+from tiered.open import open_storage
+from tiered.protocol.backends import ByteRange
 from tiered.settings import Settings, load_settings
 from tiered.storage import Outcome, TieredStorage
 from tiered.stored import ObjectHead, PutResult, StoredObject, Tier

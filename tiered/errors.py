@@ -1,4 +1,4 @@
-"""Every error a caller of the store can meet, grouped by what to do about it (see `changelog.errors`).
+"""Every error a caller of the store can meet, grouped by what to do about it (see `changelog.base.errors`).
 
     UnavailableError, LeaseLostError   nothing happened: retry
     ClockBehindError                   nothing happened: put this machine's clock right
@@ -15,8 +15,7 @@ Absence is `None`; a lost race is a value.
 
 from __future__ import annotations
 
-from changelog.change import ChangeId
-from changelog.errors import (
+from changelog.base.errors import (
     CancelledElsewhereError,
     ClockBehindError,
     ConfigurationError,
@@ -27,6 +26,7 @@ from changelog.errors import (
     UnavailableError,
     UnconfirmedError,
 )
+from changelog.change import ChangeId
 from tiered.object_id import ObjectId
 
 __all__ = [

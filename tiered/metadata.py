@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 from math import isfinite
 from typing import Any, NoReturn, Self
 
-from changelog.errors import CorruptRecordError, InvalidRequestError
+from changelog.base.errors import CorruptRecordError, InvalidRequestError
 from tiered.text import header_name, header_value, plain, refuse_control_characters, shown
 
 NS_PER_S = 1_000_000_000

@@ -17,8 +17,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Self
 
+from changelog.base.errors import InvalidRequestError
 from changelog.change import ChangeId
-from changelog.errors import InvalidRequestError
 from tiered.text import plain, refuse_control_characters, shown
 
 PATH_BYTES_MAX = 1024 - 37

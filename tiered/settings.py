@@ -35,8 +35,8 @@ from pydantic import (
 )  # fmt: skip
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
-from changelog.errors import ConfigurationError
-from tiered.backends import MARK_AGE_MAX_S
+from changelog.base.errors import ConfigurationError
+from tiered.protocol.backends import MARK_AGE_MAX_S
 from tiered.text import shown
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@
                             while the payload streams, its last piece withheld
                          2  finalise when the record is durable, if the lease still holds
                          3  swap                                                      <- the commit point
-                         4  answer the caller                                             (tiered/commit.py)
+                         4  answer the caller                                             (tiered/protocol/commit.py)
                          5  clean up, 6 forget: in the storage's own tasks, after the answer
 
 *Cancelled or failed* before step 3: the change is abandoned and cleaned up in the background. From step 3 on it
@@ -27,14 +27,11 @@ from typing import Self
 
 import anyio
 
-from changelog.background import elsewhere_is_an_error, is_asked_to_end
+from changelog.base.runtime import Runtime, instance_name
+from changelog.base.tasks import elsewhere_is_an_error, is_asked_to_end
 from changelog.change import Change, ChangeId
 from changelog.log import ChangeLog
-from changelog.runtime import Runtime, instance_name
-from tiered.admission import Admission, Share, Slot
-from tiered.backends import MARK_AGE_MAX_S, ByteRange, Inline, Row, RowPage, State, Tombstone, Upload
-from tiered.commit import Committer, Token
-from tiered.concurrent import both
+from tiered.bulk import PAYLOAD_BYTES_MAX, Bulk, LoadedObject, PutRequest, Requests, bounded_concurrency, check_bytes_max, load
 from tiered.errors import (
     ConfigurationError,
     InvalidRequestError,
@@ -43,16 +40,19 @@ from tiered.errors import (
     UnavailableError,
     UnconfirmedError,
 )
-from tiered.flights import Flight, Flights
-from tiered.many import PAYLOAD_BYTES_MAX, Bulk, LoadedObject, PutRequest, Requests, bounded_concurrency, check_bytes_max, load
 from tiered.metadata import NS_PER_S, Metadata, is_expired
 from tiered.object_id import ROW_KEY_BYTES_MAX, ObjectId, blob_name, refuse_reserved
-from tiered.payload import Payload, pieces
-from tiered.pieces import Piece, Pieces, split_head
-from tiered.reading import Reader
-from tiered.retry import ask, persist
+from tiered.payload.pieces import Piece, Pieces, split_head
+from tiered.payload.streams import Payload, pieces
+from tiered.protocol.admission import Admission, Share, Slot
+from tiered.protocol.backends import MARK_AGE_MAX_S, ByteRange, Inline, Row, RowPage, State, Tombstone, Upload
+from tiered.protocol.commit import Committer, Token
+from tiered.protocol.concurrent import both
+from tiered.protocol.flights import Flight, Flights
+from tiered.protocol.reading import Reader
+from tiered.protocol.retry import ask, persist
+from tiered.protocol.settle import Tiers
 from tiered.settings import Settings
-from tiered.settle import Tiers
 from tiered.stored import ObjectHead, PutResult, StoredObject, Tier
 from tiered.text import plain, shown
 
@@ -151,7 +151,7 @@ class TieredStorage:
 
         Payload: bytes, a path or open binary file, an (async) iterator of bytes of any length, or a `StoredObject`, which is
         closed. A regular file is stored as long as it is when it is opened; only `metadata.size` declares a size. What may block is
-        read in a thread of its own, and `AtCapacityError` is raised when there are too many (`tiered/own_thread.py`). Raises also
+        read in a thread of its own, and `AtCapacityError` is raised when there are too many (`tiered/payload/own_thread.py`). Raises also
         `OutcomeUnknownError`, and whatever the payload's own iterator raises; then nothing was stored. Where what that
         iterator awaits was cancelled, and this task was not, it is `CancelledElsewhereError`.
         """

@@ -14,10 +14,10 @@ from types import TracebackType
 from typing import Self
 
 from changelog.change import ChangeId
-from tiered.backends import BlobReader
 from tiered.errors import InvalidRequestError, UnavailableError, UnconfirmedError
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId
+from tiered.protocol.backends import BlobReader
 
 PIECE_BYTES = 256 * 1024
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 
-from changelog.errors import InvalidRequestError
+from changelog.base.errors import InvalidRequestError
 
 SHOWN_MAX = 200
 

@@ -1,8 +1,8 @@
 """Everybody but the writers: recovery, readers, touches, whoever asks for an outcome, and an audit.
 
     recover   any entry, at any moment -> settle -> ... -> forget (writer.py), and the next; may stop anywhere and begin anew
-    read      the row -> the blob -> (it is gone:) the row again                                   tiered/reading.py
-    touch     the row -> the blob's deadline -> the row's, if it still shows what was read         tiered/reading.py
+    read      the row -> the blob -> (it is gone:) the row again                                   tiered/protocol/reading.py
+    touch     the row -> the blob's deadline -> the row's, if it still shows what was read         tiered/protocol/reading.py
     ask       the log -> the row with its marks: what became of the change `old`                   TieredStorage.outcome
     audit     lists the blobs, looks at no entry -> the row -> settles and deletes what that does not name
 """

@@ -227,7 +227,7 @@ def _become(line: Line, directory: Path, stdin: int, stdout: int, stderr: int) -
         sys.stdin = None if line.stdin is None else open(0, closefd=False)  # noqa: SIM115 - this process ends with it
         sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False, errors="backslashreplace")  # noqa: SIM115
         sys.argv = ["tiered", *line.arguments]
-        from recovery.cli import main
+        from recovery.cli.main import main
 
         main()
         code = 0

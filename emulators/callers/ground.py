@@ -9,18 +9,18 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from changelog.runtime import Runtime, SystemRuntime
-from emulators.blobs import SimulatedBlobs
-from emulators.checker import dangling, left_over, orphans
-from emulators.log import SimulatedChangeLog
-from emulators.rows import SimulatedRows
-from emulators.runtime import SimulatedRuntime
+from changelog.base.runtime import Runtime, SystemRuntime
+from emulators.world.blobs import SimulatedBlobs
+from emulators.world.checker import dangling, left_over, orphans
+from emulators.world.log import SimulatedChangeLog
+from emulators.world.rows import SimulatedRows
+from emulators.world.runtime import SimulatedRuntime
 from recovery.daemon import collect
 from recovery.loop import RecoveryLoop
 from tiered import Settings, TieredStorage, open_storage
-from tiered.compose import open_backends
 from tiered.metadata import is_expired
-from tiered.settle import Tiers
+from tiered.open import open_backends
+from tiered.protocol.settle import Tiers
 
 LATER_S = 100.0
 """When recovery comes: every lease has expired, and nothing that lives for an hour."""

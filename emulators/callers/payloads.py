@@ -663,7 +663,7 @@ def _opens(thread: threading.Thread) -> bool:
 
     frame = sys._current_frames().get(thread.ident or 0)
     while frame is not None:
-        if frame.f_code.co_filename.endswith("tiered/payload.py"):
+        if frame.f_code.co_filename.endswith("tiered/payload/streams.py"):
             return True
         frame = frame.f_back
     return False

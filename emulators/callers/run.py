@@ -30,7 +30,7 @@ from emulators.callers.ground import Embedded, Ground, Simulated
 from emulators.callers.interrupt import How, Interrupt
 from emulators.callers.model import Violation
 from emulators.callers.recipe import Recipe
-from emulators.runtime import run_world
+from emulators.world.runtime import run_world
 from tiered import CorruptRecordError
 
 SWEEP_MAX = 40

@@ -22,7 +22,7 @@ from emulators.callers.run import STUCK_AFTER_S, run
 
 
 def work_commands(first: int, stride: int) -> None:
-    import recovery.cli_app  # noqa: F401 - here, so that the children need not
+    import recovery.cli.app  # noqa: F401 - here, so that the children need not
 
     for seed in itertools.count(first, stride):
         _say({"at": seed})

@@ -21,14 +21,9 @@ from functools import partial
 
 import anyio
 
+from changelog.base.errors import TieredError
 from changelog.change import ChangeId, Entry
-from changelog.errors import TieredError
 from changelog.noop import NoopChangeLog
-from emulators.checker import WANTED_BY_OPERATOR
-from emulators.client import BrokenPayload, Client, content
-from emulators.faults import Fault, Process
-from emulators.log import Stored
-from emulators.runtime import SimulatedRuntime, elapse
 from emulators.simulation.recipe import (
     SKEWS_S,
     Actor,
@@ -45,7 +40,12 @@ from emulators.simulation.recipe import (
     step_part,
     suspension_part,
 )
-from emulators.world import INLINE_BYTES_MAX, World
+from emulators.world.checker import WANTED_BY_OPERATOR
+from emulators.world.client import BrokenPayload, Client, content
+from emulators.world.deployment import INLINE_BYTES_MAX, World
+from emulators.world.faults import Fault, Process
+from emulators.world.log import Stored
+from emulators.world.runtime import SimulatedRuntime, elapse
 from recovery.audit.finding import Finding
 from recovery.audit.manifest import Bounds, Cutoff
 from recovery.audit.sweep import audit_range

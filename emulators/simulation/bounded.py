@@ -30,19 +30,19 @@ from typing import Any, cast
 
 import anyio
 
+from changelog.base.errors import InvalidRequestError
+from changelog.base.runtime import SystemRuntime
 from changelog.change import LOG_PREFIX
-from changelog.errors import InvalidRequestError
 from changelog.log import LOG_END, ChangeLog, KeyRange
-from changelog.runtime import SystemRuntime
-from emulators.checker import InvariantViolation
-from emulators.client import Client
-from emulators.faults import ONCE, Mode, Plan, Process, Travel, no_faults, no_time
-from emulators.ghost import acts
-from emulators.history import Answer
-from emulators.runtime import SimulatedRuntime, run_world
 from emulators.simulation.conductor import BEGIN, Conductor, Question
 from emulators.simulation.schedules import ROUND, Scenario, Schedule, Wrong, scenario_named, scenarios, schedule_of
-from emulators.world import SETTINGS, World
+from emulators.world.checker import InvariantViolation
+from emulators.world.client import Client
+from emulators.world.deployment import SETTINGS, World
+from emulators.world.faults import ONCE, Mode, Plan, Process, Travel, no_faults, no_time
+from emulators.world.ghost import acts
+from emulators.world.history import Answer
+from emulators.world.runtime import SimulatedRuntime, run_world
 from recovery.loop import RecoveryLoop
 from tiered.errors import DanglingTombstoneError
 from tiered.object_id import ObjectId

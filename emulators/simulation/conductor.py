@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import anyio
 
-from emulators.faults import call_of
+from emulators.world.faults import call_of
 
 BEGIN = "begin "
 """How the point of an operation's begin begins. It is no call, but it is waited for as one."""

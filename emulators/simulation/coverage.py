@@ -14,11 +14,11 @@ from collections import Counter, defaultdict
 from enum import Enum
 
 from changelog.lease import Renewal, Standing
-from emulators.faults import Mode
-from emulators.history import Answer
 from emulators.simulation.recipe import Role
-from tiered.commit import Told
-from tiered.settle import Ending
+from emulators.world.faults import Mode
+from emulators.world.history import Answer
+from tiered.protocol.commit import Told
+from tiered.protocol.settle import Ending
 from tiered.storage import Outcome
 
 Names = frozenset[str]

@@ -14,27 +14,27 @@ from typing import Any
 
 import anyio
 
-import emulators.log
-import emulators.world
+import emulators.world.deployment
+import emulators.world.log
 import recovery.loop
-import tiered.commit
-import tiered.reading
-import tiered.settle
+import tiered.protocol.commit
+import tiered.protocol.reading
+import tiered.protocol.settle
 from changelog.change import Change
 from changelog.heartbeat import Heartbeat
 from changelog.lease import Lease, Renewal, Standing
-from emulators.blobs import SimulatedBlobs
-from emulators.history import History
-from emulators.rows import SimulatedRows
 from emulators.simulation.coverage import Coverage
 from emulators.simulation.replaced import replaced
-from emulators.world import World
+from emulators.world.blobs import SimulatedBlobs
+from emulators.world.deployment import World
+from emulators.world.history import History
+from emulators.world.rows import SimulatedRows
 from recovery.loop import RecoveryLoop, Report
-from tiered.backends import Inline, Row
-from tiered.commit import Committer, Verdict
 from tiered.errors import DanglingTombstoneError, OutcomeUnknownError
 from tiered.object_id import revision_of
-from tiered.reading import Reader
+from tiered.protocol.backends import Inline, Row
+from tiered.protocol.commit import Committer, Verdict
+from tiered.protocol.reading import Reader
 from tiered.storage import TieredStorage
 
 Count = Callable[..., None]
@@ -259,14 +259,14 @@ def _check(name: str) -> Wrapping:
 _WRAPPINGS: tuple[tuple[Any, str, Wrapping], ...] = (
     (Committer, "_swap", _answer(lambda told: f"swap told {told.name}")),
     (Committer, "_judge", _answer(_judged)),
-    (tiered.commit, "may_tell_ok", _answer_sync(_may_tell_ok)),
-    (tiered.commit, "finish", _answer(lambda ending: f"writer's clean-up {ending.name}")),
-    (tiered.settle, "may_delete_legacy", _answer_sync(_may_delete_legacy)),
-    (tiered.settle, "_is_garbage", _old),
-    (tiered.settle, "clean_up", _answer(lambda swept: f"clean-up: {'something' if swept else 'nothing'}")),
+    (tiered.protocol.commit, "may_tell_ok", _answer_sync(_may_tell_ok)),
+    (tiered.protocol.commit, "finish", _answer(lambda ending: f"writer's clean-up {ending.name}")),
+    (tiered.protocol.settle, "may_delete_legacy", _answer_sync(_may_delete_legacy)),
+    (tiered.protocol.settle, "_is_garbage", _old),
+    (tiered.protocol.settle, "clean_up", _answer(lambda swept: f"clean-up: {'something' if swept else 'nothing'}")),
     (recovery.loop, "finish", _answer(lambda ending: f"recovery's clean-up {ending.name}")),
     (recovery.loop, "standing", _answer_sync(lambda where, *_: f"entry {where.name}")),
-    (emulators.log, "standing", _not_due),
+    (emulators.world.log, "standing", _not_due),
     (Lease, "after", _renewed),
     (Lease, "held", _answer_sync(lambda held, *_: f"lease {'held' if held else 'ended'}")),
     (Heartbeat, "claim", _answer(lambda lease: f"claim {'lost' if lease is None else 'won'}")),
@@ -280,11 +280,11 @@ _WRAPPINGS: tuple[tuple[Any, str, Wrapping], ...] = (
     (TieredStorage, "_delete", _told("delete")),
     (TieredStorage, "_get", _told("get")),
     (Reader, "_follow", _followed),
-    (tiered.reading, "is_expired", _expired),
+    (tiered.protocol.reading, "is_expired", _expired),
     (SimulatedRows, "touch", _answer(lambda took: f"row touch{'ed' if took else ' refused'}")),
     (SimulatedBlobs, "touch", _answer(lambda took: f"blob touch{'ed' if took else ': gone'}")),
     (World, "repeat", _repeated),
     (History, "unexplained", _check("I4 an order explains the history")),
-    (emulators.world, "orphans", _check("I3 no leak")),
-    (emulators.world, "left_over", _check("I6 drained")),
+    (emulators.world.deployment, "orphans", _check("I3 no leak")),
+    (emulators.world.deployment, "left_over", _check("I6 drained")),
 )

@@ -24,7 +24,7 @@ import anyio
 from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from changelog.runtime import SystemRuntime
+from changelog.base.runtime import SystemRuntime
 from emulators.simulation.coverage import RARE
 from emulators.simulation.totals import Totals
 

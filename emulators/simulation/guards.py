@@ -19,29 +19,29 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import recovery.loop
-import tiered.commit
-import tiered.settle
+import tiered.protocol.commit
+import tiered.protocol.settle
 import tiered.storage
+from changelog.base.runtime import Runtime
 from changelog.change import Change, ChangeId, Entry, encode
 from changelog.heartbeat import Heartbeat
 from changelog.lease import Lease, Renewal
 from changelog.log import ChangeLog
-from changelog.runtime import Runtime
-from emulators.blobs import Blob, SimulatedBlobs
-from emulators.log import SimulatedChangeLog, Stored
-from emulators.rows import SimulatedRows
 from emulators.simulation.replaced import Replacement, replaced
 from emulators.simulation.unfenced import UnfencedBlobs, UnfencedRows, follow_once
-from tiered.backends import Inline, Row, State, Tombstone, Upload
-from tiered.commit import Committer, Token, Told, Verdict
-from tiered.concurrent import both
+from emulators.world.blobs import Blob, SimulatedBlobs
+from emulators.world.log import SimulatedChangeLog, Stored
+from emulators.world.rows import SimulatedRows
 from tiered.errors import OutcomeUnknownError, UnavailableError, UnconfirmedError
-from tiered.flights import Flight
 from tiered.metadata import Metadata, is_expired, touch_deadline
 from tiered.object_id import ObjectId
-from tiered.reading import Reader
-from tiered.retry import persist
-from tiered.settle import Ending, Tiers
+from tiered.protocol.backends import Inline, Row, State, Tombstone, Upload
+from tiered.protocol.commit import Committer, Token, Told, Verdict
+from tiered.protocol.concurrent import both
+from tiered.protocol.flights import Flight
+from tiered.protocol.reading import Reader
+from tiered.protocol.retry import persist
+from tiered.protocol.settle import Ending, Tiers
 from tiered.storage import TieredStorage
 
 T = TypeVar("T")
@@ -231,7 +231,7 @@ async def _forget_first(
     return await _FINISH(tiers, log, heartbeat, lease, live, grace_ms)
 
 
-_SWAP, _FINISH, _HEARTBEAT = SimulatedRows.swap, tiered.settle.finish, Heartbeat.__init__
+_SWAP, _FINISH, _HEARTBEAT = SimulatedRows.swap, tiered.protocol.settle.finish, Heartbeat.__init__
 
 
 # --- the table -----------------------------------------------------------------------------------
@@ -266,21 +266,24 @@ GUARDS: dict[str, Guard] = {
         ((SimulatedRows, "settle", UnfencedRows.settle),),
     ),
     "settle before the old blob is deleted": Guard(
-        "Whoever did not win deletes the blob that the row still names.", ((tiered.settle, "_is_garbage", _say_garbage),),
+        "Whoever did not win deletes the blob that the row still names.", ((tiered.protocol.settle, "_is_garbage", _say_garbage),),
     ),
     "settle before the new blob is deleted": Guard(
         "Recovery deletes the blob of a change that won before its owner died.",
-        ((tiered.settle, "settle_change", _say_change_is_garbage), (tiered.commit, "settle_change", _say_change_is_garbage)),
+        (
+            (tiered.protocol.settle, "settle_change", _say_change_is_garbage),
+            (tiered.protocol.commit, "settle_change", _say_change_is_garbage),
+        ),
     ),
     "settle before the answer": Guard(
         "A swap that was not answered is told to have failed, and lands.", ((Committer, "_judge", _judge_by_the_answer),),
     ),
     "the row read before the answer: no": Guard(
         "A change that won and was replaced since is told to have failed.",
-        ((tiered.commit, "may_tell_ok", lambda change, live, row: live),),
+        ((tiered.protocol.commit, "may_tell_ok", lambda change, live, row: live),),
     ),
     "the row read before the answer: ok": Guard(
-        "A change that was refused is told ok.", ((tiered.commit, "may_tell_ok", lambda change, live, row: True),),
+        "A change that was refused is told ok.", ((tiered.protocol.commit, "may_tell_ok", lambda change, live, row: True),),
     ),
     "conditional heartbeat": Guard(
         "A renewal revives an entry that is done, or takes it back from whoever claimed it.",
@@ -318,15 +321,15 @@ GUARDS: dict[str, Guard] = {
     ),
     "late-upload sweep": Guard(
         "A single-request upload lands after its blob was deleted and its entry forgotten.",
-        ((tiered.settle, "waits_for_late_upload", lambda change, live: False),),
+        ((tiered.protocol.settle, "waits_for_late_upload", lambda change, live: False),),
     ),
     "forget after the clean-up": Guard(
         "Who dies between the two leaves garbage that no entry names.",
-        ((tiered.commit, "finish", _forget_first), (recovery.loop, "finish", _forget_first)),
+        ((tiered.protocol.commit, "finish", _forget_first), (recovery.loop, "finish", _forget_first)),
     ),
     "legacy blob deleted only when replaced": Guard(
         "A blob without a revision is deleted while the row still names it.",
-        ((tiered.settle, "may_delete_legacy", lambda change, row: True),),
+        ((tiered.protocol.settle, "may_delete_legacy", lambda change, row: True),),
     ),
     "re-read on a vanished blob": Guard(
         "A read during an overwrite finds nothing, though there was something all the time.", ((Reader, "_follow", follow_once),),

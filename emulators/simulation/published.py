@@ -24,13 +24,13 @@ from functools import partial
 
 import anyio
 
-from emulators.checker import dangling, orphans
-from emulators.client import Client
-from emulators.faults import Fault, Mode, Plan, no_faults
-from emulators.history import Answer
-from emulators.runtime import run_world
 from emulators.simulation.unfenced import NAIVE, Naive, unfenced
-from emulators.world import SETTINGS, World
+from emulators.world.checker import dangling, orphans
+from emulators.world.client import Client
+from emulators.world.deployment import SETTINGS, World
+from emulators.world.faults import Fault, Mode, Plan, no_faults
+from emulators.world.history import Answer
+from emulators.world.runtime import run_world
 from tiered.metadata import Expiration, TimeToIdle, TimeToLive
 from tiered.object_id import ObjectId
 

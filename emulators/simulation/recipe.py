@@ -19,7 +19,7 @@ from hashlib import blake2b
 from struct import unpack
 from typing import TypeVar
 
-from emulators.faults import ONCE, READS, SCANS, STREAMS, Fault, Mode, call_of
+from emulators.world.faults import ONCE, READS, SCANS, STREAMS, Fault, Mode, call_of
 
 DAY_S = 86_400.0
 WHILES_S = (0.2, 2.0, 15.0, 45.0, 120.0, 600.0)

@@ -6,12 +6,12 @@ import itertools
 import traceback
 from collections.abc import Iterator
 
-from emulators.checker import InvariantViolation
 from emulators.simulation.coverage import RARE
 from emulators.simulation.explore import SEEDS_TO_TELL_ALL, SEEDS_TO_TELL_MIN, Explored, replay
 from emulators.simulation.minimise import minimise, run_uncounted
 from emulators.simulation.recipe import Part, Recipe, actor_part, outage_part, step_part
 from emulators.simulation.run import Result
+from emulators.world.checker import InvariantViolation
 
 AFTERWARDS = "afterwards:"
 

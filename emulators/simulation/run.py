@@ -22,20 +22,20 @@ from functools import partial
 
 import anyio
 
+from changelog.base.runtime import Runtime
 from changelog.change import Change, ChangeId, Entry, Unreadable
-from changelog.runtime import Runtime
-from emulators.bigtable_memory_stack import BigtableStack
-from emulators.checker import InvariantViolation
-from emulators.client import Client
-from emulators.faults import Fault, Mode, Process
-from emulators.history import Answer
-from emulators.runtime import elapse, run_world
+from emulators.bigtable.stack import BigtableStack
 from emulators.simulation.actors import LARGE_BYTES, OBJECTS, SMALL_BYTES, Stage, live, stream
 from emulators.simulation.coverage import Coverage
 from emulators.simulation.leaks import held_by_recovery, held_by_store
 from emulators.simulation.recipe import Part, Recipe, Role, actor_part
-from emulators.stack import SimulatedStack, Stack
-from emulators.world import SETTINGS, TIGHT, World
+from emulators.world.checker import InvariantViolation
+from emulators.world.client import Client
+from emulators.world.deployment import SETTINGS, TIGHT, World
+from emulators.world.faults import Fault, Mode, Process
+from emulators.world.history import Answer
+from emulators.world.runtime import elapse, run_world
+from emulators.world.stack import SimulatedStack, Stack
 from tiered.errors import DanglingTombstoneError
 from tiered.metadata import TimeToIdle, TimeToLive
 from tiered.object_id import ObjectId

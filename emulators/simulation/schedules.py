@@ -12,8 +12,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from changelog.errors import InvalidRequestError
-from emulators.faults import Fault, Mode, Plan, no_faults
+from changelog.base.errors import InvalidRequestError
+from emulators.world.faults import Fault, Mode, Plan, no_faults
 
 ROUND = ("writer-1", "reader", "writer-2", "recoverer", "network")
 """Whose turn it is, in order: what one writer did is read before the other does anything. The network carries what is late."""

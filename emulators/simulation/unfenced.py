@@ -8,7 +8,7 @@
     read      a blob that is not there is an object that is not there
 
 All else is the product's: the entry before the work, the heartbeat, "is the lease still held?" before the swap, the claim.
-`emulators.demo_unfenced` takes the fence from real backends, for the demo. Never a part of the product.
+`emulators.demo.unfenced` takes the fence from real backends, for the demo. Never a part of the product.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-import emulators.stack
-import emulators.world
-import tiered.settle
+import emulators.world.deployment
+import emulators.world.stack
+import tiered.protocol.settle
+from changelog.base.runtime import Runtime
 from changelog.change import ChangeId
 from changelog.lease import Lease
-from changelog.runtime import Runtime
-from emulators.blobs import SimulatedBlobs
-from emulators.rows import SimulatedRows, with_deadline
 from emulators.simulation.replaced import replaced
-from tiered.backends import Inline, Row, State, Tombstone
-from tiered.commit import Committer, Token, Told, Verdict
+from emulators.world.blobs import SimulatedBlobs
+from emulators.world.rows import SimulatedRows, with_deadline
 from tiered.errors import UnavailableError
 from tiered.object_id import ObjectId
-from tiered.reading import Reader
+from tiered.protocol.backends import Inline, Row, State, Tombstone
+from tiered.protocol.commit import Committer, Token, Told, Verdict
+from tiered.protocol.reading import Reader
 
 T = TypeVar("T")
 
@@ -90,10 +90,10 @@ class UnfencedBlobs(SimulatedBlobs):
 def unfenced(naive: Naive) -> Iterator[None]:
     """Worlds made within know no fence, and the store and its recovery rely on none."""
     with replaced([
-        (emulators.stack, "SimulatedRows", partial(UnfencedRows, naive=naive)),
-        (emulators.world, "SimulatedBlobs", UnfencedBlobs),
+        (emulators.world.stack, "SimulatedRows", partial(UnfencedRows, naive=naive)),
+        (emulators.world.deployment, "SimulatedBlobs", UnfencedBlobs),
         (Committer, "commit", _commit_of(naive)),
-        (tiered.settle, "waits_for_late_upload", lambda change, live: False),
+        (tiered.protocol.settle, "waits_for_late_upload", lambda change, live: False),
         (Reader, "_follow", follow_once),
     ]):  # fmt: skip
         yield

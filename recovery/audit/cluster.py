@@ -39,7 +39,7 @@ from math import gcd
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from changelog.errors import ConfigurationError, UnavailableError
+from changelog.base.errors import ConfigurationError, UnavailableError
 from recovery.audit.java import find_java
 from recovery.audit.work import Job, Outcome, collect_less
 

@@ -26,8 +26,8 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 import pyarrow.fs as arrow_fs
 
-from changelog.errors import ConfigurationError, UnavailableError
-from changelog.runtime import Runtime
+from changelog.base.errors import ConfigurationError, UnavailableError
+from changelog.base.runtime import Runtime
 from tiered.settings import GCS_EMULATOR
 
 GCS_RETRY_S = 60

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from changelog.errors import TieredError
+from changelog.base.errors import TieredError
 
 
 class AuditInterruptedError(TieredError):

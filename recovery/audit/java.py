@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from changelog.errors import ConfigurationError
+from changelog.base.errors import ConfigurationError
 
 VERSION_MIN = 17
 ANSWER_S = 30.0

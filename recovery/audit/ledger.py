@@ -35,8 +35,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from changelog.errors import ConfigurationError
-from changelog.runtime import Runtime, SystemRuntime
+from changelog.base.errors import ConfigurationError
+from changelog.base.runtime import Runtime, SystemRuntime
 from recovery.audit.directory import Draft, Files
 from recovery.audit.finding import Count, Finding, Summary
 from recovery.audit.manifest import Manifest, parse_manifest

@@ -27,7 +27,7 @@ from importlib.metadata import version
 from multiprocessing.connection import Connection, Pipe, wait
 from queue import SimpleQueue
 
-from changelog.errors import UnavailableError
+from changelog.base.errors import UnavailableError
 from recovery.audit.work import Job, Outcome, carry_out, collect_less
 
 Work = Callable[[Job, int], Outcome]

@@ -12,7 +12,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from changelog.errors import ConfigurationError, CorruptRecordError
+from changelog.base.errors import ConfigurationError, CorruptRecordError
 from recovery.audit.verdicts import FINDINGS, Kind
 
 VERSION = 1

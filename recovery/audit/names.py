@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from changelog.base.errors import InvalidRequestError
 from changelog.change import ChangeId
-from changelog.errors import InvalidRequestError
 from recovery.audit.finding import NO_USECASE
 from recovery.audit.verdicts import Form
 from tiered.object_id import ObjectId

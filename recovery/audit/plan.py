@@ -14,16 +14,16 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from changelog.errors import ConfigurationError
-from changelog.runtime import Runtime
+from changelog.base.errors import ConfigurationError
+from changelog.base.runtime import Runtime
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.manifest import Bounds, Cutoff
 from recovery.audit.sweep import SKEW_MAX_NS
 from recovery.audit.words import span
 from recovery.audit.work import GRACE_MIN_S, GRACE_S, AuditOptions, check_there
-from tiered.backends import LongTermBackend
-from tiered.compose import Backends, open_backends
 from tiered.metadata import NS_PER_S
+from tiered.open import Backends, open_backends
+from tiered.protocol.backends import LongTermBackend
 from tiered.settings import Settings
 
 RANGES_PER_SLOT = 6

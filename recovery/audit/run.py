@@ -23,8 +23,8 @@ from itertools import islice
 import anyio
 from anyio import to_thread
 
-from changelog.errors import ConfigurationError, TieredError
-from changelog.runtime import Runtime, uuid7
+from changelog.base.errors import ConfigurationError, TieredError
+from changelog.base.runtime import Runtime, uuid7
 from recovery.audit.conclusion import Prefixes, conclude
 from recovery.audit.errors import AuditInterruptedError
 from recovery.audit.finding import Summary

@@ -19,19 +19,19 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from changelog.base.errors import CorruptRecordError, InvalidRequestError, TieredError
+from changelog.base.runtime import Runtime
 from changelog.change import Entry, Unreadable
-from changelog.errors import CorruptRecordError, InvalidRequestError, TieredError
 from changelog.lease import standing
-from changelog.runtime import Runtime
 from recovery.audit.finding import Finding
 from recovery.audit.manifest import Bounds, Cutoff, Manifest
 from recovery.audit.names import after, is_of, read_name
 from recovery.audit.sweep import ENTRIES_PAGE, READ_BUDGET_S, audit_range
 from recovery.audit.verdicts import FINDINGS, MEANING, Form, Kind
 from recovery.audit.words import moment, size, visible
-from tiered.backends import BlobInfo, Inline, SoftDeleted, SoftDeletes, Tombstone
-from tiered.compose import Backends
-from tiered.retry import ask
+from tiered.open import Backends
+from tiered.protocol.backends import BlobInfo, Inline, SoftDeleted, SoftDeletes, Tombstone
+from tiered.protocol.retry import ask
 from tiered.settings import Settings
 
 if TYPE_CHECKING:

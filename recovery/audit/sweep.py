@@ -29,18 +29,18 @@ from typing import TypeVar
 
 import anyio
 
+from changelog.base.errors import CorruptRecordError, TieredError
+from changelog.base.runtime import Runtime
 from changelog.change import ChangeId, Unreadable
-from changelog.errors import CorruptRecordError, TieredError
 from changelog.log import ChangeLog
-from changelog.runtime import Runtime
 from recovery.audit.finding import NO_USECASE, Finding, Summary
 from recovery.audit.manifest import Bounds, Cutoff
 from recovery.audit.names import Reading, after, is_of, read_name, rows_before, usecase_of
 from recovery.audit.verdicts import FINDINGS, Facts, Kind, Logged, Missing, Redirected, classify, classify_missing
-from tiered.backends import BlobHead, BlobInfo, CorruptRow, Oddity, Redirect, RedirectPage
 from tiered.metadata import NS_PER_MS, NS_PER_S
-from tiered.retry import ask
-from tiered.settle import Tiers
+from tiered.protocol.backends import BlobHead, BlobInfo, CorruptRow, Oddity, Redirect, RedirectPage
+from tiered.protocol.retry import ask
+from tiered.protocol.settle import Tiers
 
 T = TypeVar("T")
 Sink = Callable[[Sequence[Finding]], None]

@@ -20,15 +20,15 @@ from typing import Protocol
 
 import anyio
 
-from changelog.errors import ConfigurationError, TieredError, UnavailableError, UnconfirmedError
-from changelog.runtime import SystemRuntime
+from changelog.base.errors import ConfigurationError, TieredError, UnavailableError, UnconfirmedError
+from changelog.base.runtime import SystemRuntime
 from recovery.audit.finding import Summary
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.manifest import Bounds, Cutoff, Manifest
 from recovery.audit.sweep import audit_range
 from recovery.audit.verdicts import FINDINGS, Kind
-from tiered.compose import DATABASE_NAME, open_backends
-from tiered.concurrent import foremost
+from tiered.open import DATABASE_NAME, open_backends
+from tiered.protocol.concurrent import foremost
 from tiered.settings import Settings
 
 GRACE_S = 86_400.0

@@ -8,15 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from changelog.runtime import SystemRuntime
+from changelog.base.runtime import SystemRuntime
 from recovery.audit.finding import Finding
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.local import Work
 from recovery.audit.manifest import Manifest
 from recovery.audit.run import run_audit
 from recovery.audit.work import AuditOptions, Engine, Job, Outcome, Progress, carry_out
-from tiered.compose import DATABASE_NAME, open_backends, open_storage
 from tiered.object_id import ObjectId
+from tiered.open import DATABASE_NAME, open_backends, open_storage
 from tiered.settings import Settings
 
 OBJECTS, SIZE = 12, 20

@@ -10,19 +10,19 @@ from typing import Any, cast
 import pytest
 
 from changelog.noop import NoopChangeLog
-from emulators.gcs import FaultMode, GcsEmulator, GcsFault
-from emulators.rows import SimulatedRows
+from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
+from emulators.world.rows import SimulatedRows
 from recovery.audit.finding import Count, Finding, Summary
 from recovery.audit.manifest import Bounds
 from recovery.audit.sweep import READ_BUDGET_S, audit_range
 from recovery.audit.verdicts import Kind
 from tests.grounds import DAY_NS, OLD_NS, EmbeddedGround, Ground, SetRuntime, SimulatedGround, embedded_ground
 from tests.planted import CUTOFF
-from tiered.backends import BlobPage, HighVolumeBackend, ListedBlob, LongTermBackend, RedirectPage
 from tiered.errors import ConfigurationError, TieredError, UnavailableError
-from tiered.gcs import GcsBlobs
+from tiered.gcs.blobs import GcsBlobs
 from tiered.metadata import NS_PER_S
-from tiered.settle import Tiers
+from tiered.protocol.backends import BlobPage, HighVolumeBackend, ListedBlob, LongTermBackend, RedirectPage
+from tiered.protocol.settle import Tiers
 
 pytestmark = pytest.mark.anyio
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow.parquet import ParquetFile
 
-from changelog.errors import ConfigurationError, CorruptRecordError, UnavailableError
+from changelog.base.errors import ConfigurationError, CorruptRecordError, UnavailableError
 from recovery.audit.finding import Count, Finding, Summary
 from recovery.audit.ledger import ROW_GROUP, SCHEMA, RunDirectory, summary_from_json, summary_to_json
 from recovery.audit.manifest import Bounds, Cutoff, Manifest
@@ -300,7 +300,7 @@ def test_disk_that_is_full_is_said_in_a_sentence_and_nothing_is_left(tmp_path: P
 
 EMULATOR = """
 import anyio
-from emulators.gcs import GcsEmulator
+from emulators.gcs.server import GcsEmulator
 async def main():
     async with GcsEmulator() as server:
         server.create_bucket("audits")

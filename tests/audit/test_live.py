@@ -14,20 +14,20 @@ from random import Random
 import anyio
 import pytest
 
-from changelog.runtime import SystemRuntime
-from emulators.demo_check import check, unfinished
-from emulators.demo_emulators import EmulatorStage
-from emulators.demo_journal import DIRECTOR, Journal
-from emulators.demo_stage import EmbeddedStage, Stage
-from emulators.demo_troupe import environment
-from emulators.demo_writer import Orders
+from changelog.base.runtime import SystemRuntime
+from emulators.demo.check import check, unfinished
+from emulators.demo.emulators import EmulatorStage
+from emulators.demo.journal import DIRECTOR, Journal
+from emulators.demo.stage import EmbeddedStage, Stage
+from emulators.demo.troupe import environment
+from emulators.demo.writer import Orders
 from recovery.audit.finding import Finding, Summary
 from recovery.audit.manifest import Bounds, Cutoff
 from recovery.audit.sweep import audit_range
 from recovery.audit.verdicts import Kind
 from recovery.daemon import collect
 from recovery.loop import RecoveryLoop
-from tiered.compose import Backends, open_backends
+from tiered.open import Backends, open_backends
 from tiered.settings import load_settings
 
 KILLS = 4

@@ -23,9 +23,9 @@ from recovery.audit.sweep import WINDOW_NAMES, audit_range
 from recovery.audit.verdicts import Kind
 from tests.grounds import OLD_NS, SetRuntime
 from tests.planted import CUTOFF
-from tiered.backends import BlobHead, BlobPage, HighVolumeBackend, ListedBlob, LongTermBackend, Redirect, RedirectPage
 from tiered.metadata import Metadata
-from tiered.settle import Tiers
+from tiered.protocol.backends import BlobHead, BlobPage, HighVolumeBackend, ListedBlob, LongTermBackend, Redirect, RedirectPage
+from tiered.protocol.settle import Tiers
 
 MILLION = 1_000_000
 

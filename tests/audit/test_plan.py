@@ -11,18 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from changelog.errors import ConfigurationError
-from changelog.runtime import SystemRuntime
+from changelog.base.errors import ConfigurationError
+from changelog.base.runtime import SystemRuntime
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.plan import PROBE_NAMES, RANGES_PER_SLOT, check_apart, check_grace, inputs_of, plan_audit, split
 from recovery.audit.work import AuditOptions
 from tests.audit.stores import OBJECTS, plant
-from tiered.backends import BlobPage, ListedBlob
-from tiered.compose import DATABASE_NAME, open_storage
-from tiered.filesystem import FileBlobs
+from tiered.embedded.blobs import FileBlobs
+from tiered.embedded.rows import SqliteRows
 from tiered.object_id import ObjectId
+from tiered.open import DATABASE_NAME, open_storage
+from tiered.protocol.backends import BlobPage, ListedBlob
 from tiered.settings import BigtableSettings, GcsSettings, Settings
-from tiered.sqlite import SqliteRows
 
 NO_GRACE = AuditOptions("run", grace_s=0, insist=True)
 

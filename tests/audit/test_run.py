@@ -14,8 +14,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from changelog.errors import ConfigurationError, UnavailableError
-from changelog.runtime import SystemRuntime
+from changelog.base.errors import ConfigurationError, UnavailableError
+from changelog.base.runtime import SystemRuntime
 from recovery.audit.errors import AuditInterruptedError
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.local import LocalEngine

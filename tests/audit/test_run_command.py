@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import typer
 
-from recovery import cli_audit
 from recovery.audit.manifest import parse_manifest
 from recovery.audit.verdicts import MEANING, Kind
-from recovery.cli_audit_output import PipedConsole, show_summary
+from recovery.cli import audit as cli_audit
+from recovery.cli.audit_output import PipedConsole, show_summary
 from tests.audit.test_show_command import Store
 from tests.embedded.test_cli import shell
 

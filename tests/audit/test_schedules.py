@@ -20,7 +20,7 @@ from typing import Any, cast
 import pytest
 
 from changelog.change import Change, ChangeId
-from emulators.rows import SimulatedRows
+from emulators.world.rows import SimulatedRows
 from recovery.audit.finding import Finding
 from recovery.audit.manifest import Bounds, Cutoff
 from recovery.audit.names import Reading
@@ -29,9 +29,9 @@ from recovery.audit.verdicts import Kind
 from tests.audit_scene import Scene, first_wrong
 from tests.grounds import BEGINS_NS, OLD_NS, SimulatedGround
 from tests.simulated import simulated
-from tiered.backends import BlobInfo, HighVolumeBackend, Tombstone
 from tiered.metadata import NS_PER_S
-from tiered.settle import Tiers
+from tiered.protocol.backends import BlobInfo, HighVolumeBackend, Tombstone
+from tiered.protocol.settle import Tiers
 
 SEEDS = 40
 ONCE_WRONG = (1129, 1245, 1287)

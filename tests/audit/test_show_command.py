@@ -9,11 +9,11 @@ from pathlib import Path
 import anyio
 import pytest
 
+from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId
-from changelog.runtime import SystemRuntime
 from tests.audit.stores import audit, plant
 from tests.embedded.test_cli import Command
-from tiered.compose import DATABASE_NAME, open_backends
+from tiered.open import DATABASE_NAME, open_backends
 
 WHOLE, ORPHANED, DANGLING = ("media/objects/day/00", "media/objects/day/02", "media/objects/day/05")
 

@@ -14,28 +14,28 @@ from pathlib import Path
 import pytest
 from trio.testing import MockClock
 
-from changelog.bigtable import BigTableChangeLog
-from changelog.bigtable_channel import BigtableTable
+from changelog.base.runtime import Runtime, SystemRuntime
+from changelog.bigtable.channel import BigtableTable
+from changelog.bigtable.log import BigTableChangeLog
 from changelog.log import ChangeLog
 from changelog.noop import NoopChangeLog
-from changelog.runtime import Runtime, SystemRuntime
-from changelog.sqlite import Database, SqliteChangeLog
-from emulators.bigtable_memory import MemoryBigtable, MemoryChannel
-from emulators.blobs import SimulatedBlobs
-from emulators.gcs import GcsEmulator
-from emulators.log import SimulatedChangeLog
-from emulators.rows import SimulatedRows
-from emulators.runtime import Simulated, SimulatedRuntime
-from tiered.backends import HighVolumeBackend, LongTermBackend
-from tiered.bigtable import BigtableRows
-from tiered.bigtable_cells import LEGACY_FAMILIES
-from tiered.compose import open_storage
-from tiered.filesystem import FileBlobs
-from tiered.gcs import GcsBlobs
-from tiered.schema import FAMILIES
+from changelog.sqlite.log import Database, SqliteChangeLog
+from emulators.bigtable.memory import MemoryBigtable, MemoryChannel
+from emulators.gcs.server import GcsEmulator
+from emulators.world.blobs import SimulatedBlobs
+from emulators.world.log import SimulatedChangeLog
+from emulators.world.rows import SimulatedRows
+from emulators.world.runtime import Simulated, SimulatedRuntime
+from tiered.bigtable.cells import LEGACY_FAMILIES
+from tiered.bigtable.rows import BigtableRows
+from tiered.embedded.blobs import FileBlobs
+from tiered.embedded.rows import SqliteRows
+from tiered.gcs.blobs import GcsBlobs
+from tiered.open import open_storage
+from tiered.protocol.backends import HighVolumeBackend, LongTermBackend
+from tiered.protocol.settle import Tiers
+from tiered.provision.schema import FAMILIES
 from tiered.settings import Settings
-from tiered.settle import Tiers
-from tiered.sqlite import SqliteRows
 from tiered.storage import TieredStorage
 
 LOOPS = ["asyncio", "trio"]

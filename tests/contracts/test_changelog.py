@@ -9,15 +9,15 @@ from typing import TypeVar
 import anyio
 import pytest
 
-from changelog.bigtable import BigTableChangeLog
-from changelog.bigtable_channel import set_cell
+from changelog.base.errors import UnavailableError
+from changelog.base.runtime import Runtime
+from changelog.bigtable.channel import set_cell
+from changelog.bigtable.log import BigTableChangeLog
 from changelog.change import LEGACY_OWNER, LOG_PREFIX, Change, ChangeId, Entry, Unreadable, encode
-from changelog.errors import UnavailableError
 from changelog.lease import SET_BACK_MS, Renewal
 from changelog.log import ChangeLog, KeyRange
-from changelog.runtime import Runtime
-from changelog.sqlite import SqliteChangeLog
-from emulators.log import SimulatedChangeLog, Stored
+from changelog.sqlite.log import SqliteChangeLog
+from emulators.world.log import SimulatedChangeLog, Stored
 
 pytestmark = pytest.mark.anyio
 

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from changelog.base.errors import ClockBehindError, UnavailableError
+from changelog.base.runtime import Runtime
 from changelog.change import ChangeId
-from changelog.errors import ClockBehindError, UnavailableError
 from changelog.log import Collects
-from changelog.runtime import Runtime
 from tests.contracts.conftest import ShiftedRuntime
-from tiered.backends import MARK_AGE_MAX_S, HighVolumeBackend, Inline, Redirect, Row, RowPage, State, Tombstone
 from tiered.metadata import NS_PER_MS, NS_PER_S, Metadata, TimeToIdle, TimeToLive
 from tiered.object_id import blob_name
+from tiered.protocol.backends import MARK_AGE_MAX_S, HighVolumeBackend, Inline, Redirect, Row, RowPage, State, Tombstone
 
 pytestmark = pytest.mark.anyio
 

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from changelog.base.errors import InvalidRequestError, UnavailableError
+from changelog.base.runtime import Runtime
 from changelog.change import ChangeId
-from changelog.errors import InvalidRequestError, UnavailableError
-from changelog.runtime import Runtime
 from tests.blobs import begin, read, store
-from tiered.backends import BlobHead, ByteRange, LongTermBackend, Upload
 from tiered.metadata import Metadata, TimeToIdle, TimeToLive
 from tiered.object_id import PATH_BYTES_MAX, blob_name
+from tiered.protocol.backends import BlobHead, ByteRange, LongTermBackend, Upload
 
 pytestmark = pytest.mark.anyio
 

@@ -15,14 +15,14 @@ from typing import Any
 import anyio
 import pytest
 
+from changelog.base.errors import ConfigurationError, UnavailableError, UnconfirmedError
 from changelog.change import ChangeId
-from changelog.errors import ConfigurationError, UnavailableError, UnconfirmedError
-from emulators.client import BrokenPayload, Client, content
-from emulators.faults import ONCE, READS, STREAMS, Fault, Mode, Plan, Process, call_of, no_faults
-from emulators.history import Answer
-from emulators.log import Stored
-from emulators.runtime import run_world
-from emulators.world import SETTINGS, World
+from emulators.world.client import BrokenPayload, Client, content
+from emulators.world.deployment import SETTINGS, World
+from emulators.world.faults import ONCE, READS, STREAMS, Fault, Mode, Plan, Process, call_of, no_faults
+from emulators.world.history import Answer
+from emulators.world.log import Stored
+from emulators.world.runtime import run_world
 from tiered.metadata import TimeToIdle
 from tiered.object_id import ObjectId
 

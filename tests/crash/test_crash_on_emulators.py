@@ -24,28 +24,28 @@ from urllib.parse import parse_qsl
 import anyio
 import pytest
 
-import tiered.bigtable
-import tiered.settle
-from changelog.bigtable import BigTableChangeLog
-from changelog.bigtable_channel import BigtableTable, Channel, either, insecure_channel, set_cell
+import tiered.bigtable.rows
+import tiered.protocol.settle
+from changelog.base.errors import UnavailableError, UnconfirmedError
+from changelog.base.runtime import SystemRuntime
+from changelog.bigtable.channel import BigtableTable, Channel, either, insecure_channel, set_cell
+from changelog.bigtable.log import BigTableChangeLog
 from changelog.change import ChangeId
-from changelog.errors import UnavailableError, UnconfirmedError
 from changelog.log import KeyRange
-from changelog.runtime import SystemRuntime
 from emulators.adapter_world import AdapterWorld
-from emulators.blobs import SimulatedBlobs, SimulatedUpload
-from emulators.client import BrokenPayload, Client, content
-from emulators.faults import Fault, Mode, Network, Process, call_of
-from emulators.faulty_channel import READ_MODES, WireMode
-from emulators.gcs import FaultMode, GcsEmulator, GcsFault
-from emulators.gcs_wire import Call
-from emulators.history import Answer
-from tiered.backends import LongTermBackend
-from tiered.bigtable import BigtableRows
+from emulators.bigtable.faulty_channel import READ_MODES, WireMode
+from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
+from emulators.gcs.wire import Call
+from emulators.world.blobs import SimulatedBlobs, SimulatedUpload
+from emulators.world.client import BrokenPayload, Client, content
+from emulators.world.faults import Fault, Mode, Network, Process, call_of
+from emulators.world.history import Answer
+from tiered.bigtable.rows import BigtableRows
 from tiered.errors import DanglingTombstoneError
-from tiered.gcs import GcsBlobs
+from tiered.gcs.blobs import GcsBlobs
 from tiered.metadata import Metadata, TimeToIdle
 from tiered.object_id import ObjectId, blob_name
+from tiered.protocol.backends import LongTermBackend
 from tiered.settings import LeaseSettings, RecoverySettings, Settings, StoreSettings
 
 pytestmark = pytest.mark.anyio
@@ -701,16 +701,16 @@ KNOCKED_OUT = {
     "settle refuses nothing": Guard(BigtableRows, {"settle": refuses_nothing}, {"I1", "I2", "I4"}),
     "settle finds nothing live": Guard(BigtableRows, {"settle": finds_nothing_live}, {"I1", "I2"}),
     "row operations ignore marks": Guard(
-        tiered.bigtable,
-        {"_marked": lambda token: iter(()), "_MARKED_OR_LARGE": lambda token: either(*tiered.bigtable._TOMBSTONES)},
+        tiered.bigtable.rows,
+        {"_marked": lambda token: iter(()), "_MARKED_OR_LARGE": lambda token: either(*tiered.bigtable.rows._TOMBSTONES)},
         {"I1", "I4"},
     ),
     "row operations ignore what is present": Guard(
-        tiered.bigtable,
-        {"_targets_another": lambda path, expected: [], "_MARKED_OR_LARGE": lambda token: either(*tiered.bigtable._marked(token))},
+        tiered.bigtable.rows,
+        {"_targets_another": lambda path, expected: [], "_MARKED_OR_LARGE": lambda token: either(*tiered.bigtable.rows._marked(token))},
         {"I3"},
     ),
-    "no grace for late uploads": Guard(tiered.settle, {"waits_for_late_upload": lambda change, live: False}, {"I3"}),
+    "no grace for late uploads": Guard(tiered.protocol.settle, {"waits_for_late_upload": lambda change, live: False}, {"I3"}),
 }
 
 

@@ -12,10 +12,10 @@ import sys
 import anyio
 import pytest
 
-from emulators.client import Client
-from emulators.faults import Fault, Mode, Process
-from emulators.runtime import run_world
-from emulators.world import World
+from emulators.world.client import Client
+from emulators.world.deployment import World
+from emulators.world.faults import Fault, Mode, Process
+from emulators.world.runtime import run_world
 from tiered.object_id import ObjectId
 
 OBJECTS = [ObjectId.create("attachments", f"object-{number}") for number in range(2)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from changelog.runtime import SystemRuntime
+from changelog.base.runtime import SystemRuntime
 
 
 class ShiftedRuntime(SystemRuntime):

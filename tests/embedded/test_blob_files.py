@@ -22,15 +22,22 @@ import anyio.lowlevel
 import pytest
 from anyio import to_thread
 
+from changelog.base.errors import (
+    ConfigurationError,
+    CorruptRecordError,
+    InvalidRequestError,
+    TieredError,
+    UnavailableError,
+    UnconfirmedError,
+)
 from changelog.change import ChangeId
-from changelog.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
 from changelog.log import Collects, LeftGarbageError
 from tests.blobs import begin, read, store
 from tests.embedded.conftest import ShiftedRuntime
-from tiered.backends import ByteRange, Oddity
-from tiered.blobfile import FOOTER_BYTES, path_of
-from tiered.filesystem import COLLECT_AT_ONCE, LOGGED_MAX, TOUCH_ATTEMPTS, FileBlobs
+from tiered.embedded.blobs import COLLECT_AT_ONCE, LOGGED_MAX, TOUCH_ATTEMPTS, FileBlobs
+from tiered.embedded.file import FOOTER_BYTES, path_of
 from tiered.metadata import Metadata, TimeToIdle
+from tiered.protocol.backends import ByteRange, Oddity
 
 pytestmark = pytest.mark.anyio
 
@@ -322,7 +329,7 @@ async def test_checksums_that_changed_on_the_disk_are_corruption_and_not_taken_f
 async def test_the_checksums_of_a_huge_blob_are_read_as_they_are_needed(
     blobs: FileBlobs, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tiered.blobtree._CRCS_AT_ONCE", 2)
+    monkeypatch.setattr("tiered.embedded.tree._CRCS_AT_ONCE", 2)
     payload = os.urandom(5 * PIECE + 10)
     await store(blobs, NAME, payload)
     for range in (None, ByteRange(PIECE + 1, 4 * PIECE), ByteRange(5 * PIECE)):
@@ -447,7 +454,7 @@ async def test_a_page_of_a_large_directory_reads_it_once(blobs: FileBlobs, monke
         scans += 1
         return scandir(directory)
 
-    monkeypatch.setattr("tiered.blobwalk.os.scandir", counted)
+    monkeypatch.setattr("tiered.embedded.walk.os.scandir", counted)
     page = await blobs.list("", None, 140)
     assert (len(page.blobs), page.next_start, scans) == (140, "139\0", 1)
     assert len((await blobs.list("139\0", None, 140)).blobs) == 10
@@ -467,8 +474,8 @@ UPLOADER = """
 import sys, anyio
 from pathlib import Path
 from changelog.change import ChangeId
-from changelog.runtime import SystemRuntime
-from tiered.filesystem import FileBlobs
+from changelog.base.runtime import SystemRuntime
+from tiered.embedded.blobs import FileBlobs
 from tiered.metadata import Metadata
 
 async def main():
@@ -791,9 +798,9 @@ def failing(number: int) -> Any:
 FULL = """
 import resource, sys, anyio
 from pathlib import Path
-from changelog.errors import UnavailableError
-from changelog.runtime import SystemRuntime
-from tiered.filesystem import FileBlobs
+from changelog.base.errors import UnavailableError
+from changelog.base.runtime import SystemRuntime
+from tiered.embedded.blobs import FileBlobs
 from tiered.metadata import Metadata
 
 async def main():

@@ -13,7 +13,7 @@ import pytest
 
 NOWHERE = {"BIGTABLE_EMULATOR_HOST": "127.0.0.1:1", "STORAGE_EMULATOR_HOST": "http://127.0.0.1:1"}
 PRODUCTION = "changelog: bigtable\nbigtable: {project: project, instance: i}\ngcs: {bucket: blobs}\n"
-WITHOUT_GOOGLE = "import sys; sys.modules['google'] = None; from recovery.cli import main; main()"
+WITHOUT_GOOGLE = "import sys; sys.modules['google'] = None; from recovery.cli.main import main; main()"
 
 
 class Command:
@@ -24,7 +24,7 @@ class Command:
         self.store = directory / "store"
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("TIERED_")} | NOWHERE
 
-    def __call__(self, *arguments: str, code: int = 0, python: tuple[str, ...] = ("-m", "recovery.cli"), stdin: bytes = b"") -> str:
+    def __call__(self, *arguments: str, code: int = 0, python: tuple[str, ...] = ("-m", "recovery.cli.main"), stdin: bytes = b"") -> str:
         done = subprocess.run(
             [sys.executable, *python, *arguments], input=stdin, capture_output=True, cwd=self.directory, env=self.environment,
             timeout=60, check=False,

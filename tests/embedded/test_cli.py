@@ -16,12 +16,12 @@ from pathlib import Path
 import anyio
 import pytest
 
+from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId
-from changelog.runtime import SystemRuntime
 from tiered import Settings
-from tiered.compose import open_backends
-from tiered.filesystem import FileBlobs
+from tiered.embedded.blobs import FileBlobs
 from tiered.metadata import Metadata, TimeToLive
+from tiered.open import open_backends
 
 OBJECT = "photos/org.17/objects/2026/cat.jpg"
 
@@ -35,7 +35,7 @@ class Command:
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("TIERED_")}
 
     def __call__(
-        self, *arguments: str, stdin: bytes = b"", code: int = 0, store: bool = True, python: tuple[str, ...] = ("-m", "recovery.cli")
+        self, *arguments: str, stdin: bytes = b"", code: int = 0, store: bool = True, python: tuple[str, ...] = ("-m", "recovery.cli.main")
     ) -> str:
         where = ["--directory", str(self.store)] if store else []
         done = subprocess.run(
@@ -288,7 +288,7 @@ def test_output_that_is_no_plain_file_is_written_to_and_not_replaced(stored: Com
 
 def shell(stored: Command, line: str) -> subprocess.CompletedProcess[bytes]:
     """Runs a line in which `tiered` is the command."""
-    tiered = f"{sys.executable} -m recovery.cli --directory {stored.store}"
+    tiered = f"{sys.executable} -m recovery.cli.main --directory {stored.store}"
     command = ["bash", "-o", "pipefail", "-c", line.replace("tiered", tiered, 1)]
     return subprocess.run(command, capture_output=True, env=stored.environment, timeout=60, check=False)
 
@@ -307,7 +307,7 @@ def test_output_that_nobody_reads_to_its_end_is_no_error(stored: Command, argume
 
 
 def test_put_of_an_open_stdin_is_interrupted_at_once(tiered: Command) -> None:
-    command = [sys.executable, "-m", "recovery.cli", "--directory", str(tiered.store), "put", OBJECT, "-"]
+    command = [sys.executable, "-m", "recovery.cli.main", "--directory", str(tiered.store), "put", OBJECT, "-"]
     writing = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=tiered.environment)
     try:
         while not (tiered.store / "tiered.db").exists():
@@ -333,7 +333,7 @@ def test_interrupts_that_were_ignored_stay_ignored(tiered: Command) -> None:
     commands = (["put", OBJECT, "-"], ["recover"])
     started = [
         subprocess.Popen(
-            [sys.executable, "-m", "recovery.cli", "-d", str(tiered.store), *command],
+            [sys.executable, "-m", "recovery.cli.main", "-d", str(tiered.store), *command],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=tiered.environment,
         )
         for command in commands
@@ -361,7 +361,7 @@ def test_daemon_warns_of_what_is_stuck_and_names_whose_change_it_recovers(tiered
     plant(tiered.store, None, released=False)
     tiered.environment |= {"TIERED_LEASE__EXPIRY_S": "0.3", "TIERED_LEASE__HEARTBEAT_INTERVAL_S": "0.1", "TIERED_RECOVERY__IDLE_S": "0.05"}
     daemon = subprocess.Popen(
-        [sys.executable, "-m", "recovery.cli", "--directory", str(tiered.store), "recover"],
+        [sys.executable, "-m", "recovery.cli.main", "--directory", str(tiered.store), "recover"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=tiered.environment,
     )
     try:
@@ -383,7 +383,7 @@ def test_daemon_warns_of_what_is_stuck_and_names_whose_change_it_recovers(tiered
 def test_daemon_recovers_and_stops_at_a_signal(tiered: Command, number: signal.Signals) -> None:
     plant(tiered.store, None)
     daemon = subprocess.Popen(
-        [sys.executable, "-m", "recovery.cli", "--directory", str(tiered.store), "recover", "--json"],
+        [sys.executable, "-m", "recovery.cli.main", "--directory", str(tiered.store), "recover", "--json"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=tiered.environment,
     )
     try:
@@ -406,7 +406,7 @@ def test_second_signal_leaves_at_once(tiered: Command, tmp_path: Path) -> None:
         "lease: {heartbeat_interval_s: 0.1, expiry_s: 0.3}\nrecovery: {idle_s: 0.05, backoff_max_s: 0.1}\n"
     )
     daemon = subprocess.Popen(
-        [sys.executable, "-m", "recovery.cli", "--config", str(tmp_path / "tiered.yaml"), "recover"],
+        [sys.executable, "-m", "recovery.cli.main", "--config", str(tmp_path / "tiered.yaml"), "recover"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=tiered.environment,
     )
     try:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from recovery.cli_app import run
-from recovery.cli_shared import choice
+from recovery.cli.app import run
+from recovery.cli.shared import choice
 from tests.embedded.test_cli import OBJECT, Command, plant
 
 COMMANDS: dict[str, list[str]] = {
@@ -204,7 +204,7 @@ def tiered(tmp_path: Path) -> Command:
 
 def shell(tiered: Command, line: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Runs a line in which $t is the command on the store."""
-    given = tiered.environment | environment | {"t": f"{sys.executable} -m recovery.cli -d {tiered.store}"}
+    given = tiered.environment | environment | {"t": f"{sys.executable} -m recovery.cli.main -d {tiered.store}"}
     root = str(Path(__file__).parent.parent.parent)
     given["PYTHONPATH"] = os.pathsep.join(filter(None, (root, given.get("PYTHONPATH"))))
     return subprocess.run(
@@ -265,7 +265,7 @@ UNWANTED = ("google", "grpc", "aiohttp", "pyspark", "pyarrow", "jinja2", "rich",
 @pytest.mark.parametrize("arguments", [["head", OBJECT], ["ls"], ["log", "list"], ["recover", "--once"], ["check"]], ids=" ".join)
 def test_a_command_imports_what_it_needs(tiered: Command, arguments: list[str]) -> None:
     code = (
-        "import sys; from recovery.cli import main\ntry: main()\n"
+        "import sys; from recovery.cli.main import main\ntry: main()\n"
         "except SystemExit as ended: assert not ended.code, ended.code\n"
         "print('\\n'.join(sys.modules), file=sys.stderr)"
     )
@@ -276,7 +276,7 @@ def test_a_command_imports_what_it_needs(tiered: Command, arguments: list[str]) 
 
 
 def test_without_its_libraries_the_command_says_what_to_install(tiered: Command) -> None:
-    tiered("ls", python=("-c", "import sys; sys.modules['typer'] = None; from recovery.cli import main; main()"), code=3)
+    tiered("ls", python=("-c", "import sys; sys.modules['typer'] = None; from recovery.cli.main import main; main()"), code=3)
     assert tiered.errors == "tiered: the command line needs typer; install it with: pip install 'tiered[daemon]'\n"
 
 
@@ -315,7 +315,7 @@ def test_lists_have_no_end_and_say_where_they_are_cut(store: Call, tmp_path: Pat
 
 def test_more_entries_than_a_page_are_all_listed(store: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("recovery.entries.PAGE", 2)
-    monkeypatch.setattr("recovery.cli_output.TABLE_ROWS", 3)
+    monkeypatch.setattr("recovery.cli.output.TABLE_ROWS", 3)
     planted = {plant(tmp_path / "store", None) for _ in range(5)}
     assert {each["id"] for each in json.loads(store("-d", "store", "log", "list", "--json")[1])} == planted
     header, *rows = store("-d", "store", "log", "list")[1].splitlines()

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from changelog.change import Change, ChangeId, Entry, Unreadable
-from changelog.database import Database
-from changelog.sqlite import SqliteChangeLog
+from changelog.sqlite.database import Database
+from changelog.sqlite.log import SqliteChangeLog
 from recovery.loop import RecoveryLoop
 from tests.embedded.conftest import ShiftedRuntime
 from tiered import CorruptRecordError, ObjectId, Settings, open_storage
-from tiered.compose import open_backends
-from tiered.sqlite import SqliteRows
+from tiered.embedded.rows import SqliteRows
+from tiered.open import open_backends
 from tiered.storage import LIST_PAGE, TieredStorage
 
 pytestmark = pytest.mark.anyio

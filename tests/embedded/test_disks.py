@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from changelog.errors import ConfigurationError, CorruptRecordError, TieredError, UnavailableError
-from changelog.runtime import SystemRuntime
-from changelog.sqlite import Database, SqliteChangeLog
+from changelog.base.errors import ConfigurationError, CorruptRecordError, TieredError, UnavailableError
+from changelog.base.runtime import SystemRuntime
+from changelog.sqlite.log import Database, SqliteChangeLog
 from recovery.daemon import collect
 from tests.blobs import begin, read, store
 from tests.embedded.conftest import ShiftedRuntime
 from tiered import ObjectId, open_storage
-from tiered.compose import open_backends
-from tiered.embedded_check import inspect_directory
-from tiered.filesystem import FileBlobs
-from tiered.findings import Kind
+from tiered.embedded.blobs import FileBlobs
 from tiered.metadata import NS_PER_S, Metadata, TimeToLive
+from tiered.open import open_backends
+from tiered.provision.directory import inspect_directory
+from tiered.provision.findings import Kind
 from tiered.settings import Settings
 
 pytestmark = pytest.mark.anyio

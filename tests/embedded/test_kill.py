@@ -1,6 +1,6 @@
 """kill -9, for real: processes on a real directory are killed at random moments, and nothing is lost, leaked or mixed up.
 
-I1, I3, I4, I6 and I7 by the demo's independent check (`emulators.demo_check`), which is itself tested in
+I1, I3, I4, I6 and I7 by the demo's independent check (`emulators.demo.check`), which is itself tested in
 `tests/unit/test_demo_check.py`.
 """
 
@@ -20,19 +20,19 @@ from typing import Any
 import anyio
 import pytest
 
-from changelog.errors import ConfigurationError, InvalidRequestError
-from changelog.runtime import SystemRuntime
-from emulators.demo import DemoOptions, run_demo
-from emulators.demo_check import check, unfinished
-from emulators.demo_files import StoredFiles
-from emulators.demo_journal import DIRECTOR, Answer, Journal, read_lines, read_operations
-from emulators.demo_stage import EmbeddedStage
-from emulators.demo_troupe import Troupe, environment
-from emulators.demo_writer import Orders
+from changelog.base.errors import ConfigurationError, InvalidRequestError
+from changelog.base.runtime import SystemRuntime
+from emulators.demo.check import check, unfinished
+from emulators.demo.command import DemoOptions, run_demo
+from emulators.demo.files import StoredFiles
+from emulators.demo.journal import DIRECTOR, Answer, Journal, read_lines, read_operations
+from emulators.demo.stage import EmbeddedStage
+from emulators.demo.troupe import Troupe, environment
+from emulators.demo.writer import Orders
 from recovery.daemon import collect
 from recovery.loop import RecoveryLoop
 from tests.processes import is_running
-from tiered.compose import open_backends
+from tiered.open import open_backends
 from tiered.settings import LeaseSettings, Settings
 
 ROUNDS = 10
@@ -107,7 +107,10 @@ def test_the_demo_kills_processes_and_finds_nothing_wrong(tmp_path: Path, capsys
 
 def test_an_interrupted_demo_leaves_no_process_behind(tmp_path: Path) -> None:
     directory = tmp_path / "demo"
-    code = "import sys; from pathlib import Path; from emulators.demo import *; run_demo(DemoOptions(directory=Path(sys.argv[1])), False)"
+    code = (
+        "import sys; from pathlib import Path; from emulators.demo.command import *; "
+        "run_demo(DemoOptions(directory=Path(sys.argv[1])), False)"
+    )
     command = [sys.executable, "-c", code, str(directory)]
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
@@ -154,7 +157,7 @@ def test_a_demo_that_cannot_run_is_refused_by_name(options: dict[str, Any], name
 
 
 def test_a_demo_on_emulators_without_googles_packages_is_refused_with_the_cure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(sys.modules, "emulators.demo_emulators", None)
+    monkeypatch.setitem(sys.modules, "emulators.demo.emulators", None)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(ConfigurationError, match=r"pip install 'tiered\[gcp\]'"):
         run_demo(DemoOptions(backend="emulators"), as_json=False)

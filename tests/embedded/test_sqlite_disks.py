@@ -12,15 +12,15 @@ from pathlib import Path
 import anyio
 import pytest
 
+from changelog.base.errors import ConfigurationError, TieredError, UnavailableError
+from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId
-from changelog.database import RESERVE_BYTES, Database
-from changelog.errors import ConfigurationError, TieredError, UnavailableError
-from changelog.runtime import SystemRuntime
-from changelog.sqlite import SqliteChangeLog
+from changelog.sqlite.database import RESERVE_BYTES, Database
+from changelog.sqlite.log import SqliteChangeLog
 from tests.embedded.conftest import ShiftedRuntime
-from tiered.backends import Inline, Tombstone
+from tiered.embedded.rows import SqliteRows
 from tiered.metadata import Metadata
-from tiered.sqlite import SqliteRows
+from tiered.protocol.backends import Inline, Tombstone
 
 pytestmark = pytest.mark.anyio
 
@@ -174,7 +174,7 @@ async def test_a_store_whose_process_died_on_a_full_disk_is_read_and_emptied(dis
     writer = f"""
 import anyio, os
 from pathlib import Path
-from changelog.runtime import SystemRuntime
+from changelog.base.runtime import SystemRuntime
 from tests.embedded.test_sqlite_disks import Database, Rows, UnavailableError
 
 async def main():

@@ -16,16 +16,16 @@ import anyio
 import pytest
 from anyio import to_thread
 
+from changelog.base.errors import ClockBehindError, ConfigurationError, CorruptRecordError, UnavailableError, UnconfirmedError
+from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId, Unreadable
-from changelog.database import APPLICATION_ID, FORMAT_VERSION, GROUP_MAX, READERS
-from changelog.errors import ClockBehindError, ConfigurationError, CorruptRecordError, UnavailableError, UnconfirmedError
 from changelog.log import Collects
-from changelog.runtime import SystemRuntime
-from changelog.sqlite import Database, SqliteChangeLog
+from changelog.sqlite.database import APPLICATION_ID, FORMAT_VERSION, GROUP_MAX, READERS
+from changelog.sqlite.log import Database, SqliteChangeLog
 from tests.embedded.conftest import ShiftedRuntime
-from tiered.backends import MARK_AGE_MAX_S, Inline, Row, Tombstone
+from tiered.embedded.rows import SqliteRows
 from tiered.metadata import NS_PER_S, Metadata, TimeToLive
-from tiered.sqlite import SqliteRows
+from tiered.protocol.backends import MARK_AGE_MAX_S, Inline, Row, Tombstone
 
 pytestmark = pytest.mark.anyio
 
@@ -172,8 +172,8 @@ import sys
 from pathlib import Path
 import anyio
 from changelog.change import Change, ChangeId
-from changelog.runtime import SystemRuntime
-from changelog.sqlite import Database, SqliteChangeLog
+from changelog.base.runtime import SystemRuntime
+from changelog.sqlite.log import Database, SqliteChangeLog
 
 async def main():
     runtime = SystemRuntime()
@@ -349,7 +349,7 @@ async def test_where_no_thread_can_be_had_the_calls_of_that_moment_fail_and_no_o
     path: Path, runtime: ShiftedRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads = NoThreads()
-    monkeypatch.setattr("changelog.threads.to_thread", threads)
+    monkeypatch.setattr("changelog.base.threads.to_thread", threads)
 
     async def fail(call: Callable[[], Any]) -> None:
         with pytest.raises(UnavailableError, match="no thread could be started"):

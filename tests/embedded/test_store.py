@@ -16,8 +16,8 @@ import pytest
 from recovery.daemon import Collected, collect
 from tests.embedded.conftest import ShiftedRuntime
 from tiered import ConfigurationError, Metadata, ObjectId, Settings, TieredStorage, TimeToIdle, TimeToLive, open_storage
-from tiered.compose import open_backends
 from tiered.metadata import NS_PER_S
+from tiered.open import open_backends
 
 pytestmark = pytest.mark.anyio
 

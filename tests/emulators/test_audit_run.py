@@ -14,17 +14,17 @@ from pathlib import Path
 import anyio
 import pytest
 
-from changelog.errors import ConfigurationError
-from changelog.runtime import SystemRuntime
+from changelog.base.errors import ConfigurationError
+from changelog.base.runtime import SystemRuntime
 from emulators.up import BUILT_IN
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.local import LocalEngine
 from recovery.audit.manifest import Manifest
 from recovery.audit.run import run_audit
 from recovery.audit.work import AuditOptions
-from tiered.compose import open_backends, open_storage
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId
+from tiered.open import open_backends, open_storage
 from tiered.settings import Settings
 
 ROOT = Path(__file__).parents[2]

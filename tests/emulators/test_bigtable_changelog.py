@@ -11,14 +11,14 @@ import anyio
 import pytest
 from google.cloud.bigtable_v2.types import RowFilter
 
-from changelog.bigtable import BigTableChangeLog
-from changelog.bigtable_channel import DELETE_ROW, NEWEST, BigtableTable, KeySpan, insecure_channel, set_cell
+from changelog.base.errors import LeaseLostError, UnconfirmedError
+from changelog.base.runtime import SystemRuntime
+from changelog.bigtable.channel import DELETE_ROW, NEWEST, BigtableTable, KeySpan, insecure_channel, set_cell
+from changelog.bigtable.log import BigTableChangeLog
 from changelog.change import LOG_PREFIX, Change, ChangeId, Entry, encode
-from changelog.errors import LeaseLostError, UnconfirmedError
 from changelog.lease import Renewal
 from changelog.log import KeyRange
-from changelog.runtime import SystemRuntime
-from emulators.bigtable import provision, start_bigtable
+from emulators.bigtable.emulator import provision, start_bigtable
 
 pytestmark = pytest.mark.anyio
 

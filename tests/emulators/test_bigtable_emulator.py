@@ -17,7 +17,7 @@ import pytest_asyncio
 from google.cloud.bigtable_admin_v2.types import ColumnFamily, CreateTableRequest, GcRule, GetTableRequest, Table
 from google.cloud.bigtable_v2.types import MutateRowRequest, MutateRowResponse, Mutation, ReadRowsRequest, ReadRowsResponse
 
-from emulators.bigtable import (
+from emulators.bigtable.emulator import (
     GO_VERSION,
     HOST_VARIABLE,
     BigtableEmulator,
@@ -170,7 +170,7 @@ async def test_an_emulator_that_died_on_its_own_is_no_trouble_at_exit() -> None:
 
 STARTS_AND_WAITS = """
 import anyio
-from emulators.bigtable import start_bigtable
+from emulators.bigtable.emulator import start_bigtable
 
 async def wait():
     async with start_bigtable() as emulator:

@@ -15,8 +15,9 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from changelog.bigtable import BigTableChangeLog
-from changelog.bigtable_channel import (
+from changelog.base.errors import TieredError
+from changelog.base.runtime import SystemRuntime
+from changelog.bigtable.channel import (
     DELETE_ROW,
     NEWEST,
     SERVER_TIME,
@@ -41,19 +42,18 @@ from changelog.bigtable_channel import (
     value_between,
     value_is,
 )
+from changelog.bigtable.log import BigTableChangeLog
+from changelog.bigtable.row_merge import CellRow, RowMerge
 from changelog.change import LOG_PREFIX, Change, ChangeId, Entry, Unreadable
-from changelog.errors import TieredError
 from changelog.log import LOG_END, KeyRange
-from changelog.row_merge import CellRow, RowMerge
-from changelog.runtime import SystemRuntime
-from emulators.bigtable_memory import MemoryBigtable, MemoryChannel
-from emulators.faulty_channel import Call
-from tiered.backends import Inline, State, Tombstone
-from tiered.bigtable import BigtableRows
-from tiered.bigtable_cells import LEGACY_FAMILIES
+from emulators.bigtable.faulty_channel import Call
+from emulators.bigtable.memory import MemoryBigtable, MemoryChannel
+from tiered.bigtable.cells import LEGACY_FAMILIES
+from tiered.bigtable.rows import BigtableRows
 from tiered.metadata import NS_PER_S, Metadata, TimeToLive, encode_metadata
 from tiered.object_id import blob_name
-from tiered.schema import FAMILIES
+from tiered.protocol.backends import Inline, State, Tombstone
+from tiered.provision.schema import FAMILIES
 
 pytestmark = pytest.mark.anyio
 

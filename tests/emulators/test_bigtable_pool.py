@@ -16,10 +16,10 @@ import pytest
 from google.auth.credentials import AnonymousCredentials
 from google.cloud.bigtable_v2.types import MutateRowRequest, MutateRowResponse, ReadRowsRequest, ReadRowsResponse
 
-from changelog.bigtable_channel import BigtableTable, answer, column_is, insecure_channel
-from changelog.bigtable_pool import AGE_MAX_S, AGE_MIN_S, ChannelPool, connect
-from changelog.errors import ConfigurationError, UnavailableError
-from changelog.runtime import SystemRuntime
+from changelog.base.errors import ConfigurationError, UnavailableError
+from changelog.base.runtime import SystemRuntime
+from changelog.bigtable.channel import BigtableTable, answer, column_is, insecure_channel
+from changelog.bigtable.pool import AGE_MAX_S, AGE_MIN_S, ChannelPool, connect
 
 pytestmark = pytest.mark.anyio
 

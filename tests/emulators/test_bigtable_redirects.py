@@ -13,16 +13,16 @@ import grpc
 import pytest
 from google.cloud.bigtable_v2.types import ReadRowsResponse
 
-from changelog.bigtable_channel import BigtableTable, set_cell
-from changelog.errors import UnavailableError
-from changelog.runtime import SystemRuntime
-from emulators.bigtable_memory import MemoryBigtable, MemoryChannel
-from emulators.faulty_channel import rpc_error
-from tiered.backends import Redirect, RedirectPage
-from tiered.bigtable import BigtableRows
-from tiered.bigtable_cells import LEGACY_FAMILIES
-from tiered.bigtable_redirects import KEYS_BYTES_MAX
-from tiered.schema import FAMILIES
+from changelog.base.errors import UnavailableError
+from changelog.base.runtime import SystemRuntime
+from changelog.bigtable.channel import BigtableTable, set_cell
+from emulators.bigtable.faulty_channel import rpc_error
+from emulators.bigtable.memory import MemoryBigtable, MemoryChannel
+from tiered.bigtable.cells import LEGACY_FAMILIES
+from tiered.bigtable.redirects import KEYS_BYTES_MAX
+from tiered.bigtable.rows import BigtableRows
+from tiered.protocol.backends import Redirect, RedirectPage
+from tiered.provision.schema import FAMILIES
 
 pytestmark = pytest.mark.anyio
 

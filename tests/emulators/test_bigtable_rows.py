@@ -10,22 +10,22 @@ from typing import Any
 import anyio
 import pytest
 
-from changelog.bigtable_channel import (
+from changelog.base.errors import ConfigurationError, CorruptRecordError, UnavailableError, UnconfirmedError
+from changelog.base.runtime import SystemRuntime
+from changelog.bigtable.channel import (
     BigtableTable,
     delete_family,
     insecure_channel,
     set_cell,
 )
 from changelog.change import ChangeId
-from changelog.errors import ConfigurationError, CorruptRecordError, UnavailableError, UnconfirmedError
-from changelog.runtime import SystemRuntime
-from emulators.bigtable import provision, start_bigtable
-from emulators.bigtable_memory import MemoryBigtable, MemoryChannel
-from tiered.backends import Inline, Row, RowName, State, Tombstone
-from tiered.bigtable import BigtableRows
-from tiered.bigtable_cells import LEGACY_FAMILIES
+from emulators.bigtable.emulator import provision, start_bigtable
+from emulators.bigtable.memory import MemoryBigtable, MemoryChannel
+from tiered.bigtable.cells import LEGACY_FAMILIES
+from tiered.bigtable.rows import BigtableRows
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle, TimeToLive
-from tiered.schema import OBJECT_FAMILIES
+from tiered.protocol.backends import Inline, Row, RowName, State, Tombstone
+from tiered.provision.schema import OBJECT_FAMILIES
 
 pytestmark = pytest.mark.anyio
 

@@ -9,17 +9,17 @@ from pathlib import Path
 import anyio
 import pytest
 
-from changelog.bigtable import BigTableChangeLog
-from changelog.bigtable_channel import BigtableTable
+from changelog.base.runtime import SystemRuntime
+from changelog.bigtable.channel import BigtableTable
+from changelog.bigtable.log import BigTableChangeLog
 from changelog.change import Change, ChangeId
-from changelog.runtime import SystemRuntime
 from recovery.loop import RecoveryLoop
-from tiered.bigtable import BigtableRows
-from tiered.filesystem import FileBlobs
+from tiered.bigtable.rows import BigtableRows
+from tiered.embedded.blobs import FileBlobs
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId, blob_name
+from tiered.protocol.settle import Tiers
 from tiered.settings import Settings
-from tiered.settle import Tiers
 from tiered.storage import TieredStorage
 
 pytestmark = pytest.mark.anyio

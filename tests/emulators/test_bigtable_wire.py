@@ -12,13 +12,13 @@ import grpc.aio
 import pytest
 from google.cloud.bigtable_v2.types import MutateRowResponse, MutateRowsResponse, ReadModifyWriteRowResponse, ReadRowsResponse
 
-from changelog.bigtable_channel import SERVER_TIME, BigtableTable, KeySpan, column_is, insecure_channel, set_cell
+from changelog.base.errors import ConfigurationError, InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
+from changelog.base.runtime import SystemRuntime
+from changelog.bigtable.channel import SERVER_TIME, BigtableTable, KeySpan, column_is, insecure_channel, set_cell
+from changelog.bigtable.row_merge import Cell, CellRow
 from changelog.change import ChangeId
-from changelog.errors import ConfigurationError, InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
-from changelog.row_merge import Cell, CellRow
-from changelog.runtime import SystemRuntime
-from tiered.backends import Row
-from tiered.bigtable import BigtableRows
+from tiered.bigtable.rows import BigtableRows
+from tiered.protocol.backends import Row
 
 pytestmark = pytest.mark.anyio
 

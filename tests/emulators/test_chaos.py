@@ -17,18 +17,18 @@ import anyio
 import pytest
 from google.cloud.bigtable.data import DeleteAllFromRow, SetCell
 
-from changelog.errors import UnavailableError
-from changelog.runtime import SystemRuntime
-from emulators.demo import DemoOptions, run_demo
-from emulators.demo_check import check, dangling, unfinished
-from emulators.demo_emulators import BUCKET, EmulatorStage
-from emulators.demo_google import StoredInGoogle
-from emulators.demo_journal import DIRECTOR, Answer, Journal, Kind, late_writes, read_lines
-from emulators.demo_load import INLINE_BYTES_MAX, Step, object_ids, payload
-from emulators.demo_weather import KINDS
-from emulators.demo_writer import perform
+from changelog.base.errors import UnavailableError
+from changelog.base.runtime import SystemRuntime
+from emulators.demo.check import check, dangling, unfinished
+from emulators.demo.command import DemoOptions, run_demo
+from emulators.demo.emulators import BUCKET, EmulatorStage
+from emulators.demo.google import StoredInGoogle
+from emulators.demo.journal import DIRECTOR, Answer, Journal, Kind, late_writes, read_lines
+from emulators.demo.load import INLINE_BYTES_MAX, Step, object_ids, payload
+from emulators.demo.weather import KINDS
+from emulators.demo.writer import perform
 from tests.processes import is_running
-from tiered.compose import open_backends, open_storage
+from tiered.open import open_backends, open_storage
 from tiered.settings import BigtableSettings, load_settings
 
 pytestmark = pytest.mark.usefixtures("bigtable_host")  # where there is no emulator, it says so

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from changelog.bigtable import BigTableChangeLog
-from changelog.bigtable_channel import BigtableTable, set_cell
+from changelog.base.runtime import SystemRuntime
+from changelog.bigtable.channel import BigtableTable, set_cell
+from changelog.bigtable.log import BigTableChangeLog
 from changelog.change import Change, ChangeId, Entry
-from changelog.runtime import SystemRuntime
-from emulators.blobs import SimulatedBlobs
+from emulators.world.blobs import SimulatedBlobs
 from recovery.loop import RecoveryLoop
-from tiered.bigtable import BigtableRows
+from tiered.bigtable.rows import BigtableRows
 from tiered.errors import CorruptRecordError
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId, blob_name
+from tiered.protocol.settle import Tiers
 from tiered.settings import Settings
-from tiered.settle import Tiers
 from tiered.storage import TieredStorage
 
 pytestmark = pytest.mark.anyio

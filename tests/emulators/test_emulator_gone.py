@@ -14,18 +14,18 @@ from types import NoneType
 import anyio
 import pytest
 
-from changelog.bigtable import BigTableChangeLog
-from changelog.bigtable_channel import NEWEST, BigtableTable, KeySpan, insecure_channel, set_cell
-from changelog.runtime import SystemRuntime
-from emulators.bigtable import BigtableEmulator, provision, start_bigtable
-from emulators.blobs import SimulatedBlobs
+from changelog.base.runtime import SystemRuntime
+from changelog.bigtable.channel import NEWEST, BigtableTable, KeySpan, insecure_channel, set_cell
+from changelog.bigtable.log import BigTableChangeLog
+from emulators.bigtable.emulator import BigtableEmulator, provision, start_bigtable
+from emulators.world.blobs import SimulatedBlobs
 from recovery.loop import RecoveryLoop
-from tiered.bigtable import BigtableRows
+from tiered.bigtable.rows import BigtableRows
 from tiered.errors import OutcomeUnknownError, TieredError, UnavailableError, UnconfirmedError
 from tiered.object_id import ObjectId, blob_name
-from tiered.retry import persist
+from tiered.protocol.retry import persist
+from tiered.protocol.settle import Tiers
 from tiered.settings import LeaseSettings, RecoverySettings, Settings, StoreSettings
-from tiered.settle import Tiers
 from tiered.storage import Outcome, TieredStorage
 
 pytestmark = pytest.mark.anyio

@@ -10,11 +10,11 @@ import grpc
 import grpc.aio
 import pytest
 
-from changelog.bigtable_channel import NEWEST, BigtableTable, KeySpan, insecure_channel, set_cell
-from changelog.errors import UnavailableError, UnconfirmedError
-from changelog.runtime import SystemRuntime
-from emulators.faults import Network, Process
-from emulators.faulty_channel import FaultyChannel, WireMode
+from changelog.base.errors import UnavailableError, UnconfirmedError
+from changelog.base.runtime import SystemRuntime
+from changelog.bigtable.channel import NEWEST, BigtableTable, KeySpan, insecure_channel, set_cell
+from emulators.bigtable.faulty_channel import FaultyChannel, WireMode
+from emulators.world.faults import Network, Process
 
 pytestmark = pytest.mark.anyio
 

@@ -19,8 +19,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from changelog.change import ChangeId
-from changelog.errors import (
+from changelog.base.errors import (
     ConfigurationError,
     CorruptRecordError,
     InvalidRequestError,
@@ -28,16 +27,17 @@ from changelog.errors import (
     UnavailableError,
     UnconfirmedError,
 )
-from changelog.runtime import SystemRuntime
-from emulators.gcs import FaultMode, GcsEmulator, GcsFault
-from emulators.gcs_store import Bucket
+from changelog.base.runtime import SystemRuntime
+from changelog.change import ChangeId
+from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
+from emulators.gcs.store import Bucket
 from tests.blobs import read
-from tiered.backends import BlobPage, ByteRange, SoftDeletes
-from tiered.gcs import GcsBlobs
-from tiered.gcs_format import encode_crc, extend_crc
-from tiered.gcs_http import GcsHttp
-from tiered.gcs_upload import SINGLE_BYTES_MAX, GcsUpload
+from tiered.gcs.blobs import GcsBlobs
+from tiered.gcs.format import encode_crc, extend_crc
+from tiered.gcs.http import GcsHttp
+from tiered.gcs.upload import SINGLE_BYTES_MAX, GcsUpload
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle
+from tiered.protocol.backends import BlobPage, ByteRange, SoftDeletes
 
 pytestmark = pytest.mark.anyio
 
@@ -469,8 +469,8 @@ async def test_sixty_four_uploads_at_once_are_all_stored(blobs: GcsBlobs, bucket
 
 STREAM = """
 import resource, sys, anyio
-from changelog.runtime import SystemRuntime
-from tiered.gcs import GcsBlobs
+from changelog.base.runtime import SystemRuntime
+from tiered.gcs.blobs import GcsBlobs
 from tiered.metadata import Metadata
 
 async def main(url, size):

@@ -23,8 +23,8 @@ from google.cloud.storage import Bucket
 from google.cloud.storage import Client as GoogleClient
 from yarl import URL
 
-from changelog.runtime import SystemRuntime
-from emulators.gcs import FaultMode, GcsEmulator, GcsFault
+from changelog.base.runtime import SystemRuntime
+from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
 
 pytestmark = pytest.mark.asyncio
 

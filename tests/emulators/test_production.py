@@ -16,18 +16,18 @@ import trio
 import yaml
 from google.cloud.bigtable_admin_v2.types import ColumnFamily, Table
 
-from changelog.bigtable_channel import BigtableTable, insecure_channel, set_cell
-from changelog.runtime import SystemRuntime
-from emulators.bigtable_memory import MemoryBigtable, MemoryChannel
+from changelog.base.runtime import SystemRuntime
+from changelog.bigtable.channel import BigtableTable, insecure_channel, set_cell
+from emulators.bigtable.memory import MemoryBigtable, MemoryChannel
 from emulators.up import BUILT_IN, start_emulators
 from tiered import ConfigurationError, Metadata, ObjectId, PutRequest, Settings, Tier, TieredStorage, UnavailableError, open_storage
-from tiered.bigtable_admin import open_admin
-from tiered.bigtable_cells import LEGACY_FAMILIES
-from tiered.compose import open_backends
-from tiered.findings import Kind
-from tiered.gcp import told_by_deletions
-from tiered.provision import inspect, provision, provision_tables
-from tiered.schema import OBJECT_FAMILIES
+from tiered.bigtable.cells import LEGACY_FAMILIES
+from tiered.open import open_backends
+from tiered.production import told_by_deletions
+from tiered.provision.findings import Kind
+from tiered.provision.production import inspect, provision, provision_tables
+from tiered.provision.schema import OBJECT_FAMILIES
+from tiered.provision.tables import open_admin
 from tiered.settings import MarkSettings, StoreSettings
 
 pytestmark = pytest.mark.anyio
@@ -256,7 +256,7 @@ async def test_commands_that_read_serve_a_table_of_other_software(theirs: Settin
         await table.mutate(PATH.encode(), set_cell("fm", b"p", b"hello"), set_cell("fm", b"m", b'{"content_type":"text/plain"}'))
     config = settings_file(theirs, tmp_path, changelog="noop")
     to = [str(tmp_path / "run")] if command.endswith("--to") else []
-    arguments = [sys.executable, "-m", "recovery.cli", "--config", str(config), *command.split(), *to]
+    arguments = [sys.executable, "-m", "recovery.cli.main", "--config", str(config), *command.split(), *to]
     done = await anyio.run_process(arguments, check=False, cwd=Path(__file__).parents[2])
     assert done.returncode == 0 and (b"hello" in done.stdout if command.startswith("get") else done.stdout), done
 
@@ -273,7 +273,7 @@ async def test_where_no_changelog_is_set_commands_name_the_one_that_there_could_
     settings: Settings, tmp_path: Path, command: str
 ) -> None:
     await provision(settings.model_copy(update={"changelog": None}))
-    arguments = [sys.executable, "-m", "recovery.cli", "--config", str(settings_file(settings, tmp_path)), *command.split()]
+    arguments = [sys.executable, "-m", "recovery.cli.main", "--config", str(settings_file(settings, tmp_path)), *command.split()]
     done = await anyio.run_process(arguments, check=False, cwd=Path(__file__).parents[2])
     said = (done.stdout + done.stderr).decode()
     assert done.returncode == (0 if command == "check" else 3), said

@@ -15,14 +15,14 @@ from google.cloud.bigtable_admin_v2.types import (
     Table,
 )
 
+from changelog.base.errors import ConfigurationError, UnavailableError
+from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
-from changelog.errors import ConfigurationError, UnavailableError
-from changelog.runtime import SystemRuntime
-from emulators.gcs import FaultMode, GcsEmulator, GcsFault
-from tiered.bigtable_admin import open_admin, verify_on_open
-from tiered.findings import Finding, Kind
-from tiered.provision import inspect, provision, provision_tables
-from tiered.schema import FAMILIES, LIFECYCLE_RULE
+from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
+from tiered.provision.findings import Finding, Kind
+from tiered.provision.production import inspect, provision, provision_tables
+from tiered.provision.schema import FAMILIES, LIFECYCLE_RULE
+from tiered.provision.tables import open_admin, verify_on_open
 from tiered.settings import BigtableSettings, MarkSettings, Settings
 
 pytestmark = pytest.mark.asyncio

@@ -25,13 +25,13 @@ from google.cloud.bigtable_admin_v2.types import (
 )
 from google.iam.v1.iam_policy_pb2 import TestIamPermissionsResponse as IamPermissions  # type: ignore[import-untyped]
 
-from changelog.errors import ConfigurationError, UnavailableError
-from tiered import bigtable_admin
-from tiered.bigtable_admin import open_admin, verify_on_open
-from tiered.findings import Kind
-from tiered.gcs_admin import look_at_bucket, look_at_permissions, open_client
-from tiered.provision import provision_tables
-from tiered.schema import FAMILIES
+from changelog.base.errors import ConfigurationError, UnavailableError
+from tiered.provision import tables as bigtable_admin
+from tiered.provision.bucket import look_at_bucket, look_at_permissions, open_client
+from tiered.provision.findings import Kind
+from tiered.provision.production import provision_tables
+from tiered.provision.schema import FAMILIES
+from tiered.provision.tables import open_admin, verify_on_open
 from tiered.settings import BigtableSettings, GcsSettings, MarkSettings
 
 AT = BigtableSettings(project="project", instance="i", table="t", changelog_table="t")

@@ -15,17 +15,17 @@ import aiohttp
 import grpc.aio
 import pytest
 
-from changelog.bigtable_channel import BigtableTable
+from changelog.base.errors import ConfigurationError
+from changelog.base.runtime import SystemRuntime
+from changelog.bigtable.channel import BigtableTable
 from changelog.change import ChangeId
-from changelog.errors import ConfigurationError
-from changelog.runtime import SystemRuntime
-from emulators.bigtable import HOST_VARIABLE, EmulatorFailedError
+from emulators.bigtable.emulator import HOST_VARIABLE, EmulatorFailedError
 from emulators.up import BUILT_IN, start_emulators
-from tiered.backends import Inline
-from tiered.bigtable import BigtableRows
-from tiered.findings import problems
+from tiered.bigtable.rows import BigtableRows
 from tiered.metadata import Metadata
-from tiered.provision import inspect
+from tiered.protocol.backends import Inline
+from tiered.provision.findings import problems
+from tiered.provision.production import inspect
 from tiered.settings import Settings, load_settings
 
 pytestmark = pytest.mark.asyncio

@@ -10,18 +10,18 @@ from typing import Any
 import anyio
 import pytest
 
+from changelog.base.errors import ConfigurationError, LeaseLostError, TieredError, UnavailableError, UnconfirmedError
 from changelog.change import Change, ChangeId, Entry, Unreadable
-from changelog.errors import ConfigurationError, LeaseLostError, TieredError, UnavailableError, UnconfirmedError
 from changelog.log import KeyRange, Page
-from emulators.bigtable_memory_stack import BigtableStack
-from emulators.faults import Fault, Mode, Network, Process
-from emulators.log import SimulatedChangeLog, Stored
-from emulators.rows import SimulatedRows
-from emulators.runtime import SimulatedRuntime, run_world
+from emulators.bigtable.stack import BigtableStack
+from emulators.world.faults import Fault, Mode, Network, Process
+from emulators.world.log import SimulatedChangeLog, Stored
+from emulators.world.rows import SimulatedRows
+from emulators.world.runtime import SimulatedRuntime, run_world
 from tests.simulated import simulated
-from tiered.backends import Inline, Row, State, Tombstone
 from tiered.metadata import NS_PER_MS, NS_PER_S, Metadata, TimeToLive
 from tiered.object_id import blob_name
+from tiered.protocol.backends import Inline, Row, State, Tombstone
 
 SEEDS, STEPS = 20, 60
 PATHS = ["attachments/objects/a", "attachments/objects/b"]

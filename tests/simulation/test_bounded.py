@@ -14,22 +14,22 @@ from typing import TypeVar
 import anyio
 import pytest
 
-import tiered.commit
-import tiered.settle
+import tiered.protocol.commit
+import tiered.protocol.settle
+from changelog.base.errors import InvalidRequestError
 from changelog.change import Change, ChangeId
-from changelog.errors import InvalidRequestError
-from emulators.faults import Mode, Process, call_of
-from emulators.rows import SimulatedRows
-from emulators.runtime import run_world
 from emulators.simulation import bounded, conductor
 from emulators.simulation.bounded import CRASHES, UNTOLD, Explored, Ran, each, explore, replay, run
 from emulators.simulation.conductor import BEGIN, Conductor, Question
 from emulators.simulation.schedules import Scenario, Schedule, Wrong, scenario_named, scenarios, schedule_of
-from emulators.world import World
-from tiered.backends import Inline, State, Tombstone
+from emulators.world.deployment import World
+from emulators.world.faults import Mode, Process, call_of
+from emulators.world.rows import SimulatedRows
+from emulators.world.runtime import run_world
 from tiered.object_id import ObjectId
-from tiered.reading import Reader
-from tiered.settle import Tiers
+from tiered.protocol.backends import Inline, State, Tombstone
+from tiered.protocol.reading import Reader
+from tiered.protocol.settle import Tiers
 
 T = TypeVar("T")
 
@@ -127,7 +127,7 @@ def test_a_deletion_without_settling_first_is_found(monkeypatch: pytest.MonkeyPa
     async def unseen(tiers: Tiers, change: Change, old: str) -> bool:
         return True
 
-    monkeypatch.setattr(tiered.settle, "_is_garbage", unseen)
+    monkeypatch.setattr(tiered.protocol.settle, "_is_garbage", unseen)
     assert str(first_violation(OVERWRITE, 0).violation).startswith("I2 settle first")
 
 
@@ -146,7 +146,7 @@ def test_a_reader_that_takes_a_vanished_blob_for_absence_is_found_with_one_delay
 
 
 def test_a_superseded_change_that_is_told_no_is_found_with_one_delay_and_a_lost_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tiered.commit, "may_tell_ok", lambda change, live, row: live)
+    monkeypatch.setattr(tiered.protocol.commit, "may_tell_ok", lambda change, live, row: live)
     ran = first_violation(scenario_named("put_small+put_small on large"), 1, UNTOLD)
     assert ran.schedule.wrong == Wrong("writer-1", "rows.swap #1", Mode.LOST)
     assert str(ran.violation).startswith("I4 honest")

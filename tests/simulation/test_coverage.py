@@ -8,23 +8,23 @@ from typing import Any
 
 import pytest
 
-import tiered.settle
+import tiered.protocol.settle
+from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId
 from changelog.lease import Renewal, Standing
-from changelog.runtime import SystemRuntime
-from emulators.faults import Mode
-from emulators.history import Answer
 from emulators.simulation import decisions as module
 from emulators.simulation.coverage import RARE, REQUIRED, Coverage, members
 from emulators.simulation.decisions import decisions_counted
 from emulators.simulation.recipe import Recipe, Role
 from emulators.simulation.run import run
-from emulators.world import World
+from emulators.world.deployment import World
+from emulators.world.faults import Mode
+from emulators.world.history import Answer
 from recovery.loop import Report
-from tiered.backends import Inline, Row, Tombstone
-from tiered.commit import Told
 from tiered.metadata import Metadata
-from tiered.settle import Ending, may_delete_legacy, may_tell_ok
+from tiered.protocol.backends import Inline, Row, Tombstone
+from tiered.protocol.commit import Told
+from tiered.protocol.settle import Ending, may_delete_legacy, may_tell_ok
 from tiered.storage import Outcome
 
 SEEDS = range(30)
@@ -159,12 +159,12 @@ def test_what_is_wrapped_is_put_back_after_an_error_too() -> None:
 def test_within_another_count_only_the_inner_one_counts_and_nothing_is_wrapped_twice() -> None:
     outer, inner = Coverage(), Coverage()
     with decisions_counted(outer):
-        tiered.settle.may_delete_legacy(change("old"), Row(NEW))
+        tiered.protocol.settle.may_delete_legacy(change("old"), Row(NEW))
         once = wrapped()
         with decisions_counted(inner):
             assert wrapped() == once
-            tiered.settle.may_delete_legacy(change("old"), Row(None))
-        tiered.settle.may_delete_legacy(change("old"), Row(NEW))
+            tiered.protocol.settle.may_delete_legacy(change("old"), Row(None))
+        tiered.protocol.settle.may_delete_legacy(change("old"), Row(NEW))
     assert outer.sections["decisions"] == {"legacy is garbage: another state": 2}
     assert inner.sections["decisions"] == {"legacy is kept": 1}
 

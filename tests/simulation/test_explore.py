@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-import tiered.settle
+import tiered.protocol.settle
 from emulators.simulation import explore as module
 from emulators.simulation import report
 from emulators.simulation.__main__ import app
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 WORKER = """
 import os, sys
-from emulators.checker import InvariantViolation
+from emulators.world.checker import InvariantViolation
 from emulators.simulation.run import Result
 from emulators.simulation.worker import work
 
@@ -161,7 +161,7 @@ def test_a_violation_is_found_made_small_and_can_be_replayed(monkeypatch: pytest
     async def take_for_garbage(*_: object) -> bool:
         return True
 
-    monkeypatch.setattr(tiered.settle, "_is_garbage", take_for_garbage)
+    monkeypatch.setattr(tiered.protocol.settle, "_is_garbage", take_for_garbage)
     seed = unfenced_seed()
     small = CliRunner().invoke(app, ["seed", str(seed)])
     whole = CliRunner().invoke(app, ["seed", str(seed), "--whole"])

@@ -9,21 +9,21 @@ from unittest.mock import patch
 
 import pytest
 
-import emulators.log
+import emulators.world.log
 import recovery.loop
-import tiered.reading
+import tiered.protocol.reading
 import tiered.storage
 from changelog.change import ChangeId
 from changelog.heartbeat import Heartbeat
 from changelog.lease import standing
 from changelog.log import KeyRange, shard_ranges
-from emulators.checker import InvariantViolation
 from emulators.simulation.coverage import Coverage
 from emulators.simulation.recipe import Actor, Kind, Life, Recipe, Role, Step, Weather
 from emulators.simulation.run import Result, run
-from tiered.admission import Slot
-from tiered.flights import Flights
-from tiered.reading import Reader
+from emulators.world.checker import InvariantViolation
+from tiered.protocol.admission import Slot
+from tiered.protocol.flights import Flights
+from tiered.protocol.reading import Reader
 from tiered.stored import PutResult
 
 KINDS = (Kind.PUT_LARGE, Kind.PUT_MANY, Kind.PUT_SMALL, Kind.DELETE)
@@ -90,12 +90,12 @@ MUTATIONS: dict[str, tuple[Any, str, Any, str]] = {
     "an object that is never touched": (tiered.storage.TieredStorage, "_touch", never_touch, "I6 drained"),
     "a touch that ends at the blob": (Reader, "touch", touch_the_blob_alone, "I6 drained"),
     "a lease that is never renewed": (Heartbeat, "_renew", renew_nothing, "I6 drained"),
-    "a shard that no recovery looks at": (emulators.log, "shard_ranges", all_but_the_first, "I6 drained"),
+    "a shard that no recovery looks at": (emulators.world.log, "shard_ranges", all_but_the_first, "I6 drained"),
     "new entries that wait for a full pass": (KeyRange, "since", hours_later, "I6 drained"),
     "a put that tells a wrong size": (tiered.storage, "PutResult", without_size, "I4 honest"),
     "a healthy entry that is parked": (recovery.loop, "standing", at_once, "I6 drained"),
-    "a reader that takes nothing for expired": (tiered.reading, "is_expired", lambda deadline_ns, now_ns: False, "I4 honest"),
-    "a caller that waits without a bound": (tiered.reading, "ask", ask_for_ever, "I6 drained"),
+    "a reader that takes nothing for expired": (tiered.protocol.reading, "is_expired", lambda deadline_ns, now_ns: False, "I4 honest"),
+    "a caller that waits without a bound": (tiered.protocol.reading, "ask", ask_for_ever, "I6 drained"),
 }
 
 

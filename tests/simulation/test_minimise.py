@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from emulators.checker import InvariantViolation
 from emulators.simulation.minimise import Run, minimise
 from emulators.simulation.recipe import Part, Recipe, Weather
 from emulators.simulation.run import Result
+from emulators.world.checker import InvariantViolation
 
 ACTORS = [Part("actor", f"actor-{number}") for number in range(5)]
 STEPS = [Part("step", f"actor-{number % 5}", str(number)) for number in range(20)]

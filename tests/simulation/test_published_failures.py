@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import pytest
 
-import emulators.stack
-import emulators.world
-import tiered.settle
+import emulators.world.deployment
+import emulators.world.stack
+import tiered.protocol.settle
 from emulators.simulation.published import SCHEDULES, play, play_unfenced
 from emulators.simulation.unfenced import NAIVE, unfenced
-from tiered.commit import Committer
-from tiered.reading import Reader
+from tiered.protocol.commit import Committer
+from tiered.protocol.reading import Reader
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
@@ -40,5 +40,5 @@ def test_the_fence_is_back_when_the_naive_protocol_was_played() -> None:
 
 
 def what_is_replaced() -> list[object]:
-    rows, blobs = vars(emulators.stack)["SimulatedRows"], vars(emulators.world)["SimulatedBlobs"]
-    return [rows, blobs, Committer.commit, Reader._follow, tiered.settle.waits_for_late_upload]
+    rows, blobs = vars(emulators.world.stack)["SimulatedRows"], vars(emulators.world.deployment)["SimulatedBlobs"]
+    return [rows, blobs, Committer.commit, Reader._follow, tiered.protocol.settle.waits_for_late_upload]

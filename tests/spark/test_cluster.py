@@ -16,7 +16,7 @@ from types import ModuleType
 import pytest
 from pyspark.sql import SparkSession
 
-from changelog.errors import ConfigurationError
+from changelog.base.errors import ConfigurationError
 from recovery.audit.cluster import ATTEMPTS, CarryOut, SparkEngine, check_packages, open_spark, spread
 from tests.audit.works import tell_collections
 from tests.spark.tasks import attempts, count, die_always, die_once, hang, job_in

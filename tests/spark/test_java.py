@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from changelog.errors import ConfigurationError
+from changelog.base.errors import ConfigurationError
 from recovery.audit import java
 from recovery.audit.java import WHEEL, Java, find_java
 

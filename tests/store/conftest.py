@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from trio.testing import MockClock
 
-from emulators.blobs import SimulatedBlobs
-from emulators.log import SimulatedChangeLog
-from emulators.rows import SimulatedRows
-from emulators.runtime import SimulatedRuntime
+from emulators.world.blobs import SimulatedBlobs
+from emulators.world.log import SimulatedChangeLog
+from emulators.world.rows import SimulatedRows
+from emulators.world.runtime import SimulatedRuntime
 from recovery.loop import RecoveryLoop
 from tiered.object_id import ObjectId
+from tiered.protocol.settle import Tiers
 from tiered.settings import Settings
-from tiered.settle import Tiers
 from tiered.storage import TieredStorage
 
 Hook = Callable[..., Awaitable[Any]]

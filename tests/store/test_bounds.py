@@ -12,7 +12,7 @@ import anyio.lowlevel
 import pytest
 from trio.testing import MockClock
 
-from changelog.errors import UnconfirmedError
+from changelog.base.errors import UnconfirmedError
 from tests.store.conftest import LARGE, OBJECT, SMALL, World
 from tiered import AtCapacityError, InvalidRequestError, Metadata, ObjectId, StoredObject, TieredStorage, TimeToIdle, UnavailableError
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from changelog.errors import ClockBehindError, UnavailableError, UnconfirmedError
+from changelog.base.errors import ClockBehindError, UnavailableError, UnconfirmedError
 from tests.store.conftest import LARGE, OBJECT, World
 from tiered import ObjectId, OutcomeUnknownError
-from tiered.backends import MARK_AGE_MAX_S
+from tiered.protocol.backends import MARK_AGE_MAX_S
 
 pytestmark = pytest.mark.anyio
 

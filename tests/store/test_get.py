@@ -9,10 +9,10 @@ from typing import Any
 import anyio
 import pytest
 
-from changelog.errors import UnconfirmedError
+from changelog.base.errors import UnconfirmedError
 from tests.store.conftest import LARGE, OBJECT, SMALL, World
 from tiered import ByteRange, DanglingTombstoneError, InvalidRequestError, Metadata, ObjectId, TimeToIdle, TimeToLive, UnavailableError
-from tiered.backends import Inline
+from tiered.protocol.backends import Inline
 
 pytestmark = pytest.mark.anyio
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from changelog.base.errors import ConfigurationError, CorruptRecordError, UnconfirmedError
 from changelog.change import Change, ChangeId
-from changelog.errors import ConfigurationError, CorruptRecordError, UnconfirmedError
-from emulators.runtime import elapse
+from emulators.world.runtime import elapse
 from tests.store.conftest import LARGE, OBJECT, SMALL, World
 from tiered import (
     InvalidRequestError,
@@ -24,9 +24,9 @@ from tiered import (
     TimeToLive,
     UnavailableError,
 )
-from tiered.backends import MARK_AGE_MAX_S, Tombstone
-from tiered.commit import Committer, Token
 from tiered.object_id import blob_name
+from tiered.protocol.backends import MARK_AGE_MAX_S, Tombstone
+from tiered.protocol.commit import Committer, Token
 
 pytestmark = pytest.mark.anyio
 

@@ -9,16 +9,16 @@ from typing import Any
 import anyio
 import pytest
 
+from changelog.base.errors import ConfigurationError, CorruptRecordError, LeaseLostError, UnavailableError, UnconfirmedError
 from changelog.change import Change, ChangeId, Entry
-from changelog.errors import ConfigurationError, CorruptRecordError, LeaseLostError, UnavailableError, UnconfirmedError
 from changelog.lease import Renewal, Standing
 from changelog.log import KeyRange
-from emulators.blobs import SimulatedBlobs
+from emulators.world.blobs import SimulatedBlobs
 from tests.store.conftest import LARGE, OBJECT, Tapped, World
 from tiered import TieredStorage
-from tiered.backends import Inline, Tombstone
 from tiered.metadata import Metadata
 from tiered.object_id import blob_name
+from tiered.protocol.backends import Inline, Tombstone
 
 pytestmark = pytest.mark.anyio
 

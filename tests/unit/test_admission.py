@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from tiered.admission import Admission, Share
+from tiered.protocol.admission import Admission, Share
 
 pytestmark = pytest.mark.anyio
 

@@ -10,8 +10,8 @@ import grpc.aio
 import pytest
 from google.cloud.bigtable_v2.types import CheckAndMutateRowResponse
 
-from changelog.bigtable_channel import SCAN_TIMEOUT_S, BigtableTable, KeySpan, column_is
-from changelog.errors import ConfigurationError, InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
+from changelog.base.errors import ConfigurationError, InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
+from changelog.bigtable.channel import SCAN_TIMEOUT_S, BigtableTable, KeySpan, column_is
 
 pytestmark = pytest.mark.anyio
 

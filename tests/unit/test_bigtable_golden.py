@@ -16,14 +16,14 @@ import anyio
 import pytest
 from google.cloud.bigtable_v2.types import CheckAndMutateRowResponse
 
-from changelog.bigtable import BigTableChangeLog
-from changelog.bigtable_channel import BigtableTable
+from changelog.base.runtime import SystemRuntime
+from changelog.bigtable.channel import BigtableTable
+from changelog.bigtable.log import BigTableChangeLog
 from changelog.change import Change, ChangeId, Entry
-from changelog.runtime import SystemRuntime
-from tiered.backends import Inline, Tombstone
-from tiered.bigtable import BigtableRows
-from tiered.bigtable_cells import LEGACY_FAMILIES
+from tiered.bigtable.cells import LEGACY_FAMILIES
+from tiered.bigtable.rows import BigtableRows
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle, TimeToLive
+from tiered.protocol.backends import Inline, Tombstone
 
 GOLDEN = Path(__file__).parent / "bigtable_requests.txt"
 NAME = "projects/p/instances/i/tables/t"

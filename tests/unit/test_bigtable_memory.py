@@ -13,7 +13,8 @@ import anyio
 import pytest
 from google.cloud.bigtable_v2.types import data
 
-from changelog.bigtable_channel import (
+from changelog.base.errors import ConfigurationError, InvalidRequestError, UnavailableError, UnconfirmedError
+from changelog.bigtable.channel import (
     DELETE_ROW,
     NEWEST,
     WITHOUT_VALUES,
@@ -34,13 +35,12 @@ from changelog.bigtable_channel import (
     value_between,
     value_is,
 )
-from changelog.errors import ConfigurationError, InvalidRequestError, UnavailableError, UnconfirmedError
-from changelog.row_merge import Cell
-from emulators.bigtable_memory import MemoryBigtable, MemoryChannel
-from emulators.bigtable_memory_filter import yields
-from emulators.runtime import WALL_START_NS, SimulatedRuntime, run_world
+from changelog.bigtable.row_merge import Cell
+from emulators.bigtable.filters import yields
+from emulators.bigtable.memory import MemoryBigtable, MemoryChannel
+from emulators.world.runtime import WALL_START_NS, SimulatedRuntime, run_world
 from tests.simulated import simulated
-from tiered.schema import FAMILIES
+from tiered.provision.schema import FAMILIES
 
 NAME = "projects/p/instances/i/tables/t"
 NOW_US = WALL_START_NS // 1000

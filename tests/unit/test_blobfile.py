@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from changelog.errors import CorruptRecordError, InvalidRequestError
+from changelog.base.errors import CorruptRecordError, InvalidRequestError
 from tests.values import headers
-from tiered.blobfile import (
+from tiered.embedded.file import (
     BLOCK_BYTES,
     BLOCK_CRC_BYTES,
     FOOTER_BYTES,

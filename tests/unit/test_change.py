@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from changelog.base.errors import InvalidRequestError
+from changelog.base.runtime import SystemRuntime, uuid7
 from changelog.change import LEGACY_OWNER, SHARDS_DEFAULT, Change, ChangeId, Entry, Stuck, Unreadable, decode, encode, encode_stuck
-from changelog.errors import InvalidRequestError
-from changelog.runtime import SystemRuntime, uuid7
 
 ID = ChangeId("018bcfe5-6800-7000-8000-000000000001")
 PATH = "attachments/org.17/project.42/objects/abc123"

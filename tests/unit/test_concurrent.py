@@ -11,8 +11,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from changelog.errors import CancelledElsewhereError
-from tiered.concurrent import both
+from changelog.base.errors import CancelledElsewhereError
+from tiered.protocol.concurrent import both
 
 pytestmark = pytest.mark.anyio
 

@@ -15,21 +15,21 @@ from pathlib import Path
 import anyio
 import pytest
 
+from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId
-from changelog.database import Database
-from changelog.runtime import SystemRuntime
-from emulators.demo_check import FLAWS, Content, History, check, dangling, unfinished
-from emulators.demo_files import StoredFiles, blob_path
-from emulators.demo_journal import DIRECTOR, Answer, Journal, Kind, Operation, Tail, process_ends, read_operations
-from emulators.demo_load import INLINE_BYTES_MAX, Step, object_ids, payload, steps
-from emulators.demo_unfenced import without_fence
-from emulators.demo_writer import perform
-from tiered.backends import HighVolumeBackend, Tombstone
-from tiered.blobfile import path_of
-from tiered.compose import open_storage
+from changelog.sqlite.database import Database
+from emulators.demo.check import FLAWS, Content, History, check, dangling, unfinished
+from emulators.demo.files import StoredFiles, blob_path
+from emulators.demo.journal import DIRECTOR, Answer, Journal, Kind, Operation, Tail, process_ends, read_operations
+from emulators.demo.load import INLINE_BYTES_MAX, Step, object_ids, payload, steps
+from emulators.demo.unfenced import without_fence
+from emulators.demo.writer import perform
+from tiered.embedded.file import path_of
+from tiered.embedded.rows import SqliteRows
 from tiered.object_id import blob_name
+from tiered.open import open_storage
+from tiered.protocol.backends import HighVolumeBackend, Tombstone
 from tiered.settings import Settings
-from tiered.sqlite import SqliteRows
 
 SMALL, LARGE, GONE = object_ids(3)
 

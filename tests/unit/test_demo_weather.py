@@ -8,10 +8,10 @@ from random import Random
 
 import pytest
 
-import emulators.demo_weather
-from emulators.demo_director import what_is_wrong
-from emulators.demo_stage import Service
-from emulators.demo_weather import KINDS, LASTS_S, PAUSE_S, Weather
+import emulators.demo.weather
+from emulators.demo.director import what_is_wrong
+from emulators.demo.stage import Service
+from emulators.demo.weather import KINDS, LASTS_S, PAUSE_S, Weather
 
 ENDS = {"freeze": "thaw", "stall": "release", "cut": "mend"}
 LONGEST_S = max(most for _, most in [*LASTS_S.values(), PAUSE_S])
@@ -27,7 +27,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(emulators.demo_weather, "time", clock)
+    monkeypatch.setattr(emulators.demo.weather, "time", clock)
     return clock
 
 

@@ -13,9 +13,9 @@ import google.auth
 import pytest
 from google.auth.exceptions import DefaultCredentialsError, RefreshError
 
-from changelog.errors import ConfigurationError, UnavailableError
-from changelog.runtime import SystemRuntime
-from tiered.gcs_auth import RENEW_EARLY_S, RETRY_S, SCOPE, GoogleAuthorization
+from changelog.base.errors import ConfigurationError, UnavailableError
+from changelog.base.runtime import SystemRuntime
+from tiered.gcs.auth import RENEW_EARLY_S, RETRY_S, SCOPE, GoogleAuthorization
 
 pytestmark = pytest.mark.anyio
 NOW_NS = 1_700_000_000_000_000_000

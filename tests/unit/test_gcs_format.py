@@ -12,9 +12,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from changelog.errors import CorruptRecordError, InvalidRequestError
-from tiered.backends import BlobInfo
-from tiered.gcs_format import (
+from changelog.base.errors import CorruptRecordError, InvalidRequestError
+from tiered.gcs.format import (
     decode_duration,
     decode_listing,
     decode_listing_by_item,
@@ -27,6 +26,7 @@ from tiered.gcs_format import (
     extend_crc,
 )
 from tiered.metadata import METADATA_BYTES_MAX, NS_PER_S, Metadata, TimeToIdle, TimeToLive
+from tiered.protocol.backends import BlobInfo
 
 NAME = "attachments/org.17/project.42/objects/abc123/018bcfe5-6800-7000-8000-000000000001"
 DAY_NS = 86_400 * NS_PER_S

@@ -10,9 +10,9 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from changelog.bigtable_channel import set_cell
-from changelog.errors import InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
-from changelog.group_commit import BYTES_MAX, ROWS_MAX, GroupCommit
+from changelog.base.errors import InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
+from changelog.bigtable.channel import set_cell
+from changelog.bigtable.group_commit import BYTES_MAX, ROWS_MAX, GroupCommit
 
 pytestmark = pytest.mark.anyio
 

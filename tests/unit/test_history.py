@@ -12,7 +12,7 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from emulators.history import Answer, History, Read, Write
+from emulators.world.history import Answer, History, Read, Write
 
 PATH = "attachments/objects/key"
 OK, NO, OVER, UNKNOWN = Answer

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from changelog.errors import CorruptRecordError, InvalidRequestError
+from changelog.base.errors import CorruptRecordError, InvalidRequestError
 from tests.values import KNOWN, Loud, headers, metadata, odd_metadata
 from tiered.metadata import (
     DEADLINE_MAX_NS,

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from changelog.base.errors import InvalidRequestError
 from changelog.change import ChangeId
-from changelog.errors import InvalidRequestError
 from tests.values import Loud, Word, odd_ids
 from tiered.object_id import PATH_BYTES_MAX, ObjectId, blob_name, object_prefix, revision_of
 

@@ -26,12 +26,12 @@ from anyio.lowlevel import checkpoint, current_token
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from changelog.errors import InvalidRequestError
-from tiered import own_thread
+from changelog.base.errors import InvalidRequestError
 from tiered.errors import AtCapacityError, UnavailableError
-from tiered.own_thread import LATE_S
-from tiered.payload import PIECE_BYTES, Payload, pieces
-from tiered.pieces import Piece, split_head
+from tiered.payload import own_thread
+from tiered.payload.own_thread import LATE_S
+from tiered.payload.pieces import Piece, split_head
+from tiered.payload.streams import PIECE_BYTES, Payload, pieces
 
 pytestmark = pytest.mark.anyio
 
@@ -628,7 +628,7 @@ def test_a_stuck_thread_does_not_keep_the_program_from_ending(backend: str) -> N
     program = f"""
         import anyio, os
         from contextlib import aclosing
-        from tiered.payload import pieces
+        from tiered.payload.streams import pieces
 
         async def main():
             with anyio.move_on_after(0.1) as scope:

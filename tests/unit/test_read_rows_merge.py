@@ -13,10 +13,10 @@ from google.cloud.bigtable_v2.types import ReadRowsResponse
 from hypothesis import given
 from hypothesis import strategies as st
 
-from changelog.bigtable_channel import after_prefix
-from changelog.errors import UnavailableError
-from changelog.row_merge import Cell, CellRow, RowMerge
-from changelog.row_scan import RowScan, ScannedCell
+from changelog.base.errors import UnavailableError
+from changelog.bigtable.channel import after_prefix
+from changelog.bigtable.row_merge import Cell, CellRow, RowMerge
+from changelog.bigtable.row_scan import RowScan, ScannedCell
 
 CHUNK = ReadRowsResponse.CellChunk.pb()
 

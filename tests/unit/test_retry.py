@@ -9,11 +9,11 @@ import anyio
 import pytest
 from trio.testing import MockClock
 
-from changelog.errors import CorruptRecordError, LeaseLostError, UnavailableError, UnconfirmedError
-from changelog.runtime import SystemRuntime
-from emulators.runtime import SimulatedRuntime
-from tiered.concurrent import both
-from tiered.retry import persist
+from changelog.base.errors import CorruptRecordError, LeaseLostError, UnavailableError, UnconfirmedError
+from changelog.base.runtime import SystemRuntime
+from emulators.world.runtime import SimulatedRuntime
+from tiered.protocol.concurrent import both
+from tiered.protocol.retry import persist
 
 pytestmark = pytest.mark.anyio
 

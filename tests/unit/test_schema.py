@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from google.cloud.bigtable_admin_v2.types import GcRule
 
-from tiered.schema import (
+from tiered.provision.schema import (
     FAMILIES,
     LIFECYCLE_RULE,
     collects_expired,

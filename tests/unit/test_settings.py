@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from tiered.compose import open_storage
 from tiered.errors import ConfigurationError
+from tiered.open import open_storage
 from tiered.settings import LeaseSettings, Settings, load_settings
 
 

@@ -6,12 +6,12 @@ from itertools import product
 
 import pytest
 
+from changelog.base.errors import CorruptRecordError
 from changelog.change import Change, ChangeId
-from changelog.errors import CorruptRecordError
-from tiered.backends import Inline, Row, State, Tombstone
 from tiered.metadata import Metadata
 from tiered.object_id import blob_name
-from tiered.settle import may_delete_legacy, may_tell_ok, token_of_new, waits_for_late_upload
+from tiered.protocol.backends import Inline, Row, State, Tombstone
+from tiered.protocol.settle import may_delete_legacy, may_tell_ok, token_of_new, waits_for_late_upload
 
 PATH = "a/objects/k"
 ID, OLD, OTHER = (ChangeId(f"018bcfe5-6800-7000-8000-00000000000{n}") for n in (1, 2, 3))

@@ -10,23 +10,23 @@ import anyio
 import pytest
 from trio._core import _run as trio_run
 
+from changelog.base.errors import ConfigurationError, InvalidRequestError, UnavailableError, UnconfirmedError
+from changelog.base.runtime import uuid7
 from changelog.change import Change, ChangeId
-from changelog.errors import ConfigurationError, InvalidRequestError, UnavailableError, UnconfirmedError
 from changelog.lease import Renewal
 from changelog.log import KeyRange
-from changelog.runtime import uuid7
-from emulators.blobs import Blob
-from emulators.checker import InvariantViolation, dangling, left_over, orphans
-from emulators.client import content
-from emulators.faults import Fault, Mode, Plan, Process, Travel, no_faults, no_time
-from emulators.history import Answer, History
-from emulators.runtime import SimulatedRuntime, run_world
-from emulators.world import World
+from emulators.world.blobs import Blob
+from emulators.world.checker import InvariantViolation, dangling, left_over, orphans
+from emulators.world.client import content
+from emulators.world.deployment import World
+from emulators.world.faults import Fault, Mode, Plan, Process, Travel, no_faults, no_time
+from emulators.world.history import Answer, History
+from emulators.world.runtime import SimulatedRuntime, run_world
 from tests.simulated import simulated
-from tiered.backends import HighVolumeBackend, Inline, Tombstone
 from tiered.errors import DanglingTombstoneError
 from tiered.metadata import Metadata, TimeToLive
 from tiered.object_id import ObjectId
+from tiered.protocol.backends import HighVolumeBackend, Inline, Tombstone
 
 PATH = "attachments/objects/key"
 OBJECT = ObjectId.parse(PATH)

@@ -9,8 +9,8 @@ import anyio
 import pytest
 from anyio import to_thread
 
-from changelog.errors import UnavailableError
-from changelog.threads import in_thread
+from changelog.base.errors import UnavailableError
+from changelog.base.threads import in_thread
 
 pytestmark = pytest.mark.anyio
 

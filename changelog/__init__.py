@@ -1,0 +1,12 @@
+"""The write-ahead log of changes, and what everything else rests on.
+
+    log.py        begin here: what every changelog must do
+    change.py     a change, its id, and its entry in the log
+    lease.py      who may go on with an entry, who may take it over (pure); heartbeat.py renews
+    noop.py       the changelog that keeps nothing
+    base/         time and chance, errors, tasks, threads
+    sqlite/       the changelog of embedded mode, and its database
+    bigtable/     the changelog in Bigtable, and the client of Bigtable's data API
+
+Nothing here knows of rows, blobs or recovery.
+"""

@@ -1,0 +1,402 @@
+"""`BigtableTable`, one Bigtable table spoken to in raw protobuf messages over `grpc.aio`, and the words for its requests.
+
+    check_and_mutate    one atomic row operation: which mutations are applied depends on whether a predicate yields a cell
+    mutate, increment   the same without a predicate; `increment` tells the server's time of its own write
+    mutate_rows         many rows at once, each for itself
+    read, scan          the cells of one row; of a page of rows in byte order
+    read_bulk, sample   many rows at the least cost; keys that split the table
+
+The messages are the client package's own, beneath proto-plus, which alone would double the CPU of a call. Each request
+is sent once: what may be repeated is decided by the protocol, not here. *Failure*: one table below. A mutation that
+was sent and never answered may land later, so whatever does not prove the contrary is `UnconfirmedError`. A read
+has no effect: it is `UnavailableError`. `grpc.aio` runs on asyncio only, on the event loop that opened the channel, and does not
+survive a fork. Rows, entries and retries do not belong here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+from urllib.parse import urlencode
+
+import anyio
+import anyio.lowlevel
+import grpc
+import grpc.aio
+from google.cloud.bigtable_v2.types import bigtable, data
+
+from changelog.base.errors import ConfigurationError, InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
+from changelog.base.tasks import is_asked_to_end
+from changelog.bigtable.row_merge import Cell, CellRow, RowMerge
+from changelog.bigtable.row_scan import RowScan
+
+CALL_TIMEOUT_S = 10.0
+SCAN_TIMEOUT_S = 60.0
+SERVER_TIME = -1
+"""As a cell's timestamp: the server puts its own, in whole milliseconds."""
+
+SERVICE = "/google.bigtable.v2.Bigtable/"
+CHANNEL_OPTIONS = [
+    # gRPC's own limit of 4 MiB is below that of a cell.
+    ("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1),
+    # Channels that are alike would share one connection.
+    ("grpc.use_local_subchannel_pool", 1),
+]  # fmt: skip
+
+Message = Any
+"""A protobuf message: the package's classes are made at run time, so nothing is known of their types."""
+
+_Filter, _Mutation = data.RowFilter.pb(), data.Mutation.pb()
+_ColumnRange, _ValueRange, _TimestampRange = data.ColumnRange.pb(), data.ValueRange.pb(), data.TimestampRange.pb()
+_RowSet, _RowRange, _Rule = data.RowSet.pb(), data.RowRange.pb(), data.ReadModifyWriteRule.pb()
+_Entry = bigtable.MutateRowsRequest.Entry.pb()
+
+
+@dataclass(frozen=True, slots=True)
+class KeySpan:
+    """Row keys from `start` (inclusive) to `end` (exclusive; empty: no end)."""
+
+    start: bytes
+    end: bytes
+
+    @staticmethod
+    def prefix(prefix: bytes) -> KeySpan:
+        return KeySpan(prefix, after_prefix(prefix))
+
+    def beginning(self, start: bytes) -> KeySpan | None:
+        """Its part from `start` on; None: there is none."""
+        start = max(self.start, start)
+        return None if self.end and start >= self.end else KeySpan(start, self.end)
+
+
+def after_prefix(prefix: bytes) -> bytes:
+    """The first bytes after all that begin with `prefix`; empty: nothing is."""
+    stem = prefix.rstrip(b"\xff")
+    return stem[:-1] + bytes([stem[-1] + 1]) if stem else b""
+
+
+# --- filters and mutations ---------------------------------------------------------------------------
+
+
+def chain(*filters: Message) -> Message:
+    """Each filter sees what the one before it yields."""
+    return _Filter(chain=_Filter.Chain(filters=filters))
+
+
+def either(*filters: Message) -> Message:
+    """What any of them yields; a cell may come more than once."""
+    return _Filter(interleave=_Filter.Interleave(filters=filters))
+
+
+class Stamp:
+    """A filter that was built for one word, for others of the same length: at a tenth of the cost of building it."""
+
+    def __init__(self, build: Callable[[str], Message], word: str) -> None:
+        self._word = word.encode()
+        self._built: bytes = build(word).SerializeToString()
+
+    def __call__(self, word: str) -> Message:
+        return _Filter.FromString(self._built.replace(self._word, word.encode()))
+
+
+def family_is(family: str) -> Message:
+    return _Filter(column_range_filter=_ColumnRange(family_name=family))
+
+
+def column_is(family: str, column: bytes) -> Message:
+    return _Filter(
+        column_range_filter=_ColumnRange(family_name=family, start_qualifier_closed=column, end_qualifier_closed=column)
+    )
+
+
+def value_is(value: bytes) -> Message:
+    return _Filter(value_range_filter=_ValueRange(start_value_closed=value, end_value_closed=value))
+
+
+def value_before(value: bytes) -> Message:
+    return _Filter(value_range_filter=_ValueRange(end_value_open=value))
+
+
+def value_after(value: bytes) -> Message:
+    return _Filter(value_range_filter=_ValueRange(start_value_open=value))
+
+
+def value_between(value: bytes, end: bytes) -> Message:
+    """Both ends exclusive."""
+    return _Filter(value_range_filter=_ValueRange(start_value_open=value, end_value_open=end))
+
+
+def value_begins_with(prefix: bytes) -> Message:
+    return _Filter(value_range_filter=_ValueRange(start_value_closed=prefix, end_value_open=after_prefix(prefix)))
+
+
+def value_begins_not_with(prefix: bytes) -> Message:
+    return either(value_before(prefix), _Filter(value_range_filter=_ValueRange(start_value_closed=after_prefix(prefix))))
+
+
+def timestamp_in(start_us: int, end_us: int) -> Message:
+    """From `start_us` (inclusive) to `end_us` (exclusive; 0: no end)."""
+    return _Filter(timestamp_range_filter=_TimestampRange(start_timestamp_micros=start_us, end_timestamp_micros=end_us))
+
+
+NEWEST = _Filter(cells_per_column_limit_filter=1)
+"""Of each column its newest cell: older ones stay until they are collected."""
+
+WITHOUT_VALUES = _Filter(strip_value_transformer=True)
+
+
+def set_cell(family: str, column: bytes, value: bytes, timestamp_us: int = SERVER_TIME) -> Message:
+    mutation = _Mutation()
+    cell = mutation.set_cell  # filled in place: a part that is handed over would be copied
+    cell.family_name, cell.column_qualifier, cell.timestamp_micros, cell.value = family, column, timestamp_us, value
+    return mutation
+
+
+def delete_column(family: str, column: bytes) -> Message:
+    return _Mutation(delete_from_column=_Mutation.DeleteFromColumn(family_name=family, column_qualifier=column))
+
+
+def delete_family(family: str) -> Message:
+    return _Mutation(delete_from_family=_Mutation.DeleteFromFamily(family_name=family))
+
+
+DELETE_ROW = _Mutation(delete_from_row=_Mutation.DeleteFromRow())
+
+
+# --- the table ---------------------------------------------------------------------------------------
+
+
+class Channel(Protocol):
+    """What is used of `grpc.aio.Channel`."""
+
+    def unary_unary(self, method: str, request_serializer: Any = ..., response_deserializer: Any = ...) -> Any: ...
+    def unary_stream(self, method: str, request_serializer: Any = ..., response_deserializer: Any = ...) -> Any: ...
+
+
+def insecure_channel(host: str) -> grpc.aio.Channel:
+    """One connection to an emulator at `host:port`, whatever the environment says of proxies. The caller closes it."""
+    return grpc.aio.insecure_channel(host, options=[*CHANNEL_OPTIONS, ("grpc.enable_http_proxy", 0)])
+
+
+class BigtableTable:
+    """`name`: projects/…/instances/…/tables/…. The channel is the caller's, who closes it after the last call.
+
+    Every call has a deadline: `timeout_s` seconds, a page of a scan `SCAN_TIMEOUT_S`.
+    """
+
+    def __init__(self, channel: Channel, name: str, app_profile: str = "", timeout_s: float = CALL_TIMEOUT_S) -> None:
+        self.name = name
+        self._target = {"table_name": name} | ({"app_profile_id": app_profile} if app_profile else {})
+        self._routing = (("x-goog-request-params", urlencode(self._target, safe="/")),)
+        self._timeout_s = timeout_s
+        self._check_and_mutate = _unary(channel, "CheckAndMutateRow", bigtable.CheckAndMutateRowRequest, bigtable.CheckAndMutateRowResponse)
+        self._mutate = _unary(channel, "MutateRow", bigtable.MutateRowRequest, bigtable.MutateRowResponse)
+        self._modify = _unary(channel, "ReadModifyWriteRow", bigtable.ReadModifyWriteRowRequest, bigtable.ReadModifyWriteRowResponse)
+        self._mutate_rows = _stream(channel, "MutateRows", bigtable.MutateRowsRequest, bigtable.MutateRowsResponse)
+        self._read = _stream(channel, "ReadRows", bigtable.ReadRowsRequest, bigtable.ReadRowsResponse)
+        self._read_raw = channel.unary_stream(f"{SERVICE}ReadRows", bigtable.ReadRowsRequest.pb().SerializeToString, None)
+        self._sample = _stream(channel, "SampleRowKeys", bigtable.SampleRowKeysRequest, bigtable.SampleRowKeysResponse)
+
+    async def check_and_mutate(
+        self, key: bytes, predicate: Message, *, then: Sequence[Message] = (), otherwise: Sequence[Message] = (),
+        timeout_s: float | None = None,
+    ) -> bool:
+        """Whether the predicate yielded a cell; in the same step `then` was applied if so, `otherwise` if not."""
+        request = bigtable.CheckAndMutateRowRequest.pb()(
+            row_key=key, predicate_filter=predicate, true_mutations=then, false_mutations=otherwise, **self._target
+        )
+        timeout_s = self._timeout_s if timeout_s is None else min(timeout_s, self._timeout_s)
+        response = await self._write(self._check_and_mutate, request, timeout_s)
+        return bool(response.predicate_matched)
+
+    async def mutate(self, key: bytes, *mutations: Message) -> None:
+        request = bigtable.MutateRowRequest.pb()(row_key=key, mutations=mutations, **self._target)
+        await self._write(self._mutate, request, self._timeout_s)
+
+    async def mutate_rows(self, rows: Sequence[tuple[bytes, Sequence[Message]]]) -> list[TieredError | None]:
+        """For each row, in order, what went wrong; None: it is written. Each is atomic; between rows there is no order.
+
+        At most 100,000 mutations and, as every request, 256 MiB. Raises nothing but cancellation.
+        """
+        entries = [_Entry(row_key=key, mutations=mutations) for key, mutations in rows]
+        request = bigtable.MutateRowsRequest.pb()(entries=entries, **self._target)
+        doing = f"writing {len(rows)} rows of {self.name}"
+        told: dict[int, TieredError | None] = {}
+        error: TieredError = UnconfirmedError(f"{doing} was answered, but not for this row")
+        try:
+            async for response in self._begun(self._mutate_rows, request, self._timeout_s):
+                told.update((entry.index, _told(entry.status, doing)) for entry in response.entries)
+        except (grpc.RpcError, grpc.aio.UsageError) as failure:
+            error = translated(failure, doing, sent=True)
+            if told:  # what was begun proves nothing for the rest
+                error = UnconfirmedError(str(error))
+        except anyio.get_cancelled_exc_class() as cancelled:
+            error = translated(await _closed_meanwhile(cancelled), doing, sent=True)
+        except UnavailableError as closed:
+            error = closed
+        # An error each: it is raised by as many callers.
+        return [told[index] if index in told else type(error)(*error.args) for index in range(len(rows))]
+
+    async def increment(self, key: bytes, family: str, column: bytes) -> Cell:
+        """Counts the cell up by one; returns it, with the server's time of this write."""
+        rule = _Rule(family_name=family, column_qualifier=column, increment_amount=1)
+        request = bigtable.ReadModifyWriteRowRequest.pb()(row_key=key, rules=[rule], **self._target)
+        response = await self._write(self._modify, request, self._timeout_s)
+        cell = response.row.families[0].columns[0].cells[0]
+        return Cell(family, column, cell.timestamp_micros, cell.value)
+
+    async def read(self, key: bytes, yields: Message = NEWEST) -> CellRow | None:
+        """The cells that the filter yields; None: there are none."""
+        rows = await self._rows(_RowSet(row_keys=[key]), yields, 1, self._timeout_s)
+        return rows[0] if rows else None
+
+    async def read_all(self, keys: Iterable[bytes], yields: Message = NEWEST) -> list[CellRow]:
+        """Those of the rows that exist, in byte order. Some hundred keys at most: a request has 512 KiB."""
+        return await self._rows(_RowSet(row_keys=keys), yields, 0, self._timeout_s)
+
+    async def scan(self, spans: Iterable[KeySpan], yields: Message, limit: int) -> list[CellRow]:
+        """The first `limit` rows in byte order of which the filter yields a cell. Fewer: there are no more."""
+        ranges = [_row_range(span) for span in spans]
+        return await self._rows(_RowSet(row_ranges=ranges), yields, limit, SCAN_TIMEOUT_S) if ranges else []
+
+    async def read_bulk(self, rows: Sequence[KeySpan] | Sequence[bytes], yields: Message, limit: int = 0) -> tuple[RowScan, bool]:
+        """What was read of the rows of these spans or keys, and whether that is all of them: at most `limit` rows (0: any number).
+
+        A page whose time is up is what was read by then, if it was anything.
+        """
+        if not rows:  # which a request would take for all of them
+            return RowScan(), True
+        keys = [each for each in rows if isinstance(each, bytes)]
+        row_set = _RowSet(row_keys=keys, row_ranges=[_row_range(each) for each in rows if isinstance(each, KeySpan)])
+        request = bigtable.ReadRowsRequest.pb()(rows=row_set, filter=yields, rows_limit=limit, **self._target)
+        scan = RowScan()
+        in_time = await self._receive(self._read_raw, request, SCAN_TIMEOUT_S, scan.add, lambda: bool(scan.last_key))
+        if in_time:
+            scan.end()
+        return scan, in_time and (limit == 0 or scan.rows < limit)
+
+    async def sample(self) -> list[tuple[bytes, int]]:
+        """Keys that split the table, and about how many bytes lie before each; the last may be empty: the table's end."""
+        found: list[tuple[bytes, int]] = []
+        request = bigtable.SampleRowKeysRequest.pb()(**self._target)
+        await self._receive(self._sample, request, SCAN_TIMEOUT_S, lambda each: found.append((each.row_key, each.offset_bytes)))
+        return found
+
+    async def _rows(self, rows: Message, yields: Message, limit: int, timeout_s: float) -> list[CellRow]:
+        request = bigtable.ReadRowsRequest.pb()(rows=rows, filter=yields, rows_limit=limit, **self._target)
+        merge = RowMerge()
+        found: list[CellRow] = []
+        await self._receive(self._read, request, timeout_s, lambda response: found.extend(merge.add(response.chunks)))
+        merge.end()
+        return found
+
+    async def _receive(
+        self, method: Any, request: Message, timeout_s: float, take: Callable[[Any], None], may_end: Callable[[], bool] = lambda: False
+    ) -> bool:
+        """Hands every message of a stream that has no effect to `take`. False: the time was up, and it might end there."""
+        stream = self._begun(method, request, timeout_s)
+        try:
+            async for message in stream:
+                take(message)
+        except (grpc.RpcError, grpc.aio.UsageError) as error:
+            if isinstance(error, grpc.aio.AioRpcError) and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and may_end():
+                return False
+            raise translated(error, f"reading {self.name}", sent=False) from error
+        except anyio.get_cancelled_exc_class() as cancelled:
+            raise translated(await _closed_meanwhile(cancelled), f"reading {self.name}", sent=False) from None
+        finally:
+            stream.cancel()
+        return True
+
+    async def _write(self, method: Any, request: Message, timeout_s: float) -> Message:
+        call = self._begun(method, request, timeout_s)
+        try:
+            return await answer(call)
+        except grpc.RpcError as error:
+            raise translated(error, f"writing the row {request.row_key.decode(errors='replace')} of {self.name}", sent=True) from error
+
+    def _begun(self, method: Any, request: Message, timeout_s: float) -> Any:
+        try:
+            return method(request, timeout=timeout_s, metadata=self._routing)
+        except grpc.aio.UsageError as error:
+            raise UnavailableError(f"{self.name} cannot be reached, the channel is closed: open the storage again ({error})") from error
+
+
+async def answer(call: Any) -> Message:
+    """Of a unary call. Cancelled, gRPC raises an error of its own, by which no cancel scope would know what it did itself."""
+    try:
+        return await call
+    except anyio.get_cancelled_exc_class() as cancelled:
+        raise await _closed_meanwhile(cancelled) from None
+
+
+class _ClosedError(grpc.RpcError):  # type: ignore[misc]  # the package has no types
+    """The channel was closed while the call was under way."""
+
+
+async def _closed_meanwhile(cancelled: BaseException) -> _ClosedError:
+    """What gRPC should have raised instead of `cancelled`, which it also raises where nobody cancelled this task.
+
+    By that one a task group would take its task for one that was cancelled, and end all the others without a word. Where
+    a scope is cancelled, this raises what that scope expects; so it always does on another loop than asyncio's.
+    """
+    await anyio.lowlevel.checkpoint_if_cancelled()
+    if is_asked_to_end():
+        raise cancelled
+    return _ClosedError("the channel was closed meanwhile")
+
+
+def _row_range(span: KeySpan) -> Message:
+    return _RowRange(start_key_closed=span.start, end_key_open=span.end) if span.end else _RowRange(start_key_closed=span.start)
+
+
+def _unary(channel: Channel, method: str, request: Any, response: Any) -> Any:
+    return channel.unary_unary(SERVICE + method, request.pb().SerializeToString, response.pb().FromString)
+
+
+def _stream(channel: Channel, method: str, request: Any, response: Any) -> Any:
+    return channel.unary_stream(SERVICE + method, request.pb().SerializeToString, response.pb().FromString)
+
+
+# --- failure -----------------------------------------------------------------------------------------
+
+_ADVICE: dict[grpc.StatusCode, tuple[type[TieredError], str]] = {
+    grpc.StatusCode.RESOURCE_EXHAUSTED: (UnavailableError, "it was turned away; lower the load or add nodes"),
+    grpc.StatusCode.UNAUTHENTICATED: (UnavailableError, "the credentials were not accepted; renew them"),
+    grpc.StatusCode.PERMISSION_DENIED: (ConfigurationError, "grant roles/bigtable.user on the table to this identity"),
+    grpc.StatusCode.NOT_FOUND: (
+        ConfigurationError, "create the table, with families fg, fm, ff for objects and fc for the changelog (cbt createtable, Terraform)"
+    ),
+    grpc.StatusCode.FAILED_PRECONDITION: (
+        ConfigurationError, "use an app profile with single-cluster routing and single-row transactions allowed"
+    ),
+    grpc.StatusCode.UNIMPLEMENTED: (ConfigurationError, "this server is no Bigtable"),
+    grpc.StatusCode.INVALID_ARGUMENT: (InvalidRequestError, "the request breaks a limit"),
+    grpc.StatusCode.OUT_OF_RANGE: (InvalidRequestError, "the request breaks a limit"),
+}
+"""Answers that prove that nothing was written. Every other status of a mutation proves nothing."""
+
+
+_CODES: dict[int, Any] = {code.value[0]: code for code in grpc.StatusCode}
+
+
+def translated(error: Any, doing: str, *, sent: bool) -> TieredError:
+    """`sent`: it may have had an effect."""
+    if not isinstance(error, grpc.aio.AioRpcError):  # only of a call whose channel was closed meanwhile
+        return _failure(grpc.StatusCode.CANCELLED, str(error), doing, sent=sent)
+    return _failure(error.code(), error.details(), doing, sent=sent)
+
+
+def _told(status: Message, doing: str) -> TieredError | None:
+    """What a `google.rpc.Status` says of one row."""
+    return _failure(_CODES.get(status.code, grpc.StatusCode.UNKNOWN), status.message, doing, sent=True) if status.code else None
+
+
+def _failure(code: Any, details: str | None, doing: str, *, sent: bool) -> TieredError:
+    if code in _ADVICE:
+        kind, advice = _ADVICE[code]
+        return kind(f"{doing} failed with {code.name}: {advice} ({details})")
+    if sent:
+        return UnconfirmedError(f"{doing} was never confirmed: {code.name} ({details})")
+    return UnavailableError(f"{doing} failed with {code.name}: {details}")

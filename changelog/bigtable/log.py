@@ -1,0 +1,257 @@
+"""`BigTableChangeLog`, the changelog in a Bigtable table of its own or beside the rows.
+
+    row key                          family fc (max versions 1)
+    ~changelog/{shard:02x}/{id}      c  the entry, JSON (`changelog.change`); its timestamp is the last heartbeat
+                                     s  absent: open; {"state":"stuck",…}; {"state":"done"} kept for the feed
+    ~daemon/{instance}               c  how often it announced itself; its timestamp is the server's time then
+
+Timestamps are the server's, except 0 on an entry that has no owner: it is stale at once, so whatever searches by time
+finds it. Those recorded and forgotten at the same time share calls (`changelog.bigtable.group_commit`).
+Each other change of an entry is one `CheckAndMutateRow` on the exact bytes of its newest `c`, which it replaces
+(older versions go in the same step: nothing can compare with them, and a server whose clock is behind cannot
+write beneath them). Calls to the service, where nothing is amiss:
+
+    record, claim, release, park, forget, announce 1   renew 1 for each entry   retry 2   read 1
+    stale, entries 1 for a page                        a compare-and-swap that fails: 1 more, see `_compare_and_mutate`
+
+The first `record` of a change is blind, because nobody else can have an entry of an id that is new; a repeat replaces nothing
+but what the first wrote.
+
+*Crash* at any call leaves the entry in the log or out of it, whole. A first `record` that was not confirmed may land late, once:
+
+    after the entry was forgotten     recovery finds a change that is settled, and forgets it again (I5)
+    over a claim                      the claimer's renewal says NOT_YOURS; the entry is stale again, and claimed again, after
+                                      the expiry; two may clean up at once, which settling allows (I5)
+    over a release                    what it waited for is lost, so the claimer waits out a whole late-upload grace anew (I3)
+    over a parked one                 it stays parked
+
+Nothing is deleted on the word of an entry, only on that of a settled row, so none of these harms I1, I2 or I4; each costs one more
+turn of recovery, and a failed attempt may not be counted (I6). *Failure*: see `changelog.bigtable.channel`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from weakref import WeakSet
+
+import anyio
+
+from changelog.base.errors import LeaseLostError, TieredError
+from changelog.base.runtime import Runtime
+from changelog.bigtable.channel import (
+    DELETE_ROW,
+    NEWEST,
+    SERVER_TIME,
+    BigtableTable,
+    KeySpan,
+    Message,
+    chain,
+    column_is,
+    delete_column,
+    either,
+    set_cell,
+    timestamp_in,
+    value_after,
+    value_before,
+    value_begins_not_with,
+    value_is,
+)
+from changelog.bigtable.group_commit import GroupCommit
+from changelog.bigtable.row_merge import CellRow
+from changelog.change import LOG_PREFIX, Change, ChangeId, Entry, Stuck, Unreadable, decode, encode, encode_stuck
+from changelog.lease import SET_BACK_MS, Renewal, Standing, standing
+from changelog.log import LOG_END, PRESENCE_AGE_MAX_MS, KeyRange, Page, shard_ranges
+
+FAMILY = "fc"
+DAEMON_PREFIX = "~daemon/"
+RENEWALS_AT_ONCE = 32
+SHARDS_MAX = 256
+PAGE_ROWS_MIN = 100
+
+_ENTRY, _STATE = b"c", b"s"
+_READABLE = b'{"v":1,"id":"'
+"""What every value of this version begins with."""
+
+Choice = Callable[[CellRow], Entry | Unreadable | None]
+
+_CURRENT = chain(column_is(FAMILY, _ENTRY), NEWEST)
+_DUE = (Standing.CLAIMABLE, Standing.EXHAUSTED, Standing.UNREADABLE)
+
+
+class BigTableChangeLog:
+    """Implements `ChangeLog`. `runtime` dates what is parked, until it is read back, and what is old enough to be collected."""
+
+    durable = True
+
+    def __init__(self, table: BigtableTable, runtime: Runtime) -> None:
+        self._table = table
+        self._runtime = runtime
+        self._writes = GroupCommit(table)
+        self._sent = WeakSet[Change]()
+
+    async def record(self, change: Change, owner: str) -> Entry:
+        """As in `ChangeLog`. `LeaseLostError`: it was recorded before and claimed since, so recovery has it."""
+        entry = Entry(change, change.id.row_key(), owner)
+        raw = encode(entry)
+        if change not in self._sent:
+            self._sent.add(change)
+            await self._writes.mutate(entry.key.encode(), set_cell(FAMILY, _ENTRY, raw, _timestamp_us(entry)))
+            return entry
+        another = chain(_CURRENT, either(value_before(raw), value_after(raw)))
+        if await self._table.check_and_mutate(entry.key.encode(), another, otherwise=_replacing(entry)):
+            raise LeaseLostError(f"change {change.id} of {change.object} was taken over by recovery")
+        return entry
+
+    async def renew(self, entries: Sequence[Entry]) -> Sequence[Renewal]:
+        """As in `ChangeLog`; `RENEWALS_AT_ONCE` at a time. What fails is FAILED for its entry only."""
+        renewals = [Renewal.FAILED] * len(entries)
+        limiter = anyio.CapacityLimiter(RENEWALS_AT_ONCE)
+
+        async def renew(index: int, entry: Entry) -> None:
+            async with limiter:
+                renewals[index] = await self._renew(entry)
+
+        async with anyio.create_task_group() as tasks:
+            for index, entry in enumerate(entries):
+                tasks.start_soon(renew, index, entry)
+        return renewals
+
+    async def forget(self, entry: Entry) -> None:
+        await self._writes.mutate(entry.key.encode(), DELETE_ROW)
+
+    async def release(self, entry: Entry, cleanup_after_ms: int | None = None) -> bool:
+        return await self._compare_and_mutate(entry, _replacing(entry.released(cleanup_after_ms)))
+
+    async def announce(self, instance: str) -> int:
+        cell = await self._table.increment(f"{DAEMON_PREFIX}{instance}".encode(), FAMILY, _ENTRY)
+        return cell.timestamp_us // 1000
+
+    def ranges(self) -> Sequence[KeyRange]:
+        return shard_ranges()
+
+    async def stale(self, within: KeyRange, now_ms: int, expiry_ms: int, limit: int) -> Page:
+        """As in `ChangeLog`. What beats is not even sent, except what does not begin like an entry of this version.
+
+        One that begins so and is unreadable further on is found once it is as old as the expiry.
+        """
+        suspect = chain(NEWEST, either(
+            chain(column_is(FAMILY, _ENTRY), either(
+                timestamp_in(0, max(1, now_ms - expiry_ms) * 1000),
+                timestamp_in((now_ms + SET_BACK_MS + 1) * 1000, 0),
+                value_begins_not_with(_READABLE),
+            )),
+            column_is(FAMILY, _STATE),
+        ))  # fmt: skip
+
+        def due(row: CellRow) -> Entry | Unreadable | None:
+            entry = _entry(row) if _cell(row, _STATE) is None else None
+            return entry if entry is not None and standing(entry, now_ms, expiry_ms, attempts_max=1) in _DUE else None
+
+        return await self._page(within, suspect, due, limit)
+
+    async def claim(self, entry: Entry, owner: str) -> Entry | None:
+        claimed = entry.claimed_by(owner)
+        return claimed if await self._compare_and_mutate(entry, _replacing(claimed)) else None
+
+    async def park(self, entry: Entry | Unreadable, error: str) -> bool:
+        stuck = encode_stuck(Stuck(error, self._runtime.wall_ns() // 1_000_000))
+        return await self._compare_and_mutate(entry, [delete_column(FAMILY, _STATE), set_cell(FAMILY, _STATE, stuck.encode())])
+
+    async def retry(self, entry: Entry | Unreadable) -> bool:
+        row = await self._table.read(entry.key.encode())
+        if row is None or _cell(row, _STATE) is None:
+            return False
+        raw = entry.raw if isinstance(entry, Unreadable) else encode(replace(entry, owner="", attempt=0))
+        # Dated 0, as whatever has no owner: also an unreadable value is looked for by its age.
+        return await self._compare_and_mutate(entry, [*_setting(raw, 0), delete_column(FAMILY, _STATE)])
+
+    async def entries(self, start: str, limit: int, *, stuck_only: bool = False) -> Page:
+        def wanted(row: CellRow) -> Entry | Unreadable | None:
+            entry = _entry(row)
+            return entry if entry is not None and (entry.stuck or not stuck_only) else None
+
+        return await self._page(KeyRange(max(start, LOG_PREFIX), LOG_END), NEWEST, wanted, limit)
+
+    async def read(self, change_id: ChangeId) -> Entry | Unreadable | None:
+        shards = (f"{LOG_PREFIX}{shard:02x}/{change_id}" for shard in range(SHARDS_MAX))
+        keys = [key.encode() for key in (f"{LOG_PREFIX}{change_id}", *shards)]
+        found = [entry for row in await self._table.read_all(keys) if (entry := _entry(row)) is not None]
+        return found[0] if found else None
+
+    async def collect(self, limit: int) -> int:
+        """Removes presence rows older than a day, which no GC rule can: it would keep the last version for ever."""
+        old = chain(column_is(FAMILY, _ENTRY), NEWEST, timestamp_in(0, (self._runtime.wall_ns() // 1_000_000 - PRESENCE_AGE_MAX_MS) * 1000))
+        rows = await self._table.scan([KeySpan.prefix(DAEMON_PREFIX.encode())], old, limit)
+        return sum([await self._table.check_and_mutate(row.key, old, then=[DELETE_ROW]) for row in rows])
+
+    async def _renew(self, entry: Entry) -> Renewal:
+        """Only what this software wrote is ever renewed, so the bytes are known."""
+        predicate = chain(_CURRENT, value_is(encode(entry)))
+        try:
+            held = await self._table.check_and_mutate(entry.key.encode(), predicate, then=_replacing(entry))
+        except TieredError:
+            return Renewal.FAILED
+        return Renewal.RENEWED if held else Renewal.NOT_YOURS
+
+    async def _compare_and_mutate(self, seen: Entry | Unreadable, mutations: Sequence[Message]) -> bool:
+        """Applies the mutations iff `seen` is what is stored.
+
+        Older software spells an entry differently from how we would: if the bytes differ, those that are stored are read, and
+        compared with if they mean the same.
+        """
+        key, raw = seen.key.encode(), _value(seen)
+        if await self._table.check_and_mutate(key, chain(_CURRENT, value_is(raw)), then=mutations):
+            return True
+        row = await self._table.read(key)
+        stored, spelt = (None, None) if row is None else (_entry(row), _cell(row, _ENTRY))
+        if stored is None or spelt is None or spelt[0] == raw or _value(stored) != raw:
+            return False
+        return await self._table.check_and_mutate(key, chain(_CURRENT, value_is(spelt[0])), then=mutations)
+
+    async def _page(self, within: KeyRange, yields: Message, chosen: Choice, limit: int) -> Page:
+        """The first `limit` chosen entries of the range, by requests for so many rows each; the next page begins at the one after."""
+        rows_max = max(limit + 1, PAGE_ROWS_MIN)
+        found: list[Entry | Unreadable] = []
+        span: KeySpan | None = KeySpan(within.start.encode(), within.end.encode())
+        while span is not None and len(found) <= limit:
+            rows = await self._table.scan([span], yields, rows_max)
+            found += [entry for entry in map(chosen, rows) if entry is not None]
+            span = span.beginning(rows[-1].key + b"\0") if len(rows) == rows_max else None
+        return Page(tuple(found[:limit]), found[limit].key if len(found) > limit else None)
+
+
+def _replacing(entry: Entry) -> list[Message]:
+    return _setting(encode(entry), _timestamp_us(entry))
+
+
+def _timestamp_us(entry: Entry) -> int:
+    return SERVER_TIME if entry.owner else 0
+
+
+def _setting(raw: bytes, timestamp_us: int) -> list[Message]:
+    return [delete_column(FAMILY, _ENTRY), set_cell(FAMILY, _ENTRY, raw, timestamp_us)]
+
+
+def _value(entry: Entry | Unreadable) -> bytes:
+    return entry.raw if isinstance(entry, Unreadable) else encode(entry)
+
+
+def _cell(row: CellRow, column: bytes) -> tuple[bytes, int] | None:
+    """Its value and timestamp in Unix milliseconds; None: there is none."""
+    for cell in row.cells:
+        if cell.family == FAMILY and cell.column == column:
+            return cell.value, cell.timestamp_us // 1000
+    return None
+
+
+def _entry(row: CellRow) -> Entry | Unreadable | None:
+    """None: a row without an entry, or with a key that is no text and so nobody's. A parked one is dated by the server."""
+    value, state = _cell(row, _ENTRY), _cell(row, _STATE)
+    key = row.key.decode(errors="ignore")
+    if value is None or key.encode() != row.key:
+        return None
+    entry = decode(key, *value, None if state is None else state[0].decode(errors="replace"))
+    if entry.stuck is None or state is None:
+        return entry
+    return replace(entry, stuck=replace(entry.stuck, at_ms=state[1]))

@@ -1,0 +1,244 @@
+"""`connect`, one `Channel` to a Bigtable instance that is made of several connections.
+
+    a call -> the connection with the fewest calls       Google: <= 100 at once on each, best 10-50, two at least
+    open -> warm -> serve for 35-45 minutes -> replaced by one that is warm -> its calls end -> close
+
+gRPC makes connections of equal channels one, unless each has a pool of subchannels of its own. The service ends every
+connection after an hour, and one that is new is slow; so each is replaced before, beside the traffic. A connection that
+cannot be reached takes calls only if all are so: what fails at once would else always have the fewest.
+*Crash*: nothing is kept. *Failure*: a warm-up that fails is logged, as the first call may fare better; if it was to replace
+an older connection, that one stays for another turn. `grpc.aio` needs the event loop on which `connect` was entered.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Self
+from urllib.parse import urlencode
+
+import anyio
+import google.auth
+import grpc
+import grpc.aio
+from anyio.abc import TaskGroup
+from google.auth.credentials import Credentials
+from google.auth.exceptions import DefaultCredentialsError
+from google.cloud.bigtable_v2.services.bigtable.transports.grpc_asyncio import BigtableGrpcAsyncIOTransport
+from google.cloud.bigtable_v2.types import bigtable
+
+from changelog.base.errors import ConfigurationError, TieredError
+from changelog.base.runtime import Runtime
+from changelog.base.tasks import end_tasks
+from changelog.base.threads import in_thread
+from changelog.bigtable.channel import (
+    CALL_TIMEOUT_S,
+    CHANNEL_OPTIONS,
+    SCAN_TIMEOUT_S,
+    SERVICE,
+    Channel,
+    answer,
+    insecure_channel,
+    translated,
+)
+
+logger = logging.getLogger("tiered")
+
+HOST = "bigtable.googleapis.com:443"
+SCOPE = "https://www.googleapis.com/auth/bigtable.data"
+AGE_MIN_S, AGE_MAX_S = 35 * 60.0, 45 * 60.0
+
+_KEEPALIVE = [("grpc.keepalive_time_ms", 30_000), ("grpc.keepalive_timeout_ms", 10_000)]
+
+Opens = Callable[[], grpc.aio.Channel]
+
+
+@asynccontextmanager
+async def connect(
+    instance: str, runtime: Runtime, *, emulator_host: str | None, channels: int, app_profile: str = "",
+    credentials: Credentials | None = None,
+) -> AsyncIterator[Channel]:
+    """A channel of so many connections to `instance` (projects/…/instances/…), all closed at exit; calls still open are cancelled.
+
+    `emulator_host`: `host:port` of an emulator, without encryption and credentials; None: Google's service, by
+    `credentials` or the application default ones. `ConfigurationError`: there are none, or the service says what is wrong.
+    """
+    if channels < 1:
+        raise ConfigurationError(f"channels is {channels}: Bigtable needs at least 1, and 2 in production")
+    if emulator_host is None and credentials is None:
+        credentials = await in_thread(_default_credentials, anyio.CapacityLimiter(1))
+    opens = _opens_secure(credentials) if emulator_host is None else _opens_insecure(emulator_host)
+    async with ChannelPool(opens, instance, app_profile, runtime, channels) as pool:
+        yield pool
+
+
+class Connection:
+    """One gRPC channel, and how many calls are on it."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.calls = 0
+        self._channel = channel
+        self._idle = anyio.Event()
+        self._methods: dict[Any, Any] = {}
+
+    @property
+    def standing(self) -> tuple[bool, int]:
+        """The smaller, the better for the next call."""
+        return self._channel.get_state() is grpc.ChannelConnectivity.TRANSIENT_FAILURE, self.calls
+
+    def begin(self, method: tuple[str, str, Any, Any], request: Any, options: dict[str, Any]) -> Any:
+        """The call, which counts until it has ended, however it does."""
+        bound = self._methods.get(method)
+        if bound is None:
+            kind, *arguments = method
+            bound = self._methods[method] = getattr(self._channel, kind)(*arguments)
+        call = bound(request, **options)
+        self.calls += 1
+        call.add_done_callback(self._ended)
+        return call
+
+    async def warm(self, instance: str, app_profile: str) -> None:
+        """Sets the connection up, here and in the service. Raises as a read does."""
+        target = {"name": instance} | ({"app_profile_id": app_profile} if app_profile else {})
+        request, response = bigtable.PingAndWarmRequest.pb(), bigtable.PingAndWarmResponse.pb()
+        method = ("unary_unary", f"{SERVICE}PingAndWarm", request.SerializeToString, response.FromString)
+        routing = (("x-goog-request-params", urlencode(target, safe="/")),)
+        try:
+            await answer(self.begin(method, request(**target), {"timeout": CALL_TIMEOUT_S, "metadata": routing}))
+        except grpc.RpcError as error:
+            raise translated(error, f"connecting to {instance}", sent=False) from error
+
+    async def retire(self, grace_s: float) -> None:
+        """Closes it once its calls have ended, or after the grace. Only when it takes no more of them."""
+        with anyio.move_on_after(grace_s):
+            while self.calls:
+                self._idle = anyio.Event()
+                await self._idle.wait()
+        await self.close()
+
+    async def close(self) -> None:
+        """Ends what is left of its calls. May be repeated."""
+        await self._channel.close()
+
+    def _ended(self, _: Any) -> None:
+        self.calls -= 1
+        if not self.calls:
+            self._idle.set()
+
+
+class ChannelPool:
+    """Implements `Channel`. `async with` it: its tasks replace the connections as they age."""
+
+    def __init__(self, opens: Opens, instance: str, app_profile: str, runtime: Runtime, size: int) -> None:
+        self._opens = opens
+        self._instance = instance
+        self._app_profile = app_profile
+        self._runtime = runtime
+        self._connections = [Connection(opens()) for _ in range(size)]
+        self._retired: set[Connection] = set()
+        self._tasks: TaskGroup | None = None
+
+    def unary_unary(self, method: str, request_serializer: Any = None, response_deserializer: Any = None) -> Any:
+        return self._spread(("unary_unary", method, request_serializer, response_deserializer))
+
+    def unary_stream(self, method: str, request_serializer: Any = None, response_deserializer: Any = None) -> Any:
+        return self._spread(("unary_stream", method, request_serializer, response_deserializer))
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._warm_all()
+        except BaseException:
+            await self._close()
+            raise
+        self._tasks = anyio.create_task_group()
+        await self._tasks.__aenter__()
+        for place in range(len(self._connections)):
+            self._tasks.start_soon(self._renew, place, self._tasks)
+        return self
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        tasks, self._tasks = self._tasks, None
+        assert tasks is not None, "entered before it is left"
+        try:
+            await end_tasks(tasks, error)
+        finally:
+            await self._close()
+
+    def _spread(self, method: tuple[str, str, Any, Any]) -> Any:
+        connections = self._connections
+
+        def call(request: Any, **options: Any) -> Any:
+            return min(connections, key=_standing).begin(method, request, options)
+
+        return call
+
+    async def _warm_all(self) -> None:
+        mistakes: list[ConfigurationError] = []
+
+        async def warm(connection: Connection) -> None:
+            try:
+                await connection.warm(self._instance, self._app_profile)
+            except ConfigurationError as mistake:
+                mistakes.append(mistake)
+            except TieredError as error:
+                logger.warning("warm_up_failed instance=%s: %s", self._instance, error)
+
+        async with anyio.create_task_group() as tasks:
+            for connection in self._connections:
+                tasks.start_soon(warm, connection)
+        if mistakes:
+            raise mistakes[0]
+
+    async def _renew(self, place: int, tasks: TaskGroup) -> None:
+        """Replaces the connection at `place` for ever, each time before the service would end it."""
+        while True:
+            await self._runtime.sleep(self._runtime.random.uniform(AGE_MIN_S, AGE_MAX_S))
+            fresh, old = Connection(self._opens()), self._connections[place]
+            self._retired.add(fresh)  # until it serves
+            try:
+                await fresh.warm(self._instance, self._app_profile)
+            except TieredError as error:
+                logger.warning("warm_up_failed instance=%s, its older connection stays: %s", self._instance, error)
+                old = fresh
+            else:
+                self._connections[place] = fresh
+                self._retired.discard(fresh)
+                self._retired.add(old)
+            tasks.start_soon(self._retire, old)
+
+    async def _retire(self, connection: Connection) -> None:
+        await connection.retire(max(CALL_TIMEOUT_S, SCAN_TIMEOUT_S))
+        self._retired.discard(connection)
+
+    async def _close(self) -> None:
+        with anyio.CancelScope(shield=True):
+            for connection in [*self._connections, *self._retired]:
+                await connection.close()
+
+
+def _standing(connection: Connection) -> tuple[bool, int]:
+    return connection.standing
+
+
+# --- one gRPC channel --------------------------------------------------------------------------------
+
+
+def _opens_insecure(host: str) -> Opens:
+    return lambda: insecure_channel(host)
+
+
+def _opens_secure(credentials: Credentials | None) -> Opens:
+    options = [*CHANNEL_OPTIONS, *_KEEPALIVE]
+    return lambda: BigtableGrpcAsyncIOTransport.create_channel(HOST, credentials=credentials, options=options)
+
+
+def _default_credentials() -> Credentials:
+    try:
+        credentials, _ = google.auth.default(scopes=[SCOPE])
+    except DefaultCredentialsError as error:
+        raise ConfigurationError(
+            "there are no credentials for Bigtable: run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS "
+            f"to the file of a service account's key ({' '.join(str(error).split())})"
+        ) from error
+    return credentials

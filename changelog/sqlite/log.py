@@ -1,0 +1,196 @@
+"""`SqliteChangeLog`, the changelog of embedded mode: two tables in a file that it may share with others.
+
+    changes   key (as in `changelog.change`), value (the entry, JSON), heartbeat_ms, state (JSON; null: open)
+    daemons   instance, seen_ms
+
+Each call is one transaction of `changelog.sqlite.database`, durable before it returns. The *server's clock* of
+embedded mode is this machine's wall clock: all processes on one file share it, and setting it only makes recovery
+act sooner or later. Compare-and-swaps compare the entry that is stored, in its current form, so entries
+of older software can be claimed too (I6). *Crash* at any call leaves the entry in the log or out of it,
+whole. *Failure*: see `changelog.sqlite.database`.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+
+from changelog.base.errors import LeaseLostError
+from changelog.base.runtime import Runtime
+from changelog.change import Change, ChangeId, Entry, Stuck, Unreadable, decode, encode, encode_stuck
+from changelog.lease import Renewal, Standing, standing
+from changelog.log import PRESENCE_AGE_MAX_MS, KeyRange, Page, shard_ranges
+from changelog.sqlite.database import Database
+
+__all__ = ["Database", "SqliteChangeLog"]
+
+logger = logging.getLogger("tiered")
+
+
+_SCHEMA = (
+    """CREATE TABLE IF NOT EXISTS changes (
+        key TEXT PRIMARY KEY, value BLOB NOT NULL, heartbeat_ms INTEGER NOT NULL, state TEXT
+    ) WITHOUT ROWID""",
+    "CREATE TABLE IF NOT EXISTS daemons (instance TEXT PRIMARY KEY, seen_ms INTEGER NOT NULL) WITHOUT ROWID",
+)
+_COLUMNS = "CAST(key AS BLOB), CAST(value AS BLOB), CAST(heartbeat_ms AS INTEGER), CAST(state AS BLOB)"
+"""What is damaged need not be of its type; a heartbeat that is no number is an old one."""
+_Stored = tuple[bytes, bytes, int, bytes | None]
+_DUE = (Standing.CLAIMABLE, Standing.EXHAUSTED, Standing.UNREADABLE)
+
+
+class SqliteChangeLog:
+    """Implements `ChangeLog`, and `Collects` because nobody else removes old presence rows."""
+
+    durable = True
+
+    def __init__(self, database: Database, runtime: Runtime) -> None:
+        self._database = database
+        self._runtime = runtime
+        database.require(_SCHEMA)
+
+    async def record(self, change: Change, owner: str) -> Entry:
+        """As in `ChangeLog`. `LeaseLostError`: it was recorded before and claimed since, so recovery has it."""
+        def run(connection: sqlite3.Connection) -> Entry:
+            entry = Entry(change, change.id.row_key(), owner)
+            connection.execute("INSERT INTO changes VALUES (?, ?, 0, NULL) ON CONFLICT DO NOTHING", (entry.key, encode(entry)))
+            if not self._swap(connection, entry, entry):
+                raise LeaseLostError(f"change {change.id} of {change.object} was taken over by recovery")
+            return entry
+
+        return await self._database.write(run)
+
+    async def renew(self, entries: Sequence[Entry]) -> Sequence[Renewal]:
+        def run(connection: sqlite3.Connection) -> Sequence[Renewal]:
+            return [Renewal.RENEWED if self._swap(connection, entry, entry) else Renewal.NOT_YOURS for entry in entries]
+
+        return await self._database.write(run)
+
+    async def forget(self, entry: Entry) -> None:
+        await self._database.write(lambda connection: connection.execute("DELETE FROM changes WHERE key = ?", (entry.key,)))
+
+    async def release(self, entry: Entry, cleanup_after_ms: int | None = None) -> bool:
+        released = entry.released(cleanup_after_ms)
+        return await self._database.write(lambda connection: self._swap(connection, entry, released))
+
+    async def announce(self, instance: str) -> int:
+        def run(connection: sqlite3.Connection) -> int:
+            now_ms = self._now_ms()
+            connection.execute("INSERT OR REPLACE INTO daemons VALUES (?, ?)", (instance, now_ms))
+            return now_ms
+
+        return await self._database.write(run)
+
+    def ranges(self) -> Sequence[KeyRange]:
+        return shard_ranges()
+
+    async def stale(self, within: KeyRange, now_ms: int, expiry_ms: int, limit: int) -> Page:
+        def run(connection: sqlite3.Connection) -> Page:
+            rows = connection.execute(
+                f"SELECT {_COLUMNS} FROM changes WHERE key >= ? AND key < ? AND state IS NULL ORDER BY key", (within.start, within.end)
+            )
+            due = (entry for entry in _readable(rows) if standing(entry, now_ms, expiry_ms, attempts_max=1) in _DUE)
+            return _page(due, limit)
+
+        return await self._database.read(run)
+
+    async def claim(self, entry: Entry, owner: str) -> Entry | None:
+        claimed = entry.claimed_by(owner)
+        return claimed if await self._database.write(lambda connection: self._swap(connection, entry, claimed)) else None
+
+    async def park(self, entry: Entry | Unreadable, error: str) -> bool:
+        def run(connection: sqlite3.Connection) -> bool:
+            if not _is_stored(connection, entry):
+                return False
+            stuck = encode_stuck(Stuck(error, self._now_ms()))
+            connection.execute("UPDATE changes SET state = ? WHERE key = ?", (stuck, entry.key))
+            return True
+
+        return await self._database.write(run)
+
+    async def retry(self, entry: Entry | Unreadable) -> bool:
+        def run(connection: sqlite3.Connection) -> bool:
+            if not _is_stored(connection, entry):
+                return False
+            value = encode(replace(entry, owner="", attempt=0)) if isinstance(entry, Entry) else entry.raw
+            found = connection.execute(
+                "UPDATE changes SET value = ?, state = NULL WHERE key = ? AND state IS NOT NULL", (value, entry.key)
+            )
+            return found.rowcount > 0
+
+        return await self._database.write(run)
+
+    async def entries(self, start: str, limit: int, *, stuck_only: bool = False) -> Page:
+        def run(connection: sqlite3.Connection) -> Page:
+            rows = connection.execute(
+                f"SELECT {_COLUMNS} FROM changes WHERE key >= ? AND (state IS NOT NULL OR NOT ?) ORDER BY key", (start, stuck_only)
+            )
+            return _page((entry for entry in _readable(rows) if entry.stuck or not stuck_only), limit)
+
+        return await self._database.read(run)
+
+    async def read(self, change_id: ChangeId) -> Entry | Unreadable | None:
+        def run(connection: sqlite3.Connection) -> Entry | Unreadable | None:
+            found = connection.execute(f"SELECT {_COLUMNS} FROM changes WHERE substr(key, -36) = ?", (change_id,)).fetchone()
+            return _decode(found) if found else None
+
+        return await self._database.read(run)
+
+    async def collect(self, limit: int) -> int:
+        """Removes presence rows older than a day."""
+        def run(connection: sqlite3.Connection) -> int:
+            return connection.execute(
+                "DELETE FROM daemons WHERE instance IN (SELECT instance FROM daemons WHERE seen_ms < ? LIMIT ?)",
+                (self._now_ms() - PRESENCE_AGE_MAX_MS, limit),
+            ).rowcount
+
+        return await self._database.write(run)
+
+    def _swap(self, connection: sqlite3.Connection, seen: Entry, new: Entry) -> bool:
+        """Writes `new` with a fresh heartbeat iff `seen` is what is stored."""
+        if not _is_stored(connection, seen):
+            return False
+        connection.execute("UPDATE changes SET value = ?, heartbeat_ms = ? WHERE key = ?", (encode(new), self._now_ms(), new.key))
+        return True
+
+    def _now_ms(self) -> int:
+        """The server's clock."""
+        return self._runtime.wall_ns() // 1_000_000
+
+
+def _stored(connection: sqlite3.Connection, key: str) -> Entry | Unreadable | None:
+    found = connection.execute(f"SELECT {_COLUMNS} FROM changes WHERE key = ?", (key,)).fetchone()
+    return _decode(found) if found else None
+
+
+def _is_stored(connection: sqlite3.Connection, seen: Entry | Unreadable) -> bool:
+    stored = _stored(connection, seen.key)
+    return stored is not None and _value(stored) == _value(seen)
+
+
+def _value(entry: Entry | Unreadable) -> bytes:
+    return entry.raw if isinstance(entry, Unreadable) else encode(entry)
+
+
+def _readable(rows: Iterable[_Stored]) -> Iterator[Entry | Unreadable]:
+    """What is under a key that is no text could neither be parked nor forgotten, so it must not keep others from it, either."""
+    for row in rows:
+        try:
+            yield _decode(row)
+        except UnicodeDecodeError:
+            logger.warning("unreadable_key skipped: %r", row[0])
+
+
+def _decode(row: _Stored) -> Entry | Unreadable:
+    key, value, heartbeat_ms, state = row
+    return decode(key.decode(), value, heartbeat_ms, None if state is None else state.decode(errors="backslashreplace"))
+
+
+def _page(entries: Iterator[Entry | Unreadable], limit: int) -> Page:
+    """The first `limit` of them; the next page begins at the one after."""
+    found = tuple(islice(entries, limit))
+    following = next(entries, None)
+    return Page(found, None if following is None else following.key)

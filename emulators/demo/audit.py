@@ -1,0 +1,113 @@
+"""The end of the demo: an audit of the store it leaves, with something planted by hand for it to find.
+
+    plant       three orphans, as a process leaves them that dies where there is no changelog, and one tombstone whose blob is gone
+    audit       on Spark, or where it does not start without it, and says why; grace 0, since all is seconds old and nobody writes any more
+    must find   exactly these; whatever else it finds is a flaw of the play
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+from rich.console import Console
+
+from changelog.base.errors import ConfigurationError
+from changelog.base.runtime import SystemRuntime
+from changelog.change import ChangeId
+from emulators.demo.stage import Stage
+from recovery.audit.manifest import Counted, Manifest
+from recovery.audit.verdicts import FINDINGS, Kind
+from recovery.audit.words import PRICE_DEFAULT
+from recovery.audit.work import AuditOptions, Engine
+from tiered.metadata import Metadata
+from tiered.object_id import ObjectId, blob_name
+from tiered.open import Backends, open_backends
+from tiered.protocol.backends import Tombstone
+from tiered.settings import Settings, load_settings
+
+ORPHANS, ORPHAN_BYTES = 3, 300_000
+EXPECTED = {Kind.ORPHAN: Counted(number=ORPHANS, size=ORPHANS * ORPHAN_BYTES), Kind.DANGLING: Counted(number=1, size=0)}
+SWAP_DEADLINE_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """What came of it. `directory`: of the run, which stays; `flaws`: what was found and not planted, or the other way round."""
+
+    manifest: Manifest
+    directory: Path
+    flaws: tuple[str, ...]
+
+    def shown(self) -> dict[str, Any]:
+        totals = {kind.value: counted.number for kind, counted in self.manifest.totals.items()}
+        return {"engine": self.manifest.engine, "totals": totals, "report": str(self.directory / "report.html")}
+
+
+def run_demo_audit(stage: Stage, said: Console) -> Audited:
+    """The run's files stay in a temporary directory. Raises `TieredError` where no audit can be made."""
+    from recovery.cli.audit_output import show_summary
+
+    settings = load_settings(stage.config)
+    where = Path(tempfile.mkdtemp(prefix="tiered-demo-audit-"))
+    said.print(f"\nAudit: {ORPHANS} orphans and a dangling tombstone are planted by hand, for it to find.")
+    anyio.run(_plant, settings)
+    with _open_engine(said) as engine:
+        said.print(f"On {engine.name} …")
+        manifest = anyio.run(_audit, settings, where, engine)
+    found = {kind: counted for kind, counted in manifest.totals.items() if kind in FINDINGS}
+    flaws = [f"the audit found {found.get(kind, Counted()).number} times {kind}, and {EXPECTED.get(kind, Counted()).number} were planted"
+             for kind in sorted({*found, *EXPECTED}) if found.get(kind) != EXPECTED.get(kind)]  # fmt: skip
+    show_summary(said, manifest, str(where), PRICE_DEFAULT)
+    return Audited(manifest, where, (*manifest.doubts, *flaws))
+
+
+async def _plant(settings: Settings) -> None:
+    async with open_backends(settings, SystemRuntime()) as backends:
+        for number in range(ORPHANS):
+            await _plant_orphan(backends, f"planted/orphan-{number}")
+        await _plant_dangling(backends, "planted/dangling")
+
+
+async def _plant_orphan(backends: Backends, key: str) -> None:
+    name = blob_name(ObjectId.create("demo", key).path, ChangeId.new(SystemRuntime()))
+    upload = await backends.tiers.long_term.open_upload(name, Metadata(), ORPHAN_BYTES)
+    await upload.write(bytes(ORPHAN_BYTES))
+    await upload.finalise()
+
+
+async def _plant_dangling(backends: Backends, key: str) -> None:
+    runtime = SystemRuntime()
+    path, token = ObjectId.create("demo", key).path, ChangeId.new(runtime)
+    tombstone = Tombstone(blob_name(path, token), token=token)
+    await backends.tiers.high_volume.swap(path, token, None, tombstone, runtime.boot_time() + SWAP_DEADLINE_S)
+
+
+@contextmanager
+def _open_engine(said: Console) -> Iterator[Engine]:
+    from recovery.audit.cluster import open_spark
+    from recovery.audit.local import LocalEngine
+    from recovery.audit.work import carry_out
+
+    try:
+        spark = open_spark(carry_out)
+        engine: Engine = spark.__enter__()
+    except ConfigurationError as error:
+        said.print(f"Without Spark, as with --engine local: {error}")
+        yield LocalEngine()
+        return
+    try:
+        yield engine
+    finally:
+        spark.__exit__(None, None, None)
+
+
+async def _audit(settings: Settings, where: Path, engine: Engine) -> Manifest:
+    from recovery.audit.run import run_audit
+
+    return await run_audit(settings, AuditOptions(str(where), grace_s=0, insist=True), engine, SystemRuntime(), lambda _: None)

@@ -1,0 +1,151 @@
+"""`tiered demo`: real processes on a real disk are killed in the middle of their work, and nothing may be lost.
+
+    writers (N processes)     puts, overwrites, deletes, reads        killed with SIGKILL, or stopped past their lease
+    daemons (M processes)     recovery, as in production              killed and stopped now and then, too
+    director (this process)   kills, stops, restarts; says once a second what happens
+    then                      writers finish, daemons drain the log, and an independent check judges rows, files and
+                              what every caller was told (`emulators.demo.check`)
+    at the end                an audit of the store, with something planted for it to find (`emulators.demo.audit`)
+
+On a directory, or on the Bigtable and GCS emulators, which are frozen and cut off in between
+(`emulators.demo.emulators`). Simulated: the network between a writer and its tiers (`emulators.demo.network`), and
+leases of a second instead of half a minute. Real: everything else. The seed fixes the operations, their payloads and the order
+of the troubles; when a process is killed, and what it was doing, is up to the machine. `unfenced` runs the
+naive protocol of `emulators.demo.unfenced` on the same stage.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from changelog.base.errors import ConfigurationError
+from emulators.demo.director import Director
+from emulators.demo.stage import DemoOptions, EmbeddedStage, Stage
+from emulators.demo.weather import CUTS, FREEZES, STALLS
+
+__all__ = ["DemoOptions", "run_demo"]
+
+
+def run_demo(options: DemoOptions, as_json: bool) -> int:
+    """Runs it, prints what happens and the verdict; 0 if nothing was wrong, else 1.
+
+    With `as_json` stdout gets one JSON document and stderr the rest. Raises `KeyboardInterrupt`, on SIGTERM too, and
+    `UnavailableError` when the processes cannot run; whatever happens, they have ended when it returns.
+    """
+    said = Console(stderr=as_json, soft_wrap=True, markup=False, highlight=False)
+    given = options.directory is not None
+    root = options.directory.absolute() if options.directory else Path(tempfile.mkdtemp(prefix="tiered-demo-"))
+    before, keep = signal.signal(signal.SIGTERM, signal.default_int_handler), given
+    try:
+        with _stage(options.backend, root) as stage:
+            report = Director(options, stage, said).run()
+            if not as_json:
+                _show(report, stage, said)
+            if options.audit and report["ok"] and not options.unfenced:
+                _audit(report, stage, said)
+        keep = given or not report["ok"]
+    except Exception:
+        keep = given or any(log.stat().st_size for log in root.glob("log/*"))  # they say why
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        if not keep:
+            shutil.rmtree(root, ignore_errors=True)
+    report["directory"] = str(root) if keep else None
+    if as_json:
+        sys.stdout.write(json.dumps(report, ensure_ascii=False, indent=2) + "\n")
+    else:
+        _show_end(report, stage, said)
+    return 0 if report["ok"] else 1
+
+
+def _audit(report: dict[str, Any], stage: Stage, said: Console) -> None:
+    try:
+        from emulators.demo.audit import run_demo_audit
+    except ModuleNotFoundError as missing:
+        said.print(f"The audit is left out, because it needs {missing.name}: pip install 'tiered[spark]'")
+        return
+    audited = run_demo_audit(stage, said)
+    report["audit"] = audited.shown()
+    if audited.flaws:
+        report |= {"ok": False, "verdict": "; ".join(audited.flaws)}
+
+
+def _stage(backend: str, root: Path) -> Stage:
+    if backend == "embedded":
+        return EmbeddedStage(root)
+    try:
+        from emulators.demo.emulators import EmulatorStage
+    except ModuleNotFoundError as missing:
+        raise ConfigurationError(f"the demo on the emulators needs {missing.name}: pip install 'tiered[gcp]'") from missing
+    return EmulatorStage(root)
+
+
+MEANING = {
+    "dangling": "rows whose blob is gone: data loss",
+    "orphans": "blobs that no row names: a leak",
+    "entries": "left in the changelog",
+    "uploads": "left half-way",
+    "parked": "entries that recovery gave up",
+    "lost": "acknowledged writes that are gone",
+    "false_no": "took effect though the caller was told no",
+    "mixed_up": "contents that nobody wrote there",
+    "errors": "answers that no caller should get",
+    "crashes": "processes that ended by themselves",
+}
+
+
+def _show(report: dict[str, Any], stage: Stage, said: Console) -> None:
+    told, happened, flaws = report["operations"], report["happened"], report["flaws"]
+    lines = (
+        ("objects", report["objects"], f"stored at the end: {report['inline']:,} inline, {report['blobs']:,} in blobs"),
+        ("operations", told["begun"], f"{told['ok']:,} acknowledged, {told['no']:,} refused, {told['unknown']:,} unknown, "
+                                      f"{told['unanswered']:,} cut off by a kill"),
+        ("kills", happened["writer_kills"], f"writers, in the middle of their work; and {happened['daemon_kills']:,} daemons"),
+        ("stops", happened["writer_stops"],
+         f"writers that stood still past their lease, and went on; and {happened['daemon_stops']:,} daemons"),
+        *(("freezes", happened[f"{name}_{FREEZES}"],
+           f"of {name}, past every deadline; {happened[f'{name}_{STALLS}']:,} times half of its requests were held back so long,"
+           f" {happened[f'{name}_{CUTS}']:,} times all its connections were cut")
+          for name in (service.name for service in stage.services)),
+        *([("late", happened["late"], "writes that landed after they had timed out")] if stage.services else []),
+        ("recovered", happened["recovered"], "changes that were cleaned up after the dead"),
+        *((name.replace("_", "-"), flaws[name], meaning) for name, meaning in MEANING.items()),
+    )
+    said.print()
+    for name, count, meaning in lines:
+        said.print(f"{name:<12}{count:>8,}   {meaning}", style="bold red" if name.replace("-", "_") in flaws and count else None)
+    said.print()
+    for sentence in report["details"]:
+        said.print(f"  {sentence}")
+    said.print(_verdict(report), style="bold green" if report["ok"] else "bold red")
+    said.print(f"Operations and payloads repeat with --seed {report['seed']}; the moments of the kills do not.")
+
+
+def _show_end(report: dict[str, Any], stage: Stage, said: Console) -> None:
+    if "audit" in report and not report["ok"]:
+        said.print(_verdict(report), style="bold red")
+    elif "audit" in report:
+        said.print("PASSED: just what was planted was found.", style="bold green")
+    if report["directory"]:
+        said.print(stage.farewell())
+
+
+def _verdict(report: dict[str, Any]) -> str:
+    match report["ok"], report["unfenced"]:
+        case True, False:
+            return "PASSED: nothing was lost, leaked or mixed up."
+        case True, _:
+            return "Nothing was found this time: without the fence that is luck. Run it for longer."
+        case _, True:
+            return f"FAILED without the fence: {report['verdict']}. The same mix passes with it."
+        case _:
+            return f"FAILED: {report['verdict']}."

@@ -1,0 +1,254 @@
+"""The demo's director: raises the curtain, kills and stops, drains, and has the outcome judged.
+
+    start      all processes; the clock runs when every writer has had its first answer
+    play       every moment or so, one process is killed, or stopped for longer than its lease lasts; and there is weather
+               (`emulators.demo.weather`)
+    drain      writers finish what they are at; daemons work until the log is empty and no upload is left, within a bound
+    judge      `emulators.demo.check`, when all processes have ended
+
+Each second a line says how it stands, and rows are compared with blobs while everything runs: I1 holds at every
+moment, not only at the end. On emulators the play goes on until each kind of trouble has happened: one that never
+did proves nothing, and fails the run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from rich.console import Console
+
+from changelog.base.errors import UnavailableError
+from emulators.demo.check import FLAWS, Findings, check, dangling, unfinished
+from emulators.demo.journal import DIRECTOR, Answer, Journal, Tail, read_lines
+from emulators.demo.network import BACK_MAX_S, THERE_MAX_S
+from emulators.demo.stage import EXPIRY_S, DemoOptions, Stage
+from emulators.demo.troupe import Troupe
+from emulators.demo.weather import KINDS, Weather
+from emulators.demo.writer import TASKS, Orders
+
+STOP_S = (1.5, 2.2)
+FIRST_KILL_S = 0.3
+STRIKES = ("writer_kills",) * 5 + ("writer_stops",) * 5 + ("daemon_kills", "daemon_stops")
+"""A deck that is shuffled and drawn to its end."""
+START_WAIT_S = 30.0
+ENCORE_S = 60.0
+LONG_S = 60.0
+"""A run of so many seconds on the emulators must have seen writes that landed after they had timed out."""
+LEAVE_WAIT_S = 6.0
+DRAIN_WAIT_S = 30.0
+TICK_S = 0.02
+
+_RECOVERED = re.compile(rb"\brecovered id=(\S+)")
+
+
+def what_is_wrong(flaws: Mapping[str, int], acknowledged: int, missing: Sequence[str]) -> str | None:
+    """The verdict on a run, unless all is well: its flaws; or what never happened, so that nothing is known of it."""
+    if found := [f"{count} {flaw.replace('_', '-')}" for flaw, count in flaws.items() if count]:
+        return ", ".join(found)
+    if not acknowledged:
+        return "no operation was acknowledged, so nothing was tried"
+    return f"there were no {' and no '.join(missing).replace('_', ' ')}, so that was not tried" if missing else None
+
+
+@dataclass(slots=True)
+class Score:
+    """What happened so far."""
+
+    begun: int = 0
+    answers: Counter[str] = field(default_factory=Counter)
+    strikes: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(STRIKES, 0)))
+    unfinished: int = 0
+    recovered: set[bytes] = field(default_factory=set)
+    dangling: set[str] = field(default_factory=set)
+    news: list[str] = field(default_factory=list)
+
+
+class Director:
+    def __init__(self, options: DemoOptions, stage: Stage, said: Console) -> None:
+        self._options = options
+        self._stage = stage
+        self._said = said
+        self._seed = Random().getrandbits(32) if options.seed is None else options.seed
+        self._chance = Random(f"director {self._seed}")
+        self._weather = Weather(stage.services, Random(f"weather {self._seed}"))
+        self._deck: list[str] = []
+        self._writers = [f"w{number}" for number in range(options.writers)]
+        self._daemons = [f"d{number}" for number in range(options.daemons)]
+        self._journal = Journal(stage.journal / DIRECTOR)
+        self._troupe = Troupe(stage, self._journal, self._command)
+        self._score = Score()
+        self._journals = Tail(stage.journal, "w*.jsonl")
+        self._logs = Tail(stage.log, "d*.log")
+        self._began_at = 0.0
+        self._line_at = 0.0
+
+    def run(self) -> dict[str, Any]:
+        """The whole of it; returns the report. No process of it is left, whatever happens."""
+        try:
+            self._introduce()
+            self._raise_curtain()
+            self._play()
+            self._drain()
+        finally:
+            self._troupe.end_all()
+            self._journal.close()
+        self._look()
+        return self._report(check(self._stage.stored, self._stage.journal, self._score.dangling))
+
+    # --- scenes ----------------------------------------------------------------------------------
+
+    def _introduce(self) -> None:
+        options = self._options
+        protocol = "the naive protocol, without the fence" if options.unfenced else "the protocol as it is"
+        self._said.print(
+            f"{options.writers} writers of {TASKS} tasks, {options.daemons} recovery daemons, {options.objects} objects,"
+            f" {options.seconds:g} s, seed {self._seed}: {protocol}."
+        )
+        self._said.print(
+            f"{self._stage.introduce()}; simulated is only a network of up to {(THERE_MAX_S + BACK_MAX_S) * 1000:g} ms"
+            f" between a writer and its tiers. Leases of {EXPIRY_S:g} s."
+        )
+
+    def _raise_curtain(self) -> None:
+        """Ends when every writer has had an answer, so that a slow start is not part of the show."""
+        self._began_at = time.monotonic()
+        while not all(self._has_answered(part) for part in self._writers):
+            if time.monotonic() - self._began_at > START_WAIT_S:
+                raise UnavailableError(f"the demo's writers did not begin within {START_WAIT_S:g} s, see the logs in {self._stage.log}")
+            self._troupe.revive(self._writers + self._daemons)
+            time.sleep(TICK_S)
+        self._began_at = time.monotonic()
+
+    def _has_answered(self, part: str) -> bool:
+        return any("end" in line for path in self._stage.journal.glob(f"{part}.*.jsonl") for line in read_lines(path))
+
+    def _play(self) -> None:
+        self._weather.clear()
+        ends_at = self._began_at + self._options.seconds
+        # The first is a kill of a writer, and soon: so that the shortest run has one.
+        strike_at, self._deck = self._began_at + FIRST_KILL_S, ["writer_kills"]
+        while (now := time.monotonic()) < ends_at or (self._missing() and now < ends_at + ENCORE_S):
+            self._troupe.revive(self._writers + self._daemons)
+            self._troupe.resume_due()
+            if passed := self._weather.pass_by():
+                self._score.news.append(passed)
+            if now >= strike_at:
+                self._strike()
+                strike_at = time.monotonic() + self._chance.uniform(*self._stage.pause_s)
+            self._say_each_second()
+            time.sleep(TICK_S)
+        self._weather.clear()
+
+    def _missing(self) -> list[str]:
+        """The kinds of trouble that have not happened, and should have."""
+        return [kind for kind, count in self._happened().items() if not count] if self._stage.services else []
+
+    def _happened(self) -> dict[str, int]:
+        return {**self._score.strikes, **self._weather.happened, "recovered": len(self._score.recovered)}
+
+    def _drain(self) -> None:
+        late = self._troupe.dismiss("w", LEAVE_WAIT_S)
+        self._score.news.append(f"writers finished{', but for ' + ', '.join(late) if late else ''}")
+        give_up_at = time.monotonic() + DRAIN_WAIT_S
+        while unfinished(self._stage.stored) != (0, 0) and time.monotonic() < give_up_at:
+            self._troupe.revive(self._daemons)
+            self._troupe.resume_due()
+            self._say_each_second()
+            time.sleep(TICK_S)
+        self._troupe.dismiss("d", LEAVE_WAIT_S)
+        self._score.news.append("daemons stopped")
+        self._say()
+
+    # --- strikes ---------------------------------------------------------------------------------
+
+    def _strike(self) -> None:
+        self._deck = self._deck or self._chance.sample(STRIKES, len(STRIKES))
+        kind = self._deck.pop()
+        kills, now = kind.endswith("kills"), time.monotonic()
+        able = [actor for actor in self._troupe.idle(kind[0]) if kills or now >= actor.rests_until]
+        if not able:
+            return
+        actor = self._chance.choice(able)
+        if kills:
+            self._troupe.kill(actor)
+        elif not self._troupe.stop(actor, self._chance.uniform(*STOP_S)):
+            return
+        self._score.strikes[kind] += 1
+        self._score.news.append(f"{'killed' if kills else 'stopped'} {actor.part}")
+
+    # --- the score -------------------------------------------------------------------------------
+
+    def _say_each_second(self) -> None:
+        if time.monotonic() >= self._line_at:
+            self._line_at = time.monotonic() + 1
+            self._say()
+
+    def _say(self) -> None:
+        self._look()
+        score = self._score
+        news, score.news = ", ".join(score.news), []
+        counts = Counter[str]()
+        for kind, count in self._happened().items():
+            counts[kind.rpartition("_")[2]] += count
+        weather = "".join(f" {counts[kind]:3,} {kind}" for kind in KINDS) if self._stage.services else ""
+        self._said.print(
+            f"{time.monotonic() - self._began_at:5.1f} s {score.answers[Answer.OK]:7,} ok {score.answers[Answer.NO]:4,} refused"
+            f" {counts['kills']:4,} kills {counts['stops']:3,} stops{weather} {score.unfinished:4,} open {counts['recovered']:5,} recovered"
+            f" {len(score.dangling):3,} dangling   {news}"
+        )
+
+    def _look(self) -> None:
+        """Takes in what the processes have written since the last look, and compares rows with blobs."""
+        for line in self._journals.lines():
+            if b'"begin":' in line:
+                self._score.begun += 1
+            else:
+                self._score.answers[json.loads(line)["answer"]] += 1
+        for line in self._logs.lines():
+            self._score.recovered.update(_RECOVERED.findall(line))
+        if not self._weather.still:
+            self._score.unfinished = unfinished(self._stage.stored)[0]
+            self._score.dangling |= dangling(self._stage.stored)
+
+    def _report(self, findings: Findings) -> dict[str, Any]:
+        score, answers = self._score, self._score.answers
+        flaws = {flaw: findings.flaws[flaw] for flaw in FLAWS} | {"crashes": len(self._troupe.crashes)}
+        happened = {**self._happened(), "late": findings.late}
+        missing = self._missing()
+        if self._stage.services and self._options.seconds >= LONG_S and not findings.late:
+            missing.append("late writes")
+        wrong = what_is_wrong(flaws, answers[Answer.OK], missing)
+        return {
+            "ok": wrong is None,
+            "verdict": wrong or "nothing was wrong",
+            "seed": self._seed,
+            "backend": self._stage.backend,
+            "unfenced": self._options.unfenced,
+            "objects": findings.objects, "inline": findings.inline, "blobs": findings.blobs,
+            "operations": {
+                "begun": score.begun, "ok": answers[Answer.OK], "no": answers[Answer.NO],
+                "unknown": answers[Answer.UNKNOWN] + answers[Answer.SETTLED], "unanswered": score.begun - answers.total(),
+            },
+            "happened": happened,
+            "flaws": flaws,
+            "details": findings.details + self._troupe.crashes,
+        }
+
+    def _command(self, name: str) -> list[str]:
+        """How the process of this name is started."""
+        if name.startswith("w"):
+            journal = self._stage.journal / f"{name}.jsonl"
+            return Orders(
+                str(self._stage.config), str(journal), name, self._seed, self._options.objects, os.getpid(), self._options.unfenced
+            ).command()
+        unfenced = ["--unfenced"] if self._options.unfenced else []
+        return [sys.executable, "-m", "emulators.demo.daemon", str(self._stage.config), str(os.getpid()), *unfenced]

@@ -1,0 +1,70 @@
+"""What the demo's writers do: a function of the seed and an operation's id, so that it can be said again.
+
+    id    w{writer}.{incarnation}-{task}-{number}      the process that began it, and which of its operations
+
+Which of them a process gets to before it is killed is up to the machine. Payloads are unlike each other, so the
+bytes alone tell which operation wrote them; its id is in their metadata too (`operation`), which must agree.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from random import Random
+
+from emulators.demo.journal import Kind
+from tiered.object_id import ObjectId
+
+INLINE_BYTES_MAX = 16 * 1024
+SMALL_BYTES = (10, 4 * 1024)
+LARGE_BYTES = (INLINE_BYTES_MAX + 1, 16 * INLINE_BYTES_MAX)
+
+_MIX = ((0.25, "small put"), (0.20, "large put"), (0.20, "streamed put"), (0.10, "delete"), (0.25, "get"))
+_KEYS = ("file-{}.bin", "reports/2031/q{}/résumé größe.pdf", "写真/{}/桜.jpg", "with space & %2F+{}", "deep/" + "nested/" * 30 + "{}")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One operation to be done. `payload` is empty unless it is a put. `streamed`: its size is told to nobody."""
+
+    id: str
+    kind: Kind
+    object_id: ObjectId
+    payload: bytes
+    streamed: bool = False
+
+
+def object_ids(count: int) -> list[ObjectId]:
+    """The objects that the writers fight over, in two usecases, with and without scopes."""
+    scopes = (("org", "17"), ("project", "42"))
+    return [
+        ObjectId.create("attachments" if number % 2 else "avatars", _KEYS[number % len(_KEYS)].format(number), scopes if number % 2 else ())
+        for number in range(count)
+    ]
+
+
+def steps(seed: int, process: str, task: int, objects: list[ObjectId]) -> Iterator[Step]:
+    """What one task of one process does, without an end."""
+    chance = Random(f"{seed} {process} {task}")
+    number = 0
+    while True:
+        number += 1
+        operation = f"{process}-{task}-{number}"
+        # Squared: some objects are fought over, and some are left alone for a while.
+        object_id = objects[int(len(objects) * chance.random() ** 2)]
+        (what,) = chance.choices([name for _, name in _MIX], [weight for weight, _ in _MIX])
+        match what:
+            case "small put" | "large put" | "streamed put":
+                size = chance.randint(*(SMALL_BYTES if what == "small put" else LARGE_BYTES))
+                yield Step(operation, Kind.PUT, object_id, payload(seed, operation, size), streamed=what == "streamed put")
+            case _:
+                yield Step(operation, Kind(what), object_id, b"")
+
+
+def payload(seed: int, operation: str, size: int) -> bytes:
+    return hashlib.shake_128(f"{seed} {operation}".encode()).digest(size)
+
+
+def digest(payload: bytes) -> str:
+    return hashlib.blake2b(payload, digest_size=16).hexdigest()

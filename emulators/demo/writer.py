@@ -1,0 +1,150 @@
+"""A writer process of the demo: puts, overwrites, deletes and reads, until it is told to stop or is killed.
+
+    python -m emulators.demo.writer '{"config":…,"journal":…,"name":"w0.3",…}'
+
+It notes each operation before it begins and after its answer (`emulators.demo.journal`), and judges nothing. SIGTERM ends
+it in order: no new operation, and those under way are finished. It does the same when its parent is gone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from changelog.base.runtime import Runtime, SystemRuntime
+from emulators.demo.journal import WRITES, Answer, Journal, Kind
+from emulators.demo.load import Step, digest, object_ids, steps
+from emulators.demo.network import far, witness
+from emulators.demo.unfenced import open_demo_backends
+from tiered.errors import OutcomeUnknownError, TieredError, UnavailableError
+from tiered.metadata import Metadata
+from tiered.open import Backends
+from tiered.settings import Settings, load_settings
+from tiered.storage import TieredStorage
+
+TASKS = 8
+PARENT_LOOK_S = 0.5
+PIECE_BYTES = 32 * 1024
+TURNED_AWAY = 75
+"""Exit code of a process that found its tiers out of reach when it began (sysexits' EX_TEMPFAIL): it is started again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """`config`: the settings file. `name`: this process and incarnation, as in `w0.3`. `parent`: whose end is its own."""
+
+    config: str
+    journal: str
+    name: str
+    seed: int
+    objects: int
+    parent: int
+    unfenced: bool = False
+
+    def command(self) -> list[str]:
+        return [sys.executable, "-m", "emulators.demo.writer", json.dumps(asdict(self))]
+
+
+async def write(orders: Orders, runtime: Runtime) -> int:
+    """Works until SIGTERM, or until the parent is gone; returns its exit code."""
+    told, settings = anyio.Event(), load_settings(Path(orders.config))
+    async with anyio.create_task_group() as beside:
+        beside.start_soon(heed, told.set)
+        beside.start_soon(follow_parent, orders.parent, runtime, told.set)
+        async with open_demo_backends(settings, runtime, orders.unfenced) as backends:
+            if backends is not None:
+                await _work_all(orders, backends, runtime, settings, told)
+        beside.cancel_scope.cancel()
+    return TURNED_AWAY if backends is None else 0
+
+
+async def _work_all(orders: Orders, backends: Backends, runtime: Runtime, settings: Settings, told: anyio.Event) -> None:
+    journal, objects = Journal(Path(orders.journal)), object_ids(orders.objects)
+    tiers = backends.tiers
+    if settings.bigtable is not None:
+        tiers = witness(tiers, Journal(Path(orders.journal).with_suffix(WRITES)), runtime, settings.bigtable.timeout_s)
+    async with (
+        TieredStorage(far(tiers, runtime), backends.log, runtime, settings) as storage,
+        anyio.create_task_group() as tasks,
+    ):
+        for task in range(TASKS):
+            tasks.start_soon(_work, storage, journal, runtime, steps(orders.seed, orders.name, task, objects), told)
+
+
+async def _work(storage: TieredStorage, journal: Journal, runtime: Runtime, todo: Iterator[Step], told: anyio.Event) -> None:
+    for step in todo:
+        if told.is_set():
+            return
+        await perform(storage, journal, runtime, step)
+
+
+async def perform(storage: TieredStorage, journal: Journal, runtime: Runtime, step: Step) -> Answer:
+    """One operation, between its two lines in the journal."""
+    journal.write(
+        at=runtime.monotonic(), begin=step.id, object=step.object_id.path, kind=step.kind, size=len(step.payload),
+        digest=digest(step.payload) if step.kind is Kind.PUT else None,
+    )
+    answer, said = await _answered(storage, step)
+    journal.write(at=runtime.monotonic(), end=step.id, answer=answer, **said)
+    return answer
+
+
+async def _answered(storage: TieredStorage, step: Step) -> tuple[Answer, dict[str, Any]]:
+    """What the caller is told, in the words of the journal."""
+    try:
+        return Answer.OK, await _carry_out(storage, step)
+    except OutcomeUnknownError as error:
+        return Answer.SETTLED if error.settled else Answer.UNKNOWN, {"detail": str(error)}
+    except UnavailableError as error:
+        return Answer.NO, {"detail": str(error)}
+    except TieredError as error:
+        return Answer.ERROR, {"detail": f"{type(error).__name__}: {error}"}
+
+
+async def _carry_out(storage: TieredStorage, step: Step) -> dict[str, Any]:
+    match step.kind:
+        case Kind.PUT:
+            payload = _pieces(step.payload) if step.streamed else step.payload
+            await storage.put(step.object_id, payload, Metadata(custom={"operation": step.id}))
+        case Kind.DELETE:
+            await storage.delete(step.object_id)
+        case Kind.GET:
+            stored = await storage.get(step.object_id)
+            if stored is not None:
+                return {"digest": digest(await stored.read()), "by": stored.metadata.custom.get("operation")}
+    return {}
+
+
+def _pieces(payload: bytes) -> Iterator[bytes]:
+    """Of a payload that comes like this, nobody knows the size before its end."""
+    return (payload[start : start + PIECE_BYTES] for start in range(0, len(payload), PIECE_BYTES))
+
+
+async def heed(stop: Callable[[], None]) -> None:
+    with anyio.open_signal_receiver(signal.SIGTERM) as signals:
+        async for _ in signals:
+            stop()
+
+
+async def follow_parent(parent: int, runtime: Runtime, stop: Callable[[], None]) -> None:
+    """Whoever started this process may be killed, too; nobody must be left running then."""
+    while os.getppid() == parent:
+        await runtime.sleep(PARENT_LOOK_S)
+    stop()
+
+
+def main() -> None:
+    orders = Orders(**json.loads(sys.argv[1]))
+    sys.exit(anyio.run(write, orders, SystemRuntime()))
+
+
+if __name__ == "__main__":
+    main()

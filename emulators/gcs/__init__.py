@@ -1,0 +1,7 @@
+"""A server of GCS's JSON API in memory.
+
+    server.py     `GcsEmulator`: begin here
+    service.py    what each call does, without I/O
+    store.py, sessions.py     buckets and objects; resumable uploads
+    wire.py, faults.py        requests and answers; what may go wrong between
+"""

@@ -1,0 +1,223 @@
+"""`GcsEmulator`: Google Cloud Storage's JSON API as documented, on loopback, in memory, with faults on demand.
+
+    async with GcsEmulator() as server:      server.url         "http://127.0.0.1:PORT", for STORAGE_EMULATOR_HOST too
+        server.create_bucket("blobs")        server.buckets     name -> Bucket, open to inspection
+        server.faults.append(GcsFault(...))  server.calls       kinds of the calls that came, in order
+
+    request -> Call -> [fault] -> body -> [fault] -> GcsService.answer, one atomic step -> [fault] -> answer
+
+It runs on asyncio only, being an aiohttp server; its clients may be anything, in any process. *Failure*: a body that
+breaks off has no effect, except that a resumable upload keeps its whole granules.
+Left out: versions, restoring what was deleted (it can be listed), access control, rewrite and compose, decompression, the XML API.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+import anyio
+from aiohttp import web
+
+from changelog.base.runtime import Runtime, SystemRuntime
+from emulators.gcs.faults import FaultMode, GcsFault, take_fault
+from emulators.gcs.service import GcsService
+from emulators.gcs.sessions import ContentRange, Session
+from emulators.gcs.store import Bucket
+from emulators.gcs.wire import HEAD_BYTES_MAX, HEAD_END, Answer, Call, GcsError, with_one_content_type
+
+PIECE_BYTES = 256 * 1024
+CALLS_KEPT = 10_000
+BROKEN_BODY = (ConnectionError, aiohttp.ClientError, web.RequestPayloadError)
+"""What aiohttp raises when the connection ends before the body, whichever way its length was told."""
+
+__all__ = ["FaultMode", "GcsEmulator", "GcsFault"]
+
+
+class _ConnectionLostError(Exception):
+    """The client is gone, or a fault says that it shall be."""
+
+
+class GcsEmulator:
+    """`async with` it to serve. `port` 0: any free one. `runtime`: the server's clock and ids."""
+
+    def __init__(self, port: int = 0, runtime: Runtime | None = None) -> None:
+        self.faults: list[GcsFault] = []
+        self.calls: list[str] = []
+        self._runtime = runtime or SystemRuntime()
+        self._service = GcsService(self._runtime)
+        self._closing = anyio.Event()
+        self._server = _Server(self._serve, auto_decompress=False)
+        self._runner = web.ServerRunner(self._server, shutdown_timeout=1.0)
+        self._port = port
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
+    @property
+    def buckets(self) -> dict[str, Bucket]:
+        return self._service.buckets
+
+    @property
+    def sessions(self) -> dict[str, Session]:
+        """By upload id; those that ended are here too, for a fortnight."""
+        return self._service.sessions
+
+    def create_bucket(self, name: str, settings: dict[str, Any] | None = None) -> Bucket:
+        """`settings`: as in the call's JSON, such as `lifecycle`."""
+        return self._service.create_bucket(name, settings)
+
+    async def apply_lifecycle(self) -> list[str]:
+        """What the service does about once a day; returns the names of what it deleted."""
+        return self._service.apply_lifecycle()
+
+    async def __aenter__(self) -> Self:
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", self._port).start()
+        self._port = self._runner.addresses[0][1]
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._closing.set()
+        for connection in self._server.connections:
+            if connection.transport is not None:
+                connection.transport.abort()
+        await self._runner.cleanup()
+
+    # --- one request
+
+    async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            answer, truncated = await self._answer(request)
+            return await self._send(request, answer, truncated)
+        except _ConnectionLostError:
+            if request.transport is not None:
+                request.transport.abort()
+            return web.Response(status=503)
+
+    async def _answer(self, request: web.BaseRequest) -> tuple[Answer, bool]:
+        """The answer, and whether only half of it is to be sent."""
+        try:
+            call = Call.parse(request.method, request.raw_path, request.headers)
+        except GcsError as error:
+            await self._read_body(request)
+            return error.answer(), False
+        self._note(call)
+        session = self._service.sessions.get(call.query.get("upload_id", ""))
+        fault = take_fault(self.faults, call, session.name if session else call.name)
+        mode = fault.mode if fault else None
+        if mode is FaultMode.DROP_BEFORE:
+            raise _ConnectionLostError
+        refused, body = await self._receive(request, call)
+        if fault is not None:
+            if mode is FaultMode.STATUS:
+                return GcsError(fault.status, "A fault of this emulator.", headers=fault.headers).answer(), False
+            await self._wait(fault)
+        answer = refused or self._service.answer(call, body)
+        if mode is FaultMode.STALL_AFTER:
+            await self._closing.wait()
+        if mode in (FaultMode.DROP_AFTER, FaultMode.STALL_AFTER):
+            raise _ConnectionLostError
+        return answer, mode is FaultMode.TRUNCATE
+
+    def _note(self, call: Call) -> None:
+        self.calls.append(call.kind)
+        del self.calls[:-CALLS_KEPT]
+
+    async def _wait(self, fault: GcsFault) -> None:
+        """Before the effect, with the whole body here; a client that gives up meanwhile changes nothing."""
+        if fault.mode is FaultMode.STALL_BEFORE:
+            await self._closing.wait()
+            raise _ConnectionLostError
+        if fault.mode is FaultMode.DELAY:
+            await self._runtime.sleep(fault.seconds)
+
+    async def _receive(self, request: web.BaseRequest, call: Call) -> tuple[Answer | None, bytes]:
+        """The whole body, or a refusal. A resumable upload's goes to its session."""
+        if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
+            request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if call.kind not in ("upload.put", "upload.status"):
+            return None, await self._read_body(request)
+        try:
+            session, sent = self._service.arrive(call)
+        except GcsError as error:
+            await self._read_body(request)  # an answer while the client still sends would break its connection
+            return error.answer(), b""
+        try:
+            await self._read_into(session, sent, request)
+        except GcsError as error:
+            return error.answer(), b""
+        return None, b""
+
+    async def _read_body(self, request: web.BaseRequest) -> bytes:
+        try:
+            return b"".join([piece async for piece in request.content.iter_any()])
+        except BROKEN_BODY as error:
+            raise _ConnectionLostError from error
+
+    async def _read_into(self, session: Session, sent: ContentRange, request: web.BaseRequest) -> None:
+        count = 0
+        try:
+            async for piece in request.content.iter_any():
+                if sent.first is not None:
+                    session.take(sent.first + count, piece)
+                count += len(piece)
+        except BROKEN_BODY as error:
+            session.break_off()
+            raise _ConnectionLostError from error
+        if session.open:
+            session.end(sent, count)
+
+    async def _send(self, request: web.BaseRequest, answer: Answer, truncated: bool) -> web.StreamResponse:
+        body = b"" if answer.status == 304 else answer.body
+        if len(body) <= PIECE_BYTES and not truncated:
+            return web.Response(status=answer.status, body=body, headers=answer.headers)
+        response = web.StreamResponse(status=answer.status, headers={**answer.headers, "Content-Length": str(len(body))})
+        end = len(body) // 2 if truncated else len(body)
+        try:
+            await response.prepare(request)
+            for start in range(0, end, PIECE_BYTES):
+                await response.write(body[start : min(start + PIECE_BYTES, end)])
+        except ConnectionError as error:  # the reader has what it wanted
+            raise _ConnectionLostError from error
+        if truncated and request.transport is not None:
+            request.transport.close()
+        return response
+
+
+class _Server(web.Server):
+    """Takes what GCS takes: aiohttp itself refuses a request with two Content-Type headers, as one client sends its multipart uploads."""
+
+    def __call__(self) -> web.RequestHandler:
+        handler = super().__call__()
+        inside: Any = handler
+        if hasattr(inside, "_parser"):  # older versions refuse nothing
+            inside._parser = _Parser(inside._parser)
+        return handler
+
+
+class _Parser:
+    """aiohttp's parser of one connection, with each request's head before it mended. Requests come one after another's body."""
+
+    def __init__(self, parser: Any) -> None:
+        self._parser = parser
+        self._body: Any = None
+        self._head = b""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._parser, name)
+
+    def feed_data(self, data: bytes) -> Any:
+        if data and (self._body is None or self._body.is_eof()):
+            head, end, rest = (self._head + data).partition(HEAD_END)
+            if not end and len(head) <= HEAD_BYTES_MAX:
+                self._head = head
+                return (), False, b""
+            self._head = b""
+            data = with_one_content_type(head) + end + rest
+        found = self._parser.feed_data(data)
+        for _, self._body in found[0]:
+            pass
+        return found

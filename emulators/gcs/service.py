@@ -1,0 +1,266 @@
+"""What each call of the GCS emulator does: a function from a call and its body to an answer, without I/O.
+
+Each is one atomic step: `emulators.gcs.server` reads the whole body first, so that a body that breaks off has no effect.
+Only a resumable upload's bytes are kept as they arrive, by `arrive` below.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from changelog.base.runtime import Runtime
+from emulators.gcs.sessions import SESSION_AGE_MAX_NS, ContentRange, Session
+from emulators.gcs.store import WEEK_S, Bucket, StoredObject, check_name, check_preconditions, from_ns, lifecycle_rules, rfc3339
+from emulators.gcs.wire import Answer, Call, GcsError, batch_answer, batch_calls, json_object, multipart_upload, parse_fields, select
+
+LATE_METADATA = "x-goog-meta-"
+
+
+class GcsService:
+    """`buckets` and `sessions` (by upload id) are open to inspection. `page_max`: the most that one page lists."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.buckets: dict[str, Bucket] = {}
+        self.sessions: dict[str, Session] = {}
+        self._runtime = runtime
+        self._steps: dict[str, Callable[[Call, bytes], Answer]] = {
+            "upload.media": self._upload_media, "upload.multipart": self._upload_multipart, "upload.start": self._start,
+            "upload.put": self._finish, "upload.status": self._finish, "upload.cancel": self._cancel,
+            "object.get": self._get, "object.read": self._read, "object.delete": self._delete, "object.patch": self._patch,
+            "object.list": self._list, "batch": self._batch, "bucket.create": self._create_bucket, "bucket.get": self._get_bucket,
+            "bucket.list": self._list_buckets, "bucket.patch": self._patch_bucket, "bucket.delete": self._delete_bucket,
+        }  # fmt: skip
+
+    def answer(self, call: Call, body: bytes) -> Answer:
+        """Takes effect, or says why not."""
+        try:
+            return self._steps[call.kind](call, body)
+        except GcsError as error:
+            return error.answer()
+
+    def apply_lifecycle(self) -> list[str]:
+        """What the service does about once a day; returns the names of what it deleted."""
+        return [name for bucket in self.buckets.values() for name in bucket.expire(self._runtime.wall_ns())]
+
+    # --- uploads
+
+    def _upload_media(self, call: Call, body: bytes) -> Answer:
+        return self._insert(call, body, {}, call.headers.get("Content-Type"))
+
+    def _upload_multipart(self, call: Call, body: bytes) -> Answer:
+        resource, content_type, media = multipart_upload(call.headers.get("Content-Type", ""), body)
+        return self._insert(call, media, resource, content_type)
+
+    def _insert(self, call: Call, payload: bytes, resource: dict[str, Any], content_type: str | None) -> Answer:
+        bucket = self._bucket(call)
+        complete = _described(resource, call, content_type)
+        stored = bucket.insert(complete["name"], payload, complete, call.query, _told_hashes(call), self._runtime.wall_ns())
+        return _shown(stored.resource(), call)
+
+    def _start(self, call: Call, body: bytes) -> Answer:
+        bucket = self._bucket(call)
+        resource = _described(json_object(body), call, call.headers.get("X-Upload-Content-Type"))
+        name, size = resource["name"], call.headers.get("X-Upload-Content-Length")
+        check_name(name)
+        check_preconditions(call.query, bucket.objects.get(name))
+        now = self._runtime.wall_ns()
+        self._forget_sessions(now)
+        upload_id = f"{self._runtime.random.getrandbits(128):032x}"
+        total = int(size) if size is not None and size.isdecimal() else None
+        self.sessions[upload_id] = Session(upload_id, bucket.name, name, resource, call.query, now, total)
+        root = f"http://{call.headers.get('Host', '127.0.0.1')}/upload/storage/v1/b/{bucket.name}/o"
+        return Answer(200, headers={"Location": f"{root}?uploadType=resumable&upload_id={upload_id}", "X-GUploader-UploadID": upload_id})
+
+    def _forget_sessions(self, now_ns: int) -> None:
+        """A week after they expired; they are in order of age."""
+        while self.sessions and now_ns - (oldest := next(iter(self.sessions.values()))).created_ns > 2 * SESSION_AGE_MAX_NS:
+            del self.sessions[oldest.id]
+
+    def arrive(self, call: Call) -> tuple[Session, ContentRange]:
+        """A request of a session has come: the session that its body is to be added to. Raises if it must not be."""
+        session = self._session(call)
+        sent = ContentRange.parse(call.headers.get("Content-Range"))
+        if session.stored is None:
+            session.begin(sent)
+        return session, sent
+
+    def _session(self, call: Call) -> Session:
+        session = self.sessions.get(call.query.get("upload_id", ""))
+        if session is None:
+            raise GcsError(404, "No such upload session.")
+        session.check_open(self._runtime.wall_ns())
+        return session
+
+    def _finish(self, call: Call, body: bytes) -> Answer:
+        """The body is in the session already. Finalises it if that is all of it."""
+        session = self._session(call)
+        if session.stored is None and session.complete:
+            session.stored = self._finalise(session, call).resource()
+            session.arrived.clear()
+        if session.stored is not None:
+            return _shown(session.stored, call)
+        held = len(session.arrived)
+        return Answer(308, headers={"Range": f"bytes=0-{held - 1}"} if held else {})
+
+    def _finalise(self, session: Session, call: Call) -> StoredObject:
+        """The checks are made now. A wrong checksum ends the session; a failed precondition may be tried again."""
+        late = {key[len(LATE_METADATA) :].lower(): value for key, value in call.headers.items() if key.lower().startswith(LATE_METADATA)}
+        metadata = {**(session.resource.get("metadata") or {}), **late}
+        bucket = self._bucket(call)
+        try:
+            return bucket.insert(session.name, bytes(session.arrived), {**session.resource, "metadata": metadata}, session.query,
+                                 _told_hashes(call), self._runtime.wall_ns())  # fmt: skip
+        except GcsError as error:
+            session.gone = error.status == 400
+            raise
+
+    def _cancel(self, call: Call, body: bytes) -> Answer:
+        """After 499 it can never be finalised. What was finalised stays, and its session is no more."""
+        session = self._session(call)
+        if session.stored is not None:
+            raise GcsError(404, "The upload session is complete.")
+        session.gone = True
+        session.arrived.clear()
+        return Answer(499)
+
+    # --- objects
+
+    def _get(self, call: Call, body: bytes) -> Answer:
+        return _shown(self._bucket(call).get(call.name, call.query, reading=True).resource(), call)
+
+    def _read(self, call: Call, body: bytes) -> Answer:
+        stored = self._bucket(call).get(call.name, call.query, reading=True)
+        size, headers = len(stored.payload), _media_headers(stored)
+        span = _span(call.headers.get("Range"), size)
+        if span is None:
+            return Answer(200, stored.payload, headers)
+        start, stop = span
+        return Answer(206, stored.payload[start:stop], {**headers, "Content-Range": f"bytes {start}-{stop - 1}/{size}"})
+
+    def _delete(self, call: Call, body: bytes) -> Answer:
+        self._bucket(call).remove(call.name, call.query, self._runtime.wall_ns())
+        return Answer(204)
+
+    def _patch(self, call: Call, body: bytes) -> Answer:
+        return _shown(self._bucket(call).patch(call.name, json_object(body), call.query, self._runtime.wall_ns()).resource(), call)
+
+    def _list(self, call: Call, body: bytes) -> Answer:
+        bucket = self._bucket(call)
+        soft_deleted = call.query.get("softDeleted") == "true"
+        page = bucket.soft_deleted(call.query, self._runtime.wall_ns()) if soft_deleted else bucket.page(call.query)
+        found = {"nextPageToken": page.next_token, "prefixes": page.prefixes, "items": [each.resource() for each in page.objects]}
+        return _shown({"kind": "storage#objects", **{key: value for key, value in found.items() if value}}, call)
+
+    def _batch(self, call: Call, body: bytes) -> Answer:
+        """Each call by itself; one that fails says so in its own part."""
+        answers = []
+        for content_id, method, target, headers, part in list(batch_calls(call.headers.get("Content-Type", ""), body)):
+            try:
+                inner = Call.parse(method, target, headers)
+                if inner.kind in ("batch", "object.read") or inner.kind.startswith("upload"):
+                    raise GcsError(400, f"{inner.kind} is not allowed in a batch")
+            except GcsError as error:
+                answers.append((content_id, error.answer()))
+            else:
+                answers.append((content_id, self.answer(inner, part)))
+        return batch_answer(answers)
+
+    # --- buckets
+
+    def _bucket(self, call: Call) -> Bucket:
+        if call.bucket not in self.buckets:
+            raise GcsError(404, "The specified bucket does not exist.")
+        return self.buckets[call.bucket]
+
+    def create_bucket(self, name: str, settings: Mapping[str, Any] | None = None) -> Bucket:
+        """As the call does; raises `GcsError` if it exists or its settings can't be had."""
+        if not re.fullmatch(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]", name):
+            raise GcsError(400, f"Invalid bucket name: '{name}'")
+        if name in self.buckets:
+            raise GcsError(409, "Your previous request to create the named bucket succeeded and you already own it.")
+        now = rfc3339(from_ns(self._runtime.wall_ns()))
+        soft_delete = {"retentionDurationSeconds": str(WEEK_S), "effectiveTime": now}
+        fixed = {"kind": "storage#bucket", "id": name, "name": name, "timeCreated": now, "updated": now, "metageneration": "1"}
+        chosen = {"location": "US", "storageClass": "STANDARD", "softDeletePolicy": soft_delete, **(settings or {})}
+        lifecycle_rules(chosen)
+        self.buckets[name] = Bucket(name, {**chosen, **fixed})
+        return self.buckets[name]
+
+    def _create_bucket(self, call: Call, body: bytes) -> Answer:
+        settings = json_object(body)
+        return _shown(self.create_bucket(str(settings.get("name", "")), settings).settings, call)
+
+    def _get_bucket(self, call: Call, body: bytes) -> Answer:
+        return _shown(self._bucket(call).settings, call)
+
+    def _list_buckets(self, call: Call, body: bytes) -> Answer:
+        found = [bucket.settings for name, bucket in sorted(self.buckets.items()) if name.startswith(call.query.get("prefix", ""))]
+        return _shown({"kind": "storage#buckets", "items": found}, call)
+
+    def _patch_bucket(self, call: Call, body: bytes) -> Answer:
+        bucket = self._bucket(call)
+        both = {**bucket.settings, **json_object(body)}
+        lifecycle_rules(both)
+        both["metageneration"] = str(int(bucket.settings["metageneration"]) + 1)
+        both["updated"] = rfc3339(from_ns(self._runtime.wall_ns()))
+        bucket.settings = {key: value for key, value in both.items() if value is not None}
+        return _shown(bucket.settings, call)
+
+    def _delete_bucket(self, call: Call, body: bytes) -> Answer:
+        if self._bucket(call).objects:
+            raise GcsError(409, "The bucket you tried to delete is not empty.")
+        del self.buckets[call.bucket]
+        return Answer(204)
+
+
+def _described(resource: dict[str, Any], call: Call, content_type: str | None) -> dict[str, Any]:
+    """An upload's metadata, completed from the query and the headers."""
+    by_query = {key: call.query[key] for key in ("name", "contentEncoding") if key in call.query}
+    name = str(resource.get("name") or by_query.get("name") or "")
+    if not name:
+        raise GcsError(400, "Required parameter: name", "required")
+    return {"contentType": content_type or "application/octet-stream", **by_query, **resource, "name": name}
+
+
+def _told_hashes(call: Call) -> list[tuple[str, object]]:
+    """From `X-Goog-Hash: crc32c=...,md5=...`, once or several times."""
+    told = [pair.strip().partition("=") for header in call.headers.getall("X-Goog-Hash", []) for pair in header.split(",")]
+    return [(kind, value) for kind, _, value in told]
+
+
+def _shown(resource: Mapping[str, Any], call: Call) -> Answer:
+    """With `fields`, only these."""
+    answer = Answer.of_json(select(resource, parse_fields(call.query["fields"])) if call.query.get("fields") else resource)
+    etag = resource.get("etag")
+    return Answer(200, answer.body, {**answer.headers, "ETag": etag}) if etag else answer
+
+
+def _media_headers(stored: StoredObject) -> dict[str, str]:
+    """Custom metadata are not among them: the JSON API tells them in the metadata only."""
+    content = {re.sub("(?<=[a-z])(?=[A-Z])", "-", key).title(): value for key, value in stored.content.items()}
+    encoding = stored.content.get("contentEncoding", "identity")
+    return {
+        **content, "ETag": stored.etag, "Accept-Ranges": "bytes", "X-Goog-Hash": f"crc32c={stored.crc32c},md5={stored.md5}",
+        "X-Goog-Generation": str(stored.generation), "X-Goog-Metageneration": str(stored.metageneration),
+        "X-Goog-Storage-Class": "STANDARD", "X-Goog-Stored-Content-Encoding": encoding,
+        "X-Goog-Stored-Content-Length": str(len(stored.payload)),
+        "Last-Modified": stored.updated.strftime("%a, %d %b %Y %H:%M:%S GMT"),
+    }  # fmt: skip
+
+
+def _span(header: str | None, size: int) -> tuple[int, int] | None:
+    """Start and stop of one range; None: all of it, also if the header makes no sense. Raises 416 if nothing lies in it."""
+    found = re.fullmatch(r"bytes=(\d*)-(\d*)", header or "")
+    if not found or found.groups() == ("", ""):
+        return None
+    first, last = found.groups()
+    if first and last and int(last) < int(first):
+        return None
+    start, stop = (int(first), min(int(last) + 1, size) if last else size) if first else (max(0, size - int(last)), size)
+    if start >= size:
+        raise GcsError(416, "The requested range cannot be satisfied.", headers={"Content-Range": f"bytes */{size}"})
+    return start, stop
+
+

@@ -1,0 +1,327 @@
+"""Buckets and objects of the GCS emulator, in memory: generations, preconditions, listings, lifecycle.
+
+    Bucket.objects    name -> StoredObject, the live ones; names are listed by the bytes of their UTF-8
+
+No method awaits, so each is atomic. A custom time may only move forward. Nothing is versioned or restored:
+what was overwritten or deleted is gone, though a read that was under way keeps its bytes. Of the last thousand it can be listed what
+they were, for as long as the bucket's soft delete policy says.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+from urllib.parse import quote
+
+import google_crc32c
+
+from emulators.gcs.wire import GcsError
+
+NAME_BYTES_MAX = 1024
+METADATA_BYTES_MAX = 8192
+PAGE_MAX = 1000
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+WEEK_S = 7 * 86_400
+SOFT_DELETED_MAX = 1000
+CONTENT_KEYS = ("contentType", "contentEncoding", "contentDisposition", "contentLanguage", "cacheControl")
+CONDITIONS = {"age", "createdBefore", "customTimeBefore", "daysSinceCustomTime", "isLive", "matchesPrefix", "matchesSuffix"}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """One generation. `content`: type, encoding, ... by their JSON names. Hashes are base64, as on the wire."""
+
+    bucket: str
+    name: str
+    payload: bytes
+    content: Mapping[str, str]
+    metadata: Mapping[str, str]
+    custom_time: datetime | None
+    generation: int
+    created: datetime
+    updated: datetime
+    crc32c: str
+    md5: str
+    metageneration: int = 1
+
+    @property
+    def etag(self) -> str:
+        return base64.b64encode(f"{self.generation}/{self.metageneration}".encode()).decode()
+
+    def resource(self) -> dict[str, Any]:
+        """Its metadata as the JSON API shows them: numbers of 64 bits are text, what is empty is absent."""
+        times = {"timeCreated": self.created, "updated": self.updated, "timeFinalized": self.created, "customTime": self.custom_time}
+        path = f"b/{quote(self.bucket, safe='')}/o/{quote(self.name, safe='')}"
+        return {
+            "kind": "storage#object", "id": f"{self.bucket}/{self.name}/{self.generation}", "bucket": self.bucket, "name": self.name,
+            "selfLink": f"https://www.googleapis.com/storage/v1/{path}",
+            "generation": str(self.generation), "metageneration": str(self.metageneration), "size": str(len(self.payload)),
+            "storageClass": "STANDARD", "crc32c": self.crc32c, "md5Hash": self.md5, "etag": self.etag,
+            **self.content, **{key: rfc3339(time) for key, time in times.items() if time},
+            **({"metadata": dict(self.metadata)} if self.metadata else {}),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class SoftDeletedObject:
+    """What is left to list of a generation until its `hard_delete`. Its payload is not kept."""
+
+    described: Mapping[str, Any]
+    name: str
+    generation: int
+    soft_delete: datetime
+    hard_delete: datetime
+
+    def resource(self) -> dict[str, Any]:
+        return {**self.described, "softDeleteTime": rfc3339(self.soft_delete), "hardDeleteTime": rfc3339(self.hard_delete)}
+
+
+def rfc3339(time: datetime) -> str:
+    exact = "milliseconds" if time.microsecond % 1000 == 0 else "microseconds"
+    return time.astimezone(UTC).isoformat(timespec=exact).replace("+00:00", "Z")
+
+
+def from_ns(ns: int) -> datetime:
+    """In whole milliseconds, as the service tells its own times."""
+    return EPOCH + timedelta(milliseconds=ns // 1_000_000)
+
+
+def parse_time(text: object) -> datetime:
+    try:
+        time = datetime.fromisoformat(str(text))
+    except ValueError:
+        raise GcsError(400, f"Invalid value {text}: not an RFC 3339 time") from None
+    if time.tzinfo is None:
+        raise GcsError(400, f"Invalid value {text}: an RFC 3339 time has an offset")
+    return time
+
+
+def parse_int(query: Mapping[str, str], key: str) -> int | None:
+    if key not in query:
+        return None
+    try:
+        return int(query[key])
+    except ValueError:
+        raise GcsError(400, f"Invalid value for {key}: {query[key]} is no integer") from None
+
+
+def check_name(name: str) -> None:
+    size = len(name.encode())
+    if not 0 < size <= NAME_BYTES_MAX:
+        raise GcsError(400, f"The object name has {size} bytes; 1 to {NAME_BYTES_MAX} are allowed")
+    if name in (".", "..") or "\r" in name or "\n" in name or name.startswith(".well-known/acme-challenge/"):
+        raise GcsError(400, f"Invalid object name {name!r}")
+
+
+def check_preconditions(query: Mapping[str, str], current: StoredObject | None, *, reading: bool = False) -> None:
+    """Generation 0 stands for absence. A failed *not* is 304 for reads, else 412."""
+    facts = {
+        "Generation": current.generation if current else 0,
+        "Metageneration": current.metageneration if current else 0,
+    }
+    for fact, actual in facts.items():
+        wanted, unwanted = parse_int(query, f"if{fact}Match"), parse_int(query, f"if{fact}NotMatch")
+        if wanted is not None and wanted != actual:
+            raise GcsError(412, "At least one of the pre-conditions you specified did not hold.")
+        if unwanted is not None and unwanted == actual:
+            raise GcsError(304 if reading else 412, "At least one of the pre-conditions you specified did not hold.")
+
+
+# --- what is stored ------------------------------------------------------------------------------
+
+
+def hashes(payload: bytes) -> tuple[str, str]:
+    """crc32c and md5 in base64."""
+    crc32c = google_crc32c.value(payload).to_bytes(4, "big")
+    return base64.b64encode(crc32c).decode(), base64.b64encode(hashlib.md5(payload, usedforsecurity=False).digest()).decode()
+
+
+def check_hashes(expected: Iterable[tuple[str, object]], crc32c: str, md5: str) -> None:
+    """`expected`: (crc32c or md5, base64) as told by the client; others are ignored."""
+    for kind, told in expected:
+        actual = {"crc32c": crc32c, "md5": md5}.get(kind)
+        try:
+            differs = actual is not None and base64.b64decode(str(told), validate=True) != base64.b64decode(actual)
+        except binascii.Error:
+            raise GcsError(400, f"Invalid {kind} {told!r}: it is not base64") from None
+        if differs:
+            raise GcsError(400, f'Provided {kind.upper()} "{told}" doesn\'t match calculated {kind.upper()} "{actual}".')
+
+
+def merged(old: Mapping[str, str], change: object) -> dict[str, str]:
+    """Custom metadata after a JSON merge: null removes."""
+    if change is None:
+        return {}
+    if not isinstance(change, dict) or not all(value is None or isinstance(value, str) for value in change.values()):
+        raise GcsError(400, "Invalid metadata: it must be an object of strings")
+    new = {key: value for key, value in {**old, **change}.items() if value is not None}
+    if sum(len(key.encode()) + len(value.encode()) for key, value in new.items()) > METADATA_BYTES_MAX:
+        raise GcsError(400, f"The custom metadata exceed {METADATA_BYTES_MAX} bytes")
+    return new
+
+
+def content_of(resource: Mapping[str, Any], old: Mapping[str, str] | None = None) -> dict[str, str]:
+    both = {**(old or {}), **{key: resource[key] for key in CONTENT_KEYS if key in resource}}
+    return {key: str(value) for key, value in both.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    objects: Sequence[StoredObject | SoftDeletedObject]
+    prefixes: list[str]
+    next_token: str | None
+
+
+@dataclass(slots=True)
+class Bucket:
+    """`settings`: the bucket's own resource, as created and patched."""
+
+    name: str
+    settings: dict[str, Any]
+    objects: dict[str, StoredObject] = field(default_factory=dict)
+    page_max: int = PAGE_MAX
+    _soft_deleted: deque[SoftDeletedObject] = field(default_factory=lambda: deque(maxlen=SOFT_DELETED_MAX))
+    _order: list[bytes] = field(default_factory=list)
+    _last_generation: int = 0
+
+    def get(self, name: str, query: Mapping[str, str], *, reading: bool = False) -> StoredObject:
+        """Raises 404 if it, or the generation that was asked for, is not there; 412 or 304 by preconditions."""
+        found, generation = self.objects.get(name), parse_int(query, "generation")
+        if found is None or generation not in (None, found.generation):
+            raise GcsError(404, f"No such object: {self.name}/{name}")
+        check_preconditions(query, found, reading=reading)
+        return found
+
+    def insert(self, name: str, payload: bytes, resource: Mapping[str, Any], query: Mapping[str, str],
+               told: Iterable[tuple[str, object]], now_ns: int) -> StoredObject:  # fmt: skip
+        """Creates or replaces at once, or raises and changes nothing. `told`: hashes besides those in `resource`."""
+        check_name(name)
+        crc32c, md5 = hashes(payload)
+        check_hashes([*told, *((key, resource[where]) for key, where in (("crc32c", "crc32c"), ("md5", "md5Hash")) if where in resource)],
+                     crc32c, md5)  # fmt: skip
+        check_preconditions(query, self.objects.get(name))
+        metadata = merged({}, resource.get("metadata"))
+        custom_time = parse_time(resource["customTime"]) if resource.get("customTime") else None
+        now, generation = from_ns(now_ns), max(now_ns // 1000, self._last_generation + 1)
+        stored = StoredObject(self.name, name, payload, content_of(resource), metadata, custom_time, generation, now, now, crc32c, md5)
+        self._last_generation = generation
+        if name not in self.objects:
+            insort(self._order, name.encode())
+        else:
+            self._keep(self.objects[name], now_ns)
+        self.objects[name] = stored
+        return stored
+
+    def remove(self, name: str, query: Mapping[str, str], now_ns: int) -> None:
+        self._keep(self.get(name, query), now_ns)
+        del self.objects[name]
+        del self._order[bisect_left(self._order, name.encode())]
+
+    def _keep(self, gone: StoredObject, now_ns: int) -> None:
+        kept_s = int((self.settings.get("softDeletePolicy") or {}).get("retentionDurationSeconds", 0))
+        if kept_s:
+            times = from_ns(now_ns), from_ns(now_ns) + timedelta(seconds=kept_s)
+            self._soft_deleted.append(SoftDeletedObject(gone.resource(), gone.name, gone.generation, *times))
+
+    def soft_deleted(self, query: Mapping[str, str], now_ns: int) -> Page:
+        """One page of what was deleted, by name and generation. Its tokens are good for as long as nothing more is deleted."""
+        if query.get("versions") == "true":
+            raise GcsError(400, "You can't set both versions and softDeleted")
+        prefix, now = query.get("prefix", ""), from_ns(now_ns)
+        found = [each for each in self._soft_deleted if each.name.startswith(prefix) and each.hard_delete > now]
+        found.sort(key=lambda each: (each.name.encode(), each.generation))
+        limit = min(parse_int(query, "maxResults") or PAGE_MAX, self.page_max)
+        first = parse_int(query, "pageToken") or 0
+        return Page(found[first : first + limit], [], str(first + limit) if first + limit < len(found) else None)
+
+    def patch(self, name: str, change: Mapping[str, Any], query: Mapping[str, str], now_ns: int) -> StoredObject:
+        old = self.get(name, query)
+        custom_time = old.custom_time
+        if "customTime" in change:
+            custom_time = parse_time(change["customTime"]) if change["customTime"] is not None else None
+            if old.custom_time and (custom_time is None or custom_time < old.custom_time):
+                raise GcsError(400, f"The custom time can not be removed or set to before {rfc3339(old.custom_time)}")
+        new = replace(
+            old, content=content_of(change, old.content), custom_time=custom_time, updated=from_ns(now_ns),
+            metadata=merged(old.metadata, change["metadata"]) if "metadata" in change else old.metadata,
+            metageneration=old.metageneration + 1,
+        )  # fmt: skip
+        self.objects[name] = new
+        return new
+
+    def page(self, query: Mapping[str, str]) -> Page:
+        """One page of the listing; its objects and prefixes together are at most `maxResults`."""
+        prefix, delimiter, end = (query.get(key, "").encode() for key in ("prefix", "delimiter", "endOffset"))
+        limit = parse_int(query, "maxResults") or PAGE_MAX
+        if limit < 1:
+            raise GcsError(400, f"Invalid maxResults {limit}")
+        position = max(prefix, query.get("startOffset", "").encode(), _from_token(query.get("pageToken", "")))
+        objects: list[StoredObject] = []
+        page = Page(objects, [], None)
+        while (key := self._next(position, prefix, end)) is not None:
+            if len(objects) + len(page.prefixes) >= min(limit, self.page_max):
+                return replace(page, next_token=base64.urlsafe_b64encode(position).decode())
+            cut = key.find(delimiter, len(prefix)) if delimiter else -1
+            if cut < 0:
+                objects.append(self.objects[key.decode()])
+                position = key + b"\0"
+            else:
+                group = key[: cut + len(delimiter)]
+                page.prefixes.append(group.decode())
+                position = group[:-1] + bytes([group[-1] + 1])  # behind all that begin with it; no byte of UTF-8 is 255
+        return page
+
+    def _next(self, position: bytes, prefix: bytes, end: bytes) -> bytes | None:
+        index = bisect_left(self._order, position)
+        key = self._order[index] if index < len(self._order) else None
+        return key if key is not None and key.startswith(prefix) and (not end or key < end) else None
+
+    def expire(self, now_ns: int) -> list[str]:
+        """Deletes what a lifecycle rule says; returns the names."""
+        conditions = [rule["condition"] for rule in lifecycle_rules(self.settings)]
+        gone = [name for name, stored in self.objects.items() if any(_applies(each, stored, from_ns(now_ns)) for each in conditions)]
+        for name in gone:
+            self.remove(name, {}, now_ns)
+        return gone
+
+
+def _from_token(token: str) -> bytes:
+    try:
+        return base64.urlsafe_b64decode(token)
+    except binascii.Error:
+        raise GcsError(400, f"Invalid page token {token}") from None
+
+
+# --- lifecycle -----------------------------------------------------------------------------------
+
+
+def lifecycle_rules(settings: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The rules of a bucket's settings. Raises 400 for what this emulator does not implement, so that no test relies on it."""
+    rules = list((settings.get("lifecycle") or {}).get("rule", []))
+    for rule in rules:
+        unknown = set(rule.get("condition", {})) - CONDITIONS
+        if rule.get("action", {}).get("type") != "Delete" or not rule.get("condition") or unknown:
+            raise GcsError(400, f"Invalid lifecycle rule {rule}: only Delete by {', '.join(sorted(CONDITIONS))}")
+    return rules
+
+
+def _applies(condition: Mapping[str, Any], stored: StoredObject, now: datetime) -> bool:
+    """Whether all of it holds."""
+    custom = stored.custom_time
+    tests: dict[str, Callable[[Any], bool]] = {
+        "age": lambda days: now >= stored.created + timedelta(days=int(days)),
+        "createdBefore": lambda day: stored.created.date() < date.fromisoformat(day),
+        "customTimeBefore": lambda day: custom is not None and custom.astimezone(UTC).date() < date.fromisoformat(day),
+        "daysSinceCustomTime": lambda days: custom is not None and now >= custom + timedelta(days=int(days)),
+        "isLive": bool,
+        "matchesPrefix": lambda prefixes: stored.name.startswith(tuple(prefixes)),
+        "matchesSuffix": lambda suffixes: stored.name.endswith(tuple(suffixes)),
+    }
+    return all(tests[key](wanted) for key, wanted in condition.items())

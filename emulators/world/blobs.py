@@ -1,0 +1,234 @@
+"""`SimulatedBlobs`: the long-term tier in memory, open to inspection.
+
+    blobs       name -> blob, visible
+    uploads     session -> upload that can still be finalised
+    collected   names of blobs that were removed because they expired
+    strays      names of blobs that the network's second copy of a single request has made once more, after they were deleted
+
+A blob is collected `collect_after_s` after its deadline: an hour in embedded mode, a day in a bucket as provisioned. That is
+more than any clock is wrong, so that no reader follows a tombstone that it takes for unexpired to a blob that is gone.
+
+Each call is atomic: after its request has travelled there is no await. With `sessions=False` every upload is a
+single request instead: nothing of it is at the service before `finalise` is sent, `session` is None, and what
+was sent cannot be called back, so it may land after its sender gave up. *Failure*: a reader whose blob vanishes
+fails, it never continues from another generation (I7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from math import inf
+
+from changelog.base.errors import InvalidRequestError, UnavailableError, UnconfirmedError
+from changelog.base.runtime import Runtime
+from emulators.world.runtime import Simulated
+from tiered.metadata import NS_PER_S, Metadata, is_expired
+from tiered.payload.streams import PIECE_BYTES
+from tiered.protocol.backends import BlobHead, BlobPage, ByteRange, ListedBlob
+
+REQUEST_LIVES_S = 900.0
+"""What the late-upload grace rests on (docs/protocol.md, assumption 4)."""
+SESSION_AGE_MAX_NS = 7 * 86_400 * NS_PER_S
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """A blob as stored. Its deadline is in its metadata."""
+
+    metadata: Metadata
+    payload: bytes
+    created_ns: int
+    generation: int
+
+
+class SimulatedBlobs(Simulated):
+    """Implements `LongTermBackend` and `Collects`. `runtime` is the server's."""
+
+    def __init__(self, runtime: Runtime, *, sessions: bool = True, collect_after_s: float = 3600.0) -> None:
+        super().__init__(runtime)
+        self.collect_after_s = collect_after_s
+        self.blobs: dict[str, Blob] = {}
+        self.uploads: dict[str, SimulatedUpload] = {}
+        self.collected: set[str] = set()
+        self.strays: set[str] = set()
+        self._created: set[str] = set()
+        self._sessions = sessions
+        self._count = 0
+
+    async def open_upload(self, name: str, metadata: Metadata, size: int | None) -> SimulatedUpload:
+        session = f"{name}#{self._next()}" if self._sessions else None
+        if session is not None:
+            await self._travel()
+        upload = SimulatedUpload(self, name, metadata, size, session, self._runtime.wall_ns())
+        if session is not None:
+            self.uploads[session] = upload
+            self._took_effect("blobs.open_upload", session)
+        return upload
+
+    async def cancel(self, session: str) -> None:
+        await self._travel()
+        self._end(session, "blobs.cancel")
+
+    async def open(self, name: str, range: ByteRange | None = None) -> SimulatedReader | None:
+        await self._travel()
+        blob = self.blobs.get(name)
+        return None if blob is None else SimulatedReader(self, name, blob, range)
+
+    async def head(self, name: str) -> BlobHead | None:
+        await self._travel()
+        blob = self.blobs.get(name)
+        return None if blob is None else BlobHead(blob.metadata, len(blob.payload), blob.created_ns, blob.generation)
+
+    async def delete(self, name: str) -> None:
+        await self._travel()
+        if self.blobs.pop(name, None) is not None:
+            self._took_effect("blobs.delete", name)
+
+    async def touch(self, name: str, deadline_ns: int) -> bool:
+        await self._travel()
+        blob = self.blobs.get(name)
+        if blob is None:
+            return False
+        if blob.metadata.time_expires_ns is not None and blob.metadata.time_expires_ns < deadline_ns:
+            self.blobs[name] = replace(blob, metadata=blob.metadata.with_facts(time_expires_ns=deadline_ns))
+            self._took_effect("blobs.touch", name)
+        return True
+
+    async def list(self, start: str, end: str | None, limit: int) -> BlobPage:
+        found = await self._read_in_order(
+            self.blobs, start, lambda name: end is None or name < end, lambda name: _info(name, self.blobs[name]), limit
+        )
+        return BlobPage(found, (), None if len(found) < limit else f"{found[-1].name}\0")
+
+    async def now_ns(self) -> int:
+        await self._travel()
+        return self._runtime.wall_ns()
+
+    async def collect(self, limit: int) -> int:
+        """Removes any of the blobs that expired so long ago, as a bucket's lifecycle does, and of the sessions older than a week."""
+        await self._travel()
+        due_ns = self._runtime.wall_ns() - round(self.collect_after_s * NS_PER_S)
+        expired = [name for name, blob in self.blobs.items() if is_expired(blob.metadata.time_expires_ns, due_ns)]
+        old = [session for session, upload in self.uploads.items() if self._is_old(upload)]
+        for garbage in (chosen := self._some([*expired, *old], limit)):
+            if garbage in self.uploads:
+                self._end(garbage, "blobs.collect_upload")
+            else:
+                del self.blobs[garbage]
+                self.collected.add(garbage)
+                self._took_effect("blobs.collect", garbage)
+        return len(chosen)
+
+    def _is_old(self, upload: SimulatedUpload) -> bool:
+        return self._runtime.wall_ns() - upload.opened_ns > SESSION_AGE_MAX_NS
+
+    def _create(self, name: str, metadata: Metadata, payload: bytes, *, copy: bool = False) -> None:
+        if name in self.blobs:
+            raise UnavailableError(f"blob {name!r} exists already, and nothing is overwritten")
+        if copy and name in self._created:
+            self.strays.add(name)
+        self._created.add(name)
+        now_ns = self._runtime.wall_ns()
+        created_ns = now_ns if metadata.time_created_ns is None else metadata.time_created_ns
+        stored = metadata.with_facts(size=len(payload), time_created_ns=created_ns)
+        self.blobs[name] = Blob(stored, payload, now_ns, self._next())
+        self._took_effect("upload.finalise", name)
+
+    def _end(self, session: str, call: str) -> None:
+        if self.uploads.pop(session, None) is not None:
+            self._took_effect(call, session)
+
+    def _next(self) -> int:
+        self._count += 1
+        return self._count
+
+
+class SimulatedUpload:
+    """`Upload`. `session` None: a single request, sent by `finalise`.
+
+    `given_at`: the second of the world at which its client gave away its end. A request that comes to nobody for
+    `REQUEST_LIVES_S`, because its process stands still or the network does, is lost with its connection.
+    """
+
+    def __init__(
+        self, blobs: SimulatedBlobs, name: str, metadata: Metadata, size: int | None, session: str | None, opened_ns: int
+    ) -> None:
+        self.session = session
+        self.opened_ns = opened_ns
+        self.payload = bytearray()
+        self.given_at = inf
+        self._blobs = blobs
+        self._name = name
+        self._metadata = metadata
+        self._declared = metadata.size if size is None else size
+        self._ended = False
+
+    async def write(self, piece: bytes | memoryview) -> None:
+        self._refuse_if_ended()
+        if self._declared is not None and len(self.payload) + len(piece) > self._declared:
+            raise self._wrong_size("more than")
+        self._ended = True  # cancelled under way, it has
+        await self._blobs._travel()
+        self._ended = False
+        self.payload += piece
+
+    async def finalise(self) -> None:
+        """`UnavailableError`: it was cancelled, or is older than a week, or a blob of this name exists."""
+        self._refuse_if_ended()
+        self._ended = True
+        if self._declared is not None and len(self.payload) != self._declared:
+            raise self._wrong_size("not")
+        await self._blobs._travel()
+        if self.session is None and self._blobs._runtime.boot_time() - self.given_at > REQUEST_LIVES_S:
+            raise UnconfirmedError(f"the upload of blob {self._name!r} stood still for too long; its connection is gone")
+        if self.session is not None and (self._blobs.uploads.pop(self.session, None) is None or self._blobs._is_old(self)):
+            raise UnavailableError(f"the upload of blob {self._name!r} was cancelled before it was finalised, or is a week old; try again")
+        self._blobs._create(self._name, self._metadata, bytes(self.payload))
+
+    async def finalise_copy(self) -> None:
+        """A single request once more, as the network may deliver it: no client asks for this."""
+        payload = bytes(self.payload)
+        await self._blobs._travel()
+        self._blobs._create(self._name, self._metadata, payload, copy=True)
+
+    async def abort(self) -> None:
+        """A single request has nothing at the service to give up, and one that was sent goes on."""
+        await self._blobs._travel()
+        if self.session is not None:
+            self._ended = True
+            self._blobs._end(self.session, "upload.abort")
+
+    def _refuse_if_ended(self) -> None:
+        if self._ended:
+            raise InvalidRequestError(f"the upload of {self._name!r} has ended already; begin another")
+
+    def _wrong_size(self, relation: str) -> InvalidRequestError:
+        return InvalidRequestError(f"the payload of {self._name!r} has {len(self.payload)} bytes, {relation} the declared {self._declared}")
+
+
+class SimulatedReader:
+    """`BlobReader` of one generation."""
+
+    def __init__(self, blobs: SimulatedBlobs, name: str, blob: Blob, range: ByteRange | None) -> None:
+        self.metadata = blob.metadata
+        self.size = len(blob.payload)
+        self._start, self._stop = (0, self.size) if range is None else range.within(self.size)
+        self._blobs = blobs
+        self._name = name
+        self._blob = blob
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        for start in range(self._start, self._stop, PIECE_BYTES):
+            await self._blobs._travel()
+            found = self._blobs.blobs.get(self._name)
+            if found is None or found.generation != self._blob.generation:
+                raise UnavailableError(f"blob {self._name!r} vanished while it was read; get the object again")
+            yield self._blob.payload[start : min(start + PIECE_BYTES, self._stop)]
+
+    async def aclose(self) -> None:
+        await self._blobs._travel()
+
+
+def _info(name: str, blob: Blob) -> ListedBlob:
+    return ListedBlob(name, len(blob.payload), blob.created_ns, blob.metadata.time_expires_ns, blob.generation)

@@ -1,0 +1,189 @@
+"""I1-I7 seen from outside: reads the simulated services' own state, runs no product code.
+
+    Watch      after every effect    I1 no tombstone without its blob; I2 no blob deleted before it was refused; no blob written
+                                     again; who holds an entry changes by claims only
+               and answer            I4, I7 what each caller was told, against what took effect (`emulators.world.ghost`)
+    orphans    when all is quiet     I3
+    left_over  when all is quiet     I3 (uploads), I6 (entries)
+
+The same answers are judged once more at the end by themselves (`emulators.world.history`), and I5 by repeating every clean-up
+(`World.repeat`). Violations found on the way are kept with the trace so far and raised by `Watch.verify`: raised at once they
+would reach the product as an ordinary error, which it may handle.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+from changelog.base.runtime import Runtime
+from changelog.change import Change, ChangeId, Entry, decode
+from emulators.world.blobs import SimulatedBlobs
+from emulators.world.ghost import EFFECTS, Ghost
+from emulators.world.history import History
+from emulators.world.stack import InspectedLog, InspectedRows
+from tiered.metadata import is_expired
+from tiered.object_id import revision_of
+from tiered.protocol.backends import Row, Tombstone
+from tiered.settings import RecoverySettings
+
+TRACE_LINES_MAX = 60
+ATTEMPTS_MAX = RecoverySettings().attempts_max
+WANTED_BY_OPERATOR = "an operator wants to look at it"
+
+
+class InvariantViolation(AssertionError):
+    """One of I1-I7 does not hold. The message names it, what breaks it, and the calls that led there."""
+
+    def __init__(self, invariant: str, finding: str, trace: Sequence[str] = ()) -> None:
+        shown = [*(["…"] if len(trace) > TRACE_LINES_MAX else []), *trace[-TRACE_LINES_MAX:]]
+        super().__init__("\n    ".join([f"{invariant}: {finding}", *shown]))
+        self.invariant = invariant
+        self.finding = finding
+
+
+# --- the state -----------------------------------------------------------------------------------
+
+
+def dangling(rows: InspectedRows, blobs: SimulatedBlobs, now_ns: int) -> list[str]:
+    """I1: paths of present tombstones whose blob is missing, unless the bucket's lifecycle collected it and both have expired."""
+    return [
+        path for path, state in rows.states.items()
+        if isinstance(state, Tombstone) and state.target not in blobs.blobs
+        and not (state.target in blobs.collected and is_expired(state.deadline_ns, now_ns))
+    ]  # fmt: skip
+
+
+def orphans(rows: InspectedRows, blobs: SimulatedBlobs, now_ns: int) -> list[str]:
+    """I3: names of blobs that no tombstone names and that have not expired (those are the bucket lifecycle's).
+
+    Not the strays: which copy of a request a network still holds, nobody can know but the audit, which finds what it made.
+    """
+    named = {Row(state).target for state in rows.states.values()} | blobs.strays
+    return [name for name, blob in blobs.blobs.items() if name not in named and not is_expired(blob.metadata.time_expires_ns, now_ns)]
+
+
+def left_over(log: InspectedLog, uploads: Sequence[str]) -> list[str]:
+    """I3, I6: entries in the log, parked or not, and those of the upload sessions `uploads` that are still open."""
+    return [f"entry {key}: {stored.value!r} {stored.state or ''}" for key, stored in log.stored.items()] + [
+        f"upload {session}" for session in uploads
+    ]
+
+
+class Watch:
+    """Looks at the services after every effect, and at what callers are told.
+
+    `recorded`: the changes that were ever in the log, by the key of their entry. `touched`: the blobs whose deadline was ever extended.
+    `checked`: how often which check was made.
+    """
+
+    def __init__(
+        self, rows: InspectedRows, blobs: SimulatedBlobs, log: InspectedLog, runtime: Runtime, trace: list[str], history: History
+    ) -> None:
+        self.recorded: dict[str, Change] = {}
+        self.touched: set[str] = set()
+        self.ghost = Ghost(history, self.report)
+        self._runtime = runtime
+        self._rows = rows
+        self._blobs = blobs
+        self._log = log
+        self._trace = trace
+        self._marked: dict[str, set[tuple[str, ChangeId]]] = defaultdict(set)  # those since collected, too
+        self._visible: set[str] = set()
+        self._holders: dict[str, tuple[str, int]] = {}
+        self._claims: Counter[str] = Counter()
+        self._checked: Counter[str] = Counter()
+        self._violations: list[InvariantViolation] = []
+        for service in (rows, blobs, log):
+            service.observers.append(self._look)
+
+    def verify(self) -> None:
+        """Raises the first violation that was seen."""
+        for violation in self._violations:
+            raise violation
+
+    @property
+    def checked(self) -> Counter[str]:
+        return self._checked + self.ghost.checked
+
+    @property
+    def uploads(self) -> set[str]:
+        """The upload sessions that were ever named in the log."""
+        return {change.upload for change in self.recorded.values() if change.upload is not None}
+
+    def report(self, invariant: str, finding: str) -> None:
+        """Keeps a violation, with the trace so far."""
+        self._violations.append(InvariantViolation(invariant, finding, list(self._trace)))
+
+    def _look(self, call: str, what: str) -> None:
+        if call in EFFECTS:
+            self.ghost.took_effect(what)
+        if call in ("rows.settle", "rows.swap"):
+            self._marked[what] |= _marks(self._rows, what)
+        if call == "blobs.delete":
+            self._checked["I2 settled before it is deleted"] += 1
+            if not self._may_delete(what):
+                self.report("I2 settle first", f"blob {what} was deleted, and no row had refused its revision")
+        if call == "upload.finalise":
+            self._checked["I7 no blob is overwritten"] += 1
+            if what in self._visible:
+                self.report("I7 whole", f"blob {what} was written again")
+            self._visible.add(what)
+        if call in ("blobs.delete", "blobs.collect"):
+            self._visible.discard(what)
+        if call == "blobs.touch":
+            self.touched.add(what)
+        if call.startswith("log."):
+            self._look_at_entry(call, what)
+        self._checked["I1 no dangling"] += 1
+        for path in dangling(self._rows, self._blobs, self._runtime.wall_ns()):
+            self.report("I1 no dangling", f"{path} names a blob that does not exist, after {call} of {what}")
+
+    def _may_delete(self, blob: str) -> bool:
+        """Its revision was refused; or it has none, and its row is seen to have left it."""
+        path = blob.rpartition("/")[0]
+        revision = revision_of(path, blob)
+        if revision is not None:
+            return ("refused", revision) in self._marked[path]
+        state = self._rows.states.get(blob)
+        return Row(state).target != blob and (state is not None or any(mark == "won" for mark, _ in self._marked[blob]))
+
+    def _look_at_entry(self, call: str, key: str) -> None:
+        """Who holds it, and whether that changed only as it may: a renewal revives nothing, a claim follows the one before."""
+        before, after = self._holders.pop(key, None), self._entry(key)
+        self._count_claims(call, key)
+        if after is None:
+            return
+        self._holders[key] = holder = after.owner, after.attempt
+        if call == "log.record":
+            self.recorded[key] = after.change
+        if call == "log.renew":
+            self._checked["lease renewed by its holder"] += 1
+            if holder != before:
+                self.report("lease", f"{key} was renewed by {holder}, and held by {before}")
+        if call == "log.claim":
+            self._checked["lease claimed once"] += 1
+            if before is None or after.attempt != before[1] + 1:
+                self.report("lease", f"{key} was claimed by {holder}, and held by {before}")
+
+    def _count_claims(self, call: str, key: str) -> None:
+        """Only what nobody has finished in so many claims without a release is parked, or what an operator wants to look at."""
+        if call == "log.claim":
+            self._claims[key] += 1
+        if call in ("log.release", "log.retry", "log.forget"):
+            del self._claims[key]
+        if call == "log.park":
+            stuck = None if (entry := self._entry(key)) is None else entry.stuck
+            if stuck is not None and stuck.error != WANTED_BY_OPERATOR:
+                self._checked["I6 parked for a reason"] += 1
+                if self._claims[key] < ATTEMPTS_MAX:
+                    self.report("I6 drained", f"{key} was parked after {self._claims[key]} claims: {stuck.error}")
+
+    def _entry(self, key: str) -> Entry | None:
+        stored = self._log.stored.get(key)
+        entry = None if stored is None else decode(key, stored.value, stored.heartbeat_ms, stored.state)
+        return entry if isinstance(entry, Entry) else None
+
+
+def _marks(rows: InspectedRows, path: str) -> set[tuple[str, ChangeId]]:
+    return {("refused", token) for token in rows.refused.get(path, ())} | {("won", token) for token in rows.won.get(path, ())}

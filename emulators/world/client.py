@@ -1,0 +1,239 @@
+"""`Client`: an open store and its caller, whose operations and answers the history notes and the ghost judges.
+
+A write is known by its *label*: its payload repeats it and its metadata name it, so that a read that mixes two writes is
+found out (I7). Errors that are no honest answer are passed on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from itertools import combinations
+from math import inf
+from typing import Any
+
+import anyio
+
+from emulators.world.faults import Process
+from emulators.world.ghost import Ghost, acting, acts
+from emulators.world.history import Answer, History, Read, Write
+from tiered.bulk import Bulk, PutRequest
+from tiered.errors import InvalidRequestError, OutcomeUnknownError, UnavailableError
+from tiered.metadata import Expiration, Metadata, TimeToLive
+from tiered.object_id import ObjectId
+from tiered.payload.streams import Payload
+from tiered.storage import Outcome, TieredStorage
+
+ANSWERED_WITHIN_S = 400.0
+"""More than all budgets of an operation together, but for a put whose payload is streamed: that takes what its payload takes."""
+
+
+class BrokenPayload(Exception):
+    """What a caller's own payload raises half-way."""
+
+
+class Client:
+    """`ghost`: judges what this caller is told, at once. `skew_max_s`: how wrong clocks may be; an expiry is so much earlier or later.
+
+    `unknown`: what this caller was told it does not know, and may `ask` for.
+    """
+
+    def __init__(
+        self, process: Process, storage: TieredStorage, history: History, ghost: Ghost | None = None, skew_max_s: float = 0.0
+    ) -> None:
+        self.storage = storage
+        self.unknown: list[tuple[Write, OutcomeUnknownError]] = []
+        self.process = process
+        self._history = history
+        self._ghost = Ghost(history, lambda invariant, finding: None) if ghost is None else ghost
+        self._skew_max_s = skew_max_s
+        self._cancelled: list[Write] = []
+
+    async def put(
+        self, object_id: ObjectId, label: str, size: int, *, payload: Payload | None = None, expiration: Expiration = None
+    ) -> Answer:
+        """Puts `content(label, size)`, as `payload` if that is given. A payload that gives up raises `BrokenPayload`."""
+        metadata = Metadata(expiration, custom={"label": label})
+        lives_s = inf if expiration is None else expiration.ns / 1e9 - 2 * self._skew_max_s
+        async with self._write(object_id, label, anyio.current_time() + lives_s) as write:
+            result = await self.storage.put(object_id, content(label, size) if payload is None else payload, metadata)
+            self._ghost.sized(write, result.size, size)
+            write.dead_at_s = anyio.current_time() + lives_s + 4 * self._skew_max_s if isinstance(expiration, TimeToLive) else inf
+        return write.answer
+
+    async def delete(self, object_id: ObjectId) -> Answer:
+        async with self._write(object_id, None) as write:
+            with self._timed("delete"):
+                await self.storage.delete(object_id)
+        return write.answer
+
+    async def get(self, object_id: ObjectId, pause_s: float = 0.0) -> str | None:
+        """The label of what was found, read `pause_s` after it was opened; None: nothing, or no answer."""
+        with self._read(object_id) as read:
+            with self._timed("get"):
+                stored = await self.storage.get(object_id)
+            if stored is not None:
+                async with stored:
+                    if pause_s:
+                        # What is handed out is of the moment of the opening, whatever is written while it is read.
+                        await self.process.runtime.sleep(pause_s)
+                    read.found = _label(stored.metadata.custom.get("label", ""), await stored.read())
+        return read.found if isinstance(read.found, str) else None
+
+    async def head(self, object_id: ObjectId) -> str | None:
+        """The label of what is there; None: nothing, or no answer."""
+        with self._read(object_id) as read:
+            with self._timed("head"):
+                found = await self.storage.head(object_id)
+            read.found = None if found is None else found.metadata.custom.get("label", "")
+        return read.found if isinstance(read.found, str) else None
+
+    async def list(self, prefix: str = "") -> None:
+        """Lists, and has the ghost judge what is in the list and what is not."""
+        began, began_s = self._history.tick(), anyio.current_time()
+        try:
+            found = [object_id.path async for object_id in self.storage.list(prefix)]
+        except (UnavailableError, InvalidRequestError):
+            return
+        if self.process.alive:
+            self._ghost.listed(began, set(found), began_s)
+
+    async def put_many(self, object_ids: Sequence[ObjectId], label: str, size: int) -> None:
+        """Puts to each of them; each write has its place in its label."""
+        writes: dict[int, Write] = {}
+        begun: list[Write] = []
+
+        async def requests() -> AsyncIterator[PutRequest]:
+            for position, object_id in enumerate(object_ids):
+                writes[position] = write = self._history.begin_write(object_id.path, f"{label}.{position}")
+                begun.append(write)
+                acting.set(write)  # of the task that begins each, one after the other: what it begins inherits it
+                yield PutRequest(object_id, content(f"{label}.{position}", size), Metadata(custom={"label": f"{label}.{position}"}))
+
+        await self._many(self.storage.put_many(requests()), writes)
+        for earlier, later in combinations([write for write in begun if write.answer is Answer.OK], 2):
+            if earlier.path == later.path:
+                self._ghost.ordered(earlier, later)
+
+    async def delete_many(self, object_ids: Sequence[ObjectId]) -> None:
+        writes: dict[int, Write] = {}
+
+        async def requests() -> AsyncIterator[ObjectId]:
+            for position, object_id in enumerate(object_ids):
+                writes[position] = write = self._history.begin_write(object_id.path, None)
+                acting.set(write)
+                yield object_id
+
+        await self._many(self.storage.delete_many(requests()), writes)
+
+    async def get_many(self, object_ids: Sequence[ObjectId]) -> None:
+        reads = [self._history.begin_read(object_id.path) for object_id in object_ids]
+        async with self.storage.get_many(object_ids) as results:
+            async for result in results:
+                if result.error is None and self.process.alive:
+                    loaded = result.value
+                    found = None if loaded is None else _label(loaded.head.metadata.custom.get("label", ""), loaded.payload)
+                    self._end_read(reads[result.position], found)
+                elif not isinstance(result.error, (UnavailableError, InvalidRequestError, type(None))):
+                    raise result.error
+
+    async def _many(self, bulk: Bulk[Any, Any], writes: dict[int, Write]) -> None:
+        """Whatever was begun and not answered when its caller was cancelled is unknown until the store has closed."""
+        try:
+            async with bulk as results:
+                async for result in results:
+                    write, error = writes.pop(result.position), result.error
+                    unknown = error if isinstance(error, OutcomeUnknownError) else None
+                    if error is not None and unknown is None and not isinstance(error, (UnavailableError, InvalidRequestError)):
+                        raise error
+                    self._answered(write, Answer.OK if error is None else Answer.NO, unknown)
+        finally:
+            self._cancelled += writes.values()
+
+    async def ask(self) -> None:
+        """Asks what became of the writes whose outcome this caller does not know."""
+        asked, self.unknown = self.unknown, []
+        for write, error in asked:
+            try:
+                outcome = await self.storage.outcome(error)
+            except (UnavailableError, OutcomeUnknownError, InvalidRequestError):
+                outcome = Outcome.PENDING
+            if not self.process.alive or outcome is Outcome.PENDING:
+                self.unknown.append((write, error))
+                continue
+            answers = {Outcome.TOOK_EFFECT: Answer.OK, Outcome.NO_EFFECT: Answer.NO, Outcome.UNKNOWABLE: Answer.OVER}
+            self._end(write, answers[outcome], outcome)
+
+    def note_end(self) -> None:
+        """The store has closed and left nothing behind: what was cancelled has had its effect, or never will.
+
+        But an inline write of which the row could not be asked may still land, and nobody was told otherwise.
+        """
+        if all(point in self.process.link.answered for point in self.process.link.points if point.startswith("rows.settle")):
+            for write in self._cancelled:
+                self._end(write, Answer.OVER)
+
+    @asynccontextmanager
+    async def _write(self, object_id: ObjectId, label: str | None, mortal_at_s: float = inf) -> AsyncIterator[Write]:
+        write, answer = self._history.begin_write(object_id.path, label, mortal_at_s), Answer.OK
+        unknown: OutcomeUnknownError | None = None
+        try:
+            with acts(write):
+                yield write
+        except (UnavailableError, InvalidRequestError, BrokenPayload):
+            answer = Answer.NO
+        except OutcomeUnknownError as error:
+            unknown = error
+        except anyio.get_cancelled_exc_class():
+            self._cancelled.append(write)
+            raise
+        self._answered(write, answer, unknown)
+
+    @contextmanager
+    def _timed(self, what: str) -> Iterator[None]:
+        """However it ends, it does so within its budgets, if its process did not stand still."""
+        began_s = anyio.current_time()
+        try:
+            yield
+        finally:
+            if self.process.alive and not self.process.stopped_until:
+                self._ghost.lasted(what, anyio.current_time() - began_s, ANSWERED_WITHIN_S)
+
+    @contextmanager
+    def _read(self, object_id: ObjectId) -> Iterator[Read]:
+        """A read that fails has found nothing out."""
+        read = self._history.begin_read(object_id.path)
+        read.began_s = anyio.current_time()
+        try:
+            yield read
+        except (UnavailableError, InvalidRequestError):
+            return
+        if self.process.alive:
+            self._end_read(read, read.found)
+
+    def _end_read(self, read: Read, found: object) -> None:
+        self._history.end_read(read, found, anyio.current_time())
+        self._ghost.found(read)
+
+    def _answered(self, write: Write, answer: Answer, unknown: OutcomeUnknownError | None) -> None:
+        """What a dead process was told, nobody heard."""
+        if not self.process.alive:
+            return
+        if unknown is not None:
+            answer = Answer.OVER if unknown.settled else Answer.UNKNOWN
+            self.unknown.append((write, unknown))
+        self._end(write, answer)
+
+    def _end(self, write: Write, answer: Answer, outcome: Outcome | None = None) -> None:
+        self._history.end_write(write, answer)
+        self._ghost.told(write, outcome)
+
+
+def content(label: str, size: int) -> bytes:
+    """`size` bytes that repeat the label."""
+    word = f"{label} ".encode()
+    return (word * (size // len(word) + 1))[:size]
+
+
+def _label(label: str, payload: bytes) -> str:
+    return label if payload == content(label, len(payload)) else f"metadata of {label!r} with payload {payload[:40]!r}"

@@ -1,0 +1,170 @@
+"""`World`: one simulated deployment, and what its callers do and are told.
+
+    rows, log, blobs    the services, with a clock of their own, and a `Watch` that looks after every effect
+    network             carries what is late; its trace is the world's
+    process(name)       a process with a seed, a clock and faults of its own; a `client` or a `recovery` lives in it
+    Client              an open store and its one caller (`emulators.world.client`)
+
+When all is over, `drain` lets recovery finish, `repeat` cleans up once more what was cleaned up (I5), and `verify` raises the
+first `InvariantViolation`. Who crashes when, and who runs beside whom, is for those who make the world.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from changelog.base.runtime import Runtime
+from changelog.log import ChangeLog
+from changelog.noop import NoopChangeLog
+from emulators.world.blobs import Blob, SimulatedBlobs
+from emulators.world.checker import InvariantViolation, Watch, left_over, orphans
+from emulators.world.client import Client, content
+from emulators.world.faults import Network, Plan, Process, Travel, no_faults, no_time
+from emulators.world.ghost import acts
+from emulators.world.history import Answer, History
+from emulators.world.runtime import SimulatedRuntime
+from emulators.world.stack import SimulatedStack, Stack
+from recovery.loop import RecoveryLoop
+from tiered.metadata import Metadata, is_expired
+from tiered.object_id import ObjectId
+from tiered.protocol.backends import MARK_AGE_MAX_S, Inline, Tombstone
+from tiered.protocol.settle import Tiers, clean_up, settle_change
+from tiered.settings import RecoverySettings, Settings, StoreSettings
+from tiered.storage import TieredStorage
+
+INLINE_BYTES_MAX = 100
+DRAIN_PASSES_MAX = 10
+
+SETTINGS = Settings(directory=Path("simulated"), changelog="noop", inline_bytes_max=INLINE_BYTES_MAX)
+"""As shipped, but for payloads that are easier to read. The components are simulated whatever they say."""
+
+TIGHT = SETTINGS.model_copy(update={
+    "store": StoreSettings(concurrency_max=2, queue_max=1), "recovery": RecoverySettings(concurrency_max=1, page_max=1)
+})  # fmt: skip
+"""With places and pages so few that what is not given back, or left out, is missed soon."""
+
+
+class World:
+    """`async with World(seed) as world`, inside of `run_world`.
+
+    `skew_max_s`: how wrong its processes' clocks may be. `durable` False: nobody keeps a changelog, so I3 and I6 promise nothing.
+    `stack`: what its rows and log are made of.
+    """
+
+    def __init__(
+        self, seed: int, *, sessions: bool = True, settings: Settings = SETTINGS, skew_max_s: float = 0.0, durable: bool = True,
+        stack: Callable[[Runtime], Stack] = SimulatedStack,
+    ) -> None:
+        self.seed = seed
+        self.runtime = SimulatedRuntime(f"{seed}/services")
+        self.stack = stack(self.runtime)
+        self.rows = self.stack.rows
+        self.log = self.stack.log
+        self.blobs = SimulatedBlobs(self.runtime, sessions=sessions)
+        self.network = Network()
+        self.history = History()
+        self.legacy: set[str] = set()
+        self.watch = Watch(self.rows, self.blobs, self.log, self.runtime, self.network.trace, self.history)
+        self._settings = settings
+        self._skew_max_s = skew_max_s
+        self._durable = durable
+
+    async def __aenter__(self) -> Self:
+        await self.network.__aenter__()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.network.__aexit__(kind, error, trace)
+
+    def process(self, name: str, plan: Plan = no_faults, skew_s: float = 0.0, travel: Travel = no_time) -> Process:
+        return Process(name, SimulatedRuntime(f"{self.seed}/{name}", skew_s=skew_s), self.network, plan, travel)
+
+    @asynccontextmanager
+    async def client(self, process: Process, shards: int | None = None) -> AsyncIterator[Client]:
+        """An open store in this process, whose software knows so many shards of the log."""
+        log = self.log_of(process, shards)
+        async with TieredStorage(self.tiers_of(process), log, process.runtime, self._settings) as storage:
+            client = Client(process, storage, self.history, self.watch.ghost, self._skew_max_s)
+            yield client
+            if not await storage.aclose():
+                client.note_end()
+
+    def plant_legacy(self, object_id: ObjectId, label: str, size: int) -> None:
+        """As older software left it: a tombstone without a token, and the blob under the storage path itself."""
+        metadata = Metadata(custom={"label": label}, size=size)
+        self.blobs.blobs[object_id.path] = Blob(metadata, content(label, size), self.runtime.wall_ns(), 0)
+        self.rows.states[object_id.path] = Tombstone(object_id.path)
+        self.legacy.add(object_id.path)
+        write = self.history.begin_write(object_id.path, label)
+        with acts(write):
+            self.watch.ghost.took_effect(object_id.path)
+        self.history.end_write(write, Answer.OK)
+
+    def recovery(self, process: Process, shards: int | None = None) -> RecoveryLoop:
+        return RecoveryLoop(self.tiers_of(process), self.log_of(process, shards), process.runtime, self._settings)
+
+    def log_of(self, process: Process, shards: int | None = None) -> ChangeLog:
+        """The log as this process sees it."""
+        if not self._durable:
+            return NoopChangeLog()
+        return self.stack.log_of(process, shards)
+
+    def tiers_of(self, process: Process) -> Tiers:
+        """The services as this process sees them."""
+        return Tiers(self.stack.rows_of(process), process.link.blobs(self.blobs))
+
+    async def drain(self) -> None:
+        """Passes of a recovery without faults until no entry is open and the network quiet, or for some hours."""
+        recovery, pause_s = self.recovery(self.process("drain"), shards=1), SETTINGS.lease.expiry_s + 1
+        for _ in range(DRAIN_PASSES_MAX):
+            await recovery.run_once()
+            if self.network.quiet and all(stored.state for stored in self.log.stored.values()):
+                return
+            await self.runtime.sleep(pause_s)
+            pause_s *= 2
+
+    async def repeat(self) -> None:
+        """I5: cleans up after every change that was ever recorded once more, in a random order; that must change nothing.
+
+        Call it when the log is drained.
+        """
+        before = self._lasting()
+        changes = list(self.watch.recorded.values())
+        self.runtime.random.shuffle(changes)
+        tiers = self.tiers_of(self.process("repeat"))
+        for change in changes:
+            await clean_up(tiers, change, await settle_change(tiers, change), lambda: None)
+        if self._lasting() != before:
+            self.watch.report("I5 repeatable", f"cleaning up once more after {len(changes)} changes has changed what is stored")
+
+    def _orphans(self) -> list[str]:
+        return [name for name in orphans(self.rows, self.blobs, self.runtime.wall_ns()) if not self._is_left_to_others(name)]
+
+    def _is_left_to_others(self, blob: str) -> bool:
+        """To the audit: a legacy blob when its marks were collected before recovery came: nothing proves that its row has left it (0002).
+
+        To the bucket's lifecycle: one that was touched by a reader who died before it touched the row, which expired; it follows.
+        """
+        return blob in self.watch.touched or (blob in self.legacy and self.runtime.boot_time() > MARK_AGE_MAX_S)
+
+    def _lasting(self) -> tuple[dict[str, Inline | Tombstone], dict[str, Blob]]:
+        """What is stored. Blobs that have expired are the bucket lifecycle's, and anybody's to delete; strays are the audit's."""
+        def lasts(name: str, blob: Blob) -> bool:
+            is_ours = name not in self.blobs.strays and not self._is_left_to_others(name)
+            return is_ours and not is_expired(blob.metadata.time_expires_ns, self.runtime.wall_ns())
+
+        blobs = {name: blob for name, blob in self.blobs.blobs.items() if lasts(name, blob)}
+        return self.rows.states.copy(), blobs
+
+    def verify(self) -> None:
+        """Raises the first `InvariantViolation`. Call it when processes have ended and the log is drained."""
+        self.watch.verify()
+        uploads = [session for session in self.blobs.uploads if session in self.watch.uploads]
+        kept = [("I3 no leak", self._orphans()), ("I6 drained", left_over(self.log, uploads))] if self._durable else []
+        for invariant, findings in (("I4 honest", self.history.unexplained()), *kept):
+            for finding in findings:
+                raise InvariantViolation(invariant, finding, self.network.trace)

@@ -1,0 +1,410 @@
+"""Processes that can die or stall, and the network between them and the services, call by call.
+
+    Process --call--> Link --request--> [ Network ] --> SimulatedRows, SimulatedChangeLog, SimulatedBlobs
+                       |
+                       a *call point*: "log.record #1", the first `record` of this process on the log
+
+Every call of every protocol, also on the uploads and readers that they return, goes through `Link.call`. What
+happens there is a `Plan`'s choice, from the name of the call point. A *crash* is not a cancellation: the process
+is severed first, so that none of its later calls takes effect or returns, and then cancelled; whatever its
+clean-up does is done in vain. A call takes the time of its `Travel`, to the service and back. What has left belongs
+to the network: a request that is late, duplicated or under way arrives even when its sender has given up or is dead.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from types import TracebackType
+from typing import Any, Self, TypeVar, cast
+
+import anyio
+
+from changelog.base.errors import ConfigurationError, TieredError, UnavailableError, UnconfirmedError
+from changelog.base.runtime import Runtime
+from changelog.log import ChangeLog
+from emulators.world.blobs import SimulatedUpload
+from emulators.world.runtime import Request, SimulatedRuntime, elapse, now_s
+from tiered.protocol.backends import HighVolumeBackend, LongTermBackend
+
+T = TypeVar("T")
+
+
+class Mode(Enum):
+    """What may happen to one call."""
+
+    CRASH_BEFORE = "the process dies before the request leaves"
+    CRASH_AFTER = "the process dies after the effect, before the answer"
+    STALL_BEFORE = "the process stops for a while before the request leaves"
+    STALL_AFTER = "the process stops for a while after the effect, before the answer"
+    SUSPEND_BEFORE = "its machine sleeps for a while before the request leaves, and its monotonic clock with it"
+    SUSPEND_AFTER = "its machine sleeps for a while after the effect, before the answer"
+    UNAVAILABLE = "no effect, and UnavailableError"
+    DENIED = "no effect, and ConfigurationError, as when a permission was taken away"
+    DROPPED = "no effect, and UnconfirmedError"
+    LOST = "the effect, and UnconfirmedError"
+    DAMAGED = "the effect, and UnavailableError: an upload whose checksum is not what was sent"
+    LATE = "UnconfirmedError at once, and the effect a while later"
+    DUPLICATED = "the effect and its answer, and the request once more a while later"
+    SLOW = "the effect a while later, then its answer, if the caller still waits"
+    CRAWLING = "a scan or renewal of many rows that goes from one to the next with a while between: no snapshot"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """`seconds`: how long the while is."""
+
+    mode: Mode
+    seconds: float = 0.0
+
+
+Plan = Callable[[str], Fault | None]
+"""From a call point to its fault. Asked once for each call, when the process makes it."""
+
+
+Travel = Callable[[str], tuple[float, float]]
+"""From a call point to the seconds that its request is under way, and then its answer. Asked once for each call."""
+
+SCANS = frozenset({"rows.scan", "rows.redirects", "rows.redirects_at", "blobs.list", "log.stale", "log.entries"})
+READS = SCANS | {"rows.read", "rows.boundaries", "blobs.open", "blobs.head", "blobs.now_ns", "log.read"}
+STREAMS = frozenset({"upload.write", "reader.pieces", "reader.aclose"})
+"""Parts of a stream: each comes after the one before, or not at all. What is under way of them is lost with its sender."""
+ONCE = frozenset({"rows.put_inline", "rows.delete_inline", "blobs.open_upload", "upload.finalise", "upload.abort"})
+"""Calls that no client sends twice, so that no network has two of them to deliver."""
+
+_STOPS = (Mode.STALL_BEFORE, Mode.SUSPEND_BEFORE)
+
+Turn = Callable[[str, str], Awaitable[None]]
+"""Told a process's name and the call point that it has come to; returns when that call may go on."""
+
+
+def call_of(point: str) -> str:
+    """The call that is made at this point: `rows.swap`."""
+    return point.partition(" #")[0]
+
+
+def no_faults(point: str) -> Fault | None:
+    return None
+
+
+def no_time(point: str) -> tuple[float, float]:
+    return 0.0, 0.0
+
+
+class Network:
+    """Carries slow, late and duplicated requests. `trace`: every call of every process, in order, with its time and fault.
+
+    `turn`: who asks for which call goes on when; what is under way asks as the process "network". None: nobody asks.
+    `async with` it; leaving waits for nothing that is still under way.
+    """
+
+    def __init__(self) -> None:
+        self.trace: list[str] = []
+        self.turn: Turn | None = None
+        self._tasks = anyio.create_task_group()
+        self._under_way = 0
+
+    async def __aenter__(self) -> Self:
+        await self._tasks.__aenter__()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._tasks.cancel_scope.cancel()
+        await self._tasks.__aexit__(None, None, None)
+
+    def note(self, line: str) -> None:
+        self.trace.append(f"{now_s():9.3f} {line}")
+
+    @property
+    def quiet(self) -> bool:
+        """Whether no slow, late or duplicated request is under way any more."""
+        return self._under_way == 0
+
+    def send(self, point: str, request: Callable[[], Awaitable[object]], seconds: float) -> None:
+        """The request leaves now and arrives in so many seconds; nobody waits for its answer."""
+        self.take_over(point, Request(request()), seconds)
+
+    def take_over(self, point: str, request: Request[Any], seconds: float) -> None:
+        """One that is under way and needs so many seconds more."""
+        self._under_way += 1
+        self._tasks.start_soon(self._deliver, point, request, seconds)
+
+    async def carry(self, point: str, request: Callable[[], Awaitable[T]], seconds: float) -> T:
+        """The same, but its sender waits for the answer. If it gives up waiting, the request arrives all the same."""
+        answers: list[T] = []
+        errors: list[TieredError] = []
+        answered = anyio.Event()
+
+        async def noted() -> None:
+            try:
+                answers.append(await request())
+            except TieredError as error:
+                errors.append(error)
+                raise
+            finally:
+                answered.set()
+
+        self.send(point, noted, seconds)
+        await answered.wait()
+        for error in errors:
+            raise error
+        return answers[0]
+
+    async def _deliver(self, point: str, request: Request[Any], seconds: float) -> None:
+        try:
+            goes_on = request.has_left or await request.goes_on()
+            while goes_on:
+                try:
+                    await elapse(request.wait_s(seconds))
+                    if self.turn is not None:
+                        await self.turn("network", point)
+                except BaseException as error:
+                    request.fail(error)
+                    raise
+                goes_on = await request.goes_on()
+            self.note(f"network: {point} has arrived")
+        except TieredError as error:
+            self.note(f"network: {point} has arrived in vain: {error}")
+        finally:
+            self._under_way -= 1
+
+
+class Link:
+    """One process's connection to the world: names its calls, and lets each meet its fault.
+
+    `points`: those made so far. `answered`: those of them that returned a value to the process.
+    """
+
+    def __init__(self, process: Process, network: Network, plan: Plan, travel: Travel = no_time) -> None:
+        self.severed = False
+        self.points: list[str] = []
+        self.answered: list[str] = []
+        self._process = process
+        self._network = network
+        self._plan = plan
+        self._travel = travel
+        self._calls: Counter[str] = Counter()
+        self._stalled_until = 0.0
+        self._stops: set[anyio.CancelScope] = set()
+
+    def rows(self, rows: HighVolumeBackend) -> HighVolumeBackend:
+        return cast(HighVolumeBackend, _Far(self, "rows", rows))
+
+    def log(self, log: ChangeLog) -> ChangeLog:
+        return cast(ChangeLog, _Far(self, "log", log))
+
+    def blobs(self, blobs: LongTermBackend) -> LongTermBackend:
+        return cast(LongTermBackend, _Far(self, "blobs", blobs))
+
+    def stall(self, seconds: float) -> None:
+        """From now on, for so long, no request leaves and no answer arrives."""
+        self._stalled_until = max(self._stalled_until, now_s() + seconds)
+        if isinstance(self._process.runtime, SimulatedRuntime):
+            self._process.runtime.stop(seconds)
+
+    def sever(self) -> None:
+        """For ever: nothing leaves and nothing arrives, and a stop ends."""
+        self.severed = True
+        for stop in self._stops:
+            stop.cancel()
+
+    async def call(self, name: str, request: Callable[[], Awaitable[T]]) -> T:
+        """Makes one call. Returns, raises, or never ends: then the process is dead."""
+        if self.severed or self._stalled_until:
+            await self._awake()
+        self._calls[name] += 1
+        point = f"{name} #{self._calls[name]}"
+        if self._network.turn is not None:
+            await self._network.turn(self._process.name, point)
+        fault = self._plan(point)
+        mode, seconds = (None, 0.0) if fault is None else (fault.mode, fault.seconds)
+        there_s, back_s = self._travel(point)
+        self.points.append(point)
+        self._network.note(f"{self._process.name}: {point}" + (f" [{mode.name} {seconds:g} s]" if mode else ""))
+        if mode is not None:
+            await self._leave(point, mode, seconds, request, there_s + back_s)
+        try:
+            if mode is Mode.SLOW or (mode in _STOPS and name not in STREAMS):  # a timer that fired meanwhile comes too late
+                answer = await self._network.carry(point, request, there_s + (seconds if mode is Mode.SLOW else 0.0))
+            elif not there_s and mode is not Mode.CRAWLING:
+                answer = await request()  # nothing is ever under way
+            else:
+                answer = await self._ask(name, point, Request(request()), there_s, seconds if mode is Mode.CRAWLING else 0.0)
+        finally:
+            await self._answered(point, mode, seconds, back_s)
+        self.answered.append(point)
+        return answer
+
+    async def _ask(self, name: str, point: str, request: Request[T], there_s: float, row_s: float) -> T:
+        """Waits for the answer; whoever is cancelled while the request is under way leaves it to the network."""
+        while await request.goes_on(row_s):
+            stopped_at, wait_s = now_s(), request.wait_s(there_s)
+            try:
+                await elapse(wait_s)
+            except BaseException as error:
+                under_way_s = now_s() - stopped_at
+                if under_way_s and request.has_left and name not in STREAMS:
+                    self._network.take_over(point, request, wait_s - under_way_s)
+                else:
+                    request.fail(error)
+                raise
+        return request.answer
+
+    async def _leave(
+        self, point: str, mode: Mode, seconds: float, request: Callable[[], Awaitable[object]], round_trip_s: float
+    ) -> None:
+        if mode in (Mode.UNAVAILABLE, Mode.DENIED, Mode.DROPPED):
+            await elapse(round_trip_s)
+        match mode:
+            case Mode.CRASH_BEFORE:
+                self._process.crash()
+            case Mode.STALL_BEFORE:
+                self.stall(seconds)
+            case Mode.SUSPEND_BEFORE:
+                self._process.suspend(seconds)
+            case Mode.UNAVAILABLE:
+                raise UnavailableError(f"{point} of {self._process.name} was refused by the service")
+            case Mode.DENIED:
+                raise ConfigurationError(f"{point} of {self._process.name} was denied: grant this process the permission for it")
+            case Mode.DROPPED:
+                raise _unanswered(point, self._process)
+            case Mode.LATE:
+                self._network.send(point, request, seconds)
+                raise _unanswered(point, self._process)
+            case Mode.DUPLICATED:
+                self._network.send(point, _copy(request), seconds)
+        if mode in _STOPS:
+            await self._go_on()
+        await self._awake()
+
+    async def _answered(self, point: str, mode: Mode | None, seconds: float, back_s: float) -> None:
+        """Between the effect and its answer; raises instead of it."""
+        match mode:
+            case Mode.CRASH_AFTER:
+                self._process.crash()
+            case Mode.STALL_AFTER:
+                self.stall(seconds)
+            case Mode.SUSPEND_AFTER:
+                self._process.suspend(seconds)
+        await elapse(back_s)  # a cancelled caller may have had its effect
+        if self.severed or self._stalled_until:
+            await self._awake()
+        if mode is Mode.LOST:
+            raise UnconfirmedError(f"the answer to {point} of {self._process.name} was lost")
+        if mode is Mode.DAMAGED:
+            raise UnavailableError(f"what {point} of {self._process.name} stored was damaged on its way: delete it, try again")
+
+    async def _go_on(self) -> None:
+        """Stopped between its last step and the sending: no timer of its own wakes it before it goes on, and sends."""
+        with anyio.CancelScope(shield=True) as stop:
+            self._stops.add(stop)
+            while (wait_s := self._stalled_until - now_s()) > 0:
+                await elapse(wait_s)
+        self._stops.discard(stop)
+
+    async def _awake(self) -> None:
+        while not self.severed and (wait_s := self._stalled_until - now_s()) > 0:
+            await elapse(wait_s)
+        if self.severed:
+            await anyio.sleep_forever()
+
+
+def _copy(request: Callable[[], Awaitable[object]]) -> Callable[[], Awaitable[object]]:
+    """The network's copy of it. A client ends an upload once, so the copy of that is none of its calls."""
+    upload = getattr(getattr(request, "func", None), "__self__", None)
+    copy: Callable[[], Awaitable[object]] = getattr(upload, "finalise_copy", request)
+    return copy
+
+
+def _unanswered(point: str, process: Process) -> UnconfirmedError:
+    return UnconfirmedError(f"{point} of {process.name} was not answered")
+
+
+class _Far:
+    """A service as seen through a link: its methods are calls; the rest is passed on."""
+
+    def __init__(self, link: Link, kind: str, target: object) -> None:
+        self._link = link
+        self._kind = kind
+        self._target = target
+
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(self._target, name)
+        code = getattr(attribute, "__code__", None)
+        flags = 0 if code is None else code.co_flags
+        if flags & inspect.CO_COROUTINE:
+            attribute = partial(self._call, name, attribute)
+        elif flags & inspect.CO_ASYNC_GENERATOR:
+            attribute = partial(self._each, name, attribute)
+        else:
+            return attribute
+        self.__dict__[name] = attribute  # found at once from now on
+        return attribute
+
+    async def _call(self, name: str, method: Callable[..., Awaitable[Any]], *args: Any, **named: Any) -> Any:
+        if name == "finalise" and isinstance(self._target, SimulatedUpload):
+            self._target.given_at = now_s()
+        answer = await self._link.call(f"{self._kind}.{name}", partial(method, *args, **named))
+        if name == "open_upload":
+            return _Far(self._link, "upload", answer)
+        if name == "open" and answer is not None:
+            return _Far(self._link, "reader", answer)
+        return answer
+
+    async def _each(self, name: str, method: Callable[[], AsyncGenerator[Any, None]]) -> AsyncIterator[Any]:
+        async with aclosing(method()) as pieces:
+            while (piece := await self._link.call(f"{self._kind}.{name}", partial(anext, pieces, None))) is not None:
+                yield piece
+
+
+class Process:
+    """One simulated process: a name, a runtime of its own, a link, and a life that `crash` ends."""
+
+    def __init__(self, name: str, runtime: Runtime, network: Network, plan: Plan = no_faults, travel: Travel = no_time) -> None:
+        self.name = name
+        self.runtime = runtime
+        self.link = Link(self, network, plan, travel)
+        self._scope = anyio.CancelScope()
+
+    @property
+    def alive(self) -> bool:
+        return not self.link.severed
+
+    @property
+    def stopped_until(self) -> float:
+        """The second of the world until which it stands still, or last stood still; 0: it never did."""
+        return self.link._stalled_until
+
+    async def run(self, life: Callable[[], Awaitable[None]]) -> None:
+        """Lives until `life` ends or the process crashes. What a dying process raises, nobody hears."""
+        with self._scope:
+            try:
+                await life()
+            except Exception:
+                if self.alive:
+                    raise
+
+    def crash(self) -> None:
+        """kill -9: nothing that it does from now on takes effect. What it had sent already may."""
+        self.link.sever()
+        self._scope.cancel()
+
+    def stall(self, seconds: float) -> None:
+        """SIGSTOP, and SIGCONT later: no request leaves, no answer arrives, and no timer that needs one helps."""
+        self.link.stall(seconds)
+
+    @property
+    def clock(self) -> SimulatedRuntime:
+        """Its runtime, where that can be set and stood still."""
+        assert isinstance(self.runtime, SimulatedRuntime), "only a simulated clock can be"
+        return self.runtime
+
+    def suspend(self, seconds: float) -> None:
+        """Its machine sleeps: as `stall`, and its monotonic clock stands still; its boot-time and wall clocks go on."""
+        self.clock.suspend(seconds)
+        self.stall(seconds)

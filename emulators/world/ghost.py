@@ -1,0 +1,138 @@
+"""What really took effect, in which order, and whose it was: what no caller can see, and every caller is judged by.
+
+    acting     whose write the current task carries out; what it starts or sends carries it on, also when it is late
+    Ghost      told of each effect on a row, each answer to a write, each end of a read, as they happen:
+
+        LATE         a write takes effect after its caller was told what became of it                           I4
+        TWICE        a write takes effect again                                                                 I4
+        FALSE OK     told ok: it took no effect, and nobody else wrote since it began                           I4
+        FALSE NO     told that nothing happened: it took effect                                                 I4
+        STALE READ   a read finds what the register held at no moment between its call and its answer           I4, I7
+        STALE LIST   a list leaves out what was there all the time, or shows what never was                     I4
+        EXPIRED      a read finds, or a list shows, what had expired by every clock before it began             I4
+        UNORDERED    of two writes of one bulk call, the earlier took effect after the later, and both are ok
+        TOO LATE     an operation is answered long after all its budgets                                        I6
+
+These judge at once and exactly, by means that no user has; `history` judges at the end, by what callers were told alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+import anyio
+
+from emulators.world.history import Answer, History, Read, Write
+from tiered.storage import Outcome
+
+acting: ContextVar[Write | None] = ContextVar("acting", default=None)
+
+EFFECTS = {"rows.swap", "rows.put_inline", "rows.delete_inline"}
+"""The calls that change what a row holds."""
+
+
+@contextmanager
+def acts(write: Write) -> Iterator[None]:
+    """What happens within, and whatever it starts or sends, is this write's doing."""
+    token = acting.set(write)
+    try:
+        yield
+    finally:
+        acting.reset(token)
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    event: int
+    write: Write
+
+
+class Ghost:
+    """`checked`: how often which check was made. `report(invariant, finding)` is called for each violation."""
+
+    def __init__(self, history: History, report: Callable[[str, str], None]) -> None:
+        self.checked: Counter[str] = Counter()
+        self._history = history
+        self._report = report
+        self._effects: dict[str, list[Effect]] = defaultdict(list)
+
+    def took_effect(self, path: str) -> None:
+        """The row at `path` changed just now."""
+        write = acting.get()
+        if write is None:
+            return
+        self.checked["I4 no late effect"] += 1
+        if write.ended is not None and write.answer is not Answer.UNKNOWN:
+            self._report("I4 honest", f"LATE: the {write} took effect after its caller was told {write.answer.name}")
+        if self._took_effect(write):
+            self._report("I4 honest", f"TWICE: the {write} took effect again")
+        self._effects[path].append(Effect(self._history.tick(), write))
+
+    def told(self, write: Write, outcome: Outcome | None = None) -> None:
+        """Its caller has been answered; `outcome`: when it asked once more, and only then is superseded no effect."""
+        if write.answer is Answer.OK:
+            self.checked["I4 ok is true"] += 1
+            if not (self._is_ok(write) if outcome is None else self._took_effect(write)):
+                self._report("I4 honest", f"FALSE OK: the {write} took no effect, and nobody else wrote since it began")
+        if write.answer is Answer.NO:
+            self.checked["I4 no is true"] += 1
+            if self._took_effect(write):
+                self._report("I4 honest", f"FALSE NO: the {write} took effect")
+
+    def found(self, read: Read) -> None:
+        """A read has ended with `read.found`."""
+        self.checked["I4 I7 read is of its time"] += 1
+        possible = [effect.write for effect in self._since(read.path, read.began)]
+        if not any(write.value == read.found or (read.found is None and write.mortal_at_s <= read.ended_s) for write in possible):
+            held = ", ".join(repr(write.value) for write in possible)
+            self._report("I4 honest", f"STALE READ: {read.path} was read as {read.found!r}, and held {held} between call and answer")
+        elif read.found is not None and all(write.dead_at_s < read.began_s for write in possible if write.value == read.found):
+            self._report("I4 honest", f"EXPIRED: {read.path} was read as {read.found!r}, which had expired before")
+
+    def listed(self, began: int, paths: set[str], began_s: float = 0.0) -> None:
+        """A list of all objects, begun at that event and that second, has ended with these."""
+        self.checked["I4 list is of its time"] += 1
+        for path in {*paths, *self._effects}:
+            held = [effect.write for effect in self._since(path, began)]
+            was_absent = any(write.value is None or write.mortal_at_s <= anyio.current_time() for write in held)
+            was_there = any(write.value is not None and write.dead_at_s >= began_s for write in held)
+            if (path in paths and not was_there) or (path not in paths and not was_absent):
+                said = "listed" if path in paths else "left out"
+                self._report("I4 honest", f"STALE LIST: {path} was {said}, and held {', '.join(repr(write.value) for write in held)}")
+
+    def ordered(self, earlier: Write, later: Write) -> None:
+        """Two writes of one object in one bulk call, both told ok: they are made one after the other."""
+        self.checked["bulk writes keep their order"] += 1
+        effects = [effect.write for effect in self._effects[earlier.path] if effect.write in (earlier, later)]
+        if effects == [later, earlier]:
+            self._report("I4 honest", f"UNORDERED: the {earlier} took effect after the {later} of the same call")
+
+    def lasted(self, what: str, seconds: float, at_most_s: float) -> None:
+        """An operation of a process that never stood still has ended."""
+        self.checked["I6 answered in time"] += 1
+        if seconds > at_most_s:
+            self._report("I6 drained", f"TOO LATE: a {what} took {seconds:.0f} s, and its budgets are less than {at_most_s:g} s")
+
+    def sized(self, write: Write, told: int, size: int) -> None:
+        """A put was told how many bytes it has stored."""
+        if told != size:
+            self._report("I4 honest", f"the {write} was told that it stored {told} bytes, of {size}")
+
+    def _is_ok(self, write: Write) -> bool:
+        if any(effect.event > write.began for effect in self._effects[write.path]):
+            return True
+        last = self._since(write.path, write.began)[-1].write
+        return write.value is None and (last.value is None or last.mortal_at_s <= anyio.current_time())
+
+    def _took_effect(self, write: Write) -> bool:
+        return any(effect.write is write for effect in self._effects[write.path])
+
+    def _since(self, path: str, event: int) -> list[Effect]:
+        """What the register held at that event and after, in order."""
+        effects = [Effect(-1, Write(path, None, -1, -1, Answer.OK)), *self._effects[path]]
+        before = [effect for effect in effects if effect.event < event]
+        return [before[-1], *(effect for effect in effects if effect.event > event)]

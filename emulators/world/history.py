@@ -1,0 +1,163 @@
+"""What callers were told, and whether some order of effects explains it (I4, I7).
+
+    Write      a put or a delete, from its call to its `Answer`; None is the value of a delete
+    Read       a read, and what it found
+    History    all of them, one register for each path
+"""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from math import inf
+
+from emulators.world.linear import INITIAL, Operation, explaining_order
+
+
+class Answer(Enum):
+    """What the caller of a write knows after it."""
+
+    OK = "it took effect, or was superseded"
+    NO = "it had no effect and never will"
+    OVER = "it may have had its effect, and will not have it any more"
+    UNKNOWN = "it may have its effect at any time, or never; also: the caller died"
+
+
+@dataclass(slots=True, eq=False)
+class Write:
+    """One put (`value`: what a read shall find) or delete (None). `began` and `ended` count events of the history.
+
+    `mortal_at_s`: the second of the servers' clock (`anyio.current_time()`) from which on it may have expired; `dead_at_s`: from which on
+    no clock takes it for unexpired.
+    """
+
+    path: str
+    value: object
+    began: int
+    ended: int | None = None
+    answer: Answer = Answer.UNKNOWN
+    mortal_at_s: float = inf
+    dead_at_s: float = inf
+
+    @property
+    def name(self) -> str:
+        kind = "delete" if self.value is None else f"put of {self.value!r}"
+        return f"{kind} [{self.began}, {'…' if self.ended is None else self.ended}]"
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.answer.name}"
+
+
+@dataclass(slots=True, eq=False)
+class Read:
+    """One read, and what it found; None: nothing. A read that failed has found nothing out, and is left out.
+
+    `began_s`, `ended_s`: the seconds of the servers' clock at which it began and ended.
+    """
+
+    path: str
+    began: int
+    ended: int | None = None
+    found: object = None
+    ended_s: float = 0.0
+    began_s: float = 0.0
+
+    @property
+    def name(self) -> str:
+        return f"read of {self.found!r} [{self.began}, {'…' if self.ended is None else self.ended}]"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(slots=True)
+class History:
+    """Writes and reads of registers, one for each path. Give each write a value of its own."""
+
+    writes: list[Write] = field(default_factory=list)
+    reads: list[Read] = field(default_factory=list)
+    _events: Iterator[int] = field(default_factory=itertools.count)
+
+    def tick(self) -> int:
+        """The number of an event that is neither the beginning nor the end of an operation."""
+        return next(self._events)
+
+    def begin_write(self, path: str, value: object, mortal_at_s: float = inf) -> Write:
+        self.writes.append(Write(path, value, next(self._events), mortal_at_s=mortal_at_s))
+        return self.writes[-1]
+
+    def end_write(self, write: Write, answer: Answer) -> None:
+        write.ended, write.answer = next(self._events), answer
+
+    def begin_read(self, path: str) -> Read:
+        self.reads.append(Read(path, next(self._events)))
+        return self.reads[-1]
+
+    def end_read(self, read: Read, found: object, ended_s: float = 0.0) -> None:
+        read.ended, read.found, read.ended_s = next(self._events), found, ended_s
+
+    def unexplained(self) -> list[str]:
+        """I4, I7: for each path whose operations no order explains, a sentence that says from which answer on, and shows them all."""
+        paths: defaultdict[str, list[Write | Read]] = defaultdict(list)
+        every: list[Write | Read] = [*self.writes, *self.reads]
+        for each in sorted(every, key=lambda each: each.began):
+            paths[each.path].append(each)
+        return [_accusation(path, operations) for path, operations in paths.items() if _explanation(operations) is None]
+
+
+# --- one register --------------------------------------------------------------------------------
+
+
+def _explanation(operations: Sequence[Write | Read], until: float = inf) -> list[Write | Read] | None:
+    """The operations in an order that explains what was answered up to that event; None: there is none.
+
+    A register under last-writer-wins. A superseded write was overwritten at once, so it is as good as any other that is OK.
+    """
+    states: dict[tuple[object, float], int] = {(None, inf): INITIAL}
+    known = [each for each in operations if _has_effect(each, until)]
+    for each in known:
+        if isinstance(each, Write):
+            states.setdefault((each.value, each.mortal_at_s), len(states))
+    order = explaining_order([_operation(each, states, until) for each in known])
+    return None if order is None else [known[index] for index in order]
+
+
+def _has_effect(each: Write | Read, until: float) -> bool:
+    """NO never has one; a read that has not ended has found nothing."""
+    if isinstance(each, Read):
+        return _is_over(each, until)
+    return not (_is_over(each, until) and each.answer is Answer.NO)
+
+
+def _operation(each: Write | Read, states: dict[tuple[object, float], int], until: float) -> Operation:
+    if isinstance(each, Read):
+        assert each.ended is not None, "a read that has not ended is left out"
+        return Operation(each.began, each.ended, finds=frozenset(state for key, state in states.items() if _may_find(each, *key)))
+    known = _is_over(each, until) and each.answer is not Answer.UNKNOWN
+    ended = each.ended if known and each.ended is not None else inf
+    return Operation(each.began, ended, states[each.value, each.mortal_at_s], optional=not known or each.answer is Answer.OVER)
+
+
+def _may_find(read: Read, value: object, mortal_at_s: float) -> bool:
+    return read.found == value or (read.found is None and mortal_at_s <= read.ended_s)
+
+
+def _is_over(each: Write | Read, until: float) -> bool:
+    return each.ended is not None and each.ended <= until
+
+
+def _accusation(path: str, operations: Sequence[Write | Read]) -> str:
+    """Of the answers up to each event, the first one that makes an order impossible is the accused."""
+    ended = sorted((each for each in operations if each.ended is not None), key=lambda each: each.ended or 0)
+    first = bisect_left(ended, True, key=lambda each: _explanation(operations, each.ended or 0) is None)
+    explained = _explanation(operations, ended[first - 1].ended or 0) if first > 0 else []
+    assert explained is not None, "what was answered before is explained"
+    return "\n    ".join([
+        f"{path}: no order of its operations explains the {ended[first]}",
+        f"in order up to there: {', '.join(each.name for each in explained) or 'nothing had an effect yet'}",
+        *(f"operation: {each}" for each in operations if each.began < (ended[first].ended or 0)),
+    ])

@@ -1,0 +1,166 @@
+"""`SimulatedChangeLog`: the changelog in memory, open to inspection.
+
+    stored     row key -> the stored value (bytes as in `changelog.change`), its heartbeat, its state
+    presence   instance -> when it was last announced (Unix ms)
+
+All times are the server's clock. Each call is atomic: after its request has travelled there is no await.
+Compare-and-swaps compare the entry in its current form, so entries of older software can be claimed too (I6).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+from changelog.base.errors import LeaseLostError
+from changelog.base.runtime import Runtime
+from changelog.change import SHARDS_DEFAULT, Change, ChangeId, Entry, Stuck, Unreadable, decode, encode, encode_stuck
+from changelog.lease import Renewal, Standing, standing
+from changelog.log import PRESENCE_AGE_MAX_MS, KeyRange, Page, shard_ranges
+from emulators.world.runtime import Simulated
+
+_DUE = (Standing.CLAIMABLE, Standing.EXHAUSTED, Standing.UNREADABLE)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """One row of the log. `state` None: open."""
+
+    value: bytes
+    heartbeat_ms: int
+    state: str | None = None
+
+
+class SimulatedChangeLog(Simulated):
+    """Implements `ChangeLog` and `Collects`. `runtime` is the server's."""
+
+    durable = True
+
+    lost_share = 0.25
+    """Of the answers to a slow renewal of many entries."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__(runtime)
+        self.stored: dict[str, Stored] = {}
+        self.presence: dict[str, int] = {}
+        self._shards = SHARDS_DEFAULT
+
+    def sharded(self, shards: int) -> Self:
+        """The same log, as processes see it that record under so many shards."""
+        view = copy.copy(self)
+        view._shards = shards
+        return view
+
+    async def record(self, change: Change, owner: str) -> Entry:
+        """As in `ChangeLog`. `LeaseLostError`: it was recorded before and claimed since, so recovery has it."""
+        await self._travel()
+        entry = Entry(change, change.id.row_key(self._shards), owner)
+        self.stored.setdefault(entry.key, Stored(encode(entry), 0))
+        if not self._swap("log.record", entry, entry):
+            raise LeaseLostError(f"change {change.id} of {change.object} was taken over by recovery")
+        return entry
+
+    async def renew(self, entries: Sequence[Entry]) -> Sequence[Renewal]:
+        """As in `ChangeLog`. A slow one beats for each at a moment of its own, and then the answers for some are lost."""
+        pause_s = await self._travel()
+        renewals: list[Renewal] = []
+        for entry in entries:
+            renewals.append(Renewal.RENEWED if self._swap("log.renew", entry, entry) else Renewal.NOT_YOURS)
+            if pause_s:
+                await self._pause(pause_s)
+                renewals[-1] = Renewal.FAILED if self._runtime.random.random() < self.lost_share else renewals[-1]
+        return renewals
+
+    async def forget(self, entry: Entry) -> None:
+        await self._travel()
+        self.stored.pop(entry.key, None)
+        self._took_effect("log.forget", entry.key)
+
+    async def release(self, entry: Entry, cleanup_after_ms: int | None = None) -> bool:
+        await self._travel()
+        return self._swap("log.release", entry, entry.released(cleanup_after_ms))
+
+    async def announce(self, instance: str) -> int:
+        await self._travel()
+        self.presence[instance] = self._now_ms()
+        return self.presence[instance]
+
+    def ranges(self) -> Sequence[KeyRange]:
+        return shard_ranges(self._shards)
+
+    async def stale(self, within: KeyRange, now_ms: int, expiry_ms: int, limit: int) -> Page:
+        def due(key: str) -> Entry | Unreadable | None:
+            entry = self._decoded(key)
+            return entry if standing(entry, now_ms, expiry_ms, attempts_max=1) in _DUE else None
+
+        return _page(await self._read_in_order(self.stored, within.start, lambda key: key < within.end, due, limit + 1), limit)
+
+    async def claim(self, entry: Entry, owner: str) -> Entry | None:
+        await self._travel()
+        claimed = entry.claimed_by(owner)
+        return claimed if self._swap("log.claim", entry, claimed) else None
+
+    async def park(self, entry: Entry | Unreadable, error: str) -> bool:
+        stuck = encode_stuck(Stuck(error, self._now_ms()))
+        return await self._replace("log.park", entry, lambda stored: replace(stored, state=stuck))
+
+    async def retry(self, entry: Entry | Unreadable) -> bool:
+        value = encode(replace(entry, owner="", attempt=0)) if isinstance(entry, Entry) else entry.raw
+        return await self._replace(
+            "log.retry", entry, lambda stored: None if stored.state is None else replace(stored, value=value, state=None)
+        )
+
+    async def entries(self, start: str, limit: int, *, stuck_only: bool = False) -> Page:
+        def wanted(key: str) -> Entry | Unreadable | None:
+            entry = self._decoded(key)
+            return entry if entry.stuck or not stuck_only else None
+
+        return _page(await self._read_in_order(self.stored, start, lambda key: True, wanted, limit + 1), limit)
+
+    async def read(self, change_id: ChangeId) -> Entry | Unreadable | None:
+        await self._travel()
+        return next((self._decoded(key) for key in sorted(self.stored) if key.endswith(change_id)), None)
+
+    async def collect(self, limit: int) -> int:
+        """Removes any of the presence rows older than a day."""
+        await self._travel()
+        oldest_ms = self._now_ms() - PRESENCE_AGE_MAX_MS
+        old = self._some([instance for instance, seen_ms in self.presence.items() if seen_ms < oldest_ms], limit)
+        for instance in old:
+            del self.presence[instance]
+        return len(old)
+
+    def _decoded(self, key: str) -> Entry | Unreadable:
+        stored = self.stored[key]
+        return decode(key, stored.value, stored.heartbeat_ms, stored.state)
+
+    def _is_stored(self, seen: Entry | Unreadable) -> bool:
+        return seen.key in self.stored and _value(self._decoded(seen.key)) == _value(seen)
+
+    def _swap(self, call: str, seen: Entry, new: Entry) -> bool:
+        """Writes `new` with a fresh heartbeat iff `seen` is what is stored."""
+        if not self._is_stored(seen):
+            return False
+        self.stored[new.key] = replace(self.stored[new.key], value=encode(new), heartbeat_ms=self._now_ms())
+        self._took_effect(call, new.key)
+        return True
+
+    async def _replace(self, call: str, seen: Entry | Unreadable, change: Callable[[Stored], Stored | None]) -> bool:
+        await self._travel()
+        changed = change(self.stored[seen.key]) if self._is_stored(seen) else None
+        if changed is None:
+            return False
+        self.stored[seen.key] = changed
+        self._took_effect(call, seen.key)
+        return True
+
+
+def _value(entry: Entry | Unreadable) -> bytes:
+    return entry.raw if isinstance(entry, Unreadable) else encode(entry)
+
+
+def _page(found: Sequence[Entry | Unreadable], limit: int) -> Page:
+    """The first `limit` of them; the next page begins at the one after."""
+    return Page(tuple(found[:limit]), found[limit].key if len(found) > limit else None)

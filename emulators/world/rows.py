@@ -1,0 +1,185 @@
+"""`SimulatedRows`: the high-volume tier in memory, open to inspection.
+
+    states    path -> inline object or tombstone, expired or not
+    won       path -> token -> when (Unix ms, server's clock); `refused` likewise
+    horizon   of the youngest token whose mark was collected, when it was made (Unix ms, its maker's clock)
+
+Each operation is atomic: after its request has travelled there is no await. The deadline is kept in whole
+milliseconds and overrides the one in the metadata, as `size` is the payload's (I7). A swap's deadline is judged
+when the request *leaves*: one that left in time may arrive at any time later, as on a real network.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from changelog.base.errors import ClockBehindError, UnavailableError
+from changelog.base.runtime import Runtime
+from changelog.change import ChangeId
+from emulators.world.runtime import Simulated
+from tiered.metadata import is_expired, whole_ms
+from tiered.protocol.backends import MARK_AGE_MAX_S, Inline, Redirect, RedirectPage, Row, RowName, RowPage, State, Tombstone
+
+Marks = dict[str, dict[ChangeId, int]]
+
+
+class SimulatedRows(Simulated):
+    """Implements `HighVolumeBackend` and `Collects`. `runtime` is the server's."""
+
+    def __init__(self, runtime: Runtime, *, horizon: bool = True) -> None:
+        """`horizon` False: marks are forgotten by their age alone, as Bigtable's service does it."""
+        super().__init__(runtime)
+        self.states: dict[str, Inline | Tombstone] = {}
+        self.won: Marks = defaultdict(dict)
+        self.refused: Marks = defaultdict(dict)
+        self.horizon_ms = -1
+        self._keeps_horizon = horizon
+
+    async def read(self, path: str, *, marks: ChangeId | bool = False) -> Row:
+        await self._travel()
+        state = self.states.get(path)
+        if marks is False:
+            return Row(state)
+        won, refused = frozenset(self.won.get(path, ())), frozenset(self.refused.get(path, ()))
+        if marks is True:
+            return Row(state, won, refused)
+        return Row(state, won & {marks}, refused & {marks}, marks.created_ms <= self.horizon_ms)
+
+    async def swap(self, path: str, token: ChangeId, expected: str | None, state: State, deadline_s: float) -> bool:
+        if self._runtime.boot_time() > deadline_s:
+            raise UnavailableError(f"the swap of {token} at {path} waited too long for its turn; it was not sent")
+        await self._travel()
+        if self._conflicts(path, token, expected) or self._is_forgotten(token):
+            return False
+        self._write(path, token, state)
+        self.won[path][token] = self._now_ms()
+        self._took_effect("rows.swap", path)
+        return True
+
+    async def settle(self, path: str, token: ChangeId) -> bool:
+        await self._travel()
+        state = self.states.get(path)
+        if state is not None and (state.token == token or self._target(path) == f"{path}/{token}"):
+            return True
+        self.refused[path][token] = self._now_ms()
+        self._took_effect("rows.settle", path)
+        return False
+
+    async def put_inline(self, path: str, token: ChangeId, state: Inline) -> bool:
+        return await self._replace_inline("rows.put_inline", path, token, state)
+
+    async def delete_inline(self, path: str, token: ChangeId) -> bool:
+        return await self._replace_inline("rows.delete_inline", path, token, None)
+
+    async def touch(self, path: str, seen: Inline | Tombstone, deadline_ns: int) -> bool:
+        await self._travel()
+        state, deadline_ns = self.states.get(path), whole_ms(deadline_ns)
+        if state is None or not _is_same(state, seen) or state.deadline_ns is None or state.deadline_ns >= deadline_ns:
+            return False
+        self.states[path] = with_deadline(state, deadline_ns)
+        self._took_effect("rows.touch", path)
+        return True
+
+    async def scan(self, prefix: str, start: bytes, limit: int) -> RowPage:
+        # Text in the order of its code points is in the byte order of its UTF-8.
+        found = await self._read_in_order(
+            self.states, start.decode(), lambda path: path.startswith(prefix) and not path.startswith("~"),
+            lambda path: RowName(path, self.states[path].deadline_ns), limit,
+        )  # fmt: skip
+        return RowPage(found, [], None if len(found) < limit else f"{found[-1].path}\0".encode())
+
+    async def redirects(self, start: bytes, end: bytes | None, limit: int) -> RedirectPage:
+        def within(path: str) -> bool:
+            return path.encode() >= start and (end is None or path.encode() < end)
+
+        found = await self._read_in_order(self.states, "", within, self._redirect, limit)
+        return RedirectPage(found, (), None if len(found) < limit else f"{found[-1].path}\0".encode())
+
+    async def redirects_at(self, keys: Sequence[bytes]) -> RedirectPage:
+        wanted = set(keys)
+        found = await self._read_in_order(self.states, "", lambda path: path.encode() in wanted, self._redirect, len(wanted))
+        return RedirectPage(found, (), None)
+
+    async def boundaries(self, count: int) -> Sequence[str]:
+        await self._travel()
+        paths = sorted(self.states)
+        step = max(1, -(-len(paths) // count))
+        return paths[step::step]
+
+    async def collect(self, limit: int) -> int:
+        """Removes any of the expired rows and of the marks older than two days: the service collects when it likes, cell by cell.
+
+        With a horizon, a mark whose token seems younger than that stays, so it never passes what this clock calls two days ago.
+        """
+        await self._travel()
+        now_ns, oldest_ms = self._runtime.wall_ns(), self._now_ms() - MARK_AGE_MAX_S * 1000
+        garbage: list[tuple[str, dict[str, Inline | Tombstone] | dict[ChangeId, int], Any]] = [
+            (path, self.states, path) for path, state in self.states.items() if is_expired(state.deadline_ns, now_ns)
+        ]
+        for kind in (self.won, self.refused):
+            for path, tokens in kind.items():
+                for token, at_ms in tokens.items():
+                    if at_ms < oldest_ms and (token.created_ms < oldest_ms or not self._keeps_horizon):
+                        garbage.append((path, tokens, token))
+        for path, cells, key in (chosen := self._some(garbage, limit)):
+            del cells[key]
+            if isinstance(key, ChangeId) and self._keeps_horizon:
+                self.horizon_ms = max(self.horizon_ms, key.created_ms)
+            self._took_effect("rows.collect", path)
+        return len(chosen)
+
+    async def _replace_inline(self, call: str, path: str, token: ChangeId, state: Inline | None) -> bool:
+        await self._travel()
+        if self._target(path) is not None or self._is_marked(path, token) or self._is_forgotten(token):
+            return False
+        self._write(path, token, state)
+        self._took_effect(call, path)
+        return True
+
+    def _conflicts(self, path: str, token: ChangeId, expected: str | None) -> bool:
+        return self._is_marked(path, token) or self._target(path) not in (None, expected)
+
+    def _is_forgotten(self, token: ChangeId) -> bool:
+        if self.horizon_ms < 0 or token.created_ms > self.horizon_ms:
+            return False
+        if self._now_ms() <= self.horizon_ms:
+            raise ClockBehindError(f"the change {token} is older than what was forgotten, and so would any be that is made now")
+        return True
+
+    def _write(self, path: str, token: ChangeId, state: State) -> None:
+        match state:
+            case None:
+                self.states.pop(path, None)
+            case Inline(metadata, payload):
+                described = metadata.with_facts(size=len(payload))
+                self.states[path] = with_deadline(Inline(described, bytes(payload), token), state.deadline_ns)
+            case Tombstone():
+                self.states[path] = with_deadline(replace(state, token=token), state.deadline_ns)
+
+    def _redirect(self, path: str) -> Redirect | None:
+        state = self.states[path]
+        return Redirect(path, state.target, state.deadline_ns) if isinstance(state, Tombstone) else None
+
+    def _target(self, path: str) -> str | None:
+        return Row(self.states.get(path)).target
+
+    def _is_marked(self, path: str, token: ChangeId) -> bool:
+        return token in self.won.get(path, ()) or token in self.refused.get(path, ())
+
+
+def _is_same(state: Inline | Tombstone, seen: Inline | Tombstone) -> bool:
+    """Whether they are one write; where older software wrote, and left no token, whether they hold the same."""
+    if Row(state).target != Row(seen).target or state.token != seen.token:
+        return False
+    payloads = [each.payload for each in (state, seen) if isinstance(each, Inline)]
+    return state.token is not None or len(set(payloads)) <= 1
+
+
+def with_deadline(state: Inline | Tombstone, deadline_ns: int | None) -> Inline | Tombstone:
+    deadline_ns = None if deadline_ns is None else whole_ms(deadline_ns)
+    if isinstance(state, Tombstone):
+        return replace(state, deadline_ns=deadline_ns)
+    return replace(state, metadata=state.metadata.with_facts(time_expires_ns=deadline_ns))

@@ -1,0 +1,303 @@
+"""Time, chance and scheduling of a simulated world: the same seed replays the same history.
+
+`run_world` runs an async function on trio under a virtual clock: when every task sleeps, the clock jumps to the
+next deadline, so hours cost nothing. All that is random comes from the seed: each process's ids and jitter, and
+the order in which tasks that are ready run. `Simulated` is what the simulated services have in common, `Request` one
+call of theirs on its way: whoever holds it takes it on, so a request outlives a sender that gave up.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random  # noqa: TID251 - the simulated door for chance
+import types
+from collections import deque
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Generic, TypeVar, cast
+
+import anyio
+import trio
+from trio._core import _run as trio_run
+
+from changelog.base.runtime import Runtime
+from tiered.metadata import NS_PER_MS, NS_PER_S
+
+T = TypeVar("T")
+Observer = Callable[[str, str], None]
+"""Told of an effect as it happens: the call (`rows.swap`) and what it changed (a path, a blob's name, a key)."""
+
+DEADLOCK = "every task of this world waits for ever"
+WALL_START_NS = 1_700_000_000 * NS_PER_S
+
+CLOCK_ROUNDS_S = 1e-6
+"""Times of several days are not exact to the last digit."""
+
+LEAVES = object()
+"""What a simulated service's coroutine yields where its request leaves; it is sent the seconds from row to row of a scan."""
+
+
+class VirtualClock(trio.abc.Clock):
+    """Time that stands still while anything can run, and then jumps to the next deadline.
+
+    `sleep` is what trio's does without a cancel scope: most of what a simulation does is to wait. `deadlocked`, a scope
+    around the world, is cancelled when every task waits for ever.
+    """
+
+    def __init__(self) -> None:
+        self.deadlocked = trio.CancelScope()
+        self._now = 0.0
+        self._count = 0
+        self._sleepers: list[tuple[float, int, list[trio.lowlevel.Task]]] = []
+
+    def start_clock(self) -> None:
+        pass
+
+    def current_time(self) -> float:
+        return self._now
+
+    def deadline_to_sleep_time(self, deadline: float) -> float:
+        """Trio asks when no task can run. The next moment is a deadline, or the end of a sleep."""
+        runner = trio_run.GLOBAL_RUN_CONTEXT.runner
+        if runner.entry_queue.queue or runner.entry_queue.idempotent_queue:
+            return 0.0  # a generator that was abandoned is closed first
+        if runner.waiting_for_idle:
+            return 1.0  # not slept: whoever waits until all others do goes on before the time does
+        sleepers = self._sleepers
+        while sleepers and not sleepers[0][2]:
+            heapq.heappop(sleepers)
+        wakes_at = min(deadline, sleepers[0][0]) if sleepers else deadline
+        if wakes_at == math.inf:
+            if self.deadlocked.cancel_called:
+                raise RuntimeError(DEADLOCK)
+            self.deadlocked.cancel()
+            return 0.0
+        self._now = now = max(self._now, wakes_at)
+        while sleepers and sleepers[0][0] <= now:
+            for task in heapq.heappop(sleepers)[2]:
+                trio.lowlevel.reschedule(task)
+        return 0.0
+
+    async def sleep(self, seconds: float) -> None:
+        asleep = [trio.lowlevel.current_task()]
+
+        def abort(raise_cancel: object) -> trio.lowlevel.Abort:
+            asleep.clear()
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        self._count += 1
+        heapq.heappush(self._sleepers, (self._now + seconds, self._count, asleep))
+        await trio.lowlevel.wait_task_rescheduled(abort)
+
+
+def _clock() -> object:
+    """Of the trio run around; None: there is none. Not asked for in trio's own way, as often as it is needed."""
+    runner = getattr(trio_run.GLOBAL_RUN_CONTEXT, "runner", None)
+    return None if runner is None else runner.clock
+
+
+def now_s() -> float:
+    """The event loop's time."""
+    clock = _clock()
+    return clock._now if type(clock) is VirtualClock else anyio.current_time()
+
+
+async def elapse(seconds: float) -> None:
+    """Lets the world's own time pass, which no process can stop; a checkpoint even for 0."""
+    clock = _clock()
+    if type(clock) is not VirtualClock:
+        await anyio.sleep(seconds)  # noqa: TID251 - the simulated door for time
+    elif seconds > 0:
+        await clock.sleep(seconds)
+    else:
+        await trio.lowlevel.checkpoint()
+
+
+class SimulatedRuntime:
+    """One process's clocks and chance. All follow the event loop's clock; `skew_s` sets its wall clock wrong, at any time.
+
+    While it is *stopped* its clocks show the time at which it goes on: what a simulated process does meanwhile, because a timer
+    of the event loop fired, a real one does then. *Suspended*, it is stopped and its monotonic clock stands still, so its sleeps end
+    so much later.
+    """
+
+    def __init__(self, seed: int | str, wall_start_ns: int = WALL_START_NS, skew_s: float = 0.0) -> None:
+        self.random: random.Random = random.Random(seed)
+        self.skew_s = skew_s
+        self._wall_start_ns = wall_start_ns
+        self._goes_on_at = 0.0
+        self._suspended_s = 0.0
+        self._resumes_at = 0.0
+
+    def stop(self, seconds: float) -> None:
+        """From now on, for so long; one that is stopped already stays so until the later end."""
+        self._goes_on_at = max(self._goes_on_at, now_s() + seconds)
+
+    def suspend(self, seconds: float) -> None:
+        """As `stop`, and its monotonic clock stands still."""
+        now = now_s()
+        begins = max(now, self._resumes_at)
+        self._suspended_s += max(0.0, now + seconds - begins)
+        self._resumes_at = max(self._resumes_at, now + seconds)
+        self.stop(seconds)
+
+    def monotonic(self) -> float:
+        return self.boot_time() - self._suspended_s
+
+    def boot_time(self) -> float:
+        return max(now_s(), self._goes_on_at)
+
+    def wall_ns(self) -> int:
+        return self._wall_start_ns + round((self.boot_time() + self.skew_s) * NS_PER_S)
+
+    async def sleep(self, seconds: float) -> None:
+        ends_at, left_s = self.monotonic() + seconds, seconds
+        while True:
+            await elapse(max(0.0, left_s) + max(0.0, self._goes_on_at - now_s()))
+            left_s = ends_at - self.monotonic()
+            if left_s <= CLOCK_ROUNDS_S:
+                return
+
+
+_carried = False
+"""Whether the code that runs now is a `Request`'s: then it yields `LEAVES` and pauses to whoever carries it."""
+
+
+@types.coroutine
+def _yield(what: object) -> Generator[object, Any, Any]:
+    return (yield what)
+
+
+class Request(Generic[T]):
+    """One call on its way. Its coroutine belongs to no task: what has left can be taken on by another.
+
+        while await request.goes_on():      it stopped: `stop` is LEAVES, or a pause of so many seconds
+            ...                             wait, as its carrier likes
+        request.answer                      what it raised, `goes_on` has raised
+    """
+
+    answer: T
+
+    def __init__(self, call: Awaitable[T]) -> None:
+        self.stop: object = None
+        self._steps: Any = call.__await__()
+
+    @types.coroutine
+    def goes_on(self, given: float = 0.0) -> Generator[object, Any, bool]:
+        """Runs it up to its next stop. False: it has ended. `given`: at LEAVES, the seconds from row to row of a scan."""
+        global _carried
+        step: Callable[[Any], object] = self._steps.send
+        value: object = None if self.stop is None else given
+        while True:
+            outer, _carried = _carried, True
+            try:
+                trap = step(value)
+            except StopIteration as end:
+                self.answer = end.value
+                return False
+            finally:
+                _carried = outer
+            if trap is LEAVES or type(trap) is float:
+                self.stop = trap
+                return True
+            try:  # what it waits for is its task's event loop's
+                step, value = self._steps.send, (yield trap)
+            except BaseException as error:  # noqa: BLE001 - passed on
+                step, value = self._steps.throw, error
+
+    @property
+    def has_left(self) -> bool:
+        return self.stop is LEAVES
+
+    def wait_s(self, there_s: float) -> float:
+        """How long it stops now, where the way to the service takes that long."""
+        return there_s if self.has_left else cast(float, self.stop)
+
+    def fail(self, error: BaseException) -> None:
+        """It goes no further: raises `error` where it stopped, and so here."""
+        self._steps.throw(error)
+
+
+class Simulated:
+    """A simulated service. `runtime` is its own clock, the server's; `observers` are told of every effect.
+
+    Every call leaves its client, travels (at least a checkpoint), and then has its whole effect at once. A scan may be
+    a slow one, which reads each row at a moment of its own.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.observers: list[Observer] = []
+        self._runtime = runtime
+
+    async def _travel(self) -> float:
+        """Returns the seconds from row to row of a scan. 0: it reads all at once."""
+        if _carried:
+            return float(await _yield(LEAVES))
+        await elapse(0)
+        return 0.0
+
+    async def _pause(self, seconds: float) -> None:
+        """Between two rows of one call."""
+        await (_yield(seconds) if _carried else elapse(seconds))
+
+    async def _read_in_order(
+        self, stored: Mapping[str, object], start: str, within: Callable[[str], bool], read: Callable[[str], T | None], limit: int
+    ) -> list[T]:
+        """What `read` makes of up to `limit` names from `start` on, in order; not None. They may change between two of them."""
+        pause_s = await self._travel()
+        found: list[T] = []
+        names = deque(sorted(name for name in stored if name >= start and within(name)))
+        while names and len(found) < limit:
+            name = names.popleft()
+            if (item := read(name)) is not None:
+                found.append(item)
+            if pause_s:
+                await self._pause(pause_s)
+                names = deque(sorted(each for each in stored if each > name and within(each)))
+        return found
+
+    def _some(self, garbage: Sequence[T], limit: int) -> Sequence[T]:
+        """What is collected now; the rest later: in no order that anybody may rely on."""
+        return garbage if len(garbage) <= limit else self._runtime.random.sample(garbage, limit)
+
+    def _took_effect(self, call: str, what: str) -> None:
+        for observe in self.observers:
+            observe(call, what)
+
+    def _now_ms(self) -> int:
+        return self._runtime.wall_ns() // NS_PER_MS
+
+
+def run_world(world: Callable[[], Awaitable[T]], seed: int) -> T:
+    """Runs `world` in virtual time, from 0 s on, under the schedule that `seed` chooses. Returns what it returns.
+
+    `RuntimeError`: every task of it waits for ever.
+    """
+    clock = VirtualClock()
+
+    async def live() -> T:
+        with clock.deadlocked:
+            return await world()
+        raise RuntimeError(DEADLOCK)
+
+    with _schedule(seed):
+        return anyio.run(live, backend="trio", backend_options={"clock": clock})
+
+
+@contextmanager
+def _schedule(seed: int) -> Iterator[None]:
+    """Makes trio's choices repeatable.
+
+    Trio runs what is ready in a random order, by a generator of its own, and what becomes ready at once (waiters
+    of one event, equal deadlines) in an order that follows memory addresses. There is no public way to fix
+    either; these two names are what Hypothesis sets for the same purpose.
+    """
+    chance, deterministic = trio_run._r.getstate(), trio_run._ALLOW_DETERMINISTIC_SCHEDULING
+    trio_run._r.seed(seed)
+    trio_run._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        trio_run._r.setstate(chance)
+        trio_run._ALLOW_DETERMINISTIC_SCHEDULING = deterministic  # type: ignore[misc]

@@ -1,0 +1,161 @@
+"""What `tiered audit` prints: the result on stdout, everything else on stderr. No decisions are made here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn
+from rich.progress import Progress as Bar
+from rich.table import Table
+
+from recovery.audit import words
+from recovery.audit.manifest import Manifest
+from recovery.audit.plan import Plan
+from recovery.audit.verdicts import FINDINGS, MEANING, Kind
+from recovery.audit.work import AuditOptions, Progress
+from recovery.cli.output import dump, write
+
+LINE_EVERY_S = 30.0
+"""Where stderr is no terminal, how often a line says how far the run is."""
+
+RATE_SHOWN_MIN = 100.0
+
+PIPE_WIDTH = 4096
+"""A pipe has no width: a class is one line."""
+
+STYLES = {
+    words.Level.CLEAN: "bold green", words.Level.FINDINGS: "bold yellow", words.Level.LOSS: "bold red", words.Level.INCOMPLETE: "bold red",
+}  # fmt: skip
+
+
+class PipedConsole(Console):
+    def on_broken_pipe(self) -> None:
+        """rich's own ends the program with 1; whoever closed the pipe has seen enough."""
+        raise BrokenPipeError
+
+
+def _console(*, stderr: bool = False) -> Console:
+    return PipedConsole(stderr=stderr, soft_wrap=True, markup=False, highlight=False)
+
+
+def show_plan(plan: Plan, slots: int, as_json: bool) -> None:
+    if as_json:
+        write(_plan_json(plan, slots))
+        return
+    said = _console()
+    _show_inputs(said, plan.inputs)
+    before, grace = words.moment(plan.cutoff.created_before_ns), words.span(plan.cutoff.grace_s)
+    said.print(f"cut-off    {before}: what is younger than {grace} is never called an orphan")
+    said.print(f"blobs      {'more than were looked at' if plan.blobs is None else f'{plan.blobs:,}'}")
+    if plan.list_requests is not None:
+        said.print(f"requests   about {plan.list_requests:,} to list them, of 1,000 names each")
+    said.print(f"ranges     {len(plan.ranges):,}, {min(slots, len(plan.ranges)):,} at once")
+    for note in plan.notes:
+        said.print(f"note       {note}")
+
+
+def show_start(inputs: Mapping[str, str], options: AuditOptions, engine: str) -> None:
+    """At once, before an engine starts."""
+    said = _console(stderr=True)
+    compared = ", ".join(f"{key} {words.visible(value)}" for key, value in inputs.items())
+    said.print(f"audit of {compared}")
+    said.print(f"to {words.visible(options.directory)}, on {engine}")
+
+
+@contextmanager
+def showing() -> Iterator[Callable[[Progress], None]]:
+    """On a terminal a bar, else a line now and then."""
+    said = _console(stderr=True)
+    if not said.is_terminal:
+        yield _lines(said)
+        return
+    columns = (SpinnerColumn(), BarColumn(), MofNCompleteColumn(), TextColumn("ranges"), TextColumn("{task.description}"))
+    with Bar(*columns, console=said, transient=True) as bar:
+        task = bar.add_task("starting", total=None)
+        yield lambda progress: bar.update(task, total=progress.ranges, completed=progress.ranges_done, description=_how_far(progress))
+
+
+def _lines(said: Console) -> Callable[[Progress], None]:
+    last_s = 0.0
+
+    def show(progress: Progress) -> None:
+        nonlocal last_s
+        if progress.seconds - last_s >= LINE_EVERY_S:
+            last_s = progress.seconds
+            said.print(f"{progress.ranges_done:,} of {progress.ranges:,} ranges  {_how_far(progress)}")
+
+    return show
+
+
+def _how_far(progress: Progress) -> str:
+    parts = [f"{words.count(progress.names, 'blob')}", f"{progress.names_per_s:,.0f}/s"]
+    if progress.seconds_left is not None:
+        parts.append(f"{words.duration(progress.seconds_left)} left")
+    parts += [f"{number:,} {kind}" for kind, number in progress.findings.items()]
+    if progress.ranges_failed:
+        parts.append(f"{words.count(progress.ranges_failed, 'range')} failed")
+    return "  ".join(parts)
+
+
+def show_manifest(manifest: Manifest, options: AuditOptions, as_json: bool) -> None:
+    if as_json:
+        write(dump(manifest.model_dump(mode="json")))
+        return
+    show_summary(_console(), manifest, options.directory, words.PRICE_DEFAULT if options.price is None else options.price)
+
+
+def show_summary(said: Console, manifest: Manifest, directory: str, price: float) -> None:
+    """The table of classes, what makes the run doubtful, and where the rest is."""
+    if not said.is_terminal:
+        said.width = PIPE_WIDTH
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("class", no_wrap=True)
+    table.add_column("count", justify="right", no_wrap=True)
+    table.add_column("size", justify="right", no_wrap=True)
+    table.add_column("what it is", style="dim")
+    for kind in words.shown_kinds(manifest):
+        counted = manifest.totals[kind]
+        table.add_row(kind, f"{counted.number:,}", words.size(counted.size), MEANING[kind], style=_style(kind))
+    said.print(table)
+    per_s = manifest.names / manifest.work_s if manifest.work_s else 0.0
+    rate = f", {per_s:,.0f} a second" if per_s >= RATE_SHOWN_MIN else ""  # of a few blobs it would tell how fast Spark starts
+    said.print(
+        f"\n{words.count(manifest.names, 'blob')} and {words.count(manifest.redirects, 'tombstone')}"
+        f" in {words.duration(manifest.work_s)}{rate}, on {manifest.engine}"
+    )
+    _show_each(said, "doubt", words.reasons(manifest))
+    _show_each(said, "note", manifest.notes)
+    found = words.verdict(manifest, price)
+    said.print(found.sentence, style=STYLES[found.level])
+    said.print(f"report    {_below(directory, 'report.html')}")
+    said.print(f"findings  {_below(directory, 'findings')}")
+    if manifest.failures:
+        said.print(f"The same command goes on with the ranges that are missing: --to {words.visible(directory)}")
+
+
+def _style(kind: Kind) -> str | None:
+    return "bold red" if kind is Kind.DANGLING else "bold" if kind in FINDINGS else None
+
+
+def _show_each(said: Console, word: str, sentences: Sequence[str]) -> None:
+    for sentence in sentences:
+        said.print(f"{word:<10}{words.visible(sentence)}")
+
+
+def _show_inputs(said: Console, inputs: Mapping[str, str]) -> None:
+    for key, value in inputs.items():
+        said.print(f"{key:<11}{words.visible(value)}")
+
+
+def _below(directory: str, name: str) -> str:
+    return words.visible(f"{directory.rstrip('/')}/{name}")
+
+
+def _plan_json(plan: Plan, slots: int) -> str:
+    return dump({
+        "inputs": plan.inputs, "log_is_durable": plan.log_is_durable, "cutoff": plan.cutoff.model_dump(),
+        "ranges": [bounds.model_dump() for bounds in plan.ranges], "slots": slots, "blobs": plan.blobs,
+        "list_requests": plan.list_requests, "notes": list(plan.notes),
+    })  # fmt: skip

@@ -1,0 +1,146 @@
+"""`tiered audit show NAME`: all that is known about one object or blob, now.
+
+Exit codes: 0 nothing is wrong with it, 1 something shown is a finding, 2 it could not be told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import anyio
+
+from changelog.base.runtime import SystemRuntime
+from recovery.audit.manifest import Cutoff
+from recovery.audit.show import BLOBS_MAX, Looked, LookedBlob, LookedRow, Told, look_at, told_by, verdict
+from recovery.audit.sweep import READ_BUDGET_S
+from recovery.audit.verdicts import MEANING
+from recovery.audit.words import count, moment, size, span, visible
+from recovery.cli.output import dump, write
+from recovery.cli.shared import lifetime
+from tiered.errors import ConfigurationError
+from tiered.open import open_backends
+from tiered.protocol.retry import ask
+from tiered.settings import Settings
+
+NOTHING_WRONG, A_FINDING = 0, 1
+GRACE = "24h"
+
+
+def show_name(settings: Settings, name: str, run: str | None, grace: str | None, as_json: bool) -> int:
+    """Returns the exit code."""
+    told = None if run is None else _told(run, name, settings)
+    grace_s = told.grace_s if told is not None and grace is None else lifetime(grace or GRACE).total_seconds()
+    looked = anyio.run(_look, settings, name, grace_s)
+    show_looked(looked, told, as_json)
+    return A_FINDING if looked.findings else NOTHING_WRONG
+
+
+def show_looked(looked: Looked, told: Told | None, as_json: bool) -> None:
+    if as_json:
+        write(dump(plain(looked, told)))
+        return
+    for line in lines(looked, told):
+        write(line)
+
+
+# --- for people and for programs -----------------------------------------------------------------
+
+
+def plain(looked: Looked, told: Told | None) -> dict[str, Any]:
+    """Plain values under the names of the fields, times in nanoseconds since 1970."""
+    run = None if told is None else asdict(told)
+    return {**asdict(looked), "verdict": verdict(looked), "findings": list(looked.findings), "run": run}
+
+
+def lines(looked: Looked, told: Told | None) -> Iterator[str]:
+    """What is shown on a terminal, line by line; names are `visible`."""
+    yield visible(f"{looked.name}: {verdict(looked)}")
+    yield _field("as of", f"{moment(looked.as_of_ns)}; nothing younger than {span(looked.grace_s)} is called an orphan")
+    for row in looked.rows:
+        yield from _row_lines(row, looked.as_of_ns)
+    for blob in looked.blobs:
+        yield from _blob_lines(blob, looked.as_of_ns)
+    if looked.more:
+        yield _field("blobs", f"there are more; the first {BLOBS_MAX} are shown")
+    if not looked.log_is_durable:
+        yield _field("changelog", "none is kept")
+    for entry in looked.entries:
+        named = ", ".join(f"{role} {value}" for role, value in (("new", entry.new), ("old", entry.old)) if value is not None)
+        yield _field("entry", f"{entry.key}  {entry.standing}")
+        yield from _fields({"object": entry.object, "names": named or None, "error": entry.error})
+    if told is not None:
+        yield from _told_lines(told)
+
+
+def _row_lines(row: LookedRow, as_of_ns: int) -> Iterator[str]:
+    yield _field("row", f"{row.path}  {row.state}")
+    yield from _fields({
+        "finding": None if row.kind is None else f"{row.kind}: {row.detail}",
+        "target": row.target,
+        "size": None if row.size is None else size(row.size),
+        "deadline": _deadline(row.deadline_ns, as_of_ns) if row.state in ("tombstone", "inline") else None,
+        "token": row.token,
+        "won": ", ".join(row.won) or None,
+        "refused": ", ".join(row.refused) or None,
+    })  # fmt: skip
+
+
+def _blob_lines(blob: LookedBlob, as_of_ns: int) -> Iterator[str]:
+    yield _field("blob", f"{blob.name}  {'gone' if blob.kind is None else blob.kind}")
+    yield from _fields({"why": blob.detail, "size": None if blob.size is None else size(blob.size)})
+    if blob.created_ns is not None:
+        deadline = _deadline(blob.deadline_ns, as_of_ns)
+        yield from _fields({"created": moment(blob.created_ns), "deadline": deadline, "generation": str(blob.generation)})
+    for each in blob.remedy:
+        yield from _fields({"remedy": each})
+
+
+def _told_lines(told: Told) -> Iterator[str]:
+    evidence = "" if told.complete else "; it is not complete, so its findings may be wrong"
+    audited = "" if told.audited else "; it did not get to this name"
+    found = count(len(told.findings), "finding") + (" and more" if told.more else "")
+    yield _field("run", f"{told.run} of {moment(told.started_ns)}: {found}{audited}{evidence}")
+    for each in told.findings:
+        yield _field("finding", f"{each.name}  {each.kind}")
+        times = {"listed": each.listed_ns, "logged": each.logged_ns, "scanned": each.scanned_ns, "confirmed": each.confirmed_ns}
+        yield from _fields({"why": each.detail or MEANING[each.kind]})
+        yield from _fields({name: None if at is None else moment(at) for name, at in times.items()})
+        yield from _fields({"generation": None if each.generation is None else str(each.generation)})
+
+
+def _deadline(deadline_ns: int | None, as_of_ns: int) -> str:
+    if deadline_ns is None:
+        return "none"
+    return f"{moment(deadline_ns)}{', which has passed' if deadline_ns <= as_of_ns else ''}"
+
+
+def _field(name: str, value: str) -> str:
+    return visible(f"{name:11}{value}")
+
+
+def _fields(values: dict[str, str | None]) -> Sequence[str]:
+    return [visible(f"  {name:11}{value}") for name, value in values.items() if value is not None]
+
+
+# --- settings --------------------------------------------------------------------------------------
+
+
+async def _look(settings: Settings, name: str, grace_s: float) -> Looked:
+    runtime = SystemRuntime()
+    async with open_backends(settings, runtime, writes=False) as backends:
+        as_of_ns = await ask(backends.tiers.long_term.now_ns, runtime, READ_BUDGET_S)
+        return await look_at(backends, name, settings, Cutoff(as_of_ns=as_of_ns, grace_s=grace_s), runtime)
+
+
+def _told(where: str, name: str, settings: Settings) -> Told:
+    from recovery.audit.ledger import RunDirectory  # needs Arrow
+    from recovery.audit.plan import check_same, inputs_of
+
+    directory = RunDirectory.open(where)
+    manifest = directory.read_manifest()
+    if manifest is None:
+        raise ConfigurationError(f"{directory.uri} holds no run of an audit: give the directory that `tiered audit run` named")
+    check_same(manifest.inputs, inputs_of(settings), directory.uri)
+    return told_by(directory, manifest, name)

@@ -1,0 +1,18 @@
+"""What the cells of a Bigtable row are called, and the filters that find a tombstone among them; see `tiered/bigtable/rows.py`."""
+
+from __future__ import annotations
+
+from changelog.bigtable.channel import chain, column_is, value_begins_with
+
+EXPIRING, MANUAL, MARKS = "fg", "fm", "ff"
+DATA_FAMILIES = (EXPIRING, MANUAL)
+LEGACY_FAMILIES = {"fpg": EXPIRING, "fpm": MANUAL}
+"""Where other software may keep payloads, and the family that such a payload belongs to. Not every table has them, and
+Bigtable refuses a request that names a family which its table has not."""
+
+PAYLOAD, METADATA, TARGET, POLICY, TOKEN = b"p", b"m", b"r", b"t", b"v"
+LEGACY_TOMBSTONE = b'{"is_redirect_tombstone":true'
+TARGETS = [column_is(family, TARGET) for family in DATA_FAMILIES]
+LEGACY_TOMBSTONES = [chain(column_is(family, METADATA), value_begins_with(LEGACY_TOMBSTONE)) for family in DATA_FAMILIES]
+
+NS_PER_US = 1000

@@ -1,0 +1,149 @@
+"""Tombstones of a Bigtable table in bulk, as an audit reads them: `redirects`, `redirects_at` and `boundaries` of `BigtableRows`.
+
+    sent for    r of fg and fm, newest cell     the blob that it names; empty: the one named by the path itself
+                m of fg and fm, stripped, if it begins as a legacy tombstone's does     the same, unless the row has a payload
+
+Payloads do not travel: of an inline object nothing does. Whether a row with such an `m` has a payload is asked in a second
+request, which is rare and also brings none. Calls: redirects 1 for a page; redirects_at 1 for each half MiB of keys; each
+one more where legacy tombstones are found; boundaries 1. *Failure*: see `changelog.bigtable.channel`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from changelog.base.errors import UnavailableError
+from changelog.bigtable.channel import (
+    NEWEST,
+    WITHOUT_VALUES,
+    BigtableTable,
+    KeySpan,
+    chain,
+    column_is,
+    either,
+    value_after,
+    value_begins_with,
+)
+from changelog.bigtable.row_scan import RowScan, ScannedCell
+from tiered.bigtable.cells import DATA_FAMILIES, EXPIRING, LEGACY_FAMILIES, LEGACY_TOMBSTONE, METADATA, NS_PER_US, PAYLOAD, TARGETS
+from tiered.protocol.backends import CorruptRow, Redirect, RedirectPage
+from tiered.protocol.row_keys import corrupt_row, is_text, printable, split_points
+
+PAGE_MAX = 20_000
+KEYS_BYTES_MAX = 400_000
+"""Of one request, which may have 512 KiB."""
+
+_KEY_BYTES = 8
+"""What a key costs in a request, besides itself."""
+
+_REDIRECTS = either(
+    *(chain(target, NEWEST) for target in TARGETS),
+    *(chain(column_is(family, METADATA), NEWEST, value_begins_with(LEGACY_TOMBSTONE), WITHOUT_VALUES) for family in DATA_FAMILIES),
+)
+_FILLED = chain(NEWEST, value_after(b""), WITHOUT_VALUES)
+"""The columns whose value is not empty."""
+
+_PAYLOAD_FAMILIES = {*DATA_FAMILIES, *LEGACY_FAMILIES}
+_NO_OBJECTS = KeySpan.prefix(b"~")
+
+
+async def redirects(table: BigtableTable, start: bytes, end: bytes | None, limit: int) -> RedirectPage:
+    spans = list(_spans(start, end))
+    if not spans:
+        return RedirectPage((), (), None)
+    scan, is_all = await table.read_bulk(spans, _REDIRECTS, min(limit, PAGE_MAX))
+    return await _page(table, scan, None if is_all else scan.last_key + b"\0")
+
+
+async def redirects_at(table: BigtableTable, keys: Sequence[bytes]) -> RedirectPage:
+    found: list[Redirect] = []
+    corrupt: list[CorruptRow] = []
+    for batch in _batches(key for key in keys if key and not key.startswith(_NO_OBJECTS.start)):
+        page = await _page(table, await _read_all(table, batch, _REDIRECTS), None)
+        found += page.redirects
+        corrupt += page.corrupt
+    return RedirectPage(found, corrupt, None)
+
+
+async def boundaries(table: BigtableTable, count: int) -> Sequence[str]:
+    """Of the samples that the service gives, those nearest to equal parts by bytes; where it tells no bytes, by number."""
+    samples = await table.sample()
+    if not samples:
+        return []
+    parts = samples if samples[-1][1] else [(key, number) for number, (key, _) in enumerate(samples, 1)]
+    total = parts[-1][1]
+    step, reached = total / count, 0.0
+    chosen: list[bytes] = []
+    for key, offset in parts:
+        if reached + step <= offset < total and not key.startswith(_NO_OBJECTS.start):
+            chosen.append(key)
+            reached = offset // step * step
+    return split_points(chosen)
+
+
+# --- pages -------------------------------------------------------------------------------------------
+
+
+def _spans(start: bytes, end: bytes | None) -> Iterator[KeySpan]:
+    """The range without the keys that begin with `~`."""
+    for part in (KeySpan(start, _NO_OBJECTS.start), KeySpan(max(start, _NO_OBJECTS.end), b"")):
+        stop = part.end if end is None else min(part.end or end, end)
+        if part.start < stop or (end is None and not stop):
+            yield KeySpan(part.start, stop)
+
+
+def _batches(keys: Iterator[bytes]) -> Iterator[list[bytes]]:
+    batch: list[bytes] = []
+    size = 0
+    for key in sorted(set(keys)):
+        size += len(key) + _KEY_BYTES
+        if batch and size > KEYS_BYTES_MAX:
+            yield batch
+            batch, size = [], len(key) + _KEY_BYTES
+        batch.append(key)
+    if batch:
+        yield batch
+
+
+async def _read_all(table: BigtableTable, keys: Sequence[bytes], yields: object) -> RowScan:
+    scan, is_all = await table.read_bulk(keys, yields)
+    if not is_all:
+        raise UnavailableError(f"{len(keys)} rows of {table.name} could not be read in time; read again")
+    return scan
+
+
+async def _page(table: BigtableTable, scan: RowScan, next_start: bytes | None) -> RedirectPage:
+    cells: Sequence[ScannedCell] = scan.cells
+    corrupt = [] if len(cells) == scan.rows else list(_ambiguous(cells))
+    if legacy := {cell[0] for cell in cells if cell[2] == METADATA}:
+        inline = await _with_payload(table, legacy)
+        cells = [cell for cell in cells if cell[2] != METADATA or cell[0] not in inline]
+    try:
+        return RedirectPage(_decoded(cells), corrupt, next_start)
+    except UnicodeDecodeError:
+        corrupt += [corrupt_row(key, value) for key, _, _, _, value in cells if not is_text(key) or not is_text(value)]
+        return RedirectPage(_decoded([cell for cell in cells if is_text(cell[0]) and is_text(cell[4])]), corrupt, next_start)
+
+
+def _decoded(cells: Sequence[ScannedCell]) -> list[Redirect]:
+    new = tuple.__new__  # at half the cost of Redirect(…)
+    return [
+        new(Redirect, (path := key.decode(), value.decode() or path, timestamp_us * NS_PER_US if family == EXPIRING else None))
+        for key, family, _, timestamp_us, value in cells
+    ]
+
+
+async def _with_payload(table: BigtableTable, keys: set[bytes]) -> set[bytes]:
+    """Those of the rows that are inline objects."""
+    found: set[bytes] = set()
+    for batch in _batches(iter(keys)):
+        scan = await _read_all(table, batch, _FILLED)
+        found |= {cell[0] for cell in scan.cells if cell[2] == PAYLOAD and cell[1] in _PAYLOAD_FAMILIES}
+    return found
+
+
+def _ambiguous(cells: Sequence[ScannedCell]) -> Iterator[CorruptRow]:
+    for key, count in Counter(cell[0] for cell in cells).items():
+        if count > 1:
+            yield CorruptRow(printable(key), f"it is a tombstone in {count} ways, and may mean any of their blobs")

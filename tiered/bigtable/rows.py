@@ -1,0 +1,390 @@
+"""`BigtableRows`, the high-volume tier in a Bigtable table.
+
+    family fg    of an object that expires: each cell's timestamp *is* the deadline (GC: max age 1 s)
+    family fm    of one that does not: server timestamps (no GC)
+                 p  payload        m  metadata, JSON              an inline object
+                 r  blob's name    t  {"expiration_policy":…}     a tombstone
+                 v  token of the write
+    family ff    w:{token} won, r:{token} refused (GC: max age 2 d)
+
+Each operation is ONE `CheckAndMutateRow` whose predicate yields a cell exactly when there is a conflict (swap, inline
+writes) or the row shows what is asked for (settle, touch): I2, I4 and I5 rest on that. Predicates go by presence,
+expired or not. "Not X" is two open ranges of values; a Condition is not atomic with its branches by its documentation,
+and a regex is slow. Data goes by `DeleteFromFamily`, never by row: that would take the marks along. A
+row of marks only is an absent object. Also read, and replaced by the next write: a payload in `fpg` or `fpm` (one
+more call), `m` alone (an empty object) or `p` alone (default metadata), no `t`, deadlines in whole seconds, a tombstone that is
+`{"is_redirect_tombstone":true…` in `m` or has an empty `r` (both mean the blob named by the path itself). Rows under
+`…/uploads/…` and `~…` are no objects. Where a table has `fpg` and `fpm`, every write clears them with the other
+data; a payload there without `m` is what somebody left who did not, and belongs to nobody.
+
+Calls: read, swap, settle, put_inline, delete_inline, touch 1; scan 1 for a page; touch of a row without a token 2;
+in bulk see `tiered/bigtable/redirects.py`.
+*Crash* at any call: the row is as before or as after. *Failure*: see `changelog.bigtable.channel`. A swap is not sent
+after its deadline by the boot-time clock, and what was sent is given up by then. No blob is known here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from changelog.base.errors import CorruptRecordError, UnavailableError
+from changelog.base.runtime import Runtime
+from changelog.bigtable.channel import (
+    NEWEST,
+    SERVER_TIME,
+    WITHOUT_VALUES,
+    BigtableTable,
+    KeySpan,
+    Message,
+    Stamp,
+    after_prefix,
+    chain,
+    column_is,
+    delete_family,
+    either,
+    family_is,
+    set_cell,
+    timestamp_in,
+    value_after,
+    value_before,
+    value_between,
+    value_is,
+)
+from changelog.bigtable.row_merge import Cell, CellRow
+from changelog.change import ChangeId
+from tiered.bigtable import redirects
+from tiered.bigtable.cells import (
+    DATA_FAMILIES,
+    EXPIRING,
+    LEGACY_FAMILIES,
+    LEGACY_TOMBSTONE,
+    LEGACY_TOMBSTONES,
+    MANUAL,
+    MARKS,
+    METADATA,
+    NS_PER_US,
+    PAYLOAD,
+    POLICY,
+    TARGET,
+    TARGETS,
+    TOKEN,
+)
+from tiered.metadata import (
+    Expiration,
+    Metadata,
+    decode_metadata,
+    decode_policy,
+    encode_metadata,
+    encode_policy,
+    is_expired,
+    whole_ms,
+)
+from tiered.object_id import blob_name
+from tiered.protocol.backends import CorruptRow, Inline, RedirectPage, Row, RowName, RowPage, State, Tombstone
+from tiered.protocol.row_keys import corrupt_row
+
+_WON, _REFUSED = "w:", "r:"
+_TOMBSTONES = [*TARGETS, *LEGACY_TOMBSTONES]
+_STATE = chain(either(*map(family_is, DATA_FAMILIES)), NEWEST)
+_NAMES = chain(
+    either(*(column_is(family, column) for family in DATA_FAMILIES for column in (METADATA, PAYLOAD, TARGET))), NEWEST, WITHOUT_VALUES
+)
+
+
+class BigtableRows:
+    """Implements `HighVolumeBackend`. `runtime` tells a half-collected row from a corrupt one, and judges a swap's deadline.
+
+    `payload_families`: those of `LEGACY_FAMILIES` that the table has.
+    """
+
+    def __init__(self, table: BigtableTable, runtime: Runtime, payload_families: Collection[str] = ()) -> None:
+        self._table = table
+        self._runtime = runtime
+        self._clear = [delete_family(family) for family in (*DATA_FAMILIES, *payload_families)]
+
+    async def read(self, path: str, *, marks: ChangeId | bool = False) -> Row:
+        wanted = NEWEST if marks is True else _STATE_AND_MARKS(marks) if marks else _STATE
+        row = await self._table.read(path.encode(), wanted)
+        if row is not None and marks is not True and _lacks_payload(row):
+            row = await self._table.read(path.encode())  # older software's: its payload has a family of its own
+        if row is None:
+            return Row(None)
+        state = _decode(path, row, self._runtime.wall_ns())
+        return Row(state, *_marks(path, row, marks)) if marks else Row(state)
+
+    async def swap(self, path: str, token: ChangeId, expected: str | None, state: State, deadline_s: float) -> bool:
+        left_s = deadline_s - self._runtime.boot_time()
+        if left_s <= 0:
+            raise UnavailableError(f"the swap of {token} at {path} waited too long for its turn; it was not sent")
+        conflict = _MARKED_OR_LARGE(token) if expected is None else either(*_marked(token), *_targets_another(path, expected))
+        writes = [*self._clear, *_cells(state, token), set_cell(MARKS, f"{_WON}{token}".encode(), b"")]
+        return not await self._table.check_and_mutate(path.encode(), conflict, otherwise=writes, timeout_s=left_s)
+
+    async def settle(self, path: str, token: ChangeId) -> bool:
+        live = either(*(
+            chain(column_is(family, column), value_is(value.encode()))
+            for family in DATA_FAMILIES for column, value in ((TARGET, blob_name(path, token)), (TOKEN, token))
+        ))  # fmt: skip
+        refused = set_cell(MARKS, f"{_REFUSED}{token}".encode(), b"")
+        return await self._table.check_and_mutate(path.encode(), live, otherwise=[refused])
+
+    async def put_inline(self, path: str, token: ChangeId, state: Inline) -> bool:
+        return await self._replace_inline(path, token, state)
+
+    async def delete_inline(self, path: str, token: ChangeId) -> bool:
+        return await self._replace_inline(path, token, None)
+
+    async def touch(self, path: str, seen: Inline | Tombstone, deadline_ns: int) -> bool:
+        deadline_ns = whole_ms(deadline_ns)
+        if seen.deadline_ns is None or seen.deadline_ns >= deadline_ns:
+            return False
+        if seen.token is None:
+            same = await self._untokened(path, seen)
+        else:
+            earlier = timestamp_in(0, deadline_ns // NS_PER_US)
+            same = chain(column_is(EXPIRING, TOKEN), value_is(seen.token.encode()), earlier)
+        if same is None:
+            return False
+        return await self._table.check_and_mutate(path.encode(), same, then=[*self._clear, *_cells(_until(seen, deadline_ns), seen.token)])
+
+    async def scan(self, prefix: str, start: bytes, limit: int) -> RowPage:
+        rows: list[RowName] = []
+        corrupt: list[CorruptRow] = []
+        following: bytes | None = start
+        while following is not None and not rows and not corrupt:
+            found = await self._table.scan(_spans(prefix.encode(), following), _NAMES, limit)
+            for row in found:
+                if not _is_upload(row.key):
+                    try:
+                        rows.append(_row_name(row))
+                    except UnicodeDecodeError:
+                        corrupt.append(corrupt_row(row.key, b""))
+            following = None if len(found) < limit else found[-1].key + b"\0"
+        return RowPage(rows, corrupt, following)
+
+    async def redirects(self, start: bytes, end: bytes | None, limit: int) -> RedirectPage:
+        return await redirects.redirects(self._table, start, end, limit)
+
+    async def redirects_at(self, keys: Sequence[bytes]) -> RedirectPage:
+        return await redirects.redirects_at(self._table, keys)
+
+    async def boundaries(self, count: int) -> Sequence[str]:
+        return await redirects.boundaries(self._table, count)
+
+    async def _replace_inline(self, path: str, token: ChangeId, state: Inline | None) -> bool:
+        conflict = _MARKED_OR_LARGE(token)
+        return not await self._table.check_and_mutate(path.encode(), conflict, otherwise=[*self._clear, *_cells(state, token)])
+
+    async def _untokened(self, path: str, seen: Inline | Tombstone) -> Message | None:
+        """Shows that what older software wrote is still there: its first cell, value and deadline. None: it is not.
+
+        A later write has a cell of another deadline, or is one that nobody could tell from it.
+        """
+        row = await self._table.read(path.encode())
+        if row is None or _decode(path, row, self._runtime.wall_ns()) != seen:
+            return None
+        cell = next(cell for cell in row.cells if cell.family == EXPIRING and cell.column in (METADATA, PAYLOAD, TARGET))
+        exactly = timestamp_in(cell.timestamp_us, cell.timestamp_us + 1000)
+        return chain(column_is(EXPIRING, cell.column), value_is(cell.value), exactly)
+
+
+# --- predicates --------------------------------------------------------------------------------------
+
+
+def _marked(token: ChangeId) -> Iterator[Message]:
+    return (column_is(MARKS, f"{verdict}{token}".encode()) for verdict in (_WON, _REFUSED))
+
+
+_MARKED_OR_LARGE = Stamp(lambda token: either(*_marked(ChangeId(token)), *_TOMBSTONES), "00000000-0000-7000-8000-000000000000")
+"""Of a token, what yields a cell iff the row has a mark of it or a tombstone."""
+
+_STATE_AND_MARKS = Stamp(
+    lambda token: chain(either(*map(family_is, DATA_FAMILIES), *_marked(ChangeId(token))), NEWEST), "00000000-0000-7000-8000-000000000000"
+)
+"""Of a token, what yields the row's data and the marks of this token alone."""
+
+
+def _targets_another(path: str, expected: str) -> list[Message]:
+    """What yields a cell iff a tombstone is present whose target is not `expected`."""
+    value = expected.encode()
+    if expected == path:  # also meant by an empty target, and by every legacy tombstone
+        another, legacy = either(value_between(b"", value), value_after(value)), []
+    else:
+        another, legacy = either(value_before(value), value_after(value)), LEGACY_TOMBSTONES
+    return [*(chain(target, another) for target in TARGETS), *legacy]
+
+
+# --- one state as cells --------------------------------------------------------------------------------
+
+
+def _cells(state: State, token: ChangeId | None) -> Iterator[Message]:
+    """The mutations that write it, in the current form."""
+    if state is None:
+        return
+    family = MANUAL if state.deadline_ns is None else EXPIRING
+    timestamp_us = SERVER_TIME if state.deadline_ns is None else whole_ms(state.deadline_ns) // NS_PER_US
+    match state:
+        case Inline(metadata, payload):
+            columns = {PAYLOAD: payload, METADATA: encode_metadata(metadata)}
+        case Tombstone(target, expiration):
+            columns = {TARGET: target.encode(), POLICY: _encode_policy(expiration)}
+    if token is not None:
+        columns[TOKEN] = token.encode()
+    for column, value in columns.items():
+        yield set_cell(family, column, value, timestamp_us)
+
+
+def _until(state: Inline | Tombstone, deadline_ns: int) -> Inline | Tombstone:
+    if isinstance(state, Tombstone):
+        return replace(state, deadline_ns=deadline_ns)
+    return replace(state, metadata=state.metadata.with_facts(time_expires_ns=deadline_ns))
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """The data cells of one row, by column; all of one family and, where they expire, of one deadline."""
+
+    path: str
+    cells: dict[bytes, Cell]
+    deadline_ns: int | None
+
+    def value(self, column: bytes) -> bytes | None:
+        return self.cells[column].value if column in self.cells else None
+
+    def text(self, column: bytes) -> str | None:
+        value = self.value(column)
+        try:
+            return None if value is None else value.decode()
+        except UnicodeDecodeError as error:
+            raise self.corrupt(f"its column {column.decode()} is no UTF-8") from error
+
+    def corrupt(self, fault: str) -> CorruptRecordError:
+        return CorruptRecordError(f"the row {self.path} breaks the format: {fault}")
+
+
+def _decode(path: str, row: CellRow, now_ns: int) -> State:
+    """The row's state. Half of an expired one is what is left while garbage is collected, and absent."""
+    shown = _shown(path, row)
+    target, metadata, payload = shown.value(TARGET), shown.value(METADATA), shown.value(PAYLOAD)
+    if target is not None and metadata is None and payload is None:
+        return Tombstone(shown.text(TARGET) or path, _decode_policy(shown), shown.deadline_ns, _token(shown))
+    if metadata is not None and metadata.startswith(LEGACY_TOMBSTONE) and target is None and not payload:
+        return Tombstone(path, _metadata(shown, metadata, 0).expiration, shown.deadline_ns, _token(shown))
+    if target is not None:
+        raise shown.corrupt("it is an object and a tombstone")
+    if metadata is not None and payload is not None:
+        return Inline(_metadata(shown, metadata, len(payload)), payload, _token(shown))
+    if (metadata is None and payload is None) or is_expired(shown.deadline_ns, now_ns):
+        return None
+    return _decode_half(shown, metadata, payload)
+
+
+def _decode_half(shown: _Shown, metadata: bytes | None, payload: bytes | None) -> Inline:
+    """Of an object without metadata, or of an empty one without a payload, as other software may write it; we never do (I7)."""
+    if payload is not None and shown.value(TOKEN) is None:
+        return Inline(_metadata(shown, b"{}", len(payload)), payload)
+    if metadata is not None and shown.value(TOKEN) is None and not _declared_size(shown, metadata):
+        return Inline(_metadata(shown, metadata, 0), b"")
+    raise shown.corrupt("it has metadata and no payload" if payload is None else "it has a payload and no metadata")
+
+
+def _shown(path: str, row: CellRow) -> _Shown:
+    cells = {cell.column: cell for cell in row.cells if cell.family in DATA_FAMILIES}
+    families = {cell.family for cell in row.cells if cell.family in DATA_FAMILIES}
+    timestamps = {cell.timestamp_us for cell in cells.values()}
+    deadline_ns = timestamps.pop() * NS_PER_US if families == {EXPIRING} else None
+    shown = _Shown(path, cells, deadline_ns)
+    if len(families) > 1:
+        raise shown.corrupt("it both expires and does not")
+    if deadline_ns is not None and timestamps:
+        raise shown.corrupt("its cells have different deadlines")
+    if METADATA in cells and PAYLOAD not in cells:
+        apart = (cell for cell in row.cells if LEGACY_FAMILIES.get(cell.family) in families)
+        cells.update((PAYLOAD, cell) for cell in apart if _is_of(cell, cells[METADATA]))
+    return shown
+
+
+def _is_of(payload: Cell, metadata: Cell) -> bool:
+    """Whether a payload in a family of its own was written with this metadata: where they expire, they do so together."""
+    return payload.column == PAYLOAD and (metadata.family != EXPIRING or payload.timestamp_us == metadata.timestamp_us)
+
+
+def _lacks_payload(row: CellRow) -> bool:
+    columns = {cell.column: cell.value for cell in row.cells}
+    return METADATA in columns and PAYLOAD not in columns and not columns[METADATA].startswith(LEGACY_TOMBSTONE)
+
+
+def _metadata(shown: _Shown, raw: bytes, size: int) -> Metadata:
+    """The cell's deadline and the payload's size override what the JSON says (I7)."""
+    try:
+        return decode_metadata(raw).with_facts(time_expires_ns=shown.deadline_ns, size=size)
+    except CorruptRecordError as error:
+        raise shown.corrupt(str(error)) from error
+
+
+def _declared_size(shown: _Shown, raw: bytes) -> int | None:
+    try:
+        return decode_metadata(raw).size
+    except CorruptRecordError as error:
+        raise shown.corrupt(str(error)) from error
+
+
+def _encode_policy(expiration: Expiration) -> bytes:
+    policy = encode_policy(expiration)
+    return json.dumps({} if policy is None else {"expiration_policy": policy}, separators=(",", ":")).encode()
+
+
+def _decode_policy(shown: _Shown) -> Expiration:
+    raw = shown.value(POLICY)
+    if raw is None:
+        return None
+    try:
+        value = json.loads(raw)
+        return decode_policy(value.get("expiration_policy"))
+    except (ValueError, RecursionError, AttributeError, CorruptRecordError) as error:
+        raise shown.corrupt(f"its column t is {raw[:200]!r}, which is no expiration policy") from error
+
+
+def _token(shown: _Shown) -> ChangeId | None:
+    token = shown.text(TOKEN)
+    if token is None:
+        return None
+    if not ChangeId.matches(token):
+        raise shown.corrupt(f"its token is {token!r}, which is no change id")
+    return ChangeId(token)
+
+
+def _marks(path: str, row: CellRow, wanted: ChangeId | bool) -> tuple[frozenset[ChangeId], frozenset[ChangeId]]:
+    """(won, refused), all or those of one token."""
+    marks = [cell.column.decode(errors="replace") for cell in row.cells if cell.family == MARKS]
+    if wanted is not True:
+        marks = [mark for mark in marks if mark[2:] == wanted]
+    if foreign := [mark for mark in marks if mark[:2] not in (_WON, _REFUSED) or not ChangeId.matches(mark[2:])]:
+        raise CorruptRecordError(f"the row {path} has a mark {foreign[0]!r}, which is w: or r: and no change id")
+    won, refused = (frozenset(ChangeId(mark[2:]) for mark in marks if mark[:2] == verdict) for verdict in (_WON, _REFUSED))
+    return won, refused
+
+
+# --- scanning ----------------------------------------------------------------------------------------
+
+
+def _spans(prefix: bytes, start: bytes) -> list[KeySpan]:
+    """The keys that begin with `prefix`, from `start` on, except those that begin with `~`."""
+    end, tilde = after_prefix(prefix), KeySpan.prefix(b"~")
+    if prefix.startswith(b"~"):
+        return []
+    parts = [KeySpan(prefix, end)] if prefix else [KeySpan(b"", tilde.start), KeySpan(tilde.end, b"")]
+    return [left for part in parts if (left := part.beginning(start)) is not None]
+
+
+def _row_name(row: CellRow) -> RowName:
+    cell = row.cells[0]
+    return RowName(row.key.decode(), cell.timestamp_us * NS_PER_US if cell.family == EXPIRING else None)
+
+
+def _is_upload(key: bytes) -> bool:
+    """Whether it marks a resumable upload of older software: `uploads` where an object has `objects`."""
+    kind = next((segment for segment in key.split(b"/")[1:] if segment in (b"objects", b"uploads")), b"")
+    return kind == b"uploads"

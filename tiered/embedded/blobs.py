@@ -1,0 +1,333 @@
+"""The long-term tier in a directory: every blob one file, written beside and linked into place.
+
+    ROOT/uploads/{session}      an upload on its way; its process holds the file's lock (flock) while it lives
+    ROOT/blobs/{encoded name}   a blob; names and bytes as in `tiered/embedded/file.py`
+
+    write the file -> fsync -> link(uploads/…, blobs/…) -> fsync the directories -> unlink(uploads/…)
+
+The link is the moment at which the blob appears: whole, and never over another one. Cancelling is unlinking
+the temporary file: its link can never be made then, however late its writer wakes up. So an embedded upload
+is always a session (I3), and needs no late-upload grace. A blob that is unlinked while it is read stays
+readable to the end (I7).
+
+*Crash here*: a temporary file stays whose lock nobody holds; `collect` removes it, whether it was linked or
+not (`tiered/embedded/garbage.py`). *Failure*: `UnavailableError`, or `UnconfirmedError` where the system cannot tell; the table below
+translates what it says. Both directories must be on one local file system, with hard links and flock; any
+number of processes may share it. Which blobs are garbage is not decided here, but for expired ones.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Self, TypeVar, TypeVarTuple
+
+from anyio import CancelScope, CapacityLimiter
+
+from changelog.base.errors import (
+    ConfigurationError,
+    CorruptRecordError,
+    InvalidRequestError,
+    TieredError,
+    UnavailableError,
+    UnconfirmedError,
+)
+from changelog.base.runtime import Runtime
+from changelog.base.threads import in_thread
+from changelog.change import ChangeId
+from changelog.log import LeftGarbageError
+from tiered.embedded.file import microseconds, path_of
+from tiered.embedded.garbage import FOREIGN, Fault, Round
+from tiered.embedded.tree import BlobFile, UploadFile, delete, extend, prepare, read_head, refuse_foreign_directories, unlink
+from tiered.embedded.walk import list_blobs
+from tiered.metadata import NS_PER_S, Metadata
+from tiered.payload.streams import PIECE_BYTES
+from tiered.protocol.backends import BlobHead, BlobPage, ByteRange
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+logger = logging.getLogger("tiered")
+
+THREADS_MAX = 16
+COLLECT_AT_ONCE = 256
+"""How many files a piece of a collection looks at; then others have the disk for as long."""
+
+LOGGED_MAX = 100
+"""Of one round's faults: a directory may be full of them."""
+
+EXPIRED_SLACK_NS = 3600 * NS_PER_S
+"""How long a blob outlives its deadline: a reader whose clock is behind must not find its row without its blob."""
+
+TOUCH_ATTEMPTS = 50
+TOUCH_WAIT_S = 0.02
+
+_FULL = (UnavailableError, "the disk is full: free space, raise the quota, or move the store")
+_REFUSED = (ConfigurationError, "the system refuses it: give this process the right to read and write there")
+_EXHAUSTED = (UnavailableError, "too many files are open: raise the limit (ulimit -n)")
+_FOREIGN = (CorruptRecordError, "something is in its place that this software did not put there")
+_TRANSLATIONS: dict[int, tuple[type[TieredError], str]] = {
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: _FULL,
+    errno.EFBIG: (UnavailableError, "the disk is full, or the limit on the size of a file (ulimit -f) is too low"),
+    errno.EROFS: (UnavailableError, "the disk is read-only: mount it for writing"),
+    errno.EACCES: _REFUSED,
+    errno.EPERM: _REFUSED,
+    errno.EMFILE: _EXHAUSTED,
+    errno.ENFILE: _EXHAUSTED,
+    errno.EEXIST: (UnavailableError, "it exists already, and nothing is overwritten"),
+    errno.ENOENT: (UnavailableError, "its directory is gone: put the store back"),
+    errno.ENAMETOOLONG: (InvalidRequestError, "the name is longer than the file system can hold"),
+    errno.EISDIR: _FOREIGN,
+    errno.ENOTDIR: _FOREIGN,
+    errno.ELOOP: _FOREIGN,
+    errno.EIO: (UnconfirmedError, "the disk fails, and it may or may not have happened"),
+}
+
+_NOT_NOW = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
+"""What keeps from writing, but neither from reading nor for ever."""
+
+
+class FileBlobs:
+    """`LongTermBackend` and `Collects` in a directory. Open it with `await FileBlobs.open_directory(root, runtime)`."""
+
+    def __init__(self, root: Path, runtime: Runtime) -> None:
+        root = root.absolute()  # the process may change its directory
+        self._root = root / "blobs"
+        self._uploads = root / "uploads"
+        self._runtime = runtime
+        self._disk = _Disk()
+        self._round: _Collection | None = None
+
+    @classmethod
+    async def open_directory(cls, root: Path, runtime: Runtime, *, verify: bool = False) -> Self:
+        """Makes what is missing and tries it out. `ConfigurationError` says what to change; nothing is half-made then.
+
+        On a disk that is full or read-only blobs can be read and deleted all the same, so it opens, with a warning, and makes
+        what is missing when it is written to. `verify`: that is an `UnavailableError`, and every directory is looked at.
+        """
+        blobs = cls(root, runtime)
+        try:
+            ids, threads = (ChangeId.new(runtime), ChangeId.new(runtime)), blobs._disk.threads
+            await in_thread(partial(prepare, blobs._root, blobs._uploads, *ids), threads)
+            if verify:
+                await in_thread(partial(refuse_foreign_directories, blobs._root, blobs._uploads), threads)
+        except OSError as error:
+            if error.errno in _NOT_NOW:
+                if verify:
+                    raise _translated(f"write blobs in {root}", error) from error
+                logger.warning("blobs_cannot_be_written directory=%s: %s", root, error.strerror)
+                return blobs
+            raise ConfigurationError(
+                f"{root} cannot hold blobs ({error.strerror}: {error.filename2 or error.filename}): give a directory that this process"
+                " may write to, on a local file system with hard links"
+            ) from error
+        return blobs
+
+    async def open_upload(self, name: str, metadata: Metadata, size: int | None) -> FileUpload:
+        """Its session is the revision in the name, or a new id where the name has none."""
+        revision = name.rpartition("/")[2]
+        session = ChangeId(revision) if ChangeId.matches(revision) else ChangeId.new(self._runtime)
+        target = self._path(name)
+        begun = (self._uploads / session, target, self._root)
+        file = await self._disk.run(f"begin the upload of {name!r}", UploadFile, *begun, undo=UploadFile.discard)
+        return FileUpload(name, metadata, size, session, file, self._disk, self._runtime)
+
+    async def cancel(self, session: str) -> None:
+        if not ChangeId.matches(session):
+            raise CorruptRecordError(f"upload session {session!r} is none of a directory's: expected a change id")
+        await self._disk.run(f"cancel the upload {session}", unlink, self._uploads / session)
+
+    async def open(self, name: str, range: ByteRange | None = None) -> FileReader | None:
+        """The blob, expired or not: readers judge by the deadline in the row."""
+        file = await self._disk.look(f"open blob {name!r}", BlobFile.open, self._path(name), range, undo=_close)
+        return None if file is None else FileReader(name, file, self._disk)
+
+    async def head(self, name: str) -> BlobHead | None:
+        return await self._disk.look(f"read what blob {name!r} is", read_head, self._path(name))
+
+    async def delete(self, name: str) -> None:
+        await self._disk.run(f"delete blob {name!r}", delete, self._path(name))
+
+    async def touch(self, name: str, deadline_ns: int) -> bool:
+        path, deadline_us = self._path(name), microseconds(deadline_ns)
+        for _ in range(TOUCH_ATTEMPTS):
+            found = await self._disk.run(f"touch blob {name!r}", extend, path, deadline_us)
+            if found is not None:
+                return found
+            await self._runtime.sleep(TOUCH_WAIT_S)
+        raise UnavailableError(f"blob {name!r} stayed locked by another process; its deadline is as it was")
+
+    async def list(self, start: str, end: str | None, limit: int) -> BlobPage:
+        return await self._disk.look(f"list the blobs from {start!r} on", list_blobs, self._root, start, end, limit)
+
+    async def now_ns(self) -> int:
+        return self._runtime.wall_ns()
+
+    async def collect(self, limit: int) -> int:
+        """Removes uploads whose process died, then blobs that expired an hour ago.
+
+        A call goes on where the last one reached its limit. Between pieces it sleeps as long as they took. `LeftGarbageError`:
+        the round is over, and some files could not be looked at or removed; each is logged.
+        """
+        collection, self._round = self._round or _Collection(Round(self._root, self._uploads)), None
+        removed = 0
+        while removed < limit:
+            began = self._runtime.monotonic()
+            expired_by_ns = self._runtime.wall_ns() - EXPIRED_SLACK_NS
+            piece = await self._disk.run("collect garbage", collection.round.step, COLLECT_AT_ONCE, limit - removed, expired_by_ns)
+            collection.note(piece.faults)
+            removed += piece.removed
+            if piece.is_last:
+                collection.end(removed)
+                return removed
+            await self._runtime.sleep(self._runtime.monotonic() - began)
+        self._round = collection
+        return removed
+
+    def _path(self, name: str) -> Path:
+        return self._root / path_of(name)
+
+
+class _Collection:
+    """A round, and what was found on it."""
+
+    def __init__(self, round: Round) -> None:
+        self.round = round
+        self._first: Fault | None = None
+        self._left = 0
+        self._found = 0
+
+    def note(self, faults: Sequence[Fault]) -> None:
+        for fault in faults:
+            self._found += 1
+            if fault.event != FOREIGN:
+                self._left += 1
+                self._first = self._first or fault
+            if self._found <= LOGGED_MAX:
+                logger.warning("%s name=%r: %s", fault.event, fault.what, fault.why)
+
+    def end(self, removed: int) -> None:
+        if self._found > LOGGED_MAX:
+            logger.warning("collection_found count=%d: only the first %d are logged", self._found, LOGGED_MAX)
+        if self._first is not None:
+            raise LeftGarbageError(
+                f"{self._left} {'file' if self._left == 1 else 'files'} could not be looked at or collected, the first is"
+                f" {self._first.what!r}: {self._first.why}", removed
+            )
+
+
+class FileUpload:
+    """`Upload` into a temporary file. Small pieces are gathered, so that each does not pay for a thread."""
+
+    def __init__(
+        self, name: str, metadata: Metadata, size: int | None, session: ChangeId, file: UploadFile, disk: _Disk, runtime: Runtime
+    ) -> None:
+        self.session: str | None = session
+        self._name = name
+        self._metadata = metadata
+        self._declared = metadata.size if size is None else size
+        self._file = file
+        self._disk = disk
+        self._runtime = runtime
+        self._gathered = bytearray()
+        self._size = 0
+
+    async def write(self, piece: bytes | memoryview) -> None:
+        """After an `UnavailableError` the upload has ended and its file is gone."""
+        view = memoryview(piece).cast("B")
+        self._size += view.nbytes
+        if self._declared is not None and self._size > self._declared:
+            raise self._wrong_size("more than")
+        if len(self._gathered) + view.nbytes <= PIECE_BYTES:
+            self._gathered += view
+            return
+        await self._disk.run(f"write blob {self._name!r}", self._file.append, (self._gathered, view))
+        self._gathered = bytearray()
+
+    async def finalise(self) -> None:
+        """`UnavailableError`: it was cancelled, or a blob of this name exists. After any error the file is gone."""
+        if self._declared is not None and self._size != self._declared:
+            await self.abort()
+            raise self._wrong_size("not")
+        written_ns = self._runtime.wall_ns()
+        await self._disk.run(f"finalise blob {self._name!r}", self._file.publish, self._gathered, self._metadata, written_ns)
+
+    async def abort(self) -> None:
+        with CancelScope(shield=True):
+            await self._disk.run(f"abort the upload of {self._name!r}", self._file.discard)
+
+    def _wrong_size(self, relation: str) -> InvalidRequestError:
+        return InvalidRequestError(f"the payload of {self._name!r} has {self._size} bytes, {relation} the declared {self._declared}")
+
+
+class FileReader:
+    """`BlobReader` of an open file, and the iterator over its pieces: no generator, so one may be abandoned anywhere."""
+
+    def __init__(self, name: str, file: BlobFile, disk: _Disk) -> None:
+        self.metadata = file.metadata
+        self.size = file.size
+        self._name = name
+        self._file = file
+        self._disk = disk
+        self._next = file.start
+        self._crc = 0
+
+    def pieces(self) -> AsyncIterator[bytes]:
+        """Pieces of up to 256 KiB, each checked first: one that does not match its checksum is a `CorruptRecordError` instead.
+
+        But of a file of version 1 only a whole read is checked, with its last piece, and a range is not.
+        """
+        return self
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if self._next == self._file.stop:
+            raise StopAsyncIteration
+        piece, self._crc = await self._disk.look(f"read blob {self._name!r}", self._file.read, self._next, self._crc)
+        self._next += len(piece)
+        return piece
+
+    async def aclose(self) -> None:
+        """Here, in no thread: there is nothing to wait for, and nobody's cancellation can come between."""
+        self._file.close()
+
+
+class _Disk:
+    """Runs what blocks in threads of its own, to the end even when cancelled, and translates what goes wrong."""
+
+    def __init__(self) -> None:
+        self.threads = CapacityLimiter(THREADS_MAX)
+
+    async def run(self, doing: str, function: Callable[[*Ts], T], *args: *Ts, undo: Callable[[T], None] | None = None) -> T:
+        """`undo`: what becomes of a result whose caller was cancelled."""
+        try:
+            return await in_thread(partial(function, *args), self.threads, undo=undo)
+        except OSError as error:
+            raise _translated(doing, error) from error
+        except CorruptRecordError as error:
+            raise CorruptRecordError(f"cannot {doing}: {error}") from error
+
+    async def look(self, doing: str, function: Callable[[*Ts], T], *args: *Ts, undo: Callable[[T], None] | None = None) -> T:
+        """`run` for what changes nothing: there is nothing that may or may not have happened."""
+        try:
+            return await self.run(doing, function, *args, undo=undo)
+        except UnconfirmedError as error:
+            raise UnavailableError(f"cannot {doing}: {error.__cause__}") from error
+
+
+def _close(file: BlobFile | None) -> None:
+    if file is not None:
+        file.close()
+
+
+def _translated(doing: str, error: OSError) -> TieredError:
+    """What the table does not know may have happened."""
+    kind, meaning = _TRANSLATIONS.get(error.errno or 0, (UnconfirmedError, f"{error.strerror}; it may or may not have happened"))
+    path = error.filename2 or error.filename  # of a link, its target
+    return kind(f"cannot {doing}{f' ({path})' if path else ''}: {meaning}")

@@ -1,0 +1,130 @@
+"""The garbage among the files of `tiered/embedded/blobs.py`: one round through them all, a piece at a time.
+
+    uploads/   temporary files whose process is dead, which therefore nobody has locked
+    blobs/     blobs that have expired, looked at again once they are locked against a touch
+
+A round meets every file that is there from its beginning to its end, in no order, and holds none of their names. What is
+wrong with one file or directory is its own: it is told, and the others go on (I6). *Crash*: the next round begins anew.
+Blocks, and raises `OSError` only where this process has no files or memory left.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from changelog.base.errors import CorruptRecordError
+from changelog.change import ChangeId
+from tiered.embedded.file import DIRECTORY_SUFFIX, is_component
+from tiered.embedded.tree import is_of_this_process, read_footer, unlink_if
+from tiered.embedded.walk import look_at
+from tiered.metadata import is_expired
+from tiered.protocol.backends import Oddity
+from tiered.protocol.row_keys import printable
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What lies there and was not seen to. `event`: FOREIGN, so it is none of ours; CORRUPT, or LEFT: it could not be done."""
+
+    event: str
+    what: str
+    why: str
+
+
+FOREIGN, CORRUPT, LEFT = "foreign_file", "corrupt_blob", "garbage_left"
+
+
+@dataclass(slots=True)
+class Piece:
+    """What one step came to."""
+
+    removed: int = 0
+    faults: list[Fault] = field(default_factory=list)
+    is_last: bool = False
+
+
+class Round:
+    """Made of calls of `step`, of which no two may run at once."""
+
+    def __init__(self, blobs: Path, uploads: Path) -> None:
+        self._now_ns = 0
+        self._met = self._go_through(blobs, uploads)
+
+    def step(self, met_max: int, removed_max: int, now_ns: int) -> Piece:
+        """Goes on for so many files. What expired by `now_ns` (nanoseconds since 1970) is removed."""
+        self._now_ns = now_ns
+        piece = Piece()
+        for _ in range(met_max):
+            match next(self._met, None):
+                case None:
+                    piece.is_last = True
+                    break
+                case Fault() as fault:
+                    piece.faults.append(fault)
+                case removed:
+                    piece.removed += removed
+            if piece.removed == removed_max:
+                break
+        return piece
+
+    def _go_through(self, blobs: Path, uploads: Path) -> Iterator[bool | Fault]:
+        """Of each file, whether it was removed."""
+        for entry in _entries(uploads):
+            yield entry if isinstance(entry, Fault) else _stray(entry)
+        yield from self._below(blobs, "")
+
+    def _below(self, directory: Path | str, stem: str) -> Iterator[bool | Fault]:
+        for entry in _entries(directory):
+            if isinstance(entry, Fault):
+                yield entry
+            elif entry.is_dir(follow_symlinks=False) and is_component(entry.name, directory=True):
+                yield from self._below(entry.path, stem + entry.name.removesuffix(DIRECTORY_SUFFIX))
+            elif ChangeId.matches(entry.name):
+                yield _stray(entry)  # of an opening that was killed while it tried the directories out
+            else:
+                is_named = entry.is_file(follow_symlinks=False) and is_component(entry.name, directory=False)
+                yield self._blob(stem + entry.name if is_named else None, entry.path)
+
+    def _blob(self, text: str | None, path: str) -> bool | Fault:
+        found = look_at(text, path)
+        if isinstance(found, Oddity):
+            return Fault(CORRUPT if found.is_blob else FOREIGN, found.name, found.fault)
+        if found is None or not is_expired(found.deadline_ns, self._now_ns):
+            return False
+        return _remove(path, lambda file: is_expired(read_footer(file).deadline_ns, self._now_ns))
+
+
+def _entries(directory: Path | str) -> Iterator[os.DirEntry[str] | Fault]:
+    """None where there is no such directory: nothing was ever written, or it is gone."""
+    try:
+        with os.scandir(directory) as entries:
+            yield from entries
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        yield _fault(directory, error, "it cannot be read")
+
+
+def _stray(entry: os.DirEntry[str]) -> bool | Fault:
+    if not ChangeId.matches(entry.name) or not entry.is_file(follow_symlinks=False):
+        return False
+    return _remove(entry.path, lambda file: True)
+
+
+def _remove(path: str, doomed: Callable[[io.FileIO], bool]) -> bool | Fault:
+    try:
+        return unlink_if(Path(path), doomed)
+    except CorruptRecordError as error:
+        return Fault(CORRUPT, path, str(error))
+    except OSError as error:
+        return _fault(path, error, "it cannot be removed")
+
+
+def _fault(path: Path | str, error: OSError, what: str) -> Fault:
+    if is_of_this_process(error):
+        raise error
+    return Fault(LEFT, printable(os.fsencode(path)), f"{what}: {error.strerror}")

@@ -1,0 +1,429 @@
+"""`SqliteRows`, the high-volume tier of embedded mode: three tables in a file that it may share with others.
+
+    rows      path; target (tombstone) or metadata and payload (inline object); policy; token; deadline_ms;
+              crc: of all these but the deadline, CRC-32 (null: written by version 0.1, and not verified)
+    marks     path, token, verdict ('won' or 'refused'), at_ms
+    horizon   created_ms: when the youngest change was made whose marks were collected. Never goes back
+
+The same row operations as on Bigtable, each one transaction of `changelog.sqlite.database`: predicates go by the
+tombstone being present, expired or not; a row of marks only is an absent object; paths are in byte order. The
+deadline is kept in whole milliseconds and overrides the one in the metadata, as `size` is the payload's (I7).
+Nothing here deletes a row because a reader found it expired; `collect` does, by this machine's wall clock. Marks go by
+that clock, too, and the horizon goes with them in the same transaction: a token from before it is refused without a mark, so the fence
+holds however the clock jumps. *Crash* at any call: the row is as before or as after. *Failure*: see `changelog.sqlite.database`; a row
+whose bytes have changed is a `CorruptRecordError` that names it. No blob is known here.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import takewhile
+from typing import Any
+
+from changelog.base.errors import ClockBehindError, CorruptRecordError, TieredError, UnavailableError
+from changelog.base.runtime import Runtime
+from changelog.change import ChangeId
+from changelog.sqlite.database import Database
+from tiered.metadata import NS_PER_MS, Expiration, decode_metadata, decode_policy, encode_metadata, encode_policy
+from tiered.protocol.backends import MARK_AGE_MAX_S, CorruptRow, Inline, Redirect, RedirectPage, Row, RowName, RowPage, State, Tombstone
+from tiered.protocol.row_keys import corrupt_row, printable, split_points
+from tiered.text import shown
+
+KEYS_MAX = 500
+"""Of one query: SQLite takes a bounded number of parameters."""
+
+
+
+def _add_crc(connection: sqlite3.Connection) -> None:
+    """Version 0.1 had no such column."""
+    if not any(name == "crc" for _, name, *_ in connection.execute("PRAGMA table_info(rows)")):
+        connection.execute("ALTER TABLE rows ADD COLUMN crc INTEGER")
+
+
+_SCHEMA = (
+    """CREATE TABLE IF NOT EXISTS rows (
+        path TEXT PRIMARY KEY, target TEXT, token TEXT, deadline_ms INTEGER, policy TEXT, metadata BLOB, payload BLOB, crc INTEGER,
+        CHECK ((target IS NULL) = (payload IS NOT NULL))
+    )""",
+    "CREATE INDEX IF NOT EXISTS rows_by_deadline ON rows (deadline_ms) WHERE deadline_ms IS NOT NULL",
+    """CREATE TABLE IF NOT EXISTS marks (
+        path TEXT, token TEXT, verdict TEXT, at_ms INTEGER NOT NULL, PRIMARY KEY (path, token, verdict)
+    ) WITHOUT ROWID""",
+    "CREATE INDEX IF NOT EXISTS marks_by_age ON marks (at_ms)",
+    "CREATE TABLE IF NOT EXISTS horizon (only INTEGER PRIMARY KEY CHECK (only = 1), created_ms INTEGER NOT NULL)",
+    _add_crc,
+)
+
+_COLUMNS = "token, target, policy, metadata, payload"
+"""What a write sets and nothing changes: what the checksum is of."""
+
+_KINDS = (str, str, str, bytes, bytes, int)
+"""Of these, and of the deadline: damaged, a column of SQLite may hold anything."""
+
+
+class SqliteRows:
+    """Implements `HighVolumeBackend`, and `Collects` because nobody else removes what expired."""
+
+    def __init__(self, database: Database, runtime: Runtime) -> None:
+        self._database = database
+        self._runtime = runtime
+        database.require(_SCHEMA)
+
+    async def read(self, path: str, *, marks: ChangeId | bool = False) -> Row:
+        def run(connection: sqlite3.Connection) -> Row:
+            state = _state(connection, path)
+            if marks is False:
+                return Row(state)
+            if marks is True:
+                return Row(state, *_marks(connection, path))
+            return Row(state, *_marks_of(connection, path, marks), marks.created_ms <= _horizon_ms(connection))
+
+        return await self._database.read(run)
+
+    async def swap(self, path: str, token: ChangeId, expected: str | None, state: State, deadline_s: float) -> bool:
+        def run(connection: sqlite3.Connection) -> bool:
+            # Under the file's write lock: until this commits, nobody collects a mark, however long we are stopped.
+            if self._runtime.boot_time() > deadline_s:
+                raise UnavailableError(f"the swap of {token} at {path} waited too long for its turn; it was not sent")
+            if _is_marked(connection, path, token) or _target(connection, path) not in (None, expected):
+                return False
+            if self._is_forgotten(connection, token):
+                return False
+            _write(connection, path, token, state)
+            _mark(connection, path, token, "won", self._now_ms())
+            return True
+
+        return await self._database.write(run, grows=isinstance(state, Inline))
+
+    async def settle(self, path: str, token: ChangeId) -> bool:
+        def run(connection: sqlite3.Connection) -> bool:
+            shown = connection.execute(
+                "SELECT 1 FROM rows WHERE path = ? AND (target = ? OR token = ?)", (path, f"{path}/{token}", token)
+            ).fetchone()
+            if shown is None:
+                _mark(connection, path, token, "refused", self._now_ms())
+            return shown is not None
+
+        return await self._database.write(run)
+
+    async def put_inline(self, path: str, token: ChangeId, state: Inline) -> bool:
+        return await self._replace_inline(path, token, state)
+
+    async def delete_inline(self, path: str, token: ChangeId) -> bool:
+        return await self._replace_inline(path, token, None)
+
+    async def touch(self, path: str, seen: Inline | Tombstone, deadline_ns: int) -> bool:
+        target = seen.target if isinstance(seen, Tombstone) else None
+        payload = seen.payload if isinstance(seen, Inline) else None
+        deadline_ms = deadline_ns // NS_PER_MS
+
+        def run(connection: sqlite3.Connection) -> bool:
+            return connection.execute(
+                "UPDATE rows SET deadline_ms = ? WHERE path = ? AND deadline_ms < ?"
+                " AND target IS ? AND token IS ? AND (token IS NOT NULL OR payload IS ?)",
+                (deadline_ms, path, deadline_ms, target, seen.token, payload),
+            ).rowcount > 0
+
+        return await self._database.write(run)
+
+    async def scan(self, prefix: str, start: bytes, limit: int) -> RowPage:
+        query = (
+            "SELECT path, deadline_ms FROM rows WHERE typeof(path) = 'text' AND path >= CAST(? AS TEXT)"
+            " AND path NOT GLOB '~*' ORDER BY path LIMIT ?"
+        )
+
+        def run(connection: sqlite3.Connection) -> RowPage:
+            found = connection.execute(query, (max(prefix.encode(), start), limit))
+            return _named(list(takewhile(lambda row: row[0].startswith(prefix), found)), limit)
+
+        return await self._database.read(run)
+
+    async def redirects(self, start: bytes, end: bytes | None, limit: int) -> RedirectPage:
+        before = "" if end is None else "AND path < CAST(:end AS TEXT) "
+        found = await self._found(f"path >= CAST(:start AS TEXT) {before}ORDER BY path LIMIT :limit", start=start, end=end, limit=limit)
+        return _page(found, None if len(found) < limit else found[-1][0] + b"\0")
+
+    async def redirects_at(self, keys: Sequence[bytes]) -> RedirectPage:
+        found: list[_Shown] = []
+        for first in range(0, len(ordered := sorted(set(keys))), KEYS_MAX):
+            batch = {f"key{number}": key for number, key in enumerate(ordered[first : first + KEYS_MAX])}
+            found += await self._found(f"path IN ({', '.join(f'CAST(:{name} AS TEXT)' for name in batch)}) ORDER BY path", **batch)
+        return _page(found, None)
+
+    async def boundaries(self, count: int) -> Sequence[str]:
+        def run(connection: sqlite3.Connection) -> Sequence[str]:
+            (rows,), = connection.execute("SELECT count(*) FROM rows")
+            step = max(1, -(-rows // count))
+            keys = connection.execute(
+                "SELECT CAST(path AS BLOB) FROM"
+                " (SELECT path, row_number() OVER (ORDER BY path) AS number FROM rows WHERE typeof(path) = 'text')"
+                " WHERE number > 1 AND number % :step = 1 % :step", {"step": step}
+            )  # fmt: skip
+            return split_points(key for key, in keys)
+
+        return await self._database.read(run)
+
+    async def _found(self, where: str, **parameters: bytes | int | None) -> list[_Shown]:
+        query = (
+            "SELECT CAST(path AS BLOB), CAST(target AS BLOB), deadline_ms FROM rows"
+            f" WHERE target IS NOT NULL AND typeof(path) = 'text' AND {where}"
+        )
+        return await self._database.read(lambda connection: connection.execute(query, parameters).fetchall())
+
+    async def collect(self, limit: int) -> int:
+        """Removes expired rows and then marks older than `MARK_AGE_MAX_S`, by this machine's wall clock; then gives free pages back.
+
+        A mark whose token seems younger than that stays, so the horizon never passes what this clock calls two days ago.
+        What fails leaves the rest to be collected, and is raised after it.
+        """
+        removed, failure = 0, None
+        for part in (self._collect_rows, self._collect_marks):
+            try:
+                removed += await part(limit - removed)
+            except TieredError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        await self._database.shrink()
+        return removed
+
+    async def verify(self, after: bytes, limit: int) -> Verified:
+        """Reads the `limit` rows after the key `after`, as `read` does, and says which cannot be.
+
+        After the last of them, also keys that are no text.
+        """
+        def run(connection: sqlite3.Connection) -> Verified:
+            query = (
+                "SELECT CAST(path AS BLOB), crc IS NULL FROM rows"
+                " WHERE typeof(path) = 'text' AND path > CAST(? AS TEXT) ORDER BY path LIMIT ?"
+            )
+            found, last = Verified(), after
+            for key, unknown in connection.execute(query, (after, limit)):
+                last = key
+                try:
+                    _state(connection, key.decode())
+                except (CorruptRecordError, UnicodeDecodeError) as error:
+                    found.corrupt.append(CorruptRow(printable(key), str(error)))
+                found.rows += 1
+                found.without_checksum += unknown
+            if found.rows == limit:
+                found.last = last
+                return found
+            for key, kind in connection.execute("SELECT CAST(path AS BLOB), typeof(path) FROM rows WHERE typeof(path) <> 'text'"):
+                found.corrupt.append(CorruptRow(printable(key or b""), f"its key is of type {kind}, not text, so nobody finds it"))
+                found.rows += 1
+            return found
+
+        return await self._database.read(run)
+
+    async def _collect_rows(self, limit: int) -> int:
+        def run(connection: sqlite3.Connection) -> int:
+            return connection.execute(
+                "DELETE FROM rows WHERE rowid IN (SELECT rowid FROM rows WHERE deadline_ms <= ? LIMIT ?)", (self._now_ms(), limit)
+            ).rowcount
+
+        return await self._database.write(run)
+
+    async def _collect_marks(self, limit: int) -> int:
+        def run(connection: sqlite3.Connection) -> int:
+            oldest_ms = self._now_ms() - MARK_AGE_MAX_S * 1000
+            marks = connection.execute(
+                "SELECT path, token, verdict FROM marks WHERE at_ms < ? AND token < ? ORDER BY at_ms LIMIT ?",
+                (oldest_ms, ChangeId.first(oldest_ms), limit),
+            ).fetchall()
+            connection.executemany("DELETE FROM marks WHERE path = ? AND token = ? AND verdict = ?", marks)
+            if made := [ChangeId(token).created_ms for _, token, _ in marks if ChangeId.matches(token)]:
+                connection.execute(
+                    "INSERT INTO horizon VALUES (1, ?) ON CONFLICT (only) DO UPDATE SET created_ms = max(created_ms, excluded.created_ms)",
+                    (max(made),),
+                )
+            return len(marks)
+
+        return await self._database.write(run)
+
+    def _is_forgotten(self, connection: sqlite3.Connection, token: ChangeId) -> bool:
+        """Whether a mark of it may have been collected. Raises where the clock is so far behind that every new change would be."""
+        horizon_ms = _horizon_ms(connection)
+        if token.created_ms > horizon_ms:
+            return False
+        if (now_ms := self._now_ms()) <= horizon_ms:
+            raise ClockBehindError(
+                f"this machine's clock says {_time(now_ms)}, but the store has forgotten changes made up to {_time(horizon_ms)}, so "
+                "nothing was written: set the clock right (if it was ahead before: docs/production.md, 'Embedded mode')"
+            )
+        return True
+
+    async def _replace_inline(self, path: str, token: ChangeId, state: Inline | None) -> bool:
+        def run(connection: sqlite3.Connection) -> bool:
+            if _target(connection, path) is not None or _is_marked(connection, path, token) or self._is_forgotten(connection, token):
+                return False
+            _write(connection, path, token, state)
+            return True
+
+        return await self._database.write(run, grows=state is not None)
+
+    def _now_ms(self) -> int:
+        return self._runtime.wall_ns() // NS_PER_MS
+
+
+@dataclass(slots=True)
+class Verified:
+    """What `verify` has read. `without_checksum`: rows of version 0.1. `last`: where the next begins; None: that was all."""
+
+    corrupt: list[CorruptRow] = field(default_factory=list)
+    rows: int = 0
+    without_checksum: int = 0
+    last: bytes | None = None
+
+
+# --- what scans and audits read -------------------------------------------------------------------
+
+_Shown = tuple[bytes, bytes, int | None]
+"""Of a tombstone: path, target, deadline. Bytes, because what is damaged need not be text."""
+
+
+def _named(found: Sequence[tuple[str, Any]], limit: int) -> RowPage:
+    rows: list[RowName] = []
+    corrupt: list[CorruptRow] = []
+    for path, deadline_ms in found:
+        try:
+            path.encode()
+        except UnicodeEncodeError:
+            corrupt.append(corrupt_row(_key(path), b""))
+            continue
+        try:
+            rows.append(RowName(path, _ns(deadline_ms)))
+        except CorruptRecordError as error:
+            rows.append(RowName(path, None))
+            corrupt.append(CorruptRow(path, str(error)))
+    return RowPage(rows, corrupt, None if len(found) < limit else _key(found[-1][0]) + b"\0")
+
+
+def _key(path: str) -> bytes:
+    """As it is stored, text or not."""
+    return path.encode(errors="surrogateescape")
+
+
+def _page(found: Sequence[_Shown], next_start: bytes | None) -> RedirectPage:
+    redirects: list[Redirect] = []
+    corrupt: list[CorruptRow] = []
+    for path, target, deadline_ms in found:
+        try:
+            redirects.append(Redirect(path.decode(), target.decode(), _ns(deadline_ms)))
+        except UnicodeDecodeError:
+            corrupt.append(corrupt_row(path, target))
+        except CorruptRecordError as error:
+            corrupt.append(CorruptRow(path.decode(), str(error)))
+    return RedirectPage(redirects, corrupt, next_start)
+
+
+# --- one row, inside of a transaction ----------------------------------------------------------------
+
+
+def _state(connection: sqlite3.Connection, path: str) -> State:
+    found = connection.execute(f"SELECT {_COLUMNS}, deadline_ms, crc FROM rows WHERE path = ?", (path,)).fetchone()
+    if found is None:
+        return None
+    *columns, deadline_ms, crc = found
+    if crc is not None and crc != _crc(path, columns):
+        raise CorruptRecordError(f"the row {path} does not match its checksum: bytes on the disk have changed; write or delete the object")
+    for kind, value in zip(_KINDS, (*columns, deadline_ms), strict=True):
+        if value is not None and type(value) is not kind:
+            raise CorruptRecordError(f"the row {path} has {shown(value)} where a value of type {kind.__name__} belongs")
+    token, target, policy, metadata, payload = columns
+    if token is not None and not ChangeId.matches(token):
+        raise CorruptRecordError(f"the row {path} has {token!r} for its token, which is no change id")
+    made_by, deadline_ns = ChangeId(token) if token else None, _ns(deadline_ms)
+    if target is not None:
+        return Tombstone(target, _policy(path, policy), deadline_ns, made_by)
+    if metadata is None:
+        raise CorruptRecordError(f"the row {path} has a payload and no metadata")
+    try:
+        described = decode_metadata(metadata).with_facts(time_expires_ns=deadline_ns, size=len(payload))
+    except CorruptRecordError as error:
+        raise CorruptRecordError(f"the row {path} breaks the format: {error}") from error
+    return Inline(described, payload, made_by)
+
+
+def _policy(path: str, policy: str | None) -> Expiration:
+    try:
+        return decode_policy(json.loads(policy or ""))
+    except (ValueError, RecursionError, CorruptRecordError) as error:
+        raise CorruptRecordError(f"the row {path} has {shown(policy)} for its expiration policy, which is none") from error
+
+
+def _write(connection: sqlite3.Connection, path: str, token: ChangeId, state: State) -> None:
+    connection.execute("DELETE FROM rows WHERE path = ?", (path,))
+    columns: tuple[str | None, str | None, str | None, bytes | None, bytes | None]
+    match state:
+        case None:
+            return
+        case Tombstone(target, expiration):
+            columns = (token, target, json.dumps(encode_policy(expiration)), None, None)
+        case Inline(metadata, payload):
+            columns = (token, None, None, encode_metadata(metadata), payload)
+    connection.execute(
+        f"INSERT INTO rows ({_COLUMNS}, path, deadline_ms, crc) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        (*columns, path, None if state.deadline_ns is None else state.deadline_ns // NS_PER_MS, _crc(path, columns)),
+    )
+
+
+def _crc(path: str, columns: Sequence[str | bytes | None]) -> int:
+    """Of the path and `_COLUMNS`, none of which is taken for another. The deadline has no part: it changes alone."""
+    crc = zlib.crc32(path.encode())
+    for value in columns:
+        raw = value if isinstance(value, (bytes, bytearray)) else str(value).encode(errors="surrogateescape")
+        crc = zlib.crc32(raw, zlib.crc32(f"{'-' if value is None else len(raw)} ".encode(), crc))
+    return crc
+
+
+def _target(connection: sqlite3.Connection, path: str) -> str | None:
+    """The blob that a present tombstone names."""
+    found = connection.execute("SELECT target FROM rows WHERE path = ?", (path,)).fetchone()
+    return found[0] if found else None
+
+
+def _is_marked(connection: sqlite3.Connection, path: str, token: ChangeId) -> bool:
+    return connection.execute("SELECT 1 FROM marks WHERE path = ? AND token = ?", (path, token)).fetchone() is not None
+
+
+def _mark(connection: sqlite3.Connection, path: str, token: ChangeId, verdict: str, at_ms: int) -> None:
+    """Repeated, it keeps the mark for longer."""
+    connection.execute("INSERT OR REPLACE INTO marks VALUES (?, ?, ?, ?)", (path, token, verdict, at_ms))
+
+
+def _marks_of(connection: sqlite3.Connection, path: str, token: ChangeId) -> tuple[frozenset[ChangeId], frozenset[ChangeId]]:
+    """(won, refused), of one token: a look into the index."""
+    verdicts = {verdict for verdict, in connection.execute("SELECT verdict FROM marks WHERE path = ? AND token = ?", (path, token))}
+    won, refused = (frozenset({token} if verdict in verdicts else ()) for verdict in ("won", "refused"))
+    return won, refused
+
+
+def _horizon_ms(connection: sqlite3.Connection) -> int:
+    """Of the youngest change whose marks were collected, when it was made; -1: none was."""
+    found = connection.execute("SELECT created_ms FROM horizon").fetchone()
+    return found[0] if found else -1
+
+
+def _time(ms: int) -> str:
+    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _marks(connection: sqlite3.Connection, path: str) -> tuple[frozenset[ChangeId], frozenset[ChangeId]]:
+    """(won, refused)"""
+    marks = connection.execute("SELECT token, verdict FROM marks WHERE path = ?", (path,)).fetchall()
+    if foreign := [token for token, _ in marks if not ChangeId.matches(token)]:
+        raise CorruptRecordError(f"the row {path} has a mark of {foreign[0]!r}, which is no change id")
+    won, refused = (frozenset(ChangeId(token) for token, verdict in marks if verdict == wanted) for wanted in ("won", "refused"))
+    return won, refused
+
+
+def _ns(deadline_ms: int | None) -> int | None:
+    if not isinstance(deadline_ms, int | None):
+        raise CorruptRecordError(f"its deadline is {shown(deadline_ms)}, not milliseconds since 1970")
+    return None if deadline_ms is None else deadline_ms * NS_PER_MS

@@ -1,0 +1,410 @@
+"""What blocks in `tiered/embedded/blobs.py`: its files and directories, one call of the system after another.
+
+    UploadFile   the temporary file of one upload, locked (flock) by its process while that lives
+    BlobFile     a blob that is open for reading; it outlives its name
+
+Everything here runs in threads and raises the system's own `OSError`, or an error of ours where more is known;
+`_already_happened` marks what follows an effect, so that no failure claims that nothing happened. Locks are
+never waited for, because a stopped process may hold one for ever. Event loops and clocks do not belong here.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import io
+import os
+import stat
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Lock
+from typing import Self
+
+from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, UnavailableError, UnconfirmedError
+from changelog.change import ChangeId
+from tiered.embedded.file import (
+    BLOCK_BYTES,
+    BLOCK_CRC_BYTES,
+    FOOTER_BYTES,
+    Checksums,
+    Footer,
+    check_block,
+    check_block_crcs,
+    decode_footer,
+    decode_stored_metadata,
+    encode_deadline,
+    encode_trailer,
+    is_component,
+)
+from tiered.metadata import Metadata
+from tiered.protocol.backends import BlobHead, ByteRange
+
+_CRCS_AT_ONCE = 4096
+"""Blocks, so of a GiB."""
+
+
+@contextmanager
+def _already_happened(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UnconfirmedError(f"{what}, but a power cut may undo it: {error.strerror}") from error
+
+
+# --- one upload ----------------------------------------------------------------------------------
+
+
+class UploadFile:
+    """Its own lock keeps an abort from closing the file under a write."""
+
+    def __init__(self, path: Path, target: Path, root: Path) -> None:
+        self._path = path
+        self._target = target
+        self._root = root
+        for directory in (root, path.parent):
+            _make_directory(directory, [])
+        _refuse_if_apart(path.parent, target, root)
+        self._file = _create_locked(path)
+        self._lock = Lock()
+        self._checksums = Checksums()
+
+    def append(self, chunks: Iterable[bytearray | memoryview]) -> None:
+        """A write that fails ends the upload."""
+        with self._lock:
+            self._refuse_if_ended()
+            try:
+                for chunk in chunks:
+                    self._append(chunk)
+            except OSError:
+                self._end()
+                raise
+
+    def publish(self, last: bytearray, metadata: Metadata, written_ns: int) -> None:
+        """Completes the file and links it into place, durably. Whatever happens, the upload has ended."""
+        with self._lock:
+            self._refuse_if_ended()
+            try:
+                self._append(last)
+                _write_all(self._file, memoryview(encode_trailer(metadata, self._checksums, written_ns)))
+                os.fsync(self._file.fileno())
+                _make_parents(self._target.parent, self._root)
+                self._link()
+                with _already_happened(f"{self._target} was linked"):
+                    _sync_upwards(self._target.parent, self._root)
+            finally:
+                self._end()
+
+    def discard(self) -> None:
+        with self._lock:
+            self._end()
+
+    def _append(self, chunk: bytearray | memoryview) -> None:
+        view = memoryview(chunk).cast("B")
+        _write_all(self._file, view)
+        self._checksums.add(view)
+
+    def _link(self) -> None:
+        try:
+            _link(self._path, self._target)
+        except FileNotFoundError:
+            if self._path.exists():
+                raise
+            raise UnavailableError(f"the upload {self._path.name} was cancelled before it was finalised; try again") from None
+
+    def _refuse_if_ended(self) -> None:
+        if self._file.closed:
+            raise InvalidRequestError(f"the upload {self._path.name} has ended already; begin another")
+
+    def _end(self) -> None:
+        """A temporary file that cannot be unlinked now is collected later."""
+        if not self._file.closed:
+            with suppress(OSError):
+                os.unlink(self._path)
+            self._file.close()
+
+
+def _create_locked(path: Path) -> io.FileIO:
+    file = io.FileIO(path, "xb")
+    try:
+        # Between its creation and its lock the file looks abandoned, and may have been collected.
+        if not _lock(file) or not _is_at(file, path):
+            raise UnavailableError(f"the upload {path.name} was collected before it began; try again")
+    except BaseException:
+        file.close()
+        unlink(path)
+        raise
+    return file
+
+
+def _write_all(file: io.FileIO, view: memoryview) -> None:
+    while view:
+        view = view[os.write(file.fileno(), view) :]
+
+
+# --- one blob ------------------------------------------------------------------------------------
+
+
+class BlobFile:
+    """An open blob and the bytes `start` to `stop` of it that are wanted. Its lock keeps `close` from a read.
+
+    What is read is checked first: block by block, or, in version 1, a whole payload with its last bytes.
+    """
+
+    def __init__(self, file: io.FileIO, range: ByteRange | None) -> None:
+        self._file = file
+        self._lock = Lock()
+        self._footer = footer = read_footer(file)
+        self.size = footer.size
+        self.written_ns, self.generation = footer.written_ns, footer.written_us
+        self.metadata = decode_stored_metadata(os.pread(file.fileno(), footer.metadata_bytes, footer.size), footer)
+        self.start, self.stop = (0, self.size) if range is None else range.within(self.size)
+        self._is_whole = (self.start, self.stop) == (0, self.size)
+        self._crcs, self._crcs_from = b"", 0
+
+    @classmethod
+    def open(cls, path: Path, range: ByteRange | None) -> Self | None:
+        try:
+            file = open_blob(path)
+        except FileNotFoundError:
+            return None
+        try:
+            return cls(file, range)
+        except BaseException:
+            file.close()
+            raise
+
+    def read(self, start: int, crc: int) -> tuple[bytes, int]:
+        """The wanted bytes of the block that `start` is in, from there on, and in version 1 `crc` continued by them."""
+        number = start // BLOCK_BYTES
+        first = number * BLOCK_BYTES
+        with self._lock:
+            if self._file.closed:
+                raise InvalidRequestError("the blob was closed while it was read; get it again")
+            block = self._read(first, min(BLOCK_BYTES, self.size - first))
+            if self._footer.version > 1:
+                check_block(block, number, self._block_crc(number))
+            elif (crc := zlib.crc32(block, crc)) != self._footer.crc and self._is_whole and first + len(block) == self.size:
+                raise CorruptRecordError("it does not match its checksum: bytes on the disk have changed")
+        return block[start - first : self.stop - first], crc
+
+    def _block_crc(self, number: int) -> bytes:
+        """Those of many blocks are read at once, but never all of a huge blob's."""
+        if not 0 <= number - self._crcs_from < len(self._crcs) // BLOCK_CRC_BYTES:
+            count = min(_CRCS_AT_ONCE, self._footer.blocks - number)
+            self._crcs = self._read(self._footer.block_crcs_at + number * BLOCK_CRC_BYTES, count * BLOCK_CRC_BYTES)
+            self._crcs_from = number
+            if count == self._footer.blocks:
+                check_block_crcs(self._crcs, self._footer)
+        at = (number - self._crcs_from) * BLOCK_CRC_BYTES
+        return self._crcs[at : at + BLOCK_CRC_BYTES]
+
+    def _read(self, start: int, size: int) -> bytes:
+        piece = os.pread(self._file.fileno(), size, start)
+        if len(piece) < size:
+            raise CorruptRecordError("it was cut short while it was read")
+        return piece
+
+    def close(self) -> None:
+        with self._lock:
+            self._file.close()
+
+
+def open_blob(path: Path | str, mode: str = "rb") -> io.FileIO:
+    """Whatever lies there, this does not wait, as for the other end of a pipe."""
+    file = io.FileIO(path, mode, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise CorruptRecordError(f"{path} is no file: something is in its place that this software did not put there")
+    return file
+
+
+def read_head(path: Path) -> BlobHead | None:
+    file = BlobFile.open(path, None)
+    if file is None:
+        return None
+    file.close()
+    return BlobHead(file.metadata, file.size, file.written_ns, file.generation)
+
+
+def extend(path: Path, deadline_us: int) -> bool | None:
+    """False: there is no such blob. None: someone else has locked it."""
+    try:
+        file = open_blob(path, "r+b")
+    except FileNotFoundError:
+        return False
+    with file:
+        if not _lock(file):
+            return None
+        if not _is_at(file, path):
+            return False
+        footer = read_footer(file)
+        if footer.deadline_us and footer.deadline_us < deadline_us:
+            os.pwrite(file.fileno(), encode_deadline(deadline_us), footer.deadline_at)
+            with _already_happened(f"the deadline of {path} was extended"):
+                os.fsync(file.fileno())
+    return True
+
+
+def delete(path: Path) -> None:
+    unlink(path)
+    # Also where it was gone already: an earlier attempt may have been stopped between the two.
+    with _already_happened(f"{path} was unlinked"), suppress(FileNotFoundError):
+        _sync_directory(path.parent)
+
+
+def unlink(path: Path) -> None:
+    path.unlink(missing_ok=True)
+
+
+def read_footer(file: io.FileIO) -> Footer:
+    size = os.fstat(file.fileno()).st_size
+    return decode_footer(os.pread(file.fileno(), FOOTER_BYTES, max(0, size - FOOTER_BYTES)), size)
+
+
+def _lock(file: io.FileIO) -> bool:
+    """False: someone else holds it. It ends when the file is closed, if only by the death of its process."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_at(file: io.FileIO, path: Path) -> bool:
+    """Whether the open file still has its name, now that it is locked."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+# --- directories ---------------------------------------------------------------------------------
+
+
+def prepare(blobs: Path, uploads: Path, first: ChangeId, second: ChangeId) -> None:
+    """Makes both directories, durably, and tries them out; leaves none of what it made when that fails.
+
+    The two trial files are named like uploads, so that a crash leaves what is collected.
+    """
+    made: list[Path] = []
+    missing = [directory for directory in blobs.parents if not directory.exists()]
+    try:
+        for directory in (*reversed(missing), blobs, uploads):
+            _make_directory(directory, made)
+        _try_out(uploads / first, blobs / second)
+    except (OSError, ConfigurationError):
+        for directory in reversed(made):
+            with suppress(OSError):
+                directory.rmdir()
+        raise
+
+
+def _make_directory(directory: Path, made: list[Path]) -> None:
+    if directory.is_dir():
+        return
+    try:
+        directory.mkdir()
+        made.append(directory)
+    except FileExistsError:
+        if not directory.is_dir():  # otherwise another process was faster
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(directory)) from None
+    _sync_directory(directory.parent)
+
+
+def _try_out(first: Path, second: Path) -> None:
+    with _create_locked(first):
+        try:
+            _link(first, second)
+        finally:
+            unlink(second)
+            unlink(first)
+
+
+def _link(path: Path, target: Path) -> None:
+    """`ConfigurationError`: they are on two file systems."""
+    try:
+        os.link(path, target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        raise _apart(path.parent, target.parent) from None
+
+
+def _apart(uploads: Path, blobs: Path) -> ConfigurationError:
+    return ConfigurationError(
+        f"{uploads} and {blobs} are on two file systems, and a blob is linked from one into the other: put both on one"
+    )
+
+
+def _refuse_if_apart(uploads: Path, target: Path, root: Path) -> None:
+    """Before a payload is written that could never be linked to its `target` below `root`."""
+    nearest = target.parent
+    while nearest != root and not nearest.exists():
+        nearest = nearest.parent
+    if os.stat(nearest).st_dev != os.stat(uploads).st_dev:
+        raise _apart(uploads, nearest)
+
+
+def refuse_foreign_directories(root: Path, uploads: Path) -> None:
+    """Looks at every directory below `root`. One that is a link, or on another file system, holds blobs that cannot be written or found."""
+    pending = [root]
+    while pending:
+        directory = pending.pop()
+        if os.stat(directory).st_dev != os.stat(uploads).st_dev:
+            raise _apart(uploads, directory)
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                if is_component(entry.name, directory=True):
+                    if entry.is_symlink():
+                        raise ConfigurationError(f"{entry.path} is a symbolic link: put the directory itself there")
+                    if entry.is_dir():
+                        pending.append(Path(entry.path))
+
+
+def _make_parents(directory: Path, root: Path) -> None:
+    """Below `root`, which is not made here: where the store itself is gone, nothing is begun anew. Synchronised by who calls."""
+    if directory == root:
+        return
+    _make_parents(directory.parent, root)
+    with suppress(FileExistsError):
+        directory.mkdir()
+    if not stat.S_ISDIR(os.lstat(directory).st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(directory))
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sync_upwards(directory: Path, root: Path) -> None:
+    """All of them, whoever made them: another process may have made one and not synchronised it yet."""
+    while directory != root:
+        _sync_directory(directory)
+        directory = directory.parent
+    _sync_directory(root)
+
+
+# --- garbage -------------------------------------------------------------------------------------
+
+
+def unlink_if(path: Path, doomed: Callable[[io.FileIO], bool]) -> bool:
+    """False: it is gone, or in use, or not doomed. Not made durable: what a power cut brings back is collected again."""
+    try:
+        with open_blob(path) as file:
+            if not _lock(file) or not _is_at(file, path) or not doomed(file):
+                return False
+            os.unlink(path)
+            return True
+    except FileNotFoundError:
+        return False
+
+
+def is_of_this_process(error: OSError) -> bool:
+    """Whether it tells of this process, and nothing of the file: no other file fares better."""
+    return error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)

@@ -1,0 +1,105 @@
+"""The listing of `tiered/embedded/blobs.py`: blobs in the byte order of their names, and what lies between them and is none.
+
+    directory of 1,000,000 names, limit 50,000     read once, 50,001 names held
+
+Where a page ends is the place of its last blob in the tree, so what is no blob is told once, whatever the pages. Blocks, and
+raises the system's own `OSError`: `tiered/embedded/blobs.py` has the threads and the words for it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from changelog.base.errors import CorruptRecordError
+from changelog.change import ChangeId
+from tiered.embedded.file import DIRECTORY_SUFFIX, components_of, decode_name, encode_name, is_component
+from tiered.embedded.tree import is_of_this_process, open_blob, read_footer
+from tiered.protocol.backends import BlobPage, ListedBlob, Oddity
+from tiered.protocol.row_keys import printable
+
+_ENTRIES_MIN = 100
+
+
+def list_blobs(root: Path, start: str, end: str | None, limit: int) -> BlobPage:
+    """As in `LongTermBackend`. A directory is read once, however large it is, and little more than `limit` of its names are held."""
+    if end == "" or not root.is_dir():  # it is made when the first blob is written
+        return BlobPage((), (), None)
+    after = encode_name(start.removesuffix("\0")) if start.endswith("\0") else None
+    low, high = components_of(start.removesuffix("\0")), None if end is None else components_of(end)
+    blobs: list[ListedBlob] = []
+    oddities: list[Oddity] = []
+    named, last = 0, start
+    for text, path in _walk(root, "", low, high, max(limit + 1, _ENTRIES_MIN)):
+        if named >= limit:
+            return BlobPage(blobs, oddities, f"{last}\0")
+        if after is not None and text == after:
+            continue
+        found = look_at(text, path)
+        match found:
+            case ListedBlob(name=name):
+                blobs.append(found)
+                named, last = named + 1, name
+            case Oddity(name=name):
+                oddities.append(found)
+                if found.is_blob:
+                    named, last = named + 1, name
+    return BlobPage(blobs, oddities, None)
+
+
+def look_at(text: str | None, path: str) -> ListedBlob | Oddity | None:
+    """What a file is that has the encoded name `text` (None: none that a blob could have). None: it is gone."""
+    name = None if text is None else decode_name(text)
+    if name is None:
+        return Oddity(printable(os.fsencode(path)), "it is no blob: this software did not put it there", is_blob=False)
+    try:
+        with open_blob(path) as file:
+            footer = read_footer(file)
+    except FileNotFoundError:
+        return None
+    except CorruptRecordError as error:
+        return Oddity(name, str(error), is_blob=True)
+    except OSError as error:
+        if is_of_this_process(error):
+            raise
+        return Oddity(name, f"it cannot be read: {error.strerror}", is_blob=True)
+    return ListedBlob(name, footer.size, footer.written_ns, footer.deadline_ns, footer.written_us)
+
+
+def _walk(
+    directory: Path | str, stem: str, low: Sequence[str], high: Sequence[str] | None, page: int
+) -> Iterator[tuple[str | None, str]]:
+    """Encoded names and paths, in order, of the files from `low` (inclusive) to `high` (exclusive), which are components; None: no name.
+
+    A file sorts before the directory of the same stem, because the suffix makes that one's name longer.
+    """
+    first, last = low[0] if low else "", high[0] if high else None
+    for entry in _sorted_entries(directory, first, last, page):
+        if ChangeId.matches(entry.name):
+            continue  # an opening tries the directory out
+        is_low, is_high = entry.name == first, entry.name == last
+        if entry.is_dir(follow_symlinks=False) and is_component(entry.name, directory=True):
+            inner = stem + entry.name.removesuffix(DIRECTORY_SUFFIX)
+            yield from _walk(entry.path, inner, low[1:] if is_low else (), high[1:] if high and is_high else None, page)
+        elif (is_low and len(low) > 1) or (high and is_high and len(high) == 1):
+            continue
+        elif entry.is_file(follow_symlinks=False) and is_component(entry.name, directory=False):
+            yield stem + entry.name, entry.path
+        else:
+            yield None, entry.path
+
+
+def _sorted_entries(directory: Path | str, low: str, high: str | None, page: int) -> Iterator[os.DirEntry[str]]:
+    """From `low` to `high`, both inclusive. Reads the directory again for each `page` of entries, rather than hold all its names."""
+    while True:
+        with os.scandir(directory) as entries:
+            chosen = heapq.nsmallest(
+                page, ((entry.name, entry) for entry in entries if entry.name >= low and (high is None or entry.name <= high))
+            )
+        for _, entry in chosen:
+            yield entry
+        if len(chosen) < page:
+            return
+        low = f"{chosen[-1][0]}\0"

@@ -1,0 +1,108 @@
+"""`GoogleAuthorization`: the headers that Google's services accept, from application default credentials.
+
+    credentials (a file, the metadata server, workload identity) --refresh, in a thread--> token --> {"Authorization": ...}
+
+A token is kept until a few minutes before it expires. Then one call renews it, while the others go on with it as long as it is good, and
+wait for the new one when it is not. *Failure*: a renewal that fails is `UnavailableError`, unless the token that is held is
+still good: then it is tried again after a while. No credentials at all are a `ConfigurationError` that says where to put them.
+The thread is its own, so that nobody's payload keeps a token from being renewed. Tokens are never shown.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from datetime import UTC
+from functools import partial
+from typing import Any, Protocol, Self
+
+import google.auth
+from anyio import CapacityLimiter, Lock
+from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError
+from google.auth.transport.requests import Request
+
+from changelog.base.errors import ConfigurationError, UnavailableError
+from changelog.base.runtime import Runtime
+from changelog.base.threads import in_thread
+from tiered.metadata import NS_PER_S
+
+SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
+RENEW_EARLY_S = 225
+"""As Google's own clients: before that, a metadata server hands out the same token once more."""
+RETRY_S = 10.0
+REFRESH_TIMEOUT_S = 10.0
+
+
+class Credentials(Protocol):
+    """What is used of `google.auth.credentials.Credentials`. `expiry`: a datetime in UTC without saying so; None: never."""
+
+    token: Any
+    expiry: Any
+
+    @property
+    def quota_project_id(self) -> Any: ...
+    def refresh(self, request: Any) -> None: ...
+
+
+class GoogleAuthorization:
+    """An `Authorize`. `runtime`: the clock that a token's expiry is judged by."""
+
+    def __init__(self, credentials: Credentials, runtime: Runtime) -> None:
+        self._credentials = credentials
+        self._runtime = runtime
+        self._renewing = Lock()
+        self._thread = CapacityLimiter(1)
+        self._in_vain_at = -math.inf
+
+    @classmethod
+    async def default(cls, runtime: Runtime) -> Self:
+        """Finds the credentials of this machine or this user. `ConfigurationError`: there are none."""
+        try:
+            credentials, _ = await in_thread(partial(google.auth.default, scopes=[SCOPE]), CapacityLimiter(1))
+        except DefaultCredentialsError as error:
+            raise ConfigurationError(
+                "there are no Google credentials: run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS "
+                f"to the file of a key ({error})"
+            ) from error
+        return cls(credentials, runtime)
+
+    async def __call__(self) -> Mapping[str, str]:
+        """`UnavailableError`: no token could be had."""
+        if self._is_due() and not (self._renewing.locked() and self._left_s()):
+            async with self._renewing:
+                if self._is_due():
+                    await self._renew()
+        headers = self._bearer()
+        project = self._credentials.quota_project_id
+        return headers | {"x-goog-user-project": str(project)} if project else headers
+
+    def refused(self, headers: Mapping[str, str]) -> None:
+        """Forgets the token, if it is still that one: it was revoked, or this machine's clock is wrong."""
+        if headers.get("Authorization") == self._bearer()["Authorization"]:
+            self._credentials.token = None
+
+    def _bearer(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self._credentials.token}"}
+
+    def _is_due(self) -> bool:
+        """Whether to renew now: at once if there is no token, and not all the time if it was in vain."""
+        left_s = self._left_s()
+        return left_s == 0 or (left_s <= RENEW_EARLY_S and self._runtime.monotonic() >= self._in_vain_at + RETRY_S)
+
+    def _left_s(self) -> float:
+        """For how long the token will do; 0: there is none."""
+        if not self._credentials.token:
+            return 0.0
+        if self._credentials.expiry is None:
+            return float("inf")
+        expires_s: float = self._credentials.expiry.replace(tzinfo=UTC).timestamp()
+        return max(0.0, expires_s - self._runtime.wall_ns() / NS_PER_S)
+
+    async def _renew(self) -> None:
+        try:
+            await in_thread(partial(self._credentials.refresh, partial(Request(), timeout=REFRESH_TIMEOUT_S)), self._thread)
+        except (GoogleAuthError, UnavailableError) as error:
+            if self._left_s() == 0:
+                raise UnavailableError(f"the Google credentials could not be renewed: {error}") from error
+        if self._left_s() <= RENEW_EARLY_S:
+            self._in_vain_at = self._runtime.monotonic()

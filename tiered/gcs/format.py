@@ -1,0 +1,367 @@
+"""A blob as a GCS object: `Metadata` to and from the JSON resource of the service, without I/O.
+
+    contentType, contentEncoding      content type, compression (`zstd`)
+    customTime                        the deadline
+    metadata  x-sn-expiration         `ttl:1h`, `tti:30days`: durations as the crate humantime writes them
+              x-sn-origin, x-sn-filename, x-snme-{key}
+              x-snme-tiered-created   a time of creation that the caller told, nanoseconds since 1970
+              x-snme-tiered-unknown   the JSON keys of newer software
+
+The last two are ours, written only where there is something to keep; to other software they are custom entries. It
+fails on every other key that begins with `x-sn-`, so there are none. The time of creation is `timeCreated` unless one was told.
+Also read: `x-sn-created` (or `none`) and `x-sn-unknown`, which we wrote once. Keys that nobody knows are ignored. *Failure*: what
+breaks the format is a `CorruptRecordError` that names the blob. The payload's checksum is crc32c, big-endian, in base64.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, NamedTuple
+
+import google_crc32c
+import msgspec
+
+from changelog.base.errors import CorruptRecordError
+from tiered.metadata import (
+    CONTENT_TYPE_DEFAULT,
+    DEADLINE_MAX_NS,
+    NS_PER_S,
+    TOLD_CREATED,
+    TOLD_UNKNOWN,
+    Expiration,
+    Metadata,
+    TimeToIdle,
+    TimeToLive,
+    as_stored,
+)
+from tiered.protocol.backends import BlobInfo, ListedBlob, Oddity, SoftDeleted
+
+FIELDS = "name,size,generation,metageneration,timeCreated,customTime,contentType,contentEncoding,crc32c,metadata"
+"""What `decode_resource` reads of a resource."""
+
+LISTED_FIELDS = "items(name,size,generation,timeCreated,customTime),nextPageToken"
+SOFT_DELETED_FIELDS = "items(name,size,generation,softDeleteTime,hardDeleteTime),nextPageToken"
+
+_EXPIRATION, _ORIGIN, _FILENAME, _CUSTOM = "x-sn-expiration", "x-sn-origin", "x-sn-filename", "x-snme-"
+_OLD_CREATED, _OLD_UNKNOWN, _OLD_NOT_TOLD = "x-sn-created", "x-sn-unknown", "none"
+_POLICIES: dict[str, type[TimeToLive] | type[TimeToIdle]] = {"ttl": TimeToLive, "tti": TimeToIdle}
+_ENCODINGS = {"Zstd": "zstd"}
+_COMPRESSIONS = {encoding: compression for compression, encoding in _ENCODINGS.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """One generation of a blob, as the service describes it. `crc32c` is base64; None: the service tells none."""
+
+    metadata: Metadata
+    size: int
+    generation: int
+    metageneration: int
+    created_ns: int
+    crc32c: str | None
+
+
+# --- metadata ----------------------------------------------------------------------------------------
+
+
+def encode_resource(name: str, metadata: Metadata) -> bytes:
+    """The resource to create a blob with, byte for byte stable."""
+    known = {
+        _EXPIRATION: _encode_expiration(metadata.expiration),
+        _ORIGIN: metadata.origin,
+        _FILENAME: metadata.filename,
+        f"{_CUSTOM}{TOLD_CREATED}": None if metadata.time_created_ns is None else str(metadata.time_created_ns),
+        f"{_CUSTOM}{TOLD_UNKNOWN}": _dump(dict(metadata.unknown)) if metadata.unknown else None,
+        **{f"{_CUSTOM}{key}": value for key, value in sorted(metadata.custom.items())},
+    }
+    resource = {
+        "name": name,
+        "contentType": metadata.content_type,
+        "contentEncoding": None if metadata.compression is None else _ENCODINGS.get(metadata.compression, metadata.compression),
+        "customTime": None if metadata.time_expires_ns is None else encode_time(metadata.time_expires_ns),
+        "metadata": {key: value for key, value in known.items() if value is not None},
+    }
+    return _dump({key: value for key, value in resource.items() if value is not None}).encode()
+
+
+def decode_resource(name: str, resource: Mapping[str, Any]) -> Resource:
+    stored = _Stored(name, resource)
+    custom: dict[str, str] = {}
+    known: dict[str, str] = {}
+    for key, value in stored.metadata().items():
+        if key.startswith(_CUSTOM):
+            custom[key.removeprefix(_CUSTOM)] = value
+        else:
+            known[key] = value
+    created_ns, unknown = _take_created(stored, known, custom), _take_unknown(stored, known, custom)
+    encoding, size = stored.text("contentEncoding"), stored.number("size")
+    metadata = as_stored(
+        _decode_expiration(stored, known.get(_EXPIRATION)), created_ns, stored.time("customTime"),
+        stored.text("contentType") or CONTENT_TYPE_DEFAULT, _COMPRESSIONS.get(encoding, encoding) if encoding else None,
+        known.get(_ORIGIN), known.get(_FILENAME), size, custom, unknown,
+    )  # fmt: skip
+    return Resource(
+        metadata, size, stored.number("generation"), stored.number("metageneration"), stored.created_ns(), stored.text("crc32c")
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """A resource whose values are taken with an error that names its blob."""
+
+    name: str
+    resource: Mapping[str, Any]
+
+    def text(self, key: str) -> str | None:
+        value = self.resource.get(key)
+        if value is not None and not isinstance(value, str):
+            raise self.corrupt(key, f"is {value!r}, not text")
+        return value
+
+    def number(self, key: str) -> int:
+        """The service writes numbers of 64 bits as text."""
+        value = self.text(key)
+        if value is None or not re.fullmatch(r"[0-9]+", value):
+            raise self.corrupt(key, f"is {value!r}, not a number")
+        return int(value)
+
+    def time(self, key: str) -> int | None:
+        value = self.text(key)
+        try:
+            return None if value is None else decode_time(value)
+        except ValueError:
+            raise self.corrupt(key, f"is {value!r}, not a time") from None
+
+    def created_ns(self) -> int:
+        """By the service's clock."""
+        return self.needed_time("timeCreated")
+
+    def needed_time(self, key: str) -> int:
+        time_ns = self.time(key)
+        if time_ns is None:
+            raise self.corrupt(key, "is missing")
+        return time_ns
+
+    def metadata(self) -> Mapping[str, str]:
+        value = self.resource.get("metadata") or {}
+        if not isinstance(value, Mapping) or not all(isinstance(text, str) for text in value.values()):
+            raise self.corrupt("metadata", f"is {value!r}, not text by key")
+        return value
+
+    def corrupt(self, key: str, fault: str) -> CorruptRecordError:
+        return CorruptRecordError(f"blob {self.name!r} breaks the format: {key} {fault}")
+
+
+_NANOSECONDS = re.compile(r"-?[0-9]{1,30}")
+
+
+def _take_created(stored: _Stored, known: Mapping[str, str], custom: dict[str, str]) -> int:
+    """What the caller told, or the service's time. A custom entry of our name that is no time is somebody else's, and stays."""
+    told = custom.get(TOLD_CREATED, "")
+    if _NANOSECONDS.fullmatch(told) and abs(int(told)) <= DEADLINE_MAX_NS:
+        return int(custom.pop(TOLD_CREATED))
+    told = known.get(_OLD_CREATED, _OLD_NOT_TOLD)
+    if told == _OLD_NOT_TOLD:
+        return stored.created_ns()
+    if not _NANOSECONDS.fullmatch(told):
+        raise stored.corrupt(_OLD_CREATED, f"is {told!r}, not nanoseconds since 1970")
+    return int(told)
+
+
+def _take_unknown(stored: _Stored, known: Mapping[str, str], custom: dict[str, str]) -> Mapping[str, Any]:
+    """As `_take_created`."""
+    kept = _json_object(custom.get(TOLD_UNKNOWN, ""))
+    if kept is not None:
+        del custom[TOLD_UNKNOWN]
+        return kept
+    old = known.get(_OLD_UNKNOWN, "{}")
+    kept = _json_object(old)
+    if kept is None:
+        raise stored.corrupt(_OLD_UNKNOWN, f"is {old!r}, not a JSON object")
+    return kept
+
+
+def _json_object(text: str) -> dict[str, Any] | None:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _encode_expiration(expiration: Expiration) -> str | None:
+    if expiration is None:
+        return None
+    kind = next(kind for kind, policy in _POLICIES.items() if isinstance(expiration, policy))
+    return f"{kind}:{encode_duration(expiration.ns)}"
+
+
+def _decode_expiration(stored: _Stored, text: str | None) -> Expiration:
+    if text is None:
+        return None
+    kind, _, duration = text.partition(":")
+    try:
+        return _POLICIES[kind].stored(decode_duration(duration))
+    except (KeyError, ValueError):
+        raise stored.corrupt(_EXPIRATION, f"is {text!r}, not such as 'ttl:1h' or 'tti:30days'") from None
+
+
+# --- listings ----------------------------------------------------------------------------------------
+
+_SomeTime = Annotated[datetime, msgspec.Meta(tz=True)]
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _Listed(msgspec.Struct, gc=False):
+    """A `BlobInfo`. Its times become numbers when they are asked for: that would cost as much as all the rest."""
+
+    name: str
+    size: _Count
+    generation: _Count
+    time_created: _SomeTime = msgspec.field(name="timeCreated")
+    custom_time: _SomeTime | None = msgspec.field(name="customTime", default=None)
+
+    @property
+    def created_ns(self) -> int:
+        return _ns(self.time_created)
+
+    @property
+    def deadline_ns(self) -> int | None:
+        return None if self.custom_time is None else _ns(self.custom_time)
+
+
+class _Page(msgspec.Struct):
+    items: list[_Listed] = []
+    next_page_token: str | None = msgspec.field(name="nextPageToken", default=None)
+
+
+_PAGE = msgspec.json.Decoder(_Page, strict=False)  # numbers are written as text
+
+
+class Listing(NamedTuple):
+    """One page as the service gave it. `last`: its last name, whose record may be corrupt; None: it has none."""
+
+    blobs: Sequence[BlobInfo]
+    oddities: Sequence[Oddity]
+    last: str | None
+    token: str | None
+
+
+def decode_listing(body: bytes) -> Listing | None:
+    """None: something in it breaks the format, and `decode_listing_by_item` tells what."""
+    try:
+        page = _PAGE.decode(body)
+    except msgspec.DecodeError:
+        return None
+    return Listing(page.items, (), page.items[-1].name if page.items else None, page.next_page_token)
+
+
+def decode_listing_by_item(page: Mapping[str, Any]) -> Listing:
+    """The same, slowly: an item that breaks the format is an oddity, and costs no other."""
+    blobs: list[BlobInfo] = []
+    oddities: list[Oddity] = []
+    last = None
+    for item in page.get("items", []):
+        name = item.get("name") if isinstance(item, Mapping) else None
+        if not isinstance(name, str):
+            oddities.append(Oddity(repr(item)[:200], "the listing has it without a name", is_blob=False))
+            continue
+        last = name
+        try:
+            blobs.append(_decode_listed(_Stored(name, item)))
+        except CorruptRecordError as error:
+            oddities.append(Oddity(name, str(error), is_blob=True))
+    token = page.get("nextPageToken")
+    return Listing(blobs, oddities, last, None if token is None else str(token))
+
+
+def _decode_listed(stored: _Stored) -> ListedBlob:
+    return ListedBlob(stored.name, stored.number("size"), stored.created_ns(), stored.time("customTime"), stored.number("generation"))
+
+
+def decode_soft_deleted(bucket: str, name: str, item: Mapping[str, Any]) -> SoftDeleted:
+    stored = _Stored(name, item)
+    generation = stored.number("generation")
+    times = stored.needed_time("softDeleteTime"), stored.needed_time("hardDeleteTime")
+    return SoftDeleted(f"gs://{bucket}/{name}#{generation}", stored.number("size"), generation, *times)
+
+
+# --- durations ---------------------------------------------------------------------------------------
+
+_DAY_S, _MONTH_S, _YEAR_S = 86_400, 2_630_016, 31_557_600
+_UNITS = {
+    "year": _YEAR_S * NS_PER_S, "month": _MONTH_S * NS_PER_S, "day": _DAY_S * NS_PER_S,
+    "h": 3600 * NS_PER_S, "m": 60 * NS_PER_S, "s": NS_PER_S, "ms": 1_000_000, "us": 1000, "ns": 1,
+}  # fmt: skip
+_PLURAL = ("year", "month", "day")
+_ALSO_READ = {
+    "year": ("years", "yr", "yrs", "y"), "month": ("months", "M"), "day": ("days", "d"), "h": ("hours", "hour", "hrs", "hr"),
+    "m": ("minutes", "minute", "mins", "min"), "s": ("seconds", "second", "secs", "sec"), "ms": ("millis", "msec"),
+    "us": ("micros", "usec", "µs"), "ns": ("nanos", "nsec"),
+}  # fmt: skip
+_READ = _UNITS | {alias: _UNITS[unit] for unit, aliases in _ALSO_READ.items() for alias in aliases}
+_READ |= dict.fromkeys(("weeks", "week", "wks", "wk", "w"), 7 * _UNITS["day"])
+
+
+def encode_duration(ns: int) -> str:
+    """`2months 29days 2h 52m 48s` for 90 days: the greatest units first, only the first three with a plural."""
+    parts = []
+    for unit, size in _UNITS.items():
+        count, ns = divmod(ns, size)
+        if count:
+            parts.append(f"{count}{unit}{'s' if unit in _PLURAL and count > 1 else ''}")
+    return " ".join(parts) or "0s"
+
+
+def decode_duration(text: str) -> int:
+    """Nanoseconds. Raises `ValueError`."""
+    if not re.fullmatch(r"(\s*[0-9]{1,20}\s*[a-zA-Zµ]+)+\s*", text):
+        raise ValueError(f"{text!r} is no duration")
+    parts = re.findall(r"([0-9]+)\s*([a-zA-Zµ]+)", text)
+    if unknown := [unit for _, unit in parts if unit not in _READ]:
+        raise ValueError(f"{unknown[0]!r} is no unit of time")
+    return sum(int(count) * _READ[unit] for count, unit in parts)
+
+
+# --- times and checksums -----------------------------------------------------------------------------
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TIME = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,9}))?([Zz]|[+-][0-9]{2}:[0-9]{2})")
+
+
+def encode_time(ns: int) -> str:
+    """RFC 3339, in milliseconds where that is exact, else in whole microseconds."""
+    time = _EPOCH + timedelta(microseconds=ns // 1000)
+    exact = "milliseconds" if time.microsecond % 1000 == 0 else "microseconds"
+    return time.isoformat(timespec=exact).replace("+00:00", "Z")
+
+
+def decode_time(text: str) -> int:
+    """Nanoseconds since 1970. Raises `ValueError`."""
+    found = _TIME.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is no RFC 3339 time")
+    seconds, fraction, offset = found.groups()
+    return _ns(datetime.fromisoformat(seconds + offset.upper())) + int((fraction or "").ljust(9, "0"))
+
+
+def _ns(time: datetime) -> int:
+    since = time - _EPOCH
+    return (since.days * _DAY_S + since.seconds) * NS_PER_S + since.microseconds * 1000
+
+
+def extend_crc(crc: int, piece: bytes) -> int:
+    return int(google_crc32c.extend(crc, piece))
+
+
+def encode_crc(crc: int) -> str:
+    return base64.b64encode(crc.to_bytes(4, "big")).decode()
+
+
+def _dump(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

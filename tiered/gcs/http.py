@@ -1,0 +1,312 @@
+"""`GcsHttp`: requests to one bucket of Google Cloud Storage's JSON API, and what its refusals mean.
+
+    call          one request, one answer; a status that is not accepted is raised
+    exchange      the same for a body that streams, without a time limit, and with every status returned
+    open_media    an answer whose body is read piece by piece
+
+Each request is sent once: what may be repeated is decided by the protocol, not here. Names go into the path as one segment with
+all but letters, digits, `-`, `_` and `~` escaped, dots too, and no URL is taken apart again on the way.
+
+*Failure*: one table below. A request that may have had an effect and was not answered is `UnconfirmedError`, any other
+`UnavailableError`. The address of an upload session is a capability: errors raised here neither tell it nor
+chain to one that does. Runs on asyncio only. Proxies from the environment, cookies and redirects are not followed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterable, AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+from urllib.parse import quote, urlencode
+
+import aiohttp
+from anyio import fail_after
+from yarl import URL
+
+from changelog.base.errors import ConfigurationError, InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
+from tiered.payload.streams import PIECE_BYTES
+
+ENDPOINT = "https://storage.googleapis.com"
+CONNECT_TIMEOUT_S = 10.0
+
+
+class Authorize(Protocol):
+    """Proves who is asking."""
+
+    async def __call__(self) -> Mapping[str, str]:
+        """The headers to send, such as `Authorization`. Raises `UnavailableError` or `ConfigurationError`."""
+
+    def refused(self, headers: Mapping[str, str]) -> None:
+        """The service did not accept them: the next ones must be others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    def json(self, doing: str) -> Mapping[str, Any]:
+        try:
+            value = json.loads(self.body)
+        except ValueError:
+            value = None
+        if not isinstance(value, dict):
+            raise UnavailableError(f"{doing} was answered with what is no JSON object: {_shortened(self.body)!r}")
+        return value
+
+    @property
+    def message(self) -> str:
+        """What the service says about its refusal."""
+        error = self._error()
+        return _scrubbed(str(error.get("message") or _shortened(self.body)))
+
+    @property
+    def reason(self) -> str:
+        errors = self._error().get("errors")
+        first = errors[0] if isinstance(errors, list) and errors else None
+        return str(first.get("reason", "")) if isinstance(first, dict) else ""
+
+    def _error(self) -> Mapping[str, Any]:
+        try:
+            error = json.loads(self.body)["error"]
+        except (ValueError, KeyError, TypeError):
+            return {}
+        return error if isinstance(error, dict) else {}
+
+
+class NoAnswerError(Exception):
+    """The connection failed. `sent` False: no byte of the request left. Its text is safe to show."""
+
+    def __init__(self, text: str, *, sent: bool) -> None:
+        super().__init__(text)
+        self.sent = sent
+
+
+class GcsHttp:
+    """Opened by `GcsHttp.connect`. `answer_timeout_s`: how long one answer, or one piece of a body, may take."""
+
+    def __init__(
+        self, session: aiohttp.ClientSession, endpoint: str, bucket: str, authorize: Authorize | None, answer_timeout_s: float
+    ) -> None:
+        self.endpoint = endpoint
+        self.bucket = bucket
+        self.answer_timeout_s = answer_timeout_s
+        self._session = session
+        self._authorize = authorize
+        self._objects = f"{endpoint}/storage/v1/b/{quoted(bucket)}/o"
+        self._uploads = f"{endpoint}/upload/storage/v1/b/{quoted(bucket)}/o"
+        # Of a bucket such as blobs.example.com the service spells the dots as they are.
+        self._sessions = {
+            f"{endpoint}{kind}/storage/v1/b/{spelt}/o"
+            for kind in ("/upload", "/resumable/upload") for spelt in (quoted(bucket), quote(bucket, safe=""))
+        }
+
+    @classmethod
+    @asynccontextmanager
+    async def connect(
+        cls, endpoint: str, bucket: str, authorize: Authorize | None, connections_max: int, answer_timeout_s: float
+    ) -> AsyncIterator[Self]:
+        """Nothing is sent yet. `ConfigurationError`: the endpoint is no URL."""
+        # Without a port that goes without saying, as the service spells its sessions.
+        endpoint = re.sub(r"^(https://[^/]+):443$|^(http://[^/]+):80$", r"\1\2", endpoint.rstrip("/"))
+        if not re.fullmatch(r"https?://[^/?#@\s]+", endpoint):
+            raise ConfigurationError(f"the GCS endpoint {endpoint!r} is no address such as {ENDPOINT} or http://127.0.0.1:9199")
+        async with aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=connections_max),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
+            headers={"Accept-Encoding": "identity", "User-Agent": "tiered"},
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False, trust_env=False, read_bufsize=PIECE_BYTES,
+        ) as session:  # fmt: skip
+            yield cls(session, endpoint, bucket, authorize, answer_timeout_s)
+
+    # --- addresses
+
+    def object_url(self, name: str, **query: str) -> str:
+        return _url(f"{self._objects}/{quoted(name)}", query)
+
+    def objects_url(self, **query: str) -> str:
+        return _url(self._objects, query)
+
+    def uploads_url(self, **query: str) -> str:
+        return _url(self._uploads, query)
+
+    def is_session(self, url: str) -> bool:
+        """Whether it is an upload session of this endpoint and bucket: nothing is sent anywhere else."""
+        path, _, query = url.partition("?")
+        return path in self._sessions and re.search(r"(^|&)upload_id=[^&#]", query) is not None and "#" not in url
+
+    # --- requests
+
+    async def call(
+        self, method: str, url: str, doing: str, *, accept: Collection[int] = (200,), headers: Mapping[str, str] | None = None,
+        body: bytes = b"", effect: bool = False, signed: bool = True,
+    ) -> Answer:  # fmt: skip
+        """`effect`: unanswered, it may have changed something. `signed` False: for addresses that need no credentials."""
+        lost: NoAnswerError | None = None
+        try:
+            with fail_after(self.answer_timeout_s):
+                answer = await self.exchange(method, url, headers or {}, body, signed=signed)
+        except NoAnswerError as error:
+            lost = error
+        except TimeoutError:
+            lost = self.unanswered()
+        if lost is not None:
+            raise lost_request(lost, doing, effect=effect)
+        if answer.status not in accept:
+            raise self.refusal(answer, doing, effect=effect)
+        return answer
+
+    async def exchange(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes | AsyncIterable[bytes], *, signed: bool = True
+    ) -> Answer:
+        """Raises `NoAnswerError`, and what `Authorize` does. An answer that comes before the body has ended ends the request."""
+        response = await self._begin(method, url, headers, body, signed=signed)
+        fault: NoAnswerError | None = None
+        try:
+            return Answer(response.status, response.headers, await response.read())
+        except (aiohttp.ClientError, OSError) as error:
+            fault = _no_answer(error, self.endpoint)
+        finally:
+            response.close()  # after an early answer the rest of the body is not sent
+        raise fault
+
+    async def open_media(self, url: str, headers: Mapping[str, str], doing: str, accept: Collection[int]) -> Media:
+        """The caller closes it. Compressed bytes come as stored: `Accept-Encoding: gzip` keeps the service from unpacking them."""
+        lost: NoAnswerError | None = None
+        try:
+            with fail_after(self.answer_timeout_s):
+                response = await self._begin("GET", url, {"Accept-Encoding": "gzip", **headers}, b"", signed=True)
+                if response.status in accept:
+                    return Media(response, self._session, self.answer_timeout_s, self.endpoint)
+                answer = Answer(response.status, response.headers, await response.read())
+        except NoAnswerError as error:
+            lost = error
+        except (aiohttp.ClientError, OSError) as error:
+            lost = self.unanswered() if isinstance(error, TimeoutError) else _no_answer(error, self.endpoint)
+        raise self.refusal(answer, doing, effect=False) if lost is None else lost_request(lost, doing, effect=False)
+
+    async def _begin(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes | AsyncIterable[bytes], *, signed: bool
+    ) -> aiohttp.ClientResponse:
+        proof = await self._authorize() if signed and self._authorize is not None else {}
+        try:
+            response = await self._session.request(
+                method, URL(url, encoded=True), data=body or None, headers={**headers, **proof}, allow_redirects=False
+            )
+            if response.status == 401 and self._authorize is not None:
+                self._authorize.refused(proof)
+            return response
+        except (aiohttp.ClientError, OSError) as error:
+            fault = _no_answer(error, self.endpoint)
+        except RuntimeError as error:
+            if not self._session.closed:
+                raise
+            fault = NoAnswerError(f"the connection is closed: open the storage again ({error})", sent=False)
+        raise fault
+
+    def unanswered(self) -> NoAnswerError:
+        return NoAnswerError(f"no answer from {self.endpoint} within {self.answer_timeout_s:g} s", sent=True)
+
+    def refusal(self, answer: Answer, doing: str, *, effect: bool) -> TieredError:
+        """What a status means that was not accepted; `effect` as in `call`."""
+        status, message = answer.status, answer.message
+        if status == 404:
+            missing = f"there is no bucket {self.bucket!r} at {self.endpoint}"
+            return ConfigurationError(f"{doing} failed: {missing}; name another, or run `tiered provision` ({message})")
+        kind, advice = _LIMITED if answer.reason in _LIMIT_REASONS else _ADVICE.get(status, _NO_SERVICE if status < 400 else _UNCLEAR)
+        if kind is UnconfirmedError and not effect:
+            kind = UnavailableError
+        return kind(f"{doing} failed with {status}: {advice} ({message})")
+
+
+class Media:
+    """The body of an answer, on its way. `status` and `headers` are there already."""
+
+    def __init__(self, response: aiohttp.ClientResponse, session: aiohttp.ClientSession, answer_timeout_s: float, endpoint: str) -> None:
+        self.status = response.status
+        self.headers: Mapping[str, str] = response.headers
+        self._response = response
+        self._session = session
+        self._timeout_s = answer_timeout_s
+        self._endpoint = endpoint
+
+    async def read(self) -> bytes:
+        """The next bytes, 256 KiB at most; none: it has ended. Raises `NoAnswerError`."""
+        try:
+            with fail_after(self._timeout_s):
+                return await self._response.content.read(PIECE_BYTES)
+        except TimeoutError:
+            fault = NoAnswerError(f"{self._endpoint} sent no more bytes for {self._timeout_s:g} s", sent=True)
+        except (aiohttp.ClientError, OSError) as error:
+            fault = _no_answer(error, self._endpoint)
+        except RuntimeError as error:
+            if not self._session.closed:
+                raise
+            fault = _no_answer(error, self._endpoint)
+        raise fault
+
+    def close(self) -> None:
+        """Drops the connection unless the body was read to its end. Safe to repeat."""
+        self._response.close()
+
+
+# --- failure -----------------------------------------------------------------------------------------
+
+_REFUSED = (InvalidRequestError, "the request breaks a rule of the service")
+_LIMITED = (UnavailableError, "it was turned away; lower the load, or raise the quota")
+_LIMIT_REASONS = {"rateLimitExceeded", "userRateLimitExceeded", "quotaExceeded", "dailyLimitExceeded"}
+_NO_SERVICE = (ConfigurationError, "what answers there is no JSON API of Google Cloud Storage; check the endpoint")
+_UNCLEAR = (UnconfirmedError, "the service failed")
+_ADVICE: dict[int, tuple[type[TieredError], str]] = {
+    400: _REFUSED, 411: _REFUSED, 413: _REFUSED, 414: _REFUSED, 431: _REFUSED,
+    401: (UnavailableError, "the credentials were not accepted; renew them"),
+    403: (ConfigurationError, "grant roles/storage.objectUser on the bucket to this identity"),
+    405: _NO_SERVICE,
+    409: (UnavailableError, "it conflicts with another request"),
+    410: (UnavailableError, "it is gone"),
+    412: (UnavailableError, "it was changed meanwhile"),
+    416: _REFUSED,
+    429: _LIMITED,
+    501: _NO_SERVICE,
+}  # fmt: skip
+"""Statuses that prove that nothing happened. Every other one of a request with an effect proves nothing."""
+
+
+def lost_request(error: NoAnswerError, doing: str, *, effect: bool) -> TieredError:
+    """What it means that the connection failed; `effect`: the request may have changed something."""
+    if effect and error.sent:
+        return UnconfirmedError(f"{doing} was never confirmed: {error}")
+    return UnavailableError(f"{doing} failed: {error}")
+
+
+def _no_answer(error: BaseException, endpoint: str) -> NoAnswerError:
+    """Made apart from the library's error, which tells the whole URL."""
+    if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
+        why = getattr(error, "strerror", None) or type(error).__name__
+        return NoAnswerError(f"nothing could be reached at {endpoint}: {why}; check the endpoint and the network", sent=False)
+    return NoAnswerError(f"the connection to {endpoint} broke off ({type(error).__name__})", sent=True)
+
+
+def _shortened(body: bytes) -> str:
+    return body[:300].decode(errors="replace")
+
+
+def _scrubbed(text: str) -> str:
+    return re.sub(r"upload_id=[^&\s'\"<>]*", "upload_id=(withheld)", text)
+
+
+# --- addresses ---------------------------------------------------------------------------------------
+
+
+def quoted(text: str) -> str:
+    """One segment of a path. Dots are escaped so that no client on the way takes `..` for a step up."""
+    return quote(text, safe="").replace(".", "%2E")
+
+
+def _url(base: str, query: Mapping[str, str]) -> str:
+    return f"{base}?{urlencode(query, quote_via=quote, safe='')}" if query else base

@@ -1,0 +1,365 @@
+"""Blobs on their way to GCS: each payload streams out in ONE request, whose end is withheld until `finalise`.
+
+    SingleUpload     known and at most 8 MiB: one multipart POST, one round trip; no session, so it may land late
+    SessionUpload    else: a resumable session, opened before the entry is recorded, and one PUT of its whole body
+
+    write -> [one piece withheld] -> pipe -> the request, in a task of the adapter's own -> the connection
+                                                       finalise: the withheld piece, then the end of the body
+
+A body that breaks off creates nothing, so nothing is visible before `finalise` (I1, I4) and nothing after `abort` or the
+death of the process; what is left of a session recovery cancels (I3). At most one piece is withheld and one on its
+way: a slow connection holds the writer back. Create-only by `ifGenerationMatch=0`.
+
+*Failure*: an early refusal is raised by the next `write`. After `finalise`, the crc32c that the service tells is compared with that of
+what was written; a blob that differs exists, and `UnavailableError` makes the caller delete it. An answer that is lost is asked
+for again where there is a session: the store cannot, as `finalise` is called once; else it is `UnconfirmedError`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import suppress
+
+from anyio import (
+    BrokenResourceError,
+    CancelScope,
+    ClosedResourceError,
+    Event,
+    create_memory_object_stream,
+    get_cancelled_exc_class,
+    move_on_after,
+)
+from anyio.abc import TaskGroup
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+
+from changelog.base.errors import (
+    ConfigurationError,
+    CorruptRecordError,
+    InvalidRequestError,
+    TieredError,
+    UnavailableError,
+    UnconfirmedError,
+)
+from changelog.base.runtime import Runtime
+from tiered.gcs.format import encode_crc, encode_resource, extend_crc
+from tiered.gcs.http import Answer, GcsHttp, NoAnswerError, lost_request
+from tiered.metadata import Metadata
+from tiered.payload.streams import PIECE_BYTES
+
+SINGLE_BYTES_MAX = 8 * 1024 * 1024
+"""Above it the round trip that opens a session no longer shows beside the transfer."""
+
+_CREATE_ONLY = {"ifGenerationMatch": "0"}
+_SHOWN = {"fields": "crc32c,generation"}
+_JSON = "application/json; charset=UTF-8"
+_GONE = (404, 410, 499)
+"""How a session answers that was cancelled, or expired."""
+
+
+async def open_upload(http: GcsHttp, tasks: TaskGroup, runtime: Runtime, name: str, metadata: Metadata, size: int | None) -> GcsUpload:
+    """Nothing is sent yet, but for the start of a session."""
+    declared = metadata.size if size is None else size
+    if declared is not None and declared <= SINGLE_BYTES_MAX:
+        return SingleUpload(http, tasks, name, metadata, declared, f"{runtime.random.getrandbits(128):032x}")
+    return SessionUpload(http, tasks, name, declared, await _start_session(http, name, metadata, declared))
+
+
+async def cancel_session(http: GcsHttp, session: str) -> None:
+    """What is gone or complete is no error. `CorruptRecordError`: it is no session of this bucket, and nothing was sent."""
+    if not http.is_session(session):
+        raise CorruptRecordError(f"an upload session is none of bucket {http.bucket!r} at {http.endpoint}; nothing was cancelled")
+    doing = f"cancelling an upload session of bucket {http.bucket!r}"
+    await http.call("DELETE", session, doing, accept=(200, 204, *_GONE), effect=True, signed=False)
+
+
+async def _start_session(http: GcsHttp, name: str, metadata: Metadata, declared: int | None) -> str:
+    headers = {"Content-Type": _JSON} | ({} if declared is None else {"X-Upload-Content-Length": str(declared)})
+    url = http.uploads_url(uploadType="resumable", **_CREATE_ONLY, **_SHOWN)
+    doing = f"beginning the upload of blob {name!r}"
+    answer = await http.call("POST", url, doing, headers=headers, body=encode_resource(name, metadata))
+    session = answer.headers.get("Location", "")
+    if not http.is_session(session):
+        raise ConfigurationError(f"{doing} was answered with a session of another address than {http.endpoint}; check the endpoint")
+    return session
+
+
+class GcsUpload(ABC):
+    """`Upload`. Its request runs in `tasks` from the first piece that need not be withheld."""
+
+    session: str | None = None
+    _send: MemoryObjectSendStream[tuple[bytes, bool]]
+    _receive: MemoryObjectReceiveStream[tuple[bytes, bool]]
+
+    def __init__(self, http: GcsHttp, tasks: TaskGroup, name: str, declared: int | None) -> None:
+        self._http = http
+        self._tasks = tasks
+        self._name = name
+        self._declared = declared
+        self._size = 0
+        self._crc = 0
+        self._withheld = b""
+        self._begun = False
+        self._ended = False
+        self._stored = False
+        self._released = False
+        self._scope = CancelScope()
+        self._done = Event()
+        self._result: Answer | Exception | None = None
+
+    async def write(self, piece: bytes | memoryview) -> None:
+        """After any error, and when cancelled, the upload has ended and nothing of it will be visible."""
+        self._refuse_if_ended()
+        self._size += memoryview(piece).nbytes
+        if self._declared is not None and self._size > self._declared:
+            raise self._end(self._wrong_size("more than"))
+        for part in _cut(piece):
+            self._crc = extend_crc(self._crc, part)
+            withheld, self._withheld = self._withheld, part
+            if withheld:
+                await self._push(withheld, last=False)
+
+    async def finalise(self) -> None:
+        """`UnavailableError`: it was cancelled, or a blob of this name exists, or what arrived is damaged."""
+        self._refuse_if_ended()
+        if self._declared is not None and self._size != self._declared:
+            raise self._end(self._wrong_size("not"))
+        await self._push(self._withheld, last=True)
+        self._ended = True
+        try:
+            with move_on_after(self._http.answer_timeout_s):
+                await self._done.wait()
+        finally:
+            self._scope.cancel()
+        await self._judge()
+        self._stored = True
+
+    async def abort(self) -> None:
+        """Drops the request; a session is cancelled in the background."""
+        if self._stored:
+            return
+        self._end()
+        if self.session is not None:
+            with suppress(RuntimeError):  # the adapter is closed
+                self._tasks.start_soon(self._cancel_session, self.session)
+
+    @abstractmethod
+    def _request(self, total: int | None) -> tuple[str, str, Mapping[str, str]]:
+        """Method, address, headers. `total`: the number of bytes if it is known."""
+
+    @abstractmethod
+    async def _asked_again(self, doing: str) -> Answer | None:
+        """The answer that was lost; None: there is no way to ask."""
+
+    def _frame(self) -> tuple[bytes, bytes]:
+        """What stands before and after the payload."""
+        return b"", b""
+
+    # --- the request
+
+    def _begin(self, total: int | None) -> None:
+        self._begun = True
+        self._send, self._receive = create_memory_object_stream[tuple[bytes, bool]](0)
+        try:
+            self._tasks.start_soon(self._run, *self._request(total))
+        except RuntimeError:  # the adapter is closed
+            self._receive.close()
+            self._send.close()
+            raise self._end(self._early()) from None
+
+    async def _run(self, method: str, url: str, headers: Mapping[str, str]) -> None:
+        try:
+            with self._scope:
+                self._result = await self._http.exchange(method, url, headers, _Once(self._body()), signed=self.session is None)
+        except Exception as error:  # noqa: BLE001 - raised where the caller waits for it
+            self._result = error
+        finally:
+            self._receive.close()
+            self._send.close()
+            self._done.set()
+
+    async def _body(self) -> AsyncIterator[bytes]:
+        """Ends only after the last piece was told to be the last: whatever else happens, the body breaks off."""
+        head, tail = self._frame()
+        if head:
+            yield head
+        last = False
+        while not last:
+            piece, last = await self._receive.receive()
+            self._released = last
+            if piece:
+                yield piece
+        if tail:
+            yield tail
+
+    async def _push(self, piece: bytes, *, last: bool) -> None:
+        """Hands it to the request. Raises if the request has ended, or takes nothing for as long as an answer may take."""
+        try:
+            if not self._begun:
+                self._begin(self._size if last else self._declared)
+            with move_on_after(self._http.answer_timeout_s) as patience:
+                await self._send.send((piece, last))
+        except (BrokenResourceError, ClosedResourceError):
+            raise self._end(self._early()) from None
+        except get_cancelled_exc_class():
+            self._end()
+            raise
+        if patience.cancelled_caught:
+            # The end may have been taken at the very moment at which patience ended.
+            raise self._end(lost_request(self._http.unanswered(), self._doing, effect=last))
+
+    # --- the answer
+
+    async def _judge(self) -> None:
+        """Returns iff the blob is stored as it was written."""
+        result = self._result
+        if isinstance(result, Exception) and not isinstance(result, NoAnswerError):
+            raise result
+        if not isinstance(result, Answer) or _proves_nothing(result.status):
+            result = await self._found_out(result or self._http.unanswered())
+        if result.status in (200, 201):
+            self._compare(result)
+            return
+        raise self._refusal(result)
+
+    async def _found_out(self, lost: Answer | NoAnswerError) -> Answer:
+        unclear = (
+            self._http.refusal(lost, self._doing, effect=True) if isinstance(lost, Answer)
+            else lost_request(lost, self._doing, effect=self._released)
+        )
+        if not isinstance(unclear, UnconfirmedError):
+            raise unclear
+        again: Answer | None = None
+        with suppress(TieredError):
+            again = await self._asked_again(self._doing)
+        if again is None or again.status == 308:  # what was sent may still be on its way
+            raise unclear
+        return again
+
+    def _compare(self, answer: Answer) -> None:
+        told, written = answer.json(self._doing).get("crc32c"), encode_crc(self._crc)
+        if told != written:
+            raise UnavailableError(f"blob {self._name!r} was damaged on its way: its crc32c is {told}, not {written}; delete it, try again")
+
+    def _early(self) -> Exception:
+        """What ended the request before all of it was sent: nothing is stored."""
+        match self._result:
+            case Answer(status=200 | 201):
+                return UnavailableError(f"{self._doing} was answered before all of it was sent; try again")
+            case Answer() as answer:
+                return self._refusal(answer)
+            case NoAnswerError() as lost:
+                return lost_request(lost, self._doing, effect=False)
+            case Exception() as error:
+                return error
+        return UnavailableError(f"{self._doing} was given up: the storage was closed")
+
+    def _refusal(self, answer: Answer) -> TieredError:
+        if answer.status == 412:
+            return UnavailableError(f"blob {self._name!r} exists already, and nothing is overwritten")
+        if answer.status == 308:
+            return UnavailableError(f"{self._doing} failed: the service says that bytes are missing; try again")
+        if self.session is not None and answer.status in _GONE:
+            return UnavailableError(f"the upload of blob {self._name!r} was cancelled before it was finalised, or is a week old; try again")
+        return self._http.refusal(answer, self._doing, effect=self._released)
+
+    # --- beside
+
+    @property
+    def _doing(self) -> str:
+        return f"the upload of blob {self._name!r}"
+
+    def _refuse_if_ended(self) -> None:
+        if self._ended:
+            raise InvalidRequestError(f"the upload of {self._name!r} has ended already; begin another")
+        if self._done.is_set():
+            raise self._end(self._early())
+
+    def _end(self, error: Exception | None = None) -> Exception:
+        """Drops the request: its body breaks off."""
+        self._ended = True
+        self._withheld = b""
+        self._scope.cancel()
+        return error or UnavailableError(f"{self._doing} was given up")
+
+    def _wrong_size(self, relation: str) -> InvalidRequestError:
+        return InvalidRequestError(f"the payload of {self._name!r} has {self._size} bytes, {relation} the declared {self._declared}")
+
+    async def _cancel_session(self, session: str) -> None:
+        with suppress(TieredError):  # recovery cancels it, or it expires
+            await cancel_session(self._http, session)
+
+
+class SingleUpload(GcsUpload):
+    """One POST of two parts: the resource and the payload. `boundary` occurs in neither."""
+
+    def __init__(self, http: GcsHttp, tasks: TaskGroup, name: str, metadata: Metadata, declared: int, boundary: str) -> None:
+        super().__init__(http, tasks, name, declared)
+        self._boundary = boundary
+        self._before = (
+            f"--{boundary}\r\nContent-Type: {_JSON}\r\n\r\n".encode() + encode_resource(name, metadata)
+            + f"\r\n--{boundary}\r\nContent-Type: {metadata.content_type}\r\n\r\n".encode()
+        )
+        self._after = f"\r\n--{boundary}--\r\n".encode()
+
+    def _frame(self) -> tuple[bytes, bytes]:
+        return self._before, self._after
+
+    def _request(self, total: int | None) -> tuple[str, str, Mapping[str, str]]:
+        assert self._declared is not None, "known, or it would be a session"
+        size = len(self._before) + self._declared + len(self._after)
+        headers = {"Content-Type": f"multipart/related; boundary={self._boundary}", "Content-Length": str(size)}
+        return "POST", self._http.uploads_url(uploadType="multipart", **_CREATE_ONLY, **_SHOWN), headers
+
+    async def _asked_again(self, doing: str) -> Answer | None:
+        return None
+
+
+class SessionUpload(GcsUpload):
+    """`session` is its address, and whoever knows it may write: it is never shown."""
+
+    def __init__(self, http: GcsHttp, tasks: TaskGroup, name: str, declared: int | None, session: str) -> None:
+        super().__init__(http, tasks, name, declared)
+        self.session: str | None = session
+        self._url = session
+
+    def _request(self, total: int | None) -> tuple[str, str, Mapping[str, str]]:
+        """Of an unknown total the body is chunked, and its end tells."""
+        match total:
+            case None:
+                return "PUT", self._url, {"Content-Range": "bytes 0-*/*"}
+            case 0:
+                return "PUT", self._url, {"Content-Range": "bytes */0", "Content-Length": "0"}
+        return "PUT", self._url, {"Content-Range": f"bytes 0-{total - 1}/{total}", "Content-Length": str(total)}
+
+    async def _asked_again(self, doing: str) -> Answer | None:
+        headers = {"Content-Range": f"bytes */{self._size}"}
+        return await self._http.call("PUT", self._url, doing, accept=(200, 201, 308, 412, *_GONE), headers=headers, signed=False)
+
+
+class _Once:
+    """A body that can be begun once: a request that was sent in part is never sent again by the library."""
+
+    def __init__(self, pieces: AsyncIterator[bytes]) -> None:
+        self._pieces: AsyncIterator[bytes] | None = pieces
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        pieces, self._pieces = self._pieces, None
+        if pieces is None:
+            raise RuntimeError("the body of an upload is sent once")
+        return pieces
+
+
+def _cut(piece: bytes | memoryview) -> Iterator[bytes]:
+    """Pieces of at most 256 KiB that nobody else can change; none of an empty one."""
+    if isinstance(piece, bytes) and len(piece) <= PIECE_BYTES:
+        if piece:
+            yield piece
+        return
+    view = memoryview(piece).cast("B")
+    for start in range(0, view.nbytes, PIECE_BYTES):
+        yield bytes(view[start : start + PIECE_BYTES])
+
+
+def _proves_nothing(status: int) -> bool:
+    return status == 408 or status >= 500

@@ -1,0 +1,195 @@
+"""Payloads that wait: plain files in threads that they share, and what may wait for ever in a thread of its own.
+
+    PlainFile              a path, or an open regular file
+    OwnIterable, OwnFile   a caller's own code, or a descriptor that may have nothing to give
+
+*Cancelled*, by whatever way: a plain file's read is waited for. A call of a caller's own code is given up with its thread; what it
+reads is lost, and what was begun is closed in that thread, if ever the call returns, and never before.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+from abc import abstractmethod
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import BinaryIO, TypeVar
+
+from anyio import CapacityLimiter, wait_readable
+from anyio.lowlevel import RunVar
+
+from changelog.base.errors import InvalidRequestError
+from changelog.base.threads import in_thread
+from tiered.payload.own_thread import OwnThread
+from tiered.payload.pieces import END, Pieces
+
+T = TypeVar("T")
+
+FILE_THREADS_MAX = 16
+
+_file_threads: RunVar[CapacityLimiter] = RunVar("tiered.payload.files.threads")
+
+
+def name_of(file: object) -> str:
+    """As messages name it."""
+    return repr(file if isinstance(file, str) else getattr(file, "name", file))
+
+
+def unreadable(file: object, error: OSError | ValueError) -> InvalidRequestError:
+    return InvalidRequestError(f"the payload {name_of(file)} cannot be read: {getattr(error, 'strerror', None) or error}")
+
+
+class PlainFile(Pieces):
+    """An open regular file, or whatever is at a path.
+
+    A regular file ends where it ended when it was opened, however it grows; one that shrinks is refused. What has no blocks (`/proc`,
+    `/sys`) or is no regular file has a length that says nothing, and is read to its end.
+    """
+
+    def __init__(self, file: str | BinaryIO, piece_bytes: int) -> None:
+        super().__init__(piece_bytes)
+        self._named = file
+        self._file: BinaryIO | io.FileIO | None = None if isinstance(file, str) else file
+        self._left: int | None = None
+        self._observed = self._is_pipe = False
+
+    async def _fill(self) -> bool:
+        if not self._observed:
+            await self._in_thread(self._observe)
+        if self._is_pipe:
+            await self._wait_readable()  # one that nobody has opened for writing yet reads as empty
+        piece = await self._in_thread(self._read)
+        if piece is None:
+            await self._wait_readable()
+            return True
+        self._joined.add(piece)
+        self._joined.flush()
+        if self._left is None:
+            return bool(piece)
+        self._left -= len(piece)
+        if self._left and not piece:
+            raise InvalidRequestError(
+                f"the payload {name_of(self._named)} became shorter while it was read: {self._left} of its {self.size} bytes are missing"
+            )
+        return self._left > 0
+
+    async def _close(self) -> None:
+        if isinstance(self._named, str) and self._file is not None:
+            self._file.close()
+
+    async def _wait_readable(self) -> None:
+        assert isinstance(self._file, io.FileIO), "of a caller's own, only regular files come here"
+        await wait_readable(self._file)
+
+    # --- in a thread
+
+    async def _in_thread(self, call: Callable[[], T]) -> T:
+        threads = _file_threads.get(None)
+        if threads is None:
+            _file_threads.set(threads := CapacityLimiter(FILE_THREADS_MAX))
+        try:
+            return await in_thread(call, threads)
+        except (OSError, ValueError) as error:
+            raise unreadable(self._named, error) from error
+
+    def _observe(self) -> None:
+        if isinstance(self._named, str):
+            # Otherwise the opening of a pipe waits for somebody who writes to it, and nothing ends that.
+            self._file = io.FileIO(self._named, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK))
+        assert self._file is not None
+        found = os.fstat(self._file.fileno())
+        self._is_pipe = stat.S_ISFIFO(found.st_mode)
+        if stat.S_ISREG(found.st_mode) and found.st_blocks:
+            position = 0 if isinstance(self._named, str) else self._file.tell()
+            self.size = self._left = max(0, found.st_size - position)
+        self._observed = True
+
+    def _read(self) -> bytes | None:
+        assert self._file is not None
+        return self._file.read(self._piece_bytes if self._left is None else min(self._left, self._piece_bytes))
+
+
+class _Blocking(Pieces):
+    """All that is called of it is called in one thread of its own."""
+
+    def __init__(self, piece_bytes: int) -> None:
+        super().__init__(piece_bytes)
+        self._thread: OwnThread | None = None
+        self._to_close: Callable[[], object] | None = None
+        self._late = self._closed = False
+
+    async def _fill(self) -> bool:
+        if self._thread is None:
+            self._thread = await OwnThread.start()
+        self._late = False
+        return await self._thread.run(self._pull, self._hurry)
+
+    async def _close(self) -> None:
+        """Where the thread was given up, it closes what it has begun when its call returns: nothing else may before."""
+        self._closed = True
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        try:
+            if self._to_close is not None and not thread.given_up:
+                await thread.run(self._finish)
+        finally:
+            thread.end(self._finish)
+
+    def _hurry(self) -> None:
+        self._late = True
+
+    # --- in the thread
+
+    def _pull(self) -> bool:
+        while not self._joined.ready and not self._closed:
+            piece = self._next()
+            if piece is END:
+                return False
+            self._joined.add(piece)
+            if self._late:
+                self._joined.flush()
+                break
+        return True
+
+    @abstractmethod
+    def _next(self) -> object:
+        """The next piece, or `END`."""
+
+    def _finish(self) -> None:
+        close, self._to_close = self._to_close, None
+        if close is not None:
+            close()
+
+
+class OwnIterable(_Blocking):
+    def __init__(self, payload: Iterable[object], piece_bytes: int) -> None:
+        super().__init__(piece_bytes)
+        self._payload = payload
+        self._iterator: Iterator[object] | None = None
+
+    def _next(self) -> object:
+        try:
+            if self._iterator is None:
+                self._iterator = iter(self._payload)
+            piece = next(self._iterator, END)
+        except BaseException:
+            self._to_close = None
+            raise
+        self._to_close = self._iterator.close if piece is not END and isinstance(self._iterator, Generator) else None
+        return piece
+
+
+class OwnFile(_Blocking):
+    """A pipe, a socket, a compressed file, an object with `read`: the caller's, and never closed here."""
+
+    def __init__(self, file: BinaryIO, piece_bytes: int) -> None:
+        super().__init__(piece_bytes)
+        self._file = file
+
+    def _next(self) -> object:
+        piece: object = self._file.read(self._piece_bytes)
+        if piece is None:
+            raise InvalidRequestError(f"the payload {name_of(self._file)} has nothing yet and does not block: pass its path")
+        return END if isinstance(piece, (bytes, bytearray, memoryview)) and not piece else piece

@@ -1,0 +1,170 @@
+"""A thread of one's own, for calls that may block for ever: a caller's iterator, or a file that is no plain one.
+
+    start -> run(call), run(call), …, one after another -> end
+               cancelled meanwhile: the thread is *given up*: it ends by itself, if ever the call returns
+
+All calls are made in the same thread and in one copy of its maker's context, so a generator may hold a lock, a cursor of
+SQLite or a context variable from piece to piece. Daemon threads: one that is stuck does not keep the program from ending.
+
+Bounded: `THREADS_MAX` in an event loop, those that were given up and are still stuck included. *Failure*: whoever finds none
+free for `WAIT_MAX_S` gets `AtCapacityError`; what a call raises is raised by `run`, unchanged. Under a simulated clock a
+thread is no part of the world: its scheduler takes whoever waits for one to wait for ever.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator
+from contextlib import suppress
+from contextvars import copy_context
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from queue import SimpleQueue
+from threading import Thread
+from typing import Self, TypeVar
+
+from anyio import CapacityLimiter, Event, fail_after, from_thread, move_on_after
+from anyio.lowlevel import EventLoopToken, RunVar, current_token
+
+from tiered.errors import AtCapacityError, UnavailableError
+
+try:
+    from sniffio import current_async_library_cvar
+except ImportError:  # then nobody looks for the event loop in the context
+    current_async_library_cvar = None  # type: ignore[assignment]
+
+T = TypeVar("T")
+
+logger = logging.getLogger("tiered")
+
+THREADS_MAX = 200
+WAIT_MAX_S = 5.0
+LATE_S = 0.05
+"""A call that takes longer is told so: it may return with less than it was to gather."""
+
+
+@dataclass(slots=True)
+class _Threads:
+    """Of one event loop. `stuck`: how many were given up and have not returned."""
+
+    free: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(THREADS_MAX))
+    stuck: int = 0
+
+
+_threads: RunVar[_Threads] = RunVar("tiered.payload.own_thread")
+
+
+class OwnThread:
+    """Make it with `await OwnThread.start()`, and `end` it. `given_up`: nobody waits any more for what it does."""
+
+    def __init__(self, threads: _Threads, token: EventLoopToken) -> None:
+        self.given_up = False
+        self._threads = threads
+        self._token = token
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+
+    @classmethod
+    async def start(cls) -> Self:
+        threads = _threads.get(None)
+        if threads is None:
+            _threads.set(threads := _Threads())
+        thread = cls(threads, current_token())
+        try:
+            with fail_after(WAIT_MAX_S):
+                await threads.free.acquire_on_behalf_of(thread)
+        except TimeoutError:
+            raise AtCapacityError(
+                f"{THREADS_MAX} threads read payloads that may block ({threads.stuck} of them stuck in payloads that were given up), "
+                f"and none ended for {WAIT_MAX_S:g} s: try again, or pass paths or async iterators, which need none"
+            ) from None
+        context = copy_context()
+        if current_async_library_cvar is not None:
+            context.run(current_async_library_cvar.set, None)  # no event loop runs there
+        try:
+            Thread(target=context.run, args=(thread._live,), name="tiered payload", daemon=True).start()
+        except RuntimeError as error:
+            threads.free.release_on_behalf_of(thread)
+            raise UnavailableError(f"the payload was not read, for the system gave no thread ({error}): try again") from error
+        return thread
+
+    async def run(self, call: Callable[[], T], late: Callable[[], None] = lambda: None) -> T:
+        """What `call` returns or raises. `late` is called, here, if it has not returned after `LATE_S`.
+
+        Cancelled, it leaves the call alone, and what that returns is lost.
+        """
+        made: list[T] = []
+        raised: list[BaseException] = []
+        done = Event()
+
+        def carry_out() -> None:
+            try:
+                made.append(call())
+            except BaseException as error:  # noqa: BLE001 - raised where the caller waits for it
+                raised.append(error)
+            self._tell(done.set)
+
+        self._calls.put(carry_out)
+        try:
+            with move_on_after(LATE_S):
+                await done.wait()
+            if not done.is_set():
+                late()
+                await done.wait()
+        except BaseException:
+            self._give_up()
+            raise
+        if raised:
+            raise raised.pop()
+        return made.pop()
+
+    def end(self, last: Callable[[], object]) -> None:
+        """Makes the last call, for which nobody waits, and ends."""
+        self._calls.put(partial(_carry_out_alone, last))
+        self._calls.put(None)
+
+    def _give_up(self) -> None:
+        self.given_up = True
+        self._threads.stuck += 1
+
+    def _live(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call()
+            del call  # or its payload would live for as long as the thread waits
+        self._tell(self._leave)
+
+    def _leave(self) -> None:
+        self._threads.stuck -= self.given_up
+        self._threads.free.release_on_behalf_of(self)
+
+    def _tell(self, what: Callable[[], None]) -> None:
+        with suppress(RuntimeError):  # the event loop has ended, and nobody waits
+            from_thread.run_sync(what, token=self._token)
+
+
+async def each_of(items: Iterable[T]) -> AsyncGenerator[T, None]:
+    """The items, as its maker asks for them; a generator that is given up is closed, in the thread, when its call returns."""
+    thread = await OwnThread.start()
+    source: list[Iterator[T]] = []
+
+    def take() -> list[T]:
+        if not source:
+            source.append(iter(items))
+        return list(islice(source[0], 1))
+
+    def close() -> None:
+        if source and isinstance(source[0], Generator):
+            source[0].close()
+
+    try:
+        while item := await thread.run(take):
+            yield item[0]
+    finally:
+        thread.end(close)
+
+
+def _carry_out_alone(last: Callable[[], object]) -> None:
+    try:
+        last()
+    except Exception as error:  # noqa: BLE001 - nobody is there to take it
+        logger.warning("abandoned_payload_not_closed error=%r", error)

@@ -1,0 +1,221 @@
+"""Payloads as streams: whatever a caller passes becomes pieces of bytes, one at a time.
+
+    bytes                              sliced, never copied; other buffers are copied slice by slice
+    list, tuple, set, BytesIO          at once: they cannot block
+    a StoredObject, async iterables    in the caller's own task (decision 8), which is given back now and then
+    a path, an open plain file         in shared threads, the file from its position to its length when it was opened
+    other files, other iterables       may block for ever: in a thread of their own (tiered/payload/own_thread.py)
+    a path to a pipe                   waited for in the event loop
+
+What `put` begins to read it closes, if it is a generator or a path's file, and a StoredObject in any case; a caller's file stays open.
+
+Bounded: at most two pieces are in hand, and what `split_head` was asked for. *Cancelled*: see `tiered/payload/files.py`. *Failure*:
+what is no payload is an `InvalidRequestError`, as early as it can be known, and so is a plain file that cannot be read; what a caller's
+iterator or own kind of file raises is passed on unchanged. Compression and multipart framing do not belong here.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import tempfile
+from collections import deque
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
+from inspect import iscoroutinefunction
+from typing import BinaryIO, cast
+
+from anyio import current_time
+from anyio.lowlevel import checkpoint
+
+from changelog.base.errors import InvalidRequestError
+from tiered.payload.files import OwnFile, OwnIterable, PlainFile, name_of, unreadable
+from tiered.payload.own_thread import LATE_S
+from tiered.payload.pieces import END, Pieces, close_generator, type_name
+from tiered.stored import StoredObject
+
+Payload = bytes | bytearray | memoryview | os.PathLike[str] | BinaryIO | AsyncIterable[bytes] | Iterable[bytes]
+"""What `put` takes. A `str` is none: encode text, and pass a file as `pathlib.Path`. Of an object that is several of these, the
+first in the order of `pieces` counts: buffer, path, async iterable, file, iterable."""
+
+PIECE_BYTES = 256 * 1024
+_JOINED_BYTES = 4096
+"""What an async iterator yields is held back only below this: it may wait for what becomes of it before it yields more."""
+
+_PIECES_AT_ONCE = 16
+"""So many of its first pieces are not held back, however small: to join them pays only where there are many."""
+
+_PIECES_IN_A_ROW = 64
+"""So many pieces are taken from what does not wait by itself, before others have their turn."""
+
+
+def pieces(payload: Payload, size: int = PIECE_BYTES) -> Pieces:
+    """The payload in pieces of at most `size` bytes, once. `InvalidRequestError` at once for a wrong type."""
+    _refuse_what_is_no_payload(payload)
+    if isinstance(payload, (bytes, bytearray, memoryview)):
+        return _Buffer(payload, size)
+    if isinstance(payload, os.PathLike):
+        return PlainFile(_path(payload), size)
+    if isinstance(payload, AsyncIterable):
+        return _InTask(payload, size)
+    if callable(getattr(payload, "read", None)):
+        file = cast(BinaryIO, payload)
+        if type(payload) is io.BytesIO:
+            return _BytesIO(payload, size)
+        return PlainFile(file, size) if _is_plain(file) else OwnFile(file, size)
+    if type(payload) in (list, tuple, set, frozenset, deque):
+        return _InMemory(payload, size)
+    return OwnIterable(payload, size)
+
+
+# --- what is a payload ---------------------------------------------------------------------------
+
+
+def _refuse_what_is_no_payload(payload: object) -> None:
+    if isinstance(payload, str):
+        raise InvalidRequestError("a payload of type str is ambiguous: pass text.encode(), or pathlib.Path(…) for a file")
+    if isinstance(payload, io.TextIOBase):
+        raise InvalidRequestError(f"a payload of type {type_name(payload)} yields text: open the file in binary mode ('rb')")
+    read = getattr(payload, "read", None)
+    iterable = isinstance(payload, (bytes, bytearray, memoryview, os.PathLike, AsyncIterable, Iterable)) or callable(read)
+    if isinstance(payload, (Mapping, type)) or not iterable:
+        raise InvalidRequestError(
+            f"a payload of type {type_name(payload)} cannot be stored: "
+            "pass bytes, a pathlib.Path, an open binary file or an iterable of bytes"
+        )
+    if iscoroutinefunction(read) and not isinstance(payload, (os.PathLike, AsyncIterable)):
+        raise InvalidRequestError(f"a payload of type {type_name(payload)} has an async read: pass an async iterator that calls it")
+
+
+def _path(payload: os.PathLike[str]) -> str:
+    try:
+        return os.fsdecode(payload)
+    except TypeError as error:
+        raise InvalidRequestError(f"a payload of type {type_name(payload)} is no path: {error}") from None
+
+
+def _is_plain(file: BinaryIO) -> bool:
+    """Whether it is a regular file, read as it is: a GzipFile has the descriptor of the compressed file and another length.
+
+    `InvalidRequestError`: it is plain, and cannot be read.
+    """
+    inner = file.file if isinstance(file, tempfile._TemporaryFileWrapper) else file
+    if type(inner) not in (io.FileIO, io.BufferedReader, io.BufferedRandom, io.BufferedWriter):
+        return False
+    if inner.closed:
+        raise InvalidRequestError(f"the payload {name_of(file)} is closed")
+    if type(getattr(inner, "raw", inner)) is not io.FileIO:
+        return False
+    if not inner.readable():
+        raise InvalidRequestError(f"the payload {name_of(file)} is open for writing only: open it with 'rb'")
+    try:
+        return stat.S_ISREG(os.fstat(inner.fileno()).st_mode)
+    except OSError as error:
+        raise unreadable(file, error) from error
+
+
+# --- what cannot block ---------------------------------------------------------------------------
+
+
+class _Buffer(Pieces):
+    def __init__(self, buffer: bytes | bytearray | memoryview, piece_bytes: int) -> None:
+        super().__init__(piece_bytes)
+        try:
+            self._rest = memoryview(buffer).cast("B")
+        except (TypeError, ValueError) as error:
+            raise InvalidRequestError(f"a payload of type memoryview cannot be read ({error}): pass bytes(view)") from None
+        self.size = self._rest.nbytes
+
+    async def _fill(self) -> bool:
+        piece, self._rest = self._rest[: self._piece_bytes], self._rest[self._piece_bytes :]
+        if piece:
+            # Its owner may change any other buffer, and what is stored must be what was summed up.
+            self._joined.ready.append(piece if isinstance(piece.obj, bytes) else bytes(piece))
+        return bool(self._rest)
+
+
+class _BytesIO(_Buffer):
+    """From its position to its end, as it is when it is begun."""
+
+    def __init__(self, file: io.BytesIO, piece_bytes: int) -> None:
+        super().__init__(b"", piece_bytes)
+        self._file: io.BytesIO | None = file
+
+    async def _fill(self) -> bool:
+        file, self._file = self._file, None
+        if file is not None:
+            if file.closed:
+                raise InvalidRequestError("the payload, a BytesIO, is closed")
+            self._rest = memoryview(file.getvalue())[file.tell() :]  # shared, not copied
+            self.size = self._rest.nbytes
+            file.seek(0, io.SEEK_END)
+        return await super()._fill()
+
+
+class _InMemory(Pieces):
+    def __init__(self, parts: Iterable[object], piece_bytes: int) -> None:
+        super().__init__(piece_bytes)
+        self._parts = parts if isinstance(parts, Iterator) else iter(parts)
+
+    async def _fill(self) -> bool:
+        for _ in range(_PIECES_IN_A_ROW):
+            part = next(self._parts, END)
+            if part is END:
+                return False
+            self._joined.add(part)
+            if self._joined.ready:
+                return True
+        await checkpoint()
+        return True
+
+
+# --- async iterables -----------------------------------------------------------------------------
+
+
+class _InTask(Pieces):
+    """An iterator that holds a cancel scope between two pieces finds itself in one task, and in no scope of ours."""
+
+    def __init__(self, payload: AsyncIterable[object], piece_bytes: int) -> None:
+        super().__init__(piece_bytes, _JOINED_BYTES)
+        self._payload = payload
+        self._iterator: AsyncIterator[object] | None = None
+        self._to_close: object = payload
+        self._taken = 0
+        if isinstance(payload, StoredObject):
+            self.size = payload.length
+
+    async def _fill(self) -> bool:
+        late_at = current_time() + LATE_S
+        while not self._joined.ready:
+            piece = await self._next()
+            if piece is END:
+                return False
+            self._joined.add(piece)
+            self._taken += 1
+            if self._taken % _PIECES_IN_A_ROW == 0:
+                await checkpoint()
+            late = current_time() > late_at
+            if late or self._taken <= _PIECES_AT_ONCE:
+                self._joined.flush()
+            if late:
+                break
+        return True
+
+    async def _next(self) -> object:
+        to_close, self._to_close = self._to_close, None
+        if self._iterator is None:
+            self._iterator = aiter(self._payload)
+            to_close = self._payload if isinstance(self._payload, StoredObject) else self._iterator
+        try:
+            piece = await anext(self._iterator)
+        except StopAsyncIteration:
+            return END
+        self._to_close = to_close
+        return piece
+
+    async def _close(self) -> None:
+        source, self._to_close = self._to_close, None
+        if isinstance(source, StoredObject):
+            await source.aclose()
+        else:
+            await close_generator(source)

@@ -1,0 +1,134 @@
+"""Reads: from the row, through its tombstone, past an overwrite.
+
+    row absent or expired            -> None
+    inline                           -> the row's own bytes
+    tombstone, blob opens            -> the blob's bytes (of a head: what the blob is, and no byte is asked for)
+    tombstone, blob is gone          -> read the row again: another state: begin again with it
+                                        the same: `DanglingTombstoneError`, data loss, counted and reported
+
+I4: after `put` returned, `get` finds that object or a later one, during an overwrite too: nothing has been
+handed out while the row is read again. A revision never comes back once it was replaced, so the same
+tombstone twice around a missing blob proves the loss. Readers alone judge expiry, by their own clock.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from changelog.base.runtime import Runtime
+from tiered.errors import DanglingTombstoneError, UnavailableError
+from tiered.metadata import Expiration, Metadata, is_expired, touch_deadline
+from tiered.object_id import ObjectId, revision_of
+from tiered.protocol.backends import ByteRange, Inline, State, Tombstone
+from tiered.protocol.retry import ask
+from tiered.protocol.settle import Tiers
+from tiered.settings import Settings
+from tiered.stored import ObjectHead, StoredObject, Tier
+
+logger = logging.getLogger("tiered")
+
+T = TypeVar("T")
+
+
+class Reader:
+    """`dangling`: how many tombstones it found whose blob is gone, since it was made."""
+
+    def __init__(self, tiers: Tiers, runtime: Runtime, settings: Settings) -> None:
+        self.dangling = 0
+        self._tiers = tiers
+        self._runtime = runtime
+        self._attempts_max = settings.store.read_attempts_max
+        self._budget_s = settings.store.answer_budget_s
+
+    async def open(self, object_id: ObjectId, range: ByteRange | None) -> tuple[StoredObject, State] | None:
+        """The open object and the state it was read from; None: there is none, or it has expired."""
+
+        async def open_blob(state: Tombstone) -> StoredObject | None:
+            blob = await self._ask(lambda: self._tiers.long_term.open(state.target, range))
+            if blob is None:
+                return None
+            start, stop = _extent(range, blob.size)
+            return StoredObject(_head_of_blob(object_id, state, blob.metadata, blob.size), blob, stop - start)
+
+        return await self._follow(object_id, lambda state: _open_inline(object_id, state, range), open_blob)
+
+    async def head(self, object_id: ObjectId) -> ObjectHead | None:
+        """All but the bytes; None: there is none, or it has expired."""
+
+        async def head_of_blob(state: Tombstone) -> ObjectHead | None:
+            blob = await self._ask(lambda: self._tiers.long_term.head(state.target))
+            return None if blob is None else _head_of_blob(object_id, state, blob.metadata, blob.size)
+
+        found = await self._follow(object_id, lambda state: _head_of_inline(object_id, state), head_of_blob)
+        return None if found is None else found[0]
+
+    async def _follow(
+        self, object_id: ObjectId, inline: Callable[[Inline], T], blob: Callable[[Tombstone], Awaitable[T | None]]
+    ) -> tuple[T, State] | None:
+        """What is found, in the row or behind its tombstone, and the state that led to it."""
+        seen: State = None
+        for _ in itertools.repeat(None, self._attempts_max):
+            state = await self._state(object_id.path)
+            if state is None:
+                return None
+            if isinstance(state, Inline):
+                return inline(state), state
+            found = await blob(state)
+            if found is not None:
+                return found, state
+            if isinstance(seen, Tombstone) and seen.target == state.target:
+                raise self._lost(object_id, state.target)
+            seen = state
+        raise UnavailableError(f"{object_id} was overwritten {self._attempts_max} times while it was being read; try again")
+
+    async def touch(self, object_id: ObjectId, state: Inline | Tombstone) -> None:
+        """Extends an idle object's deadline after it was read: the blob first, then the row. At best effort."""
+        deadline_ns = touch_deadline(_expiration(state), state.deadline_ns, self._runtime.wall_ns())
+        if deadline_ns is None:
+            return
+        if isinstance(state, Tombstone) and not await self._tiers.long_term.touch(state.target, deadline_ns):
+            return
+        await self._tiers.high_volume.touch(object_id.path, state, deadline_ns)
+
+    def wants_touch(self, state: State) -> bool:
+        now_ns = self._runtime.wall_ns()
+        return state is not None and touch_deadline(_expiration(state), state.deadline_ns, now_ns) is not None
+
+    async def _state(self, path: str) -> State:
+        row = await self._ask(lambda: self._tiers.high_volume.read(path))
+        state = row.state
+        return None if state is None or is_expired(state.deadline_ns, self._runtime.wall_ns()) else state
+
+    async def _ask(self, read: Callable[[], Awaitable[T]]) -> T:
+        return await ask(read, self._runtime, self._budget_s)
+
+    def _lost(self, object_id: ObjectId, blob: str) -> DanglingTombstoneError:
+        self.dangling += 1
+        logger.error("dangling_tombstone object=%s blob=%s", object_id, blob)
+        return DanglingTombstoneError(f"{object_id} redirects to the blob {blob!r}, which does not exist: its data is lost")
+
+
+def _expiration(state: Inline | Tombstone) -> Expiration:
+    return state.metadata.expiration if isinstance(state, Inline) else state.expiration
+
+
+def _open_inline(object_id: ObjectId, state: Inline, range: ByteRange | None) -> StoredObject:
+    start, stop = _extent(range, len(state.payload))
+    return StoredObject(_head_of_inline(object_id, state), memoryview(state.payload)[start:stop], stop - start)
+
+
+def _extent(range: ByteRange | None, size: int) -> tuple[int, int]:
+    return (0, size) if range is None else range.within(size)
+
+
+def _head_of_inline(object_id: ObjectId, state: Inline) -> ObjectHead:
+    return ObjectHead(object_id, state.metadata, len(state.payload), Tier.HIGH_VOLUME, state.token)
+
+
+def _head_of_blob(object_id: ObjectId, state: Tombstone, stored: Metadata, size: int) -> ObjectHead:
+    # The row's deadline is the one that counts: a touch extends the blob first, and may not get to the row.
+    metadata = stored.with_facts(time_expires_ns=state.deadline_ns)
+    return ObjectHead(object_id, metadata, size, Tier.LONG_TERM, revision_of(object_id.path, state.target))

@@ -1,0 +1,45 @@
+"""Row keys as an audit meets them: bytes that need not be text. Pure; no I/O.
+
+    split_points    b"a/1" b"a/\\xff" b"a/\\xff"   ->   "a/1"          keys to cut a table at, as text and in order
+    printable       b"a/\\xff"                    ->   "a/\\\\xff"      for people
+    corrupt_row     what is wrong with a row whose key or target is no text
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tiered.protocol.backends import CorruptRow
+
+
+def printable(raw: bytes) -> str:
+    """Bytes that are no UTF-8 escaped as `\\xff`."""
+    return raw.decode(errors="backslashreplace")
+
+
+def corrupt_row(key: bytes, target: bytes) -> CorruptRow:
+    """One of the two is no UTF-8."""
+    if not is_text(key):
+        return CorruptRow(printable(key), f"its key {key!r} is no UTF-8")
+    return CorruptRow(printable(key), f"its target {target!r} is no UTF-8")
+
+
+def split_points(keys: Iterable[bytes]) -> list[str]:
+    """Cut short where they cease to be text: a table may be split anywhere. Those that would come out of order are left out."""
+    found: list[str] = []
+    for key in keys:
+        point = _text_of(key)
+        if point > (found[-1] if found else ""):
+            found.append(point)
+    return found
+
+
+def is_text(raw: bytes) -> bool:
+    return len(_text_of(raw).encode()) == len(raw)
+
+
+def _text_of(raw: bytes) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        return raw[: error.start].decode()

@@ -1,0 +1,64 @@
+"""`tiered check` of an embedded store: its directory, its database and its blobs' directory, tried out as a store would.
+
+A look opens what is there and writes nothing but a file that it removes again and what is in the database already. It reads all of the
+database; blobs are not read: each block of one is verified when it is read. *Failure* of a part is a problem among the findings.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from changelog.base.errors import TieredError
+from changelog.base.runtime import Runtime
+from changelog.sqlite.database import Database
+from tiered.embedded.blobs import FileBlobs
+from tiered.embedded.rows import SqliteRows
+from tiered.provision.findings import Finding, Kind, no_changelog
+
+ROWS_PAGE = 200
+"""Read from one snapshot, which keeps what is overwritten meanwhile from being used again."""
+
+CORRUPT_SHOWN = 5
+
+
+async def inspect_directory(directory: Path, database: str, changelog: str | None, runtime: Runtime) -> list[Finding]:
+    """`database`: the name of its file, which must exist. `changelog`: as in the settings."""
+    findings = []
+    try:
+        async with Database.open(directory / database, runtime, beside=directory / "blobs") as opened:
+            faults = [fault for (fault,) in await opened.read(lambda connection: connection.execute("PRAGMA quick_check").fetchall())]
+            if faults == ["ok"]:
+                findings += await _inspect_rows(directory / database, SqliteRows(opened, runtime))
+                await opened.try_writing()
+                findings.insert(0, Finding(Kind.OK, f"{directory / database} can be written, and SQLite finds it whole"))
+            else:
+                first = " ".join(faults[0].split())
+                findings.append(Finding(Kind.PROBLEM, f"{directory / database} is damaged: restore it from a backup ({first})"))
+    except TieredError as error:
+        findings.append(Finding(Kind.PROBLEM, str(error)))
+    try:
+        await FileBlobs.open_directory(directory, runtime, verify=True)
+        findings.append(Finding(Kind.OK, f"{directory} can hold blobs"))
+    except TieredError as error:
+        findings.append(Finding(Kind.PROBLEM, str(error)))
+    if changelog != "sqlite":
+        findings.append(no_changelog("sqlite"))
+    return findings
+
+
+async def _inspect_rows(path: Path, rows: SqliteRows) -> list[Finding]:
+    """Each object that cannot be read, the first few by name, and how much was verified."""
+    after: bytes | None = b""
+    seen = corrupt = without = 0
+    findings = []
+    while after is not None:
+        page = await rows.verify(after, ROWS_PAGE)
+        for row in page.corrupt[: max(0, CORRUPT_SHOWN - corrupt)]:
+            findings.append(Finding(Kind.PROBLEM, f"{row.path} in {path} cannot be read: {row.fault}"))
+        seen, corrupt, without, after = seen + page.rows, corrupt + len(page.corrupt), without + page.without_checksum, page.last
+    if corrupt > CORRUPT_SHOWN:
+        findings.append(Finding(Kind.PROBLEM, f"{corrupt - CORRUPT_SHOWN} more objects in {path} cannot be read"))
+    if not corrupt:
+        unverified = f", but for {without} of version 0.1, which have none" if without else ""
+        findings.append(Finding(Kind.OK, f"all {seen} rows in it match their checksums{unverified}; blobs are verified when they are read"))
+    return findings

@@ -1,0 +1,72 @@
+"""What a look at a deployment finds, and what would mend it: the words that `tiered check` and `tiered provision` share.
+
+    look at a table, a bucket, …  -->  Finding   ok | note | problem, one sentence, and perhaps a Mend
+    carry_out(finding)            -->  Finding   done | planned where there was a mend; all others as they were
+
+A look changes nothing; only a mend does, so a dry run is a look. *Crash* between two mends: the next run finds the
+rest. *Failure*: a mend that fails is a problem that says so, and the others are still carried out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from changelog.base.errors import TieredError
+
+
+class Kind(StrEnum):
+    """`NOTE`: it works, but costs something, or could not be verified. `PROBLEM`: it must be mended."""
+
+    OK = "ok"
+    NOTE = "note"
+    PROBLEM = "problem"
+    PLANNED = "planned"
+    DONE = "done"
+
+
+class MendFailedError(TieredError):
+    """A mend could not be made, and nothing was changed by it, or all of it was. Never leaves `carry_out`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mend:
+    """What is done to what: ("create", "created"), "the table objects". `call` blocks; it raises `MendFailedError`."""
+
+    verb: tuple[str, str]
+    what: str
+    call: Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One sentence. A problem's and most notes' say what to run."""
+
+    kind: Kind
+    sentence: str
+    mend: Mend | None = field(default=None, compare=False, repr=False)
+
+
+def carry_out(finding: Finding, *, dry_run: bool) -> Finding:
+    """Makes the finding's mend, if it has one, or says what it would be."""
+    if finding.mend is None:
+        return finding
+    (would, did), what = finding.mend.verb, finding.mend.what
+    if dry_run:
+        return Finding(Kind.PLANNED, f"would {would} {what}")
+    try:
+        finding.mend.call()
+    except MendFailedError as error:
+        return Finding(Kind.PROBLEM, f"could not {would} {what}: {error}")
+    return Finding(Kind.DONE, f"{did} {what}")
+
+
+def problems(findings: Iterable[Finding]) -> list[str]:
+    """Their sentences."""
+    return [finding.sentence for finding in findings if finding.kind is Kind.PROBLEM]
+
+
+def no_changelog(durable: str) -> Finding:
+    """`durable`: what to set."""
+    return Finding(Kind.NOTE, f"no changelog is kept, so what a killed process leaves behind stays: set changelog: {durable}")

@@ -1,0 +1,99 @@
+"""`tiered provision` and `tiered check` for Bigtable and GCS: tables, families, GC rules, app profile, bucket, permissions.
+
+    inspect     look at all of it           -> findings
+    provision   the same look, and a mend for what lacks one   -> findings
+
+So both agree by construction, `provision` may be repeated, and a dry run is a look. It is run by somebody who may create
+tables; whoever runs the store needs roles/bigtable.user and roles/storage.objectUser only. *Crash* anywhere: run it again.
+*Failure*: a part that does not answer is a problem among the findings, and the other part is still looked at. The store verifies
+Bigtable's part when it is opened (`tiered.provision.tables`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from anyio import CapacityLimiter
+
+from changelog.base.errors import ConfigurationError, TieredError
+from changelog.base.threads import in_thread
+from tiered.provision import bucket
+from tiered.provision.bucket import look_at_bucket, open_client
+from tiered.provision.findings import Finding, Kind, carry_out, no_changelog, problems
+from tiered.provision.schema import tables_of
+from tiered.provision.tables import look_at_permissions, look_at_profile, look_at_tables, open_admin, switch_collection_on
+from tiered.settings import BigtableSettings, GcsSettings, MarkSettings, Settings
+
+Look = Callable[[], Iterator[Finding]]
+
+
+async def inspect(settings: Settings) -> list[Finding]:
+    """What `tiered check` says. Raises `ConfigurationError` only if the settings name no Bigtable and no bucket."""
+    bigtable, gcs = _both(settings)
+
+    def rows() -> Iterator[Finding]:
+        with open_admin(bigtable, tables_of(bigtable, logged=_logged(settings))) as admin:
+            yield from look_at_tables(admin, settings.marks)
+            yield from look_at_profile(admin)
+            yield from look_at_permissions(admin)
+
+    def blobs() -> Iterator[Finding]:
+        with open_client(gcs, bigtable.project) as client:
+            yield from look_at_bucket(client, gcs, None)
+            if gcs.endpoint is None:
+                yield from bucket.look_at_permissions(client, gcs)
+
+    found = await in_thread(lambda: _all_of(rows, blobs), CapacityLimiter(1), abandon_on_cancel=True)
+    return found if _logged(settings) else [*found, no_changelog("bigtable")]
+
+
+async def provision(settings: Settings, *, dry_run: bool = False, location: str | None = None) -> list[Finding]:
+    """Creates what is missing and mends what destroys; everything else stays as it is. Repeatable.
+
+    `location` of a new bucket, such as EU or europe-west1; needed for the real service only. `dry_run`: findings say what would
+    be done (`Kind.PLANNED`). Raises as `inspect`.
+    """
+    bigtable, gcs = _both(settings)
+
+    def blobs() -> Iterator[Finding]:
+        with open_client(gcs, bigtable.project) as client:
+            for finding in look_at_bucket(client, gcs, location):
+                yield carry_out(finding, dry_run=dry_run)
+
+    def rows() -> Iterator[Finding]:
+        return provision_tables(bigtable, settings.marks, dry_run=dry_run, logged=_logged(settings))
+
+    return await in_thread(lambda: _all_of(rows, blobs), CapacityLimiter(1))
+
+
+def provision_tables(
+    bigtable: BigtableSettings, marks: MarkSettings, *, dry_run: bool = False, logged: bool = True
+) -> Iterator[Finding]:
+    """Bigtable's part; `logged`: with the changelog's. Blocks. Raises `UnavailableError` if nobody answers."""
+    with open_admin(bigtable, tables_of(bigtable, logged=logged)) as admin:
+        results = [carry_out(finding, dry_run=dry_run) for finding in [*look_at_tables(admin, marks), *look_at_profile(admin)]]
+        yield from results
+        if bigtable.emulator_host is not None and not dry_run and not problems(results):
+            switch_collection_on(admin)
+
+
+def _both(settings: Settings) -> tuple[BigtableSettings, GcsSettings]:
+    if settings.bigtable is None or settings.gcs is None:
+        raise ConfigurationError("this store is in a directory, not in Bigtable and GCS: nothing has to be provisioned")
+    return settings.bigtable, settings.gcs
+
+
+def _logged(settings: Settings) -> bool:
+    return settings.changelog == "bigtable"
+
+
+def _all_of(*looks: Look) -> list[Finding]:
+    """Without what two looks both found."""
+    findings: dict[Finding, None] = {}
+    for look in looks:
+        try:
+            for finding in look():
+                findings[finding] = None
+        except TieredError as error:
+            findings[Finding(Kind.PROBLEM, str(error))] = None
+    return list(findings)

@@ -1,0 +1,145 @@
+"""The schema of production form: which families a table has, what may be collected of each, and how a bucket is made.
+
+    family  what is in it             GC rule             its newest cell must live
+    fg      objects that expire       max age 1 s         until its deadline, which is its timestamp
+    fm      objects that do not       none                for ever
+    ff      marks                     max age 2 d         longer than a swap can be under way
+    fc      entries of the changelog  max versions 1      for ever
+
+Who only reads needs no `ff`: a table of other software has none. `fc` is needed where the changelog is in Bigtable.
+Whoever makes tables or judges existing ones goes by this page: `tiered provision`, `tiered check`, the opening of a
+storage, the emulators and the tests. A rule that differs is judged by what it does, not by how it is written: it is
+*harmful* if it may collect a cell that is still needed, *wasteful* if it never collects what nobody needs. Pure; the
+rules are the client package's messages. Families that are not named here are nobody's business.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from google.cloud.bigtable_admin_v2.types import GcRule
+
+from changelog.bigtable.log import FAMILY as ENTRIES
+from tiered.bigtable.cells import EXPIRING, MANUAL, MARKS
+from tiered.protocol.backends import MARK_AGE_MAX_S
+from tiered.settings import MARK_MARGIN_S, BigtableSettings, MarkSettings
+
+OBJECT_FAMILIES: Mapping[str, GcRule] = {
+    EXPIRING: GcRule(max_age=timedelta(seconds=1)),
+    MANUAL: GcRule(),
+    MARKS: GcRule(max_age=timedelta(seconds=MARK_AGE_MAX_S)),
+}
+CHANGELOG_FAMILIES: Mapping[str, GcRule] = {ENTRIES: GcRule(max_num_versions=1)}
+FAMILIES: Mapping[str, GcRule] = {**OBJECT_FAMILIES, **CHANGELOG_FAMILIES}
+
+DAYS_AFTER_DEADLINE = 1
+"""Of a blob's deadline, its Custom-Time, until the bucket may delete it. Not 0: it would then go as soon as the service's clock
+says so, or its calendar day, and a reader whose clock is behind would find a row without its blob."""
+
+LIFECYCLE_RULE: Mapping[str, Any] = {"action": {"type": "Delete"}, "condition": {"daysSinceCustomTime": DAYS_AFTER_DEADLINE}}
+
+_SPARES_LIVE_BLOBS = {"daysSinceCustomTime", "numNewerVersions", "daysSinceNoncurrentTime", "noncurrentTimeBefore"}
+_ONLY_SOME_NAMES = {"matchesPrefix", "matchesSuffix"}
+
+
+def tables_of(bigtable: BigtableSettings, *, writes: bool = True, logged: bool = True) -> dict[str, dict[str, GcRule]]:
+    """Each table with its families and their rules; one table, with all of them, where the settings name it twice.
+
+    `writes` False: what reading needs. `logged`: whether the changelog is in Bigtable.
+    """
+    tables = {bigtable.table: {family: rule for family, rule in OBJECT_FAMILIES.items() if writes or family != MARKS}}
+    if logged:
+        tables[bigtable.changelog_table] = tables.get(bigtable.changelog_table, {}) | dict(CHANGELOG_FAMILIES)
+    return tables
+
+
+def mark_age_min_s(marks: MarkSettings) -> float:
+    """Marks must be kept for longer than this, or a swap could arrive after its mark was collected."""
+    return marks.swap_age_max_s + marks.swap_deadline_s + MARK_MARGIN_S
+
+
+def lives_s(rule: GcRule) -> float:
+    """How old the newest cell of a column must be before the rule may collect it; infinite: it never does."""
+    match rule._pb.WhichOneof("rule"):
+        case "max_age":
+            return float(rule.max_age.total_seconds())
+        case "union":  # collected once any of them says so
+            return min((lives_s(each) for each in rule.union.rules), default=math.inf)
+        case "intersection":
+            return max((lives_s(each) for each in rule.intersection.rules), default=math.inf)
+        case _:
+            return math.inf
+
+
+def harm(family: str, rule: GcRule, marks: MarkSettings) -> str | None:
+    """What the rule destroys in one of our families; None: nothing."""
+    if family == MARKS and lives_s(rule) <= mark_age_min_s(marks):
+        return f"collects marks before the {mark_age_min_s(marks):g} s are over in which a swap may still arrive"
+    if family == MANUAL and lives_s(rule) < math.inf:
+        return "deletes objects that do not expire"
+    if family == ENTRIES and lives_s(rule) < math.inf:
+        return "deletes entries of changes that are not finished"
+    return None
+
+
+def waste(family: str, rule: GcRule) -> str | None:
+    """What the rule leaves for ever though nobody needs it; None: nothing."""
+    if family == EXPIRING and lives_s(rule) == math.inf:
+        return "never collects expired objects"
+    if family == MARKS and lives_s(rule) == math.inf:
+        return "never collects old marks"
+    if family == ENTRIES and not rule._pb.WhichOneof("rule"):
+        return "never collects superseded heartbeats"
+    return None
+
+
+def words(rule: GcRule) -> str:
+    """The rule in the form that `cbt setgcpolicy` takes, such as `maxage=2d`; `none` where there is none."""
+    match rule._pb.WhichOneof("rule"):
+        case "max_age":
+            return f"maxage={_duration(rule.max_age.total_seconds())}"
+        case "max_num_versions":
+            return f"maxversions={rule.max_num_versions}"
+        case "union":
+            return "(" + " or ".join(map(words, rule.union.rules)) + ")"
+        case "intersection":
+            return "(" + " and ".join(map(words, rule.intersection.rules)) + ")"
+        case _:
+            return "none"
+
+
+def _duration(seconds: float) -> str:
+    for unit, name in ((86_400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= unit and seconds % unit == 0:
+            return f"{seconds / unit:g}{name}"
+    return f"{seconds:g}s"
+
+
+# --- the bucket ----------------------------------------------------------------------------------
+
+
+def collects_expired(rules: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether every blob whose deadline has passed goes in the end."""
+    return any(_deletes(rule) and set(rule["condition"]) == {"daysSinceCustomTime"} for rule in rules)
+
+
+def deletes_live_blobs(rule: Mapping[str, Any]) -> bool:
+    """Whether the lifecycle rule may delete a blob before its deadline, or one that has none. All of its conditions must hold."""
+    condition = rule.get("condition", {})
+    return _deletes(rule) and condition.get("isLive") is not False and not _SPARES_LIVE_BLOBS & set(condition)
+
+
+def deletes_at_deadline(rule: Mapping[str, Any]) -> bool:
+    """Whether it leaves clocks no room."""
+    return _deletes(rule) and rule.get("condition", {}).get("daysSinceCustomTime") == 0
+
+
+def concerns_some_names(rule: Mapping[str, Any]) -> bool:
+    return bool(_ONLY_SOME_NAMES & set(rule.get("condition", {})))
+
+
+def _deletes(rule: Mapping[str, Any]) -> bool:
+    return bool(rule.get("action", {}).get("type") == "Delete")

@@ -1,0 +1,317 @@
+"""A look at the tables and the app profile of a Bigtable instance, and the mends that `tiered provision` makes.
+
+    look_at_tables        each table once: is it there, its families, their GC rules (`tiered.provision.schema`)
+    look_at_profile       single-cluster routing with single-row transactions, or no swap is possible
+    look_at_permissions   reading and mutating rows, as the service tells it
+    verify_on_open        the first two, when a storage is opened: three calls, of 5 s at most
+
+Nothing is made to keep less than it does: a mend creates what is missing, or puts a rule that destroys what is needed
+right. A rule that only wastes is reported with the command for it. Instances are not created: they cost money by the hour.
+*Failure*: what may not be looked at, or what the server does not know (an emulator), is a note; a server that does not
+answer is `UnavailableError` and no credentials `ConfigurationError`, one sentence each. Blocking: use worker threads.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import grpc
+from anyio import CapacityLimiter
+from google.api_core.exceptions import Forbidden, GoogleAPICallError, MethodNotImplemented, NotFound
+from google.auth.exceptions import GoogleAuthError
+from google.cloud.bigtable_admin_v2.services.bigtable_instance_admin.client import BigtableInstanceAdminClient
+from google.cloud.bigtable_admin_v2.services.bigtable_instance_admin.transports.grpc import BigtableInstanceAdminGrpcTransport
+from google.cloud.bigtable_admin_v2.services.bigtable_table_admin.client import BaseBigtableTableAdminClient
+from google.cloud.bigtable_admin_v2.services.bigtable_table_admin.transports.grpc import BigtableTableAdminGrpcTransport
+from google.cloud.bigtable_admin_v2.types import AppProfile, ColumnFamily, GcRule, ModifyColumnFamiliesRequest, Table
+
+from changelog.base.errors import ConfigurationError, UnavailableError
+from changelog.base.threads import in_thread
+from tiered.provision.findings import Finding, Kind, Mend, MendFailedError, problems
+from tiered.provision.schema import harm, tables_of, waste, words
+from tiered.settings import BigtableSettings, MarkSettings
+
+logger = logging.getLogger("tiered")
+
+CALL_S = 5.0
+CREATE_S = 60.0
+PERMISSIONS = ("bigtable.tables.readRows", "bigtable.tables.mutateRows")
+
+T = TypeVar("T")
+Modification = ModifyColumnFamiliesRequest.Modification
+
+
+@dataclass(frozen=True)
+class Admin:
+    """The two admin clients of one instance. A look raises `UnavailableError` if nobody answers.
+
+    `wanted`: the tables that must be there, as of `tiered.provision.schema.tables_of`. `seen`: those that were looked at, as they are.
+    """
+
+    at: BigtableSettings
+    wanted: Mapping[str, Mapping[str, GcRule]]
+    tables: BaseBigtableTableAdminClient
+    instances: BigtableInstanceAdminClient
+    seen: dict[str, Table] = field(default_factory=dict)
+
+    @property
+    def instance(self) -> str:
+        return f"projects/{self.at.project}/instances/{self.at.instance}"
+
+    def table(self, name: str) -> str:
+        return f"{self.instance}/tables/{name}"
+
+    def look(self, call: Callable[[], T]) -> T:
+        """Answers that say something of what is looked at are left to the caller."""
+        try:
+            return call()
+        except (NotFound, Forbidden, MethodNotImplemented):
+            raise
+        except (GoogleAPICallError, GoogleAuthError) as error:
+            where = f"at {self.at.emulator_host}" if self.at.emulator_host else f"for {self.instance}"
+            cure = "start it, or correct bigtable.emulator_host" if self.at.emulator_host else "check the network and the credentials"
+            raise UnavailableError(f"Bigtable does not answer {where}: {cure} ({_said(error)})") from error
+
+
+@contextmanager
+def open_admin(at: BigtableSettings, wanted: Mapping[str, Mapping[str, GcRule]] | None = None) -> Iterator[Admin]:
+    """For an emulator over an insecure channel that no proxy setting diverts: the clients ignore Google's variable.
+
+    `wanted` None: all that software of ours may need.
+    """
+    wanted = tables_of(at) if wanted is None else wanted
+    if at.emulator_host is not None:
+        with grpc.insecure_channel(at.emulator_host, options=[("grpc.enable_http_proxy", 0)]) as channel:
+            tables = BaseBigtableTableAdminClient(transport=BigtableTableAdminGrpcTransport(channel=channel))
+            yield Admin(at, wanted, tables, BigtableInstanceAdminClient(transport=BigtableInstanceAdminGrpcTransport(channel=channel)))
+        return
+    try:
+        admin = Admin(at, wanted, BaseBigtableTableAdminClient(), BigtableInstanceAdminClient())
+    except GoogleAuthError as error:
+        raise ConfigurationError(no_credentials(error)) from error
+    with admin.tables, admin.instances:
+        yield admin
+
+
+def no_credentials(error: Exception) -> str:
+    first = str(error).partition("\n")[0].rstrip(".")
+    return f"there are no Google credentials: run 'gcloud auth application-default login' or set GOOGLE_APPLICATION_CREDENTIALS ({first})"
+
+
+async def verify_on_open(
+    at: BigtableSettings, marks: MarkSettings, *, writes: bool = True, logged: bool = True
+) -> frozenset[str] | None:
+    """Raises `ConfigurationError`, a sentence a line, unless tables, families, GC rules and app profile are as they must be.
+
+    `writes`, `logged`: as of `tables_of`. Returns the families of the table of objects; None: it may not be looked at.
+
+    Reads only: `bigtable.tables.get` and `bigtable.appProfiles.get`, both in roles/bigtable.user. What could not be verified is
+    logged once and stops nobody. `UnavailableError`: no answer; a call waits 5 s at most, and the first without an answer is the last.
+    """
+
+    def look() -> tuple[list[Finding], Table | None]:
+        with open_admin(at, tables_of(at, writes=writes, logged=logged)) as admin:
+            return [*look_at_tables(admin, marks), *look_at_profile(admin)], admin.seen.get(at.table)
+
+    findings, objects = await in_thread(look, CapacityLimiter(1), abandon_on_cancel=True)
+    if wrong := dict.fromkeys(problems(findings)):
+        raise ConfigurationError("\n".join(wrong))
+    for finding in findings:
+        if finding.kind is Kind.NOTE:
+            logger.log(logging.INFO if at.emulator_host else logging.WARNING, "%s", finding.sentence)
+    return None if objects is None else frozenset(objects.column_families)
+
+
+# --- tables --------------------------------------------------------------------------------------
+
+
+def look_at_tables(admin: Admin, marks: MarkSettings) -> Iterator[Finding]:
+    for name, families in admin.wanted.items():
+        try:
+            table = _table(admin, name)
+        except NotFound:
+            if not _instance_exists(admin):
+                yield Finding(Kind.PROBLEM, _no_instance(admin.at))
+                return
+            yield _missing_table(admin, name, families)
+        except (Forbidden, MethodNotImplemented) as error:
+            yield Finding(Kind.NOTE, f"table {name} could not be verified: grant roles/bigtable.user to this identity ({_said(error)})")
+        else:
+            yield from _look_at_families(admin, name, table, families, marks)
+
+
+def _missing_table(admin: Admin, name: str, families: Mapping[str, GcRule]) -> Finding:
+    table = Table(column_families={family: ColumnFamily(gc_rule=rule) for family, rule in families.items()})
+    create = Mend(("create", "created"), f"table {name} with {_described(families)}", lambda: _mending(
+        lambda: admin.tables.create_table(parent=admin.instance, table_id=name, table=table, retry=None, timeout=CREATE_S)
+    ))
+    cure = "run 'tiered provision', or correct the names in the section bigtable"
+    return Finding(Kind.PROBLEM, f"there is no table {name} in {admin.instance}: {cure}", create)
+
+
+def _look_at_families(
+    admin: Admin, name: str, table: Table, families: Mapping[str, GcRule], marks: MarkSettings
+) -> Iterator[Finding]:
+    fine = []
+    for family, wanted in families.items():
+        if family not in table.column_families:
+            add = _modify(admin, name, Modification(id=family, create=ColumnFamily(gc_rule=wanted)))
+            mend = Mend(("add", "added"), f"family {family} to table {name}, GC rule {words(wanted)}", add)
+            yield Finding(Kind.PROBLEM, f"table {name} has no family {family}: run 'tiered provision'", mend)
+            continue
+        rule = table.column_families[family].gc_rule
+        rules = f"the GC rule {words(rule)} of family {family} of table {name}"
+        if destroys := harm(family, rule, marks):
+            change = _modify(admin, name, Modification(id=family, update=ColumnFamily(gc_rule=wanted)))
+            mend = Mend(("change", "changed"), f"{rules} to {words(wanted)}, because it {destroys}", change)
+            yield Finding(Kind.PROBLEM, f"{rules} {destroys}: run 'tiered provision' to make it {words(wanted)}", mend)
+        elif leaves := waste(family, rule):
+            yield Finding(Kind.NOTE, f"{rules} {leaves}: run '{_set_rule(admin.at, name, family, wanted)}'")
+        else:
+            fine.append(f"{family} ({words(rule)})")
+    if fine:
+        yield Finding(Kind.OK, f"table {name} has {', '.join(fine)}")
+
+
+def _table(admin: Admin, name: str) -> Table:
+    table = admin.look(lambda: admin.tables.get_table(name=admin.table(name), retry=None, timeout=CALL_S))
+    admin.seen[name] = table
+    return table
+
+
+def _modify(admin: Admin, name: str, *modifications: Modification) -> Callable[[], object]:
+    return lambda: _mending(lambda: admin.tables.modify_column_families(
+        name=admin.table(name), modifications=list(modifications), retry=None, timeout=CREATE_S
+    ))
+
+
+def switch_collection_on(admin: Admin) -> None:
+    """An emulator collects no garbage before its first ModifyColumnFamilies, so it gets one that changes nothing."""
+    for name, families in admin.wanted.items():
+        present = _table(admin, name).column_families
+        _modify(admin, name, *(Modification(id=family, update=present[family]) for family in families))()
+
+
+# --- the instance and its app profile ------------------------------------------------------------
+
+
+def _instance_exists(admin: Admin) -> bool:
+    """As far as this identity is told; an emulator has no instances and takes any."""
+    try:
+        admin.look(lambda: admin.instances.get_instance(name=admin.instance, retry=None, timeout=CALL_S))
+    except NotFound:
+        return False
+    except (Forbidden, MethodNotImplemented):
+        return True
+    return True
+
+
+def look_at_profile(admin: Admin) -> Iterator[Finding]:
+    name = admin.at.app_profile
+    try:
+        profile = admin.look(lambda: admin.instances.get_app_profile(
+            name=f"{admin.instance}/appProfiles/{name}", retry=None, timeout=CALL_S
+        ))
+    except NotFound:
+        yield _missing_profile(admin)
+    except Forbidden as error:
+        yield Finding(Kind.NOTE, f"app profile {name} could not be verified: grant bigtable.appProfiles.get ({_said(error)})")
+    except MethodNotImplemented:
+        yield Finding(Kind.NOTE, f"app profile {name} could not be verified: this server has none, as an emulator")
+    else:
+        yield _judged_profile(admin.at, profile)
+
+
+def _judged_profile(at: BigtableSettings, profile: AppProfile) -> Finding:
+    routing = profile.single_cluster_routing
+    single = "single_cluster_routing" in profile
+    if "data_boost_isolation_read_only" in profile:
+        return Finding(Kind.PROBLEM, f"app profile {at.app_profile} is for Data Boost, which only reads: name another in the settings")
+    if single and routing.allow_transactional_writes:
+        return Finding(Kind.OK, f"app profile {at.app_profile} routes to cluster {routing.cluster_id} with single-row transactions")
+    wrong = "does not allow single-row transactions" if single else "routes to any cluster, which excludes single-row transactions"
+    command = _profile_command("update", at, routing.cluster_id or "CLUSTER")
+    return Finding(Kind.PROBLEM, f"app profile {at.app_profile} {wrong}: run '{command}', or name another in bigtable.app_profile")
+
+
+def _missing_profile(admin: Admin) -> Finding:
+    """One of a name of its own in an instance of one cluster can be made without asking where it leads."""
+    at = admin.at
+    try:
+        found = admin.look(lambda: admin.instances.list_clusters(parent=admin.instance, retry=None, timeout=CALL_S)).clusters
+    except NotFound:
+        return Finding(Kind.PROBLEM, _no_instance(at))
+    except (Forbidden, MethodNotImplemented):
+        found = []
+    clusters = [cluster.name.rpartition("/")[2] for cluster in found]
+    missing = f"there is no app profile {at.app_profile} in {admin.instance}"
+    if len(clusters) != 1 or at.app_profile == "default":
+        return Finding(Kind.PROBLEM, f"{missing}: run '{_profile_command('create', at, clusters[0] if len(clusters) == 1 else 'CLUSTER')}'")
+    [cluster] = clusters
+    routing = AppProfile.SingleClusterRouting(cluster_id=cluster, allow_transactional_writes=True)
+    what = f"app profile {at.app_profile}, routed to cluster {cluster} with single-row transactions"
+    create = Mend(("create", "created"), what, lambda: _mending(lambda: admin.instances.create_app_profile(
+        parent=admin.instance, app_profile_id=at.app_profile, retry=None, timeout=CREATE_S,
+        app_profile=AppProfile(description="the store's: tiered", single_cluster_routing=routing),
+    )))
+    return Finding(Kind.PROBLEM, f"{missing}: run 'tiered provision'", create)
+
+
+def look_at_permissions(admin: Admin) -> Iterator[Finding]:
+    """Of the tables that there are."""
+    for name in admin.wanted:
+        try:
+            held = _held(admin, name)
+        except NotFound:
+            continue
+        except (Forbidden, MethodNotImplemented) as error:
+            yield Finding(Kind.NOTE, f"the permissions on table {name} could not be verified ({_said(error)})")
+            continue
+        if lacking := [permission for permission in PERMISSIONS if permission not in held]:
+            yield Finding(Kind.PROBLEM, f"this identity lacks {' and '.join(lacking)} on table {name}: grant roles/bigtable.user")
+        else:
+            yield Finding(Kind.OK, f"rows of table {name} may be read and written")
+
+
+def _held(admin: Admin, name: str) -> list[str]:
+    request = {"resource": admin.table(name), "permissions": PERMISSIONS}
+    return list(admin.look(lambda: admin.tables.test_iam_permissions(request=request, retry=None, timeout=CALL_S)).permissions)
+
+
+# --- words ---------------------------------------------------------------------------------------
+
+
+def _mending(call: Callable[[], object]) -> None:
+    try:
+        call()
+    except (GoogleAPICallError, GoogleAuthError) as error:
+        raise MendFailedError(_said(error)) from error
+
+
+def _said(error: Exception) -> str:
+    return " ".join(str(error).split()).rstrip(".")
+
+
+def _described(families: Mapping[str, GcRule]) -> str:
+    return ", ".join(f"{family} ({words(rule)})" for family, rule in families.items())
+
+
+def _set_rule(at: BigtableSettings, table: str, family: str, rule: GcRule) -> str:
+    return f"cbt -project {at.project} -instance {at.instance} setgcpolicy {table} {family} {words(rule)}"
+
+
+def _profile_command(verb: str, at: BigtableSettings, cluster: str) -> str:
+    where = f"--project={at.project} --instance={at.instance}"
+    return f"gcloud bigtable app-profiles {verb} {at.app_profile} {where} --route-to={cluster} --transactional-writes"
+
+
+def _no_instance(at: BigtableSettings) -> str:
+    cluster = f"id={at.instance}-1,zone=ZONE"
+    return (
+        f"there is no Bigtable instance {at.instance} in project {at.project}: correct bigtable.instance, or run "
+        f"'gcloud bigtable instances create {at.instance} --project={at.project} --display-name={at.instance} --cluster-config={cluster}'"
+    )
