@@ -32,10 +32,10 @@ from benchmarks.figures import Figures, put_into
 
 ROOT = Path(__file__).parents[1]
 CORE = (
-    "changelog/base/tasks.py", "changelog/heartbeat.py", "changelog/lease.py", "changelog/base/threads.py", "recovery/loop.py",
-    "tiered/protocol/admission.py", "tiered/protocol/commit.py", "tiered/protocol/concurrent.py", "tiered/protocol/flights.py", "tiered/bulk.py", "tiered/payload/own_thread.py",
-    "tiered/payload/streams.py", "tiered/payload/files.py", "tiered/payload/pieces.py", "tiered/protocol/reading.py", "tiered/protocol/retry.py", "tiered/protocol/settle.py",
-    "tiered/storage.py",
+    "changelog/base/tasks.py", "changelog/base/threads.py", "changelog/heartbeat.py", "changelog/lease.py", "recovery/loop.py",
+    "tiered/bulk.py", "tiered/payload/files.py", "tiered/payload/own_thread.py", "tiered/payload/pieces.py", "tiered/payload/streams.py",
+    "tiered/protocol/admission.py", "tiered/protocol/commit.py", "tiered/protocol/concurrent.py", "tiered/protocol/flights.py",
+    "tiered/protocol/reading.py", "tiered/protocol/retry.py", "tiered/protocol/settle.py", "tiered/storage.py",
 )  # fmt: skip
 PYTEST = (sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib")
 UNIT = [f"tests/unit/test_{name}.py" for name in ("admission", "concurrent", "lease", "payload", "retry", "settle", "threads")]
