@@ -27,7 +27,7 @@ from emulators.gcs.server import GcsEmulator
 from tiered import Metadata, ObjectId, TieredStorage, TimeToIdle
 from tiered.bigtable.rows import BigtableRows
 from tiered.gcs.blobs import GcsBlobs
-from tiered.protocol.settle import Tiers
+from tiered.protocol.backends import Tiers
 
 COUNTED = ObjectId.create("bench", "counted")
 KIB, MIB = 1024, 1024 * 1024

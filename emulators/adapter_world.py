@@ -30,8 +30,7 @@ from recovery.loop import RecoveryLoop
 from tiered.bigtable.rows import BigtableRows
 from tiered.metadata import NS_PER_S
 from tiered.object_id import revision_of
-from tiered.protocol.backends import BlobInfo, LongTermBackend, Row
-from tiered.protocol.settle import Tiers
+from tiered.protocol.backends import BlobInfo, LongTermBackend, Row, Tiers
 from tiered.settings import Settings
 from tiered.storage import TieredStorage
 

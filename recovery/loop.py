@@ -5,7 +5,7 @@
                                        lost the race: someone else has it      unreadable, or failed too often: park
 
 Any number of instances run side by side; none leads. It collects garbage: it finishes no put and points no
-tombstone anywhere (I1, I2 by `tiered.protocol.settle`). I5: whatever it does may be repeated by another. I6: a bad
+tombstone anywhere (I1, I2 by `tiered.protocol.finishing`). I5: whatever it does may be repeated by another. I6: a bad
 entry is parked with its error, and never blocks or fills a page. *Crash*: its claims go stale and are
 claimed by others. *Failure* of a tier or the log: the claim is left to go stale, and the loop backs off.
 """
@@ -29,8 +29,9 @@ from changelog.heartbeat import Heartbeat
 from changelog.lease import Lease, Standing, standing
 from changelog.log import ChangeLog, KeyRange, Page
 from recovery.rate import TokenBucket
+from tiered.protocol.backends import Tiers
+from tiered.protocol.finishing import Ending, finish
 from tiered.protocol.retry import persist
-from tiered.protocol.settle import Ending, Tiers, finish
 from tiered.settings import Settings
 
 logger = logging.getLogger("tiered")
@@ -266,14 +267,14 @@ class RecoveryLoop:
             report.lost += 1
             return
         try:
-            await self._settle(lease, entry.owner, report)
+            await self._finish(lease, entry.owner, report)
         except anyio.get_cancelled_exc_class():
             self._held.append(lease)
             raise
         finally:
             self._heartbeat.drop(lease)
 
-    async def _settle(self, lease: Lease, owner_was: str, report: Report) -> None:
+    async def _finish(self, lease: Lease, owner_was: str, report: Report) -> None:
         grace_ms = round(self._settings.late_upload_grace_s * 1000)
         try:
             ending = await persist(

@@ -33,8 +33,7 @@ from tiered.embedded.file import path_of
 from tiered.embedded.rows import SqliteRows
 from tiered.gcs.blobs import GcsBlobs
 from tiered.metadata import NS_PER_S, Metadata, TimeToLive
-from tiered.protocol.backends import Inline, Tombstone
-from tiered.protocol.settle import Tiers
+from tiered.protocol.backends import Inline, Tiers, Tombstone
 
 BEGINS_NS = 1_790_000_000 * NS_PER_S
 """When the audit of a planted world begins, by everybody's clock."""

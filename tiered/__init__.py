@@ -18,8 +18,9 @@ from tiered.metadata import Metadata, TimeToIdle, TimeToLive
 from tiered.object_id import ObjectId
 from tiered.open import open_storage
 from tiered.protocol.backends import ByteRange
+from tiered.protocol.writing import Outcome
 from tiered.settings import Settings, load_settings
-from tiered.storage import Outcome, TieredStorage
+from tiered.storage import TieredStorage
 from tiered.stored import ObjectHead, PutResult, StoredObject, Tier
 
 __all__ = [

@@ -17,7 +17,7 @@ from changelog.sqlite.log import Database, SqliteChangeLog
 from tiered.embedded.blobs import FileBlobs
 from tiered.embedded.rows import SqliteRows
 from tiered.errors import ConfigurationError
-from tiered.protocol.settle import Tiers
+from tiered.protocol.backends import Tiers
 from tiered.settings import Settings, load_settings
 from tiered.storage import TieredStorage
 

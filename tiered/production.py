@@ -25,7 +25,7 @@ from tiered.bigtable.cells import LEGACY_FAMILIES
 from tiered.bigtable.rows import BigtableRows
 from tiered.gcs.auth import GoogleAuthorization
 from tiered.gcs.blobs import GcsBlobs
-from tiered.protocol.settle import Tiers
+from tiered.protocol.backends import Tiers
 from tiered.settings import BIGTABLE_EMULATOR, GCS_EMULATOR, BigtableSettings, GcsSettings, Settings
 
 logger = logging.getLogger("tiered")

@@ -1,4 +1,5 @@
-"""A writer, as tiered/storage.py and tiered/protocol/commit.py have it, and the clean-up that recovery shares (tiered/protocol/settle.py).
+"""A writer, as tiered/storage.py and tiered/protocol/writing.py have it,
+and the clean-up that recovery shares (tiered/protocol/finishing.py).
 
     large, single     start -> upload -> uploading -> swap -> wait -> (judge -> ask ->) clean-up
                       read, record              an upload that is a session, or a single request

@@ -38,7 +38,7 @@ from emulators.world.runtime import Observer, now_s
 from tiered.bigtable.cells import EXPIRING, LEGACY_FAMILIES, MANUAL, MARKS
 from tiered.bigtable.rows import BigtableRows
 from tiered.metadata import decode_metadata, decode_policy
-from tiered.protocol.backends import HighVolumeBackend, Inline, State, Tombstone
+from tiered.protocol.backends import HighVolumeBackend, Inline, RowState, Tombstone
 from tiered.provision.schema import CHANGELOG_FAMILIES, FAMILIES, OBJECT_FAMILIES
 
 T = TypeVar("T")
@@ -273,7 +273,7 @@ class MemoryRows(BigtableRows):
             if found or path in marks:
                 marks[path] = found
 
-    def _plant(self, path: str, state: State) -> None:
+    def _plant(self, path: str, state: RowState) -> None:
         """Only what no adapter writes: a tombstone as older software left it, or nothing."""
         if isinstance(state, Tombstone) and state.token is None and state.deadline_ns is None and state.target == path:
             cells: Cells = (Cell(MANUAL, b"m", 0, b'{"is_redirect_tombstone":true}'), Cell(MANUAL, b"p", 0, b""))
@@ -330,7 +330,7 @@ class MemoryLog(ShardedLog):
         self._shown.show(key, stored)
 
 
-def _state(path: str, cells: Cells) -> State:
+def _state(path: str, cells: Cells) -> RowState:
     """What the row holds, by `formats.md`. Of what expires, some cells may have been collected, and it is absent."""
     shown: dict[bytes, bytes] = {}
     deadlines_ns: set[int | None] = set()

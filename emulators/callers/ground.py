@@ -20,7 +20,7 @@ from recovery.loop import RecoveryLoop
 from tiered import Settings, TieredStorage, open_storage
 from tiered.metadata import is_expired
 from tiered.open import open_backends
-from tiered.protocol.settle import Tiers
+from tiered.protocol.backends import Tiers
 
 LATER_S = 100.0
 """When recovery comes: every lease has expired, and nothing that lives for an hour."""

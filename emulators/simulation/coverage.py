@@ -17,9 +17,8 @@ from changelog.lease import Renewal, Standing
 from emulators.simulation.recipe import Role
 from emulators.world.faults import Mode
 from emulators.world.history import Answer
-from tiered.protocol.commit import Told
-from tiered.protocol.settle import Ending
-from tiered.storage import Outcome
+from tiered.protocol.finishing import Ending
+from tiered.protocol.writing import Outcome, Told
 
 Names = frozenset[str]
 

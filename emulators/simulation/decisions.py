@@ -17,9 +17,9 @@ import anyio
 import emulators.world.deployment
 import emulators.world.log
 import recovery.loop
-import tiered.protocol.commit
+import tiered.protocol.finishing
 import tiered.protocol.reading
-import tiered.protocol.settle
+import tiered.protocol.writing
 from changelog.change import Change
 from changelog.heartbeat import Heartbeat
 from changelog.lease import Lease, Renewal, Standing
@@ -33,8 +33,8 @@ from recovery.loop import RecoveryLoop, Report
 from tiered.errors import DanglingTombstoneError, OutcomeUnknownError
 from tiered.object_id import revision_of
 from tiered.protocol.backends import Inline, Row
-from tiered.protocol.commit import Committer, Verdict
 from tiered.protocol.reading import Reader
+from tiered.protocol.writing import Verdict, Writer
 from tiered.storage import TieredStorage
 
 Count = Callable[..., None]
@@ -257,13 +257,13 @@ def _check(name: str) -> Wrapping:
 
 
 _WRAPPINGS: tuple[tuple[Any, str, Wrapping], ...] = (
-    (Committer, "_swap", _answer(lambda told: f"swap told {told.name}")),
-    (Committer, "_judge", _answer(_judged)),
-    (tiered.protocol.commit, "may_tell_ok", _answer_sync(_may_tell_ok)),
-    (tiered.protocol.commit, "finish", _answer(lambda ending: f"writer's clean-up {ending.name}")),
-    (tiered.protocol.settle, "may_delete_legacy", _answer_sync(_may_delete_legacy)),
-    (tiered.protocol.settle, "_is_garbage", _old),
-    (tiered.protocol.settle, "clean_up", _answer(lambda swept: f"clean-up: {'something' if swept else 'nothing'}")),
+    (Writer, "_swap", _answer(lambda told: f"swap told {told.name}")),
+    (Writer, "_judge", _answer(_judged)),
+    (tiered.protocol.writing, "may_tell_ok", _answer_sync(_may_tell_ok)),
+    (tiered.protocol.writing, "finish", _answer(lambda ending: f"writer's clean-up {ending.name}")),
+    (tiered.protocol.finishing, "may_delete_legacy", _answer_sync(_may_delete_legacy)),
+    (tiered.protocol.finishing, "_is_garbage", _old),
+    (tiered.protocol.finishing, "clean_up", _answer(lambda swept: f"clean-up: {'something' if swept else 'nothing'}")),
     (recovery.loop, "finish", _answer(lambda ending: f"recovery's clean-up {ending.name}")),
     (recovery.loop, "standing", _answer_sync(lambda where, *_: f"entry {where.name}")),
     (emulators.world.log, "standing", _not_due),
@@ -274,8 +274,8 @@ _WRAPPINGS: tuple[tuple[Any, str, Wrapping], ...] = (
     (RecoveryLoop, "_fail", _failed),
     (RecoveryLoop, "_release_held", _released),
     (TieredStorage, "outcome", _answer(lambda outcome: f"outcome {outcome.name}")),
-    (TieredStorage, "_inline", _inline),
-    (TieredStorage, "_settle_inline", _answer(lambda live: f"inline unknown, then {'live' if live else 'refused'}")),
+    (Writer, "_send_inline", _inline),
+    (Writer, "_settle_inline", _answer(lambda live: f"inline unknown, then {'live' if live else 'refused'}")),
     (TieredStorage, "_put", _told("put")),
     (TieredStorage, "_delete", _told("delete")),
     (TieredStorage, "_get", _told("get")),

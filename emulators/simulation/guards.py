@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import recovery.loop
-import tiered.protocol.commit
-import tiered.protocol.settle
+import tiered.protocol.finishing
+import tiered.protocol.writing
 import tiered.storage
 from changelog.base.runtime import Runtime
 from changelog.change import Change, ChangeId, Entry, encode
@@ -35,14 +35,13 @@ from emulators.world.rows import SimulatedRows
 from tiered.errors import OutcomeUnknownError, UnavailableError, UnconfirmedError
 from tiered.metadata import Metadata, is_expired, touch_deadline
 from tiered.object_id import ObjectId
-from tiered.protocol.backends import Inline, Row, State, Tombstone, Upload
-from tiered.protocol.commit import Committer, Token, Told, Verdict
+from tiered.protocol.backends import Inline, Row, RowState, Tiers, Tombstone, Upload
 from tiered.protocol.concurrent import both
-from tiered.protocol.flights import Flight
+from tiered.protocol.finishing import Ending
 from tiered.protocol.reading import Reader
 from tiered.protocol.retry import persist
-from tiered.protocol.settle import Ending, Tiers
-from tiered.storage import TieredStorage
+from tiered.protocol.under_way import Write
+from tiered.protocol.writing import Body, Told, Verdict, Writer
 
 T = TypeVar("T")
 
@@ -114,7 +113,7 @@ async def _settle_the_unexpired(self: SimulatedRows, path: str, token: ChangeId)
     return False
 
 
-async def _swap_whenever(self: SimulatedRows, path: str, token: ChangeId, expected: str | None, state: State, deadline_s: float) -> bool:
+async def _swap_whenever(self: SimulatedRows, path: str, token: ChangeId, expected: str | None, state: RowState, deadline_s: float) -> bool:
     return await _SWAP(self, path, token, expected, state, float("inf"))
 
 
@@ -165,24 +164,24 @@ def _beat_by_monotonic_clock(self: Heartbeat, log: ChangeLog, runtime: Runtime, 
 # --- the store -----------------------------------------------------------------------------------
 
 
-async def _judge_by_the_answer(self: Committer, object_id: ObjectId, token: Token, lease: Lease, told: Told) -> Verdict:
+async def _judge_by_the_answer(self: Writer, write: Write, lease: Lease, told: Told) -> Verdict:
     """What was not told ok is taken to have failed."""
-    return Verdict(UnavailableError(f"{object_id} was not changed, it seems"), None)
+    return Verdict(UnavailableError(f"{write.object_id} was not changed, it seems"), None)
 
 
-async def _prepare_unrecorded(self: TieredStorage, flight: Flight, name: str, metadata: Metadata, body: Any) -> int:
+async def _prepare_unrecorded(self: Writer, write: Write, name: str, metadata: Metadata, body: Body) -> int:
     """As the store's own, but the upload is finalised at once: only the swap waits for the record."""
 
     async def open_upload() -> Upload:
-        flight.upload = await self._tiers.long_term.open_upload(name, metadata, body.size)
-        return flight.upload
+        write.upload = await self._tiers.long_term.open_upload(name, metadata, body.size)
+        return write.upload
 
-    old, upload = await both(lambda: self._present_target(flight.object_id), open_upload)
-    self._flights.record(flight, Change(flight.token.id, flight.object_id.path, name, old, upload.session))
-    total = await tiered.storage._stream(body, flight, upload)
-    flight.may_land_late = True
+    old, upload = await both(lambda: self._present_target(write.object_id), open_upload)
+    self._writes.record(write, Change(write.id, write.object_id.path, name, old, upload.session), self._record)
+    total = await tiered.protocol.writing._stream(body, write, upload)
+    write.may_land_late = True
     await upload.finalise()
-    flight.may_land_late = False
+    write.may_land_late = False
     return total
 
 
@@ -200,19 +199,18 @@ async def _write_again_and_again(call: Callable[[], Awaitable[T]], runtime: Runt
     return await persist(call, runtime, budget_s)
 
 
-async def _say_not_live(self: TieredStorage, object_id: ObjectId, token: Token) -> bool:
+async def _say_not_live(self: Writer, write: Write) -> bool:
     return False
 
 
-async def _settle_or_pass_on(self: TieredStorage, object_id: ObjectId, token: Token) -> bool:
-    budget_s = self._settings.store.answer_budget_s
+async def _settle_or_pass_on(self: Writer, write: Write) -> bool:
     try:
-        return await persist(lambda: self._tiers.high_volume.settle(object_id.path, token.id), self._runtime, budget_s)
+        return await persist(lambda: self._tiers.high_volume.settle(write.object_id.path, write.id), self._runtime, self._budget_s)
     except (UnavailableError, UnconfirmedError) as error:
-        raise OutcomeUnknownError(object_id, token.id) from error
+        raise OutcomeUnknownError(write.object_id, write.id) from error
 
 
-async def _leave_abandoned(self: TieredStorage, flight: Flight) -> None:
+async def _leave_abandoned(self: Writer, write: Write) -> None:
     return
 
 
@@ -231,7 +229,7 @@ async def _forget_first(
     return await _FINISH(tiers, log, heartbeat, lease, live, grace_ms)
 
 
-_SWAP, _FINISH, _HEARTBEAT = SimulatedRows.swap, tiered.protocol.settle.finish, Heartbeat.__init__
+_SWAP, _FINISH, _HEARTBEAT = SimulatedRows.swap, tiered.protocol.finishing.finish, Heartbeat.__init__
 
 
 # --- the table -----------------------------------------------------------------------------------
@@ -266,24 +264,24 @@ GUARDS: dict[str, Guard] = {
         ((SimulatedRows, "settle", UnfencedRows.settle),),
     ),
     "settle before the old blob is deleted": Guard(
-        "Whoever did not win deletes the blob that the row still names.", ((tiered.protocol.settle, "_is_garbage", _say_garbage),),
+        "Whoever did not win deletes the blob that the row still names.", ((tiered.protocol.finishing, "_is_garbage", _say_garbage),),
     ),
     "settle before the new blob is deleted": Guard(
         "Recovery deletes the blob of a change that won before its owner died.",
         (
-            (tiered.protocol.settle, "settle_change", _say_change_is_garbage),
-            (tiered.protocol.commit, "settle_change", _say_change_is_garbage),
+            (tiered.protocol.finishing, "settle_change", _say_change_is_garbage),
+            (tiered.protocol.writing, "settle_change", _say_change_is_garbage),
         ),
     ),
     "settle before the answer": Guard(
-        "A swap that was not answered is told to have failed, and lands.", ((Committer, "_judge", _judge_by_the_answer),),
+        "A swap that was not answered is told to have failed, and lands.", ((Writer, "_judge", _judge_by_the_answer),),
     ),
     "the row read before the answer: no": Guard(
         "A change that won and was replaced since is told to have failed.",
-        ((tiered.protocol.commit, "may_tell_ok", lambda change, live, row: live),),
+        ((tiered.protocol.writing, "may_tell_ok", lambda change, live, row: live),),
     ),
     "the row read before the answer: ok": Guard(
-        "A change that was refused is told ok.", ((tiered.protocol.commit, "may_tell_ok", lambda change, live, row: True),),
+        "A change that was refused is told ok.", ((tiered.protocol.writing, "may_tell_ok", lambda change, live, row: True),),
     ),
     "conditional heartbeat": Guard(
         "A renewal revives an entry that is done, or takes it back from whoever claimed it.",
@@ -305,11 +303,11 @@ GUARDS: dict[str, Guard] = {
     ),
     "finalise only after the record": Guard(
         "A blob is visible before the log knows of it, and stays when its writer dies.",
-        ((TieredStorage, "_prepare_upload", _prepare_unrecorded),),
+        ((Writer, "_prepare_upload", _prepare_unrecorded),),
     ),
     "lease held before finalise": Guard(
         "A blob appears when recovery has cleaned up after its change, and nobody looks again.",
-        ((Committer, "check_held", lambda self, lease: None),),
+        ((Writer, "_check_held", lambda self, lease: None),),
     ),
     "leases by the boot-time clock": Guard(
         "A machine that slept believes that its lease holds, and finalises a blob that recovery has done with.",
@@ -321,37 +319,37 @@ GUARDS: dict[str, Guard] = {
     ),
     "late-upload sweep": Guard(
         "A single-request upload lands after its blob was deleted and its entry forgotten.",
-        ((tiered.protocol.settle, "waits_for_late_upload", lambda change, live: False),),
+        ((tiered.protocol.finishing, "waits_for_late_upload", lambda change, live: False),),
     ),
     "forget after the clean-up": Guard(
         "Who dies between the two leaves garbage that no entry names.",
-        ((tiered.protocol.commit, "finish", _forget_first), (recovery.loop, "finish", _forget_first)),
+        ((tiered.protocol.writing, "finish", _forget_first), (recovery.loop, "finish", _forget_first)),
     ),
     "legacy blob deleted only when replaced": Guard(
         "A blob without a revision is deleted while the row still names it.",
-        ((tiered.protocol.settle, "may_delete_legacy", lambda change, row: True),),
+        ((tiered.protocol.finishing, "may_delete_legacy", lambda change, row: True),),
     ),
     "re-read on a vanished blob": Guard(
         "A read during an overwrite finds nothing, though there was something all the time.", ((Reader, "_follow", follow_once),),
     ),
     "inline write sent once": Guard(
         "An inline write that was not answered is sent again, and takes effect twice.",
-        ((tiered.storage, "persist", _write_again_and_again),),
+        ((tiered.protocol.writing, "persist", _write_again_and_again),),
     ),
     "settle after an unknown inline attempt": Guard(
         "An inline write that was not answered is told to be over, and lands late.",
-        ((TieredStorage, "_settle_inline", _say_not_live),),
+        ((Writer, "_settle_inline", _say_not_live),),
     ),
     "unknown when it may not be settled": Guard(
         "A permission that is taken away after an inline write was sent is told as if nothing had happened.",
-        ((TieredStorage, "_settle_inline", _settle_or_pass_on),),
+        ((Writer, "_settle_inline", _settle_or_pass_on),),
     ),
     "settle after an abandoned inline write": Guard(
         "The inline write of a caller that gave up lands over what it wrote next.",
-        ((TieredStorage, "_settle_abandoned", _leave_abandoned),),
+        ((Writer, "_settle_abandoned", _leave_abandoned),),
     ),
     "age bound of a swap": Guard(
-        "A swap is sent when the mark that refused it has been collected.", ((Token, "age_s", lambda self, runtime: 0.0),),
+        "A swap is sent when the mark that refused it has been collected.", ((Write, "age_s", lambda self, runtime: 0.0),),
     ),
     "deadline of a swap": Guard(
         "A swap that was young enough when it was looked at leaves days later, when its mark has been collected.",
@@ -359,6 +357,6 @@ GUARDS: dict[str, Guard] = {
     ),
     "old outcomes are unknowable": Guard(
         "Of a change that won and was replaced, the won mark is collected first, and it is told to have had no effect.",
-        ((TieredStorage, "_marks_are_whole", lambda self, change_id: True),),
+        ((Writer, "_marks_are_whole", lambda self, change_id: True),),
     ),
 }

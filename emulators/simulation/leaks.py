@@ -1,6 +1,6 @@
 """What a living store or recovery still holds when nothing is under way: it must be nothing, or it slowly stops.
 
-    flights, tasks       a change that never lands, a task that never ends
+    writes, tasks        a write that never ends, a task that never ends
     leases               an entry that is renewed for ever, so that nobody may clean it up
     slots, waiters       a place that nobody gives back: in the end every operation is `AtCapacityError`
     touching             an object that is never touched again, and expires while it is read
@@ -18,11 +18,11 @@ from tiered.storage import TieredStorage
 
 def held_by_store(storage: TieredStorage) -> list[str]:
     """What the store holds, one line for each kind."""
-    tasks: Any = storage._flights._tasks
+    tasks: Any = storage._under_way._tasks
     held = {
-        "flights": len(storage._flights._flights),
+        "writes": len(storage._under_way._writes),
         "tasks beside the heartbeat": 0 if tasks is None else _count(tasks) - 1,
-        "leases": len(storage._committer._heartbeat._leases),
+        "leases": len(storage._under_way._heartbeat._leases),
         "objects being touched": len(storage._touching),
     }
     for name, admission in (("read", storage._reads), ("write", storage._writes), ("touch", storage._touches)):

@@ -21,18 +21,18 @@ from typing import TypeVar
 
 import emulators.world.deployment
 import emulators.world.stack
-import tiered.protocol.settle
+import tiered.protocol.finishing
 from changelog.base.runtime import Runtime
 from changelog.change import ChangeId
-from changelog.lease import Lease
 from emulators.simulation.replaced import replaced
 from emulators.world.blobs import SimulatedBlobs
 from emulators.world.rows import SimulatedRows, with_deadline
 from tiered.errors import UnavailableError
 from tiered.object_id import ObjectId
-from tiered.protocol.backends import Inline, Row, State, Tombstone
-from tiered.protocol.commit import Committer, Token, Told, Verdict
+from tiered.protocol.backends import Inline, Row, RowState, Tombstone
 from tiered.protocol.reading import Reader
+from tiered.protocol.under_way import Write
+from tiered.protocol.writing import Told, Verdict, Writer
 
 T = TypeVar("T")
 
@@ -60,7 +60,7 @@ class UnfencedRows(SimulatedRows):
         state = self.states.get(path)
         return self._target(path) == f"{path}/{token}" or (state is not None and state.token == token)
 
-    async def swap(self, path: str, token: ChangeId, expected: str | None, state: State, deadline_s: float) -> bool:
+    async def swap(self, path: str, token: ChangeId, expected: str | None, state: RowState, deadline_s: float) -> bool:
         await self._travel()
         present, new = self._target(path), Row(state).target
         if self._naive.shown_is_ok and new is not None and present == new:
@@ -92,18 +92,20 @@ def unfenced(naive: Naive) -> Iterator[None]:
     with replaced([
         (emulators.world.stack, "SimulatedRows", partial(UnfencedRows, naive=naive)),
         (emulators.world.deployment, "SimulatedBlobs", UnfencedBlobs),
-        (Committer, "commit", _commit_of(naive)),
-        (tiered.protocol.settle, "waits_for_late_upload", lambda change, live: False),
+        (Writer, "_commit", _commit_of(naive)),
+        (tiered.protocol.finishing, "waits_for_late_upload", lambda change, live: False),
         (Reader, "_follow", follow_once),
     ]):  # fmt: skip
         yield
 
 
-def _commit_of(naive: Naive) -> Callable[[Committer, ObjectId, Token, Lease, State], Awaitable[Verdict]]:
-    async def commit(self: Committer, object_id: ObjectId, token: Token, lease: Lease, state: State) -> Verdict:
+def _commit_of(naive: Naive) -> Callable[[Writer, Write, RowState], Awaitable[Verdict]]:
+    async def commit(self: Writer, write: Write, state: RowState) -> Verdict:
         """What lost the race is garbage; what was not answered is looked up in the row."""
-        told, change = await self._swap(token, lease, state), lease.entry.change
-        lost = UnavailableError(f"change {change.id} of {object_id} lost the race")
+        lease = write.lease
+        assert lease is not None, "its entry was recorded"
+        told, change = await self._swap(write, lease, state), lease.entry.change
+        lost = UnavailableError(f"change {change.id} of {write.object_id} lost the race")
         match told:
             case Told.OK:
                 return Verdict(None, live=True)
@@ -119,7 +121,7 @@ def _commit_of(naive: Naive) -> Callable[[Committer, ObjectId, Token, Lease, Sta
 
 async def follow_once(
     self: Reader, object_id: ObjectId, inline: Callable[[Inline], T], blob: Callable[[Tombstone], Awaitable[T | None]]
-) -> tuple[T, State] | None:
+) -> tuple[T, RowState] | None:
     """What is not there when it is looked for is not there: a blob that is gone is an object that is gone."""
     state = await self._state(object_id.path)
     if state is None:

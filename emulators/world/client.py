@@ -22,7 +22,8 @@ from tiered.errors import InvalidRequestError, OutcomeUnknownError, UnavailableE
 from tiered.metadata import Expiration, Metadata, TimeToLive
 from tiered.object_id import ObjectId
 from tiered.payload.streams import Payload
-from tiered.storage import Outcome, TieredStorage
+from tiered.protocol.writing import Outcome
+from tiered.storage import TieredStorage
 
 ANSWERED_WITHIN_S = 400.0
 """More than all budgets of an operation together, but for a put whose payload is streamed: that takes what its payload takes."""

@@ -31,8 +31,8 @@ from emulators.world.stack import SimulatedStack, Stack
 from recovery.loop import RecoveryLoop
 from tiered.metadata import Metadata, is_expired
 from tiered.object_id import ObjectId
-from tiered.protocol.backends import MARK_AGE_MAX_S, Inline, Tombstone
-from tiered.protocol.settle import Tiers, clean_up, settle_change
+from tiered.protocol.backends import MARK_AGE_MAX_S, Inline, Tiers, Tombstone
+from tiered.protocol.finishing import clean_up, settle_change
 from tiered.settings import RecoverySettings, Settings, StoreSettings
 from tiered.storage import TieredStorage
 

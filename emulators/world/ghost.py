@@ -27,7 +27,7 @@ from dataclasses import dataclass
 import anyio
 
 from emulators.world.history import Answer, History, Read, Write
-from tiered.storage import Outcome
+from tiered.protocol.writing import Outcome
 
 acting: ContextVar[Write | None] = ContextVar("acting", default=None)
 

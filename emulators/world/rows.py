@@ -21,7 +21,7 @@ from changelog.base.runtime import Runtime
 from changelog.change import ChangeId
 from emulators.world.runtime import Simulated
 from tiered.metadata import is_expired, whole_ms
-from tiered.protocol.backends import MARK_AGE_MAX_S, Inline, Redirect, RedirectPage, Row, RowName, RowPage, State, Tombstone
+from tiered.protocol.backends import MARK_AGE_MAX_S, Inline, Redirect, RedirectPage, Row, RowName, RowPage, RowState, Tombstone
 
 Marks = dict[str, dict[ChangeId, int]]
 
@@ -48,7 +48,7 @@ class SimulatedRows(Simulated):
             return Row(state, won, refused)
         return Row(state, won & {marks}, refused & {marks}, marks.created_ms <= self.horizon_ms)
 
-    async def swap(self, path: str, token: ChangeId, expected: str | None, state: State, deadline_s: float) -> bool:
+    async def swap(self, path: str, token: ChangeId, expected: str | None, state: RowState, deadline_s: float) -> bool:
         if self._runtime.boot_time() > deadline_s:
             raise UnavailableError(f"the swap of {token} at {path} waited too long for its turn; it was not sent")
         await self._travel()
@@ -149,7 +149,7 @@ class SimulatedRows(Simulated):
             raise ClockBehindError(f"the change {token} is older than what was forgotten, and so would any be that is made now")
         return True
 
-    def _write(self, path: str, token: ChangeId, state: State) -> None:
+    def _write(self, path: str, token: ChangeId, state: RowState) -> None:
         match state:
             case None:
                 self.states.pop(path, None)

@@ -38,9 +38,8 @@ from recovery.audit.manifest import Bounds, Cutoff
 from recovery.audit.names import Reading, after, is_of, read_name, rows_before, usecase_of
 from recovery.audit.verdicts import FINDINGS, Facts, Kind, Logged, Missing, Redirected, classify, classify_missing
 from tiered.metadata import NS_PER_MS, NS_PER_S
-from tiered.protocol.backends import BlobHead, BlobInfo, CorruptRow, Oddity, Redirect, RedirectPage
+from tiered.protocol.backends import BlobHead, BlobInfo, CorruptRow, Oddity, Redirect, RedirectPage, Tiers
 from tiered.protocol.retry import ask
-from tiered.protocol.settle import Tiers
 
 T = TypeVar("T")
 Sink = Callable[[Sequence[Finding]], None]

@@ -21,8 +21,7 @@ from tests.planted import CUTOFF
 from tiered.errors import ConfigurationError, TieredError, UnavailableError
 from tiered.gcs.blobs import GcsBlobs
 from tiered.metadata import NS_PER_S
-from tiered.protocol.backends import BlobPage, HighVolumeBackend, ListedBlob, LongTermBackend, RedirectPage
-from tiered.protocol.settle import Tiers
+from tiered.protocol.backends import BlobPage, HighVolumeBackend, ListedBlob, LongTermBackend, RedirectPage, Tiers
 
 pytestmark = pytest.mark.anyio
 

@@ -24,8 +24,7 @@ from recovery.audit.verdicts import Kind
 from tests.grounds import OLD_NS, SetRuntime
 from tests.planted import CUTOFF
 from tiered.metadata import Metadata
-from tiered.protocol.backends import BlobHead, BlobPage, HighVolumeBackend, ListedBlob, LongTermBackend, Redirect, RedirectPage
-from tiered.protocol.settle import Tiers
+from tiered.protocol.backends import BlobHead, BlobPage, HighVolumeBackend, ListedBlob, LongTermBackend, Redirect, RedirectPage, Tiers
 
 MILLION = 1_000_000
 

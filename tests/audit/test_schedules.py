@@ -30,8 +30,7 @@ from tests.audit_scene import Scene, first_wrong
 from tests.grounds import BEGINS_NS, OLD_NS, SimulatedGround
 from tests.simulated import simulated
 from tiered.metadata import NS_PER_S
-from tiered.protocol.backends import BlobInfo, HighVolumeBackend, Tombstone
-from tiered.protocol.settle import Tiers
+from tiered.protocol.backends import BlobInfo, HighVolumeBackend, Tiers, Tombstone
 
 SEEDS = 40
 ONCE_WRONG = (1129, 1245, 1287)

@@ -32,8 +32,7 @@ from tiered.embedded.blobs import FileBlobs
 from tiered.embedded.rows import SqliteRows
 from tiered.gcs.blobs import GcsBlobs
 from tiered.open import open_storage
-from tiered.protocol.backends import HighVolumeBackend, LongTermBackend
-from tiered.protocol.settle import Tiers
+from tiered.protocol.backends import HighVolumeBackend, LongTermBackend, Tiers
 from tiered.provision.schema import FAMILIES
 from tiered.settings import Settings
 from tiered.storage import TieredStorage

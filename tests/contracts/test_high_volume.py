@@ -18,7 +18,7 @@ from changelog.log import Collects
 from tests.contracts.conftest import ShiftedRuntime
 from tiered.metadata import NS_PER_MS, NS_PER_S, Metadata, TimeToIdle, TimeToLive
 from tiered.object_id import blob_name
-from tiered.protocol.backends import MARK_AGE_MAX_S, HighVolumeBackend, Inline, Redirect, Row, RowPage, State, Tombstone
+from tiered.protocol.backends import MARK_AGE_MAX_S, HighVolumeBackend, Inline, Redirect, Row, RowPage, RowState, Tombstone
 
 pytestmark = pytest.mark.anyio
 
@@ -40,13 +40,13 @@ class Rows:
         """A deadline so far from now, in whole milliseconds."""
         return (self.runtime.wall_ns() + ns) // NS_PER_MS * NS_PER_MS
 
-    async def swap(self, path: str, token: ChangeId, expected: str | None, state: State) -> bool:
+    async def swap(self, path: str, token: ChangeId, expected: str | None, state: RowState) -> bool:
         return await self.backend.swap(path, token, expected, state, self.runtime.boot_time() + 60)
 
     async def read(self, path: str = PATH) -> Row:
         return await self.backend.read(path, marks=True)
 
-    async def replace(self, path: str, state: State) -> None:
+    async def replace(self, path: str, state: RowState) -> None:
         """Brings about `state`, whatever the row holds, by a change of another token or of the state's own."""
         token = state.token if state is not None and state.token is not None else self.token()
         assert await self.swap(path, token, (await self.read(path)).target, state)
@@ -134,7 +134,7 @@ async def test_a_token_reads_its_own_marks_and_nobody_elses(rows: Rows) -> None:
 A, B = ChangeId("018bcfe5-6800-7000-8000-00000000000a"), ChangeId("018bcfe5-6800-7000-8000-00000000000b")
 PAST_NS = 1_700_000_000 * NS_PER_S
 
-PRESENT: dict[str, Callable[[str], State]] = {
+PRESENT: dict[str, Callable[[str], RowState]] = {
     "nothing": lambda path: None,
     "an inline object": lambda path: inline(A),
     "an expired inline object": lambda path: inline(A, deadline_ns=PAST_NS),
@@ -197,7 +197,7 @@ async def test_settle_refuses_a_token_that_the_row_does_not_show(rows: Rows, pre
         assert await rows.read() == replace(before, refused=before.refused | {token})
 
 
-SHOWN: dict[str, Callable[[str, ChangeId], State]] = {
+SHOWN: dict[str, Callable[[str, ChangeId], RowState]] = {
     "inline object": lambda path, token: inline(token),
     "tombstone": lambda path, token: tombstone(path, token),
     "expired tombstone": lambda path, token: tombstone(path, token, PAST_NS),
@@ -439,7 +439,7 @@ async def test_touch_of_what_was_replaced_has_no_effect(rows: Rows, seen: str, n
     old, new, deadline_ns = rows.token(), rows.token(), rows.in_ns(HOUR_NS)
     state = inline(old, deadline_ns=deadline_ns) if seen == "inline" else tombstone(PATH, old, deadline_ns)
     await rows.replace(PATH, state)
-    states: dict[str, State] = {
+    states: dict[str, RowState] = {
         "nothing": None, "inline": inline(new, deadline_ns=deadline_ns), "tombstone": tombstone(PATH, new, deadline_ns),
     }
     await rows.replace(PATH, states[now])
@@ -714,7 +714,7 @@ class ModelRow:
     """The row operations in a few lines of Python."""
 
     def __init__(self) -> None:
-        self.state: State = None
+        self.state: RowState = None
         self.won: set[ChangeId] = set()
         self.refused: set[ChangeId] = set()
 
@@ -724,7 +724,7 @@ class ModelRow:
     def marked(self, token: ChangeId) -> bool:
         return token in self.won | self.refused
 
-    def swap(self, token: ChangeId, expected: str | None, state: State) -> bool:
+    def swap(self, token: ChangeId, expected: str | None, state: RowState) -> bool:
         if self.marked(token) or self.row().target not in (None, expected):
             return False
         self.state = state

@@ -64,7 +64,7 @@ async def payload(awaited: Awaited, before: bytes = b"") -> AsyncIterator[bytes]
 
 async def is_left_alone(storage: TieredStorage, directory: Path) -> bool:
     """No blob, no upload, no entry is left of changes that came to nothing."""
-    return await storage.aclose() == [] and files(directory) == [] and list((await storage._log.entries("", 10)).entries) == []
+    return await storage.aclose() == [] and files(directory) == [] and list((await storage._writer._log.entries("", 10)).entries) == []
 
 
 # --- a cancellation that nobody asked for ------------------------------------------------------------

@@ -52,7 +52,7 @@ from tiered.bigtable.cells import LEGACY_FAMILIES
 from tiered.bigtable.rows import BigtableRows
 from tiered.metadata import NS_PER_S, Metadata, TimeToLive, encode_metadata
 from tiered.object_id import blob_name
-from tiered.protocol.backends import Inline, State, Tombstone
+from tiered.protocol.backends import Inline, RowState, Tombstone
 from tiered.provision.schema import FAMILIES
 
 pytestmark = pytest.mark.anyio
@@ -217,7 +217,7 @@ class Chooser:
         ]  # fmt: skip
         return [self.chance.choice(kinds)() for _ in range(self.chance.randint(1, 6))]
 
-    def state(self, path: str, token: ChangeId) -> State:
+    def state(self, path: str, token: ChangeId) -> RowState:
         deadline_ns = self.chance.choice([None, *(each * 1000 for each in self.timestamps)])
         match self.chance.randrange(3):
             case 0:

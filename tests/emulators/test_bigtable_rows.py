@@ -24,7 +24,7 @@ from emulators.bigtable.memory import MemoryBigtable, MemoryChannel
 from tiered.bigtable.cells import LEGACY_FAMILIES
 from tiered.bigtable.rows import BigtableRows
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle, TimeToLive
-from tiered.protocol.backends import Inline, Row, RowName, State, Tombstone
+from tiered.protocol.backends import Inline, Row, RowName, RowState, Tombstone
 from tiered.provision.schema import OBJECT_FAMILIES
 
 pytestmark = pytest.mark.anyio
@@ -82,7 +82,7 @@ def rows(table: BigtableTable) -> BigtableRows:
     return BigtableRows(table, RUNTIME, LEGACY_FAMILIES)
 
 
-async def swap(rows: BigtableRows, token: ChangeId, expected: str | None, state: State, path: str = PATH) -> bool:
+async def swap(rows: BigtableRows, token: ChangeId, expected: str | None, state: RowState, path: str = PATH) -> bool:
     return await rows.swap(path, token, expected, state, RUNTIME.boot_time() + 60)
 
 

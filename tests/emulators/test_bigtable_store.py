@@ -18,7 +18,7 @@ from tiered.bigtable.rows import BigtableRows
 from tiered.embedded.blobs import FileBlobs
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId, blob_name
-from tiered.protocol.settle import Tiers
+from tiered.protocol.backends import Tiers
 from tiered.settings import Settings
 from tiered.storage import TieredStorage
 

@@ -19,7 +19,7 @@ from tiered.bigtable.rows import BigtableRows
 from tiered.errors import CorruptRecordError
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId, blob_name
-from tiered.protocol.settle import Tiers
+from tiered.protocol.backends import Tiers
 from tiered.settings import Settings
 from tiered.storage import TieredStorage
 

@@ -23,10 +23,11 @@ from recovery.loop import RecoveryLoop
 from tiered.bigtable.rows import BigtableRows
 from tiered.errors import OutcomeUnknownError, TieredError, UnavailableError, UnconfirmedError
 from tiered.object_id import ObjectId, blob_name
+from tiered.protocol.backends import Tiers
 from tiered.protocol.retry import persist
-from tiered.protocol.settle import Tiers
+from tiered.protocol.writing import Outcome
 from tiered.settings import LeaseSettings, RecoverySettings, Settings, StoreSettings
-from tiered.storage import Outcome, TieredStorage
+from tiered.storage import TieredStorage
 
 pytestmark = pytest.mark.anyio
 

@@ -21,7 +21,7 @@ from emulators.world.runtime import SimulatedRuntime, run_world
 from tests.simulated import simulated
 from tiered.metadata import NS_PER_MS, NS_PER_S, Metadata, TimeToLive
 from tiered.object_id import blob_name
-from tiered.protocol.backends import Inline, Row, State, Tombstone
+from tiered.protocol.backends import Inline, Row, RowState, Tombstone
 
 SEEDS, STEPS = 20, 60
 PATHS = ["attachments/objects/a", "attachments/objects/b"]
@@ -34,7 +34,7 @@ Call = Callable[[Any], Awaitable[object]]
 # --- both stacks at once -----------------------------------------------------------------------------
 
 
-def some_state(chance: random.Random, path: str, token: ChangeId, now_ns: int) -> State:
+def some_state(chance: random.Random, path: str, token: ChangeId, now_ns: int) -> RowState:
     deadline_ns = chance.choice([None, (now_ns + chance.choice([-3600, 3600]) * NS_PER_S) // NS_PER_MS * NS_PER_MS])
     expiration = None if deadline_ns is None else TimeToLive(ns=3600 * NS_PER_S)
     return chance.choice([

@@ -14,8 +14,8 @@ from typing import TypeVar
 import anyio
 import pytest
 
-import tiered.protocol.commit
-import tiered.protocol.settle
+import tiered.protocol.finishing
+import tiered.protocol.writing
 from changelog.base.errors import InvalidRequestError
 from changelog.change import Change, ChangeId
 from emulators.simulation import bounded, conductor
@@ -27,9 +27,8 @@ from emulators.world.faults import Mode, Process, call_of
 from emulators.world.rows import SimulatedRows
 from emulators.world.runtime import run_world
 from tiered.object_id import ObjectId
-from tiered.protocol.backends import Inline, State, Tombstone
+from tiered.protocol.backends import Inline, RowState, Tiers, Tombstone
 from tiered.protocol.reading import Reader
-from tiered.protocol.settle import Tiers
 
 T = TypeVar("T")
 
@@ -76,14 +75,14 @@ def test_two_delays_break_no_invariant_where_both_writers_do_most() -> None:
 
 # --- the check can fail --------------------------------------------------------------------------
 
-Swap = Callable[[SimulatedRows, str, ChangeId, str | None, State, float], Awaitable[bool]]
+Swap = Callable[[SimulatedRows, str, ChangeId, str | None, RowState, float], Awaitable[bool]]
 
 
 def heedless_of(*kinds: str) -> Swap:
     """A swap that does not see its token's marks of these kinds."""
     heedful = SimulatedRows.swap
 
-    async def swap(rows: SimulatedRows, path: str, token: ChangeId, expected: str | None, state: State, deadline_s: float) -> bool:
+    async def swap(rows: SimulatedRows, path: str, token: ChangeId, expected: str | None, state: RowState, deadline_s: float) -> bool:
         marks = [getattr(rows, kind)[path] for kind in kinds]
         hidden = [(tokens, tokens.pop(token)) for tokens in marks if token in tokens]
         try:
@@ -127,14 +126,14 @@ def test_a_deletion_without_settling_first_is_found(monkeypatch: pytest.MonkeyPa
     async def unseen(tiers: Tiers, change: Change, old: str) -> bool:
         return True
 
-    monkeypatch.setattr(tiered.protocol.settle, "_is_garbage", unseen)
+    monkeypatch.setattr(tiered.protocol.finishing, "_is_garbage", unseen)
     assert str(first_violation(OVERWRITE, 0).violation).startswith("I2 settle first")
 
 
 def test_a_reader_that_takes_a_vanished_blob_for_absence_is_found_with_one_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     async def once(
         reader: Reader, object_id: ObjectId, inline: Callable[[Inline], T], blob: Callable[[Tombstone], Awaitable[T | None]]
-    ) -> tuple[T, State] | None:
+    ) -> tuple[T, RowState] | None:
         row = await reader._tiers.high_volume.read(object_id.path)
         if not isinstance(row.state, Tombstone):
             return None if row.state is None else (inline(row.state), row.state)
@@ -146,7 +145,7 @@ def test_a_reader_that_takes_a_vanished_blob_for_absence_is_found_with_one_delay
 
 
 def test_a_superseded_change_that_is_told_no_is_found_with_one_delay_and_a_lost_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tiered.protocol.commit, "may_tell_ok", lambda change, live, row: live)
+    monkeypatch.setattr(tiered.protocol.writing, "may_tell_ok", lambda change, live, row: live)
     ran = first_violation(scenario_named("put_small+put_small on large"), 1, UNTOLD)
     assert ran.schedule.wrong == Wrong("writer-1", "rows.swap #1", Mode.LOST)
     assert str(ran.violation).startswith("I4 honest")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-import tiered.protocol.settle
+import tiered.protocol.finishing
 from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId
 from changelog.lease import Renewal, Standing
@@ -23,9 +23,8 @@ from emulators.world.history import Answer
 from recovery.loop import Report
 from tiered.metadata import Metadata
 from tiered.protocol.backends import Inline, Row, Tombstone
-from tiered.protocol.commit import Told
-from tiered.protocol.settle import Ending, may_delete_legacy, may_tell_ok
-from tiered.storage import Outcome
+from tiered.protocol.finishing import Ending, may_delete_legacy, may_tell_ok
+from tiered.protocol.writing import Outcome, Told
 
 SEEDS = range(30)
 
@@ -159,12 +158,12 @@ def test_what_is_wrapped_is_put_back_after_an_error_too() -> None:
 def test_within_another_count_only_the_inner_one_counts_and_nothing_is_wrapped_twice() -> None:
     outer, inner = Coverage(), Coverage()
     with decisions_counted(outer):
-        tiered.protocol.settle.may_delete_legacy(change("old"), Row(NEW))
+        tiered.protocol.finishing.may_delete_legacy(change("old"), Row(NEW))
         once = wrapped()
         with decisions_counted(inner):
             assert wrapped() == once
-            tiered.protocol.settle.may_delete_legacy(change("old"), Row(None))
-        tiered.protocol.settle.may_delete_legacy(change("old"), Row(NEW))
+            tiered.protocol.finishing.may_delete_legacy(change("old"), Row(None))
+        tiered.protocol.finishing.may_delete_legacy(change("old"), Row(NEW))
     assert outer.sections["decisions"] == {"legacy is garbage: another state": 2}
     assert inner.sections["decisions"] == {"legacy is kept": 1}
 

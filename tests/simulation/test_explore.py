@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-import tiered.protocol.settle
+import tiered.protocol.finishing
 from emulators.simulation import explore as module
 from emulators.simulation import report
 from emulators.simulation.__main__ import app
@@ -161,7 +161,7 @@ def test_a_violation_is_found_made_small_and_can_be_replayed(monkeypatch: pytest
     async def take_for_garbage(*_: object) -> bool:
         return True
 
-    monkeypatch.setattr(tiered.protocol.settle, "_is_garbage", take_for_garbage)
+    monkeypatch.setattr(tiered.protocol.finishing, "_is_garbage", take_for_garbage)
     seed = unfenced_seed()
     small = CliRunner().invoke(app, ["seed", str(seed)])
     whole = CliRunner().invoke(app, ["seed", str(seed), "--whole"])

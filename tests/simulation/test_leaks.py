@@ -12,6 +12,7 @@ import pytest
 import emulators.world.log
 import recovery.loop
 import tiered.protocol.reading
+import tiered.protocol.writing
 import tiered.storage
 from changelog.change import ChangeId
 from changelog.heartbeat import Heartbeat
@@ -22,8 +23,8 @@ from emulators.simulation.recipe import Actor, Kind, Life, Recipe, Role, Step, W
 from emulators.simulation.run import Result, run
 from emulators.world.checker import InvariantViolation
 from tiered.protocol.admission import Slot
-from tiered.protocol.flights import Flights
 from tiered.protocol.reading import Reader
+from tiered.protocol.under_way import WritesUnderWay
 from tiered.stored import PutResult
 
 KINDS = (Kind.PUT_LARGE, Kind.PUT_MANY, Kind.PUT_SMALL, Kind.DELETE)
@@ -42,10 +43,10 @@ def of(recipe: Recipe) -> InvariantViolation | None:
     return result.violation
 
 
-def land_in_part(self: Flights, flight: Any) -> None:
-    if flight.lease is not None:
-        self._committer.leave(flight.lease)
-    flight.answer(None)
+def end_in_part(self: WritesUnderWay, write: Any) -> None:
+    if write.lease is not None:
+        self._heartbeat.drop(write.lease)
+    write.answer(None)
 
 
 def keep(self: Slot) -> None:
@@ -85,14 +86,14 @@ async def ask_for_ever(read: Callable[[], Any], runtime: Any, budget_s: float) -
 
 
 MUTATIONS: dict[str, tuple[Any, str, Any, str]] = {
-    "a flight that never lands": (Flights, "_land", land_in_part, "leak"),
+    "a write that never ends": (WritesUnderWay, "_end", end_in_part, "leak"),
     "a slot that is never given back": (Slot, "release", keep, "leak"),
     "an object that is never touched": (tiered.storage.TieredStorage, "_touch", never_touch, "I6 drained"),
     "a touch that ends at the blob": (Reader, "touch", touch_the_blob_alone, "I6 drained"),
     "a lease that is never renewed": (Heartbeat, "_renew", renew_nothing, "I6 drained"),
     "a shard that no recovery looks at": (emulators.world.log, "shard_ranges", all_but_the_first, "I6 drained"),
     "new entries that wait for a full pass": (KeyRange, "since", hours_later, "I6 drained"),
-    "a put that tells a wrong size": (tiered.storage, "PutResult", without_size, "I4 honest"),
+    "a put that tells a wrong size": (tiered.protocol.writing, "PutResult", without_size, "I4 honest"),
     "a healthy entry that is parked": (recovery.loop, "standing", at_once, "I6 drained"),
     "a reader that takes nothing for expired": (tiered.protocol.reading, "is_expired", lambda deadline_ns, now_ns: False, "I4 honest"),
     "a caller that waits without a bound": (tiered.protocol.reading, "ask", ask_for_ever, "I6 drained"),

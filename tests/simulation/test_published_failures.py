@@ -9,11 +9,11 @@ import pytest
 
 import emulators.world.deployment
 import emulators.world.stack
-import tiered.protocol.settle
+import tiered.protocol.finishing
 from emulators.simulation.published import SCHEDULES, play, play_unfenced
 from emulators.simulation.unfenced import NAIVE, unfenced
-from tiered.protocol.commit import Committer
 from tiered.protocol.reading import Reader
+from tiered.protocol.writing import Writer
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
@@ -41,4 +41,4 @@ def test_the_fence_is_back_when_the_naive_protocol_was_played() -> None:
 
 def what_is_replaced() -> list[object]:
     rows, blobs = vars(emulators.world.stack)["SimulatedRows"], vars(emulators.world.deployment)["SimulatedBlobs"]
-    return [rows, blobs, Committer.commit, Reader._follow, tiered.protocol.settle.waits_for_late_upload]
+    return [rows, blobs, Writer._commit, Reader._follow, tiered.protocol.finishing.waits_for_late_upload]

@@ -16,7 +16,7 @@ from emulators.world.rows import SimulatedRows
 from emulators.world.runtime import SimulatedRuntime
 from recovery.loop import RecoveryLoop
 from tiered.object_id import ObjectId
-from tiered.protocol.settle import Tiers
+from tiered.protocol.backends import Tiers
 from tiered.settings import Settings
 from tiered.storage import TieredStorage
 

@@ -26,7 +26,7 @@ from tiered import (
 )
 from tiered.object_id import blob_name
 from tiered.protocol.backends import MARK_AGE_MAX_S, Tombstone
-from tiered.protocol.commit import Committer, Token
+from tiered.protocol.under_way import Write
 
 pytestmark = pytest.mark.anyio
 
@@ -469,11 +469,11 @@ async def test_change_that_lost_its_lease_sends_no_swap_and_leaves_its_entry_to_
 
 async def test_change_whose_lease_ended_before_its_swap_is_recoverys_to_clean_up(world: World) -> None:
     settings = world.settings()
-    token = Token.new(world.runtime)
-    committer = Committer(world.tiers, world.log, world.runtime, settings, "me")
-    lease = await committer.begin(Change(token.id, OBJECT.path, None, None))
-    await world.runtime.sleep(settings.lease.expiry_s)  # and nobody renews it
-    verdict = await committer.commit(OBJECT, token, lease, None)
+    store = TieredStorage(world.tiers, world.log, world.runtime, settings)  # not entered, so nobody renews its leases
+    write = Write.begin(OBJECT, world.runtime)
+    write.lease = await store._writer._record(Change(write.id, OBJECT.path, None, None))
+    await world.runtime.sleep(settings.lease.expiry_s)
+    verdict = await store._writer._commit(write, None)
     assert isinstance(verdict.error, LeaseLostError)
     assert (verdict.live, verdict.ours) == (None, False)
     assert "swap" not in world.calls

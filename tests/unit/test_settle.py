@@ -10,8 +10,8 @@ from changelog.base.errors import CorruptRecordError
 from changelog.change import Change, ChangeId
 from tiered.metadata import Metadata
 from tiered.object_id import blob_name
-from tiered.protocol.backends import Inline, Row, State, Tombstone
-from tiered.protocol.settle import may_delete_legacy, may_tell_ok, token_of_new, waits_for_late_upload
+from tiered.protocol.backends import Inline, Row, RowState, Tombstone
+from tiered.protocol.finishing import may_delete_legacy, may_tell_ok, token_of_new, waits_for_late_upload
 
 PATH = "a/objects/k"
 ID, OLD, OTHER = (ChangeId(f"018bcfe5-6800-7000-8000-00000000000{n}") for n in (1, 2, 3))
@@ -23,7 +23,7 @@ INLINE = Inline(Metadata(), b"")
     (True, False), (True, False), (None, OLD_BLOB), (None, INLINE, Tombstone(OLD_BLOB), Tombstone(OTHER_BLOB)),
 )))
 def test_ok_is_told_iff_it_took_effect_or_another_tombstone_than_old_is_present(
-    live: bool, won: bool, old: str | None, state: State
+    live: bool, won: bool, old: str | None, state: RowState
 ) -> None:
     change = Change(ID, PATH, NEW_BLOB, old)
     row = Row(state, won=frozenset({ID} if won else ()), refused=frozenset({OTHER}))
@@ -41,7 +41,7 @@ def test_marks_of_other_changes_tell_nothing() -> None:
     (INLINE, False, True), (INLINE, True, True),
     (Tombstone(OTHER_BLOB), False, True), (Tombstone(OTHER_BLOB), True, True),
 ])
-def test_legacy_blob_is_garbage_iff_the_row_proves_that_it_was_replaced(state: State, won: bool, deleted: bool) -> None:
+def test_legacy_blob_is_garbage_iff_the_row_proves_that_it_was_replaced(state: RowState, won: bool, deleted: bool) -> None:
     change = Change(ID, PATH, None, PATH)
     assert may_delete_legacy(change, Row(state, won=frozenset({ID} if won else ()))) is deleted
 

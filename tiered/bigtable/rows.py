@@ -82,7 +82,7 @@ from tiered.metadata import (
     whole_ms,
 )
 from tiered.object_id import blob_name
-from tiered.protocol.backends import CorruptRow, Inline, RedirectPage, Row, RowName, RowPage, State, Tombstone
+from tiered.protocol.backends import CorruptRow, Inline, RedirectPage, Row, RowName, RowPage, RowState, Tombstone
 from tiered.protocol.row_keys import corrupt_row
 
 _WON, _REFUSED = "w:", "r:"
@@ -114,7 +114,7 @@ class BigtableRows:
         state = _decode(path, row, self._runtime.wall_ns())
         return Row(state, *_marks(path, row, marks)) if marks else Row(state)
 
-    async def swap(self, path: str, token: ChangeId, expected: str | None, state: State, deadline_s: float) -> bool:
+    async def swap(self, path: str, token: ChangeId, expected: str | None, state: RowState, deadline_s: float) -> bool:
         left_s = deadline_s - self._runtime.boot_time()
         if left_s <= 0:
             raise UnavailableError(f"the swap of {token} at {path} waited too long for its turn; it was not sent")
@@ -219,7 +219,7 @@ def _targets_another(path: str, expected: str) -> list[Message]:
 # --- one state as cells --------------------------------------------------------------------------------
 
 
-def _cells(state: State, token: ChangeId | None) -> Iterator[Message]:
+def _cells(state: RowState, token: ChangeId | None) -> Iterator[Message]:
     """The mutations that write it, in the current form."""
     if state is None:
         return
@@ -264,7 +264,7 @@ class _Shown:
         return CorruptRecordError(f"the row {self.path} breaks the format: {fault}")
 
 
-def _decode(path: str, row: CellRow, now_ns: int) -> State:
+def _decode(path: str, row: CellRow, now_ns: int) -> RowState:
     """The row's state. Half of an expired one is what is left while garbage is collected, and absent."""
     shown = _shown(path, row)
     target, metadata, payload = shown.value(TARGET), shown.value(METADATA), shown.value(PAYLOAD)

@@ -30,7 +30,7 @@ from changelog.base.runtime import Runtime
 from changelog.change import ChangeId
 from changelog.sqlite.database import Database
 from tiered.metadata import NS_PER_MS, Expiration, decode_metadata, decode_policy, encode_metadata, encode_policy
-from tiered.protocol.backends import MARK_AGE_MAX_S, CorruptRow, Inline, Redirect, RedirectPage, Row, RowName, RowPage, State, Tombstone
+from tiered.protocol.backends import MARK_AGE_MAX_S, CorruptRow, Inline, Redirect, RedirectPage, Row, RowName, RowPage, RowState, Tombstone
 from tiered.protocol.row_keys import corrupt_row, printable, split_points
 from tiered.text import shown
 
@@ -85,7 +85,7 @@ class SqliteRows:
 
         return await self._database.read(run)
 
-    async def swap(self, path: str, token: ChangeId, expected: str | None, state: State, deadline_s: float) -> bool:
+    async def swap(self, path: str, token: ChangeId, expected: str | None, state: RowState, deadline_s: float) -> bool:
         def run(connection: sqlite3.Connection) -> bool:
             # Under the file's write lock: until this commits, nobody collects a mark, however long we are stopped.
             if self._runtime.boot_time() > deadline_s:
@@ -325,7 +325,7 @@ def _page(found: Sequence[_Shown], next_start: bytes | None) -> RedirectPage:
 # --- one row, inside of a transaction ----------------------------------------------------------------
 
 
-def _state(connection: sqlite3.Connection, path: str) -> State:
+def _state(connection: sqlite3.Connection, path: str) -> RowState:
     found = connection.execute(f"SELECT {_COLUMNS}, deadline_ms, crc FROM rows WHERE path = ?", (path,)).fetchone()
     if found is None:
         return None
@@ -357,7 +357,7 @@ def _policy(path: str, policy: str | None) -> Expiration:
         raise CorruptRecordError(f"the row {path} has {shown(policy)} for its expiration policy, which is none") from error
 
 
-def _write(connection: sqlite3.Connection, path: str, token: ChangeId, state: State) -> None:
+def _write(connection: sqlite3.Connection, path: str, token: ChangeId, state: RowState) -> None:
     connection.execute("DELETE FROM rows WHERE path = ?", (path,))
     columns: tuple[str | None, str | None, str | None, bytes | None, bytes | None]
     match state:

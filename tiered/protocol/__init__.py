@@ -1,8 +1,9 @@
 """The protocol: how two tiers that share no transaction lose nothing. docs/architecture.md tells it in words.
 
     backends.py     what the two tiers must do; begin here to add a backend
-    commit.py       the life of a change
-    settle.py       what is left to do after a change, by its writer or by recovery
+    writing.py      the life of a write, step by step; begin here to follow a put
+    under_way.py    the tasks in which writes run, the answer to the caller, the drain
+    finishing.py    what is left to do after the answer, by the writer or by recovery
     reading.py      from the row, through its tombstone, past an overwrite
     admission.py, retry.py, concurrent.py, row_keys.py     what these need
 

@@ -47,7 +47,7 @@ class Tombstone:
     token: ChangeId | None = None
 
 
-State = Inline | Tombstone | None
+RowState = Inline | Tombstone | None
 """What a row holds, expired or not; None: nothing but marks, or no row at all."""
 
 
@@ -58,7 +58,7 @@ class Row:
     `forgotten`: marks of the token that was asked about may have been collected, so one that is missing proves nothing.
     """
 
-    state: State
+    state: RowState
     won: frozenset[ChangeId] = frozenset()
     refused: frozenset[ChangeId] = frozenset()
     forgotten: bool = False
@@ -121,7 +121,7 @@ class HighVolumeBackend(Protocol):
         `marks`: a token for its own, which costs the same however many the row has; True for all of them, as people look at it.
         """
 
-    async def swap(self, path: str, token: ChangeId, expected: str | None, state: State, deadline_s: float) -> bool:
+    async def swap(self, path: str, token: ChangeId, expected: str | None, state: RowState, deadline_s: float) -> bool:
         """The commit point. Takes effect, at most once for ever, and leaves the mark *won*; or conflicts.
 
         `deadline_s`: by `Runtime.boot_time()`. A request that has not left by then is never sent
@@ -328,3 +328,11 @@ class LongTermBackend(Protocol):
 
     async def now_ns(self) -> int:
         """The service's clock, nanoseconds since 1970, to a second or so; where there is no service, this machine's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tiers:
+    """Both of them, as everything above takes them."""
+
+    high_volume: HighVolumeBackend
+    long_term: LongTermBackend

@@ -22,9 +22,8 @@ from changelog.base.runtime import Runtime
 from tiered.errors import DanglingTombstoneError, UnavailableError
 from tiered.metadata import Expiration, Metadata, is_expired, touch_deadline
 from tiered.object_id import ObjectId, revision_of
-from tiered.protocol.backends import ByteRange, Inline, State, Tombstone
+from tiered.protocol.backends import ByteRange, Inline, RowState, Tiers, Tombstone
 from tiered.protocol.retry import ask
-from tiered.protocol.settle import Tiers
 from tiered.settings import Settings
 from tiered.stored import ObjectHead, StoredObject, Tier
 
@@ -43,7 +42,7 @@ class Reader:
         self._attempts_max = settings.store.read_attempts_max
         self._budget_s = settings.store.answer_budget_s
 
-    async def open(self, object_id: ObjectId, range: ByteRange | None) -> tuple[StoredObject, State] | None:
+    async def open(self, object_id: ObjectId, range: ByteRange | None) -> tuple[StoredObject, RowState] | None:
         """The open object and the state it was read from; None: there is none, or it has expired."""
 
         async def open_blob(state: Tombstone) -> StoredObject | None:
@@ -67,9 +66,9 @@ class Reader:
 
     async def _follow(
         self, object_id: ObjectId, inline: Callable[[Inline], T], blob: Callable[[Tombstone], Awaitable[T | None]]
-    ) -> tuple[T, State] | None:
+    ) -> tuple[T, RowState] | None:
         """What is found, in the row or behind its tombstone, and the state that led to it."""
-        seen: State = None
+        seen: RowState = None
         for _ in itertools.repeat(None, self._attempts_max):
             state = await self._state(object_id.path)
             if state is None:
@@ -93,11 +92,11 @@ class Reader:
             return
         await self._tiers.high_volume.touch(object_id.path, state, deadline_ns)
 
-    def wants_touch(self, state: State) -> bool:
+    def wants_touch(self, state: RowState) -> bool:
         now_ns = self._runtime.wall_ns()
         return state is not None and touch_deadline(_expiration(state), state.deadline_ns, now_ns) is not None
 
-    async def _state(self, path: str) -> State:
+    async def _state(self, path: str) -> RowState:
         row = await self._ask(lambda: self._tiers.high_volume.read(path))
         state = row.state
         return None if state is None or is_expired(state.deadline_ns, self._runtime.wall_ns()) else state

@@ -14,7 +14,6 @@ The fence is the rollback record of Percolator and TiKV, fitted to the atomicity
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 
 from changelog.base.errors import CorruptRecordError, LeaseLostError
@@ -23,13 +22,7 @@ from changelog.heartbeat import Heartbeat
 from changelog.lease import Lease
 from changelog.log import ChangeLog
 from tiered.object_id import revision_of
-from tiered.protocol.backends import HighVolumeBackend, LongTermBackend, Row
-
-
-@dataclass(frozen=True, slots=True)
-class Tiers:
-    high_volume: HighVolumeBackend
-    long_term: LongTermBackend
+from tiered.protocol.backends import Row, Tiers
 
 
 class Ending(Enum):

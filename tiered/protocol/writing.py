@@ -1,0 +1,417 @@
+"""The life of a write, step by step: the writer's side of the protocol. Read it from top to bottom.
+
+    a small put, a delete           ONE row operation, and no entry, if no tombstone is in the way;
+                                    otherwise a change, as below, without an upload
+    a large put                     a change:
+      1 record   read the row and open the upload, at once; record {object, new, old, upload} in the changelog,
+                 while the payload streams, its last piece withheld
+      2 finalise the upload, once the entry is durable and if the lease still holds
+      3 swap     the row names the new blob, if the lease still holds               <- the commit point
+      4 answer   told ok: ok. Refused, or not answered: settle the change, read the row, and judge
+      5 clean up, 6 forget          after the answer: `finishing.py`, which recovery shares
+
+Steps 1 and 2 run in the caller's task, and the others in a task of the store (`under_way.py`). *Cancelled or failed*
+before step 3: the write is abandoned, and cleaned up in the background. From step 3 on it is carried through, whatever
+becomes of its caller. *Crash* anywhere: the entry is left, and recovery does the rest.
+
+What callers are told is true (I4): "no" is said only when the swap was never sent, or when the token was refused and
+found not won by a change that is young enough for its marks to be there. I1 and I2 rest on the row alone, never on the
+lease. A write holds its slot until its clean-up is done. A payload is never held whole unless it is inline.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+
+import anyio
+
+from changelog.base.runtime import Runtime
+from changelog.base.tasks import is_asked_to_end
+from changelog.change import Change, ChangeId
+from changelog.heartbeat import Heartbeat
+from changelog.lease import Lease
+from changelog.log import ChangeLog
+from tiered.errors import (
+    ClockBehindError,
+    InvalidRequestError,
+    LeaseLostError,
+    OutcomeUnknownError,
+    TieredError,
+    UnavailableError,
+    UnconfirmedError,
+)
+from tiered.metadata import NS_PER_S, Metadata
+from tiered.object_id import ObjectId, blob_name
+from tiered.payload.pieces import Piece, Pieces
+from tiered.protocol.admission import Slot
+from tiered.protocol.backends import MARK_AGE_MAX_S, Inline, Row, RowState, Tiers, Tombstone, Upload
+from tiered.protocol.concurrent import both
+from tiered.protocol.finishing import finish, may_tell_ok, settle_change
+from tiered.protocol.retry import ask, persist
+from tiered.protocol.under_way import Write, WritesUnderWay
+from tiered.settings import Settings
+from tiered.stored import PutResult, Tier
+
+logger = logging.getLogger("tiered")
+
+CLOCKS_APART_MAX_S = 3600
+"""How far two clocks may be apart before `outcome` could mistake an old change for a young one. Nothing else rests on it."""
+
+
+@dataclass(slots=True, eq=False)
+class Body:
+    """A payload that is too large to be inline: the pieces that were read already, the rest, and its bytes if known."""
+
+    head: list[Piece]
+    rest: Pieces
+    size: int | None
+
+
+class Outcome(Enum):
+    """What became of a change whose outcome was unknown."""
+
+    TOOK_EFFECT = "it took effect (and may have been replaced since)"
+    NO_EFFECT = "it did not take effect and never will"
+    PENDING = "recovery has not finished it yet; ask again"
+    UNKNOWABLE = "the row does not remember; it will not take effect any more"
+
+
+class Told(Enum):
+    """What is known of the swap when the sending of it is over."""
+
+    OK = "it took effect"
+    CONFLICT = "the row refused it"
+    NOTHING = "sent, and not answered"
+    LEASE_LOST = "never sent: the lease had ended"
+    TOO_OLD = "never sent: the change is older than its marks may be relied on"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the caller is told (`error` None: ok), and what may be cleaned up.
+
+    `live`: the new state took effect and is no garbage; None: not known, settle first. `ours` False: clean nothing up,
+    because recovery does.
+    """
+
+    error: TieredError | None
+    live: bool | None
+    ours: bool = True
+
+
+class Writer:
+    """Carries writes through. `writes` must be entered: it runs their tasks and the heartbeat."""
+
+    def __init__(
+        self, tiers: Tiers, log: ChangeLog, runtime: Runtime, settings: Settings, heartbeat: Heartbeat, writes: WritesUnderWay
+    ) -> None:
+        self._tiers = tiers
+        self._log = log
+        self._runtime = runtime
+        self._settings = settings
+        self._budget_s = settings.store.answer_budget_s
+        self._heartbeat = heartbeat
+        self._writes = writes
+
+    # --- one row operation -----------------------------------------------------------------------
+
+    async def put_small(self, write: Write, metadata: Metadata, payload: bytes, slot: Slot) -> PutResult:
+        """Stores the payload in the row."""
+        state = Inline(metadata, payload, write.id)
+        send = partial(self._tiers.high_volume.put_inline, write.object_id.path, write.id, state)
+        if not await self._send_inline(write, send, slot):
+            await self._change(write, lambda: self._prepare(write), state, slot)
+        return PutResult(write.id, Tier.HIGH_VOLUME, len(payload))
+
+    async def delete(self, write: Write, slot: Slot) -> None:
+        """Removes the object."""
+        send = partial(self._tiers.high_volume.delete_inline, write.object_id.path, write.id)
+        try:
+            deleted = await self._send_inline(write, send, slot)
+        except OutcomeUnknownError as error:
+            if not await self._is_absent_after(error):
+                raise
+            return
+        if not deleted:
+            await self._change(write, lambda: self._prepare(write), None, slot)
+
+    async def _send_inline(self, write: Write, send: Callable[[], Awaitable[bool]], slot: Slot) -> bool:
+        """Sends an inline write once, or again only if it certainly never left. False: a tombstone is in the way."""
+        try:
+            try:
+                return await persist(send, self._runtime, self._budget_s, repeat=UnavailableError)
+            except UnconfirmedError as error:
+                if await self._settle_inline(write):
+                    return True  # a put; a deletion leaves no token to show
+                raise OutcomeUnknownError(write.object_id, write.id, settled=True) from error
+        except anyio.get_cancelled_exc_class() as cancelled:
+            # It may have left and land late, over what the caller writes next: refuse it.
+            self._writes.add(write)
+            self._writes.hand_over(write, lambda: self._settle_abandoned(write), slot)
+            if is_asked_to_end():
+                raise
+            raise OutcomeUnknownError(write.object_id, write.id) from cancelled
+
+    async def _settle_inline(self, write: Write) -> bool:
+        """Whether the write shows in the row; if not, it never will any more."""
+        try:
+            return await persist(
+                lambda: self._tiers.high_volume.settle(write.object_id.path, write.id), self._runtime, self._budget_s
+            )
+        except TieredError as error:  # a permission that was taken away, or a damaged row, proves nothing about the write (I4)
+            raise OutcomeUnknownError(write.object_id, write.id) from error
+
+    async def _settle_abandoned(self, write: Write) -> None:
+        with _logged("write_not_settled", write):
+            await self._settle_inline(write)
+
+    async def _is_absent_after(self, error: OutcomeUnknownError) -> bool:
+        """Whether the row is empty after a deletion that was settled: then the object is deleted, by whomever."""
+        try:
+            return error.settled and (await self._row(error.object_id)).state is None
+        except TieredError:  # whatever is wrong with the row now: the deletion may have happened
+            return False
+
+    # --- a change --------------------------------------------------------------------------------
+
+    async def put_large(self, write: Write, metadata: Metadata, body: Body, slot: Slot) -> PutResult:
+        """Stores the payload as a blob, and lets the row redirect to it."""
+        name, total = blob_name(write.object_id.path, write.id), 0
+
+        async def prepare() -> None:
+            nonlocal total
+            total = await self._prepare_upload(write, name, metadata, body)
+
+        await self._change(write, prepare, Tombstone(name, metadata.expiration, metadata.time_expires_ns, write.id), slot)
+        return PutResult(write.id, Tier.LONG_TERM, total)
+
+    async def _change(self, write: Write, prepare: Callable[[], Awaitable[None]], state: RowState, slot: Slot) -> None:
+        """All steps: prepares in the caller's task, hands over at the commit, and waits for the answer."""
+        self._writes.add(write)
+        try:
+            await prepare()
+            await write.wait_recorded()
+        except BaseException as error:
+            if not self._writes.hand_over(write, lambda: self._abandon(write), slot):
+                with anyio.CancelScope(shield=True):
+                    await self._abort_upload(write)  # here: where no entry names it, nobody else will
+            if isinstance(error, UnconfirmedError):  # whatever it was, the swap was not sent
+                raise UnavailableError(f"{write.object_id} was not changed: {error}") from error
+            raise
+        self._writes.hand_over(write, lambda: self._carry_through(write, state), slot)
+        await write.answered.wait()
+        if write.error is not None:
+            raise write.error
+
+    async def _prepare(self, write: Write) -> None:
+        """Step 1 of a change without an upload."""
+        old = await self._present_target(write.object_id)
+        self._writes.record(write, Change(write.id, write.object_id.path, None, old), self._record)
+
+    async def _prepare_upload(self, write: Write, name: str, metadata: Metadata, body: Body) -> int:
+        """Steps 1 and 2. Returns the payload's bytes."""
+
+        async def open_upload() -> Upload:
+            write.upload = await self._tiers.long_term.open_upload(name, metadata, body.size)
+            return write.upload
+
+        old, upload = await both(lambda: self._present_target(write.object_id), open_upload)
+        self._writes.record(write, Change(write.id, write.object_id.path, name, old, upload.session), self._record)
+        total = await _stream(body, write, upload)
+        check_declared(metadata, total)
+        self._check_held(await write.wait_recorded())
+        write.may_land_late = True
+        try:
+            await upload.finalise()
+        except UnavailableError:
+            write.may_land_late = False
+            raise
+        write.may_land_late = False
+        return total
+
+    async def _present_target(self, object_id: ObjectId) -> str | None:
+        return (await self._row(object_id)).target
+
+    async def _row(self, object_id: ObjectId, *, marks: ChangeId | bool = False) -> Row:
+        return await ask(lambda: self._tiers.high_volume.read(object_id.path, marks=marks), self._runtime, self._budget_s)
+
+    async def _record(self, change: Change) -> Lease:
+        """Writes the entry, durably before it returns, and keeps it alive from then on."""
+        return await persist(lambda: self._heartbeat.record(change), self._runtime, self._budget_s)
+
+    def _check_held(self, lease: Lease) -> None:
+        """Raises `LeaseLostError`: recovery may have cleaned up, and a blob that is finalised now would be nobody's garbage (I3)."""
+        if not self._heartbeat.held(lease):
+            raise _lost(lease)
+
+    async def _carry_through(self, write: Write, state: RowState) -> None:
+        """Steps 3 to 6."""
+        verdict = await self._commit(write, state)
+        write.answer(verdict.error)
+        if verdict.ours:
+            await self._finish(write, verdict.live)
+
+    async def _commit(self, write: Write, state: RowState) -> Verdict:
+        """Steps 3 and 4: swaps, and finds out what became of it. Raises no error of a backend."""
+        lease = _lease_of(write)
+        try:
+            told = await self._swap(write, lease, state)
+        except ClockBehindError as error:
+            return Verdict(error, None)
+        match told:
+            case Told.OK:
+                return Verdict(None, live=True)
+            case Told.LEASE_LOST:
+                return Verdict(_lost(lease), None, ours=False)
+            case Told.TOO_OLD:
+                why = "took longer than a change may; try again"
+                return Verdict(UnavailableError(f"change {write.id} of {write.object_id} {why}"), None)
+            case Told.CONFLICT | Told.NOTHING:
+                return await self._judge(write, lease, told)
+
+    async def _swap(self, write: Write, lease: Lease, state: RowState) -> Told:
+        """Raises `ClockBehindError` if nothing was sent before it that could have taken effect."""
+        change, sent, unanswered = lease.entry.change, False, False
+
+        async def once() -> Told:
+            nonlocal sent, unanswered
+            # The deadline is fixed before the checks, so a process that is stopped after them sends nothing late.
+            deadline_s = self._runtime.boot_time() + self._settings.marks.swap_deadline_s
+            if not self._heartbeat.held(lease):
+                return Told.LEASE_LOST
+            if self._is_aged(write):
+                return Told.TOO_OLD
+            sent = True
+            try:
+                effective = await self._tiers.high_volume.swap(change.object, change.id, change.old, state, deadline_s)
+            except UnconfirmedError:
+                unanswered = True
+                raise
+            return Told.OK if effective else Told.CONFLICT
+
+        try:
+            told = await persist(once, self._runtime, self._budget_s)
+        except TieredError as error:
+            if isinstance(error, ClockBehindError) and not unanswered:
+                raise
+            return Told.NOTHING
+        return Told.NOTHING if sent and told in (Told.LEASE_LOST, Told.TOO_OLD) else told
+
+    async def _judge(self, write: Write, lease: Lease, told: Told) -> Verdict:
+        """Step 4 after a swap that was not told ok: settles, reads the row, and says what the caller may be told."""
+        change = lease.entry.change
+        try:
+            live, row = await persist(lambda: self._settle_and_read(change), self._runtime, self._budget_s)
+        except TieredError as error:
+            unknown = OutcomeUnknownError(write.object_id, change.id, logged=self._log.durable)
+            unknown.__cause__ = error
+            return Verdict(unknown, None, ours=False)
+        if may_tell_ok(change, live, row):
+            return Verdict(None, live)
+        if row.forgotten or self._is_aged(write):
+            # It may have won, and been replaced, and its mark collected: this process stood still for long, or a clock jumped.
+            return Verdict(OutcomeUnknownError(write.object_id, change.id, settled=True), live)
+        why = (
+            "its row was changed meanwhile, by another writer or by recovery" if told is Told.CONFLICT
+            else "what became of the request was not told, and it takes no effect any more"
+        )
+        return Verdict(UnavailableError(f"change {write.id} of {write.object_id} was not made: {why}; try again"), live)
+
+    async def _settle_and_read(self, change: Change) -> tuple[bool, Row]:
+        live = await settle_change(self._tiers, change)
+        return live, await self._tiers.high_volume.read(change.object, marks=change.id)
+
+    def _is_aged(self, write: Write) -> bool:
+        """Whether it is older than its marks may be relied on: a mark that is missing proves nothing then."""
+        return write.age_s(self._runtime) > self._settings.marks.swap_age_max_s
+
+    async def _finish(self, write: Write, live: bool | None) -> None:
+        """Steps 5 and 6, within their budget. What fails is left to recovery, and logged."""
+        lease = _lease_of(write)
+        grace_ms = round(self._settings.recovery.late_upload_grace_s * 1000) if write.may_land_late else None
+        try:
+            await persist(
+                lambda: finish(self._tiers, self._log, self._heartbeat, lease, live, grace_ms),
+                self._runtime, self._settings.store.cleanup_budget_s,
+            )
+        except TieredError as error:
+            logger.warning("change_left_to_recovery id=%s object=%s: %s", write.id, lease.entry.change.object, error)
+
+    async def _abandon(self, write: Write) -> None:
+        """Undoes a change whose swap was never sent."""
+        await self._abort_upload(write)  # its session is cancelled below, too
+        if write.change is not None:
+            await write.recorded.wait()
+        if write.lease is not None:
+            await self._finish(write, live=None)
+
+    async def _abort_upload(self, write: Write) -> None:
+        if write.upload is not None:
+            with _logged("upload_not_aborted", write), anyio.move_on_after(self._settings.store.cleanup_budget_s):
+                await write.upload.abort()
+
+    # --- afterwards ------------------------------------------------------------------------------
+
+    async def outcome(self, error: OutcomeUnknownError) -> Outcome:
+        """What became of a change that ended with `OutcomeUnknownError`."""
+        path, change_id = error.object_id.path, error.change_id
+        if not error.logged:
+            # No entry, so no recovery: this is where it is settled, if it was not.
+            await ask(lambda: self._tiers.high_volume.settle(path, change_id), self._runtime, self._budget_s)
+        # The log first: an entry that is gone was settled before, so the row read after it remembers.
+        entry = await ask(lambda: self._log.read(change_id), self._runtime, self._budget_s)
+        row = await self._row(error.object_id, marks=change_id)
+        is_there = row.target == blob_name(path, change_id) or (row.state is not None and row.state.token == change_id)
+        if is_there or change_id in row.won:
+            return Outcome.TOOK_EFFECT
+        if error.logged and change_id in row.refused and self._marks_are_whole(change_id) and not row.forgotten:
+            return Outcome.NO_EFFECT
+        return Outcome.PENDING if entry is not None else Outcome.UNKNOWABLE
+
+    def _marks_are_whole(self, change_id: ChangeId) -> bool:
+        """Whether none of its marks can have been collected: a change may be refused long after it won and was replaced."""
+        age_s = self._runtime.wall_ns() / NS_PER_S - change_id.created_ms / 1000
+        return -CLOCKS_APART_MAX_S < age_s < MARK_AGE_MAX_S - CLOCKS_APART_MAX_S
+
+
+def check_declared(metadata: Metadata, size: int) -> None:
+    """Raises `InvalidRequestError` if the metadata declares another size than the payload has (bytes)."""
+    if metadata.size is not None and metadata.size != size:
+        raise InvalidRequestError(f"metadata declares {metadata.size} bytes, but the payload has {size}")
+
+
+async def _stream(body: Body, write: Write, upload: Upload) -> int:
+    """Sends the whole payload, of which the adapter withholds the last piece. Ends early when the record has failed."""
+    total = 0
+    while body.head:
+        piece = body.head.pop(0)
+        await upload.write(piece)
+        total += len(piece)
+    async for piece in body.rest:
+        write.raise_record_error()
+        await upload.write(piece)
+        total += len(piece)
+    return total
+
+
+@contextmanager
+def _logged(event: str, write: Write) -> Iterator[None]:
+    """For what is done when the caller is gone: an error is written down, and the work goes on."""
+    try:
+        yield
+    except TieredError as error:
+        logger.warning("%s id=%s object=%s: %s", event, write.id, write.object_id, error)
+
+
+def _lease_of(write: Write) -> Lease:
+    assert write.lease is not None, "its entry was recorded"
+    return write.lease
+
+
+def _lost(lease: Lease) -> LeaseLostError:
+    return LeaseLostError(f"change {lease.entry.change.id} of {lease.entry.change.object} was not made: {lease.end()}; try again")
