@@ -4,7 +4,7 @@
     NotingChannel   a Bigtable channel that tells the ledger of each call, by the name of its purpose
     GcsEmulator     knows by itself what it was asked; the ledger looks there whenever something else happens
 
-Calls are the cost of the production form: each is a round trip, and each is billed. `tests/emulators/test_call_counts.py` holds
+Calls are the cost of the production form: each is a round trip, and each is billed. `tests/production/test_call_counts.py` holds
 the store to what is a goal.
 """
 

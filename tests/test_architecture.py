@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.given.repository import ROOT
 
 LOG = {"changelog", "changelog/base"}
 VALUES = {f"tiered/{name}" for name in ("errors", "metadata", "object_id", "settings", "stored", "text")}

@@ -27,12 +27,13 @@ from changelog.bigtable.channel import BigtableTable
 from changelog.change import ChangeId
 from recovery.audit.names import read_name
 from recovery.audit.verdicts import Form
+from tests.given.repository import ROOT
 from tiered.bigtable.rows import BigtableRows
 from tiered.metadata import Metadata
 from tiered.protocol.backends import Inline, Tombstone
 
 TINY = 0.0001
-CASES = calls.cases()[:3]  # tests/emulators/test_call_counts.py counts them all
+CASES = calls.cases()[:3]  # tests/production/test_call_counts.py counts them all
 
 
 def test_the_embedded_benchmark_shows_every_pair(
@@ -201,7 +202,7 @@ def test_figures_replace_what_the_page_said_between_the_marks_and_nothing_else(t
 
 
 def test_the_page_has_a_place_for_every_part() -> None:
-    page = (Path(__file__).parent.parent / "docs" / "benchmarks.md").read_text()
+    page = (ROOT / "docs" / "benchmarks.md").read_text()
     assert [part for part in ("embedded", "audit", "billion", *production.PARTS) if f"<!-- figures {part} -->" not in page] == []
 
 

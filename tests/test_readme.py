@@ -12,9 +12,9 @@ import pytest
 
 from recovery.cli.app import app
 from recovery.cli.shared import EXIT_CODES
+from tests.given.repository import ROOT
 from tiered import ObjectId, PutRequest, Settings, load_settings, open_storage
 
-ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text("utf-8")
 
 

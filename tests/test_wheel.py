@@ -11,7 +11,8 @@ from zipfile import ZipFile
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.given.repository import ROOT
+
 PACKAGES = ("changelog", "emulators", "recovery", "tiered")
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from trio.testing import MockClock
 
-from changelog.base.runtime import Runtime, SystemRuntime
+from changelog.base.runtime import Runtime
 from changelog.bigtable.channel import BigtableTable
 from changelog.bigtable.log import BigTableChangeLog
 from changelog.log import ChangeLog
@@ -26,6 +26,7 @@ from emulators.world.blobs import SimulatedBlobs
 from emulators.world.log import SimulatedChangeLog
 from emulators.world.rows import SimulatedRows
 from emulators.world.runtime import Simulated, SimulatedRuntime
+from tests.given.clocks import ShiftedRuntime
 from tiered.bigtable.cells import LEGACY_FAMILIES
 from tiered.bigtable.rows import BigtableRows
 from tiered.embedded.blobs import FileBlobs
@@ -58,15 +59,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, object]]:
     virtual = request.param == "trio" and "bigtable-memory" in request.node.callspec.params.values()
     return request.param, {"clock": MockClock(autojump_threshold=0)} if virtual else {}
-
-
-class ShiftedRuntime(SystemRuntime):
-    """The machine's, but for a wall clock that is `ahead_ns` ahead."""
-
-    ahead_ns = 0
-
-    def wall_ns(self) -> int:
-        return super().wall_ns() + self.ahead_ns
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from changelog.base.errors import ClockBehindError, UnavailableError
 from changelog.base.runtime import Runtime
 from changelog.change import ChangeId
 from changelog.log import Collects
-from tests.contracts.conftest import ShiftedRuntime
+from tests.given.clocks import ShiftedRuntime
 from tiered.metadata import NS_PER_MS, NS_PER_S, Metadata, TimeToIdle, TimeToLive
 from tiered.object_id import blob_name
 from tiered.protocol.backends import MARK_AGE_MAX_S, HighVolumeBackend, Inline, Redirect, Row, RowPage, RowState, Tombstone

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from changelog.base.errors import InvalidRequestError, UnavailableError
 from changelog.base.runtime import Runtime
 from changelog.change import ChangeId
-from tests.blobs import begin, read, store
+from tests.given.whole_blobs import begin, read, store
 from tiered.metadata import Metadata, TimeToIdle, TimeToLive
 from tiered.object_id import PATH_BYTES_MAX, blob_name
 from tiered.protocol.backends import BlobHead, ByteRange, LongTermBackend, Upload

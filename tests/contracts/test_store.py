@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tests.values import anything, metadata, numbers, odd_ids, odd_metadata, texts
+from tests.given.caller_values import anything, metadata, numbers, odd_ids, odd_metadata, texts
 from tiered import ByteRange, InvalidRequestError, Metadata, ObjectId, PutRequest, StoredObject, TieredStorage, TimeToIdle, TimeToLive
 
 pytestmark = pytest.mark.anyio

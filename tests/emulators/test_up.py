@@ -21,6 +21,7 @@ from changelog.bigtable.channel import BigtableTable
 from changelog.change import ChangeId
 from emulators.bigtable.emulator import HOST_VARIABLE, EmulatorFailedError
 from emulators.up import BUILT_IN, start_emulators
+from tests.given.repository import ROOT
 from tiered.bigtable.rows import BigtableRows
 from tiered.metadata import Metadata
 from tiered.protocol.backends import Inline
@@ -30,7 +31,6 @@ from tiered.settings import Settings, load_settings
 
 pytestmark = pytest.mark.asyncio
 
-ROOT = Path(__file__).parent.parent.parent
 RUNTIME = SystemRuntime()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 
 import pytest
 
@@ -14,9 +13,10 @@ from docs.protocol.model import main
 from docs.protocol.scenarios import KNOCK_OUTS, SCENARIOS, world
 from docs.protocol.search import ANY, Checked, Result, World, check
 from docs.protocol.state import GUARDS, NAIVE, OURS
+from tests.given.repository import ROOT
 
 SMALL = [name for name, scenario in SCENARIOS.items() if scenario.small]
-PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
+PAGE = (ROOT / "docs" / "protocol.md").read_text()
 
 
 def rows(table: str) -> list[list[str]]:

@@ -18,7 +18,7 @@ from emulators.world.faults import Fault, Mode, Network, Process
 from emulators.world.log import SimulatedChangeLog, Stored
 from emulators.world.rows import SimulatedRows
 from emulators.world.runtime import SimulatedRuntime, run_world
-from tests.simulated import simulated
+from tests.given.virtual_time import simulated
 from tiered.metadata import NS_PER_MS, NS_PER_S, Metadata, TimeToLive
 from tiered.object_id import blob_name
 from tiered.protocol.backends import Inline, Row, RowState, Tombstone

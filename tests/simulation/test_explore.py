@@ -20,8 +20,7 @@ from emulators.simulation.explore import Explored, WorkerError, explore
 from emulators.simulation.minimise import run_uncounted
 from emulators.simulation.recipe import Recipe
 from emulators.simulation.totals import Totals
-
-ROOT = Path(__file__).parent.parent.parent
+from tests.given.repository import ROOT
 
 WORKER = """
 import os, sys

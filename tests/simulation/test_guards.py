@@ -22,8 +22,9 @@ from emulators.simulation.guard_search import BEGIN, END, Found, put_into, recor
 from emulators.simulation.guards import GUARDS
 from emulators.simulation.minimise import run_uncounted
 from emulators.simulation.recipe import Recipe
+from tests.given.repository import ROOT
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "guards.md"
+PAGE = ROOT / "docs" / "guards.md"
 GUARD = "tombstone in the inline write"
 
 

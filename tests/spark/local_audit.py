@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from recovery.audit.cluster import open_spark
-from tests.spark.tasks import job_in, tell_jvm
+from tests.given.spark_workers import job_in, tell_jvm
 
 if __name__ == "__main__":
     with open_spark(tell_jvm, slots=1) as engine:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from recovery.audit.cluster import open_spark
-from tests.spark.tasks import job_in, kill_executors
+from tests.given.spark_workers import job_in, kill_executors
 
 if __name__ == "__main__":
     directory, ranges = Path(sys.argv[1]), int(sys.argv[2])

@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 
 from changelog.base.errors import ConfigurationError
 from recovery.audit.cluster import ATTEMPTS, CarryOut, SparkEngine, check_packages, open_spark, spread
-from tests.audit.works import tell_collections
-from tests.spark.tasks import attempts, count, die_always, die_once, hang, job_in
+from tests.given.audit_workers import tell_collections
+from tests.given.spark_workers import attempts, count, die_always, die_once, hang, job_in
 
 
 @pytest.fixture(scope="module")

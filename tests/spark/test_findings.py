@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 from recovery.audit.cluster import SparkEngine, open_spark
 from recovery.audit.ledger import SCHEMA, RunDirectory
 from recovery.audit.work import carry_out
-from tests.audit.stores import PLANTED, audit, found, plant
-from tests.audit.test_ledger import NOW_NS, RUN, SUMMARY, finding, manifest, write
+from tests.given.audited_store import PLANTED, audit, found, plant
+from tests.given.findings import NOW_NS, RUN, SUMMARY, finding, manifest, write
 
 
 @pytest.fixture(scope="module")

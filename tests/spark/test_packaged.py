@@ -17,9 +17,9 @@ import pyspark
 import pytest
 
 from recovery.audit.java import WHEEL, find_java
-from tests.spark.tasks import attempts
+from tests.given.repository import ROOT
+from tests.given.spark_workers import attempts
 
-ROOT = Path(__file__).parent.parent.parent
 NEEDED = ("anyio", "pydantic", "pydantic-settings", "pyyaml", "tenacity", "pyarrow")
 UNNEEDED = re.compile(r"pyarrow/(tests|include|src)/|libarrow_(python_)?flight|/__pycache__/|\.\./")
 RANGES = 8
@@ -38,7 +38,7 @@ def archive(tmp_path: Path) -> Path:
     with tarfile.open(tmp_path / "env.tar", "w") as packed:
         for part in (tmp_path / "ours").iterdir():  # with an entry for the directory itself, Spark refuses an archive
             packed.add(part, part.name)
-        packed.add(ROOT / "tests" / "spark" / "tasks.py", "tests/spark/tasks.py")
+        packed.add(ROOT / "tests" / "given" / "spark_workers.py", "tests/given/spark_workers.py")
         for name in with_dependencies(NEEDED):
             for file in distribution(name).files or ():
                 if not UNNEEDED.search(str(file)):

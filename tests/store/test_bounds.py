@@ -13,7 +13,7 @@ import pytest
 from trio.testing import MockClock
 
 from changelog.base.errors import UnconfirmedError
-from tests.store.conftest import LARGE, OBJECT, SMALL, World
+from tests.given.tapped_store import LARGE, OBJECT, SMALL, World
 from tiered import AtCapacityError, InvalidRequestError, Metadata, ObjectId, StoredObject, TieredStorage, TimeToIdle, UnavailableError
 
 pytestmark = pytest.mark.anyio

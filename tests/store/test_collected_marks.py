@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from changelog.base.errors import ClockBehindError, UnavailableError, UnconfirmedError
-from tests.store.conftest import LARGE, OBJECT, World
+from tests.given.tapped_store import LARGE, OBJECT, World
 from tiered import ObjectId, OutcomeUnknownError
 from tiered.protocol.backends import MARK_AGE_MAX_S
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.store.conftest import LARGE, OBJECT, SMALL, World
+from tests.given.tapped_store import LARGE, OBJECT, SMALL, World
 from tiered import ByteRange, InvalidRequestError, Metadata, ObjectId, TieredStorage, UnavailableError
 
 pytestmark = pytest.mark.anyio

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from changelog.base.errors import UnconfirmedError
-from tests.store.conftest import LARGE, OBJECT, SMALL, World
+from tests.given.tapped_store import LARGE, OBJECT, SMALL, World
 from tiered import ByteRange, DanglingTombstoneError, InvalidRequestError, Metadata, ObjectId, TimeToIdle, TimeToLive, UnavailableError
 from tiered.protocol.backends import Inline
 

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from tests.store.conftest import LARGE, OBJECT, SMALL, World
+from tests.given.tapped_store import LARGE, OBJECT, SMALL, World
 from tiered import (
     AtCapacityError,
     Bulk,
@@ -31,7 +31,7 @@ def other(number: int) -> ObjectId:
 
 
 def puts(numbers: Iterable[int], payload: bytes = SMALL) -> list[PutRequest]:
-    """No generator: those are read in a thread (tests/embedded/test_many.py), which simulated time knows nothing of."""
+    """No generator: those are read in a thread (tests/tiered/embedded/test_many.py), which simulated time knows nothing of."""
     return [PutRequest(other(number), payload) for number in numbers]
 
 

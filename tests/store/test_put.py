@@ -12,7 +12,7 @@ import pytest
 from changelog.base.errors import ConfigurationError, CorruptRecordError, UnconfirmedError
 from changelog.change import Change, ChangeId
 from emulators.world.runtime import elapse
-from tests.store.conftest import LARGE, OBJECT, SMALL, World
+from tests.given.tapped_store import LARGE, OBJECT, SMALL, World
 from tiered import (
     InvalidRequestError,
     LeaseLostError,

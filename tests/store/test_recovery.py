@@ -14,7 +14,7 @@ from changelog.change import Change, ChangeId, Entry
 from changelog.lease import Renewal, Standing
 from changelog.log import KeyRange
 from emulators.world.blobs import SimulatedBlobs
-from tests.store.conftest import LARGE, OBJECT, Tapped, World
+from tests.given.tapped_store import LARGE, OBJECT, Tapped, World
 from tiered import TieredStorage
 from tiered.metadata import Metadata
 from tiered.object_id import blob_name

@@ -1,0 +1,229 @@
+"""The file of embedded mode on disks that are full or read-only: real ones, of a few megabytes, where this user may mount them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import anyio
+import pytest
+
+from changelog.base.errors import ConfigurationError, TieredError, UnavailableError
+from changelog.change import ChangeId
+from changelog.sqlite.database import RESERVE_BYTES, Database
+from tests.given.clocks import ShiftedRuntime
+from tests.given.repository import ROOT
+from tests.given.rows_with_log import Rows
+from tiered.protocol.backends import Tombstone
+
+pytestmark = pytest.mark.anyio
+
+DISK_BYTES = 4 << 20
+
+
+class Disk:
+    """A file system in memory."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.path = root / "store" / "tiered.db"
+
+    def fill(self) -> None:
+        """Takes every byte that is left."""
+        file = os.open(self.root / "foreign", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+        try:
+            for size in (4096, 1):
+                while True:
+                    try:
+                        os.write(file, b"x" * size)
+                    except OSError:
+                        break
+        finally:
+            os.close(file)
+        assert self.free() == 0
+
+    def free(self) -> int:
+        found = os.statvfs(self.root)
+        return found.f_bavail * found.f_frsize
+
+    def remount(self, how: str) -> None:
+        subprocess.run(["mount", "-o", f"remount,{how}", str(self.root)], check=True, capture_output=True)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    root = tmp_path / "disk"
+    root.mkdir()
+    try:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(root)], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"this user may mount no file system: {error}")
+    try:
+        yield Disk(root)
+    finally:
+        subprocess.run(["umount", "-l", str(root)], check=True)
+
+
+async def test_on_a_disk_that_others_filled_everything_is_read_and_can_be_deleted_and_a_put_says_why_not(
+    disk: Disk, runtime: ShiftedRuntime
+) -> None:
+    async with Database.open(disk.path, runtime) as database:
+        rows, large = Rows(database, runtime), ChangeId.new(runtime)
+        await rows.put("a", 1000)
+        await rows.put("b", 100_000)
+        assert await rows.swap("large", large, None, Tombstone(f"large/{large}", token=large), runtime.boot_time() + 60)
+    disk.fill()
+    for _ in range(2):
+        async with Database.open(disk.path, runtime) as database:
+            rows = Rows(database, runtime)
+            assert (await rows.paths())[-1] == "large" and (await rows.read("b")).state is not None
+            with pytest.raises(UnavailableError, match="the disk is full: free some space"):
+                await rows.put("new", 1000)
+            with pytest.raises(UnavailableError, match="the disk is full"):
+                await database.try_writing()
+        disk.fill()
+    async with Database.open(disk.path, runtime) as database:
+        rows = Rows(database, runtime)
+        await rows.delete("a")
+        await rows.remove_blob("large")
+        assert await rows.paths() == ["b"]
+        with pytest.raises(UnavailableError, match="the disk is full"):
+            await rows.put("new", 1000)
+        (disk.root / "foreign").unlink()
+        await rows.put("new", 1000)
+        assert disk.path.with_name("tiered.db-reserve").stat().st_size == RESERVE_BYTES
+
+
+async def test_a_store_that_filled_its_disk_itself_is_emptied_and_filled_again(disk: Disk, runtime: ShiftedRuntime) -> None:
+    async def fill(rows: Rows, size: int) -> list[str]:
+        for number in range(1000):
+            try:
+                await rows.put(f"{number:03}", size)
+            except UnavailableError:
+                break
+        with pytest.raises(UnavailableError, match="the disk is full"):
+            await rows.put("one more", size)
+        return await rows.paths()
+
+    for size in (100_000, 3000):
+        async with Database.open(disk.path, runtime) as database:
+            stored = await fill(Rows(database, runtime), size)
+            assert len(stored) * size > DISK_BYTES / 4
+        async with Database.open(disk.path, runtime) as database:
+            rows = Rows(database, runtime)
+            assert await rows.paths() == stored
+            disk.fill()
+            for path in stored:
+                await rows.delete(path)
+            (disk.root / "foreign").unlink()
+            await rows.collect(1000)
+
+
+async def test_puts_at_once_that_do_not_all_fit_are_told_apart(disk: Disk, runtime: ShiftedRuntime) -> None:
+    told: list[str] = []
+
+    async def put(rows: Rows, path: str) -> None:
+        with suppress(UnavailableError):
+            await rows.put(path, 500_000)
+            told.append(path)
+
+    async with Database.open(disk.path, runtime) as database:
+        rows = Rows(database, runtime)
+        await rows.put("first", 10)
+        async with anyio.create_task_group() as tasks:
+            for number in range(20):
+                tasks.start_soon(put, rows, f"{number:02}")
+        assert 0 < len(told) < 20
+        assert await rows.paths() == sorted([*told, "first"])
+        for path in told:
+            await rows.delete(path)
+
+
+async def test_a_store_whose_process_died_on_a_full_disk_is_read_and_emptied(disk: Disk, runtime: ShiftedRuntime) -> None:
+    """Its log stays, with what nothing can be moved out of: others have taken the space. The reserve is all there is."""
+    writer = f"""
+import anyio, os
+from pathlib import Path
+from changelog.base.runtime import SystemRuntime
+from changelog.base.errors import UnavailableError
+from changelog.sqlite.database import Database
+from tests.given.rows_with_log import Rows
+
+async def main():
+    async with Database.open(Path({str(disk.path)!r}), SystemRuntime()) as database:
+        rows = Rows(database, SystemRuntime())
+        try:
+            for number in range(1000):
+                await rows.put(f"{{number:03}}", 20_000)
+        except UnavailableError:
+            print(number, flush=True)
+            os.kill(os.getpid(), 9)
+
+anyio.run(main)
+"""
+    done = await anyio.run_process([sys.executable, "-c", writer], cwd=ROOT, check=False)
+    stored = int(done.stdout)
+    disk.fill()
+    async with Database.open(disk.path, runtime) as database:
+        rows = Rows(database, runtime)
+        assert len(await rows.paths()) == stored > 20
+        for path in (await rows.paths())[:20]:
+            await rows.delete(path)
+        (disk.root / "foreign").unlink()
+        for path in await rows.paths():
+            await rows.delete(path)
+        assert await rows.paths() == []
+
+
+async def test_a_new_store_on_a_full_disk_says_so(disk: Disk, runtime: ShiftedRuntime) -> None:
+    disk.path.parent.mkdir()
+    disk.fill()
+    with pytest.raises(TieredError, match="the disk is full"):
+        async with Database.open(disk.path, runtime):
+            pass
+
+
+@pytest.mark.parametrize("copied", [False, True])
+async def test_on_a_read_only_disk_everything_is_read_and_a_write_says_why_not(disk: Disk, runtime: ShiftedRuntime, copied: bool) -> None:
+    async with Database.open(disk.path, runtime) as database:
+        await Rows(database, runtime).put("a", 1000)
+    if not copied:
+        assert disk.path.with_name("tiered.db-wal").stat().st_size == 0, "the database alone holds all of it"
+    for name in ("tiered.db-wal", "tiered.db-shm") if copied else ():
+        disk.path.with_name(name).unlink()
+    disk.remount("ro")
+    async with Database.open(disk.path, runtime) as database:
+        rows = Rows(database, runtime)
+        assert await rows.paths() == ["a"] and (await rows.read("a")).state is not None
+        for write in (rows.put("b", 10), rows.delete("a"), database.try_writing()):
+            with pytest.raises(UnavailableError, match="read-only"):
+                await write
+    disk.remount("rw")
+    async with Database.open(disk.path, runtime) as database:
+        await Rows(database, runtime).put("b", 10)
+
+
+async def test_a_read_only_copy_of_a_store_that_was_not_closed_is_refused_with_the_way_out(disk: Disk, runtime: ShiftedRuntime) -> None:
+    """What was committed last lies in the log, which SQLite cannot read without a file of locks."""
+    async with Database.open(disk.path, runtime) as database:
+        await Rows(database, runtime).put("a", 1000)
+        log = disk.path.with_name("tiered.db-wal").read_bytes()
+    disk.path.with_name("tiered.db-wal").write_bytes(log)
+    disk.path.with_name("tiered.db-shm").unlink()
+    disk.remount("ro")
+    with pytest.raises(ConfigurationError, match="was not closed") as caught:
+        async with Database.open(disk.path, runtime):
+            pass
+    assert "once where it can be written" in str(caught.value)
+
+
+async def test_an_empty_read_only_disk_is_no_store(disk: Disk, runtime: ShiftedRuntime) -> None:
+    disk.path.parent.mkdir()
+    disk.remount("ro")
+    with pytest.raises(ConfigurationError):
+        async with Database.open(disk.path, runtime):
+            pass

@@ -1,0 +1,106 @@
+"""An embedded store with something to find in it, and engines that carry ranges out in the thread that asks."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import anyio
+
+from changelog.base.runtime import SystemRuntime
+from recovery.audit.finding import Finding
+from recovery.audit.ledger import RunDirectory
+from recovery.audit.local import Work
+from recovery.audit.manifest import Manifest
+from recovery.audit.run import run_audit
+from recovery.audit.work import AuditOptions, Engine, Job, Outcome, Progress, carry_out
+from tests.given.command_line import Command
+from tiered.object_id import ObjectId
+from tiered.open import DATABASE_NAME, open_backends, open_storage
+from tiered.settings import Settings
+
+OBJECTS, SIZE = 12, 20
+
+
+async def plant(directory: Path) -> Settings:
+    """Twelve objects with blobs. Those of 2 and 7 are orphans, that of 5 is gone."""
+    settings = Settings(directory=directory, changelog="sqlite", inline_bytes_max=1)
+    async with open_storage(settings) as storage:
+        for number in range(OBJECTS):
+            await storage.put(ObjectId("media", (), f"day/{number:02}"), b"x" * SIZE)
+    async with open_backends(settings, SystemRuntime()) as backends:
+        target = (await backends.tiers.high_volume.read("media/objects/day/05")).target
+        assert target is not None
+        await backends.tiers.long_term.delete(target)
+    database = sqlite3.connect(directory / DATABASE_NAME)
+    with database:
+        database.execute("DELETE FROM rows WHERE path IN ('media/objects/day/02', 'media/objects/day/07')")
+    database.close()
+    return settings
+
+
+PLANTED = [("dangling", "media/objects/day/05"), ("orphan", "media/objects/day/02"), ("orphan", "media/objects/day/07")]
+
+
+class InThread:
+    """`Engine` without workers. `began`: how often each range was."""
+
+    versions: Mapping[str, str] = {}
+
+    def __init__(self, work: Work = carry_out, slots: int = 5) -> None:
+        self.name = "in thread"
+        self.slots = slots
+        self.began: Counter[int] = Counter()
+        self.stopped = False
+        self._work = work
+
+    def run(self, job: Job, numbers: Sequence[int]) -> Iterator[Outcome]:
+        for number in numbers:
+            if self.stopped:
+                return
+            self.began[number] += 1
+            yield self._work(job, number)
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+async def audit(settings: Settings, to: Path, engine: Engine | None = None, shown: list[Progress] | None = None) -> Manifest:
+    """Without a grace, because what was planted is young."""
+    told = [] if shown is None else shown
+    return await run_audit(settings, AuditOptions(str(to), grace_s=0, insist=True), engine or InThread(), SystemRuntime(), told.append)
+
+
+def found(to: Path) -> list[tuple[str, str | None]]:
+    return sorted((each.kind, each.object) for each in all_findings(to))
+
+
+def all_findings(to: Path) -> list[Finding]:
+    """But for when they were read, which differs from run to run."""
+    directory = RunDirectory.open(str(to))
+    manifest = directory.read_manifest()
+    assert manifest is not None
+    return [
+        replace(each, listed_ns=0, logged_ns=0, scanned_ns=0, confirmed_ns=None) for each in directory.findings(manifest.run)
+    ]
+
+
+class Store(Command):
+    """`tiered` on a store with something to find in it."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.settings = anyio.run(plant, self.store)
+
+    def show(self, *arguments: str, code: int = 0) -> str:
+        """Without a grace, because what was planted is young."""
+        return self("audit", "show", *arguments, "--grace", "0s", code=code)
+
+    def sql(self, statement: str) -> None:
+        database = sqlite3.connect(self.store / DATABASE_NAME)
+        with database:
+            database.execute(statement)
+        database.close()

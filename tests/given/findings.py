@@ -1,0 +1,48 @@
+"""Findings of a run, its manifest, and files of ranges that hold them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from recovery.audit.finding import Count, Finding, Summary
+from recovery.audit.ledger import RunDirectory
+from recovery.audit.manifest import Bounds, Cutoff, Manifest
+from recovery.audit.verdicts import Kind
+
+RUN = "0190aaaa-0000-7000-8000-000000000001"
+NOW_NS = 1_790_000_000_123_456_000
+
+SUMMARY = Summary(
+    names=7, redirects=6, windows=2, entries_max=3, unreadable_max=1, dated_ahead=2,
+    counts={
+        "media": {Kind.ORPHAN: Count(1, 10), Kind.REFERENCED: Count(5, 500), Kind.DANGLING: Count(1, 0)},
+        "(none)": {Kind.FOREIGN: Count(1, 0)},
+    },
+    ages={Kind.ORPHAN: Counter({3: 1})},
+)  # fmt: skip
+FINDING = Finding(
+    Kind.ORPHAN, "media/objects/a/r", object="media/objects/a", revision="r", size=10, created_ns=NOW_NS, deadline_ns=None,
+    generation=1 << 60, detail="why", listed_ns=NOW_NS, logged_ns=NOW_NS + 1000, scanned_ns=NOW_NS + 2000, confirmed_ns=None,
+)  # fmt: skip
+MANIFEST = Manifest(
+    run=RUN, inputs={"directory": "/store"}, log_is_durable=True, cutoff=Cutoff(as_of_ns=NOW_NS, grace_s=3600),
+    ranges=(Bounds(start="", end=None),), started_ns=NOW_NS,
+)  # fmt: skip
+
+
+def finding(kind: Kind = Kind.ORPHAN, name: str = FINDING.name, **facts: Any) -> Finding:
+    return replace(FINDING, kind=kind, name=name, **facts)
+
+
+def manifest(**facts: Any) -> Manifest:
+    return MANIFEST.model_copy(update=facts)
+
+
+def write(directory: RunDirectory, number: int, *findings: Finding, run: str = RUN, summary: Summary = SUMMARY) -> Path:
+    with directory.writer(run, number) as file:
+        file.add(findings)
+        file.commit(summary)
+    return Path(directory.uri) / "findings" / f"range-{number:06d}.parquet"

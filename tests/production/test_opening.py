@@ -1,0 +1,317 @@
+"""The store as a service opens it, on both emulators: from settings to objects, and every way in which that can be wrong."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+import trio
+import yaml
+from google.cloud.bigtable_admin_v2.types import ColumnFamily, Table
+
+from changelog.base.runtime import SystemRuntime
+from changelog.bigtable.channel import BigtableTable, insecure_channel, set_cell
+from emulators.bigtable.memory import MemoryBigtable, MemoryChannel
+from emulators.up import BUILT_IN, start_emulators
+from tests.given.repository import ROOT
+from tiered import ConfigurationError, Metadata, ObjectId, PutRequest, Settings, Tier, TieredStorage, UnavailableError, open_storage
+from tiered.bigtable.cells import LEGACY_FAMILIES
+from tiered.open import open_backends
+from tiered.production import told_by_deletions
+from tiered.provision.findings import Kind
+from tiered.provision.production import inspect, provision, provision_tables
+from tiered.provision.schema import OBJECT_FAMILIES
+from tiered.provision.tables import open_admin
+from tiered.settings import MarkSettings, StoreSettings
+
+pytestmark = pytest.mark.anyio
+
+MIB = 1024 * 1024
+RUNTIME = SystemRuntime()
+ODD_KEYS = ["a#b?c=d&e", "100%2F%00", "dots...", "ü/é/😀🙂", " leading and trailing ", "semi;colon:at@", "x" * (987 - len("odd/objects/"))]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+async def settings(anyio_backend: str, bigtable_host: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Settings]:
+    """Tables and a bucket of this test's own."""
+    monkeypatch.setenv("BIGTABLE_EMULATOR_HOST", bigtable_host)
+    suffix = f"{RUNTIME.random.getrandbits(64):016x}"
+    assert BUILT_IN.bigtable is not None
+    tables = {"table": f"objects-{suffix}", "changelog_table": f"changelog-{suffix}"}
+    async with start_emulators(BUILT_IN.model_copy(update={"bigtable": BUILT_IN.bigtable.model_copy(update=tables)})) as at:
+        yield at
+
+
+def changed(settings: Settings, section: str, **values: Any) -> Settings:
+    return settings.model_copy(update={section: getattr(settings, section).model_copy(update=values)})
+
+
+async def refusal(settings: Settings) -> str:
+    """The sentence with which the store refuses to open."""
+    with pytest.raises((ConfigurationError, UnavailableError)) as refused:
+        async with open_storage(settings, RUNTIME):
+            pass
+    return str(refused.value)
+
+
+async def left_over(settings: Settings) -> tuple[list[str], int]:
+    """The names of all blobs, and how many entries there are."""
+    async with open_backends(settings, RUNTIME) as backends:
+        blobs = await backends.tiers.long_term.list("", None, 1000)
+        return [blob.name for blob in blobs.blobs], len((await backends.log.entries("", 1000)).entries)
+
+
+# --- objects -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", ODD_KEYS)
+async def test_an_object_lives_in_both_tiers_and_dies_whatever_its_key(settings: Settings, key: str) -> None:
+    object_id = ObjectId.create("odd", key)
+    metadata = Metadata(content_type="text/plain", filename="größe.txt", custom={"build": "a/b"})
+    async with open_storage(settings, RUNTIME) as storage:
+        for size, tier in ((10, Tier.HIGH_VOLUME), (2 * MIB, Tier.LONG_TERM), (5, Tier.HIGH_VOLUME)):
+            assert (await storage.put(object_id, b"x" * size, metadata)).tier is tier
+            stored = await storage.get(object_id)
+            assert stored is not None and await stored.read() == b"x" * size
+            assert (stored.metadata.content_type, stored.metadata.filename, stored.metadata.custom) == (
+                "text/plain", "größe.txt", {"build": "a/b"},
+            )  # fmt: skip
+            head = await storage.head(object_id)
+            assert head is not None and (head.size, head.tier) == (size, tier)
+            assert [listed async for listed in storage.list("odd/")] == [object_id]
+        await storage.delete(object_id)
+        assert await storage.get(object_id) is None
+    assert await left_over(settings) == ([], 0)
+
+
+async def test_a_payload_of_unknown_size_goes_through_a_session_and_one_that_breaks_leaves_nothing(settings: Settings) -> None:
+    async def pieces(*, broken: bool) -> AsyncIterator[bytes]:
+        for _ in range(40):
+            yield bytes(100_000)
+        if broken:
+            raise ArithmeticError
+
+    object_id = ObjectId.create("streams", "k")
+    async with open_storage(settings, RUNTIME) as storage:
+        assert (await storage.put(object_id, pieces(broken=False))).size == 4_000_000
+        with pytest.raises(ArithmeticError):
+            await storage.put(object_id, pieces(broken=True))
+        stored = await storage.get(object_id)
+        assert stored is not None and await stored.read() == bytes(4_000_000)
+    blobs, entries = await left_over(settings)
+    assert (len(blobs), entries) == (1, 0)
+
+
+async def test_many_objects_go_in_and_out_in_bulk(settings: Settings) -> None:
+    payloads = {ObjectId.create("bulk", f"{n:03d}"): bytes([n]) * (2 * MIB if n % 10 == 0 else 100) for n in range(60)}
+    async with open_storage(settings, RUNTIME) as storage:
+        async with storage.put_many(PutRequest(each, payload) for each, payload in payloads.items()) as results:
+            assert [result.error async for result in results] == [None] * 60
+        async with storage.get_many(payloads) as loaded:
+            assert {result.request: result.value.payload async for result in loaded if result.value} == payloads
+        async with storage.delete_many(payloads) as deleted:
+            assert [result.error async for result in deleted] == [None] * 60
+        assert [listed async for listed in storage.list()] == []
+    assert await left_over(settings) == ([], 0)
+
+
+async def test_stores_on_the_same_backends_share_them_and_see_each_other(settings: Settings) -> None:
+    object_id = ObjectId.create("shared", "k")
+    async with open_backends(settings, RUNTIME) as backends, TieredStorage(backends.tiers, backends.log, RUNTIME, settings) as one:
+        await one.put(object_id, b"one" * MIB)
+        async with TieredStorage(backends.tiers, backends.log, RUNTIME, settings) as other:
+            await other.put(object_id, b"other" * MIB)
+        stored = await one.get(object_id)
+        assert stored is not None and await stored.read() == b"other" * MIB
+    blobs, entries = await left_over(settings)
+    assert (len(blobs), entries) == (1, 0)
+
+
+# --- what may be wrong ---------------------------------------------------------------------------------
+
+
+async def test_an_emulator_beside_a_real_service_is_refused(settings: Settings) -> None:
+    at = settings.bigtable, settings.gcs
+    assert at[0] is not None and at[1] is not None
+    assert await refusal(changed(settings, "gcs", endpoint=None)) == (
+        f"bigtable.emulator_host is {at[0].emulator_host}, an emulator, but gcs.endpoint (STORAGE_EMULATOR_HOST) is not set: "
+        "rows would name blobs of another world; set both or neither"
+    )
+    assert await refusal(changed(settings, "bigtable", emulator_host=None)) == (
+        f"gcs.endpoint is {at[1].endpoint}, an emulator, but bigtable.emulator_host (BIGTABLE_EMULATOR_HOST) is not set: "
+        "rows would name blobs of another world; set both or neither"
+    )
+
+
+async def test_a_table_that_is_missing_is_named_with_what_to_run(settings: Settings) -> None:
+    assert await refusal(changed(settings, "bigtable", table="elsewhere")) == (
+        "there is no table elsewhere in projects/emulated-project/instances/emulated: "
+        "run 'tiered provision', or correct the names in the section bigtable"
+    )
+
+
+async def test_a_table_without_its_families_is_refused_before_anything_is_written(settings: Settings) -> None:
+    assert settings.bigtable is not None
+    sentence = await refusal(changed(settings, "bigtable", table=settings.bigtable.changelog_table))
+    assert all(family in sentence for family in ("fg", "fm", "ff")) and "tiered provision" in sentence
+
+
+async def test_a_bucket_that_is_missing_is_named_with_what_to_run(settings: Settings) -> None:
+    sentence = await refusal(changed(settings, "gcs", bucket="elsewhere"))
+    assert "'elsewhere'" in sentence and "tiered provision" in sentence
+
+
+@pytest.mark.parametrize("address", ["nobody", "bigtable"])
+async def test_without_gcs_small_objects_go_on_and_large_ones_name_the_address(
+    settings: Settings, bigtable_host: str, caplog: pytest.LogCaptureFixture, address: str
+) -> None:
+    settings = settings.model_copy(update={"store": StoreSettings(cleanup_budget_s=0.1)})
+    endpoint = {"nobody": "http://127.0.0.1:1", "bigtable": f"http://{bigtable_host}"}[address]
+    async with open_storage(changed(settings, "gcs", endpoint=endpoint), RUNTIME) as storage:
+        assert "bucket_not_reached bucket=tiered-blobs: " in caplog.text and endpoint in caplog.text
+        await storage.put(ObjectId.create("a", "small"), b"x")
+        with pytest.raises(UnavailableError, match=endpoint):
+            await storage.put(ObjectId.create("a", "large"), bytes(2 * MIB))
+
+
+async def test_without_bigtable_the_store_does_not_open_and_names_the_address(settings: Settings) -> None:
+    assert settings.gcs is not None and settings.gcs.endpoint is not None
+    for host in ("127.0.0.1:1", settings.gcs.endpoint.removeprefix("http://")):
+        assert host in await refusal(changed(settings, "bigtable", emulator_host=host))
+
+
+def test_the_store_says_that_it_needs_asyncio() -> None:
+    async def main() -> None:
+        async with open_storage(BUILT_IN):
+            pass
+
+    with pytest.raises(ConfigurationError, match="need asyncio"):
+        trio.run(main)
+
+
+# --- beside other software -------------------------------------------------------------------------------
+
+
+PATH = "theirs/objects/k"
+
+
+@pytest.fixture
+def theirs(settings: Settings) -> Settings:
+    """A table as the software has it whose formats these are: without marks, without a changelog; with payloads apart."""
+    assert settings.bigtable is not None
+    at = settings.bigtable.model_copy(update={"table": f"theirs-{settings.bigtable.table}", "changelog_table": "no-such-table"})
+    with open_admin(at) as admin:
+        families = Table(column_families={family: ColumnFamily() for family in ("fg", "fm", *LEGACY_FAMILIES)})
+        admin.tables.create_table(parent=admin.instance, table_id=at.table, table=families, timeout=10)
+    return settings.model_copy(update={"bigtable": at, "changelog": "noop"})
+
+
+@asynccontextmanager
+async def cells_of(settings: Settings) -> AsyncIterator[BigtableTable]:
+    assert settings.bigtable is not None and settings.bigtable.emulator_host is not None
+    async with insecure_channel(settings.bigtable.emulator_host) as channel:
+        at = settings.bigtable
+        yield BigtableTable(channel, f"projects/{at.project}/instances/{at.instance}/tables/{at.table}")
+
+
+async def test_a_table_of_other_software_is_read_and_not_written(theirs: Settings, caplog: pytest.LogCaptureFixture) -> None:
+    large = ObjectId.create("theirs", "large")
+    async with cells_of(theirs) as table, open_backends(theirs, RUNTIME, writes=False) as backends:
+        await table.mutate(PATH.encode(), set_cell("fpm", b"p", b"hello"), set_cell("fm", b"m", b'{"content_type":"text/plain"}'))
+        await table.mutate(large.path.encode(), set_cell("fm", b"r", b""), set_cell("fm", b"t", b"{}"))
+        upload = await backends.tiers.long_term.open_upload(large.path, Metadata(), 3)
+        await upload.write(b"big")
+        await upload.finalise()
+    async with open_storage(theirs, RUNTIME, writes=False) as storage:
+        small = await storage.get(ObjectId.parse(PATH))
+        assert small is not None and await small.read() == b"hello"
+        stored = await storage.get(large)
+        assert stored is not None and await stored.read() == b"big"
+        assert await storage.head(large) is not None
+        assert [each.path async for each in storage.list()] == [PATH, large.path]
+        for write in (partial(storage.put, large, b"x"), partial(storage.delete, large)):
+            with pytest.raises(ConfigurationError, match="opened to read only"):
+                await write()
+    assert "no family ff" in await refusal(theirs)
+    assert "no-such-table" in await refusal(theirs.model_copy(update={"changelog": "bigtable"}))
+    assert [said.sentence for said in await inspect(theirs) if said.kind is Kind.PROBLEM] == [
+        f"table {theirs.bigtable.table} has no family ff: run 'tiered provision'" if theirs.bigtable else ""
+    ]
+
+
+@pytest.mark.parametrize("command", [f"get {PATH}", f"head {PATH}", "ls", f"audit show {PATH}", "audit run --engine local --to"])
+async def test_commands_that_read_serve_a_table_of_other_software(theirs: Settings, tmp_path: Path, command: str) -> None:
+    async with cells_of(theirs) as table:
+        await table.mutate(PATH.encode(), set_cell("fm", b"p", b"hello"), set_cell("fm", b"m", b'{"content_type":"text/plain"}'))
+    config = settings_file(theirs, tmp_path, changelog="noop")
+    to = [str(tmp_path / "run")] if command.endswith("--to") else []
+    arguments = [sys.executable, "-m", "recovery.cli.main", "--config", str(config), *command.split(), *to]
+    done = await anyio.run_process(arguments, check=False, cwd=ROOT)
+    assert done.returncode == 0 and (b"hello" in done.stdout if command.startswith("get") else done.stdout), done
+
+
+def settings_file(settings: Settings, directory: Path, **others: str) -> Path:
+    assert settings.bigtable is not None and settings.gcs is not None
+    sections = {"bigtable": settings.bigtable.model_dump(exclude_unset=True), "gcs": settings.gcs.model_dump(exclude_unset=True)}
+    (directory / "tiered.yaml").write_text(yaml.safe_dump(sections | others))
+    return directory / "tiered.yaml"
+
+
+@pytest.mark.parametrize("command", ["log list", "recover --once", "check"])
+async def test_where_no_changelog_is_set_commands_name_the_one_that_there_could_be(
+    settings: Settings, tmp_path: Path, command: str
+) -> None:
+    await provision(settings.model_copy(update={"changelog": None}))
+    arguments = [sys.executable, "-m", "recovery.cli.main", "--config", str(settings_file(settings, tmp_path)), *command.split()]
+    done = await anyio.run_process(arguments, check=False, cwd=ROOT)
+    said = (done.stdout + done.stderr).decode()
+    assert done.returncode == (0 if command == "check" else 3), said
+    assert "set changelog: bigtable" in said and "changelog: sqlite" not in said
+    if command == "check":  # it is a note like the others, so that it is in JSON, too
+        assert "note    no changelog is kept" in said and "WARNING" not in said
+
+
+async def test_a_store_clears_payloads_apart_where_the_table_has_their_families(theirs: Settings) -> None:
+    await anyio.to_thread.run_sync(lambda: list(provision_tables(theirs.bigtable, MarkSettings(), logged=False)))  # type: ignore[arg-type]
+    object_id = ObjectId.parse(PATH)
+    async with cells_of(theirs) as table, open_storage(theirs, RUNTIME) as storage:
+        small, large = (partial(storage.put, object_id, payload) for payload in (b"x", bytes(2 * MIB)))
+        writes: list[Callable[[], Awaitable[object]]] = [small, partial(storage.delete, object_id), large]
+        for write in writes:
+            await table.mutate(PATH.encode(), set_cell("fpm", b"p", b"secret"), set_cell("fpg", b"p", b"secret"))
+            await write()
+            row = await table.read(PATH.encode())
+            assert row is None or not {cell.family for cell in row.cells} & set(LEGACY_FAMILIES)
+
+
+@pytest.mark.parametrize("families", [[], ["fpm"], [*LEGACY_FAMILIES]])
+async def test_where_a_table_may_not_be_looked_at_deletions_tell_which_families_it_has(families: list[str]) -> None:
+    """By a simulated server, which refuses as the service does; the emulator would delete of a family that there is not."""
+    server = MemoryBigtable(RUNTIME, {"t": {**OBJECT_FAMILIES, **dict.fromkeys(families, OBJECT_FAMILIES["fm"])}})
+    assert await told_by_deletions(BigtableTable(MemoryChannel(server), "t")) == set(families)
+    assert server.tables["t"].rows == {}
+
+
+async def test_a_large_object_is_read_with_what_its_caller_told_of_it(settings: Settings) -> None:
+    told = Metadata(time_created_ns=1_700_000_000_123_456_789, unknown={"newer": ["ü"]}, custom={"k": "v"})
+    object_id, before_ns = ObjectId.create("a", "large"), RUNTIME.wall_ns()
+    async with open_storage(settings, RUNTIME) as storage:
+        await storage.put(object_id, bytes(2 * MIB), told)
+        head = await storage.head(object_id)
+        assert head is not None and head.metadata == replace(told, size=2 * MIB)
+        await storage.put(object_id, bytes(2 * MIB))
+        head = await storage.head(object_id)
+        assert head is not None and head.metadata.time_created_ns is not None
+        assert before_ns - 1_000_000 <= head.metadata.time_created_ns <= RUNTIME.wall_ns()

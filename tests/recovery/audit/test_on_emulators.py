@@ -1,0 +1,80 @@
+"""A whole audit of Bigtable and GCS, in worker processes, whose run lives in another bucket."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+
+import anyio
+import pytest
+
+from changelog.base.errors import ConfigurationError
+from changelog.base.runtime import SystemRuntime
+from emulators.up import BUILT_IN
+from recovery.audit.ledger import RunDirectory
+from recovery.audit.local import LocalEngine
+from recovery.audit.manifest import Manifest
+from recovery.audit.run import run_audit
+from recovery.audit.work import AuditOptions
+from tests.given.repository import ROOT
+from tiered.metadata import Metadata
+from tiered.object_id import ObjectId
+from tiered.open import open_backends, open_storage
+from tiered.settings import Settings
+
+OBJECTS = 30
+
+
+@pytest.fixture
+def services(bigtable_host: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
+    """The emulators in a process of their own: Arrow's client holds the interpreter's lock while it waits for an answer."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}  # both are its own: other tests fill the tables of `bigtable_host`
+    command = [sys.executable, "-m", "emulators", "up", "--gcs-port", "0", "--bigtable-port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT, env=environment) as up:
+        assert up.stdout is not None
+        addresses = dict(up.stdout.readline().strip().split("=") for _ in range(2))
+        for name, address in addresses.items():
+            monkeypatch.setenv(name, address)
+        endpoint = addresses["STORAGE_EMULATOR_HOST"]
+        make = urllib.request.Request(f"{endpoint}/storage/v1/b?project=p", json.dumps({"name": "audits"}).encode(), method="POST")
+        urllib.request.urlopen(make).close()
+        assert BUILT_IN.bigtable is not None and BUILT_IN.gcs is not None
+        yield Settings(
+            changelog="bigtable", inline_bytes_max=1,
+            bigtable=BUILT_IN.bigtable.model_copy(update={"emulator_host": addresses["BIGTABLE_EMULATOR_HOST"]}),
+            gcs=BUILT_IN.gcs.model_copy(update={"endpoint": endpoint}),
+        )  # fmt: skip
+        up.send_signal(signal.SIGTERM)
+
+
+def test_audit_of_the_emulators_in_worker_processes_finds_what_was_planted(services: Settings) -> None:
+    async def main() -> Manifest:
+        async with open_storage(services) as storage:
+            for number in range(OBJECTS):
+                await storage.put(ObjectId("media", (), f"{number:02}"), b"x" * 20)
+        async with open_backends(services, SystemRuntime()) as backends:
+            target = (await backends.tiers.high_volume.read("media/objects/05")).target
+            assert target is not None
+            await backends.tiers.long_term.delete(target)
+            orphan = target.replace("/05/", "/77/")
+            upload = await backends.tiers.long_term.open_upload(orphan, Metadata(), 3)
+            await upload.write(b"abc")
+            await upload.finalise()
+            made = await backends.tiers.long_term.head(orphan)
+            assert made is not None
+            while await backends.tiers.long_term.now_ns() <= made.created_ns:
+                pass  # it is told in whole seconds, and what is not older is not judged
+        options = AuditOptions("gs://audits/2026/november", grace_s=0, insist=True)
+        with pytest.raises(ConfigurationError, match="in the bucket that is audited"):
+            await run_audit(services, AuditOptions("gs://tiered-blobs/audit"), LocalEngine(2), SystemRuntime(), lambda _: None)
+        return await run_audit(services, options, LocalEngine(2), SystemRuntime(), lambda _: None)
+
+    manifest = anyio.run(main)
+    assert manifest.complete and (manifest.names, manifest.redirects) == (OBJECTS, OBJECTS)
+    found = RunDirectory.open("gs://audits/2026/november").findings(manifest.run)
+    assert sorted((each.kind, each.object) for each in found) == [("dangling", "media/objects/05"), ("orphan", "media/objects/77")]

@@ -1,0 +1,100 @@
+"""`tiered audit run` and `plan` as their users meet them, in embedded mode: exit codes, and what they print where."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+from pathlib import Path
+
+import pytest
+import typer
+
+from recovery.audit.manifest import parse_manifest
+from recovery.audit.verdicts import MEANING, Kind
+from recovery.cli import audit as cli_audit
+from recovery.cli.audit_output import PipedConsole, show_summary
+from tests.given.audited_store import Store
+from tests.given.command_line import shell
+
+RUN = ("audit", "run", "--engine", "local", "--parallel", "1", "--to", "run")
+NOW = ("--grace", "0s", "--insist")
+
+
+@pytest.fixture(scope="module")
+def tiered(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """With a run that has ended in `run`: what is asked of it again takes no worker."""
+    store = Store(tmp_path_factory.mktemp("command"))
+    assert "DATA LOSS: 1 dangling tombstone" in store(*RUN, *NOW, code=1)
+    return store
+
+
+def test_manifest_is_printed_as_json_and_the_rest_on_stderr(tiered: Store) -> None:
+    assert json.loads(tiered(*RUN, "--json", code=1)) == json.loads((tiered.directory / "run" / "manifest.json").read_text())
+    assert tiered.errors.splitlines() == [f"audit of directory {tiered.store}, changelog sqlite", "to run, on local"]
+    assert json.loads(tiered("audit", "plan", "--json"))["cutoff"]["grace_s"] == 86_400 and tiered.errors == ""
+
+
+def test_run_keeps_its_grace_and_who_asks_for_another_hears_of_it(tiered: Store) -> None:
+    assert tiered(*RUN, "--grace", "48h", code=2) == ""
+    assert "holds a run with a grace of 0 s, fixed when it began: leave the grace out" in tiered.errors
+    tiered(*RUN, *NOW, code=1)
+    tiered(*RUN, code=1)
+
+
+@pytest.mark.parametrize(("arguments", "says"), [
+    (["--to", ""], "--to is empty"), (["--price", "inf"], "--price inf is no price"), (["--price", "nan"], "'--price'"),
+    (["--grace", "soon"], "'soon'"), (["--grace", "59m"], "--insist"), (["--to", "store/blobs/x"], "the store that is audited"),
+    (["--parallel", "0"], "'--parallel'"), (["--master", "local[1]"], "leave --engine local out"), (["--engine", "dask"], "'local'"),
+    (["--to", "foo://x/y"], "cannot be opened"), (["--to", "."], "and no run of an audit"),
+])  # fmt: skip
+def test_nonsense_ends_with_2_and_says_what_is_wrong_with_it(tiered: Store, arguments: list[str], says: str) -> None:
+    assert tiered(*RUN, *arguments, code=2) == ""
+    assert says in tiered.errors
+
+
+@pytest.mark.parametrize("arguments", [
+    "run --to run --engine local", "run --to run --engine local --json", "plan", "plan --json", "show x",
+])  # fmt: skip
+@pytest.mark.parametrize("output", ["| head -c 0", "> /dev/full"])
+def test_verdict_that_nobody_could_read_is_none(tiered: Store, arguments: str, output: str) -> None:
+    """Neither clean (0) nor findings (1), the codes that Python and rich have for this."""
+    done = shell(tiered, f"cd {tiered.directory}; tiered audit {arguments} {output}")
+    assert done.returncode == 2 and b"Traceback" not in done.stderr
+
+
+def test_stdout_that_is_closed_is_no_error(tiered: Store) -> None:
+    done = shell(tiered, f"cd {tiered.directory}; tiered audit run --engine local --to run >&-")
+    assert done.returncode == 1 and done.stderr.decode().splitlines()[1:] == ["to run, on local"]
+
+
+def test_names_that_would_steer_a_terminal_are_spelt_out(tiered: Store, tmp_path: Path) -> None:
+    (tmp_path / "\x1b[31m").symlink_to(tiered.directory / "run")
+    shown = tiered("audit", "run", "--engine", "local", "--to", str(tmp_path / "\x1b[31m"), code=1)
+    assert "\x1b" not in shown + tiered.errors and "\\u001b[31m/report.html" in shown
+
+
+def test_pipe_gets_a_line_for_each_class_whatever_the_width(tiered: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(tiered.environment, "COLUMNS", "10")
+    shown = tiered(*RUN, code=1)
+    assert "DATA LOSS: 1 dangling tombstone names a blob that is gone." in shown
+    for kind in (Kind.DANGLING, Kind.ORPHAN, Kind.REFERENCED):
+        assert [line for line in shown.splitlines() if line.startswith(kind) and line.rstrip().endswith(MEANING[kind])], kind
+
+
+@pytest.mark.parametrize("width", [36, 60, 200])
+def test_narrow_terminal_cuts_no_class_and_no_figure(tiered: Store, width: int) -> None:
+    said = PipedConsole(file=StringIO(), width=width, force_terminal=True, color_system=None, soft_wrap=True)
+    manifest = parse_manifest((tiered.directory / "run" / "manifest.json").read_bytes(), "run")
+    show_summary(said, manifest, "run", 0.02)
+    shown = said.file.getvalue()  # type: ignore[attr-defined]
+    for figures in ("dangling        1    0 B", "orphan          2   40 B", "referenced      9  180 B"):
+        assert figures in shown
+
+
+def test_bug_is_no_finding(capsys: pytest.CaptureFixture[str]) -> None:
+    def command() -> int:
+        raise ZeroDivisionError
+
+    with pytest.raises(typer.Exit) as ended:
+        cli_audit._finish(command)
+    assert ended.value.exit_code == 2 and "ZeroDivisionError" in capsys.readouterr().err

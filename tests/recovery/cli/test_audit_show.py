@@ -1,0 +1,121 @@
+"""`tiered audit show` as its users meet it, in embedded mode: what it prints, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import anyio
+import pytest
+
+from changelog.base.runtime import SystemRuntime
+from changelog.change import Change, ChangeId
+from tests.given.audited_store import Store, audit
+from tiered.open import open_backends
+
+WHOLE, ORPHANED, DANGLING = ("media/objects/day/00", "media/objects/day/02", "media/objects/day/05")
+
+
+@pytest.fixture
+def tiered(tmp_path: Path) -> Store:
+    return Store(tmp_path)
+
+
+def test_object_with_nothing_wrong_is_shown_by_its_path_and_by_its_blob(tiered: Store) -> None:
+    shown = tiered.show(WHOLE)
+    assert shown.startswith(f"{WHOLE}: nothing is wrong with it\n")
+    told = json.loads(tiered.show(WHOLE, "--json"))
+    [row], [blob] = told["rows"], told["blobs"]
+    assert (row["state"], row["target"], blob["name"], blob["kind"]) == ("tombstone", blob["name"], blob["name"], "referenced")
+    by_blob = json.loads(tiered.show(blob["name"], "--json"))
+    assert by_blob["blobs"] == told["blobs"]
+    assert [each["path"] for each in by_blob["rows"]] == [WHOLE, blob["name"]]
+    for each in (blob["name"], row["token"], "referenced"):
+        assert each in shown
+
+
+def test_orphan_is_a_finding_unless_it_is_young(tiered: Store) -> None:
+    assert "orphan: nothing names it" in tiered.show(ORPHANED, code=1).splitlines()[0]
+    young = json.loads(tiered("audit", "show", ORPHANED, "--json"))
+    assert [blob["kind"] for blob in young["blobs"]] == ["too_young"]
+    assert young["findings"] == []
+
+
+def test_dangling_tombstone_is_a_finding_without_a_copy_to_restore(tiered: Store) -> None:
+    shown = tiered.show(DANGLING, code=1)
+    assert shown.startswith(f"{DANGLING}: dangling: ")
+    assert "nothing keeps what was deleted here" in shown
+
+
+def test_blob_of_a_change_in_flight_is_shown_with_its_entry(tiered: Store) -> None:
+    name = json.loads(tiered.show(ORPHANED, "--json", code=1))["blobs"][0]["name"]
+
+    async def record() -> None:
+        async with open_backends(tiered.settings, SystemRuntime()) as backends:
+            await backends.log.record(Change(ChangeId(name.rpartition("/")[2]), ORPHANED, name, None), "somebody")
+
+    anyio.run(record)
+    told = json.loads(tiered.show(ORPHANED, "--json"))
+    assert [blob["kind"] for blob in told["blobs"]] == ["in_flight"]
+    assert [(entry["new"], entry["standing"]) for entry in told["entries"]] == [(name, "held")]
+
+
+def test_corrupt_row_is_a_finding(tiered: Store) -> None:
+    tiered.sql(f"UPDATE rows SET target = CAST(X'FE' AS TEXT) WHERE path = '{WHOLE}'")
+    told = json.loads(tiered.show(WHOLE, "--json", code=1))
+    assert (told["rows"][0]["state"], told["rows"][0]["kind"]) == ("corrupt", "corrupt_row")
+
+
+def test_name_that_is_not_there_is_no_finding(tiered: Store) -> None:
+    assert tiered.show("media/objects/day/99").startswith("media/objects/day/99: there is nothing of this name\n")
+
+
+def test_findings_of_a_run_are_shown_beside(tiered: Store, tmp_path: Path) -> None:
+    to = tmp_path / "run"
+    manifest = anyio.run(audit, tiered.settings, to)
+    # Without a grace of its own it takes the run's, which is none.
+    shown = tiered("audit", "show", ORPHANED, "--from", str(to), code=1)
+    assert f"{manifest.run} of " in shown and "1 finding\n" in shown and "confirmed" in shown
+    told = json.loads(tiered("audit", "show", DANGLING, "--from", str(to), "--json", code=1))["run"]
+    [finding] = told["findings"]
+    assert (told["run"], told["complete"], told["audited"], told["more"]) == (manifest.run, True, True, False)
+    assert (finding["kind"], finding["object"]) == ("dangling", DANGLING)
+    assert finding["listed_ns"] <= finding["logged_ns"] <= finding["scanned_ns"] <= finding["confirmed_ns"]
+    of_blob = json.loads(tiered("audit", "show", finding["name"], "--from", str(to), "--json", code=1))["run"]
+    assert of_blob["findings"] == [finding]
+    assert json.loads(tiered("audit", "show", WHOLE, "--from", str(to), "--json"))["run"]["findings"] == []
+    below = json.loads(tiered("audit", "show", "media/objects/day", "--from", str(to), "--json", code=1))["run"]
+    assert sorted(each["object"] for each in below["findings"]) == sorted(["media/objects/day/07", ORPHANED, DANGLING])
+    for part in (to / "findings").iterdir():
+        part.unlink()
+    assert "it did not get to this name" in tiered("audit", "show", WHOLE, "--from", str(to))
+
+
+def test_run_of_another_store_is_refused(tiered: Store, tmp_path: Path) -> None:
+    anyio.run(audit, tiered.settings, tmp_path / "run")
+    tiered.store.rename(tmp_path / "moved")
+    tiered.store = tmp_path / "moved"
+    assert tiered("audit", "show", WHOLE, "--from", "run", code=2) == ""
+    assert "something else" in tiered.errors
+
+
+@pytest.mark.parametrize(("arguments", "says"), [
+    ([""], "a name has 1 to 1024 bytes"),
+    ([WHOLE, "--grace", "soon"], "36h"),
+    ([WHOLE, "--from", "nowhere"], "holds no run of an audit"),
+])
+def test_what_cannot_be_told_ends_with_2_and_a_sentence(tiered: Store, arguments: list[str], says: str) -> None:
+    assert tiered("audit", "show", *arguments, code=2) == ""
+    assert says in tiered.errors
+    assert tiered.errors.count("\n") == 1
+
+
+def test_store_that_is_not_there_ends_with_2(tiered: Store, tmp_path: Path) -> None:
+    tiered.store = tmp_path / "nowhere"
+    assert tiered("audit", "show", WHOLE, code=2) == ""
+    assert "there is no store" in tiered.errors
+
+
+def test_changelog_that_is_not_kept_is_told(tiered: Store, tmp_path: Path) -> None:
+    (tmp_path / "store.yaml").write_text("directory: store\nchangelog: noop\n")
+    assert "changelog  none is kept" in tiered("--config", "store.yaml", "audit", "show", WHOLE, store=False)

@@ -1,0 +1,382 @@
+"""The `tiered` command as its users meet it: output, errors, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from changelog.base.runtime import SystemRuntime
+from changelog.change import ChangeId
+from tests.given.command_line import OBJECT, Command, plant, shell
+from tiered.embedded.blobs import FileBlobs
+from tiered.metadata import Metadata, TimeToLive
+
+
+@pytest.fixture(autouse=True)
+def _interruptible() -> Iterator[None]:
+    """What a test starts inherits it, also where the tests themselves run in a shell's background, in which SIGINT is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def tiered(tmp_path: Path) -> Command:
+    return Command(tmp_path)
+
+
+def test_object_is_put_listed_shown_fetched_and_removed(tiered: Command, tmp_path: Path) -> None:
+    (tmp_path / "cat").write_bytes(b"meow" * 500_000)
+    assert "long-term" in tiered("put", OBJECT, "cat", "--content-type", "image/jpeg", "--custom", "a=b", "--ttl", "36h")
+    assert tiered("ls") == OBJECT + "\n"
+    head = json.loads(tiered("head", OBJECT, "--json"))
+    assert (head["size"], head["tier"], head["metadata"]["custom"]) == (2_000_000, "long-term", {"a": "b"})
+    assert head["expires"] > head["created"]
+    assert tiered("get", OBJECT, "--range", "2:6") == "owme"
+    assert json.loads(tiered("get", OBJECT, "--json", "-o", "copy"))["size"] == 2_000_000
+    assert (tmp_path / "copy").read_bytes() == (tmp_path / "cat").read_bytes()
+    assert json.loads(tiered("rm", OBJECT, "--json")) == {"object": OBJECT, "deleted": True}
+    assert tiered("ls") == ""
+    assert tiered("get", OBJECT, code=1) == ""
+    assert OBJECT in tiered.errors
+
+
+def test_command_without_any_settings_says_where_they_go(tiered: Command) -> None:
+    tiered("ls", store=False, code=3)
+    assert tiered.errors.startswith("tiered: there are no settings: give --config FILE or set TIERED_CONFIG, or --directory DIR")
+    tiered.environment["TIERED_LEASE__EXPIRY_S"] = "40"
+    tiered("ls", store=False, code=3)
+    assert tiered.errors.startswith("tiered: directory is not set: ")
+
+
+def test_stdin_is_a_payload(tiered: Command) -> None:
+    assert json.loads(tiered("put", OBJECT, "-", "--json", stdin=b"hello"))["size"] == 5
+    assert tiered("get", OBJECT) == "hello"
+
+
+def test_listing_takes_a_prefix_and_a_limit(tiered: Command) -> None:
+    for key in ("a/objects/1", "a/objects/2", "b/objects/1"):
+        tiered("put", key, "-")
+    assert tiered("ls", "a/") == "a/objects/1\na/objects/2\n"
+    assert tiered("ls", "--limit", "1", "--json") == '"a/objects/1"\n'
+
+
+@pytest.mark.parametrize(("arguments", "code", "says"), [
+    (["get", "nonsense"], 3, "'nonsense' is not an object id"),
+    (["put", "a/objects/../x", "-"], 3, "'.' or '..' segment"),
+    (["put", OBJECT, "no-such-file"], 3, "no-such-file"),
+    (["put", OBJECT, "-", "--ttl", "soon"], 3, "36h"),
+    (["put", OBJECT, "-", "--ttl", "1h", "--tti", "1h"], 3, "not both"),
+    (["put", OBJECT, "-", "--custom", "x"], 3, "KEY=VALUE"),
+    (["put", OBJECT, "-", "--ttl", "99999999999d"], 3, "longer than any calendar"),
+    (["put", OBJECT, "-", "--ttl", "999999999d"], 3, "9999"),
+    (["get", "a/objects/other", "--range", "3:1"], 3, "is no range"),
+    (["get", "a/objects/other", "-o", "no/such/directory"], 3, "cannot be written"),
+    (["log", "show", "~changelog/zz/garbage"], 1, "no entry"),
+    (["get", OBJECT, "--range", "x"], 3, "FIRST:END"),
+    (["get", OBJECT, "--json"], 3, "--output"),
+    (["head", OBJECT], 1, "there is no object"),
+    (["log", "show", "x"], 3, "not a change id"),
+    (["log", "show", "018bcfe5-6800-7000-8000-000000000001"], 1, "no entry"),
+    (["log", "retry"], 3, "--all"),
+    (["recover", "--limit", "3"], 3, "--once"),
+    (["nonsense"], 2, "nonsense"),
+])
+def test_error_is_one_sentence_with_its_exit_code(tiered: Command, arguments: list[str], code: int, says: str) -> None:
+    tiered("put", "a/objects/other", "-")
+    assert tiered(*arguments, code=code) == ""
+    assert says in tiered.errors
+    if code != 2:
+        assert tiered.errors.count("\n") == 1, tiered.errors
+
+
+def test_settings_are_shown_with_where_they_come_from(tiered: Command, tmp_path: Path) -> None:
+    (tmp_path / "tiered.yaml").write_text("directory: store\nchangelog: sqlite\nlease: {expiry_s: 40}\n")
+    tiered.environment["TIERED_RECOVERY__IDLE_S"] = "7"
+    shown = json.loads(tiered("--config", "tiered.yaml", "config", "show", "--json", store=False))
+    assert shown["lease.expiry_s"] == {"value": 40.0, "from": "tiered.yaml"}
+    assert shown["recovery.idle_s"] == {"value": 7.0, "from": "TIERED_RECOVERY__IDLE_S"}
+    assert shown["inline_bytes_max"]["from"] == "default"
+
+
+@pytest.mark.parametrize(("text", "says"), [
+    ("directory: store\nchangelock: sqlite\n", "changelog"),
+    ("directory: store\nlease: {expiry_s: 5}\n", "heartbeat_interval_s"),
+    ("changelog: sqlite\n", "directory"),
+    ("- 1\n", "mapping"),
+])
+def test_settings_that_are_wrong_are_refused_in_a_sentence(tiered: Command, tmp_path: Path, text: str, says: str) -> None:
+    (tmp_path / "tiered.yaml").write_text(text)
+    tiered("--config", "tiered.yaml", "ls", code=3, store=False)
+    assert says in tiered.errors
+
+
+def test_log_commands_say_that_a_noop_log_keeps_nothing(tiered: Command, tmp_path: Path) -> None:
+    tiered("put", OBJECT, "-")
+    (tmp_path / "tiered.yaml").write_text("directory: store\nchangelog: noop\n")
+    tiered("--config", "tiered.yaml", "log", "list", code=3, store=False)
+    assert "changelog: sqlite" in tiered.errors
+
+
+def test_operator_sees_a_dead_change_recovers_it_and_retries_a_stuck_one(tiered: Command) -> None:
+    dead, bad = plant(tiered.store, None), plant(tiered.store, "someone/objects/else")
+    survey = json.loads(tiered("recover", "--dry-run", "--json"))
+    assert {each["id"]: each["standing"] for each in survey} == {dead: "claimable", bad: "claimable"}
+    assert "someone/objects/else" in tiered("log", "show", bad)
+    report = json.loads(tiered("recover", "--once", "--json", code=6))
+    assert (report["recovered"], report["parked"]) == (1, 1)
+    assert "log list --stuck" in tiered.errors
+    stuck, = json.loads(tiered("log", "list", "--stuck", "--json"))
+    assert stuck["id"] == bad and "someone/objects/else" in stuck["stuck"]["error"]
+    assert bad in tiered("log", "list")
+    assert json.loads(tiered("log", "show", stuck["key"], "--json"))["id"] == bad
+    assert "1 given back" in tiered("log", "retry", "--all")
+    assert json.loads(tiered("recover", "--once", "--json", code=6))["parked"] == 1
+    tiered("log", "retry", bad)
+    tiered("log", "retry", bad, code=1)
+    assert "not stuck" in tiered.errors
+
+
+def expired(tiered: Command, count: int) -> Path:
+    """The directory of that many blobs that expired long ago, and of one that never does."""
+    tiered("put", OBJECT, "-", stdin=bytes(2_000_000))
+    blobs = tiered.store / "blobs"
+
+    async def write() -> None:
+        store = await FileBlobs.open_directory(tiered.store, SystemRuntime())
+        upload = await store.open_upload("old", Metadata(TimeToLive(ns=1), time_expires_ns=1_000_000), None)
+        await upload.finalise()
+
+    anyio.run(write)
+    for number in range(1, count):
+        os.link(blobs / "old", blobs / f"old{number}")
+    return blobs
+
+
+def test_one_pass_collects_everything_without_a_changelog_too(tiered: Command, tmp_path: Path) -> None:
+    blobs = expired(tiered, 10_500)
+    (tiered.store / "uploads" / ChangeId.new(SystemRuntime())).touch()
+    (tmp_path / "tiered.yaml").write_text("directory: store\nchangelog: noop\n")
+    report = json.loads(tiered("--config", "tiered.yaml", "recover", "--once", "--json", store=False))
+    assert (report["collected"], report["seen"]) == (10_501, 0)
+    assert len(os.listdir(blobs)) == 1 and os.listdir(tiered.store / "uploads") == []
+    tiered("--config", "tiered.yaml", "recover", "--dry-run", code=3, store=False)
+
+
+def test_a_pass_that_had_to_leave_garbage_says_so_and_did_the_rest(tiered: Command) -> None:
+    blobs = expired(tiered, 10)
+    os.truncate(next(path for path in blobs.iterdir() if not path.name.startswith("old")), 0)
+    plant(tiered.store, None)
+    report = json.loads(tiered("recover", "--once", "--json", code=6))
+    assert (report["collected"], report["recovered"]) == (10, 1)
+    assert "1 file could not be looked at or collected, the first is 'photos/" in tiered.errors
+
+
+def test_changes_that_are_not_stale_yet_are_spoken_of(tiered: Command) -> None:
+    plant(tiered.store, None, released=False)
+    assert tiered("recover", "--dry-run") == "nothing to recover yet: 'tiered log list' says what each of 1 open changes waits for\n"
+    listed = tiered("log", "list")
+    assert "its owner renews it" in listed and "s ago" in listed
+
+
+def test_an_entry_that_cannot_be_read_is_listed_with_why_and_nothing_twice(tiered: Command) -> None:
+    plant(tiered.store, None)
+    with sqlite3.connect(tiered.store / "tiered.db") as database:
+        database.execute("UPDATE changes SET value = x'00'")
+    [listed] = tiered("log", "list").splitlines()[1:]
+    assert "park it" in listed and listed.count("cannot be read: ") == 2
+    tiered("recover", "--once", code=6)
+    [listed] = tiered("log", "list").splitlines()[1:]
+    assert "parked: an operator must look" in listed and listed.count("cannot be read: ") == 1
+
+
+@pytest.mark.parametrize("arguments", [["ls"], ["get", OBJECT], ["head", OBJECT], ["rm", OBJECT], ["recover", "--once"], ["log", "list"]])
+def test_command_that_reads_makes_no_store_in_a_mistyped_directory(tiered: Command, arguments: list[str]) -> None:
+    assert tiered(*arguments, code=3) == ""
+    assert "there is no store in" in tiered.errors
+    assert not tiered.store.exists()
+
+
+def test_environment_goes_over_the_directory_option_which_beats_a_settings_file_from_the_environment(tiered: Command) -> None:
+    tiered.environment |= {"TIERED_LEASE__EXPIRY_S": "40", "TIERED_CONFIG": "elsewhere.yaml"}
+    shown = json.loads(tiered("config", "show", "--json"))
+    assert shown["lease.expiry_s"] == {"value": 40.0, "from": "TIERED_LEASE__EXPIRY_S"}
+    assert shown["directory"] == {"value": str(tiered.store), "from": "--directory"}
+    assert shown["changelog"] == {"value": "sqlite", "from": "default"}
+
+
+# --- outputs ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stored(tiered: Command) -> Command:
+    tiered("put", OBJECT, "-", stdin=b"x" * 2_000_000)
+    return tiered
+
+
+def test_output_keeps_the_files_mode_and_follows_links(stored: Command, tmp_path: Path) -> None:
+    (tmp_path / "real").write_text("old")
+    (tmp_path / "real").chmod(0o600)
+    (tmp_path / "link").symlink_to("real")
+    stored("get", OBJECT, "-o", "link")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").stat().st_size == 2_000_000
+    assert stat.S_IMODE((tmp_path / "real").stat().st_mode) == 0o600
+
+
+def test_output_that_is_no_plain_file_is_written_to_and_not_replaced(stored: Command, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    reader = subprocess.Popen(["bash", "-c", "cat pipe > copy"], cwd=tmp_path)
+    try:
+        stored("get", OBJECT, "-o", "pipe")
+        assert reader.wait(timeout=60) == 0
+    finally:
+        reader.kill()
+        reader.wait()
+    assert (tmp_path / "copy").stat().st_size == 2_000_000
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+
+
+@pytest.mark.parametrize("arguments", [f"get {OBJECT}", "ls", "config show", f"head {OBJECT} --json"])
+def test_output_that_cannot_be_written_is_told_in_a_sentence(stored: Command, arguments: str) -> None:
+    done = shell(stored, f"tiered {arguments} > /dev/full")
+    assert done.returncode == 4
+    assert done.stderr.decode() == "tiered: the output cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize("arguments", [f"get {OBJECT}", "ls", "config show"])
+def test_output_that_nobody_reads_to_its_end_is_no_error(stored: Command, arguments: str) -> None:
+    done = shell(stored, f"tiered {arguments} | head -c 0")
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_put_of_an_open_stdin_is_interrupted_at_once(tiered: Command) -> None:
+    command = [sys.executable, "-m", "recovery.cli.main", "--directory", str(tiered.store), "put", OBJECT, "-"]
+    writing = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=tiered.environment)
+    try:
+        while not (tiered.store / "tiered.db").exists():
+            time.sleep(0.05)
+        time.sleep(0.5)
+        writing.send_signal(signal.SIGINT)
+        assert writing.wait(timeout=30) == 130
+    finally:
+        writing.kill()
+        writing.communicate()
+
+
+def test_command_that_is_interrupted_while_it_starts_ends_without_a_traceback(tiered: Command, tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nsignal.pause()\n")
+    tiered.environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(tmp_path), tiered.environment.get("PYTHONPATH"))))
+    assert tiered("ls", code=130) == ""
+    assert tiered.errors == ""
+
+
+def test_interrupts_that_were_ignored_stay_ignored(tiered: Command) -> None:
+    """As a shell starts what runs in its background."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    commands = (["put", OBJECT, "-"], ["recover"])
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-m", "recovery.cli.main", "-d", str(tiered.store), *command],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=tiered.environment,
+        )
+        for command in commands
+    ]
+    writing, daemon = started
+    try:
+        assert daemon.stderr is not None
+        assert any(b"recovery_started" in line for line in daemon.stderr)
+        for each in started:
+            each.send_signal(signal.SIGINT)
+        writing.communicate(b"payload", timeout=60)
+        daemon.send_signal(signal.SIGTERM)
+        daemon.communicate(timeout=60)
+        assert [each.returncode for each in started] == [0, 0]
+    finally:
+        for each in started:
+            each.kill()
+            each.wait()
+    assert tiered("get", OBJECT) == "payload"
+
+
+def test_daemon_warns_of_what_is_stuck_and_names_whose_change_it_recovers(tiered: Command) -> None:
+    plant(tiered.store, "someone/objects/else")
+    tiered("recover", "--once", code=6)
+    plant(tiered.store, None, released=False)
+    tiered.environment |= {"TIERED_LEASE__EXPIRY_S": "0.3", "TIERED_LEASE__HEARTBEAT_INTERVAL_S": "0.1", "TIERED_RECOVERY__IDLE_S": "0.05"}
+    daemon = subprocess.Popen(
+        [sys.executable, "-m", "recovery.cli.main", "--directory", str(tiered.store), "recover"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=tiered.environment,
+    )
+    try:
+        assert daemon.stderr is not None
+        wanted = {"entries_stuck count=1: 1 entry is stuck: 'tiered log list --stuck'", "owner_was=dead: "}
+        for line in daemon.stderr:
+            wanted -= {each for each in wanted if each in line}
+            if not wanted:
+                break
+        daemon.terminate()
+        daemon.communicate(timeout=60)
+        assert not wanted and daemon.returncode == 0
+    finally:
+        daemon.kill()
+        daemon.wait()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_daemon_recovers_and_stops_at_a_signal(tiered: Command, number: signal.Signals) -> None:
+    plant(tiered.store, None)
+    daemon = subprocess.Popen(
+        [sys.executable, "-m", "recovery.cli.main", "--directory", str(tiered.store), "recover", "--json"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=tiered.environment,
+    )
+    try:
+        assert daemon.stderr is not None
+        for line in daemon.stderr:
+            if "recovered id=" in line:
+                break
+        daemon.send_signal(number)
+        out, _ = daemon.communicate(timeout=60)
+        assert daemon.returncode == 0
+        assert json.loads(out)["recovered"] == 1
+    finally:
+        daemon.kill()
+        daemon.wait()
+
+
+def test_second_signal_leaves_at_once(tiered: Command, tmp_path: Path) -> None:
+    (tmp_path / "tiered.yaml").write_text(
+        f"directory: {tiered.store}\nchangelog: sqlite\n"
+        "lease: {heartbeat_interval_s: 0.1, expiry_s: 0.3}\nrecovery: {idle_s: 0.05, backoff_max_s: 0.1}\n"
+    )
+    daemon = subprocess.Popen(
+        [sys.executable, "-m", "recovery.cli.main", "--config", str(tmp_path / "tiered.yaml"), "recover"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=tiered.environment,
+    )
+    try:
+        assert daemon.stderr is not None
+        assert any("recovery_started" in line for line in daemon.stderr)
+        lock = sqlite3.connect(tiered.store / "tiered.db", isolation_level=None)
+        lock.execute("BEGIN IMMEDIATE")
+        # From now on it waits five seconds for the file, fails, and does so again a moment later.
+        assert any("recovery_pass_failed" in line for line in daemon.stderr)
+        time.sleep(1)
+        daemon.send_signal(signal.SIGTERM)
+        assert any("once more to leave at once" in line for line in daemon.stderr)
+        daemon.send_signal(signal.SIGTERM)
+        assert daemon.wait(timeout=60) == 130
+        lock.close()
+    finally:
+        daemon.kill()
+        daemon.communicate()

@@ -1,0 +1,332 @@
+"""What holds for every command of `tiered`: help, options that stand anywhere, wrong arguments, JSON, streams that are closed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from recovery.cli.app import run
+from recovery.cli.shared import choice
+from tests.given.command_line import OBJECT, Command, plant
+from tests.given.repository import ROOT
+
+COMMANDS: dict[str, list[str]] = {
+    "put": [OBJECT, "payload"], "get": [OBJECT, "-o", "out"], "head": [OBJECT], "rm": [OBJECT], "ls": [], "recover": ["--once"],
+    "provision": [], "check": [], "demo": ["--objects", "0"], "log list": [], "log show": ["x"], "log retry": ["--all"], "audit plan": [],
+    "audit run": ["--engine", "local", "--to", "", "--parallel", "1"], "audit show": [OBJECT], "config show": [],
+}
+"""Each with arguments of its own; `demo` and `audit run` with such as they refuse at once."""
+
+REFUSED = {"demo": 2, "audit run": 2, "log show": 3}
+GROUPS = ("", "log", "audit", "config")
+DAMAGE = "Traceback (most recent call last)"
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Call]:
+    """Runs a command line in this process, in a directory of its own; returns the exit code and what was printed."""
+    for name in [name for name in os.environ if name.startswith("TIERED_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "payload").write_bytes(b"hello")
+
+    def called(*arguments: str) -> tuple[int, str, str]:
+        choice.config = choice.directory = None
+        choice.json = False
+        monkeypatch.setattr(sys, "argv", ["tiered", *arguments])
+        capsys.readouterr()
+        code = run()
+        printed = capsys.readouterr()
+        assert DAMAGE not in printed.err
+        return code, printed.out, printed.err
+
+    yield called
+    choice.config = choice.directory = None
+    choice.json = False
+
+
+@pytest.fixture
+def store(call: Call) -> Call:
+    """With one object in `store`."""
+    assert call("-d", "store", "put", OBJECT, "payload")[0] == 0
+    return call
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, *GROUPS])
+def test_help_and_unknown_options(call: Call, command: str) -> None:
+    words = command.split()
+    code, out, _ = call(*words, "--help")
+    assert code == 0 and all(option in out for option in ("--config", "--directory", "--json", "--verbose"))
+    code, out, errors = call(*words, "--no-such-option")
+    assert (code, out) == (2, "") and errors.count("\n") == 1
+    assert errors.startswith("tiered: No such option: --no-such-option")
+    assert errors.endswith(f" See '{' '.join(['tiered', *words])} --help'.\n")
+
+
+def test_what_is_wrong_with_an_option_and_where_to_look_are_two_sentences(call: Call) -> None:
+    assert call("-d", "", "ls")[2] == "tiered: Invalid value: --directory is empty. See 'tiered --help'.\n"
+
+
+@pytest.mark.parametrize("command", ["put", "get", "head", "rm", "log show", "audit show"])
+def test_missing_arguments(call: Call, command: str) -> None:
+    code, out, errors = call(*command.split())
+    assert (code, out) == (2, "") and errors.startswith("tiered: Missing argument '")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_shared_options_stand_behind_the_name_too_and_what_is_printed_is_json(store: Call, command: str) -> None:
+    wanted = REFUSED.get(command, 0)
+    behind = store(*command.split(), *COMMANDS[command], "--directory", "store", "--json")
+    assert behind[0] == wanted, behind[2]
+    if wanted == 0:
+        assert json.loads(behind[1]) is not None
+    else:
+        assert behind[1] == "" and behind[2].startswith("tiered: ")
+    group, _, name = command.rpartition(" ")
+    assert store("--json", *[group, "-d", "store"][not group:], name, *COMMANDS[command], *[] if group else ["-d", "store"])[0] == wanted
+
+
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in ("demo", "provision", "put", "config show")])
+def test_failure_prints_nothing_on_stdout_with_json_too(call: Call, command: str) -> None:
+    code, out, errors = call(*command.split(), *COMMANDS[command], "--json", "-d", "nowhere")
+    assert code in (2, 3) and out == ""
+    assert errors.startswith("tiered: ") and errors.count("\n") == 1
+
+
+# --- which store -----------------------------------------------------------------------------------
+
+
+def test_two_stores_are_never_chosen_between(store: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "one.yaml").write_text("directory: store\n")
+    (tmp_path / "two.yaml").write_text("directory: other\n")
+    for arguments in ("-d store ls -d other", "-d store -d other ls", "-c one.yaml ls -c two.yaml"):
+        code, _, errors = store(*arguments.split())
+        assert code == 2 and "is given twice" in errors
+    code, _, errors = store("-c", "one.yaml", "ls", "-d", "store")
+    assert code == 2 and "either --config or --directory" in errors
+    assert store("ls", "-d", "")[0] == 2
+    assert store("-d", "store", "ls", "-d", str(tmp_path / "store"))[1] == f"{OBJECT}\n"
+    assert store("-c", "one.yaml", "ls", "-c", "./one.yaml")[1] == f"{OBJECT}\n"
+    monkeypatch.setenv("TIERED_DIRECTORY", "other")
+    code, _, errors = store("-d", "store", "rm", OBJECT)
+    assert code == 3 and "--directory store and TIERED_DIRECTORY other name two stores" in errors
+    monkeypatch.setenv("TIERED_DIRECTORY", str(tmp_path / "store"))
+    assert store("-d", "store", "ls")[1] == f"{OBJECT}\n"
+    monkeypatch.setenv("TIERED_BIGTABLE__PROJECT", "my-project")
+    code, _, errors = store("-d", "store", "ls")
+    assert code == 3 and "TIERED_BIGTABLE__PROJECT" in errors
+
+
+def test_a_path_from_the_home_directory_is_found(store: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert store("--directory=~/store", "ls", "-d", "store")[1] == f"{OBJECT}\n"
+
+
+# --- odd arguments ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("arguments", "code"), [
+    (["head", os.fsdecode(b"\xff/objects/x")], 3), (["head", "\x1b[31m/objects/\x07"], 1), (["head", "x" * 100_000], 3),
+    (["head", ""], 3), (["head", "-x"], 2), (["head", "--", "-x"], 3), (["head", "--", "-x/objects/k"], 1), (["ls", "--limit", "0"], 2),
+    (["ls", "--limit", "x"], 2), (["ls", "--limit", "9" * 5000], 2), (["ls", os.fsdecode(b"\xff")], 3), (["put", OBJECT, ""], 3),
+    (["put", OBJECT, "x" * 5000], 3), (["put", OBJECT, "."], 3), (["put", OBJECT, os.fsdecode(b"no-\xff")], 3),
+    (["put", OBJECT, "payload", "--ttl", ""], 3), (["put", OBJECT, "payload", "--ttl", "9" * 5000 + "d"], 3),
+    (["put", OBJECT, "payload", "--ttl", "-1d"], 3), (["put", OBJECT, "payload", "--ttl", "0s"], 3),
+    (["put", OBJECT, "payload", "--custom", "=x"], 3), (["put", OBJECT, "payload", "--content-type", ""], 3),
+    (["put", OBJECT, "payload", "--content-type", os.fsdecode(b"\xff")], 3),
+    (["put", OBJECT, "payload", "--custom", os.fsdecode(b"k=\xff")], 3), (["get", OBJECT, "--range", "9" * 5000 + ":"], 3),
+    (["get", OBJECT, "--range", ""], 3), (["get", OBJECT, "-o", ""], 3), (["get", OBJECT, "-o", "x" * 256], 3),
+    (["get", OBJECT, "-o", "payload/x"], 3), (["get", OBJECT, "-o", "new/"], 3), (["get", OBJECT, "-o", "."], 3),
+    (["get", OBJECT, "-o", "loop"], 3), (["recover", "--once", "--limit", "-1"], 2), (["log", "show", "~changelog/" + "x" * 10_000], 1),
+    (["log", "show", os.fsdecode(b"\xff")], 3), (["log", "show", os.fsdecode(b"~changelog/\xff")], 3),
+    (["audit", "show", os.fsdecode(b"\xff")], 2), (["audit", "plan", "--grace", "9" * 5000 + "d"], 2), (["check", "extra"], 2),
+    (["config", "show", "-d", "x" * 300], 2),
+])  # fmt: skip
+def test_odd_arguments_end_in_a_sentence_and_a_documented_code(store: Call, tmp_path: Path, arguments: list[str], code: int) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    given, out, errors = store("-d", "store", *arguments)
+    assert (given, out) == (code, ""), errors
+    assert errors.startswith("tiered: ") and "\x1b" not in errors
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["loop", "payload", "store"]
+
+
+@pytest.mark.parametrize("where", ["x" * 300, "payload", "payload/x", "/proc/nowhere", "~nobody-of-that-name/x"])
+def test_a_directory_that_can_hold_no_store_is_refused(call: Call, where: str) -> None:
+    for arguments in (["ls"], ["put", OBJECT, "payload"], ["check"], ["recover", "--once"]):
+        code, out, errors = call("-d", where, *arguments)
+        assert (code, out) == (3, "") and errors.startswith("tiered: "), errors
+
+
+def test_a_directory_may_have_any_name_that_a_file_system_takes(call: Call) -> None:
+    where = os.fsdecode(b"\xff")
+    assert call("-d", where, "put", OBJECT, "payload")[0] == call("-d", where, "check")[0] == 0
+    assert call("-d", where, "ls")[1] == f"{OBJECT}\n"
+    assert call("-d", where, "config", "show")[0] == call("-d", where, "config", "show", "--json")[0] == 0
+
+
+# --- content types ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "kind"), [
+    ("x.json", "application/json"), ("photo.JPG", "image/jpeg"), ("x.webp", "image/webp"), ("x.json.gz", "application/gzip"),
+    ("x.tar.bz2", "application/x-bzip2"), ("x.xz", "application/x-xz"), ("x.svgz", "application/gzip"),
+    ("x.br", "application/octet-stream"),
+    (".json", "application/octet-stream"), ("no-suffix", "application/octet-stream"), ("data:text,x", "application/octet-stream"),
+])  # fmt: skip
+def test_content_type_is_what_the_files_name_says(call: Call, tmp_path: Path, name: str, kind: str) -> None:
+    (tmp_path / name).write_bytes(b"{}")
+    assert call("-d", "store", "put", OBJECT, name)[0] == 0
+    assert json.loads(call("-d", "store", "head", OBJECT, "--json")[1])["metadata"]["content_type"] == kind
+
+
+def test_content_type_that_is_given_is_taken(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_bytes(b"{}")
+    assert call("-d", "store", "put", OBJECT, "x.json", "--content-type", "text/plain")[0] == 0
+    assert json.loads(call("-d", "store", "head", OBJECT, "--json")[1])["metadata"]["content_type"] == "text/plain"
+
+
+# --- streams and surroundings ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def tiered(tmp_path: Path) -> Command:
+    command = Command(tmp_path)
+    command("put", OBJECT, "-", stdin=b"payload")
+    return command
+
+
+def shell(tiered: Command, line: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs a line in which $t is the command on the store."""
+    given = tiered.environment | environment | {"t": f"{sys.executable} -m recovery.cli.main -d {tiered.store}"}
+    root = str(ROOT)
+    given["PYTHONPATH"] = os.pathsep.join(filter(None, (root, given.get("PYTHONPATH"))))
+    return subprocess.run(
+        ["bash", "-o", "pipefail", "-c", line], capture_output=True, text=True, errors="replace", env=given, cwd=tiered.directory,
+        timeout=120, check=False,
+    )
+
+
+@pytest.mark.parametrize(("line", "code", "says"), [
+    ("$t ls >&-", 4, "the output cannot be written: it is closed"),
+    ("$t log list >&-", 4, "the output cannot be written: it is closed"),
+    ("$t config show >&-", 4, "the output cannot be written: it is closed"),
+    (f"$t get {OBJECT} >&-", 3, "stdout is closed; add --output FILE"),
+    (f"$t get {OBJECT} -o /dev/stdout", 0, ""),
+    (f"$t get {OBJECT} -o /dev/stdout | cat", 0, ""),
+    (f"$t get {OBJECT} -o >(cat)", 0, ""),
+    (f"$t get {OBJECT} -o /dev/full", 4, "No space left on device"),
+    ("$t head a/objects/absent 2>&-", 1, ""),
+    ("$t head a/objects/absent 2>/dev/full", 1, ""),
+    ("$t --help | head -c 0", 0, ""),
+    ("$t put a/objects/x - <&-", 3, "stdin is closed; name a file"),
+    ("$t --config <(echo directory: store) ls", 2, "either --config or --directory"),
+    ("mkdir gone && cd gone && rmdir ../gone && $t ls", 0, ""),
+    ("env -u HOME -u TERM -u LANG -u LC_ALL $t ls", 0, ""),
+])
+def test_streams_and_surroundings(tiered: Command, line: str, code: int, says: str) -> None:
+    done = shell(tiered, line)
+    assert DAMAGE not in done.stderr and done.returncode == code, done.stderr
+    assert says in done.stderr if says else done.stderr == ""
+    if f"get {OBJECT}" in line and code == 0:
+        assert done.stdout == "payload"
+
+
+def test_what_a_terminal_cannot_show_is_spelt_out_and_json_stays_json(tiered: Command) -> None:
+    tiered("put", "a/objects/猫é", "-")
+    environment = {"PYTHONIOENCODING": "ascii", "COLUMNS": "10"}
+    assert shell(tiered, "$t ls a/", **environment).stdout == "a/objects/\\u732b\\xe9\n"
+    assert json.loads(shell(tiered, "$t ls a/ --json", **environment).stdout) == "a/objects/猫é"
+    assert shell(tiered, "$t nonsense é", **environment).returncode == 2
+
+
+def test_output_appended_to_keeps_what_was_there(tiered: Command) -> None:
+    assert shell(tiered, f"echo before > out; $t get {OBJECT} -o /dev/stdout >> out; cat out").stdout == "before\npayload"
+
+
+def test_the_longest_name_that_a_file_may_have_takes_a_payload(tiered: Command, tmp_path: Path) -> None:
+    tiered("get", OBJECT, "-o", "x" * 255)
+    assert (tmp_path / ("x" * 255)).read_bytes() == b"payload"
+    assert not list(tmp_path.glob(".tiered-*"))
+
+
+# --- start-up --------------------------------------------------------------------------------------
+
+
+UNWANTED = ("google", "grpc", "aiohttp", "pyspark", "pyarrow", "jinja2", "rich", "yaml", "msgspec", "emulators")
+
+
+@pytest.mark.parametrize("arguments", [["head", OBJECT], ["ls"], ["log", "list"], ["recover", "--once"], ["check"]], ids=" ".join)
+def test_a_command_imports_what_it_needs(tiered: Command, arguments: list[str]) -> None:
+    code = (
+        "import sys; from recovery.cli.main import main\ntry: main()\n"
+        "except SystemExit as ended: assert not ended.code, ended.code\n"
+        "print('\\n'.join(sys.modules), file=sys.stderr)"
+    )
+    tiered(*arguments, python=("-c", code))
+    loaded = {name.partition(".")[0] for name in tiered.errors.splitlines()} | set(tiered.errors.splitlines())
+    assert not loaded & set(UNWANTED)
+    assert ("recovery.loop" in loaded) is (arguments[0] == "recover") and "recovery.audit.manifest" not in loaded
+
+
+def test_without_its_libraries_the_command_says_what_to_install(tiered: Command) -> None:
+    tiered("ls", python=("-c", "import sys; sys.modules['typer'] = None; from recovery.cli.main import main; main()"), code=3)
+    assert tiered.errors == "tiered: the command line needs typer; install it with: pip install 'tiered[daemon]'\n"
+
+
+# --- what is stuck ---------------------------------------------------------------------------------
+
+
+def test_what_is_stuck_stays_an_error_until_it_is_given_back(store: Call, tmp_path: Path) -> None:
+    plant(tmp_path / "store", "someone/objects/else")
+    for once in (1, 0):
+        code, out, errors = store("-d", "store", "recover", "--once", "--json")
+        report = json.loads(out)
+        assert (code, report["parked"], report["stuck"]) == (6, once, 1)
+        assert "1 entry is stuck: 'tiered log list --stuck'" in errors and "tiered log retry ID" in errors
+    code, out, errors = store("-d", "store", "check", "--json")
+    assert code == 6 and json.loads(out)["ok"] is False and "1 entry is stuck" in out and "1 entry is stuck" in errors
+    assert "problem " in store("-d", "store", "check")[1]
+
+
+def test_list_of_what_is_stuck_speaks_of_what_is_open(store: Call, tmp_path: Path) -> None:
+    plant(tmp_path / "store", None)
+    assert store("-d", "store", "log", "list", "--stuck")[1] == "no stuck entries (1 open)\n"
+    assert store("-d", "store", "log", "list", "--stuck", "--json")[1] == "[]\n"
+
+
+def test_lists_have_no_end_and_say_where_they_are_cut(store: Call, tmp_path: Path) -> None:
+    for _ in range(3):
+        plant(tmp_path / "store", None)
+    for command in (["log", "list"], ["recover", "--dry-run"]):
+        assert len(json.loads(store("-d", "store", *command, "--json")[1])) == 3
+        code, out, errors = store("-d", "store", *command, "--json", "--limit", "2")
+        assert code == 0 and json.loads(out)[2] == {"more": True} and errors == "tiered: there are more than --limit 2\n"
+        assert store("-d", "store", *command, "--limit", "3")[2] == ""
+    assert store("-d", "store", "ls", "--limit", "1")[2] == ""
+    assert json.loads(store("-d", "store", "recover", "--once", "--limit", "2", "--json")[1])["more"] == "maybe"
+
+
+def test_more_entries_than_a_page_are_all_listed(store: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("recovery.entries.PAGE", 2)
+    monkeypatch.setattr("recovery.cli.output.TABLE_ROWS", 3)
+    planted = {plant(tmp_path / "store", None) for _ in range(5)}
+    assert {each["id"] for each in json.loads(store("-d", "store", "log", "list", "--json")[1])} == planted
+    header, *rows = store("-d", "store", "log", "list")[1].splitlines()
+    assert header.startswith("id ") and {row.split()[0] for row in rows} == planted
+    assert len(store("-d", "store", "recover", "--dry-run")[1].splitlines()) == 6
+
+
+def test_times_of_an_entry_are_times(store: Call, tmp_path: Path) -> None:
+    change = plant(tmp_path / "store", "someone/objects/else")
+    store("-d", "store", "recover", "--once")
+    shown = json.loads(store("-d", "store", "log", "show", change, "--json")[1])
+    assert shown["heartbeat"].endswith("+00:00") and shown["stuck"]["at"].endswith("+00:00") and shown["cleanup_after"] is None
+    assert shown["heartbeat"] in store("-d", "store", "log", "show", change)[1]

@@ -1,0 +1,153 @@
+"""Single records of an embedded store that are damaged: each is named, and costs no other (I6)."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from changelog.change import Change, ChangeId, Entry, Unreadable
+from changelog.sqlite.database import Database
+from changelog.sqlite.log import SqliteChangeLog
+from recovery.loop import RecoveryLoop
+from tests.given.clocks import ShiftedRuntime
+from tiered import CorruptRecordError, ObjectId, Settings, open_storage
+from tiered.embedded.rows import SqliteRows
+from tiered.open import open_backends
+from tiered.storage import LIST_PAGE, TieredStorage
+
+pytestmark = pytest.mark.anyio
+
+IDS = [ObjectId.create("notes", key) for key in ("a", "b", "c")]
+DAMAGED = IDS[1]
+COLUMNS = [
+    "deadline_ms = 'soon'", "deadline_ms = CAST(x'ff' AS TEXT)", "deadline_ms = x'00'", "deadline_ms = 1.5", "deadline_ms = 9e999",
+    "token = 'x'", "token = 5.5", "token = x'00'", "metadata = '{}'", "metadata = x'ff'", "metadata = NULL", "payload = 'text'",
+    "metadata = CAST('{\"expiration_policy\":{\"TimeToLive\":{\"secs\":[1],\"nanos\":0}}}' AS BLOB)",
+]  # fmt: skip
+
+
+@dataclass
+class Store:
+    directory: Path
+    storage: TieredStorage
+
+    def run(self, statement: str) -> None:
+        """By another hand than the store's."""
+        with sqlite3.connect(self.directory / "tiered.db") as connection:
+            connection.execute(statement)
+        connection.close()
+
+    async def listed(self) -> list[ObjectId]:
+        return [object_id async for object_id in self.storage.list()]
+
+
+@pytest.fixture
+async def store(tmp_path: Path, anyio_backend: str) -> AsyncIterator[Store]:
+    async with open_storage(Settings(directory=tmp_path, changelog="sqlite", inline_bytes_max=100)) as storage:
+        for object_id in IDS:
+            await storage.put(object_id, b"small")
+        yield Store(tmp_path, storage)
+
+
+# --- rows ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+async def test_a_damaged_row_is_listed_and_get_says_what_is_wrong(store: Store, column: str, caplog: pytest.LogCaptureFixture) -> None:
+    store.run(f"UPDATE rows SET {column} WHERE path = '{DAMAGED}'")
+    with caplog.at_level(logging.WARNING, "tiered"):
+        assert await store.listed() == IDS
+    if column.startswith("deadline_ms"):
+        assert f"corrupt_row path={DAMAGED}: its deadline is" in caplog.text
+    for read in (store.storage.get, store.storage.head):
+        with pytest.raises(CorruptRecordError, match=str(DAMAGED)):
+            await read(DAMAGED)
+    await store.storage.put(DAMAGED, b"mended")
+    stored = await store.storage.get(DAMAGED)
+    assert stored is not None and await stored.read() == b"mended"
+
+
+async def test_a_policy_that_is_too_deep_to_read_is_a_damaged_row(store: Store) -> None:
+    await store.storage.put(DAMAGED, b"large" * 100)
+    store.run(f"UPDATE rows SET policy = '{'[' * 100_000}', crc = NULL WHERE path = '{DAMAGED}'")
+    for read in (store.storage.get, store.storage.head):
+        with pytest.raises(CorruptRecordError, match=str(DAMAGED)):
+            await read(DAMAGED)
+
+
+async def test_a_key_that_is_no_text_or_no_id_is_named_in_the_log_and_the_listing_goes_on(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    for path in ("CAST(x'6e6f7465732f6f626a656374732f62ff' AS TEXT)", "'notes/uploads/b'", "'notes'", "''", "x'00'", "NULL", "'~d/me'"):
+        store.run(f"INSERT INTO rows (path, payload, metadata) VALUES ({path}, x'', x'')")
+    with caplog.at_level(logging.WARNING, "tiered"):
+        assert await store.listed() == IDS
+    assert r"notes/objects/b\xff" in caplog.text and "~d/me" not in caplog.text
+
+
+async def test_a_page_that_ends_in_damage_is_no_end(store: Store, runtime: ShiftedRuntime) -> None:
+    keys = [f"notes/objects/b{number:04d}" for number in range(LIST_PAGE - 2)]
+    for key in keys:
+        store.run(f"INSERT INTO rows (path, payload, metadata, deadline_ms) VALUES ('{key}', x'', x'', 'soon')")
+    store.run("INSERT INTO rows (path, payload, metadata) VALUES (CAST(x'6e6f7465732f6f626a656374732f6239ff' AS TEXT), x'', x'')")
+    assert [str(object_id) for object_id in await store.listed()] == sorted([*map(str, IDS), *keys])
+
+
+async def test_tombstones_beside_damaged_ones_reach_the_audit(store: Store, runtime: ShiftedRuntime) -> None:
+    await store.storage.put(DAMAGED, b"large" * 100)
+    for number, (path, target, deadline) in enumerate([
+        ("CAST(x'ff' AS TEXT)", "'x'", "NULL"),
+        ("'notes/objects/d'", "CAST(x'ff' AS TEXT)", "NULL"), ("'notes/objects/e'", "'x'", "'soon'"),
+        ("'notes/objects/f'", "'x'", "CAST(x'ff' AS TEXT)"), ("x'00'", "'x'", "NULL"), ("NULL", "'x'", "NULL"),
+    ]):  # fmt: skip
+        store.run(f"INSERT INTO rows (rowid, path, target, deadline_ms) VALUES ({100 + number}, {path}, {target}, {deadline})")
+    async with Database.open(store.directory / "tiered.db", runtime) as database:
+        rows, start, found, corrupt = SqliteRows(database, runtime), b"", [], []
+        for _ in range(10):
+            page = await rows.redirects(start, None, 1)
+            found += [each.path for each in page.redirects]
+            corrupt += [each.path for each in page.corrupt]
+            if page.next_start is None:
+                break
+            start = page.next_start
+        else:
+            pytest.fail("it goes round")
+        assert await rows.boundaries(20) == ["notes/objects/b", "notes/objects/c", "notes/objects/d", "notes/objects/e", "notes/objects/f"]
+    assert found == [str(DAMAGED)]
+    assert corrupt == ["notes/objects/d", "notes/objects/e", "notes/objects/f", r"\xff"]
+
+
+# --- entries ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        "value = '{'", "value = 'text'", "value = x'ff'", "value = 5", "value = x''", "heartbeat_ms = 'soon'", "heartbeat_ms = x'ff'",
+        "heartbeat_ms = CAST(x'ff' AS TEXT)", "state = '{'", "state = 5", "state = x'ff'", "state = CAST(x'ff' AS TEXT)",
+        "state = '{\"state\":\"stuck\",\"error\":\"\",\"at\":1e999}'", "key = 'key'", "key = CAST(x'7eff' AS TEXT)", "key = x'7e'",
+        "value = CAST(x'7b22ff' AS TEXT)",
+    ],
+)  # fmt: skip
+async def test_a_damaged_entry_does_not_hide_the_others_from_recovery(tmp_path: Path, runtime: ShiftedRuntime, column: str) -> None:
+    settings = Settings(directory=tmp_path, changelog="sqlite")
+    ids = [ChangeId.new(runtime) for _ in range(3)]
+    async with open_backends(settings, runtime) as backends:
+        for id, object_id in zip(ids, IDS, strict=True):
+            entry = await backends.log.record(Change(id, object_id.path, None, None), "dead")
+            assert await backends.log.release(entry)
+        with sqlite3.connect(tmp_path / "tiered.db") as connection:
+            connection.execute(f"UPDATE changes SET {column} WHERE key = ?", (ids[1].row_key(),))
+        connection.close()
+        assert isinstance(backends.log, SqliteChangeLog)
+        seen = {entry.change.id for entry in (await backends.log.entries("", 10)).entries if isinstance(entry, Entry)}
+        assert {ids[0], ids[2]} <= seen
+        await RecoveryLoop(backends.tiers, backends.log, runtime, settings).run_once()
+        left = (await backends.log.entries("", 10)).entries
+        assert not {ids[0], ids[2]} & {entry.change.id for entry in left if isinstance(entry, Entry)}
+        assert all(entry.stuck is not None for entry in left if isinstance(entry, Unreadable) and entry.key == ids[1].row_key())

@@ -1,0 +1,266 @@
+"""Object ids and the names made of them: the worked examples, what may be created, and that what is printed parses."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Mapping
+from copy import copy, deepcopy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from changelog.base.errors import InvalidRequestError
+from changelog.change import ChangeId
+from tests.given.caller_values import Loud, Word, odd_ids
+from tiered.object_id import PATH_BYTES_MAX, ObjectId, blob_name, object_prefix, revision_of
+
+REVISION = ChangeId("018bcfe5-6800-7000-8000-000000000001")
+OTHER = ChangeId("018bcfe5-6800-7000-8000-000000000002")
+WORKED = ObjectId("attachments", (("org", "17"), ("project", "42")), "abc123")
+
+scope_texts = st.text("abzAZ09_-()$!+'", min_size=1, max_size=5)
+usecases = st.text(st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="/"), min_size=1, max_size=8).filter(
+    lambda text: not text.startswith("~") and text not in (".", "..")
+)
+keys = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=12).filter(
+    lambda text: not {".", ".."} & set(text.split("/"))
+)
+object_ids = st.builds(ObjectId, usecases, st.lists(st.tuples(scope_texts, scope_texts), max_size=3).map(tuple), keys)
+
+
+# --- worked examples -----------------------------------------------------------------------------
+
+
+def test_the_worked_example_of_the_formats() -> None:
+    created = ObjectId.create("attachments", "abc123", {"org": "17", "project": "42"})
+    assert created == WORKED
+    assert created.path == str(created) == "attachments/org.17/project.42/objects/abc123"
+    assert len(created.path) == 44
+    assert blob_name(created.path, REVISION) == "attachments/org.17/project.42/objects/abc123/018bcfe5-6800-7000-8000-000000000001"
+    assert len(blob_name(created.path, REVISION)) == 81
+
+
+def test_without_scopes_the_objects_follow_the_usecase() -> None:
+    assert ObjectId.create("usecase", "key").path == "usecase/objects/key"
+    assert ObjectId.parse("usecase/objects/key") == ObjectId("usecase", (), "key")
+
+
+def test_the_order_of_scopes_is_part_of_the_address() -> None:
+    one, other = (("a", "1"), ("b", "2")), (("b", "2"), ("a", "1"))
+    assert ObjectId.create("u", "k", one).path == "u/a.1/b.2/objects/k"
+    assert ObjectId.create("u", "k", one) != ObjectId.create("u", "k", other)
+    assert ObjectId.create("u", "k", dict(one)) == ObjectId.create("u", "k", iter(one))
+
+
+@pytest.mark.parametrize(
+    ("path", "parsed"),
+    [
+        ("u/objects/a/b/c", ObjectId("u", (), "a/b/c")),
+        ("u/objects/objects/k", ObjectId("u", (), "objects/k")),
+        ("u/objects//k", ObjectId("u", (), "/k")),
+        ("u/objects/../k", ObjectId("u", (), "../k")),
+        ("u/a.b.c/objects/k", ObjectId("u", (("a", "b.c"),), "k")),
+        ("u/objects.1/objects/k", ObjectId("u", (("objects", "1"),), "k")),
+        ("~old/objects/k", ObjectId("~old", (), "k")),
+        ("u/.1/objects/k", ObjectId("u", (("", "1"),), "k")),
+        (f"u/objects/k/{REVISION}", ObjectId("u", (), f"k/{REVISION}")),
+    ],
+)
+def test_what_is_stored_parses_from_the_left_even_where_we_would_not_create_it(path: str, parsed: ObjectId) -> None:
+    assert ObjectId.parse(path) == parsed
+    assert parsed.path == path
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("", "expected USECASE"),
+        ("usecase", "expected USECASE"),
+        ("/objects/k", "expected USECASE"),
+        ("u/objects", "no 'objects/'"),
+        ("u/a.1/", "no 'objects/'"),
+        ("u/a.1/b.2", "no 'objects/'"),
+        ("u/objects/", "key is empty"),
+        ("u/scope/objects/k", "scope 'scope' is not NAME.VALUE"),
+        ("u/uploads/x", "scope 'uploads'|no 'objects/'"),
+    ],
+)
+def test_what_is_no_object_id_is_refused_with_the_reason(path: str, words: str) -> None:
+    with pytest.raises(InvalidRequestError, match=words):
+        ObjectId.parse(path)
+
+
+# --- creation ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("usecase", "scopes", "key", "words"),
+    [
+        ("", {}, "k", "usecase is empty"),
+        ("a/b", {}, "k", "usecase 'a/b' must not contain '/'"),
+        ("~changelog", {}, "k", "must not start with '~'"),
+        (".", {}, "k", "usecase '.' is a relative path"),
+        ("..", {}, "k", "usecase '..' is a relative path"),
+        ("a\nb", {}, "k", r"usecase .* control character U\+000A at position 1"),
+        ("u", {}, "", "key is empty"),
+        ("u", {}, "a\0", r"key .* control character U\+0000 at position 1"),
+        ("u", {}, "\x7f", r"U\+007F"),
+        ("u", {}, "a\x85", r"U\+0085"),
+        ("u", {}, "../../x", "'.' or '..' segment"),
+        ("u", {}, "a/./b", "'.' or '..' segment"),
+        ("u", {}, "..", "'.' or '..' segment"),
+        ("u", {}, "a\ud800", "not valid Unicode"),
+        ("u", {"": "1"}, "k", "scope name '' must be one or more of"),
+        ("u", {"a": ""}, "k", "scope value '' must be one or more of"),
+        ("u", {"a.b": "1"}, "k", "scope name 'a.b' must not contain"),
+        ("u", {"a": "1.5"}, "k", "scope value '1.5'"),
+        ("u", {"a": "x/y"}, "k", "scope value 'x/y'"),
+        ("u", {"ä": "1"}, "k", "scope name 'ä'"),
+        ("u", {"a": "1\n"}, "k", "scope value"),
+        ("u", {"a": 17}, "k", "scope value is 17, not text"),
+    ],
+)
+def test_an_id_that_may_not_be_created_is_refused_by_part_and_limit(usecase: str, scopes: Mapping[str, str], key: str, words: str) -> None:
+    with pytest.raises(InvalidRequestError, match=words):
+        ObjectId.create(usecase, key, scopes)
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        (("photos/org.17", (), "cat"), "usecase 'photos/org.17' must not contain '/'"),
+        (("photos", (("org", "17/objects/cat"),), "x"), "scope value '17/objects/cat' must not contain '/'"),
+        (("photos", (("org/objects/a", "17"),), "x"), "scope name .* must not contain '/'"),
+        (("photos", (("org.1", "7"),), "cat"), r"scope name 'org.1' must not contain '/' nor '\.'"),
+        (("", (), "cat"), "usecase is empty"),
+        (("photos", (), ""), "key is empty"),
+        (("photos", [("org", "17")], "cat"), r"ObjectId.create\(…, scopes="),
+        (("photos", (["org", "17"],), "cat"), "scopes are pairs"),
+        (("photos", ("ab",), "cat"), "scopes are pairs"),
+        (("photos", (("a", "b", "c"),), "cat"), "scopes are pairs"),
+        (("photos", None, "cat"), "scopes are pairs"),
+        (("photos", (("org", 17),), "cat"), "scope value is 17, not text"),
+        ((5, (), "cat"), "usecase is 5, not text"),
+        (("photos", (), b"cat"), "key is b'cat', not text"),
+        (("photos", (), 10**5000), "key is a value of type int, not text"),
+        (("photos", (), "\ud800"), "not valid Unicode"),
+        (("photos", (("a", "\ud800"),), "x"), "not valid Unicode"),
+        (("photos", (), "k" * 4096), "4111 bytes of UTF-8; no stored one has more than 4096"),
+    ],
+)
+def test_no_id_is_built_whose_path_is_that_of_another_or_of_none(parts: Any, words: str) -> None:
+    with pytest.raises(InvalidRequestError, match=words):
+        ObjectId(*parts)
+    with pytest.raises(InvalidRequestError, match=words):
+        replace(WORKED, usecase=parts[0], scopes=parts[1], key=parts[2])
+
+
+@given(object_id=odd_ids)
+@settings(max_examples=500)
+def test_whatever_can_be_built_is_what_its_path_parses_to(object_id: ObjectId | None) -> None:
+    if object_id is not None:
+        assert ObjectId.parse(object_id.path) == object_id
+        assert pickle.loads(pickle.dumps(object_id)) == copy(object_id) == deepcopy(object_id) == object_id
+        assert len({object_id, ObjectId.parse(object_id.path)}) == 1
+
+
+@pytest.mark.parametrize(
+    "scopes", [5, None, "a.b", b"ab", ["ab"], [b"ab"], [1], [("a",)], [("a", "b", "c")], [("a", 1)], [None], {1: "x"}, {"a": None}]
+)
+def test_scopes_that_are_no_pairs_of_text_are_refused(scopes: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="scope"):
+        ObjectId.create("u", "k", scopes)
+
+
+def test_pairs_that_are_lists_will_do_to_create_one() -> None:
+    assert ObjectId.create("u", "k", [["a", "1"]]) == ObjectId("u", (("a", "1"),), "k")  # type: ignore[list-item]
+
+
+def test_text_of_a_subclass_is_the_text_that_it_is_and_not_what_it_prints() -> None:
+    scopes = ((Loud("a"), Loud("1")),)
+    for made in (ObjectId(Loud("u"), scopes, Loud("k")), ObjectId.create(Loud("u"), Loud("k"), scopes)):
+        assert made == ObjectId("u", (("a", "1"),), "k") and made.path == "u/a.1/objects/k"
+        assert {type(text) for text in (made.usecase, made.key, *made.scopes[0])} == {str}
+    assert ObjectId.create(Word.PHOTOS, "k").path == "photos/objects/k"
+
+
+def test_names_that_look_alike_are_different_objects() -> None:
+    assert len({ObjectId.create("u", key).path for key in ("é", "e\u0301", "E", "e", "é ", "é/")}) == 6
+
+
+@pytest.mark.parametrize("path", [5, None, b"u/objects/k"])
+def test_only_text_is_parsed(path: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="not text"):
+        ObjectId.parse(path)
+
+
+def test_the_message_about_a_long_id_is_short() -> None:
+    long = "k/" * 1_000_000
+    makes: list[Callable[[], ObjectId]] = [
+        lambda: ObjectId.create("u", long), lambda: ObjectId.parse(long), lambda: ObjectId(long, (), "k")
+    ]
+    for make in makes:
+        with pytest.raises(InvalidRequestError) as caught:
+            make()
+        assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("key", ["...", "a..b", ".hidden", "a/b/", "//", "ü🙂", "100%", "a?b#c", " ", "objects", "~"])
+def test_odd_but_harmless_keys_may_be_created(key: str) -> None:
+    assert ObjectId.parse(ObjectId.create("u", key).path).key == key
+
+
+def test_every_character_of_the_scope_alphabet_is_allowed() -> None:
+    scopes = {"azAZ09_-()$!+'": "azAZ09_-()$!+'"}
+    assert ObjectId.parse(ObjectId.create("u", "k", scopes).path).scopes == tuple(scopes.items())
+
+
+@pytest.mark.parametrize(("letter", "width"), [("k", 1), ("ü", 2), ("🙂", 4)])
+def test_the_path_may_have_987_bytes_of_utf8_and_not_one_more(letter: str, width: int) -> None:
+    room = PATH_BYTES_MAX - len("u/objects/")
+    key = letter * (room // width) + "k" * (room % width)
+    assert len(blob_name(ObjectId.create("u", key).path, REVISION).encode()) == 1024
+    with pytest.raises(InvalidRequestError, match="988 bytes of UTF-8; at most 987 fit"):
+        ObjectId.create("u", key + "k")
+
+
+@given(object_id=object_ids)
+def test_what_may_be_created_prints_and_parses_to_itself(object_id: ObjectId) -> None:
+    object_id.validate()
+    assert ObjectId.parse(object_id.path) == object_id
+    assert object_id.path.startswith(object_prefix(object_id.usecase, object_id.scopes))
+
+
+@given(path=st.text("ab./objects~", max_size=30) | st.builds("u/{}/objects/{}".format, st.text("a./"), st.text("a./", min_size=1)))
+def test_whatever_parses_prints_as_it_was(path: str) -> None:
+    try:
+        parsed = ObjectId.parse(path)
+    except InvalidRequestError:
+        return
+    assert parsed.path == path
+
+
+# --- revisions -----------------------------------------------------------------------------------
+
+
+@given(object_id=object_ids)
+def test_the_revision_of_a_blob_is_read_from_its_name(object_id: ObjectId) -> None:
+    assert revision_of(object_id.path, blob_name(object_id.path, REVISION)) == REVISION
+
+
+@pytest.mark.parametrize(
+    "blob",
+    ["u/objects/k", "u/objects/k/", "u/objects/k/latest", f"u/objects/k2/{REVISION}", f"u/objects/k/{OTHER}/{REVISION}", str(REVISION)],
+)
+def test_a_blob_that_is_none_of_this_objects_revisions_has_no_revision_here(blob: str) -> None:
+    assert revision_of("u/objects/k", blob) is None
+
+
+def test_a_key_that_ends_like_a_revision_gives_a_name_two_readings() -> None:
+    name = f"u/objects/k/{OTHER}/{REVISION}"
+    assert revision_of(f"u/objects/k/{OTHER}", name) == REVISION
+    assert revision_of("u/objects/k", f"u/objects/k/{OTHER}") == OTHER
+    assert ObjectId.parse(name).key == f"k/{OTHER}/{REVISION}"
