@@ -90,8 +90,9 @@ class ItemResult(Generic[R, V]):
 
     @property
     def value(self) -> V:
-        """What the single operation would have returned. Raises `error` if there is one, so nobody takes a failure for
-        None.
+        """What the single operation would have returned.
+
+        Raises `error` if there is one, so nobody takes a failure for None.
         """
         if self.error is not None:
             raise self.error
@@ -262,7 +263,8 @@ async def _each(requests: Requests[R]) -> AsyncGenerator[R, None]:
 
 
 def _written(request: object) -> str | None:
-    """The path of the object that a put writes, because puts of one object keep their order. None for all other
-    requests.
+    """The path of the object that a put writes, because puts of one object keep their order.
+
+    None for all other requests.
     """
     return request.object_id.path if isinstance(request, PutRequest) and isinstance(request.object_id, ObjectId) else None

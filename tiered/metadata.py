@@ -85,8 +85,9 @@ _LIFETIMES: dict[str, type[TimeToLive] | type[TimeToIdle]] = {"TimeToLive": Time
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """What is known of a payload. When the store writes, it fills in creation and size if they are None, and the
-    expiry.
+    """What is known of a payload.
+
+    When the store writes, it fills in creation and size if they are None, and the expiry.
 
     `expiration`: `TimeToLive`, `TimeToIdle` or None. `time_created_ns`, `time_expires_ns`: nanoseconds since 1970, up
     to the year 9999; a write computes `time_expires_ns` from `expiration`. `size`: length in bytes; if it is given, a
@@ -132,8 +133,9 @@ class Metadata:
             self._check_bytes()
 
     def with_facts(self, **facts: int | None) -> Metadata:
-        """The same metadata with another `size` or other times. Texts are not checked, because other software may have
-        stored them.
+        """The same metadata with another `size` or other times.
+
+        Texts are not checked, because other software may have stored them.
         """
         return as_stored(*(facts.get(name, getattr(self, name)) for name in _FIELDS))
 
@@ -146,11 +148,11 @@ class Metadata:
         return _datetime(self.time_expires_ns)
 
     def stamped(self, now_ns: int) -> Metadata:
-        """The metadata as a write at `now_ns` stores it: the time of creation if it is not set, and the deadline by its
-        policy.
+        """The metadata as a write at `now_ns` stores it, with the time of creation and the deadline filled in.
 
-        A deadline is a whole number of milliseconds, because rows keep no finer one. `InvalidRequestError`: an expiry
-        was set without a policy, or the object would expire after the year 9999.
+        The deadline follows from the policy. It is a whole number of milliseconds, because rows keep no finer one. A
+        time of creation that is already set stays. `InvalidRequestError`: an expiry was set without a policy, or the
+        object would expire after the year 9999.
         """
         if self.time_expires_ns is not None and self.expiration is None:
             raise InvalidRequestError("time_expires is computed: set expiration to TimeToLive or TimeToIdle instead")
@@ -287,8 +289,9 @@ def _decode_time(value: dict[str, Any] | None) -> int | None:
 
 
 def _datetime(ns: int | None) -> datetime | None:
-    """To the microsecond, which is all that `datetime` holds. For a stored time that it cannot hold, the nearest that
-    it can.
+    """To the microsecond, which is all that `datetime` holds.
+
+    For a stored time that it cannot hold, the nearest that it can.
     """
     return None if ns is None else _EPOCH + timedelta(microseconds=min(max(ns // 1000, _FIRST_US), _LAST_US))
 

@@ -69,8 +69,9 @@ class ObjectId:
 
     @classmethod
     def create(cls, usecase: str, key: str, scopes: Mapping[str, str] | Iterable[tuple[str, str]] = ()) -> Self:
-        """Makes a validated id. Scopes keep their order. `InvalidRequestError` names the part that is wrong, and the
-        rule or limit.
+        """Makes a validated id. Scopes keep their order.
+
+        `InvalidRequestError` names the part that is wrong, and the rule or limit.
         """
         pairs: object = scopes.items() if isinstance(scopes, Mapping) else scopes
         if isinstance(pairs, (str, bytes)) or not isinstance(pairs, Iterable):
@@ -129,16 +130,18 @@ def blob_name(path: str, revision: ChangeId) -> str:
 
 
 def revision_of(path: str, blob: str) -> ChangeId | None:
-    """The revision in the name of a blob of `path`. None if it has none: a legacy blob without revision, or a foreign
-    name.
+    """The revision in the name of a blob of `path`.
+
+    None if it has none: a legacy blob without revision, or a foreign name.
     """
     stem, _, revision = blob.rpartition("/")
     return ChangeId(revision) if stem == path and ChangeId.matches(revision) else None
 
 
 def refuse_reserved(usecase: str) -> None:
-    """Raises `InvalidRequestError` for a usecase that begins with `~`. The store uses such names itself, for the
-    changelog, which may be in the same table.
+    """Raises `InvalidRequestError` for a usecase that begins with `~`.
+
+    Such names are the store's own: the changelog may be in the same table.
     """
     if usecase.startswith("~"):
         raise InvalidRequestError(f"usecase {shown(usecase)} must not start with '~': such names are the store's own")

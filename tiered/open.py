@@ -38,8 +38,9 @@ class Backends:
 async def open_storage(
     source: str | Path | Settings, runtime: Runtime | None = None, *, writes: bool = True
 ) -> AsyncIterator[TieredStorage]:
-    """Opens a store. `source` is the path of a YAML file, or `Settings`. Raises `ConfigurationError`, which says what
-    to change.
+    """Opens a store. `source` is the path of a YAML file, or `Settings`.
+
+    Raises `ConfigurationError`, which says what to change.
 
     In embedded mode the directory is created. Any number of stores and processes may have one store open at once.
     `writes` False opens it for reading only. Then a Bigtable table that other software wrote is enough, and a put or
@@ -58,8 +59,9 @@ async def open_storage(
 
 @asynccontextmanager
 async def open_backends(settings: Settings, runtime: Runtime, *, writes: bool = True, verify: bool = True) -> AsyncIterator[Backends]:
-    """Opens both tiers and the changelog that the settings name. Raises `ConfigurationError`, which says what to
-    change.
+    """Opens both tiers and the changelog that the settings name.
+
+    Raises `ConfigurationError`, which says what to change.
 
     `writes` False: for reading only; what only writers and recovery need may be missing. `verify` False: tables and
     bucket are not looked at. Use it in one of many processes, when another has just looked at them.

@@ -47,9 +47,7 @@ ENV_PREFIX = "TIERED_"
 ENV_NESTED = "__"
 ENV_CONFIG = "TIERED_CONFIG"
 ENV_OTHERS = (ENV_CONFIG, "TIERED_SIM_")
-"""Variables with these beginnings are no settings: the path of the settings file, and what `make sim` passes to the
-tests.
-"""
+"""Variables that are no settings begin so: the path of the settings file, and what `make sim` passes to the tests."""
 
 BIGTABLE_EMULATOR, GCS_EMULATOR = "BIGTABLE_EMULATOR_HOST", "STORAGE_EMULATOR_HOST"
 """Google's own variables. If one is set, all of Google's clients connect to an emulator, and so does this store."""
@@ -359,7 +357,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _wrong_yaml(error: Exception) -> str:
-    """What is wrong with the YAML. PyYAML would also quote the line, which may hold a secret."""
+    """What is wrong with the YAML, and in which line. PyYAML's own message would also quote the line."""
     mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
     return " ".join(str(error).split()) if mark is None else f"line {mark.line + 1}: {problem}"
 
@@ -373,8 +371,9 @@ class _NoSettingError(Exception):
 
 
 def _plain(node: Node, seen: set[Node]) -> Any:
-    """Mappings, lists, numbers and text. Each node is read once only, so aliases cannot expand a small file into a
-    large one.
+    """Mappings, lists, numbers and text.
+
+    Each node is read once only, so aliases cannot expand a small file into a large one.
     """
     import yaml
 
