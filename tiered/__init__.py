@@ -1,4 +1,5 @@
-"""A blob store over two tiers whose every write survives a kill. Start at `open_storage` and `TieredStorage`."""
+"""A blob store over two tiers. Every write survives a kill of the process. Begin at `open_storage` and `TieredStorage`.
+"""
 
 from tiered.bulk import Bulk, ItemResult, LoadedObject, PutRequest
 from tiered.errors import (

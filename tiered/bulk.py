@@ -1,19 +1,23 @@
-"""Many operations of one kind in one call: bounded, each with a result of its own, nothing left behind.
+"""Many operations of one kind in one call. The number that runs at once is bounded, and each item has its own result.
 
     requests ──one at a time──▶ feeder ──▶ at most `concurrency` tasks ──as they complete──▶ async for result in bulk
-     (async) iterable            │          an operation each; a result that nobody has taken yet
-                                 │          keeps its task's place
+     (async) iterable            │          one operation each; a task keeps its place
+                                 │          until somebody has taken its result
                                  └ reads the next request only when there is a place for it
 
-So a million requests build no million tasks, and a consumer that is slow slows the reading of the requests, while
-the storage's own slots are free again as soon as an operation is done. The requests are read in one task, because a generator may
-hold scopes of its own; a synchronous one in one thread, because it may block. Puts of one object are made one after the other, in the
-order of the requests: the last one wins.
+So a million requests do not become a million tasks, and a slow consumer slows down the reading of the requests. The
+storage's own slots do not wait for the consumer: they are free as soon as an operation is done.
 
-*Failure* of one item is that item's result. An error of the requests' own iterator is raised by the iteration, plain, after
-the results of all items that were begun. A cancellation that nobody asked for, because what an item or the iterator awaited was
-cancelled elsewhere, is such an error, too: `CancelledElsewhereError`. *Leaving* the block, by whatever way, cancels what is under way
-and waits for its end; each write then is as if its own caller had been cancelled. *Crash*: as of so many single operations.
+One task reads the requests, because a generator may hold cancel scopes from one item to the next. A synchronous
+iterable that may block is read in a thread of its own. Puts of one object run one after the other, in the order of the
+requests, so the last one wins.
+
+*Failure*: the error of one item is that item's result. An error of the requests' own iterator is raised by the
+iteration, unchanged, after the results of all items that were begun. What an item or the iterator awaits may be
+cancelled although nobody cancelled this task. That counts as an error, too: `CancelledElsewhereError`.
+
+*Leaving* the block, by return or by error, cancels the operations that are under way and waits until they have ended.
+For each write this is the same as if its own caller had been cancelled. *Crash*: the same as for single operations.
 """
 
 from __future__ import annotations
@@ -50,7 +54,7 @@ PAYLOAD_BYTES_MAX = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class PutRequest:
-    """One item of `put_many`: what `put` is told."""
+    """One item of `put_many`: the arguments of one `put`."""
 
     object_id: ObjectId
     payload: Payload = field(repr=False)
@@ -59,16 +63,18 @@ class PutRequest:
 
 @dataclass(frozen=True, slots=True)
 class LoadedObject:
-    """An object that was read whole: its head, and its bytes."""
+    """An object that was read whole: its head and all its bytes."""
 
     head: ObjectHead
     payload: bytes = field(repr=False)
 
 
 class ItemResult(Generic[R, V]):
-    """What became of one item. `position`: its place among the requests, from 0. `error`: None if it succeeded.
+    """The result of one item.
 
-    An error is what the single operation would have raised, so a payload's own exception, too.
+    `position`: the item's place among the requests, counted from 0. `request`: the item itself. `error`: None if the
+    operation succeeded; otherwise what the single operation would have raised, including an error of the payload
+    itself.
     """
 
     __slots__ = ("_value", "error", "position", "request")
@@ -84,17 +90,21 @@ class ItemResult(Generic[R, V]):
 
     @property
     def value(self) -> V:
-        """What the single operation would have returned; raises `error` where there is one: a failure is no None."""
+        """What the single operation would have returned.
+
+        Raises `error` if there is one, so nobody takes a failure for None.
+        """
         if self.error is not None:
             raise self.error
         return cast(V, self._value)
 
 
 class Bulk(Generic[R, V]):
-    """A bulk call: `async with` it, and inside `async for` its results, in the order in which they complete, once."""
+    """A bulk call. Enter it with `async with`; inside the block, `async for` gives the results once, as they complete.
+    """
 
     def __init__(self, requests: Requests[R], kind: type[R], operate: Callable[[R], Awaitable[V]], concurrency: int) -> None:
-        """`kind`: the type of every request."""
+        """`kind`: the type that every request must have. `concurrency`: how many operations run at once."""
         if isinstance(requests, (str, bytes)) or not isinstance(requests, (AsyncIterable, Iterable)):
             raise InvalidRequestError(f"pass an iterable or async iterable of {kind.__name__}, not one {type(requests).__name__}")
         self._requests = requests
@@ -126,7 +136,8 @@ class Bulk(Generic[R, V]):
         except BaseExceptionGroup as errors:
             failed = foremost(errors.exceptions)
         finally:
-            self._tasks = None  # not before: the feeder may be about to begin one more, and end with it
+            # set only now: until here the feeder may start one more task, which then ends with the group
+            self._tasks = None
             self._send.close()
             self._receive.close()
         if failed is not None:
@@ -136,7 +147,7 @@ class Bulk(Generic[R, V]):
         return self
 
     async def __anext__(self) -> ItemResult[R, V]:
-        """The next result. Raises what the requests' own iterator did, when the results of all before it are out."""
+        """The next result. An error of the requests' own iterator is raised here, after all results before it."""
         if self._tasks is None:
             raise InvalidRequestError("results come inside the block only: async with storage.put_many(…) as results: async for …")
         with suppress(anyio.EndOfStream):
@@ -198,7 +209,10 @@ class Bulk(Generic[R, V]):
 
 
 async def load(stored: StoredObject | None, bytes_max: int) -> LoadedObject | None:
-    """Reads it whole and closes it. `InvalidRequestError`: it has more bytes; none of a blob were read."""
+    """Reads an open object whole and closes it. None stays None.
+
+    `InvalidRequestError`: it has more than `bytes_max` bytes. Nothing of its payload was read.
+    """
     if stored is None:
         return None
     async with stored:
@@ -210,7 +224,11 @@ async def load(stored: StoredObject | None, bytes_max: int) -> LoadedObject | No
 
 
 def bounded_concurrency(concurrency: int | None, concurrency_max: int) -> int:
-    """What was asked for, if the store may do so much at once. By default at most a quarter of that: others have room."""
+    """The concurrency that was asked for, if it is from 1 to `concurrency_max`; otherwise `InvalidRequestError`.
+
+    The default is `CONCURRENCY`, but at most a quarter of `concurrency_max`, so that other callers find free slots,
+    too.
+    """
     if concurrency is None:
         return max(1, min(CONCURRENCY, concurrency_max // 4))
     if type(concurrency) is not int or not 1 <= concurrency <= concurrency_max:
@@ -224,7 +242,10 @@ def check_bytes_max(bytes_max: int) -> None:
 
 
 async def _each(requests: Requests[R]) -> AsyncGenerator[R, None]:
-    """A collection is at hand. Another iterable may wait for each item (a cursor, a walk over files), and so has a thread of its own."""
+    """The requests, one by one. A collection is in memory and is read directly.
+
+    Any other synchronous iterable may block for each item (a database cursor, a walk over files), so a thread reads it.
+    """
     if isinstance(requests, AsyncIterable):
         source = aiter(requests)
         try:
@@ -242,5 +263,8 @@ async def _each(requests: Requests[R]) -> AsyncGenerator[R, None]:
 
 
 def _written(request: object) -> str | None:
-    """The path of the object for whose writes order matters; None for reads, deletions, and what is wrong anyway."""
+    """The path of the object that a put writes, because puts of one object keep their order.
+
+    None for all other requests.
+    """
     return request.object_id.path if isinstance(request, PutRequest) and isinstance(request.object_id, ObjectId) else None

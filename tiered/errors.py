@@ -1,16 +1,17 @@
-"""Every error a caller of the store can meet, grouped by what to do about it (see `changelog.base.errors`).
+"""Every error that a caller of the store can get, grouped by what to do about it (see `changelog.base.errors`).
 
     UnavailableError, LeaseLostError   nothing happened: retry
     ClockBehindError                   nothing happened: put this machine's clock right
     CancelledElsewhereError            nothing happened: what a payload or an iterator of requests awaited was cancelled
     AtCapacityError                    nothing happened: shed load, then retry
     OutcomeUnknownError                it may have happened: ask `storage.outcome(error)`
-    CorruptRecordError                 stored bytes break the format: operator
+    CorruptRecordError                 stored bytes break the format: an operator must look
     DanglingTombstoneError             the blob is gone: data loss, counted and reported
     InvalidRequestError                fix the call
     ConfigurationError                 fix the settings, the schema or the directory
 
-Absence is `None`; a lost race is a value.
+`UnconfirmedError` is between the backends and the store; callers never get it. Absence is `None`, not an error, and a
+lost race is a value.
 """
 
 from __future__ import annotations
@@ -36,18 +37,19 @@ __all__ = [
 
 
 class AtCapacityError(UnavailableError):
-    """Too many operations are under way; this one was not begun. Shed load, then try again."""
+    """Too many operations are under way, and this one was not begun. Shed load, then try again."""
 
 
 class DanglingTombstoneError(TieredError):
-    """The row names a blob that does not exist: its data is lost."""
+    """The row names a blob that does not exist: the object's data is lost."""
 
 
 class OutcomeUnknownError(TieredError):
-    """The change may or may not have taken effect, and could not be found out in time.
+    """The change may or may not have taken effect, and the store could not find out in time.
 
-    `settled`: it may have taken effect and been replaced, but will not take effect any more. `logged`:
-    `storage.outcome(error)` will tell, when recovery has finished it. Neither: it may still take effect.
+    `settled`: it may have taken effect and been replaced, but it will not take effect any more. `logged`:
+    `storage.outcome(error)` tells what happened once recovery has finished the change. Neither: it may still take
+    effect, and `storage.outcome(error)` settles it.
     """
 
     def __init__(self, object_id: ObjectId, change_id: ChangeId, *, settled: bool = False, logged: bool = False) -> None:

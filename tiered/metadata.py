@@ -1,12 +1,13 @@
-"""`Metadata`, what is stored beside a payload, and its JSON (formats of the stored rows).
+"""`Metadata`, what is stored beside a payload, and the JSON in which it is stored.
 
-Keys in this order, absent when empty: expiration_policy, time_created, time_expires, content_type,
-compression, origin, filename, size, custom; then keys this software does not know, kept as they were.
-`custom` is sorted by key; raw UTF-8, no spaces. Times are integers of nanoseconds since 1970 here and
-`{"secs_since_epoch":…,"nanos_since_epoch":…}` in JSON. Compression is recorded, never performed.
+Keys in this order, absent when empty: expiration_policy, time_created, time_expires, content_type, compression, origin,
+filename, size, custom; then keys this software does not know, kept as they were. `custom` is sorted by key; raw UTF-8,
+no spaces. Times are integers of nanoseconds since 1970 here and `{"secs_since_epoch":…,"nanos_since_epoch":…}` in JSON.
+Compression is recorded, never performed.
 
-*Written* is only what every backend and every reader can carry, HTTP headers among them: `Metadata(…)` refuses the rest, and
-`put` checks again what was read. *Read* is what is stored, whoever wrote it, as far as it keeps the format.
+The rules for writing are stricter than those for reading. `Metadata(…)` accepts only what every backend and every
+reader can carry, also as HTTP headers, and `put` checks this again. Reading accepts everything that keeps the stored
+format, whoever wrote it.
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ NS_PER_S = 1_000_000_000
 NS_PER_MS = 1_000_000
 CONTENT_TYPE_DEFAULT = "application/octet-stream"
 DEADLINE_MAX_NS = 253_402_300_799 * NS_PER_S
-"""The last second of the year 9999, which is the last that RFC 3339 and `datetime` can tell."""
+"""The last second of the year 9999. RFC 3339 and `datetime` cannot tell a later one."""
 
 SIZE_MAX = (1 << 63) - 1
 NESTED_MAX = 32
-"""Levels of lists and objects within `unknown`: a reader deep in its own calls has room for them."""
+"""How deeply lists and objects may be nested in `unknown`, so that a reader does not reach its recursion limit."""
 
 METADATA_BYTES_MAX = 8192
-"""What storage services accept beside an object."""
+"""How many bytes of metadata storage services accept beside an object."""
 _LONGER_BESIDE_A_BLOB = 64
-"""By how much a blob's metadata may be longer than the JSON; so may each key of `custom`, by one byte."""
+"""A blob's metadata may be this many bytes longer than the JSON, and one byte longer for each key of `custom`."""
 
 TOLD_CREATED, TOLD_UNKNOWN = "tiered-created", "tiered-unknown"
-"""Custom keys that are ours: under these, a blob in GCS keeps what its format has no place for."""
+"""Custom keys that only the store uses: a blob in GCS keeps under them what its format has no place for."""
 
 TOUCH_SLACK_MAX_NS = 24 * 3600 * NS_PER_S
 
@@ -60,7 +61,7 @@ class _Lifetime:
 
     @classmethod
     def stored(cls, ns: int) -> Self:
-        """As a record has it, which may be 0: what has that is expired. `ValueError`: it is negative."""
+        """A lifetime as a record has it. It may be 0, and then the object is expired. `ValueError`: it is negative."""
         if ns < 0:
             raise ValueError(f"{ns} is no lifetime")
         found = object.__new__(cls)
@@ -77,21 +78,25 @@ class TimeToIdle(_Lifetime):
 
 
 Expiration = TimeToLive | TimeToIdle | None
-"""None: manual, the object stays until it is deleted."""
+"""None means manual: the object stays until it is deleted."""
 
 _LIFETIMES: dict[str, type[TimeToLive] | type[TimeToIdle]] = {"TimeToLive": TimeToLive, "TimeToIdle": TimeToIdle}
 
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """What is known of a payload. The store fills in what is None when it writes: creation, expiry, size.
+    """What is known of a payload.
 
-    `time_created_ns`, `time_expires_ns`: nanoseconds since 1970, until the year 9999. `size`: bytes; declare it and a payload of
-    another length is refused. `custom`: the caller's own text. `unknown`: JSON keys of newer software, kept.
+    When the store writes, it fills in creation and size if they are None, and the expiry.
 
-    Texts travel as HTTP headers to some readers: they have no control characters and no spaces at their ends, `content_type` is ASCII,
-    and keys of `custom` are HTTP tokens, no two of which differ only in case. In all at most 8 KiB. `InvalidRequestError` names what
-    breaks this. The mappings are copied.
+    `expiration`: `TimeToLive`, `TimeToIdle` or None. `time_created_ns`, `time_expires_ns`: nanoseconds since 1970, up
+    to the year 9999; a write computes `time_expires_ns` from `expiration`. `size`: length in bytes; if it is given, a
+    payload of another length is refused. `custom`: text of the caller's own. `unknown`: JSON keys that newer software
+    wrote; they are kept.
+
+    Some readers get the texts as HTTP headers. So a text has no control characters and no space at either end,
+    `content_type` is ASCII, keys of `custom` are HTTP tokens, and no two of them differ only in case. All together
+    takes at most 8 KiB. `InvalidRequestError` names the part that breaks a rule. The mappings are copied.
     """
 
     expiration: Expiration = None
@@ -128,7 +133,10 @@ class Metadata:
             self._check_bytes()
 
     def with_facts(self, **facts: int | None) -> Metadata:
-        """The same with `size` or times as the store knows them. Its texts are not judged: it may be stored, by whomever."""
+        """The same metadata with another `size` or other times.
+
+        Texts are not checked, because other software may have stored them.
+        """
         return as_stored(*(facts.get(name, getattr(self, name)) for name in _FIELDS))
 
     @property
@@ -140,9 +148,11 @@ class Metadata:
         return _datetime(self.time_expires_ns)
 
     def stamped(self, now_ns: int) -> Metadata:
-        """As it is written at `now_ns`: created now unless told otherwise, expiring by its policy.
+        """The metadata as a write at `now_ns` stores it, with the time of creation and the deadline filled in.
 
-        A deadline is a whole millisecond, the resolution at which rows keep it.
+        The deadline follows from the policy. It is a whole number of milliseconds, because rows keep no finer one. A
+        time of creation that is already set stays. `InvalidRequestError`: an expiry was set without a policy, or the
+        object would expire after the year 9999.
         """
         if self.time_expires_ns is not None and self.expiration is None:
             raise InvalidRequestError("time_expires is computed: set expiration to TimeToLive or TimeToIdle instead")
@@ -163,7 +173,7 @@ _SETTERS = tuple(Metadata.__dict__[name].__set__ for name in _FIELDS)
 
 
 def as_stored(*values: Any) -> Metadata:
-    """Of all fields in their order, as a record has them; the rules of writing are not asked."""
+    """Metadata from the values of all fields, in their order. It checks none of the rules for writing."""
     made = object.__new__(Metadata)
     for assign, value in zip(_SETTERS, values, strict=True):
         assign(made, value)
@@ -171,11 +181,14 @@ def as_stored(*values: Any) -> Metadata:
 
 
 def touch_deadline(expiration: Expiration, deadline_ns: int | None, now_ns: int) -> int | None:
-    """The deadline that a read at `now_ns` should extend an object to; None: it was extended lately, or never is."""
+    """The new deadline (ns since 1970) that a read at `now_ns` should give to an object.
+
+    None: the object has no time to idle, or its deadline was extended not long ago.
+    """
     if not isinstance(expiration, TimeToIdle) or deadline_ns is None:
         return None
     idle = expiration.ns
-    renewed_ns = min(now_ns + idle, DEADLINE_MAX_NS)  # a stored lifetime may be of any length
+    renewed_ns = min(now_ns + idle, DEADLINE_MAX_NS)  # a stored lifetime has no upper limit
     renew = deadline_ns < renewed_ns - min(idle // 4, TOUCH_SLACK_MAX_NS)
     return whole_ms(renewed_ns) if renew else None
 
@@ -185,7 +198,7 @@ def whole_ms(ns: int) -> int:
 
 
 def is_expired(deadline_ns: int | None, now_ns: int) -> bool:
-    """Readers judge expiry, by their own clock; writers and recovery never do."""
+    """Whether the deadline has passed. Only readers ask this, by their own clock; writers and recovery never do."""
     return deadline_ns is not None and deadline_ns <= now_ns
 
 
@@ -195,7 +208,7 @@ _KEYS = frozenset({
 
 
 def encode_metadata(metadata: Metadata) -> bytes:
-    """The stored JSON, byte for byte stable."""
+    """The stored JSON. Equal metadata always give the same bytes."""
     value: dict[str, Any] = {
         "expiration_policy": encode_policy(metadata.expiration),
         "time_created": _encode_time(metadata.time_created_ns),
@@ -212,10 +225,10 @@ def encode_metadata(metadata: Metadata) -> bytes:
 
 
 def decode_metadata(raw: bytes) -> Metadata:
-    """Reads stored JSON. Raises `CorruptRecordError` naming the key that breaks the format."""
+    """Reads stored JSON. `CorruptRecordError` says what breaks the format."""
     try:
         value = _DECODER.decode(raw.decode())
-        if b"\\u" in raw:  # an escape may be half a character, which nobody could write again
+        if b"\\u" in raw:  # half of a surrogate pair may be written so, and could never be written again
             _dump(value)
     except (ValueError, RecursionError) as error:
         raise CorruptRecordError(f"metadata is not JSON: {error}") from None
@@ -234,7 +247,7 @@ def decode_metadata(raw: bytes) -> Metadata:
 
 
 def encode_policy(expiration: Expiration) -> dict[str, Any] | None:
-    """`{"TimeToLive":{"secs":…,"nanos":…}}`, or None for manual."""
+    """`{"TimeToLive":{"secs":…,"nanos":…}}`, or None if the object stays until it is deleted."""
     if expiration is None:
         return None
     secs, nanos = divmod(expiration.ns, NS_PER_S)
@@ -255,7 +268,7 @@ def decode_policy(value: dict[str, Any] | None) -> Expiration:
 
 
 def _take(value: dict[str, Any], key: str, kind: type[Any]) -> Any:
-    """Removes `key` from `value`, so that what remains is what we do not know."""
+    """Removes `key` from `value`. What is left at the end are the keys that this software does not know."""
     item = value.pop(key, None)
     if item is not None and type(item) is not kind:
         raise CorruptRecordError(f"metadata: {key!r} is {item!r}, not {kind.__name__}")
@@ -276,7 +289,10 @@ def _decode_time(value: dict[str, Any] | None) -> int | None:
 
 
 def _datetime(ns: int | None) -> datetime | None:
-    """To the microsecond, which is all that `datetime` can hold. What is stored may lie beyond its years: then the nearest that it can."""
+    """To the microsecond, which is all that `datetime` holds.
+
+    For a stored time that it cannot hold, the nearest that it can.
+    """
     return None if ns is None else _EPOCH + timedelta(microseconds=min(max(ns // 1000, _FIRST_US), _LAST_US))
 
 
@@ -331,7 +347,10 @@ def _checked_unknown(unknown: object) -> dict[str, Any]:
 
 
 def _plain_json(value: Any, levels: int, places: Iterator[int]) -> Any:
-    """A copy that JSON gives back as it is: no tuples, no other keys than text, no NaN. `places`: one for each value's first byte."""
+    """A copy of which JSON returns every value unchanged: no tuples, only text as keys, no NaN.
+
+    `places` gives one item for each value, and every value takes at least one byte: this bounds the size early.
+    """
     if next(places, None) is None:
         raise InvalidRequestError(f"unknown takes more than the {METADATA_BYTES_MAX} bytes that fit: put it into the payload")
     kind = type(value)

@@ -1,13 +1,15 @@
-"""`ObjectId`, an object's logical address, and the names that are made of it.
+"""`ObjectId`, the logical address of an object, and the names that are made from it.
 
     storage path   {usecase}/{name.value}/{name.value}/…/objects/{key}      the row key
     blob name      {storage path}/{revision}                                 revision = change id
 
-Nothing is escaped. A path is parsed from the left: the usecase ends at the first `/`; each segment up to
-one that equals `objects` is a scope and splits at its first `.`; the rest is the key and may hold `/`.
-The order of scopes matters. What is *created* must pass `ObjectId.create`; what is *stored* only needs to
-parse, because older software wrote names that we would refuse. However an id is made, its path parses to itself:
-an id whose path is another id's would be another tenant's object.
+Nothing is escaped. A path is parsed from the left. The usecase ends at the first `/`. Each segment up to the first one
+that equals `objects` is a scope and splits at its first `.`. The rest is the key and may hold `/`. The order of scopes
+matters.
+
+A new object's id must pass `ObjectId.create`. A stored path only needs to parse, because older software wrote names
+that we would refuse. Every id, however it is made, equals what its path parses to. If two ids had the same path, one
+tenant could reach the object of another.
 """
 
 from __future__ import annotations
@@ -22,9 +24,9 @@ from changelog.change import ChangeId
 from tiered.text import plain, refuse_control_characters, shown
 
 PATH_BYTES_MAX = 1024 - 37
-"""So that path, `/` and revision fit into a GCS object name of 1,024 bytes."""
+"""37 bytes are left for `/` and the revision, so that a blob's name fits into the 1,024 bytes of a GCS object name."""
 ROW_KEY_BYTES_MAX = 4096
-"""Of Bigtable: no stored path is longer, whoever wrote it."""
+"""Bigtable's limit for a row key. No stored path is longer."""
 
 _SCOPE = re.compile(r"[A-Za-z0-9_\-()$!+']+")
 _SCOPE_ALPHABET = "A-Z a-z 0-9 _ - ( ) $ ! + '"
@@ -32,9 +34,10 @@ _SCOPE_ALPHABET = "A-Z a-z 0-9 _ - ( ) $ ! + '"
 
 @dataclass(frozen=True, slots=True)
 class ObjectId:
-    """Logical address of an object. Build one with `create` (validated) or `parse`.
+    """Logical address of an object. Make one with `create`, which validates, or with `parse`.
 
-    Built directly, it is an `InvalidRequestError` unless `parse(id.path) == id`.
+    `usecase` and `key` are text; `scopes` are pairs (name, value), in order. The constructor raises
+    `InvalidRequestError` unless `parse(id.path) == id`.
     """
 
     usecase: str
@@ -66,7 +69,10 @@ class ObjectId:
 
     @classmethod
     def create(cls, usecase: str, key: str, scopes: Mapping[str, str] | Iterable[tuple[str, str]] = ()) -> Self:
-        """A validated id; scopes keep their order. Raises `InvalidRequestError` naming the part and the limit."""
+        """Makes a validated id. Scopes keep their order.
+
+        `InvalidRequestError` names the part that is wrong, and the rule or limit.
+        """
         pairs: object = scopes.items() if isinstance(scopes, Mapping) else scopes
         if isinstance(pairs, (str, bytes)) or not isinstance(pairs, Iterable):
             raise _no_scopes(scopes)
@@ -76,7 +82,7 @@ class ObjectId:
 
     @classmethod
     def parse(cls, path: str) -> Self:
-        """Reads a storage path as it is printed. Raises `InvalidRequestError` if it is none."""
+        """Reads a storage path. `InvalidRequestError`: the text is no storage path."""
         path = plain("an object id", path)
         usecase, slash, rest = path.partition("/")
         if not usecase or not slash:
@@ -98,14 +104,14 @@ class ObjectId:
 
     @property
     def path(self) -> str:
-        """The storage path: row key, and stem of the blob's name."""
+        """The storage path: the key of the row, and the beginning of a blob's name."""
         return f"{object_prefix(self.usecase, self.scopes)}{self.key}"
 
     def __str__(self) -> str:
         return self.path
 
     def validate(self) -> None:
-        """Raises `InvalidRequestError` unless an object of this name may be created."""
+        """Raises `InvalidRequestError` unless a new object may have this id."""
         refuse_reserved(self.usecase)
         _validate_usecase(self.usecase)
         for name, value in self.scopes:
@@ -115,7 +121,7 @@ class ObjectId:
 
 
 def object_prefix(usecase: str, scopes: Iterable[tuple[str, str]]) -> str:
-    """What all storage paths of exactly these scopes begin with."""
+    """The beginning of every storage path that has exactly these scopes."""
     return "/".join([usecase, *(f"{name}.{value}" for name, value in scopes), "objects", ""])
 
 
@@ -124,13 +130,19 @@ def blob_name(path: str, revision: ChangeId) -> str:
 
 
 def revision_of(path: str, blob: str) -> ChangeId | None:
-    """The revision of `blob` as one of `path`'s; None where it has none (an unsuffixed legacy blob, or foreign)."""
+    """The revision in the name of a blob of `path`.
+
+    None if it has none: a legacy blob without revision, or a foreign name.
+    """
     stem, _, revision = blob.rpartition("/")
     return ChangeId(revision) if stem == path and ChangeId.matches(revision) else None
 
 
 def refuse_reserved(usecase: str) -> None:
-    """What begins with `~` is the store's own: the changelog may be in the same table."""
+    """Raises `InvalidRequestError` for a usecase that begins with `~`.
+
+    Such names are the store's own: the changelog may be in the same table.
+    """
     if usecase.startswith("~"):
         raise InvalidRequestError(f"usecase {shown(usecase)} must not start with '~': such names are the store's own")
 

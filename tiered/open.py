@@ -1,4 +1,4 @@
-"""The composition root: from settings to open backends, and to a store on top of them."""
+"""The composition root: it opens the backends that the settings name, and a store on top of them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DATABASE_NAME = "tiered.db"
 
 @dataclass(frozen=True, slots=True)
 class Backends:
-    """What a store and a recovery loop both stand on."""
+    """What a store and a recovery loop need: the two tiers and the changelog."""
 
     tiers: Tiers
     log: ChangeLog
@@ -38,12 +38,15 @@ class Backends:
 async def open_storage(
     source: str | Path | Settings, runtime: Runtime | None = None, *, writes: bool = True
 ) -> AsyncIterator[TieredStorage]:
-    """An open store from a YAML file or from `Settings`. Raises `ConfigurationError` with the fix.
+    """Opens a store. `source` is the path of a YAML file, or `Settings`.
 
-    Embedded mode: the directory is created. Any number of stores and processes may have one store open at once. `writes` False: to
-    read only, which a Bigtable table of other software suffices for; a put or delete is a `ConfigurationError` then.
+    Raises `ConfigurationError`, which says what to change.
+
+    In embedded mode the directory is created. Any number of stores and processes may have one store open at once.
+    `writes` False opens it for reading only. Then a Bigtable table that other software wrote is enough, and a put or
+    delete raises `ConfigurationError`.
     """
-    if source is None:  # for `load_settings` that is the environment alone; here it is a name that somebody forgot
+    if source is None:  # `load_settings` reads the environment alone for None; here None is a forgotten argument
         raise ConfigurationError("pass Settings(…), or the path of a settings file, not None")
     settings = source if isinstance(source, Settings) else load_settings(source)
     runtime = runtime or SystemRuntime()
@@ -56,10 +59,12 @@ async def open_storage(
 
 @asynccontextmanager
 async def open_backends(settings: Settings, runtime: Runtime, *, writes: bool = True, verify: bool = True) -> AsyncIterator[Backends]:
-    """Opens both tiers and the changelog as the settings say. Raises `ConfigurationError` with the fix.
+    """Opens both tiers and the changelog that the settings name.
 
-    `writes` False: to read only; what only writers and recovery need may be missing. `verify` False: besides, by one of many
-    processes, whose tables and bucket somebody has just looked at.
+    Raises `ConfigurationError`, which says what to change.
+
+    `writes` False: for reading only; what only writers and recovery need may be missing. `verify` False: tables and
+    bucket are not looked at. Use it in one of many processes, when another has just looked at them.
     """
     if settings.changelog is None and writes:
         logger.warning(
@@ -77,7 +82,7 @@ async def _open_embedded(settings: Settings, runtime: Runtime, writes: bool) -> 
     if not writes and not (settings.directory / DATABASE_NAME).exists():
         raise ConfigurationError(f"there is no store in {settings.directory}, and whoever only reads makes none: check the directory")
     async with Database.open(settings.directory / DATABASE_NAME, runtime, beside=settings.directory / "blobs") as database:
-        # A reader need not try out whether blobs can be written, and makes no directory.
+        # A reader creates no directory and does not need to test whether blobs can be written.
         blobs = await FileBlobs.open_directory(settings.directory, runtime) if writes else FileBlobs(settings.directory, runtime)
         yield Tiers(SqliteRows(database, runtime), blobs), SqliteChangeLog(database, runtime)
 
@@ -87,7 +92,7 @@ async def _open_google(settings: Settings, runtime: Runtime, writes: bool, verif
     if anyio.get_cancelled_exc_class().__module__.startswith("trio"):
         raise ConfigurationError("Bigtable and GCS need asyncio, because gRPC does: run this with anyio.run(main) or asyncio.run(main())")
     try:
-        from tiered.production import open_google  # embedded mode needs none of Google's packages
+        from tiered.production import open_google  # imported here: embedded mode works without Google's packages
     except ModuleNotFoundError as missing:
         raise ConfigurationError(f"Bigtable and GCS need packages that are not installed: pip install 'tiered[gcp]' ({missing})") from None
     async with open_google(settings, runtime, writes=writes, verify=verify) as opened:

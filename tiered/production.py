@@ -1,12 +1,12 @@
-"""The production form, opened from settings: rows and changelog in Bigtable, blobs in GCS. Only `tiered.open` calls it.
+"""Opens the production form from settings: rows and changelog in Bigtable, blobs in GCS. Only `tiered.open` calls it.
 
     one pool of connections -> BigtableTable, objects   -> BigtableRows
                             -> BigtableTable, changelog -> BigTableChangeLog
     one HTTP session                                    -> GcsBlobs
 
-A module of its own, so that embedded mode loads none of Google's packages. The schema is looked at first: without its
-families nothing could be written, and marks that are collected too early would lose data. Where that was done already, the
-packages to do it with are not even loaded.
+This is a module of its own so that embedded mode loads none of Google's packages. Before anything else the schema is
+verified: without its families nothing can be written, and marks that are collected too early would lose data. With
+`verify` False this was done before, and the packages for it are not loaded.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ from tiered.settings import BIGTABLE_EMULATOR, GCS_EMULATOR, BigtableSettings, G
 logger = logging.getLogger("tiered")
 
 PROBED_ROW = b"~families"
-"""Neither an object's nor an entry's."""
+"""A row key that belongs to no object and to no entry."""
 
 
 @asynccontextmanager
 async def open_google(settings: Settings, runtime: Runtime, *, writes: bool, verify: bool) -> AsyncIterator[tuple[Tiers, ChangeLog]]:
-    """Both tiers, and the changelog in Bigtable. Raises `ConfigurationError` with what to run, `UnavailableError`.
+    """Opens both tiers, and the changelog in Bigtable.
 
-    `writes` False: whatever only writing needs may be missing.
+    `writes` False: what only writers need may be missing. `verify` False: tables and bucket are not looked at.
+    `ConfigurationError` says what to run. `UnavailableError`: Bigtable did not answer.
     """
     bigtable, gcs = settings.bigtable, settings.gcs
     assert bigtable is not None and gcs is not None, "settings allow one only with the other"
@@ -62,8 +63,9 @@ async def open_google(settings: Settings, runtime: Runtime, *, writes: bool, ver
     ):
         try:
             if verify:
-                await blobs.list("", None, 1)  # a bucket that is missing or forbidden is said now, not by the first large put
-        except UnavailableError as error:  # small objects and the changelog do without it
+                # says now, not at the first large put, that the bucket is missing or forbidden
+                await blobs.list("", None, 1)
+        except UnavailableError as error:  # small objects and the changelog work without the bucket
             logger.warning("bucket_not_reached bucket=%s: %s", gcs.bucket, error)
         rows, entries = (
             BigtableTable(channel, f"{instance}/tables/{table}", bigtable.app_profile, bigtable.timeout_s)
@@ -76,15 +78,16 @@ async def open_google(settings: Settings, runtime: Runtime, *, writes: bool, ver
 
 
 async def told_by_deletions(rows: BigtableTable) -> frozenset[str]:
-    """Which of the families that only some tables have this one has, where it may not be looked at.
+    """Which of the families that only some tables have this table has. For processes that may not read the schema.
 
-    Nothing can be deleted of a family that there is not, and nothing is in this row. Raises `UnavailableError`.
+    It deletes from each family in a row that is empty. The service refuses this where the family does not exist. Raises
+    `UnavailableError` if the service does not answer.
     """
     found: set[str] = set()
     for family in LEGACY_FAMILIES:
         try:
             await rows.mutate(PROBED_ROW, delete_family(family))
-        except (ConfigurationError, InvalidRequestError):  # whatever else is wrong, the first write says
+        except (ConfigurationError, InvalidRequestError):  # if the cause is another one, the first write reports it
             continue
         except UnconfirmedError as error:
             raise UnavailableError(f"the families of table {rows.name} are not known: {error}") from error
@@ -93,7 +96,10 @@ async def told_by_deletions(rows: BigtableTable) -> frozenset[str]:
 
 
 def _half_emulated(bigtable: BigtableSettings, gcs: GcsSettings) -> str:
-    """A variable that was left set, or was forgotten: rows that everybody reads would name blobs on one developer's machine."""
+    """The error for one emulator and one real service: a variable was left set, or was forgotten.
+
+    Rows that everybody reads would then name blobs that are on one developer's machine.
+    """
     emulated, real = (
         (f"bigtable.emulator_host is {bigtable.emulator_host}", f"gcs.endpoint ({GCS_EMULATOR})") if gcs.endpoint is None
         else (f"gcs.endpoint is {gcs.endpoint}", f"bigtable.emulator_host ({BIGTABLE_EMULATOR})")

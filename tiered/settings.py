@@ -1,16 +1,17 @@
-"""Settings: numbers and names only. Components (backends, runtime) are passed in, never configured here.
+"""Settings: numbers and names only. Components (backends, runtime) are passed to the code that uses them.
 
     load_settings(path)   YAML file, and over it the environment: TIERED_LEASE__EXPIRY_S=40 is lease.expiry_s
-    Settings(…)           from code: exactly what is given, the environment is not read
+    Settings(…)           from code: exactly what is given; the environment is not read, except Google's two variables
 
-Durations end in `_s` (seconds), sizes in `_bytes_max`, counts in `_max`. How they must relate is checked at
-construction (`_relations`), so that nothing that runs has to doubt them; so are bounds of each number, within
-which nothing hangs, spins or overflows. *Failure*: `ConfigurationError`, one
-sentence per problem: the setting, its value, where it came from and what to do. A key that is not known is
-refused, in the file and in the environment: a typo must not be silent.
+Durations end in `_s` (seconds), sizes in `_bytes_max`, counts in `_max`. The constructor checks the bounds of every
+number and how the numbers must relate to one another (`_relations`). So no running code has to check them again, and
+within the bounds nothing hangs, spins or overflows.
 
-A file's values are read as the environment's are: text, which the setting makes a number of where it wants one. So a
-file needs none of what YAML has besides (tags, dates, aliases), and nothing of it can surprise or grow.
+*Failure*: `ConfigurationError`, with one sentence for each problem: the setting, its value, where it came from and what
+to do. An unknown key is refused, in the file and in the environment, so that a typo is never ignored.
+
+The values in a file are read like those in the environment: as text, which becomes a number where the setting is one.
+So a file needs nothing else that YAML has (tags, dates, aliases), and none of that is read.
 """
 
 from __future__ import annotations
@@ -46,10 +47,10 @@ ENV_PREFIX = "TIERED_"
 ENV_NESTED = "__"
 ENV_CONFIG = "TIERED_CONFIG"
 ENV_OTHERS = (ENV_CONFIG, "TIERED_SIM_")
-"""How variables begin that are no settings: the path of the settings file, and what `make sim` tells the tests."""
+"""Variables that are no settings begin so: the path of the settings file, and what `make sim` passes to the tests."""
 
 BIGTABLE_EMULATOR, GCS_EMULATOR = "BIGTABLE_EMULATOR_HOST", "STORAGE_EMULATOR_HOST"
-"""Google's own variables. Wherever they are set, all of Google's clients go to an emulator, and so does this one."""
+"""Google's own variables. If one is set, all of Google's clients connect to an emulator, and so does this store."""
 
 _GOOGLES = {"bigtable.emulator_host": BIGTABLE_EMULATOR, "gcs.endpoint": GCS_EMULATOR}
 
@@ -71,10 +72,10 @@ def _no_truth(value: object) -> object:
 
 _Number = BeforeValidator(_no_truth)
 Seconds = Annotated[float, _Number, Field(ge=0.001, le=365 * DAY_S)]
-"""Of a wait or an age. Below a millisecond nothing can be waited for; above a year something else was meant."""
+"""A wait or an age. No wait is shorter than a millisecond, and a value above a year is a mistake."""
 
 Period = Annotated[float, _Number, Field(ge=0.01, le=365 * DAY_S)]
-"""Of what is done again and again: more often would keep a processor and a service busy with nothing."""
+"""How often something is repeated. A shorter period would load the processor and the service for nothing."""
 
 Concurrency = Annotated[int, _Number, Field(ge=1, le=10_000)]
 Attempts = Annotated[int, _Number, Field(ge=1, le=1000)]
@@ -94,7 +95,7 @@ def _matching(pattern: str, wanted: str) -> AfterValidator:
 
 
 def _url(endpoint: str) -> str:
-    """Google's variable may leave the scheme out, or end in a slash."""
+    """The endpoint as a URL. Google's variable may have no scheme, or a slash at its end."""
     return (endpoint if "://" in endpoint else f"http://{endpoint}").rstrip("/")
 
 
@@ -111,10 +112,10 @@ Endpoint = Annotated[str, AfterValidator(_url), _matching(
 
 
 class BigtableSettings(_Section):
-    """The high-volume tier in Bigtable, and the changelog's table, which may be the same one.
+    """The high-volume tier in Bigtable, and the table of the changelog, which may be the same table.
 
-    `timeout_s`: how long a call waits for its answer; a page of a scan may take longer.
-    `emulator_host`: unset, `BIGTABLE_EMULATOR_HOST`; where neither is set, the real service.
+    `timeout_s`: how long a call waits for its answer; a page of a scan may take longer. `emulator_host`: by default the
+    variable `BIGTABLE_EMULATOR_HOST`; if neither is set, the real service.
     """
 
     project: ProjectId
@@ -128,9 +129,10 @@ class BigtableSettings(_Section):
 
 
 class GcsSettings(_Section):
-    """The long-term tier in a bucket of GCS. `endpoint`: unset, `STORAGE_EMULATOR_HOST`; where neither is set, the real service.
+    """The long-term tier in a bucket of GCS.
 
-    `timeout_s`: how long an answer, or the taking or giving of a piece of a body, may take.
+    `timeout_s`: how long an answer may take, and how long sending or receiving one piece of a body may take.
+    `endpoint`: by default the variable `STORAGE_EMULATOR_HOST`; if neither is set, the real service.
     """
 
     bucket: BucketName
@@ -140,7 +142,7 @@ class GcsSettings(_Section):
 
 
 class StoreSettings(_Section):
-    """How much a store takes on at once, and how long it tries."""
+    """How many operations a store accepts at once, and how long it tries."""
 
     concurrency_max: Concurrency = 64
     queue_max: Annotated[int, _Number, Field(ge=0, le=1_000_000)] = 256
@@ -152,24 +154,26 @@ class StoreSettings(_Section):
 
 
 class LeaseSettings(_Section):
-    """How often an entry is renewed, and after which silence others may take it over."""
+    """How often an entry is renewed, and after how long without a renewal others may take it over."""
 
     heartbeat_interval_s: Period = 10.0
     expiry_s: Period = 30.0
 
 
 class MarkSettings(_Section):
-    """How old a change may be when its swap is still sent: rows remember its token for `MARK_AGE_MAX_S` only."""
+    """How old a change may be when its swap is sent. Rows remember a token for `MARK_AGE_MAX_S` only."""
 
     swap_age_max_s: Seconds = 86_400.0
     swap_deadline_s: Seconds = 30.0
 
 
 class RecoverySettings(_Section):
-    """How hard recovery works. `attempts_max` failures park an entry; `late_upload_grace_s` is no failure.
+    """How much recovery does at once, and how long it waits.
 
-    Most passes look only at changes made within `recent_s`; one each `full_pass_every_s` looks at all, and finds what
-    lived longer and then died.
+    An entry that failed `attempts_max` times is parked. Waiting out `late_upload_grace_s` does not count as a failure.
+
+    Most passes look only at changes that are younger than `recent_s`. Every `full_pass_every_s` one pass looks at all
+    changes. It finds those whose owner lived longer than `recent_s` and then died.
     """
 
     concurrency_max: Concurrency = 16
@@ -187,11 +191,12 @@ class RecoverySettings(_Section):
 
 
 class Settings(BaseSettings):
-    """Everything a store and a recovery daemon are told. Frozen; raises `ConfigurationError` when it is wrong.
+    """All settings of a store and of a recovery daemon. Frozen. The constructor raises `ConfigurationError`.
 
-    Either `directory` (embedded mode: it holds `tiered.db`, `blobs/` and `uploads/`), or `bigtable` and `gcs`.
-    `changelog`: unset, it is sqlite in a directory, and in Bigtable and GCS noop, of which the store warns. `instance`:
-    this process's name in the log, one that no other process bears; unset makes one up.
+    Give either `directory` (embedded mode; it holds `tiered.db`, `blobs/` and `uploads/`) or both `bigtable` and `gcs`.
+    `changelog`: by default sqlite in a directory. In Bigtable and GCS there is no changelog by default (noop), and the
+    store warns about it when it opens. `instance`: the name of this process in the changelog, which no other process
+    may have; by default the store makes one up.
     """
 
     model_config = SettingsConfigDict(
@@ -248,16 +253,15 @@ class Settings(BaseSettings):
         return self
 
     def shown(self) -> dict[str, dict[str, Any]]:
-        """Every setting by its key, as in `lease.expiry_s`: {"value": plain JSON, "from": where it was said}.
+        """Every setting by its key, such as `lease.expiry_s`: {"value": plain JSON, "from": where it was set}.
 
-        "from" is "default", "code", the path of the file, or the name of the environment variable. A secret's
-        value is asterisks.
+        "from" is "default", "code", the path of the file, or the name of the environment variable.
         """
         values = self.model_dump(mode="json")
         return {key: {"value": _value(values, key), "from": self._origin(key)} for key in self._shown_keys()}
 
     def _shown_keys(self) -> Collection[str]:
-        """Of a section that is not there, only its name."""
+        """The keys of all settings. A section that is not set appears as its name only."""
         sections = ((key, key.partition(".")[0]) for key in _keys(type(self)))
         return dict.fromkeys(section if getattr(self, section) is None else key for key, section in sections)
 
@@ -272,10 +276,11 @@ class Settings(BaseSettings):
 def load_settings(
     path: str | Path | None, *, below: Mapping[str, Any] = MappingProxyType({}), below_from: str = "default"
 ) -> Settings:
-    """The file's settings, if there is a file, and over them the environment's. Raises `ConfigurationError`.
+    """Reads the settings file, if a path is given. The environment's variables take precedence over it.
 
-    `below`: settings that hold where neither says otherwise, and where they come from. A relative directory is
-    relative to the current one.
+    `below`: values to use where neither the file nor the environment sets one. `below_from`: where those values come
+    from, as `Settings.shown` tells it. A relative directory is relative to the current one. Raises
+    `ConfigurationError`.
     """
     if not isinstance(path, str | Path | None):
         raise ConfigurationError(f"pass Settings(…), or the path of a settings file as str or pathlib.Path, not {_shown(shown(path))}")
@@ -289,7 +294,7 @@ def load_settings(
 
 
 def _relations(settings: Settings) -> Iterator[str]:
-    """One sentence for each relation that does not hold."""
+    """One sentence for each relation between settings that does not hold."""
     lease, marks = settings.lease, settings.marks
     in_google = [name for name in ("bigtable", "gcs") if getattr(settings, name) is not None]
     if settings.directory is None and not in_google:
@@ -324,14 +329,14 @@ def _relations(settings: Settings) -> Iterator[str]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    import yaml  # many a store has no file
+    import yaml  # imported here, because many stores have no settings file
 
     try:
         with path.open("rb") as file:
             text = file.read(FILE_BYTES_MAX + 1)
     except FileNotFoundError:
         raise ConfigurationError(f"the settings file {path} does not exist") from None
-    except (OSError, ValueError) as error:  # no path has a NUL
+    except (OSError, ValueError) as error:  # ValueError: the path holds a NUL
         reason = error.strerror if isinstance(error, OSError) else error
         raise ConfigurationError(f"the settings file {path} cannot be read: {reason}") from None
     if len(text) > FILE_BYTES_MAX:
@@ -347,18 +352,18 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigurationError(f"the settings file {path}, line {error.line}: {error}") from None
     if not isinstance(values or {}, dict):
         raise ConfigurationError(f"the settings file {path} holds {_shown(shown(values))}, not a mapping such as 'directory: data'")
-    # A key without a value, as a section whose lines are all commented out, says nothing.
+    # A key without a value sets nothing. A section whose lines are all commented out looks like this.
     return {key: value for key, value in (values or {}).items() if value is not None}
 
 
 def _wrong_yaml(error: Exception) -> str:
-    """Without the line itself, which PyYAML would quote."""
+    """What is wrong with the YAML, and in which line. PyYAML's own message would also quote the line."""
     mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
     return " ".join(str(error).split()) if mark is None else f"line {mark.line + 1}: {problem}"
 
 
 class _NoSettingError(Exception):
-    """YAML that no settings file needs, and where. Never leaves this module."""
+    """YAML that a settings file does not need, with its line. It never leaves this module."""
 
     def __init__(self, node: Node, sentence: str) -> None:
         super().__init__(sentence)
@@ -366,7 +371,10 @@ class _NoSettingError(Exception):
 
 
 def _plain(node: Node, seen: set[Node]) -> Any:
-    """Mappings, lists, numbers and text. Each node once, so that aliases cannot make much of little."""
+    """Mappings, lists, numbers and text.
+
+    Each node is read once only, so aliases cannot expand a small file into a large one.
+    """
     import yaml
 
     if node in seen:
@@ -399,14 +407,14 @@ def _scalar(kind: str, text: str) -> Any:
         return None
     try:
         return int(text) if kind == "int" else float(text) if kind == "float" else text
-    except ValueError:  # 1:30 is 90 to YAML, and to nobody else
+    except ValueError:  # YAML takes 1:30 for the number 90; here it stays text
         return text
 
 
 def _variables() -> dict[str, str]:
-    """The environment variable that is set for each setting, by the setting's key."""
+    """The environment variable of each setting that is set there, by the setting's key."""
     known = {ENV_PREFIX + key.replace(".", ENV_NESTED).upper(): key for key in _keys(Settings)}
-    # The environment's source takes names in any case; only one spelling is looked at here, so the others are refused.
+    # pydantic accepts variable names in any case. Here only upper case is known, so that other spellings are refused.
     said = [name for name in sorted(os.environ) if name.upper().startswith(ENV_PREFIX) and not name.upper().startswith(ENV_OTHERS)]
     if unknown := [name for name in said if name not in known]:
         raise ConfigurationError("\n".join(
@@ -417,7 +425,7 @@ def _variables() -> dict[str, str]:
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Both, section by section; `above` wins."""
+    """Both mappings, merged section by section. `above` wins."""
     merged = {**below, **above}
     for name in below.keys() & above.keys():
         if isinstance(below[name], dict) and isinstance(above[name], dict):
@@ -429,7 +437,7 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
 
 
 def _sentences(model: type[BaseModel], error: ValidationError, origins: Mapping[str, str]) -> Iterator[str]:
-    """What a person reads instead of pydantic's report: a sentence per problem."""
+    """One sentence for each problem, for people, instead of pydantic's report."""
     found = error.errors(include_url=False)
     for problem in found[:PROBLEMS_MAX]:
         key = ".".join(str(part) for part in problem["loc"])
@@ -437,7 +445,7 @@ def _sentences(model: type[BaseModel], error: ValidationError, origins: Mapping[
         name, value = _shown(key), _shown(shown(problem["input"]))
         match problem["type"]:
             case "default_factory_not_called":
-                continue  # it waits for a value that is wrong, of which another sentence tells
+                continue  # the value it would be computed from is wrong, and another sentence says so
             case "value_error" if not key:
                 yield str(problem["ctx"]["error"])
             case "value_error":
@@ -455,13 +463,13 @@ def _sentences(model: type[BaseModel], error: ValidationError, origins: Mapping[
 
 
 def _nearest(word: str, known: Collection[str]) -> str:
-    from difflib import get_close_matches  # of mistakes only
+    from difflib import get_close_matches  # only needed after a mistake
 
     return get_close_matches(word[:VALUE_SHOWN_MAX], known, n=1, cutoff=0.0)[0]
 
 
 def _shown(text: str) -> str:
-    """As much of a value as a sentence takes, without the user and the password that a URL may have."""
+    """A value, shortened to what a sentence holds. The user and the password that a URL may contain are left out."""
     _, at, host = text.rpartition("@")
     text = f"…@{host}" if at else text
     return text if len(text) <= VALUE_SHOWN_MAX else f"{text[:VALUE_SHOWN_MAX]}…"
@@ -482,7 +490,7 @@ def _is_section(kind: Any) -> bool:
 
 
 def _named(values: Mapping[str, Any]) -> Iterator[str]:
-    """The key of everything that a file says, sections and unknown names too."""
+    """The key of everything that a file sets, including sections and unknown names."""
     for name, value in values.items():
         yield name
         if isinstance(value, dict):

@@ -1,7 +1,7 @@
-"""What reads return: an object's head, and its open stream of bytes.
+"""What reads return: the head of an object, and an open stream of its bytes.
 
-I7: metadata and bytes come from one write, because both come from one row or from one blob, and a blob is
-immutable. I4: once a `StoredObject` is handed out, its bytes are that revision's or an error, never another's.
+I7: metadata and bytes come from one write. Both come from one row or from one blob, and a blob never changes. I4: after
+a `StoredObject` was handed out, it gives the bytes of its own revision or an error, never other bytes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Tier(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PutResult:
-    """`revision`: the token of this write. `size`: bytes of payload."""
+    """What `put` returns. `revision`: the token of this write. `size`: length of the payload in bytes."""
 
     revision: ChangeId
     tier: Tier
@@ -38,7 +38,10 @@ class PutResult:
 
 @dataclass(frozen=True, slots=True)
 class ObjectHead:
-    """All but the bytes. `size`: bytes of the whole payload. `revision`: None where older software wrote it."""
+    """All that is known of an object except its bytes.
+
+    `size`: length of the whole payload in bytes. `revision`: None if older software wrote the object.
+    """
 
     object_id: ObjectId
     metadata: Metadata
@@ -48,11 +51,11 @@ class ObjectHead:
 
 
 class StoredObject:
-    """An object that is open for reading: its head, and its bytes once.
+    """An object that is open for reading: its head, and its bytes, which can be read once.
 
-    Read it with `await stored.read()`, with `async for piece in stored`, or inside `async with stored`; any of
-    them closes it at the end. Left alone it holds a file or a connection until `aclose`. It is a payload, too: `put` streams a copy
-    and closes it, however that ends. `length`: bytes of the range that was asked for.
+    Use `await stored.read()`, `async for piece in stored`, or `async with stored`. Each of them closes the object at
+    its end. If none of them is used, the object keeps a file or a connection open until `aclose`. It is also a payload:
+    `put` streams a copy of it and always closes it. `length`: number of bytes in the range that was asked for.
     """
 
     def __init__(self, head: ObjectHead, source: BlobReader | memoryview, length: int) -> None:
@@ -76,7 +79,7 @@ class StoredObject:
 
     @property
     def size(self) -> int:
-        """Bytes of the whole payload, whatever range was asked for."""
+        """Length of the whole payload in bytes, also if only a range was asked for."""
         return self.head.size
 
     @property
@@ -88,7 +91,10 @@ class StoredObject:
         return self.head.revision
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        """The bytes of the range in pieces, once. `UnavailableError`: the blob vanished on the way; get it again."""
+        """The bytes of the range, in pieces, once. `InvalidRequestError`: it was read or closed before.
+
+        `UnavailableError`, from a piece: the blob vanished or the service failed meanwhile. Get the object again.
+        """
         if self._begun:
             raise InvalidRequestError(f"{self.object_id} was already read or closed; get it again")
         self._begun = True
@@ -109,15 +115,15 @@ class StoredObject:
             self._reading = False
 
     async def read(self) -> bytes:
-        """All bytes of the range in memory."""
+        """Returns all bytes of the range, held in memory."""
         return b"".join([piece async for piece in self])
 
     async def aclose(self) -> None:
-        """Gives up what is unread. Safe to repeat."""
+        """Closes the object; bytes that were not read are given up. Safe to repeat."""
         self._begun = True
         blob, self._blob = self._blob, None
         if blob is not None:
-            with suppress(UnavailableError, UnconfirmedError):  # nothing depends on how it was given up
+            with suppress(UnavailableError, UnconfirmedError):  # how the reading ended changes nothing for the caller
                 try:
                     if isinstance(self._pieces, AsyncGenerator):
                         await self._pieces.aclose()
@@ -132,7 +138,8 @@ class StoredObject:
 
 
 class _Bytes:
-    """The one iterator of an object. No generator: one that is left half-way is closed by nobody."""
+    """The iterator over an object's bytes. It is no generator, because nobody closes a generator that is left half-way.
+    """
 
     def __init__(self, read_next: Callable[[], Awaitable[bytes]]) -> None:
         self._read_next = read_next
@@ -145,7 +152,7 @@ class _Bytes:
 
 
 class _Slices:
-    """The pieces of what is in memory."""
+    """The pieces of a payload that is in memory."""
 
     def __init__(self, whole: memoryview) -> None:
         self._rest = whole

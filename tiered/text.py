@@ -1,10 +1,11 @@
-"""Text that callers give: what a name or a header can carry, and how a wrong value is shown. Pure.
+"""Checks of text that callers give, and how a message shows a wrong value. Pure.
 
     plain           any text that is valid Unicode, as `str` itself: a subclass may print as something else
     header_value    also without control characters, and without a space at its ends, which HTTP takes away
     header_name     an HTTP token (RFC 9110)
 
-What breaks a rule is an `InvalidRequestError` that names the part. These are the rules of *writing*; stored text is read as it is.
+Text that breaks a rule raises `InvalidRequestError`, which names the part. These rules hold for writing. Stored text is
+read as it is.
 """
 
 from __future__ import annotations
@@ -52,7 +53,10 @@ def refuse_control_characters(part: str, text: str) -> None:
 
 
 def shown(value: object) -> str:
-    """For a message, of bounded length. Of what cannot be printed, as a number of thousands of digits, only its type."""
+    """The value as a message shows it, at most `SHOWN_MAX` characters and an ellipsis.
+
+    Only the type, if the value cannot be printed. An example is a number with thousands of digits.
+    """
     try:
         text = repr(value)
     except Exception:  # noqa: BLE001 - whatever a caller's own `__repr__` raises

@@ -1,4 +1,8 @@
-"""The high-volume tier in a Bigtable table: `rows.py` (begin here), `redirects.py` (tombstones in bulk), `cells.py` (names, filters).
+"""The high-volume tier in a Bigtable table.
 
-It speaks through `changelog/bigtable/channel.py`, which also turns Bigtable's errors into ours. Knows nothing of GCS.
+    rows.py         `BigtableRows`: begin here
+    redirects.py    tombstones in bulk, for audits
+    cells.py        names of families and columns, and filters
+
+Requests go through `changelog/bigtable/channel.py`, which also turns Bigtable's errors into ours. Knows nothing of GCS.
 """

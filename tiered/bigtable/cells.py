@@ -1,4 +1,4 @@
-"""What the cells of a Bigtable row are called, and the filters that find a tombstone among them; see `tiered/bigtable/rows.py`."""
+"""The names of the cells in a Bigtable row, and the filters that find a tombstone; see `tiered/bigtable/rows.py`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from changelog.bigtable.channel import chain, column_is, value_begins_with
 EXPIRING, MANUAL, MARKS = "fg", "fm", "ff"
 DATA_FAMILIES = (EXPIRING, MANUAL)
 LEGACY_FAMILIES = {"fpg": EXPIRING, "fpm": MANUAL}
-"""Where other software may keep payloads, and the family that such a payload belongs to. Not every table has them, and
-Bigtable refuses a request that names a family which its table has not."""
+"""Families in which other software may keep payloads, each with the family that its payload belongs to.
+
+Not every table has them. Bigtable refuses a request that names a family which the table does not have.
+"""
 
 PAYLOAD, METADATA, TARGET, POLICY, TOKEN = b"p", b"m", b"r", b"t", b"v"
 LEGACY_TOMBSTONE = b'{"is_redirect_tombstone":true'

@@ -1,11 +1,15 @@
-"""Tombstones of a Bigtable table in bulk, as an audit reads them: `redirects`, `redirects_at` and `boundaries` of `BigtableRows`.
+"""Tombstones of a Bigtable table in bulk, for audits: `redirects`, `redirects_at` and `boundaries` of `BigtableRows`.
 
     sent for    r of fg and fm, newest cell     the blob that it names; empty: the one named by the path itself
-                m of fg and fm, stripped, if it begins as a legacy tombstone's does     the same, unless the row has a payload
+                m of fg and fm, without its     the blob named by the path itself, unless the row has a payload
+                value, if it begins like that
+                of a legacy tombstone
 
-Payloads do not travel: of an inline object nothing does. Whether a row with such an `m` has a payload is asked in a second
-request, which is rare and also brings none. Calls: redirects 1 for a page; redirects_at 1 for each half MiB of keys; each
-one more where legacy tombstones are found; boundaries 1. *Failure*: see `changelog.bigtable.channel`.
+No payload is ever transferred, and no cell of an inline object. If a row has such an `m`, a second request asks whether
+it also has a payload. This is rare, and it transfers no payload, either.
+
+Calls: redirects 1 for a page; redirects_at 1 for each 400,000 bytes of keys; one more for each of these where legacy
+tombstones are found; boundaries 1. *Failure*: see `changelog.bigtable.channel`.
 """
 
 from __future__ import annotations
@@ -32,17 +36,17 @@ from tiered.protocol.row_keys import corrupt_row, is_text, printable, split_poin
 
 PAGE_MAX = 20_000
 KEYS_BYTES_MAX = 400_000
-"""Of one request, which may have 512 KiB."""
+"""Bytes of keys in one request. Bigtable allows 512 KiB for the whole request."""
 
 _KEY_BYTES = 8
-"""What a key costs in a request, besides itself."""
+"""Bytes that each key adds to a request besides its own."""
 
 _REDIRECTS = either(
     *(chain(target, NEWEST) for target in TARGETS),
     *(chain(column_is(family, METADATA), NEWEST, value_begins_with(LEGACY_TOMBSTONE), WITHOUT_VALUES) for family in DATA_FAMILIES),
 )
 _FILLED = chain(NEWEST, value_after(b""), WITHOUT_VALUES)
-"""The columns whose value is not empty."""
+"""Finds the columns whose value is not empty."""
 
 _PAYLOAD_FAMILIES = {*DATA_FAMILIES, *LEGACY_FAMILIES}
 _NO_OBJECTS = KeySpan.prefix(b"~")
@@ -67,7 +71,10 @@ async def redirects_at(table: BigtableTable, keys: Sequence[bytes]) -> RedirectP
 
 
 async def boundaries(table: BigtableTable, count: int) -> Sequence[str]:
-    """Of the samples that the service gives, those nearest to equal parts by bytes; where it tells no bytes, by number."""
+    """Samples of the service that split the table into parts of nearly equal size in bytes.
+
+    If the service tells no bytes, the parts have nearly equal numbers of samples.
+    """
     samples = await table.sample()
     if not samples:
         return []
@@ -127,7 +134,7 @@ async def _page(table: BigtableTable, scan: RowScan, next_start: bytes | None) -
 
 
 def _decoded(cells: Sequence[ScannedCell]) -> list[Redirect]:
-    new = tuple.__new__  # at half the cost of Redirect(…)
+    new = tuple.__new__  # takes half as long as Redirect(…)
     return [
         new(Redirect, (path := key.decode(), value.decode() or path, timestamp_us * NS_PER_US if family == EXPIRING else None))
         for key, family, _, timestamp_us, value in cells

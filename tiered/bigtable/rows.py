@@ -7,20 +7,23 @@
                  v  token of the write
     family ff    w:{token} won, r:{token} refused (GC: max age 2 d)
 
-Each operation is ONE `CheckAndMutateRow` whose predicate yields a cell exactly when there is a conflict (swap, inline
-writes) or the row shows what is asked for (settle, touch): I2, I4 and I5 rest on that. Predicates go by presence,
-expired or not. "Not X" is two open ranges of values; a Condition is not atomic with its branches by its documentation,
-and a regex is slow. Data goes by `DeleteFromFamily`, never by row: that would take the marks along. A
-row of marks only is an absent object. Also read, and replaced by the next write: a payload in `fpg` or `fpm` (one
-more call), `m` alone (an empty object) or `p` alone (default metadata), no `t`, deadlines in whole seconds, a tombstone that is
-`{"is_redirect_tombstone":true…` in `m` or has an empty `r` (both mean the blob named by the path itself). Rows under
-`…/uploads/…` and `~…` are no objects. Where a table has `fpg` and `fpm`, every write clears them with the other
-data; a payload there without `m` is what somebody left who did not, and belongs to nobody.
+Each operation is ONE `CheckAndMutateRow`. Its predicate yields a cell exactly when there is a conflict (swap, inline
+writes), or when the row shows what is asked for (settle, touch). I2, I4 and I5 rest on that. Predicates go by presence,
+expired or not. "Not X" is written as two open ranges of values: Bigtable documents that a Condition filter is not
+atomic with its branches, and a regex is slow. Data is deleted by `DeleteFromFamily`, never by row, because that would
+delete the marks, too. A row that has only marks is an absent object.
 
-Calls: read, swap, settle, put_inline, delete_inline, touch 1; scan 1 for a page; touch of a row without a token 2;
-in bulk see `tiered/bigtable/redirects.py`.
+Other software's rows are read, too, and the next write replaces them: a payload in `fpg` or `fpm` (one more call); `m`
+alone (an empty object); `p` alone (default metadata); no `t`; deadlines in whole seconds; a tombstone that is
+`{"is_redirect_tombstone":true…` in `m`, or that has an empty `r` (both mean the blob named by the path itself). Rows
+under `…/uploads/…` and `~…` are no objects. If a table has `fpg` and `fpm`, every write clears them together with the
+other data. A payload there without an `m` was left by software that did not clear it, and belongs to no object.
+
+Calls: read, swap, settle, put_inline, delete_inline, touch 1; scan 1 for a page; touch of a row without a token 2; for
+bulk reads see `tiered/bigtable/redirects.py`.
+
 *Crash* at any call: the row is as before or as after. *Failure*: see `changelog.bigtable.channel`. A swap is not sent
-after its deadline by the boot-time clock, and what was sent is given up by then. No blob is known here.
+after its deadline by the boot-time clock, and a swap that was sent is given up by then. This module knows no blobs.
 """
 
 from __future__ import annotations
@@ -94,9 +97,10 @@ _NAMES = chain(
 
 
 class BigtableRows:
-    """Implements `HighVolumeBackend`. `runtime` tells a half-collected row from a corrupt one, and judges a swap's deadline.
+    """Implements `HighVolumeBackend`.
 
-    `payload_families`: those of `LEGACY_FAMILIES` that the table has.
+    `runtime`: its wall clock tells a row that is half collected from a corrupt one; its boot-time clock judges a swap's
+    deadline. `payload_families`: those of `LEGACY_FAMILIES` that the table has.
     """
 
     def __init__(self, table: BigtableTable, runtime: Runtime, payload_families: Collection[str] = ()) -> None:
@@ -108,7 +112,7 @@ class BigtableRows:
         wanted = NEWEST if marks is True else _STATE_AND_MARKS(marks) if marks else _STATE
         row = await self._table.read(path.encode(), wanted)
         if row is not None and marks is not True and _lacks_payload(row):
-            row = await self._table.read(path.encode())  # older software's: its payload has a family of its own
+            row = await self._table.read(path.encode())  # other software keeps the payload in a family of its own
         if row is None:
             return Row(None)
         state = _decode(path, row, self._runtime.wall_ns())
@@ -178,9 +182,11 @@ class BigtableRows:
         return not await self._table.check_and_mutate(path.encode(), conflict, otherwise=[*self._clear, *_cells(state, token)])
 
     async def _untokened(self, path: str, seen: Inline | Tombstone) -> Message | None:
-        """Shows that what older software wrote is still there: its first cell, value and deadline. None: it is not.
+        """A predicate for a row that older software wrote: its first cell, with value and deadline.
 
-        A later write has a cell of another deadline, or is one that nobody could tell from it.
+        None: the row has changed.
+
+        A later write has another deadline in its cell, or is the same in every way.
         """
         row = await self._table.read(path.encode())
         if row is None or _decode(path, row, self._runtime.wall_ns()) != seen:
@@ -198,18 +204,18 @@ def _marked(token: ChangeId) -> Iterator[Message]:
 
 
 _MARKED_OR_LARGE = Stamp(lambda token: either(*_marked(ChangeId(token)), *_TOMBSTONES), "00000000-0000-7000-8000-000000000000")
-"""Of a token, what yields a cell iff the row has a mark of it or a tombstone."""
+"""For a token: yields a cell iff the row has a mark of this token, or a tombstone."""
 
 _STATE_AND_MARKS = Stamp(
     lambda token: chain(either(*map(family_is, DATA_FAMILIES), *_marked(ChangeId(token))), NEWEST), "00000000-0000-7000-8000-000000000000"
 )
-"""Of a token, what yields the row's data and the marks of this token alone."""
+"""For a token: yields the row's data and the marks of this token alone."""
 
 
 def _targets_another(path: str, expected: str) -> list[Message]:
-    """What yields a cell iff a tombstone is present whose target is not `expected`."""
+    """Filters that yield a cell iff a tombstone is present whose target is not `expected`."""
     value = expected.encode()
-    if expected == path:  # also meant by an empty target, and by every legacy tombstone
+    if expected == path:  # an empty target and every legacy tombstone mean the same blob
         another, legacy = either(value_between(b"", value), value_after(value)), []
     else:
         another, legacy = either(value_before(value), value_after(value)), LEGACY_TOMBSTONES
@@ -220,7 +226,7 @@ def _targets_another(path: str, expected: str) -> list[Message]:
 
 
 def _cells(state: RowState, token: ChangeId | None) -> Iterator[Message]:
-    """The mutations that write it, in the current form."""
+    """The mutations that write the state, in the current form."""
     if state is None:
         return
     family = MANUAL if state.deadline_ns is None else EXPIRING
@@ -244,7 +250,7 @@ def _until(state: Inline | Tombstone, deadline_ns: int) -> Inline | Tombstone:
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """The data cells of one row, by column; all of one family and, where they expire, of one deadline."""
+    """The data cells of one row, by column. They are all of one family and, if they expire, have one deadline."""
 
     path: str
     cells: dict[bytes, Cell]
@@ -265,7 +271,7 @@ class _Shown:
 
 
 def _decode(path: str, row: CellRow, now_ns: int) -> RowState:
-    """The row's state. Half of an expired one is what is left while garbage is collected, and absent."""
+    """The row's state. Half of an expired object is left while Bigtable collects it, and counts as absent."""
     shown = _shown(path, row)
     target, metadata, payload = shown.value(TARGET), shown.value(METADATA), shown.value(PAYLOAD)
     if target is not None and metadata is None and payload is None:
@@ -282,7 +288,8 @@ def _decode(path: str, row: CellRow, now_ns: int) -> RowState:
 
 
 def _decode_half(shown: _Shown, metadata: bytes | None, payload: bytes | None) -> Inline:
-    """Of an object without metadata, or of an empty one without a payload, as other software may write it; we never do (I7)."""
+    """An object without metadata, or an empty object without a payload. Other software writes these; we never do (I7).
+    """
     if payload is not None and shown.value(TOKEN) is None:
         return Inline(_metadata(shown, b"{}", len(payload)), payload)
     if metadata is not None and shown.value(TOKEN) is None and not _declared_size(shown, metadata):
@@ -307,7 +314,10 @@ def _shown(path: str, row: CellRow) -> _Shown:
 
 
 def _is_of(payload: Cell, metadata: Cell) -> bool:
-    """Whether a payload in a family of its own was written with this metadata: where they expire, they do so together."""
+    """Whether a payload in a family of its own was written together with this metadata.
+
+    If they expire, they do so together.
+    """
     return payload.column == PAYLOAD and (metadata.family != EXPIRING or payload.timestamp_us == metadata.timestamp_us)
 
 
@@ -317,7 +327,7 @@ def _lacks_payload(row: CellRow) -> bool:
 
 
 def _metadata(shown: _Shown, raw: bytes, size: int) -> Metadata:
-    """The cell's deadline and the payload's size override what the JSON says (I7)."""
+    """Decodes metadata. The cell's deadline and the payload's size override what the JSON says (I7)."""
     try:
         return decode_metadata(raw).with_facts(time_expires_ns=shown.deadline_ns, size=size)
     except CorruptRecordError as error:
@@ -357,7 +367,7 @@ def _token(shown: _Shown) -> ChangeId | None:
 
 
 def _marks(path: str, row: CellRow, wanted: ChangeId | bool) -> tuple[frozenset[ChangeId], frozenset[ChangeId]]:
-    """(won, refused), all or those of one token."""
+    """(won, refused): all marks, or those of one token."""
     marks = [cell.column.decode(errors="replace") for cell in row.cells if cell.family == MARKS]
     if wanted is not True:
         marks = [mark for mark in marks if mark[2:] == wanted]
@@ -385,6 +395,6 @@ def _row_name(row: CellRow) -> RowName:
 
 
 def _is_upload(key: bytes) -> bool:
-    """Whether it marks a resumable upload of older software: `uploads` where an object has `objects`."""
+    """Whether the key is of a resumable upload of older software: it has `uploads` where an object's has `objects`."""
     kind = next((segment for segment in key.split(b"/")[1:] if segment in (b"objects", b"uploads")), b"")
     return kind == b"uploads"

@@ -1,19 +1,19 @@
-"""The long-term tier in a directory: every blob one file, written beside and linked into place.
+"""The long-term tier in a directory: each blob is one file, written under another name and then linked into place.
 
     ROOT/uploads/{session}      an upload on its way; its process holds the file's lock (flock) while it lives
     ROOT/blobs/{encoded name}   a blob; names and bytes as in `tiered/embedded/file.py`
 
     write the file -> fsync -> link(uploads/…, blobs/…) -> fsync the directories -> unlink(uploads/…)
 
-The link is the moment at which the blob appears: whole, and never over another one. Cancelling is unlinking
-the temporary file: its link can never be made then, however late its writer wakes up. So an embedded upload
-is always a session (I3), and needs no late-upload grace. A blob that is unlinked while it is read stays
-readable to the end (I7).
+The link makes the blob visible: as a whole, and never in place of another. Cancelling an upload unlinks its temporary
+file. Then its link can never be made, however late the writer goes on. So an embedded upload is always a session (I3),
+and needs no late-upload grace. A blob that is unlinked while it is read stays readable to its end (I7).
 
-*Crash here*: a temporary file stays whose lock nobody holds; `collect` removes it, whether it was linked or
-not (`tiered/embedded/garbage.py`). *Failure*: `UnavailableError`, or `UnconfirmedError` where the system cannot tell; the table below
-translates what it says. Both directories must be on one local file system, with hard links and flock; any
-number of processes may share it. Which blobs are garbage is not decided here, but for expired ones.
+*Crash here*: a temporary file stays behind that nobody has locked. `collect` removes it, whether it was linked or not
+(`tiered/embedded/garbage.py`). *Failure*: the table below translates the system's errors. They become
+`UnavailableError`, or `UnconfirmedError` if the system cannot tell whether it happened. Both directories must be on one
+local file system, with hard links and flock. Any number of processes may share it. This module does not decide which
+blobs are garbage, except for those that have expired.
 """
 
 from __future__ import annotations
@@ -54,13 +54,16 @@ logger = logging.getLogger("tiered")
 
 THREADS_MAX = 16
 COLLECT_AT_ONCE = 256
-"""How many files a piece of a collection looks at; then others have the disk for as long."""
+"""How many files one step of a collection looks at.
+
+Then it sleeps as long as the step took, so that others get the disk.
+"""
 
 LOGGED_MAX = 100
-"""Of one round's faults: a directory may be full of them."""
+"""How many faults of one round are logged. A directory may be full of them."""
 
 EXPIRED_SLACK_NS = 3600 * NS_PER_S
-"""How long a blob outlives its deadline: a reader whose clock is behind must not find its row without its blob."""
+"""How long a blob is kept after its deadline. A reader whose clock is behind must not find a row without its blob."""
 
 TOUCH_ATTEMPTS = 50
 TOUCH_WAIT_S = 0.02
@@ -88,14 +91,14 @@ _TRANSLATIONS: dict[int, tuple[type[TieredError], str]] = {
 }
 
 _NOT_NOW = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
-"""What keeps from writing, but neither from reading nor for ever."""
+"""Errors that prevent writing, but not reading, and that may pass."""
 
 
 class FileBlobs:
     """`LongTermBackend` and `Collects` in a directory. Open it with `await FileBlobs.open_directory(root, runtime)`."""
 
     def __init__(self, root: Path, runtime: Runtime) -> None:
-        root = root.absolute()  # the process may change its directory
+        root = root.absolute()  # the process may change its current directory
         self._root = root / "blobs"
         self._uploads = root / "uploads"
         self._runtime = runtime
@@ -104,10 +107,11 @@ class FileBlobs:
 
     @classmethod
     async def open_directory(cls, root: Path, runtime: Runtime, *, verify: bool = False) -> Self:
-        """Makes what is missing and tries it out. `ConfigurationError` says what to change; nothing is half-made then.
+        """Makes the directories that are missing, and tests whether a blob can be written.
 
-        On a disk that is full or read-only blobs can be read and deleted all the same, so it opens, with a warning, and makes
-        what is missing when it is written to. `verify`: that is an `UnavailableError`, and every directory is looked at.
+        `ConfigurationError` says what to change; then nothing is left half-made. On a full or read-only disk, blobs can
+        still be read and perhaps deleted. So it opens with a warning, and missing directories are made when the first
+        blob is written. `verify` True: such a disk is an `UnavailableError`, and every directory below is looked at.
         """
         blobs = cls(root, runtime)
         try:
@@ -128,7 +132,7 @@ class FileBlobs:
         return blobs
 
     async def open_upload(self, name: str, metadata: Metadata, size: int | None) -> FileUpload:
-        """Its session is the revision in the name, or a new id where the name has none."""
+        """Begins an upload. Its session is the revision in the name, or a new id if the name has none."""
         revision = name.rpartition("/")[2]
         session = ChangeId(revision) if ChangeId.matches(revision) else ChangeId.new(self._runtime)
         target = self._path(name)
@@ -142,7 +146,7 @@ class FileBlobs:
         await self._disk.run(f"cancel the upload {session}", unlink, self._uploads / session)
 
     async def open(self, name: str, range: ByteRange | None = None) -> FileReader | None:
-        """The blob, expired or not: readers judge by the deadline in the row."""
+        """Opens the blob, expired or not. Readers judge expiry by the deadline in the row."""
         file = await self._disk.look(f"open blob {name!r}", BlobFile.open, self._path(name), range, undo=_close)
         return None if file is None else FileReader(name, file, self._disk)
 
@@ -168,10 +172,13 @@ class FileBlobs:
         return self._runtime.wall_ns()
 
     async def collect(self, limit: int) -> int:
-        """Removes uploads whose process died, then blobs that expired an hour ago.
+        """Removes uploads whose process has died, then blobs that expired an hour ago.
 
-        A call goes on where the last one reached its limit. Between pieces it sleeps as long as they took. `LeftGarbageError`:
-        the round is over, and some files could not be looked at or removed; each is logged.
+        Returns how many files it removed.
+
+        A call that removed `limit` files ends, and the next call goes on from there. Between steps it sleeps as long as
+        the last step took. `LeftGarbageError`: the round is over, and some files could not be looked at or removed;
+        each is logged, up to `LOGGED_MAX`.
         """
         collection, self._round = self._round or _Collection(Round(self._root, self._uploads)), None
         removed = 0
@@ -193,7 +200,7 @@ class FileBlobs:
 
 
 class _Collection:
-    """A round, and what was found on it."""
+    """A round through the files, and the faults that it met."""
 
     def __init__(self, round: Round) -> None:
         self.round = round
@@ -221,7 +228,10 @@ class _Collection:
 
 
 class FileUpload:
-    """`Upload` into a temporary file. Small pieces are gathered, so that each does not pay for a thread."""
+    """`Upload` into a temporary file.
+
+    Small pieces are collected first, so that not each of them needs a call into a thread.
+    """
 
     def __init__(
         self, name: str, metadata: Metadata, size: int | None, session: ChangeId, file: UploadFile, disk: _Disk, runtime: Runtime
@@ -237,7 +247,7 @@ class FileUpload:
         self._size = 0
 
     async def write(self, piece: bytes | memoryview) -> None:
-        """After an `UnavailableError` the upload has ended and its file is gone."""
+        """Takes one piece. After an error of the disk the upload has ended, and its file is removed."""
         view = memoryview(piece).cast("B")
         self._size += view.nbytes
         if self._declared is not None and self._size > self._declared:
@@ -249,7 +259,10 @@ class FileUpload:
         self._gathered = bytearray()
 
     async def finalise(self) -> None:
-        """`UnavailableError`: it was cancelled, or a blob of this name exists. After any error the file is gone."""
+        """Makes the blob visible. `UnavailableError`: the upload was cancelled, or a blob of this name exists.
+
+        After any error the upload has ended, and its file is removed.
+        """
         if self._declared is not None and self._size != self._declared:
             await self.abort()
             raise self._wrong_size("not")
@@ -265,7 +278,10 @@ class FileUpload:
 
 
 class FileReader:
-    """`BlobReader` of an open file, and the iterator over its pieces: no generator, so one may be abandoned anywhere."""
+    """`BlobReader` of an open file, and the iterator over its pieces.
+
+    No generator, so it may be abandoned at any point.
+    """
 
     def __init__(self, name: str, file: BlobFile, disk: _Disk) -> None:
         self.metadata = file.metadata
@@ -277,9 +293,10 @@ class FileReader:
         self._crc = 0
 
     def pieces(self) -> AsyncIterator[bytes]:
-        """Pieces of up to 256 KiB, each checked first: one that does not match its checksum is a `CorruptRecordError` instead.
+        """Pieces of up to 256 KiB. Each is checked before it is given out.
 
-        But of a file of version 1 only a whole read is checked, with its last piece, and a range is not.
+        If one does not match its checksum, `CorruptRecordError` is raised in its place. A file of version 1 has only
+        one checksum: a whole read is checked with its last piece, and a range is not checked.
         """
         return self
 
@@ -294,18 +311,24 @@ class FileReader:
         return piece
 
     async def aclose(self) -> None:
-        """Here, in no thread: there is nothing to wait for, and nobody's cancellation can come between."""
+        """Closes the file, without a thread: closing does not wait, and so no cancellation can come in between."""
         self._file.close()
 
 
 class _Disk:
-    """Runs what blocks in threads of its own, to the end even when cancelled, and translates what goes wrong."""
+    """Runs blocking calls in threads of its own and translates their errors.
+
+    A call runs to its end even if it is cancelled.
+    """
 
     def __init__(self) -> None:
         self.threads = CapacityLimiter(THREADS_MAX)
 
     async def run(self, doing: str, function: Callable[[*Ts], T], *args: *Ts, undo: Callable[[T], None] | None = None) -> T:
-        """`undo`: what becomes of a result whose caller was cancelled."""
+        """Runs `function` in a thread. `doing`: what it does, for messages.
+
+        `undo`: called with the result if the caller was cancelled meanwhile.
+        """
         try:
             return await in_thread(partial(function, *args), self.threads, undo=undo)
         except OSError as error:
@@ -314,7 +337,7 @@ class _Disk:
             raise CorruptRecordError(f"cannot {doing}: {error}") from error
 
     async def look(self, doing: str, function: Callable[[*Ts], T], *args: *Ts, undo: Callable[[T], None] | None = None) -> T:
-        """`run` for what changes nothing: there is nothing that may or may not have happened."""
+        """`run` for calls that change nothing: `UnconfirmedError` becomes `UnavailableError`."""
         try:
             return await self.run(doing, function, *args, undo=undo)
         except UnconfirmedError as error:
@@ -327,7 +350,7 @@ def _close(file: BlobFile | None) -> None:
 
 
 def _translated(doing: str, error: OSError) -> TieredError:
-    """What the table does not know may have happened."""
+    """The error in our terms. If the table does not know it, the call may or may not have had its effect."""
     kind, meaning = _TRANSLATIONS.get(error.errno or 0, (UnconfirmedError, f"{error.strerror}; it may or may not have happened"))
     path = error.filename2 or error.filename  # of a link, its target
     return kind(f"cannot {doing}{f' ({path})' if path else ''}: {meaning}")

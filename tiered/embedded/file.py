@@ -1,7 +1,7 @@
 """One blob as one file: the path that its name becomes, and the bytes of the file. Pure; no I/O.
 
-Name -> path. Each byte of the name's UTF-8 becomes text that sorts as the bytes do and survives a file
-system that ignores case; the text is cut into components of 199 bytes, and all but the last end in `+`:
+Name -> path. Each byte of the name's UTF-8 becomes text. The text sorts as the bytes do, and is safe on a file system
+that ignores case. It is cut into components of 199 bytes, and all but the last end in `+`:
 
     0-9 a-z           themselves                  a blob and one below it coexist:
     0x00 - 0x2f       %00 - %2f                       x = 199 bytes of text, then y
@@ -23,11 +23,11 @@ File, version 2, integers big-endian. The payload comes first, so that any tool 
     n + m + k + 36       4       crc32 of the k bytes
     n + m + k + 40       4       crc32 of the metadata
 
-Whatever is read is read by whole blocks, and checked. In version 1, which is still read, there are no blocks' checksums
-(k = 0) and at n + m + 36 is the crc32 of the payload: a range of such a blob cannot be checked.
+Reads go by whole blocks, and each block is checked. Version 1 is still read. It has no checksums of blocks (k = 0), and
+at n + m + 36 it has the crc32 of the payload. So a range of such a blob cannot be checked.
 
-The deadline is aligned, so no power cut leaves half of it. It is never earlier than the one in the JSON,
-which it overrides. *Failure*: whatever breaks this is a `CorruptRecordError`; nothing is guessed.
+The deadline is aligned, so that no power cut leaves half of it. It is never earlier than the one in the JSON, and it
+overrides that one. *Failure*: a file that breaks this format is a `CorruptRecordError`; nothing is guessed.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _ESCAPES = tuple(_escape(byte) for byte in range(256))
 
 
 def encode_name(name: str) -> str:
-    """Text that sorts as the name's UTF-8 does; a prefix of the name is a prefix of the text."""
+    """Text that sorts as the name's UTF-8 does. A prefix of the name becomes a prefix of the text."""
     try:
         return "".join(map(_ESCAPES.__getitem__, name.encode()))
     except UnicodeEncodeError as error:
@@ -79,7 +79,7 @@ def encode_name(name: str) -> str:
 
 
 def decode_name(text: str) -> str | None:
-    """The name that `encode_name` made into this text; None: it made none into it."""
+    """The name that `encode_name` turns into this text; None: there is no such name."""
     try:
         name = _ESCAPE.sub(lambda found: chr(int(found[1], 16)), text).encode("latin-1").decode()
     except UnicodeError:
@@ -96,7 +96,7 @@ def path_of(name: str) -> PurePath:
 
 
 def components_of(name: str) -> tuple[str, ...]:
-    """The components of its path; they sort as the names do."""
+    """The components of the blob's path. They sort as the names do."""
     text = encode_name(name)
     cuts = [text[start : start + COMPONENT_BYTES] for start in range(0, len(text), COMPONENT_BYTES)]
     return (*(cut + DIRECTORY_SUFFIX for cut in cuts[:-1]), *cuts[-1:])
@@ -114,7 +114,7 @@ def is_component(entry: str, *, directory: bool) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """The last 44 bytes of a blob's file: sizes in bytes, times in microseconds since 1970.
+    """The last 44 bytes of a blob's file. Sizes are in bytes, times in microseconds since 1970.
 
     `crc`: of the blocks' checksums; in version 1, of the payload.
     """
@@ -129,7 +129,7 @@ class Footer:
 
     @property
     def blocks(self) -> int:
-        """How many have a checksum of their own."""
+        """How many blocks have a checksum of their own."""
         return 0 if self.version == 1 else -(-self.size // BLOCK_BYTES)
 
     @property
@@ -152,7 +152,9 @@ class Footer:
 
 
 class Checksums:
-    """Those of a payload's blocks, as its pieces come along: 4 bytes for each 256 KiB, so 16 MiB for a TiB."""
+    """The checksums of a payload's blocks, computed while its pieces pass: 4 bytes for each 256 KiB, so 16 MiB for a
+    TiB.
+    """
 
     def __init__(self) -> None:
         self.size = 0
@@ -160,7 +162,7 @@ class Checksums:
         self._crc = 0
 
     def add(self, piece: memoryview) -> None:
-        """`piece`: of bytes."""
+        """Adds the next bytes of the payload. `piece` must be a view of single bytes."""
         while piece:
             part = piece[: BLOCK_BYTES - self.size % BLOCK_BYTES]
             self._crc = zlib.crc32(part, self._crc)
@@ -175,7 +177,7 @@ class Checksums:
 
 
 def encode_trailer(metadata: Metadata, checksums: Checksums, written_ns: int) -> bytes:
-    """What follows the payload that `checksums` has seen: metadata, the blocks' checksums, footer."""
+    """The bytes after the payload that `checksums` has seen: metadata, the blocks' checksums, footer."""
     size, crcs = checksums.size, checksums.encoded()
     raw = encode_metadata(metadata.with_facts(size=size))
     raw += b" " * (-(size + len(raw) + len(crcs)) % 8)
@@ -205,13 +207,13 @@ def decode_footer(raw: bytes, file_bytes: int) -> Footer:
 
 
 def check_block_crcs(raw: bytes, footer: Footer) -> None:
-    """Whether these, the checksums of all blocks, are what was written."""
+    """Raises `CorruptRecordError` unless these, the checksums of all blocks, are those that were written."""
     if zlib.crc32(raw) != footer.crc:
         raise CorruptRecordError("the checksums of its blocks do not match their own: bytes on the disk have changed")
 
 
 def check_block(block: bytes, number: int, raw_crc: bytes) -> None:
-    """`raw_crc`: its checksum as it is in the file."""
+    """Raises `CorruptRecordError` unless the block matches its checksum, `raw_crc` as it is in the file."""
     if _BLOCK_CRC.pack(zlib.crc32(block)) != raw_crc:
         raise CorruptRecordError(
             f"it does not match its checksum: bytes on the disk have changed, between {number * BLOCK_BYTES} and"
@@ -220,21 +222,24 @@ def check_block(block: bytes, number: int, raw_crc: bytes) -> None:
 
 
 def decode_stored_metadata(raw: bytes, footer: Footer) -> Metadata:
-    """The metadata as they were written, with the payload's size, the deadline as it is now, and, if none was told, when it was written."""
+    """The metadata that were written, with the payload's size and the deadline as it is now.
+
+    The time of creation is when the blob was written, unless the caller told one.
+    """
     if zlib.crc32(raw) != footer.metadata_crc:
         raise CorruptRecordError("its metadata do not match their checksum")
     metadata = decode_metadata(raw)
     written = metadata.time_expires_ns
     if footer.deadline_us < microseconds(written) or (written is None and footer.deadline_us):
         raise CorruptRecordError(f"its deadline {footer.deadline_us} contradicts the {written} of its metadata")
-    # The footer has microseconds: where it was never extended, the JSON has the more exact deadline.
+    # The footer holds microseconds only. If it was never extended, the deadline in the JSON is more exact.
     deadline = None if written is None else max(written, footer.deadline_us * _NS_PER_US)
     created = footer.written_ns if metadata.time_created_ns is None else metadata.time_created_ns
     return metadata.with_facts(size=footer.size, time_expires_ns=deadline, time_created_ns=created)
 
 
 def microseconds(ns: int | None) -> int:
-    """As the footer counts time; None is 0."""
+    """The time as the footer counts it; None is 0."""
     value = (ns or 0) // _NS_PER_US
     if not -(1 << 63) <= value < 1 << 63:
         raise InvalidRequestError(f"the time {ns} ns since 1970 lies beyond the year 294,000, the last that a blob's file can hold")

@@ -1,11 +1,11 @@
-"""The garbage among the files of `tiered/embedded/blobs.py`: one round through them all, a piece at a time.
+"""Finds garbage among the files of `tiered/embedded/blobs.py`: one round through all of them, in steps.
 
     uploads/   temporary files whose process is dead, which therefore nobody has locked
     blobs/     blobs that have expired, looked at again once they are locked against a touch
 
-A round meets every file that is there from its beginning to its end, in no order, and holds none of their names. What is
-wrong with one file or directory is its own: it is told, and the others go on (I6). *Crash*: the next round begins anew.
-Blocks, and raises `OSError` only where this process has no files or memory left.
+A round meets every file that is there from its beginning to its end, in no order, and keeps none of their names. A
+fault of one file or directory is reported, and the round goes on with the others (I6). *Crash*: the next round begins
+from the start. The functions block. They raise `OSError` only if this process has no file descriptors or memory left.
 """
 
 from __future__ import annotations
@@ -28,7 +28,11 @@ from tiered.protocol.row_keys import printable
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What lies there and was not seen to. `event`: FOREIGN, so it is none of ours; CORRUPT, or LEFT: it could not be done."""
+    """Something that could not be dealt with.
+
+    `event`: FOREIGN, it is not a file of ours; CORRUPT, its record breaks the format; LEFT, it could not be read or
+    removed.
+    """
 
     event: str
     what: str
@@ -40,7 +44,7 @@ FOREIGN, CORRUPT, LEFT = "foreign_file", "corrupt_blob", "garbage_left"
 
 @dataclass(slots=True)
 class Piece:
-    """What one step came to."""
+    """The result of one step."""
 
     removed: int = 0
     faults: list[Fault] = field(default_factory=list)
@@ -48,14 +52,17 @@ class Piece:
 
 
 class Round:
-    """Made of calls of `step`, of which no two may run at once."""
+    """One round, in calls of `step`. No two calls may run at the same time."""
 
     def __init__(self, blobs: Path, uploads: Path) -> None:
         self._now_ns = 0
         self._met = self._go_through(blobs, uploads)
 
     def step(self, met_max: int, removed_max: int, now_ns: int) -> Piece:
-        """Goes on for so many files. What expired by `now_ns` (nanoseconds since 1970) is removed."""
+        """Looks at up to `met_max` more files, until `removed_max` are removed.
+
+        Removes what expired by `now_ns` (ns since 1970).
+        """
         self._now_ns = now_ns
         piece = Piece()
         for _ in range(met_max):
@@ -72,7 +79,7 @@ class Round:
         return piece
 
     def _go_through(self, blobs: Path, uploads: Path) -> Iterator[bool | Fault]:
-        """Of each file, whether it was removed."""
+        """For each file, whether it was removed."""
         for entry in _entries(uploads):
             yield entry if isinstance(entry, Fault) else _stray(entry)
         yield from self._below(blobs, "")
@@ -84,7 +91,7 @@ class Round:
             elif entry.is_dir(follow_symlinks=False) and is_component(entry.name, directory=True):
                 yield from self._below(entry.path, stem + entry.name.removesuffix(DIRECTORY_SUFFIX))
             elif ChangeId.matches(entry.name):
-                yield _stray(entry)  # of an opening that was killed while it tried the directories out
+                yield _stray(entry)  # left by an opening that was killed while it tested the directories
             else:
                 is_named = entry.is_file(follow_symlinks=False) and is_component(entry.name, directory=False)
                 yield self._blob(stem + entry.name if is_named else None, entry.path)
@@ -99,7 +106,7 @@ class Round:
 
 
 def _entries(directory: Path | str) -> Iterator[os.DirEntry[str] | Fault]:
-    """None where there is no such directory: nothing was ever written, or it is gone."""
+    """The entries of a directory. No entries if there is no such directory: nothing was written yet, or it is gone."""
     try:
         with os.scandir(directory) as entries:
             yield from entries

@@ -1,17 +1,20 @@
-"""`SqliteRows`, the high-volume tier of embedded mode: three tables in a file that it may share with others.
+"""`SqliteRows`, the high-volume tier of embedded mode: three tables in a file that may also hold the changelog.
 
     rows      path; target (tombstone) or metadata and payload (inline object); policy; token; deadline_ms;
               crc: of all these but the deadline, CRC-32 (null: written by version 0.1, and not verified)
     marks     path, token, verdict ('won' or 'refused'), at_ms
     horizon   created_ms: when the youngest change was made whose marks were collected. Never goes back
 
-The same row operations as on Bigtable, each one transaction of `changelog.sqlite.database`: predicates go by the
-tombstone being present, expired or not; a row of marks only is an absent object; paths are in byte order. The
-deadline is kept in whole milliseconds and overrides the one in the metadata, as `size` is the payload's (I7).
-Nothing here deletes a row because a reader found it expired; `collect` does, by this machine's wall clock. Marks go by
-that clock, too, and the horizon goes with them in the same transaction: a token from before it is refused without a mark, so the fence
-holds however the clock jumps. *Crash* at any call: the row is as before or as after. *Failure*: see `changelog.sqlite.database`; a row
-whose bytes have changed is a `CorruptRecordError` that names it. No blob is known here.
+The row operations are the same as on Bigtable. Each is one transaction of `changelog.sqlite.database`. Predicates go by
+the tombstone being present, expired or not. A row of marks only is an absent object. Paths are in byte order. The
+deadline is kept in whole milliseconds and overrides the one in the metadata; `size` is that of the payload (I7).
+
+A reader that finds a row expired does not delete it. `collect` does, by this machine's wall clock. It also collects
+marks by that clock, and moves the horizon in the same transaction. A token that is not younger than the horizon is
+refused without a mark, so the fence holds even if the clock jumps.
+
+*Crash* at any call: the row is as before or as after. *Failure*: see `changelog.sqlite.database`. A row whose bytes
+have changed is a `CorruptRecordError` that names it. This module knows no blobs.
 """
 
 from __future__ import annotations
@@ -35,12 +38,12 @@ from tiered.protocol.row_keys import corrupt_row, printable, split_points
 from tiered.text import shown
 
 KEYS_MAX = 500
-"""Of one query: SQLite takes a bounded number of parameters."""
+"""Keys in one query. SQLite limits the number of a query's parameters."""
 
 
 
 def _add_crc(connection: sqlite3.Connection) -> None:
-    """Version 0.1 had no such column."""
+    """Adds the column that version 0.1 did not have."""
     if not any(name == "crc" for _, name, *_ in connection.execute("PRAGMA table_info(rows)")):
         connection.execute("ALTER TABLE rows ADD COLUMN crc INTEGER")
 
@@ -60,14 +63,17 @@ _SCHEMA = (
 )
 
 _COLUMNS = "token, target, policy, metadata, payload"
-"""What a write sets and nothing changes: what the checksum is of."""
+"""The columns that a write sets and that nothing changes later. The checksum covers them and the path."""
 
 _KINDS = (str, str, str, bytes, bytes, int)
-"""Of these, and of the deadline: damaged, a column of SQLite may hold anything."""
+"""The types of these columns and of the deadline. In a damaged file, a column of SQLite may hold any type."""
 
 
 class SqliteRows:
-    """Implements `HighVolumeBackend`, and `Collects` because nobody else removes what expired."""
+    """Implements `HighVolumeBackend`.
+
+    Also implements `Collects`, because SQLite itself does not remove what has expired.
+    """
 
     def __init__(self, database: Database, runtime: Runtime) -> None:
         self._database = database
@@ -87,7 +93,8 @@ class SqliteRows:
 
     async def swap(self, path: str, token: ChangeId, expected: str | None, state: RowState, deadline_s: float) -> bool:
         def run(connection: sqlite3.Connection) -> bool:
-            # Under the file's write lock: until this commits, nobody collects a mark, however long we are stopped.
+            # In a transaction that holds the file's write lock: nobody collects a mark before it commits, even if this
+            # process is stopped here for long.
             if self._runtime.boot_time() > deadline_s:
                 raise UnavailableError(f"the swap of {token} at {path} waited too long for its turn; it was not sent")
             if _is_marked(connection, path, token) or _target(connection, path) not in (None, expected):
@@ -176,10 +183,13 @@ class SqliteRows:
         return await self._database.read(lambda connection: connection.execute(query, parameters).fetchall())
 
     async def collect(self, limit: int) -> int:
-        """Removes expired rows and then marks older than `MARK_AGE_MAX_S`, by this machine's wall clock; then gives free pages back.
+        """Removes expired rows, then marks older than `MARK_AGE_MAX_S`, by this machine's wall clock.
 
-        A mark whose token seems younger than that stays, so the horizon never passes what this clock calls two days ago.
-        What fails leaves the rest to be collected, and is raised after it.
+        Returns how many it removed.
+
+        It removes at most `limit` of both together, then gives free pages back to the system. A mark stays if its token
+        seems younger than `MARK_AGE_MAX_S`, so the horizon never passes what this clock calls two days ago. If one part
+        fails, the other is still done, and then the first error is raised.
         """
         removed, failure = 0, None
         for part in (self._collect_rows, self._collect_marks):
@@ -193,9 +203,9 @@ class SqliteRows:
         return removed
 
     async def verify(self, after: bytes, limit: int) -> Verified:
-        """Reads the `limit` rows after the key `after`, as `read` does, and says which cannot be.
+        """Reads up to `limit` rows after the key `after`, as `read` does, and reports those that cannot be read.
 
-        After the last of them, also keys that are no text.
+        With the last rows it also reports the keys that are not text.
         """
         def run(connection: sqlite3.Connection) -> Verified:
             query = (
@@ -247,7 +257,10 @@ class SqliteRows:
         return await self._database.write(run)
 
     def _is_forgotten(self, connection: sqlite3.Connection, token: ChangeId) -> bool:
-        """Whether a mark of it may have been collected. Raises where the clock is so far behind that every new change would be."""
+        """Whether a mark of the token may have been collected.
+
+        `ClockBehindError`: the clock is so far behind that this would be true of every new change.
+        """
         horizon_ms = _horizon_ms(connection)
         if token.created_ms > horizon_ms:
             return False
@@ -273,7 +286,11 @@ class SqliteRows:
 
 @dataclass(slots=True)
 class Verified:
-    """What `verify` has read. `without_checksum`: rows of version 0.1. `last`: where the next begins; None: that was all."""
+    """What `verify` has read.
+
+    `without_checksum`: rows that version 0.1 wrote. `last`: the key after which the next call goes on; None: that was
+    all.
+    """
 
     corrupt: list[CorruptRow] = field(default_factory=list)
     rows: int = 0
@@ -284,7 +301,7 @@ class Verified:
 # --- what scans and audits read -------------------------------------------------------------------
 
 _Shown = tuple[bytes, bytes, int | None]
-"""Of a tombstone: path, target, deadline. Bytes, because what is damaged need not be text."""
+"""A tombstone's path, target and deadline in ms. Path and target are bytes, because damaged ones may not be text."""
 
 
 def _named(found: Sequence[tuple[str, Any]], limit: int) -> RowPage:
@@ -305,7 +322,7 @@ def _named(found: Sequence[tuple[str, Any]], limit: int) -> RowPage:
 
 
 def _key(path: str) -> bytes:
-    """As it is stored, text or not."""
+    """The key as it is stored, text or not."""
     return path.encode(errors="surrogateescape")
 
 
@@ -374,7 +391,10 @@ def _write(connection: sqlite3.Connection, path: str, token: ChangeId, state: Ro
 
 
 def _crc(path: str, columns: Sequence[str | bytes | None]) -> int:
-    """Of the path and `_COLUMNS`, none of which is taken for another. The deadline has no part: it changes alone."""
+    """The checksum of the path and `_COLUMNS`. Each value is preceded by its length, so that no two rows look the same.
+
+    The deadline has no part in it, because it may change alone.
+    """
     crc = zlib.crc32(path.encode())
     for value in columns:
         raw = value if isinstance(value, (bytes, bytearray)) else str(value).encode(errors="surrogateescape")
@@ -383,7 +403,7 @@ def _crc(path: str, columns: Sequence[str | bytes | None]) -> int:
 
 
 def _target(connection: sqlite3.Connection, path: str) -> str | None:
-    """The blob that a present tombstone names."""
+    """The blob that a present tombstone names; None: there is none."""
     found = connection.execute("SELECT target FROM rows WHERE path = ?", (path,)).fetchone()
     return found[0] if found else None
 
@@ -393,19 +413,19 @@ def _is_marked(connection: sqlite3.Connection, path: str, token: ChangeId) -> bo
 
 
 def _mark(connection: sqlite3.Connection, path: str, token: ChangeId, verdict: str, at_ms: int) -> None:
-    """Repeated, it keeps the mark for longer."""
+    """Writes a mark. If the mark exists, it is kept for longer."""
     connection.execute("INSERT OR REPLACE INTO marks VALUES (?, ?, ?, ?)", (path, token, verdict, at_ms))
 
 
 def _marks_of(connection: sqlite3.Connection, path: str, token: ChangeId) -> tuple[frozenset[ChangeId], frozenset[ChangeId]]:
-    """(won, refused), of one token: a look into the index."""
+    """(won, refused) for one token: one look into the index."""
     verdicts = {verdict for verdict, in connection.execute("SELECT verdict FROM marks WHERE path = ? AND token = ?", (path, token))}
     won, refused = (frozenset({token} if verdict in verdicts else ()) for verdict in ("won", "refused"))
     return won, refused
 
 
 def _horizon_ms(connection: sqlite3.Connection) -> int:
-    """Of the youngest change whose marks were collected, when it was made; -1: none was."""
+    """When the youngest change was made whose marks were collected, in ms since 1970; -1: none was collected."""
     found = connection.execute("SELECT created_ms FROM horizon").fetchone()
     return found[0] if found else -1
 
@@ -415,7 +435,7 @@ def _time(ms: int) -> str:
 
 
 def _marks(connection: sqlite3.Connection, path: str) -> tuple[frozenset[ChangeId], frozenset[ChangeId]]:
-    """(won, refused)"""
+    """(won, refused): all marks of the row."""
     marks = connection.execute("SELECT token, verdict FROM marks WHERE path = ?", (path,)).fetchall()
     if foreign := [token for token, _ in marks if not ChangeId.matches(token)]:
         raise CorruptRecordError(f"the row {path} has a mark of {foreign[0]!r}, which is no change id")

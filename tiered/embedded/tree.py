@@ -1,11 +1,11 @@
-"""What blocks in `tiered/embedded/blobs.py`: its files and directories, one call of the system after another.
+"""The blocking parts of `tiered/embedded/blobs.py`: its files and directories, one system call after another.
 
     UploadFile   the temporary file of one upload, locked (flock) by its process while that lives
-    BlobFile     a blob that is open for reading; it outlives its name
+    BlobFile     a blob that is open for reading; it stays readable after its name is gone
 
-Everything here runs in threads and raises the system's own `OSError`, or an error of ours where more is known;
-`_already_happened` marks what follows an effect, so that no failure claims that nothing happened. Locks are
-never waited for, because a stopped process may hold one for ever. Event loops and clocks do not belong here.
+Everything here runs in threads. It raises the system's own `OSError`, or an error of ours if more is known.
+`_already_happened` encloses the calls after an effect, so that no failure there claims that nothing happened. A lock is
+never waited for, because a stopped process may hold it for ever. Event loops and clocks do not belong here.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from tiered.metadata import Metadata
 from tiered.protocol.backends import BlobHead, ByteRange
 
 _CRCS_AT_ONCE = 4096
-"""Blocks, so of a GiB."""
+"""How many blocks' checksums are read at once: those of a GiB."""
 
 
 @contextmanager
@@ -57,7 +57,7 @@ def _already_happened(what: str) -> Iterator[None]:
 
 
 class UploadFile:
-    """Its own lock keeps an abort from closing the file under a write."""
+    """The file of one upload. A lock in this process keeps an abort from closing the file during a write."""
 
     def __init__(self, path: Path, target: Path, root: Path) -> None:
         self._path = path
@@ -71,7 +71,7 @@ class UploadFile:
         self._checksums = Checksums()
 
     def append(self, chunks: Iterable[bytearray | memoryview]) -> None:
-        """A write that fails ends the upload."""
+        """Appends the chunks. A write that fails ends the upload."""
         with self._lock:
             self._refuse_if_ended()
             try:
@@ -82,7 +82,7 @@ class UploadFile:
                 raise
 
     def publish(self, last: bytearray, metadata: Metadata, written_ns: int) -> None:
-        """Completes the file and links it into place, durably. Whatever happens, the upload has ended."""
+        """Completes the file and links it into place, durably. The upload has ended afterwards, also after an error."""
         with self._lock:
             self._refuse_if_ended()
             try:
@@ -118,7 +118,7 @@ class UploadFile:
             raise InvalidRequestError(f"the upload {self._path.name} has ended already; begin another")
 
     def _end(self) -> None:
-        """A temporary file that cannot be unlinked now is collected later."""
+        """Ends the upload. A temporary file that cannot be unlinked now is collected later."""
         if not self._file.closed:
             with suppress(OSError):
                 os.unlink(self._path)
@@ -128,7 +128,7 @@ class UploadFile:
 def _create_locked(path: Path) -> io.FileIO:
     file = io.FileIO(path, "xb")
     try:
-        # Between its creation and its lock the file looks abandoned, and may have been collected.
+        # Between its creation and its lock the file looks abandoned, so another process may have collected it.
         if not _lock(file) or not _is_at(file, path):
             raise UnavailableError(f"the upload {path.name} was collected before it began; try again")
     except BaseException:
@@ -147,9 +147,11 @@ def _write_all(file: io.FileIO, view: memoryview) -> None:
 
 
 class BlobFile:
-    """An open blob and the bytes `start` to `stop` of it that are wanted. Its lock keeps `close` from a read.
+    """An open blob, and its bytes from `start` to `stop` that are wanted.
 
-    What is read is checked first: block by block, or, in version 1, a whole payload with its last bytes.
+    A lock keeps `close` from coming during a read.
+
+    Every read is checked: block by block, or in version 1 the whole payload with its last bytes.
     """
 
     def __init__(self, file: io.FileIO, range: ByteRange | None) -> None:
@@ -176,7 +178,10 @@ class BlobFile:
             raise
 
     def read(self, start: int, crc: int) -> tuple[bytes, int]:
-        """The wanted bytes of the block that `start` is in, from there on, and in version 1 `crc` continued by them."""
+        """The wanted bytes of the block that contains `start`, from `start` on.
+
+        In version 1 also `crc`, continued with them.
+        """
         number = start // BLOCK_BYTES
         first = number * BLOCK_BYTES
         with self._lock:
@@ -190,7 +195,7 @@ class BlobFile:
         return block[start - first : self.stop - first], crc
 
     def _block_crc(self, number: int) -> bytes:
-        """Those of many blocks are read at once, but never all of a huge blob's."""
+        """The checksum of one block. Those of many blocks are read at once, but never all of those of a huge blob."""
         if not 0 <= number - self._crcs_from < len(self._crcs) // BLOCK_CRC_BYTES:
             count = min(_CRCS_AT_ONCE, self._footer.blocks - number)
             self._crcs = self._read(self._footer.block_crcs_at + number * BLOCK_CRC_BYTES, count * BLOCK_CRC_BYTES)
@@ -212,7 +217,7 @@ class BlobFile:
 
 
 def open_blob(path: Path | str, mode: str = "rb") -> io.FileIO:
-    """Whatever lies there, this does not wait, as for the other end of a pipe."""
+    """Opens the file at `path`. It never waits, whatever is there: opening a pipe would wait for its other end."""
     file = io.FileIO(path, mode, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
@@ -229,7 +234,7 @@ def read_head(path: Path) -> BlobHead | None:
 
 
 def extend(path: Path, deadline_us: int) -> bool | None:
-    """False: there is no such blob. None: someone else has locked it."""
+    """Extends the deadline. Returns True; False: there is no such blob; None: another process has locked it."""
     try:
         file = open_blob(path, "r+b")
     except FileNotFoundError:
@@ -249,7 +254,7 @@ def extend(path: Path, deadline_us: int) -> bool | None:
 
 def delete(path: Path) -> None:
     unlink(path)
-    # Also where it was gone already: an earlier attempt may have been stopped between the two.
+    # Also if the name was gone already: an earlier attempt may have been stopped between unlink and sync.
     with _already_happened(f"{path} was unlinked"), suppress(FileNotFoundError):
         _sync_directory(path.parent)
 
@@ -264,7 +269,7 @@ def read_footer(file: io.FileIO) -> Footer:
 
 
 def _lock(file: io.FileIO) -> bool:
-    """False: someone else holds it. It ends when the file is closed, if only by the death of its process."""
+    """Locks the file; False: another process holds the lock. The lock ends with the file, also if the process dies."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -273,7 +278,7 @@ def _lock(file: io.FileIO) -> bool:
 
 
 def _is_at(file: io.FileIO, path: Path) -> bool:
-    """Whether the open file still has its name, now that it is locked."""
+    """Whether the open file, now locked, still has this name."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
     except FileNotFoundError:
@@ -284,9 +289,9 @@ def _is_at(file: io.FileIO, path: Path) -> bool:
 
 
 def prepare(blobs: Path, uploads: Path, first: ChangeId, second: ChangeId) -> None:
-    """Makes both directories, durably, and tries them out; leaves none of what it made when that fails.
+    """Makes both directories, durably, and tests them. If this fails, it removes those that it made.
 
-    The two trial files are named like uploads, so that a crash leaves what is collected.
+    The two test files are named like uploads, so `collect` removes them if a crash leaves them behind.
     """
     made: list[Path] = []
     missing = [directory for directory in blobs.parents if not directory.exists()]
@@ -323,7 +328,7 @@ def _try_out(first: Path, second: Path) -> None:
 
 
 def _link(path: Path, target: Path) -> None:
-    """`ConfigurationError`: they are on two file systems."""
+    """Links the file to `target`. `ConfigurationError`: the two are on different file systems."""
     try:
         os.link(path, target)
     except OSError as error:
@@ -339,7 +344,7 @@ def _apart(uploads: Path, blobs: Path) -> ConfigurationError:
 
 
 def _refuse_if_apart(uploads: Path, target: Path, root: Path) -> None:
-    """Before a payload is written that could never be linked to its `target` below `root`."""
+    """Raises before any payload is written, if it could never be linked to its `target` below `root`."""
     nearest = target.parent
     while nearest != root and not nearest.exists():
         nearest = nearest.parent
@@ -348,7 +353,10 @@ def _refuse_if_apart(uploads: Path, target: Path, root: Path) -> None:
 
 
 def refuse_foreign_directories(root: Path, uploads: Path) -> None:
-    """Looks at every directory below `root`. One that is a link, or on another file system, holds blobs that cannot be written or found."""
+    """Looks at every directory below `root`. Raises `ConfigurationError` for one that cannot be used.
+
+    That is a symbolic link, or a directory on another file system: blobs in it could not be written or found.
+    """
     pending = [root]
     while pending:
         directory = pending.pop()
@@ -364,7 +372,10 @@ def refuse_foreign_directories(root: Path, uploads: Path) -> None:
 
 
 def _make_parents(directory: Path, root: Path) -> None:
-    """Below `root`, which is not made here: where the store itself is gone, nothing is begun anew. Synchronised by who calls."""
+    """Makes the directories below `root`; the caller syncs them.
+
+    `root` itself is not made: if the store is gone, no new one is begun in its place.
+    """
     if directory == root:
         return
     _make_parents(directory.parent, root)
@@ -383,7 +394,7 @@ def _sync_directory(path: Path) -> None:
 
 
 def _sync_upwards(directory: Path, root: Path) -> None:
-    """All of them, whoever made them: another process may have made one and not synchronised it yet."""
+    """Syncs all directories up to `root`. Another process may have made one of them and not synced it yet."""
     while directory != root:
         _sync_directory(directory)
         directory = directory.parent
@@ -394,7 +405,10 @@ def _sync_upwards(directory: Path, root: Path) -> None:
 
 
 def unlink_if(path: Path, doomed: Callable[[io.FileIO], bool]) -> bool:
-    """False: it is gone, or in use, or not doomed. Not made durable: what a power cut brings back is collected again."""
+    """Removes the file if `doomed` says so; False: it is gone, or locked, or not doomed.
+
+    This is not made durable: a file that a power cut brings back is collected again.
+    """
     try:
         with open_blob(path) as file:
             if not _lock(file) or not _is_at(file, path) or not doomed(file):
@@ -406,5 +420,5 @@ def unlink_if(path: Path, doomed: Callable[[io.FileIO], bool]) -> bool:
 
 
 def is_of_this_process(error: OSError) -> bool:
-    """Whether it tells of this process, and nothing of the file: no other file fares better."""
+    """Whether the error concerns this process, not the file, so that no other file would fare better."""
     return error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)

@@ -1,9 +1,11 @@
-"""The listing of `tiered/embedded/blobs.py`: blobs in the byte order of their names, and what lies between them and is none.
+"""Lists the blobs of `tiered/embedded/blobs.py` in the byte order of their names, with everything among them that is
+none.
 
     directory of 1,000,000 names, limit 50,000     read once, 50,001 names held
 
-Where a page ends is the place of its last blob in the tree, so what is no blob is told once, whatever the pages. Blocks, and
-raises the system's own `OSError`: `tiered/embedded/blobs.py` has the threads and the words for it.
+A page ends at the place of its last blob in the tree. So what is no blob is reported once, whatever the size of the
+pages. The functions block and raise the system's own `OSError`; `tiered/embedded/blobs.py` runs them in threads and
+translates it.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ _ENTRIES_MIN = 100
 
 
 def list_blobs(root: Path, start: str, end: str | None, limit: int) -> BlobPage:
-    """As in `LongTermBackend`. A directory is read once, however large it is, and little more than `limit` of its names are held."""
-    if end == "" or not root.is_dir():  # it is made when the first blob is written
+    """As in `LongTermBackend`. Holds little more than `limit` names of a directory in memory, however large it is."""
+    if end == "" or not root.is_dir():  # the directory is made when the first blob is written
         return BlobPage((), (), None)
     after = encode_name(start.removesuffix("\0")) if start.endswith("\0") else None
     low, high = components_of(start.removesuffix("\0")), None if end is None else components_of(end)
@@ -50,7 +52,7 @@ def list_blobs(root: Path, start: str, end: str | None, limit: int) -> BlobPage:
 
 
 def look_at(text: str | None, path: str) -> ListedBlob | Oddity | None:
-    """What a file is that has the encoded name `text` (None: none that a blob could have). None: it is gone."""
+    """What the file at `path` is. None: it is gone. `text`: its encoded name; None: no blob can have its name."""
     name = None if text is None else decode_name(text)
     if name is None:
         return Oddity(printable(os.fsencode(path)), "it is no blob: this software did not put it there", is_blob=False)
@@ -71,14 +73,16 @@ def look_at(text: str | None, path: str) -> ListedBlob | Oddity | None:
 def _walk(
     directory: Path | str, stem: str, low: Sequence[str], high: Sequence[str] | None, page: int
 ) -> Iterator[tuple[str | None, str]]:
-    """Encoded names and paths, in order, of the files from `low` (inclusive) to `high` (exclusive), which are components; None: no name.
+    """Encoded names and paths, in order, of the files from `low` (inclusive) to `high` (exclusive), given as
+    components.
 
-    A file sorts before the directory of the same stem, because the suffix makes that one's name longer.
+    A name of None: no blob can have it. A file comes before the directory with the same stem, because the directory's
+    suffix makes its name longer.
     """
     first, last = low[0] if low else "", high[0] if high else None
     for entry in _sorted_entries(directory, first, last, page):
         if ChangeId.matches(entry.name):
-            continue  # an opening tries the directory out
+            continue  # a test file of an opening
         is_low, is_high = entry.name == first, entry.name == last
         if entry.is_dir(follow_symlinks=False) and is_component(entry.name, directory=True):
             inner = stem + entry.name.removesuffix(DIRECTORY_SUFFIX)
@@ -92,7 +96,10 @@ def _walk(
 
 
 def _sorted_entries(directory: Path | str, low: str, high: str | None, page: int) -> Iterator[os.DirEntry[str]]:
-    """From `low` to `high`, both inclusive. Reads the directory again for each `page` of entries, rather than hold all its names."""
+    """The entries from `low` to `high`, both inclusive, sorted.
+
+    It reads the directory again for each `page` of entries, so it does not hold all names in memory.
+    """
     while True:
         with os.scandir(directory) as entries:
             chosen = heapq.nsmallest(

@@ -1,11 +1,15 @@
 """`GoogleAuthorization`: the headers that Google's services accept, from application default credentials.
 
-    credentials (a file, the metadata server, workload identity) --refresh, in a thread--> token --> {"Authorization": ...}
+    credentials                              --refresh, in a thread-->   token   -->   {"Authorization": ...}
+    (a file, the metadata server, workload identity)
 
-A token is kept until a few minutes before it expires. Then one call renews it, while the others go on with it as long as it is good, and
-wait for the new one when it is not. *Failure*: a renewal that fails is `UnavailableError`, unless the token that is held is
-still good: then it is tried again after a while. No credentials at all are a `ConfigurationError` that says where to put them.
-The thread is its own, so that nobody's payload keeps a token from being renewed. Tokens are never shown.
+A token is used until `RENEW_EARLY_S` before it expires. Then one call renews it. The other calls use the old token
+while it is still good; otherwise they wait for the new one.
+
+*Failure*: if a renewal fails and the old token is still good, the renewal is tried again after `RETRY_S`. If there is
+no good token, the call raises `UnavailableError`. If there are no credentials at all, it is a `ConfigurationError` that
+says where to put them. The renewal has a thread of its own, so that a payload cannot keep it waiting. Tokens are never
+shown.
 """
 
 from __future__ import annotations
@@ -28,13 +32,16 @@ from tiered.metadata import NS_PER_S
 
 SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 RENEW_EARLY_S = 225
-"""As Google's own clients: before that, a metadata server hands out the same token once more."""
+"""The same as in Google's own clients. Earlier than that, a metadata server gives out the same token again."""
 RETRY_S = 10.0
 REFRESH_TIMEOUT_S = 10.0
 
 
 class Credentials(Protocol):
-    """What is used of `google.auth.credentials.Credentials`. `expiry`: a datetime in UTC without saying so; None: never."""
+    """The part of `google.auth.credentials.Credentials` that is used.
+
+    `expiry`: a datetime in UTC, without a time zone; None: the token never expires.
+    """
 
     token: Any
     expiry: Any
@@ -45,7 +52,7 @@ class Credentials(Protocol):
 
 
 class GoogleAuthorization:
-    """An `Authorize`. `runtime`: the clock that a token's expiry is judged by."""
+    """An `Authorize`. `runtime` gives the clock by which a token expires."""
 
     def __init__(self, credentials: Credentials, runtime: Runtime) -> None:
         self._credentials = credentials
@@ -67,7 +74,7 @@ class GoogleAuthorization:
         return cls(credentials, runtime)
 
     async def __call__(self) -> Mapping[str, str]:
-        """`UnavailableError`: no token could be had."""
+        """The headers for one request. `UnavailableError`: there is no good token, and none could be got."""
         if self._is_due() and not (self._renewing.locked() and self._left_s()):
             async with self._renewing:
                 if self._is_due():
@@ -77,7 +84,7 @@ class GoogleAuthorization:
         return headers | {"x-goog-user-project": str(project)} if project else headers
 
     def refused(self, headers: Mapping[str, str]) -> None:
-        """Forgets the token, if it is still that one: it was revoked, or this machine's clock is wrong."""
+        """Forgets the token, if it is still the one in `headers`: it was revoked, or this machine's clock is wrong."""
         if headers.get("Authorization") == self._bearer()["Authorization"]:
             self._credentials.token = None
 
@@ -85,12 +92,15 @@ class GoogleAuthorization:
         return {"Authorization": f"Bearer {self._credentials.token}"}
 
     def _is_due(self) -> bool:
-        """Whether to renew now: at once if there is no token, and not all the time if it was in vain."""
+        """Whether to renew now. Without a good token: always.
+
+        Otherwise not within `RETRY_S` of a renewal that gave none.
+        """
         left_s = self._left_s()
         return left_s == 0 or (left_s <= RENEW_EARLY_S and self._runtime.monotonic() >= self._in_vain_at + RETRY_S)
 
     def _left_s(self) -> float:
-        """For how long the token will do; 0: there is none."""
+        """For how many seconds the token is still good. 0: there is none."""
         if not self._credentials.token:
             return 0.0
         if self._credentials.expiry is None:

@@ -9,11 +9,14 @@
     now_ns         1
     cancel         1
 
-Blobs are created only, under names that hold their revision; what expires the bucket's lifecycle removes, some days after its
-custom time. *Crash* anywhere: a blob is there whole or not at all; see `tiered.gcs.upload` for what is left of an
-upload. *Failure*: see `tiered.gcs.http`. A missing blob is told apart from a missing bucket: only the first is absence,
-the other would look like the loss of all data. Nothing is repeated here, except where the store cannot know: a read whose
-two answers show different generations, a touch that another touch overtook, and the status of a finalised session.
+A blob is only ever created, under a name that holds its revision. Expired blobs are removed by a lifecycle rule of the
+bucket, some time after the blob's custom time. *Crash* anywhere: a blob is there as a whole or not at all; what is left
+of an upload is described in `tiered.gcs.upload`.
+
+*Failure*: see `tiered.gcs.http`. A missing blob and a missing bucket are told apart. Only the first is absence; the
+second would otherwise look like the loss of all data. Nothing is repeated here, except what the store cannot repeat
+itself: a read whose two answers show different generations, a touch when another touch came first, and the question for
+the status of a finalised session.
 """
 
 from __future__ import annotations
@@ -60,7 +63,8 @@ _JSON = {"Content-Type": "application/json; charset=UTF-8"}
 
 
 class GcsBlobs:
-    """Implements `LongTermBackend` and `SoftDeletes`, on asyncio only. Open it with `async with GcsBlobs.connect(bucket, runtime)`."""
+    """Implements `LongTermBackend` and `SoftDeletes`, on asyncio only. Open it with `async with GcsBlobs.connect(…)`.
+    """
 
     def __init__(self, http: GcsHttp, tasks: TaskGroup, runtime: Runtime) -> None:
         self._http = http
@@ -73,10 +77,11 @@ class GcsBlobs:
         cls, bucket: str, runtime: Runtime, *, endpoint: str | None = None, authorize: Authorize | None = None,
         connections_max: int = CONNECTIONS_MAX, answer_timeout_s: float = ANSWER_TIMEOUT_S,
     ) -> AsyncIterator[Self]:  # fmt: skip
-        """Sends nothing yet. Leaving it drops the uploads that are not finalised.
+        """Opens the bucket; sends nothing yet. When the block is left, uploads that were not finalised are dropped.
 
-        `endpoint` None: the service itself; an emulator needs no `authorize`. `answer_timeout_s`: how long an answer, or the taking or
-        giving of a piece of a body, may take. Each upload and each open reader holds one of the connections.
+        `endpoint` None: the real service. An emulator needs no `authorize`. `answer_timeout_s`: how long an answer may
+        take, and how long sending or receiving one piece of a body may take, in seconds. Each upload and each open
+        reader holds one of `connections_max` connections.
         """
         async with GcsHttp.connect(endpoint or ENDPOINT, bucket, authorize, connections_max, answer_timeout_s) as http:
             tasks = create_task_group()
@@ -94,7 +99,7 @@ class GcsBlobs:
         return await open_upload(self._http, self._tasks, self._runtime, name, metadata, size)
 
     async def cancel(self, session: str) -> None:
-        """`CorruptRecordError`: it is no session of this bucket."""
+        """Ends an upload session. `CorruptRecordError`: it is not a session of this bucket, and nothing was sent."""
         await cancel_session(self._http, session)
 
     async def open(self, name: str, range: ByteRange | None = None) -> GcsReader | None:
@@ -116,7 +121,10 @@ class GcsBlobs:
         raise UnavailableError(f"blob {name!r} was replaced {ATTEMPTS_MAX} times while it was being opened; try again")
 
     async def _open_both(self, name: str, range: ByteRange | None, opened: list[Media]) -> Resource | None:
-        """What the blob is, while `opened` gets its bytes. One after the other if the range can't be told without the size."""
+        """Asks what the blob is, and at the same time for its bytes, which are put into `opened`.
+
+        If HTTP cannot express the range without the size, the size is asked for first.
+        """
 
         async def open_media(header: str | None) -> None:
             headers = {} if header is None else {"Range": header}
@@ -145,7 +153,7 @@ class GcsBlobs:
             await self._check_bucket(name, answer)
 
     async def touch(self, name: str, deadline_ns: int) -> bool:
-        """A custom time never goes back, and is never given to a blob without one."""
+        """Extends the custom time, which never goes back. A blob without one keeps none."""
         body = f'{{"customTime":"{encode_time(deadline_ns)}"}}'.encode()
         doing = f"extending the deadline of blob {name!r}"
         for _ in itertools.repeat(None, ATTEMPTS_MAX):
@@ -166,10 +174,11 @@ class GcsBlobs:
         raise UnavailableError(f"blob {name!r} was changed {ATTEMPTS_MAX} times while it was being touched; its deadline may be as it was")
 
     async def list(self, start: str, end: str | None, limit: int) -> BlobPage:
-        """One request; one more for each page that the service leaves empty."""
+        """One request, and one more for each page that the service leaves empty."""
         if end is not None and start >= end:
             return BlobPage((), (), None)
-        # No NUL is sent. What begins after a name begins at it, without it; what ends after a name ends at a later one.
+        # The service gets no NUL. So a `start` that ends in one becomes the name before it, which is left out of the
+        # result again. An `end` that ends in one becomes a slightly later name.
         first, stop = start.removesuffix("\0"), None if end is None else end.removesuffix("\0") + " " * end.endswith("\0")
         query = {"fields": LISTED_FIELDS, "maxResults": str(min(limit, PAGE_MAX))}
         query |= ({"startOffset": first} if first else {}) | ({} if stop is None else {"endOffset": stop})
@@ -195,7 +204,10 @@ class GcsBlobs:
         return decode_listing(answer.body) or decode_listing_by_item(answer.json(doing))
 
     async def soft_deleted(self, name: str) -> Sequence[SoftDeleted]:
-        """Of a bucket without soft delete, none, or an error. One request; more where the service ends a page early."""
+        """The deleted generations that can be restored. In a bucket without soft delete: none, or an error.
+
+        One request, and one more for each page that the service ends early.
+        """
         doing = f"listing the soft-deleted generations of blob {name!r}"
         query = {"fields": SOFT_DELETED_FIELDS, "maxResults": str(PAGE_MAX), "prefix": name, "softDeleted": "true"}
         own: list[SoftDeleted] = []
@@ -203,13 +215,13 @@ class GcsBlobs:
             page = (await self._http.call("GET", self._http.objects_url(**query), doing)).json(doing)
             items = page.get("items", [])
             own += [decode_soft_deleted(self._http.bucket, name, item) for item in items if item.get("name") == name]
-            # Its own come first of all whose names begin with it.
+            # The listing is in the order of names: this blob's own generations come before those of longer names.
             if not page.get("nextPageToken") or (items and items[-1].get("name") != name):
                 return sorted(own, key=attrgetter("generation"))
             query["pageToken"] = page["nextPageToken"]
 
     async def now_ns(self) -> int:
-        """Of the least that can be asked for, the header `Date`: whole seconds."""
+        """The service's clock, in whole seconds, from the header `Date` of the smallest request there is."""
         doing = f"asking the time of {self._http.endpoint}"
         answer = await self._http.call("GET", self._http.objects_url(fields="nextPageToken", maxResults="1"), doing)
         try:
@@ -226,17 +238,21 @@ class GcsBlobs:
         return decode_resource(name, answer.json(doing))
 
     async def _check_bucket(self, name: str, absent: Answer) -> None:
-        """Returns if it is the blob that is absent. A 404 that does not say so is asked about: a listing's means the bucket."""
+        """Returns if the blob is absent and the bucket is there. Raises if the bucket is missing.
+
+        If the 404 does not say which of the two it means, a listing is sent: its 404 can only mean the bucket.
+        """
         if not absent.message.startswith("No such object"):
             url = self._http.objects_url(prefix=name, maxResults="1", fields="items(name)")
             await self._http.call("GET", url, f"finding blob {name!r}")
 
 
 class GcsReader:
-    """`BlobReader` of one generation, and the iterator over its pieces: no generator, so one may be abandoned anywhere.
+    """`BlobReader` of one generation, and the iterator over its pieces.
 
-    Of a whole blob the crc32c is verified. Where it differs from what the service tells, the bytes were damaged on their way, for
-    the service verifies what it keeps: `UnavailableError` instead of the last piece, and another read may be right.
+    It is no generator, so it may be abandoned at any point. If a whole blob is read, its crc32c is verified. The
+    service verifies what it stores, so a difference means that the bytes were damaged on their way. Then
+    `UnavailableError` is raised in place of the last piece, and reading again may succeed.
     """
 
     def __init__(self, name: str, resource: Resource, media: Media | None, expected: int, http: GcsHttp) -> None:
@@ -278,14 +294,14 @@ class GcsReader:
         return piece
 
     async def aclose(self) -> None:
-        """Drops the connection if bytes are unread."""
+        """Drops the connection if there are unread bytes."""
         media, self._media = self._media, None
         if media is not None:
             media.close()
 
 
 def _reader(name: str, resource: Resource, start: int, stop: int, opened: Sequence[Media], http: GcsHttp) -> GcsReader | None:
-    """None: the bytes are not those of this resource."""
+    """The reader, if the bytes are those of this resource; None: they are of another generation, or absent."""
     if start == stop:
         for media in opened:
             media.close()
@@ -304,7 +320,7 @@ def _first_byte(media: Media) -> int:
 
 
 def _can_tell(range: ByteRange) -> bool:
-    """Whether HTTP has a word for it: not for one that is empty, nor for one that counts its start from the end and has a stop."""
+    """Whether HTTP can express the range. It cannot express an empty one, nor one from the end that has a stop."""
     return range.stop is None or 0 <= range.start < range.stop
 
 

@@ -1,4 +1,4 @@
-"""A blob as a GCS object: `Metadata` to and from the JSON resource of the service, without I/O.
+"""A blob as a GCS object: `Metadata` to and from the JSON resource of the service. Pure; no I/O.
 
     contentType, contentEncoding      content type, compression (`zstd`)
     customTime                        the deadline
@@ -7,10 +7,13 @@
               x-snme-tiered-created   a time of creation that the caller told, nanoseconds since 1970
               x-snme-tiered-unknown   the JSON keys of newer software
 
-The last two are ours, written only where there is something to keep; to other software they are custom entries. It
-fails on every other key that begins with `x-sn-`, so there are none. The time of creation is `timeCreated` unless one was told.
-Also read: `x-sn-created` (or `none`) and `x-sn-unknown`, which we wrote once. Keys that nobody knows are ignored. *Failure*: what
-breaks the format is a `CorruptRecordError` that names the blob. The payload's checksum is crc32c, big-endian, in base64.
+The last two are our own. They are written only if there is something to keep. Other software takes them for custom
+entries; it fails on every other key that begins with `x-sn-`, so we write no such key. The time of creation is
+`timeCreated`, unless the caller told one.
+
+Also read: `x-sn-created` (or `none`) and `x-sn-unknown`, which older versions of this software wrote. Unknown keys are
+ignored. *Failure*: a blob that breaks the format is a `CorruptRecordError` that names it. The checksum of the payload
+is crc32c, big-endian, in base64.
 """
 
 from __future__ import annotations
@@ -42,7 +45,7 @@ from tiered.metadata import (
 from tiered.protocol.backends import BlobInfo, ListedBlob, Oddity, SoftDeleted
 
 FIELDS = "name,size,generation,metageneration,timeCreated,customTime,contentType,contentEncoding,crc32c,metadata"
-"""What `decode_resource` reads of a resource."""
+"""The fields of a resource that `decode_resource` reads."""
 
 LISTED_FIELDS = "items(name,size,generation,timeCreated,customTime),nextPageToken"
 SOFT_DELETED_FIELDS = "items(name,size,generation,softDeleteTime,hardDeleteTime),nextPageToken"
@@ -56,7 +59,7 @@ _COMPRESSIONS = {encoding: compression for compression, encoding in _ENCODINGS.i
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """One generation of a blob, as the service describes it. `crc32c` is base64; None: the service tells none."""
+    """One generation of a blob, as the service describes it. `crc32c` is base64; None: the service did not tell it."""
 
     metadata: Metadata
     size: int
@@ -70,7 +73,7 @@ class Resource:
 
 
 def encode_resource(name: str, metadata: Metadata) -> bytes:
-    """The resource to create a blob with, byte for byte stable."""
+    """The resource that creates the blob. Equal metadata always give the same bytes."""
     known = {
         _EXPIRATION: _encode_expiration(metadata.expiration),
         _ORIGIN: metadata.origin,
@@ -112,7 +115,7 @@ def decode_resource(name: str, resource: Mapping[str, Any]) -> Resource:
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """A resource whose values are taken with an error that names its blob."""
+    """A resource whose values are read with errors that name the blob."""
 
     name: str
     resource: Mapping[str, Any]
@@ -124,7 +127,7 @@ class _Stored:
         return value
 
     def number(self, key: str) -> int:
-        """The service writes numbers of 64 bits as text."""
+        """Reads a number. The service writes numbers of 64 bits as text."""
         value = self.text(key)
         if value is None or not re.fullmatch(r"[0-9]+", value):
             raise self.corrupt(key, f"is {value!r}, not a number")
@@ -138,7 +141,7 @@ class _Stored:
             raise self.corrupt(key, f"is {value!r}, not a time") from None
 
     def created_ns(self) -> int:
-        """By the service's clock."""
+        """The time of creation by the service's clock, in nanoseconds since 1970."""
         return self.needed_time("timeCreated")
 
     def needed_time(self, key: str) -> int:
@@ -161,7 +164,10 @@ _NANOSECONDS = re.compile(r"-?[0-9]{1,30}")
 
 
 def _take_created(stored: _Stored, known: Mapping[str, str], custom: dict[str, str]) -> int:
-    """What the caller told, or the service's time. A custom entry of our name that is no time is somebody else's, and stays."""
+    """The time of creation that the caller told, or else the service's.
+
+    A custom entry that has our name but is no time belongs to somebody else, and stays.
+    """
     told = custom.get(TOLD_CREATED, "")
     if _NANOSECONDS.fullmatch(told) and abs(int(told)) <= DEADLINE_MAX_NS:
         return int(custom.pop(TOLD_CREATED))
@@ -174,7 +180,8 @@ def _take_created(stored: _Stored, known: Mapping[str, str], custom: dict[str, s
 
 
 def _take_unknown(stored: _Stored, known: Mapping[str, str], custom: dict[str, str]) -> Mapping[str, Any]:
-    """As `_take_created`."""
+    """The JSON keys of newer software. An entry that has our name but is no JSON object stays, as in `_take_created`.
+    """
     kept = _json_object(custom.get(TOLD_UNKNOWN, ""))
     if kept is not None:
         del custom[TOLD_UNKNOWN]
@@ -218,7 +225,7 @@ _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class _Listed(msgspec.Struct, gc=False):
-    """A `BlobInfo`. Its times become numbers when they are asked for: that would cost as much as all the rest."""
+    """A `BlobInfo`. Converting its times takes as long as all the rest, so it is done only when they are asked for."""
 
     name: str
     size: _Count
@@ -240,11 +247,15 @@ class _Page(msgspec.Struct):
     next_page_token: str | None = msgspec.field(name="nextPageToken", default=None)
 
 
-_PAGE = msgspec.json.Decoder(_Page, strict=False)  # numbers are written as text
+_PAGE = msgspec.json.Decoder(_Page, strict=False)  # numbers come as text
 
 
 class Listing(NamedTuple):
-    """One page as the service gave it. `last`: its last name, whose record may be corrupt; None: it has none."""
+    """One page as the service gave it.
+
+    `last`: the last name on it, even if that blob's record is corrupt; None: the page is empty. `token`: asks the
+    service for the next page.
+    """
 
     blobs: Sequence[BlobInfo]
     oddities: Sequence[Oddity]
@@ -253,7 +264,7 @@ class Listing(NamedTuple):
 
 
 def decode_listing(body: bytes) -> Listing | None:
-    """None: something in it breaks the format, and `decode_listing_by_item` tells what."""
+    """Decodes a page fast. None: something on it breaks the format; `decode_listing_by_item` says what."""
     try:
         page = _PAGE.decode(body)
     except msgspec.DecodeError:
@@ -262,7 +273,7 @@ def decode_listing(body: bytes) -> Listing | None:
 
 
 def decode_listing_by_item(page: Mapping[str, Any]) -> Listing:
-    """The same, slowly: an item that breaks the format is an oddity, and costs no other."""
+    """The same, but slowly: an item that breaks the format becomes an oddity, and the others are still read."""
     blobs: list[BlobInfo] = []
     oddities: list[Oddity] = []
     last = None
@@ -309,7 +320,7 @@ _READ |= dict.fromkeys(("weeks", "week", "wks", "wk", "w"), 7 * _UNITS["day"])
 
 
 def encode_duration(ns: int) -> str:
-    """`2months 29days 2h 52m 48s` for 90 days: the greatest units first, only the first three with a plural."""
+    """`2months 29days 2h 52m 48s` for 90 days: the largest units first; only the first three have a plural."""
     parts = []
     for unit, size in _UNITS.items():
         count, ns = divmod(ns, size)
@@ -319,7 +330,7 @@ def encode_duration(ns: int) -> str:
 
 
 def decode_duration(text: str) -> int:
-    """Nanoseconds. Raises `ValueError`."""
+    """The duration in nanoseconds. Raises `ValueError`."""
     if not re.fullmatch(r"(\s*[0-9]{1,20}\s*[a-zA-Zµ]+)+\s*", text):
         raise ValueError(f"{text!r} is no duration")
     parts = re.findall(r"([0-9]+)\s*([a-zA-Zµ]+)", text)
@@ -335,7 +346,7 @@ _TIME = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2})(
 
 
 def encode_time(ns: int) -> str:
-    """RFC 3339, in milliseconds where that is exact, else in whole microseconds."""
+    """RFC 3339 with milliseconds where these are exact, otherwise with whole microseconds."""
     time = _EPOCH + timedelta(microseconds=ns // 1000)
     exact = "milliseconds" if time.microsecond % 1000 == 0 else "microseconds"
     return time.isoformat(timespec=exact).replace("+00:00", "Z")

@@ -1,15 +1,17 @@
-"""`GcsHttp`: requests to one bucket of Google Cloud Storage's JSON API, and what its refusals mean.
+"""`GcsHttp`: requests to one bucket over Google Cloud Storage's JSON API, and what its refusals mean.
 
     call          one request, one answer; a status that is not accepted is raised
     exchange      the same for a body that streams, without a time limit, and with every status returned
     open_media    an answer whose body is read piece by piece
 
-Each request is sent once: what may be repeated is decided by the protocol, not here. Names go into the path as one segment with
-all but letters, digits, `-`, `_` and `~` escaped, dots too, and no URL is taken apart again on the way.
+Each request is sent once. The protocol decides what may be repeated, not this module. A name becomes one segment of the
+path, in which all bytes but letters, digits, `-`, `_` and `~` are escaped, also dots. The HTTP library does not parse
+the URL again.
 
 *Failure*: one table below. A request that may have had an effect and was not answered is `UnconfirmedError`, any other
-`UnavailableError`. The address of an upload session is a capability: errors raised here neither tell it nor
-chain to one that does. Runs on asyncio only. Proxies from the environment, cookies and redirects are not followed.
+`UnavailableError`. Whoever knows the address of an upload session may write to it. So errors that are raised here do
+not contain it, and their causes do not, either. Runs on asyncio only. Uses no proxies from the environment and no
+cookies, and follows no redirects.
 """
 
 from __future__ import annotations
@@ -34,13 +36,13 @@ CONNECT_TIMEOUT_S = 10.0
 
 
 class Authorize(Protocol):
-    """Proves who is asking."""
+    """Gives each request the headers that prove who sends it."""
 
     async def __call__(self) -> Mapping[str, str]:
         """The headers to send, such as `Authorization`. Raises `UnavailableError` or `ConfigurationError`."""
 
     def refused(self, headers: Mapping[str, str]) -> None:
-        """The service did not accept them: the next ones must be others."""
+        """The service did not accept these headers. The next request must get other ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ class Answer:
 
     @property
     def message(self) -> str:
-        """What the service says about its refusal."""
+        """The service's own words about its refusal."""
         error = self._error()
         return _scrubbed(str(error.get("message") or _shortened(self.body)))
 
@@ -79,7 +81,7 @@ class Answer:
 
 
 class NoAnswerError(Exception):
-    """The connection failed. `sent` False: no byte of the request left. Its text is safe to show."""
+    """The connection failed. `sent` False: no byte of the request left this machine. The text holds no secret."""
 
     def __init__(self, text: str, *, sent: bool) -> None:
         super().__init__(text)
@@ -87,7 +89,10 @@ class NoAnswerError(Exception):
 
 
 class GcsHttp:
-    """Opened by `GcsHttp.connect`. `answer_timeout_s`: how long one answer, or one piece of a body, may take."""
+    """Open it with `GcsHttp.connect`.
+
+    `answer_timeout_s`: how long one answer, or one piece of a body, may take, in seconds.
+    """
 
     def __init__(
         self, session: aiohttp.ClientSession, endpoint: str, bucket: str, authorize: Authorize | None, answer_timeout_s: float
@@ -99,7 +104,7 @@ class GcsHttp:
         self._authorize = authorize
         self._objects = f"{endpoint}/storage/v1/b/{quoted(bucket)}/o"
         self._uploads = f"{endpoint}/upload/storage/v1/b/{quoted(bucket)}/o"
-        # Of a bucket such as blobs.example.com the service spells the dots as they are.
+        # For a bucket such as blobs.example.com the service does not escape the dots in the address of a session.
         self._sessions = {
             f"{endpoint}{kind}/storage/v1/b/{spelt}/o"
             for kind in ("/upload", "/resumable/upload") for spelt in (quoted(bucket), quote(bucket, safe=""))
@@ -110,8 +115,8 @@ class GcsHttp:
     async def connect(
         cls, endpoint: str, bucket: str, authorize: Authorize | None, connections_max: int, answer_timeout_s: float
     ) -> AsyncIterator[Self]:
-        """Nothing is sent yet. `ConfigurationError`: the endpoint is no URL."""
-        # Without a port that goes without saying, as the service spells its sessions.
+        """Prepares the connections; sends nothing yet. `ConfigurationError`: the endpoint is no URL."""
+        # Without the default port, because the service leaves it out in the addresses of its sessions.
         endpoint = re.sub(r"^(https://[^/]+):443$|^(http://[^/]+):80$", r"\1\2", endpoint.rstrip("/"))
         if not re.fullmatch(r"https?://[^/?#@\s]+", endpoint):
             raise ConfigurationError(f"the GCS endpoint {endpoint!r} is no address such as {ENDPOINT} or http://127.0.0.1:9199")
@@ -136,7 +141,10 @@ class GcsHttp:
         return _url(self._uploads, query)
 
     def is_session(self, url: str) -> bool:
-        """Whether it is an upload session of this endpoint and bucket: nothing is sent anywhere else."""
+        """Whether the address is an upload session of this endpoint and bucket.
+
+        Nothing is ever sent to any other address.
+        """
         path, _, query = url.partition("?")
         return path in self._sessions and re.search(r"(^|&)upload_id=[^&#]", query) is not None and "#" not in url
 
@@ -146,7 +154,11 @@ class GcsHttp:
         self, method: str, url: str, doing: str, *, accept: Collection[int] = (200,), headers: Mapping[str, str] | None = None,
         body: bytes = b"", effect: bool = False, signed: bool = True,
     ) -> Answer:  # fmt: skip
-        """`effect`: unanswered, it may have changed something. `signed` False: for addresses that need no credentials."""
+        """Sends one request and returns its answer. A status that is not in `accept` is raised as `refusal` says.
+
+        `doing`: what the request does, for messages. `effect`: the request may change something, so without an answer
+        it is `UnconfirmedError`. `signed` False: the address needs no credentials.
+        """
         lost: NoAnswerError | None = None
         try:
             with fail_after(self.answer_timeout_s):
@@ -164,7 +176,12 @@ class GcsHttp:
     async def exchange(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | AsyncIterable[bytes], *, signed: bool = True
     ) -> Answer:
-        """Raises `NoAnswerError`, and what `Authorize` does. An answer that comes before the body has ended ends the request."""
+        """Sends one request with a body that may stream.
+
+        If the answer comes before the body's end, the rest is not sent.
+
+        Raises `NoAnswerError`, and the errors of `Authorize`. It has no time limit and returns every status.
+        """
         response = await self._begin(method, url, headers, body, signed=signed)
         fault: NoAnswerError | None = None
         try:
@@ -172,11 +189,14 @@ class GcsHttp:
         except (aiohttp.ClientError, OSError) as error:
             fault = _no_answer(error, self.endpoint)
         finally:
-            response.close()  # after an early answer the rest of the body is not sent
+            response.close()  # after an early answer, this stops the rest of the body
         raise fault
 
     async def open_media(self, url: str, headers: Mapping[str, str], doing: str, accept: Collection[int]) -> Media:
-        """The caller closes it. Compressed bytes come as stored: `Accept-Encoding: gzip` keeps the service from unpacking them."""
+        """Opens an answer whose body is read piece by piece. The caller closes it.
+
+        Compressed bytes come as they are stored: with `Accept-Encoding: gzip` the service does not decompress them.
+        """
         lost: NoAnswerError | None = None
         try:
             with fail_after(self.answer_timeout_s):
@@ -213,7 +233,7 @@ class GcsHttp:
         return NoAnswerError(f"no answer from {self.endpoint} within {self.answer_timeout_s:g} s", sent=True)
 
     def refusal(self, answer: Answer, doing: str, *, effect: bool) -> TieredError:
-        """What a status means that was not accepted; `effect` as in `call`."""
+        """The error for a status that was not accepted. `effect` is the same as in `call`."""
         status, message = answer.status, answer.message
         if status == 404:
             missing = f"there is no bucket {self.bucket!r} at {self.endpoint}"
@@ -225,7 +245,7 @@ class GcsHttp:
 
 
 class Media:
-    """The body of an answer, on its way. `status` and `headers` are there already."""
+    """The body of an answer that is still coming. `status` and `headers` are already known."""
 
     def __init__(self, response: aiohttp.ClientResponse, session: aiohttp.ClientSession, answer_timeout_s: float, endpoint: str) -> None:
         self.status = response.status
@@ -236,7 +256,7 @@ class Media:
         self._endpoint = endpoint
 
     async def read(self) -> bytes:
-        """The next bytes, 256 KiB at most; none: it has ended. Raises `NoAnswerError`."""
+        """The next bytes, at most 256 KiB. Empty: the body has ended. Raises `NoAnswerError`."""
         try:
             with fail_after(self._timeout_s):
                 return await self._response.content.read(PIECE_BYTES)
@@ -251,7 +271,7 @@ class Media:
         raise fault
 
     def close(self) -> None:
-        """Drops the connection unless the body was read to its end. Safe to repeat."""
+        """Drops the connection, unless the body was read to its end. Safe to repeat."""
         self._response.close()
 
 
@@ -274,18 +294,21 @@ _ADVICE: dict[int, tuple[type[TieredError], str]] = {
     429: _LIMITED,
     501: _NO_SERVICE,
 }  # fmt: skip
-"""Statuses that prove that nothing happened. Every other one of a request with an effect proves nothing."""
+"""Statuses that prove that nothing happened. 404 and unexpected statuses below 400 count as such, too.
+
+After any other status, a request with an effect may or may not have had it.
+"""
 
 
 def lost_request(error: NoAnswerError, doing: str, *, effect: bool) -> TieredError:
-    """What it means that the connection failed; `effect`: the request may have changed something."""
+    """The error for a connection that failed. `effect`: the request may change something."""
     if effect and error.sent:
         return UnconfirmedError(f"{doing} was never confirmed: {error}")
     return UnavailableError(f"{doing} failed: {error}")
 
 
 def _no_answer(error: BaseException, endpoint: str) -> NoAnswerError:
-    """Made apart from the library's error, which tells the whole URL."""
+    """Our own error, without the library's as its cause: that one contains the whole URL."""
     if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
         why = getattr(error, "strerror", None) or type(error).__name__
         return NoAnswerError(f"nothing could be reached at {endpoint}: {why}; check the endpoint and the network", sent=False)
@@ -304,7 +327,7 @@ def _scrubbed(text: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """One segment of a path. Dots are escaped so that no client on the way takes `..` for a step up."""
+    """One segment of a path. Dots are escaped, too, so that no software on the way takes `..` for the parent."""
     return quote(text, safe="").replace(".", "%2E")
 
 

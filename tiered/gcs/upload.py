@@ -1,4 +1,4 @@
-"""Blobs on their way to GCS: each payload streams out in ONE request, whose end is withheld until `finalise`.
+"""Uploads to GCS: each payload streams out in ONE request, whose end is withheld until `finalise`.
 
     SingleUpload     known and at most 8 MiB: one multipart POST, one round trip; no session, so it may land late
     SessionUpload    else: a resumable session, opened before the entry is recorded, and one PUT of its whole body
@@ -6,13 +6,14 @@
     write -> [one piece withheld] -> pipe -> the request, in a task of the adapter's own -> the connection
                                                        finalise: the withheld piece, then the end of the body
 
-A body that breaks off creates nothing, so nothing is visible before `finalise` (I1, I4) and nothing after `abort` or the
-death of the process; what is left of a session recovery cancels (I3). At most one piece is withheld and one on its
-way: a slow connection holds the writer back. Create-only by `ifGenerationMatch=0`.
+A body that breaks off creates nothing. So nothing is visible before `finalise` (I1, I4), and nothing appears after
+`abort` or the death of the process. Recovery cancels what is left of a session (I3). At most one piece is withheld and
+one is being sent, so a slow connection slows the writer down. `ifGenerationMatch=0` makes it create-only.
 
-*Failure*: an early refusal is raised by the next `write`. After `finalise`, the crc32c that the service tells is compared with that of
-what was written; a blob that differs exists, and `UnavailableError` makes the caller delete it. An answer that is lost is asked
-for again where there is a session: the store cannot, as `finalise` is called once; else it is `UnconfirmedError`.
+*Failure*: if the service refuses early, the next `write` raises it. After `finalise`, the crc32c that the service
+reports is compared with that of the bytes that were written. If they differ, the blob exists, and `UnavailableError`
+makes the caller delete it. If the answer is lost and there is a session, the session is asked for its status here,
+because the store calls `finalise` only once. Without a session, it is `UnconfirmedError`.
 """
 
 from __future__ import annotations
@@ -48,17 +49,17 @@ from tiered.metadata import Metadata
 from tiered.payload.streams import PIECE_BYTES
 
 SINGLE_BYTES_MAX = 8 * 1024 * 1024
-"""Above it the round trip that opens a session no longer shows beside the transfer."""
+"""For larger blobs, the extra round trip that opens a session takes little time compared with the transfer."""
 
 _CREATE_ONLY = {"ifGenerationMatch": "0"}
 _SHOWN = {"fields": "crc32c,generation"}
 _JSON = "application/json; charset=UTF-8"
 _GONE = (404, 410, 499)
-"""How a session answers that was cancelled, or expired."""
+"""The statuses of a session that was cancelled or has expired."""
 
 
 async def open_upload(http: GcsHttp, tasks: TaskGroup, runtime: Runtime, name: str, metadata: Metadata, size: int | None) -> GcsUpload:
-    """Nothing is sent yet, but for the start of a session."""
+    """Begins an upload. Sends nothing yet, except the request that opens a session."""
     declared = metadata.size if size is None else size
     if declared is not None and declared <= SINGLE_BYTES_MAX:
         return SingleUpload(http, tasks, name, metadata, declared, f"{runtime.random.getrandbits(128):032x}")
@@ -66,7 +67,10 @@ async def open_upload(http: GcsHttp, tasks: TaskGroup, runtime: Runtime, name: s
 
 
 async def cancel_session(http: GcsHttp, session: str) -> None:
-    """What is gone or complete is no error. `CorruptRecordError`: it is no session of this bucket, and nothing was sent."""
+    """Cancels a session. It is no error if the session is gone or complete.
+
+    `CorruptRecordError`: it is not a session of this bucket, and nothing was sent.
+    """
     if not http.is_session(session):
         raise CorruptRecordError(f"an upload session is none of bucket {http.bucket!r} at {http.endpoint}; nothing was cancelled")
     doing = f"cancelling an upload session of bucket {http.bucket!r}"
@@ -85,7 +89,7 @@ async def _start_session(http: GcsHttp, name: str, metadata: Metadata, declared:
 
 
 class GcsUpload(ABC):
-    """`Upload`. Its request runs in `tasks` from the first piece that need not be withheld."""
+    """`Upload`. Its request runs in `tasks` and starts with the first piece that is not withheld."""
 
     session: str | None = None
     _send: MemoryObjectSendStream[tuple[bytes, bool]]
@@ -108,7 +112,7 @@ class GcsUpload(ABC):
         self._result: Answer | Exception | None = None
 
     async def write(self, piece: bytes | memoryview) -> None:
-        """After any error, and when cancelled, the upload has ended and nothing of it will be visible."""
+        """Takes one piece. After an error or a cancellation the upload has ended, and nothing of it will be visible."""
         self._refuse_if_ended()
         self._size += memoryview(piece).nbytes
         if self._declared is not None and self._size > self._declared:
@@ -120,7 +124,12 @@ class GcsUpload(ABC):
                 await self._push(withheld, last=False)
 
     async def finalise(self) -> None:
-        """`UnavailableError`: it was cancelled, or a blob of this name exists, or what arrived is damaged."""
+        """Makes the blob visible.
+
+        `UnavailableError`: it was cancelled, or a blob of this name exists, or it arrived damaged.
+
+        `UnconfirmedError`: all was sent, and nothing told the outcome.
+        """
         self._refuse_if_ended()
         if self._declared is not None and self._size != self._declared:
             raise self._end(self._wrong_size("not"))
@@ -135,7 +144,7 @@ class GcsUpload(ABC):
         self._stored = True
 
     async def abort(self) -> None:
-        """Drops the request; a session is cancelled in the background."""
+        """Drops the request. A session is cancelled in the background."""
         if self._stored:
             return
         self._end()
@@ -145,14 +154,14 @@ class GcsUpload(ABC):
 
     @abstractmethod
     def _request(self, total: int | None) -> tuple[str, str, Mapping[str, str]]:
-        """Method, address, headers. `total`: the number of bytes if it is known."""
+        """Method, address and headers of the request. `total`: the number of bytes of the payload, if it is known."""
 
     @abstractmethod
     async def _asked_again(self, doing: str) -> Answer | None:
-        """The answer that was lost; None: there is no way to ask."""
+        """Asks for the answer that was lost. None: this kind of upload cannot ask."""
 
     def _frame(self) -> tuple[bytes, bytes]:
-        """What stands before and after the payload."""
+        """The bytes of the body before and after the payload."""
         return b"", b""
 
     # --- the request
@@ -179,7 +188,8 @@ class GcsUpload(ABC):
             self._done.set()
 
     async def _body(self) -> AsyncIterator[bytes]:
-        """Ends only after the last piece was told to be the last: whatever else happens, the body breaks off."""
+        """The body. It ends properly only after a piece was marked as the last one. In every other case it breaks off.
+        """
         head, tail = self._frame()
         if head:
             yield head
@@ -193,7 +203,10 @@ class GcsUpload(ABC):
             yield tail
 
     async def _push(self, piece: bytes, *, last: bool) -> None:
-        """Hands it to the request. Raises if the request has ended, or takes nothing for as long as an answer may take."""
+        """Gives a piece to the request.
+
+        Raises if the request has ended, or if it takes no piece for as long as an answer may take.
+        """
         try:
             if not self._begun:
                 self._begin(self._size if last else self._declared)
@@ -205,13 +218,13 @@ class GcsUpload(ABC):
             self._end()
             raise
         if patience.cancelled_caught:
-            # The end may have been taken at the very moment at which patience ended.
+            # The request may have taken the last piece at the very moment of the timeout.
             raise self._end(lost_request(self._http.unanswered(), self._doing, effect=last))
 
     # --- the answer
 
     async def _judge(self) -> None:
-        """Returns iff the blob is stored as it was written."""
+        """Returns only if the blob is stored as it was written; raises otherwise."""
         result = self._result
         if isinstance(result, Exception) and not isinstance(result, NoAnswerError):
             raise result
@@ -232,7 +245,7 @@ class GcsUpload(ABC):
         again: Answer | None = None
         with suppress(TieredError):
             again = await self._asked_again(self._doing)
-        if again is None or again.status == 308:  # what was sent may still be on its way
+        if again is None or again.status == 308:  # 308: what was sent may still be on its way
             raise unclear
         return again
 
@@ -242,7 +255,7 @@ class GcsUpload(ABC):
             raise UnavailableError(f"blob {self._name!r} was damaged on its way: its crc32c is {told}, not {written}; delete it, try again")
 
     def _early(self) -> Exception:
-        """What ended the request before all of it was sent: nothing is stored."""
+        """The error that ended the request before all of it was sent. Nothing is stored."""
         match self._result:
             case Answer(status=200 | 201):
                 return UnavailableError(f"{self._doing} was answered before all of it was sent; try again")
@@ -276,7 +289,7 @@ class GcsUpload(ABC):
             raise self._end(self._early())
 
     def _end(self, error: Exception | None = None) -> Exception:
-        """Drops the request: its body breaks off."""
+        """Drops the request, so that its body breaks off. Returns the error to raise."""
         self._ended = True
         self._withheld = b""
         self._scope.cancel()
@@ -286,12 +299,12 @@ class GcsUpload(ABC):
         return InvalidRequestError(f"the payload of {self._name!r} has {self._size} bytes, {relation} the declared {self._declared}")
 
     async def _cancel_session(self, session: str) -> None:
-        with suppress(TieredError):  # recovery cancels it, or it expires
+        with suppress(TieredError):  # recovery cancels it later, or it expires
             await cancel_session(self._http, session)
 
 
 class SingleUpload(GcsUpload):
-    """One POST of two parts: the resource and the payload. `boundary` occurs in neither."""
+    """One POST with two parts: the resource and the payload. `boundary` is random, so that neither part contains it."""
 
     def __init__(self, http: GcsHttp, tasks: TaskGroup, name: str, metadata: Metadata, declared: int, boundary: str) -> None:
         super().__init__(http, tasks, name, declared)
@@ -316,7 +329,7 @@ class SingleUpload(GcsUpload):
 
 
 class SessionUpload(GcsUpload):
-    """`session` is its address, and whoever knows it may write: it is never shown."""
+    """One PUT to a session. `session` is its address. Whoever knows it may write, so it is never shown."""
 
     def __init__(self, http: GcsHttp, tasks: TaskGroup, name: str, declared: int | None, session: str) -> None:
         super().__init__(http, tasks, name, declared)
@@ -324,7 +337,7 @@ class SessionUpload(GcsUpload):
         self._url = session
 
     def _request(self, total: int | None) -> tuple[str, str, Mapping[str, str]]:
-        """Of an unknown total the body is chunked, and its end tells."""
+        """If the total is unknown, the body is sent in chunks, and its end tells the total."""
         match total:
             case None:
                 return "PUT", self._url, {"Content-Range": "bytes 0-*/*"}
@@ -338,7 +351,7 @@ class SessionUpload(GcsUpload):
 
 
 class _Once:
-    """A body that can be begun once: a request that was sent in part is never sent again by the library."""
+    """A body that can be iterated once, so that the HTTP library cannot repeat a request that was partly sent."""
 
     def __init__(self, pieces: AsyncIterator[bytes]) -> None:
         self._pieces: AsyncIterator[bytes] | None = pieces
@@ -351,7 +364,7 @@ class _Once:
 
 
 def _cut(piece: bytes | memoryview) -> Iterator[bytes]:
-    """Pieces of at most 256 KiB that nobody else can change; none of an empty one."""
+    """Pieces of at most 256 KiB that nobody else can change. An empty piece gives none."""
     if isinstance(piece, bytes) and len(piece) <= PIECE_BYTES:
         if piece:
             yield piece

@@ -1,10 +1,11 @@
-"""Payloads that wait: plain files in threads that they share, and what may wait for ever in a thread of its own.
+"""Payloads that are read in threads.
 
-    PlainFile              a path, or an open regular file
-    OwnIterable, OwnFile   a caller's own code, or a descriptor that may have nothing to give
+    PlainFile              a path, or an open regular file: read in a few threads that all payloads share
+    OwnIterable, OwnFile   a caller's own code, or a descriptor that may give nothing for ever: a thread of its own
 
-*Cancelled*, by whatever way: a plain file's read is waited for. A call of a caller's own code is given up with its thread; what it
-reads is lost, and what was begun is closed in that thread, if ever the call returns, and never before.
+*Cancelled*: the read of a plain file is waited for, because it ends soon. A call into a caller's own code is given up
+together with its thread. What that call reads is lost. A generator that was begun is closed in the same thread, when
+the call returns and not before; if it never returns, the generator is never closed.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _file_threads: RunVar[CapacityLimiter] = RunVar("tiered.payload.files.threads")
 
 
 def name_of(file: object) -> str:
-    """As messages name it."""
+    """How messages name the file."""
     return repr(file if isinstance(file, str) else getattr(file, "name", file))
 
 
@@ -43,8 +44,9 @@ def unreadable(file: object, error: OSError | ValueError) -> InvalidRequestError
 class PlainFile(Pieces):
     """An open regular file, or whatever is at a path.
 
-    A regular file ends where it ended when it was opened, however it grows; one that shrinks is refused. What has no blocks (`/proc`,
-    `/sys`) or is no regular file has a length that says nothing, and is read to its end.
+    A regular file is read up to the length that it had when reading began, even if it grows. If it has become shorter,
+    it is refused. A file without blocks (`/proc`, `/sys`) and a file that is not regular have no useful length; they
+    are read to their end.
     """
 
     def __init__(self, file: str | BinaryIO, piece_bytes: int) -> None:
@@ -58,7 +60,7 @@ class PlainFile(Pieces):
         if not self._observed:
             await self._in_thread(self._observe)
         if self._is_pipe:
-            await self._wait_readable()  # one that nobody has opened for writing yet reads as empty
+            await self._wait_readable()  # until somebody has opened the pipe for writing, it reads as empty
         piece = await self._in_thread(self._read)
         if piece is None:
             await self._wait_readable()
@@ -95,7 +97,7 @@ class PlainFile(Pieces):
 
     def _observe(self) -> None:
         if isinstance(self._named, str):
-            # Otherwise the opening of a pipe waits for somebody who writes to it, and nothing ends that.
+            # Without O_NONBLOCK, opening a pipe waits until somebody writes to it, and nothing could end that wait.
             self._file = io.FileIO(self._named, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK))
         assert self._file is not None
         found = os.fstat(self._file.fileno())
@@ -111,7 +113,7 @@ class PlainFile(Pieces):
 
 
 class _Blocking(Pieces):
-    """All that is called of it is called in one thread of its own."""
+    """A payload whose own code may block. All calls into it are made in one thread, which is its own."""
 
     def __init__(self, piece_bytes: int) -> None:
         super().__init__(piece_bytes)
@@ -126,7 +128,8 @@ class _Blocking(Pieces):
         return await self._thread.run(self._pull, self._hurry)
 
     async def _close(self) -> None:
-        """Where the thread was given up, it closes what it has begun when its call returns: nothing else may before."""
+        """Closes what was begun, in the thread. If the thread was given up, it does this itself when its call returns.
+        """
         self._closed = True
         thread, self._thread = self._thread, None
         if thread is None:
@@ -155,7 +158,7 @@ class _Blocking(Pieces):
 
     @abstractmethod
     def _next(self) -> object:
-        """The next piece, or `END`."""
+        """Returns the next piece, or `END`."""
 
     def _finish(self) -> None:
         close, self._to_close = self._to_close, None
@@ -182,7 +185,8 @@ class OwnIterable(_Blocking):
 
 
 class OwnFile(_Blocking):
-    """A pipe, a socket, a compressed file, an object with `read`: the caller's, and never closed here."""
+    """A pipe, a socket, a compressed file, or an object with `read`. It belongs to the caller and is never closed here.
+    """
 
     def __init__(self, file: BinaryIO, piece_bytes: int) -> None:
         super().__init__(piece_bytes)

@@ -1,14 +1,16 @@
-"""A thread of one's own, for calls that may block for ever: a caller's iterator, or a file that is no plain one.
+"""A thread of its own, for calls that may block for ever: into a caller's iterator, or into a file that is not plain.
 
     start -> run(call), run(call), …, one after another -> end
-               cancelled meanwhile: the thread is *given up*: it ends by itself, if ever the call returns
+               cancelled meanwhile: the thread is *given up*: it ends by itself, if the call ever returns
 
-All calls are made in the same thread and in one copy of its maker's context, so a generator may hold a lock, a cursor of
-SQLite or a context variable from piece to piece. Daemon threads: one that is stuck does not keep the program from ending.
+All calls are made in the same thread, and in one copy of the context of the task that started it. So a generator may
+keep a lock, a SQLite cursor or a context variable from one piece to the next. The threads are daemon threads: one that
+is stuck does not keep the program from ending.
 
-Bounded: `THREADS_MAX` in an event loop, those that were given up and are still stuck included. *Failure*: whoever finds none
-free for `WAIT_MAX_S` gets `AtCapacityError`; what a call raises is raised by `run`, unchanged. Under a simulated clock a
-thread is no part of the world: its scheduler takes whoever waits for one to wait for ever.
+Bounded: at most `THREADS_MAX` threads in one event loop. This counts those that were given up and are still stuck.
+*Failure*: if no thread becomes free within `WAIT_MAX_S`, `start` raises `AtCapacityError`. What a call raises, `run`
+raises unchanged. Do not use these threads under a simulated clock: its scheduler does not see them and takes a task
+that waits for one for a task that waits for ever.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from tiered.errors import AtCapacityError, UnavailableError
 
 try:
     from sniffio import current_async_library_cvar
-except ImportError:  # then nobody looks for the event loop in the context
+except ImportError:  # without sniffio, nobody looks for the event loop in the context
     current_async_library_cvar = None  # type: ignore[assignment]
 
 T = TypeVar("T")
@@ -41,12 +43,12 @@ logger = logging.getLogger("tiered")
 THREADS_MAX = 200
 WAIT_MAX_S = 5.0
 LATE_S = 0.05
-"""A call that takes longer is told so: it may return with less than it was to gather."""
+"""A call that takes longer than this is told to return soon, with less than it was going to collect."""
 
 
 @dataclass(slots=True)
 class _Threads:
-    """Of one event loop. `stuck`: how many were given up and have not returned."""
+    """The threads of one event loop. `stuck`: how many were given up and have not returned yet."""
 
     free: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(THREADS_MAX))
     stuck: int = 0
@@ -56,7 +58,7 @@ _threads: RunVar[_Threads] = RunVar("tiered.payload.own_thread")
 
 
 class OwnThread:
-    """Make it with `await OwnThread.start()`, and `end` it. `given_up`: nobody waits any more for what it does."""
+    """Start it with `await OwnThread.start()`, and `end` it. `given_up`: nobody waits any more for what it does."""
 
     def __init__(self, threads: _Threads, token: EventLoopToken) -> None:
         self.given_up = False
@@ -80,7 +82,7 @@ class OwnThread:
             ) from None
         context = copy_context()
         if current_async_library_cvar is not None:
-            context.run(current_async_library_cvar.set, None)  # no event loop runs there
+            context.run(current_async_library_cvar.set, None)  # no event loop runs in the thread
         try:
             Thread(target=context.run, args=(thread._live,), name="tiered payload", daemon=True).start()
         except RuntimeError as error:
@@ -89,9 +91,11 @@ class OwnThread:
         return thread
 
     async def run(self, call: Callable[[], T], late: Callable[[], None] = lambda: None) -> T:
-        """What `call` returns or raises. `late` is called, here, if it has not returned after `LATE_S`.
+        """Runs `call` in the thread, and returns or raises what it does.
 
-        Cancelled, it leaves the call alone, and what that returns is lost.
+        Calls `late` in this task after `LATE_S` without a return.
+
+        If this task is cancelled, the thread is given up: the call goes on, and what it returns is lost.
         """
         made: list[T] = []
         raised: list[BaseException] = []
@@ -119,7 +123,7 @@ class OwnThread:
         return made.pop()
 
     def end(self, last: Callable[[], object]) -> None:
-        """Makes the last call, for which nobody waits, and ends."""
+        """Lets the thread make one last call, for which nobody waits, and then end."""
         self._calls.put(partial(_carry_out_alone, last))
         self._calls.put(None)
 
@@ -130,7 +134,7 @@ class OwnThread:
     def _live(self) -> None:
         while (call := self._calls.get()) is not None:
             call()
-            del call  # or its payload would live for as long as the thread waits
+            del call  # otherwise the payload would stay in memory for as long as the thread waits
         self._tell(self._leave)
 
     def _leave(self) -> None:
@@ -138,12 +142,15 @@ class OwnThread:
         self._threads.free.release_on_behalf_of(self)
 
     def _tell(self, what: Callable[[], None]) -> None:
-        with suppress(RuntimeError):  # the event loop has ended, and nobody waits
+        with suppress(RuntimeError):  # the event loop has ended, so nobody waits
             from_thread.run_sync(what, token=self._token)
 
 
 async def each_of(items: Iterable[T]) -> AsyncGenerator[T, None]:
-    """The items, as its maker asks for them; a generator that is given up is closed, in the thread, when its call returns."""
+    """The items of an iterable that may block, read in a thread of its own.
+
+    A generator that is given up half-way is closed in that thread, as soon as its call returns.
+    """
     thread = await OwnThread.start()
     source: list[Iterator[T]] = []
 

@@ -1,4 +1,7 @@
-"""What every payload becomes: pieces of bytes, one at a time. Small ones that come soon after one another are joined, big ones cut."""
+"""What every payload becomes: pieces of bytes, one at a time.
+
+Small pieces that come soon after one another are joined, and large ones are cut.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,14 @@ from changelog.base.errors import InvalidRequestError
 Piece = bytes | memoryview
 
 END = object()
-"""What comes after the last piece."""
+"""Stands for the end of the payload."""
 
 
 class Pieces(ABC):
-    """Pieces of bytes, none empty. Close it (`aclose`) when it is given up half-way.
+    """The pieces of one payload, none of them empty. Call `aclose` if you stop before the end.
 
-    `size`: bytes of the whole payload as far as it is known, from the first piece on; then that many come, or an error. None: only
-    reading it will tell.
+    `size`: length of the whole payload in bytes, if it is known; look at it after the first piece. Then exactly that
+    many bytes come, or an error. None: only reading it to its end tells.
     """
 
     size: int | None = None
@@ -41,7 +44,8 @@ class Pieces(ABC):
                 self._ended = not await self._fill()
             except BaseException as error:
                 self._ended = True
-                if isinstance(error, StopAsyncIteration):  # would be taken for the payload's end
+                # an async iterator must not raise it: it would be taken for the payload's end
+                if isinstance(error, StopAsyncIteration):
                     raise RuntimeError("the payload raised StopAsyncIteration") from error
                 raise
             if self._ended:
@@ -50,34 +54,34 @@ class Pieces(ABC):
         return self._joined.ready.popleft()
 
     async def aclose(self) -> None:
-        """Safe to repeat."""
+        """Gives up what is unread. Safe to repeat."""
         self._ended = True
         await self._close()
 
     @abstractmethod
     async def _fill(self) -> bool:
-        """Reads on, into `_joined`. False: that was all."""
+        """Reads more into `_joined`. False: that was all."""
 
     async def _close(self) -> None:  # noqa: B027 - most have nothing to close
-        """Repeated. An iterator that has ended, or raised something, has closed itself."""
+        """Called more than once. An iterator that has ended, or raised an error, has closed itself."""
 
 
 async def close_generator(source: object) -> None:
-    """Closes a caller's generator that is given up half-way now, not when it happens to be collected. Nothing else is closed."""
+    """Closes an async generator of the caller's now, and not whenever it is garbage-collected. Closes nothing else."""
     if isinstance(source, AsyncGenerator):
         try:
             await source.aclose()
         except BaseExceptionGroup as errors:
-            # A task group around a `yield` wraps the GeneratorExit by which a generator is told to end.
+            # A task group around a `yield` wraps the GeneratorExit that ends the generator.
             _, others = errors.split(GeneratorExit)
             if others is not None:
                 raise others from None
 
 
 async def split_head(source: Pieces, limit: int) -> tuple[list[Piece], int, Pieces | None]:
-    """Reads until more than `limit` bytes are in hand or the payload ends: (head, bytes in it, rest).
+    """Reads until more than `limit` bytes are in hand, or until the payload ends. Returns (head, bytes in it, rest).
 
-    `rest` is None when the payload has ended; otherwise it is `source`, and the caller's to read or close.
+    `rest` is None if the payload has ended. Otherwise it is `source`, which the caller reads on or closes.
     """
     head: list[Piece] = []
     total = 0
@@ -90,9 +94,10 @@ async def split_head(source: Pieces, limit: int) -> tuple[list[Piece], int, Piec
 
 
 class Joined:
-    """What was read, in pieces of at most `size` bytes, none empty: small ones are joined, so that a byte does not cost what a piece does.
+    """Collects what was read, and gives it out in pieces of at most `size` bytes, none of them empty.
 
-    A piece of `enough` bytes, at most half of `size`, is not held back for the next one.
+    Small pieces are joined, so that one byte does not cost as much as a whole piece. A piece of at least `enough` bytes
+    (at most half of `size`) does not wait for the next one.
     """
 
     def __init__(self, size: int, enough: int) -> None:
@@ -102,7 +107,8 @@ class Joined:
         self._held = bytearray()
 
     def add(self, piece: object) -> None:
-        # A buffer may be refilled by its owner while we hold the piece, so it is copied; bytes never are.
+        # The caller may refill a buffer while we hold the piece, so it is copied. bytes cannot change and are not
+        # copied.
         whole = piece if isinstance(piece, bytes) else _bytes(piece)
         if len(whole) < self._enough:
             self._held += whole
@@ -115,7 +121,7 @@ class Joined:
         self.ready.extend([whole] if len(whole) <= self._size else cut)
 
     def flush(self) -> None:
-        """Whatever there is, is ready."""
+        """Makes everything that was collected ready."""
         if self._held:
             self.ready.append(bytes(self._held))
             self._held.clear()

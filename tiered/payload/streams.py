@@ -2,16 +2,18 @@
 
     bytes                              sliced, never copied; other buffers are copied slice by slice
     list, tuple, set, BytesIO          at once: they cannot block
-    a StoredObject, async iterables    in the caller's own task (decision 8), which is given back now and then
-    a path, an open plain file         in shared threads, the file from its position to its length when it was opened
+    a StoredObject, async iterables    in the caller's own task (decision 8), which lets other tasks run now and then
+    a path, an open plain file         in shared threads, the file from its position to its length when reading began
     other files, other iterables       may block for ever: in a thread of their own (tiered/payload/own_thread.py)
     a path to a pipe                   waited for in the event loop
 
-What `put` begins to read it closes, if it is a generator or a path's file, and a StoredObject in any case; a caller's file stays open.
+`put` closes a generator that it began to read, and a file that it opened at a path. It always closes a StoredObject. A
+file that the caller opened stays open.
 
-Bounded: at most two pieces are in hand, and what `split_head` was asked for. *Cancelled*: see `tiered/payload/files.py`. *Failure*:
-what is no payload is an `InvalidRequestError`, as early as it can be known, and so is a plain file that cannot be read; what a caller's
-iterator or own kind of file raises is passed on unchanged. Compression and multipart framing do not belong here.
+Bounded: at most two pieces are in memory, and the head that `split_head` was asked for. *Cancelled*: see
+`tiered/payload/files.py`. *Failure*: something that is no payload is an `InvalidRequestError`, as early as this can be
+known; so is a plain file that cannot be read. What a caller's iterator or own kind of file raises is passed on
+unchanged. Compression and multipart framing do not belong here.
 """
 
 from __future__ import annotations
@@ -35,22 +37,25 @@ from tiered.payload.pieces import END, Pieces, close_generator, type_name
 from tiered.stored import StoredObject
 
 Payload = bytes | bytearray | memoryview | os.PathLike[str] | BinaryIO | AsyncIterable[bytes] | Iterable[bytes]
-"""What `put` takes. A `str` is none: encode text, and pass a file as `pathlib.Path`. Of an object that is several of these, the
-first in the order of `pieces` counts: buffer, path, async iterable, file, iterable."""
+"""What `put` takes. A `str` is not a payload: encode text, and pass the name of a file as `pathlib.Path`.
+
+An object may be several of these. Then the first counts, in the order in which `pieces` looks: buffer, path, async
+iterable, file, iterable.
+"""
 
 PIECE_BYTES = 256 * 1024
 _JOINED_BYTES = 4096
-"""What an async iterator yields is held back only below this: it may wait for what becomes of it before it yields more."""
+"""Only a piece below this size waits for more: an async iterator may itself wait for what becomes of its piece."""
 
 _PIECES_AT_ONCE = 16
-"""So many of its first pieces are not held back, however small: to join them pays only where there are many."""
+"""The first pieces, so many, are never held back, however small. Joining pays only if there are many pieces."""
 
 _PIECES_IN_A_ROW = 64
-"""So many pieces are taken from what does not wait by itself, before others have their turn."""
+"""How many pieces are taken from an iterator that does not wait by itself, before other tasks may run."""
 
 
 def pieces(payload: Payload, size: int = PIECE_BYTES) -> Pieces:
-    """The payload in pieces of at most `size` bytes, once. `InvalidRequestError` at once for a wrong type."""
+    """The payload in pieces of at most `size` bytes, to be read once. `InvalidRequestError`: it is no payload."""
     _refuse_what_is_no_payload(payload)
     if isinstance(payload, (bytes, bytearray, memoryview)):
         return _Buffer(payload, size)
@@ -95,9 +100,11 @@ def _path(payload: os.PathLike[str]) -> str:
 
 
 def _is_plain(file: BinaryIO) -> bool:
-    """Whether it is a regular file, read as it is: a GzipFile has the descriptor of the compressed file and another length.
+    """Whether it is a regular file that is read as it is.
 
-    `InvalidRequestError`: it is plain, and cannot be read.
+    A GzipFile is not: its descriptor is that of the compressed file.
+
+    `InvalidRequestError`: it is such a file, but it is closed or cannot be read.
     """
     inner = file.file if isinstance(file, tempfile._TemporaryFileWrapper) else file
     if type(inner) not in (io.FileIO, io.BufferedReader, io.BufferedRandom, io.BufferedWriter):
@@ -129,13 +136,14 @@ class _Buffer(Pieces):
     async def _fill(self) -> bool:
         piece, self._rest = self._rest[: self._piece_bytes], self._rest[self._piece_bytes :]
         if piece:
-            # Its owner may change any other buffer, and what is stored must be what was summed up.
+            # The caller may change any other buffer meanwhile, and the stored bytes must be those that the checksum was
+            # made of.
             self._joined.ready.append(piece if isinstance(piece.obj, bytes) else bytes(piece))
         return bool(self._rest)
 
 
 class _BytesIO(_Buffer):
-    """From its position to its end, as it is when it is begun."""
+    """From its position to its end, as both are when reading begins."""
 
     def __init__(self, file: io.BytesIO, piece_bytes: int) -> None:
         super().__init__(b"", piece_bytes)
@@ -173,7 +181,10 @@ class _InMemory(Pieces):
 
 
 class _InTask(Pieces):
-    """An iterator that holds a cancel scope between two pieces finds itself in one task, and in no scope of ours."""
+    """An async iterator, always read in the same task and within no cancel scope of ours.
+
+    So it may keep a cancel scope of its own open from one piece to the next.
+    """
 
     def __init__(self, payload: AsyncIterable[object], piece_bytes: int) -> None:
         super().__init__(piece_bytes, _JOINED_BYTES)

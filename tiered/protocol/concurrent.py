@@ -1,4 +1,4 @@
-"""Two things at once, with the plain error of the one that failed."""
+"""Two calls at the same time. If one fails, its error is raised plainly, not in a group."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _ELSEWHERE = "one of two calls that ran at once was cancelled, and who made them
 async def both(main: Callable[[], Awaitable[A]], beside: Callable[[], Awaitable[B]]) -> tuple[A, B]:
     """Runs `main` in this task and `beside` in another, and waits for both.
 
-    When one fails, the other is cancelled and waited for. The error of the first to fail is raised as it is, not in a group, so that
-    callers of the store see that of the read of the row, or of the opening of the upload. An interrupt comes before any other.
-    Cancelled, it ends so, even if one of them took no notice.
+    If one fails, the other is cancelled and waited for. The error of the first to fail is raised as it is, not in a
+    group. So callers of the store see the error of the read of the row, or of the opening of the upload. An interrupt
+    comes before any other error. If this task is cancelled, that is raised, even if both calls ignored it.
     """
     first: list[A] = []
     second: list[B] = []
@@ -40,13 +40,16 @@ async def both(main: Callable[[], Awaitable[A]], beside: Callable[[], Awaitable[
     except BaseExceptionGroup as errors:
         failed = foremost(errors.exceptions)
     if failed is not None:
-        raise failed  # here, so that it keeps its own cause
+        raise failed  # raised here, outside of the group's except clause, so that it keeps its own cause
     if not (first and second):
         await anyio.lowlevel.checkpoint_if_cancelled()
-        raise CancelledElsewhereError(_ELSEWHERE)  # by name, in its own task
+        raise CancelledElsewhereError(_ELSEWHERE)  # this task itself was cancelled, by name
     return first[0], second[0]
 
 
 def foremost(errors: Sequence[BaseException]) -> BaseException:
-    """The one that ends most: an interrupt or a cancellation before an ordinary error. Groups in it are the callers' own."""
+    """The error that ends most: an interrupt or a cancellation comes before an ordinary error.
+
+    A group in it stays as it is.
+    """
     return next((error for error in errors if not isinstance(error, Exception)), errors[0])

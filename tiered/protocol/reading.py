@@ -1,4 +1,4 @@
-"""Reads: from the row, through its tombstone, past an overwrite.
+"""Reads: from the row, through its tombstone to the blob, also while the object is overwritten.
 
     row absent or expired            -> None
     inline                           -> the row's own bytes
@@ -6,9 +6,9 @@
     tombstone, blob is gone          -> read the row again: another state: begin again with it
                                         the same: `DanglingTombstoneError`, data loss, counted and reported
 
-I4: after `put` returned, `get` finds that object or a later one, during an overwrite too: nothing has been
-handed out while the row is read again. A revision never comes back once it was replaced, so the same
-tombstone twice around a missing blob proves the loss. Readers alone judge expiry, by their own clock.
+I4: after `put` returned, `get` finds that object or a later one, also during an overwrite. The row may be read again
+because nothing has been handed out yet. A revision that was replaced never comes back. So if the row shows the same
+tombstone before and after its blob was not found, the blob is lost. Only readers judge expiry, by their own clock.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class Reader:
-    """`dangling`: how many tombstones it found whose blob is gone, since it was made."""
+    """Reads objects. `dangling`: how many tombstones it has found so far whose blob is gone."""
 
     def __init__(self, tiers: Tiers, runtime: Runtime, settings: Settings) -> None:
         self.dangling = 0
@@ -43,7 +43,14 @@ class Reader:
         self._budget_s = settings.store.answer_budget_s
 
     async def open(self, object_id: ObjectId, range: ByteRange | None) -> tuple[StoredObject, RowState] | None:
-        """The open object and the state it was read from; None: there is none, or it has expired."""
+        """Opens the object.
+
+        Returns it with the state of the row that it was read from; None: there is none, or it has expired.
+
+        `range`: the bytes that are wanted; None: all. `InvalidRequestError`: the range is outside of the object.
+        `DanglingTombstoneError`: its blob is gone. `UnavailableError`: no answer in time, or it was overwritten too
+        often meanwhile.
+        """
 
         async def open_blob(state: Tombstone) -> StoredObject | None:
             blob = await self._ask(lambda: self._tiers.long_term.open(state.target, range))
@@ -55,7 +62,8 @@ class Reader:
         return await self._follow(object_id, lambda state: _open_inline(object_id, state, range), open_blob)
 
     async def head(self, object_id: ObjectId) -> ObjectHead | None:
-        """All but the bytes; None: there is none, or it has expired."""
+        """All that is known of the object except its bytes. None: there is none, or it has expired. Raises as `open`.
+        """
 
         async def head_of_blob(state: Tombstone) -> ObjectHead | None:
             blob = await self._ask(lambda: self._tiers.long_term.head(state.target))
@@ -67,7 +75,7 @@ class Reader:
     async def _follow(
         self, object_id: ObjectId, inline: Callable[[Inline], T], blob: Callable[[Tombstone], Awaitable[T | None]]
     ) -> tuple[T, RowState] | None:
-        """What is found, in the row or behind its tombstone, and the state that led to it."""
+        """What was found, in the row or behind its tombstone, and the state of the row that led to it."""
         seen: RowState = None
         for _ in itertools.repeat(None, self._attempts_max):
             state = await self._state(object_id.path)
@@ -84,7 +92,10 @@ class Reader:
         raise UnavailableError(f"{object_id} was overwritten {self._attempts_max} times while it was being read; try again")
 
     async def touch(self, object_id: ObjectId, state: Inline | Tombstone) -> None:
-        """Extends an idle object's deadline after it was read: the blob first, then the row. At best effort."""
+        """Extends the deadline of an object with time to idle after it was read: first the blob's, then the row's.
+
+        Best effort: if the blob is gone, or the row has changed, the deadline stays as it is.
+        """
         deadline_ns = touch_deadline(_expiration(state), state.deadline_ns, self._runtime.wall_ns())
         if deadline_ns is None:
             return
@@ -128,6 +139,6 @@ def _head_of_inline(object_id: ObjectId, state: Inline) -> ObjectHead:
 
 
 def _head_of_blob(object_id: ObjectId, state: Tombstone, stored: Metadata, size: int) -> ObjectHead:
-    # The row's deadline is the one that counts: a touch extends the blob first, and may not get to the row.
+    # The row's deadline counts. A touch extends the blob's first and may fail before it reaches the row.
     metadata = stored.with_facts(time_expires_ns=state.deadline_ns)
     return ObjectHead(object_id, metadata, size, Tier.LONG_TERM, revision_of(object_id.path, state.target))

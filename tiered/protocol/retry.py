@@ -1,7 +1,7 @@
-"""Repeats idempotent calls within a budget: the only module that knows tenacity.
+"""Repeats calls until a budget of time is used up. The only module that knows tenacity.
 
-What may be repeated is decided by the protocol, not here: reads, settles, renewals, deletions and whole
-clean-ups are (I5); a swap is, because its token takes effect at most once; an inline write is not.
+The protocol decides what may be repeated. Reads, settles, renewals, deletions and whole clean-ups may be (I5). A swap
+may be, because its token takes effect at most once. An inline write may not.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ Repeat = type[TieredError] | tuple[type[TieredError], ...]
 async def persist(
     call: Callable[[], Awaitable[T]], runtime: Runtime, budget_s: float, repeat: Repeat = (UnavailableError, UnconfirmedError)
 ) -> T:
-    """Calls until it fails with none of `repeat`, for `budget_s` seconds at most.
+    """Makes the call, and repeats it while it fails with an error of `repeat`, for at most `budget_s` seconds.
 
-    Then raises its last error; `UnconfirmedError` if it never answered at all. A lost lease or a wrong clock is not retried.
+    Then it raises the last error. `UnconfirmedError`: the budget ended while a call was still waiting for its answer.
+    `LeaseLostError` and `ClockBehindError` are never repeated.
     """
     ends_at = runtime.monotonic() + budget_s
 
     def wait_s(state: RetryCallState) -> float:
-        # Full jitter over an exponential bound: the callers of a service that comes back do not march in step.
+        # Full jitter below an exponential bound: after an outage the callers do not all come back at the same moment.
         return runtime.random.uniform(0, min(WAIT_MAX_S, WAIT_FIRST_S * 2 ** min(state.attempt_number, 16)))
 
     def is_repeated(error: BaseException) -> bool:
@@ -41,7 +42,7 @@ async def persist(
 
     with anyio.move_on_after(budget_s):
         try:
-            return await call()  # the ordinary case pays for no machinery
+            return await call()  # in the ordinary case tenacity is not even constructed
         except repeat as error:
             if not is_repeated(error):
                 raise
@@ -61,7 +62,7 @@ async def persist(
 
 
 async def ask(read: Callable[[], Awaitable[T]], runtime: Runtime, budget_s: float) -> T:
-    """`persist` for what changes nothing: never answered means no more than unavailable."""
+    """`persist` for calls that change nothing. If there was no answer, nothing happened: `UnavailableError`."""
     try:
         return await persist(read, runtime, budget_s)
     except UnconfirmedError as error:

@@ -1,8 +1,8 @@
-"""Row keys as an audit meets them: bytes that need not be text. Pure; no I/O.
+"""Row keys as an audit meets them: bytes that may not be text. Pure; no I/O.
 
-    split_points    b"a/1" b"a/\\xff" b"a/\\xff"   ->   "a/1"          keys to cut a table at, as text and in order
-    printable       b"a/\\xff"                    ->   "a/\\\\xff"      for people
-    corrupt_row     what is wrong with a row whose key or target is no text
+    split_points    b"a/1" b"a/\\xff" b"a/\\xff"   ->   "a/1"         keys at which a table is cut, as text and in order
+    printable       b"a/\\xff"                    ->   "a/\\\\xff"     for people
+    corrupt_row     what is wrong with a row whose key or target is not text
 """
 
 from __future__ import annotations
@@ -13,19 +13,22 @@ from tiered.protocol.backends import CorruptRow
 
 
 def printable(raw: bytes) -> str:
-    """Bytes that are no UTF-8 escaped as `\\xff`."""
+    """The bytes as text. Bytes that are not UTF-8 are escaped as `\\xff`."""
     return raw.decode(errors="backslashreplace")
 
 
 def corrupt_row(key: bytes, target: bytes) -> CorruptRow:
-    """One of the two is no UTF-8."""
+    """The finding for a row whose key or target is not UTF-8."""
     if not is_text(key):
         return CorruptRow(printable(key), f"its key {key!r} is no UTF-8")
     return CorruptRow(printable(key), f"its target {target!r} is no UTF-8")
 
 
 def split_points(keys: Iterable[bytes]) -> list[str]:
-    """Cut short where they cease to be text: a table may be split anywhere. Those that would come out of order are left out."""
+    """The keys as text, each cut off where it stops being text; a table may be split anywhere.
+
+    Keys that would then be out of order, or equal, are left out.
+    """
     found: list[str] = []
     for key in keys:
         point = _text_of(key)
