@@ -56,9 +56,3 @@ def test_every_command_and_exit_code_is_named() -> None:
         assert re.search(rf"`tiered [^`]*\b{command}\b", README), command
     for _, code in EXIT_CODES:
         assert f"\n| {code} | " in README
-
-
-def test_links_lead_to_files() -> None:
-    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
-        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text("utf-8")):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
