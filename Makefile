@@ -19,7 +19,7 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@
 
 demo: setup ## writers are killed, recovery cleans up, you watch (ARGS="--seconds 10 --seed 7")
-	.venv/bin/tiered demo $(ARGS)
+	.venv/bin/python -m emulators demo $(ARGS)
 
 test: setup ## all tests (ARGS="-k swap")
 	.venv/bin/python -m pytest $(ARGS)
@@ -59,7 +59,7 @@ else
 endif
 
 chaos: setup ## the demo on the emulators, frozen and cut off, for SECONDS seconds (SECONDS=120, SEED=)
-	.venv/bin/tiered demo --backend emulators --seconds $(SECONDS) --writers 6 $(if $(SEED),--seed $(SEED)) $(ARGS)
+	.venv/bin/python -m emulators demo --backend emulators --seconds $(SECONDS) --writers 6 $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 bench: setup ## figures beside what a user would pick instead; SIZE=1 writes docs/benchmarks.md (SIZE=1)
 	.venv/bin/python -m benchmarks.embedded --size $(SIZE) $(if $(filter 1,$(SIZE)),--docs docs/benchmarks.md)

@@ -1,12 +1,18 @@
-"""`python -m emulators up`: both emulators, provisioned, until they are interrupted. See `emulators.up`.
+"""Two commands to develop with: `python -m emulators up` and `python -m emulators demo`.
 
-stdout gets two lines, `BIGTABLE_EMULATOR_HOST=…` and `STORAGE_EMULATOR_HOST=…`, once both serve; everything else goes to stderr.
-Exit codes: 0 after SIGINT or SIGTERM; 2 the command line is wrong; 3 the emulators could not be had, in one sentence.
+    up      starts both emulators, provisioned, until it is interrupted (`emulators.up`). stdout gets two lines once both
+            serve, `BIGTABLE_EMULATOR_HOST=…` and `STORAGE_EMULATOR_HOST=…`; everything else goes to stderr
+    demo    kills writers in the middle of their work, recovers, and checks that nothing was lost (`emulators.demo`)
+
+Exit codes: 0 done (`up`: after SIGINT or SIGTERM); 1 the demo's check found something; 2 the command line is wrong;
+3 it cannot run, and one sentence says why; 130 the demo was interrupted.
 """
 
 from __future__ import annotations
 
 import argparse
+import logging
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,19 +21,28 @@ import anyio
 
 from changelog.base.errors import TieredError
 
-GCP_MODULES = ("google", "grpc", "aiohttp", "multidict")
+EXTRAS = {"google": "gcp", "grpc": "gcp", "aiohttp": "gcp", "multidict": "gcp", "rich": "daemon"}
+"""The extra that installs a module."""
 
 
 def main() -> int:
-    """Parses the command line and runs it."""
+    """Run what the command line says, and return the exit code."""
     given = _parser().parse_args()
+    logging.basicConfig(level=logging.INFO if given.verbose else logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     try:
-        from emulators.up import BUILT_IN, run
-        from tiered.settings import load_settings
+        return _demo(given) if given.command == "demo" else _up(given)
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] not in GCP_MODULES:
+        extra = EXTRAS.get(error.name.partition(".")[0]) if error.name is not None else None
+        if extra is None:
             raise
-        return _failed(f"the emulators need {error.name}; install it with: pip install 'tiered[gcp]'")
+        what = "the demo needs" if given.command == "demo" else "the emulators need"
+        return _failed(f"{what} {error.name}; install it with: pip install 'tiered[{extra}]'")
+
+
+def _up(given: argparse.Namespace) -> int:
+    from emulators.up import BUILT_IN, run
+    from tiered.settings import load_settings
+
     sentences: list[str] = []
     try:
         names = load_settings(given.config) if given.config else BUILT_IN
@@ -37,14 +52,48 @@ def main() -> int:
     return _failed("; ".join(sentences)) if sentences else 0
 
 
+def _demo(given: argparse.Namespace) -> int:
+    from emulators.demo.command import DemoOptions, run_demo
+
+    try:
+        options = DemoOptions(
+            writers=given.writers, daemons=given.daemons, seconds=given.seconds, seed=given.seed, objects=given.objects,
+            directory=given.directory, unfenced=given.unfenced, backend=given.backend, audit=given.audit,
+        )
+        return run_demo(options, given.json)
+    except TieredError as error:
+        return _failed(str(error))
+    except OSError as error:
+        if error.filename is None:
+            raise
+        return _failed(f"{os.fsdecode(error.filename)}: {error.strerror}")
+    except KeyboardInterrupt:
+        return 130
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("python -m emulators", description="Emulators of Bigtable and GCS to develop against.")
-    up = parser.add_subparsers(required=True, metavar="up").add_parser(
-        "up", help="start both, make tables and bucket, print their addresses, and stay until interrupted"
-    )
+    parser = argparse.ArgumentParser("python -m emulators", description="Emulators of Bigtable and GCS to develop against, and the demo.")
+    commands = parser.add_subparsers(required=True, dest="command", metavar="{up,demo}")
+    up = commands.add_parser("up", help="start both emulators, make tables and bucket, print their addresses, and stay until interrupted")
     up.add_argument("--config", "-c", type=Path, help="settings file whose names are used (default: as in deploy/emulators.yaml)")
     up.add_argument("--bigtable-port", type=_port, default=0, help="default: any free one")
     up.add_argument("--gcs-port", type=_port, default=0, help="default: any free one")
+    demo = commands.add_parser("demo", help="kill writers in the middle of their work, recover, and check that nothing was lost")
+    demo.add_argument("--seconds", type=float, default=30.0, help="how long the writers write (default: 30)")
+    demo.add_argument("--writers", type=int, default=4, help="writer processes (default: 4)")
+    demo.add_argument("--daemons", type=int, default=2, help="recovery daemons (default: 2)")
+    demo.add_argument("--objects", type=int, default=200, help="how many objects all writers share (default: 200)")
+    demo.add_argument("--seed", type=int, help="of operations and payloads (default: a new one, which is printed)")
+    demo.add_argument("--backend", default="embedded", help="embedded, or emulators of Bigtable and GCS (default: embedded)")
+    demo.add_argument("--unfenced", action="store_true", help="for comparison: run the protocol without its fence, and see what it loses")
+    demo.add_argument(
+        "--audit", action=argparse.BooleanOptionalAction, default=True,
+        help="at the end, audit what is left, after something was planted for it to find (default: yes)",
+    )
+    demo.add_argument("--directory", "-d", type=Path, help="a new or empty one, which is kept (default: a temporary one)")
+    demo.add_argument("--json", action="store_true", help="print a JSON report on stdout, and the rest on stderr")
+    for command in (up, demo):
+        command.add_argument("--verbose", "-v", action="store_true", help="say on stderr what happens")
     return parser
 
 

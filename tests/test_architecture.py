@@ -42,7 +42,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     } | LOG | STORE,
     "recovery": LOG | STORE,
     "recovery/audit": {"recovery"} | LOG | STORE,
-    "recovery/cli": {"recovery", "recovery/audit", "tiered/provision"} | LOG | STORE,
+    "recovery/cli": {"recovery", "recovery/cli/audit", "tiered/provision"} | LOG | STORE,
+    "recovery/cli/audit": {"recovery", "recovery/audit", "recovery/cli/output", "recovery/cli/shared"} | LOG | STORE,
 }  # fmt: skip
 """What each folder may import besides itself: folders, whose own modules are meant and not their folders', or single modules."""
 

@@ -51,7 +51,7 @@ class Audited:
 
 def run_demo_audit(stage: Stage, said: Console) -> Audited:
     """The run's files stay in a temporary directory. Raises `TieredError` where no audit can be made."""
-    from recovery.cli.audit_output import show_summary
+    from recovery.cli.audit.output import show_summary
 
     settings = load_settings(stage.config)
     where = Path(tempfile.mkdtemp(prefix="tiered-demo-audit-"))

@@ -1,4 +1,4 @@
-"""`tiered demo`: real processes on a real disk are killed in the middle of their work, and nothing may be lost.
+"""`python -m emulators demo`: real processes on a real disk are killed in the middle of their work, and nothing may be lost.
 
     writers (N processes)     puts, overwrites, deletes, reads        killed with SIGKILL, or stopped past their lease
     daemons (M processes)     recovery, as in production              killed and stopped now and then, too

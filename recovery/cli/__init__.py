@@ -1,1 +1,13 @@
-"""The `tiered` command. `main.py` is its door, `app.py` lists its commands, `shared.py` has the options and exit codes of them all."""
+"""The `tiered` command. It knows the store and recovery; neither knows it.
+
+    main.py         the door: prepares the streams, and says what to install where a library is missing
+    app.py          begin here: the list of commands, and the exit codes
+    objects.py      put, get, head, rm, ls; payloads.py moves their bytes to and from files and pipes
+    recover.py      the recovery daemon
+    log.py          log list, show, retry; entries.py opens and prints what `recover` and `log` both need
+    deployment.py   provision, check
+    config.py       config show
+    audit/          audit plan, run, show
+    shared.py       for all commands: their options, their settings, how they end
+    output.py       for all commands: JSON, tables and fields on stdout
+"""

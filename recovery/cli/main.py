@@ -1,4 +1,4 @@
-"""The `tiered` command's door: it sees to the streams, and says what to install where the command line's libraries are missing."""
+"""The door of the `tiered` command: it prepares the streams, and says what to install where a library is missing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MISSING = 3
 
 
 def main() -> None:
-    """Runs the command line. Exit codes: see `recovery.cli.app`."""
+    """Run the command line. `recovery.cli.app` lists the exit codes."""
     _prepare_streams()
     try:
         from recovery.cli.app import run
@@ -23,12 +23,15 @@ def main() -> None:
         if sys.stderr is not None:
             sys.stderr.write(f"tiered: the command line needs {error.name}; install it with: pip install 'tiered[daemon]'\n")
         sys.exit(MISSING)
-    except KeyboardInterrupt:  # while it starts, for a second or so; later ones are met where they can be answered
+    except KeyboardInterrupt:  # Ctrl-C while it starts, which takes about a second; `guard` answers a later one
         sys.exit(130)
 
 
 def _prepare_streams() -> None:
-    """No character ends the command; and where a stream was closed, no file of the store gets its number, where others would write."""
+    """Open /dev/null for each closed standard stream, and print a character that a stream cannot encode as an escape.
+
+    Without this, a file of the store could get the number of a closed stream, and other code would write into it.
+    """
     with suppress(OSError):
         while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
             os.set_inheritable(number, True)

@@ -1,8 +1,9 @@
-"""What all commands share: where their settings come from, how they end, how a person writes a duration.
+"""What all commands share: their options, where their settings come from, how they end.
 
-    shared     the options that every command and every group of commands takes, before and behind its name
-    choice     what these said, and the settings that follow, read when a command needs them
-    guard      an error becomes one sentence on stderr and an exit code; a bug stays a traceback
+    shared       adds the options that every command takes, both before and after its name
+    choice       what these options said; a command reads its settings from it when it needs them
+    run_async    runs a command
+    guard        turns an error into one sentence on stderr and an exit code; a bug stays a traceback
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import inspect
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import timedelta
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
 
+import anyio
 import typer
 
 from recovery.visible import visible
@@ -40,7 +42,7 @@ EXIT_CODES: tuple[tuple[type[TieredError], int], ...] = (
     (CorruptRecordError, 6), (DanglingTombstoneError, 6),
 )
 GCP_MODULES = ("google", "grpc", "aiohttp")
-"""What the extra `gcp` brings."""
+"""What the extra `gcp` installs."""
 
 GOOGLES_SECTIONS = (f"{ENV_PREFIX}BIGTABLE__", f"{ENV_PREFIX}GCS__")
 
@@ -50,14 +52,14 @@ class AbsentError(Exception):
 
 
 class Choice:
-    """What the shared options said, wherever they stood. `json`: results are printed as JSON."""
+    """What the shared options said, before or after a command's name. `json`: results are printed as JSON."""
 
     config: Path | None = None
     directory: Path | None = None
     json: bool = False
 
     def add(self, config: list[str] | None, directory: list[str] | None, verbose: bool, as_json: bool) -> None:
-        """Takes in what one place of the command line says. Raises `typer.BadParameter` where it contradicts another."""
+        """Take in what one place of the command line says. Raises `typer.BadParameter` if it contradicts another place."""
         self.config = _one("--config", self.config, config)
         self.directory = _one("--directory", self.directory, directory)
         if self.config is not None and self.directory is not None:
@@ -67,7 +69,7 @@ class Choice:
             logging.getLogger().setLevel(logging.INFO)
 
     def settings(self) -> Settings:
-        """Of a store that may yet have to be made."""
+        """Return the settings of a store that need not exist yet. Raises `ConfigurationError`."""
         if self.directory is not None:
             _refuse_another_store(self.directory)
             return load_settings(None, below={"directory": self.directory}, below_from="--directory")
@@ -79,7 +81,10 @@ class Choice:
         return load_settings(config)
 
     def existing(self) -> Settings:
-        """Of a store that must be there: a mistyped directory is not to be filled by a command that reads."""
+        """Return the settings of a store that must exist. Raises `ConfigurationError`.
+
+        Without this, a command that reads would make a store in a directory whose name was mistyped.
+        """
         settings = self.settings()
         if settings.directory is None:
             return settings
@@ -99,7 +104,7 @@ choice = Choice()
 
 
 def _one(option: str, known: Path | None, said: list[str] | None) -> Path | None:
-    """A path that was given any number of times, as long as it is the same."""
+    """Return the path that an option gave. It may be given several times, but must be the same each time."""
     for text in said or ():
         if not text.strip():
             raise typer.BadParameter(f"{option} is empty")
@@ -118,7 +123,7 @@ def _same(one: Path, other: str) -> bool:
 
 
 def _refuse_another_store(directory: Path) -> None:
-    """What is deleted must be what was meant: between two stores the command does not choose."""
+    """Refuse to choose between two stores: the command could delete from the wrong one. Raises `ConfigurationError`."""
     named = f"{ENV_PREFIX}DIRECTORY"
     if (other := os.environ.get(named)) and not _same(directory, other):
         raise ConfigurationError(f"--directory {directory} and {named} {other} name two stores: leave one out")
@@ -146,7 +151,7 @@ _SHARED = inspect.signature(_options, eval_str=True).parameters
 
 
 def shared(call: Callable[..., None]) -> Callable[..., None]:
-    """The function, and with it the options that stand before and behind every command's name."""
+    """Add the shared options to a command's function, or to the callback of a group of commands."""
 
     @wraps(call)
     def with_options(**values: Any) -> None:
@@ -163,14 +168,24 @@ def shared(call: Callable[..., None]) -> Callable[..., None]:
 # --- ends ------------------------------------------------------------------------------------------
 
 
-def guard(call: Callable[[], int], failed: int | None = None) -> int:
-    """Turns errors into one sentence on stderr and an exit code; into `failed`, where that is given, whatever the error.
+def run_async(command: Callable[[], Awaitable[None]]) -> None:
+    """Run a command, and end the program with its exit code: 0, or what `guard` makes of its error."""
+    def call() -> int:
+        anyio.run(command)
+        return 0
 
-    So too where nobody reads the output to its end: who only sees the exit code must not take it for a verdict.
+    raise typer.Exit(guard(call))
+
+
+def guard(call: Callable[[], int], failed: int | None = None) -> int:
+    """Call, and turn an error into one sentence on stderr and an exit code. Returns the exit code.
+
+    `failed`: this exit code for every error, also where nobody reads the output to its end. `tiered audit` needs it:
+    its exit codes 0 and 1 are verdicts.
     """
     try:
         code = call()
-        if sys.stdout is not None:  # it is, where it was closed before this program began
+        if sys.stdout is not None:  # None: it was closed before this program began
             sys.stdout.flush()
         return code
     except AbsentError as error:
@@ -191,11 +206,11 @@ def guard(call: Callable[[], int], failed: int | None = None) -> int:
         _drop_output()
         return failed or _told(error)
     except KeyboardInterrupt:
-        os._exit(130)  # a thread may still wait for stdin, and nothing else is left to do
+        os._exit(130)  # at once: a thread may still wait for stdin
 
 
 def _told(error: OSError) -> int:
-    """Writing names no file; what opens or looks at one does."""
+    """Say what failed. An error that names a file comes from opening it or looking at it; one without is of stdout."""
     if error.filename is not None:
         say(f"{os.fsdecode(error.filename)}: {error.strerror}")
         return 3
@@ -207,29 +222,34 @@ def _told(error: OSError) -> int:
 
 
 def _drop_output() -> None:
-    """Or Python complains while it ends of what could not be written."""
+    """Send the rest of the output to /dev/null. Otherwise Python reports at its end that it could not be written."""
     if sys.stdout is not None:
         with suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def say(sentence: str) -> None:
-    """On stderr, if there is one: a sentence that nobody can read changes no exit code."""
+    """Print a sentence on stderr. If that fails, nothing happens: the exit code stays as it is."""
     if sys.stderr is not None:
         with suppress(OSError):
             lines = "\n".join(visible(line) for line in sentence.split("\n"))
             sys.stderr.write(f"tiered: {lines}\n")
 
 
+def say_cut(limit: int) -> None:
+    """Say that `--limit` cut a list."""
+    say(f"there are more than --limit {limit}")
+
+
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 def lifetime(text: str) -> timedelta:
-    """Of 36h and the like."""
+    """Return the duration that a text such as `36h` says. Raises `InvalidRequestError`."""
     number, unit = text[:-1], _UNITS.get(text[-1:])
     if unit is None or not (number.isascii() and number.isdecimal()):
         raise InvalidRequestError(f"{text!r} is not a lifetime: write a whole number and s, m, h or d, such as 36h")
     try:
         return timedelta(**{unit: int(number)})
-    except (OverflowError, ValueError):  # int() itself gives up on thousands of digits
+    except (OverflowError, ValueError):  # int() raises ValueError at thousands of digits
         raise InvalidRequestError(f"{text[:40]!r} is longer than any calendar; leave the lifetime out") from None

@@ -19,7 +19,7 @@ FOUND = {"referenced", *PLANTED}
 
 
 def demo(**variables: str) -> tuple[dict[str, object], str]:
-    command = [sys.executable, "-m", "recovery.cli.main", "demo", "--seconds", "2", "--writers", "2", "--seed", "1", "--json"]
+    command = [sys.executable, "-m", "emulators", "demo", "--seconds", "2", "--writers", "2", "--seed", "1", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env={**environment(), **variables}, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)["audit"], done.stderr

@@ -14,7 +14,7 @@ from recovery.audit.finding import Finding
 from recovery.audit.manifest import Cutoff
 from recovery.audit.show import BLOBS_MAX, Looked, Told, look_at, verdict
 from recovery.audit.verdicts import FINDINGS, Kind
-from recovery.cli.audit_show import lines, plain
+from recovery.cli.audit.show import lines, plain
 from tests.given.audit_grounds import BEGINS_NS, OLD_NS, EmbeddedGround, Ground, SimulatedGround, embedded_ground, emulated_ground
 from tests.given.planted_world import GRACE_S, Planted, plant
 from tiered.errors import ConfigurationError, InvalidRequestError

@@ -11,8 +11,8 @@ import typer
 
 from recovery.audit.manifest import parse_manifest
 from recovery.audit.verdicts import MEANING, Kind
-from recovery.cli import audit as cli_audit
-from recovery.cli.audit_output import PipedConsole, show_summary
+from recovery.cli.audit import commands
+from recovery.cli.audit.output import PipedConsole, show_summary
 from tests.given.audited_store import Store
 from tests.given.command_line import shell
 
@@ -96,5 +96,5 @@ def test_bug_is_no_finding(capsys: pytest.CaptureFixture[str]) -> None:
         raise ZeroDivisionError
 
     with pytest.raises(typer.Exit) as ended:
-        cli_audit._finish(command)
+        commands._finish(command)
     assert ended.value.exit_code == 2 and "ZeroDivisionError" in capsys.readouterr().err

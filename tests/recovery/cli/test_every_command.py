@@ -18,12 +18,12 @@ from tests.given.repository import ROOT
 
 COMMANDS: dict[str, list[str]] = {
     "put": [OBJECT, "payload"], "get": [OBJECT, "-o", "out"], "head": [OBJECT], "rm": [OBJECT], "ls": [], "recover": ["--once"],
-    "provision": [], "check": [], "demo": ["--objects", "0"], "log list": [], "log show": ["x"], "log retry": ["--all"], "audit plan": [],
+    "provision": [], "check": [], "log list": [], "log show": ["x"], "log retry": ["--all"], "audit plan": [],
     "audit run": ["--engine", "local", "--to", "", "--parallel", "1"], "audit show": [OBJECT], "config show": [],
 }
-"""Each with arguments of its own; `demo` and `audit run` with such as they refuse at once."""
+"""Each with arguments of its own; `audit run` with such as it refuses at once."""
 
-REFUSED = {"demo": 2, "audit run": 2, "log show": 3}
+REFUSED = {"audit run": 2, "log show": 3}
 GROUPS = ("", "log", "audit", "config")
 DAMAGE = "Traceback (most recent call last)"
 
@@ -94,7 +94,7 @@ def test_shared_options_stand_behind_the_name_too_and_what_is_printed_is_json(st
     assert store("--json", *[group, "-d", "store"][not group:], name, *COMMANDS[command], *[] if group else ["-d", "store"])[0] == wanted
 
 
-@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in ("demo", "provision", "put", "config show")])
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in ("provision", "put", "config show")])
 def test_failure_prints_nothing_on_stdout_with_json_too(call: Call, command: str) -> None:
     code, out, errors = call(*command.split(), *COMMANDS[command], "--json", "-d", "nowhere")
     assert code in (2, 3) and out == ""
@@ -316,7 +316,7 @@ def test_lists_have_no_end_and_say_where_they_are_cut(store: Call, tmp_path: Pat
 
 def test_more_entries_than_a_page_are_all_listed(store: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("recovery.entries.PAGE", 2)
-    monkeypatch.setattr("recovery.cli.output.TABLE_ROWS", 3)
+    monkeypatch.setattr("recovery.cli.entries.TABLE_ROWS", 3)
     planted = {plant(tmp_path / "store", None) for _ in range(5)}
     assert {each["id"] for each in json.loads(store("-d", "store", "log", "list", "--json")[1])} == planted
     header, *rows = store("-d", "store", "log", "list")[1].splitlines()

@@ -1,6 +1,6 @@
-"""`tiered audit show NAME`: all that is known about one object or blob, now.
+"""`tiered audit show NAME`: show all that is known about one object or blob, now.
 
-Exit codes: 0 nothing is wrong with it, 1 something shown is a finding, 2 it could not be told.
+Exit codes: 0 nothing is wrong with it, 1 something shown is a finding, 2 it could not be found out.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ GRACE = "24h"
 
 
 def show_name(settings: Settings, name: str, run: str | None, grace: str | None, as_json: bool) -> int:
-    """Returns the exit code."""
+    """Look at one name, print what was found, and return the exit code. `run`: the directory of an audit's run, or None."""
     told = None if run is None else _told(run, name, settings)
     grace_s = told.grace_s if told is not None and grace is None else lifetime(grace or GRACE).total_seconds()
     looked = anyio.run(_look, settings, name, grace_s)
@@ -49,13 +49,13 @@ def show_looked(looked: Looked, told: Told | None, as_json: bool) -> None:
 
 
 def plain(looked: Looked, told: Told | None) -> dict[str, Any]:
-    """Plain values under the names of the fields, times in nanoseconds since 1970."""
+    """Return what `--json` shows: plain values by the names of the fields. Times are nanoseconds since 1970."""
     run = None if told is None else asdict(told)
     return {**asdict(looked), "verdict": verdict(looked), "findings": list(looked.findings), "run": run}
 
 
 def lines(looked: Looked, told: Told | None) -> Iterator[str]:
-    """What is shown on a terminal, line by line; names are `visible`."""
+    """Yield what people are shown, line by line. Characters that a terminal would act on are escaped (`visible`)."""
     yield visible(f"{looked.name}: {verdict(looked)}")
     yield _field("as of", f"{moment(looked.as_of_ns)}; nothing younger than {span(looked.grace_s)} is called an orphan")
     for row in looked.rows:
@@ -124,7 +124,7 @@ def _fields(values: dict[str, str | None]) -> Sequence[str]:
     return [visible(f"  {name:11}{value}") for name, value in values.items() if value is not None]
 
 
-# --- settings --------------------------------------------------------------------------------------
+# --- what is looked at ---------------------------------------------------------------------------
 
 
 async def _look(settings: Settings, name: str, grace_s: float) -> Looked:

@@ -1,4 +1,4 @@
-"""What `tiered audit` prints: the result on stdout, everything else on stderr. No decisions are made here."""
+"""What `tiered audit plan` and `run` print: the result on stdout, everything else on stderr."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from recovery.audit.work import AuditOptions, Progress
 from recovery.cli.output import dump, write
 
 LINE_EVERY_S = 30.0
-"""Where stderr is no terminal, how often a line says how far the run is."""
+"""Where stderr is no terminal, a line says after so many seconds how far the run is."""
 
 RATE_SHOWN_MIN = 100.0
+"""Blobs a second. A lower rate is not shown: of few blobs it would only tell how fast Spark starts."""
 
 PIPE_WIDTH = 4096
-"""A pipe has no width: a class is one line."""
+"""Columns where stdout is no terminal: each class of findings is one line."""
 
 STYLES = {
     words.Level.CLEAN: "bold green", words.Level.FINDINGS: "bold yellow", words.Level.LOSS: "bold red", words.Level.INCOMPLETE: "bold red",
@@ -32,7 +33,7 @@ STYLES = {
 
 class PipedConsole(Console):
     def on_broken_pipe(self) -> None:
-        """rich's own ends the program with 1; whoever closed the pipe has seen enough."""
+        """Raise what `guard` knows. The method of rich would end the program with exit code 1, which means findings."""
         raise BrokenPipeError
 
 
@@ -57,7 +58,7 @@ def show_plan(plan: Plan, slots: int, as_json: bool) -> None:
 
 
 def show_start(inputs: Mapping[str, str], options: AuditOptions, engine: str) -> None:
-    """At once, before an engine starts."""
+    """Say what is compared. To be called before an engine starts, which takes a while."""
     said = _console(stderr=True)
     compared = ", ".join(f"{key} {words.visible(value)}" for key, value in inputs.items())
     said.print(f"audit of {compared}")
@@ -66,7 +67,7 @@ def show_start(inputs: Mapping[str, str], options: AuditOptions, engine: str) ->
 
 @contextmanager
 def showing() -> Iterator[Callable[[Progress], None]]:
-    """On a terminal a bar, else a line now and then."""
+    """Yield a function that shows progress: on a terminal as a bar, elsewhere as a line each `LINE_EVERY_S`."""
     said = _console(stderr=True)
     if not said.is_terminal:
         yield _lines(said)
@@ -107,7 +108,7 @@ def show_manifest(manifest: Manifest, options: AuditOptions, as_json: bool) -> N
 
 
 def show_summary(said: Console, manifest: Manifest, directory: str, price: float) -> None:
-    """The table of classes, what makes the run doubtful, and where the rest is."""
+    """Print the table of classes, what makes the run doubtful, the verdict, and where the files are."""
     if not said.is_terminal:
         said.width = PIPE_WIDTH
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -120,7 +121,7 @@ def show_summary(said: Console, manifest: Manifest, directory: str, price: float
         table.add_row(kind, f"{counted.number:,}", words.size(counted.size), MEANING[kind], style=_style(kind))
     said.print(table)
     per_s = manifest.names / manifest.work_s if manifest.work_s else 0.0
-    rate = f", {per_s:,.0f} a second" if per_s >= RATE_SHOWN_MIN else ""  # of a few blobs it would tell how fast Spark starts
+    rate = f", {per_s:,.0f} a second" if per_s >= RATE_SHOWN_MIN else ""
     said.print(
         f"\n{words.count(manifest.names, 'blob')} and {words.count(manifest.redirects, 'tombstone')}"
         f" in {words.duration(manifest.work_s)}{rate}, on {manifest.engine}"

@@ -1,11 +1,11 @@
-"""`tiered audit`: every blob against every reference.
+"""`tiered audit`: compare every blob with every reference.
 
-    plan    what would be compared; reads next to nothing
-    run     compares, on Spark or in processes of this machine; goes on where an interrupted run ended
-    show    all that is known about one object or blob, now
+    plan    says what would be compared; reads next to nothing
+    run     compares, on Spark or in processes of this machine; a run that was interrupted goes on where it ended
+    show    shows all that is known about one object or blob, now
 
-Exit codes: 0 clean, 1 findings, 2 it could not be completed, whatever the reason; 130 interrupted. What is imported is imported
-by the command that needs it, so that `tiered --help` is quick and the commands that need no Arrow run without it.
+Exit codes: 0 clean, 1 findings, 2 it could not be completed, whatever the reason; 130 interrupted. Each command imports
+what it needs itself, so that `tiered --help` is quick and a command that needs no Arrow runs without it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import anyio
 import typer
@@ -30,11 +30,9 @@ from tiered.metadata import NS_PER_S
 if TYPE_CHECKING:
     from recovery.audit.work import AuditOptions, Engine
 
-T = TypeVar("T")
-
 CLEAN, FINDINGS, FAILED, INTERRUPTED = 0, 1, 2, 130
 AUDIT_MODULES = ("pyarrow", "jinja2", "markupsafe")
-"""What the extra `audit` brings."""
+"""What the extra `audit` installs."""
 
 audit_app = typer.Typer(help="Compares every blob with every reference, while the store is in use; deletes nothing.", no_args_is_help=True)
 
@@ -75,7 +73,7 @@ def plan(grace: Grace = None, insist: Insist = False, parallel: Parallel = None)
 
     async def command() -> int:
         from recovery.audit.plan import plan_audit
-        from recovery.cli.audit_output import show_plan
+        from recovery.cli.audit.output import show_plan
 
         options, runtime = _options("", grace, insist, None), SystemRuntime()
         slots = parallel or _processors()
@@ -101,7 +99,7 @@ def run(
     def command() -> int:
         from recovery.audit.plan import check_grace, inputs_of
         from recovery.audit.run import run_audit
-        from recovery.cli.audit_output import show_manifest, show_start, showing
+        from recovery.cli.audit.output import show_manifest, show_start, showing
 
         settings = choice.existing()
         if to == "":
@@ -123,7 +121,7 @@ def show(name: Name, run: From = None, grace: ShownGrace = None) -> None:
     """Shows all that is known about one object or blob, now: its row, blobs, entries of the changelog, verdicts."""
 
     def command() -> int:
-        from recovery.cli.audit_show import show_name
+        from recovery.cli.audit.show import show_name
 
         return show_name(choice.existing(), name, run, grace, choice.json)
 
@@ -166,6 +164,7 @@ def _processors() -> int:
 
 
 def _finish(command: Callable[[], int]) -> None:
+    """Run a command, and end the program with its exit code. Every error that is no interrupt becomes `FAILED`."""
     def call() -> int:
         try:
             return command()
@@ -180,7 +179,7 @@ def _finish(command: Callable[[], int]) -> None:
 
     try:
         code = guard(call, FAILED)
-    except Exception:  # noqa: BLE001 (a bug; Python would end with 1, which says that there are findings)
+    except Exception:  # noqa: BLE001 (a bug: Python would end with 1, which means findings)
         traceback.print_exc()
         code = FAILED
     raise typer.Exit(code)

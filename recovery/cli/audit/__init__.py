@@ -1,0 +1,6 @@
+"""`tiered audit`. It prints what `recovery.audit` finds; nothing is decided here.
+
+    commands.py    begin here: plan, run, show, and their exit codes
+    output.py      what plan and run print
+    show.py        what show looks up and prints
+"""

@@ -1,0 +1,97 @@
+"""`tiered provision` and `tiered check`: make what a store needs, and look whether it is there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from changelog.base.runtime import SystemRuntime
+from recovery.cli.output import dump, write
+from recovery.cli.shared import choice, run_async, shared
+from recovery.entries import count_stuck, stuck_sentence
+from recovery.visible import visible
+from tiered.errors import ConfigurationError, CorruptRecordError, TieredError
+from tiered.open import DATABASE_NAME, open_backends
+from tiered.settings import Settings
+
+if TYPE_CHECKING:
+    from tiered.provision.findings import Finding
+
+
+@shared
+def provision(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    location: Annotated[str | None, typer.Option(help="Where a new bucket is made for good: EU, US, europe-west1, …")] = None,
+) -> None:
+    """Creates what is missing in Bigtable and GCS: tables, families, GC rules, app profile, bucket. Nothing is removed."""
+
+    async def command() -> None:
+        from tiered.provision.findings import Finding, Kind
+
+        settings = choice.settings()
+        if settings.directory is not None:
+            _show_findings([Finding(Kind.OK, f"nothing is needed: the store makes {settings.directory} itself")])
+            return
+        from tiered.provision.production import provision as provision_all
+
+        _show_findings(await provision_all(settings, dry_run=dry_run, location=location))
+
+    run_async(command)
+
+
+@shared
+def check() -> None:
+    """Looks whether everything that the store needs is there, and says in a sentence each what is not. Changes nothing."""
+
+    async def command() -> None:
+        settings = choice.existing()
+        if settings.directory is not None:
+            from tiered.provision.directory import inspect_directory
+
+            found = await inspect_directory(settings.directory, DATABASE_NAME, settings.changelog, SystemRuntime())
+        else:
+            from tiered.provision.production import inspect
+
+            found = await inspect(settings)
+        stuck = await _stuck(settings, found)
+        _show_findings(found, stuck)
+
+    run_async(command)
+
+
+async def _stuck(settings: Settings, found: list[Finding]) -> int:
+    """Return how many entries are stuck, and add that to the findings.
+
+    Where Bigtable or GCS already has a problem it returns 0 at once: it would wait for the same failure again.
+    """
+    from tiered.provision.findings import Finding, Kind, problems
+
+    if problems(found) and settings.directory is None:
+        return 0
+    try:
+        # Opened to read, and not verified: the findings have reported what writers need already.
+        async with open_backends(settings, SystemRuntime(), writes=False, verify=False) as backends:
+            count = await count_stuck(backends.log)
+    except TieredError as error:
+        if not problems(found):
+            found.append(Finding(Kind.PROBLEM, str(error)))
+        return 0
+    if count:
+        found.append(Finding(Kind.PROBLEM, stuck_sentence(count)))
+    return count
+
+
+def _show_findings(findings: Sequence[Finding], stuck: int = 0) -> None:
+    """Print a line for each finding. Then raise `CorruptRecordError` if entries are stuck, `ConfigurationError` at a problem."""
+    wrong = [finding for finding in findings if finding.kind.value == "problem"]
+    if choice.json:
+        write(dump({"ok": not wrong, "findings": [{"kind": each.kind.value, "sentence": each.sentence} for each in findings]}))
+    else:
+        for each in findings:
+            write(f"{each.kind.value:8}{visible(each.sentence)}")
+    if stuck:
+        raise CorruptRecordError(stuck_sentence(stuck))
+    if wrong:
+        raise ConfigurationError(f"{len(wrong)} of these must be mended, see: problem")

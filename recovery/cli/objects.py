@@ -1,0 +1,161 @@
+"""`tiered put`, `get`, `head`, `rm` and `ls`: objects by hand.
+
+*Crash*: a killed `put` or `rm` leaves its entry to recovery. A killed `get` leaves at most a file `.tiered-….partial`
+beside its output. *Failure*: each error of the store becomes one sentence and an exit code (`recovery.cli.app`).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from recovery.cli import payloads
+from recovery.cli.output import dump, iso, show, show_fields, write
+from recovery.cli.shared import AbsentError, choice, lifetime, run_async, say_cut, shared
+from tiered.errors import InvalidRequestError
+from tiered.metadata import CONTENT_TYPE_DEFAULT, Expiration, Metadata, TimeToIdle, TimeToLive, encode_metadata
+from tiered.object_id import ObjectId
+from tiered.open import open_storage
+from tiered.protocol.backends import ByteRange
+from tiered.stored import ObjectHead
+
+ObjectArgument = Annotated[str, typer.Argument(metavar="OBJECT", help="USECASE/[NAME.VALUE/…]objects/KEY")]
+
+
+@shared
+def put(
+    object_id: ObjectArgument,
+    file: Annotated[str, typer.Argument(help="The payload's file; - is stdin.")],
+    content_type: Annotated[str | None, typer.Option(help="MIME type; by default what the file's name says.")] = None,
+    ttl: Annotated[str | None, typer.Option(help="Expire this long after writing: 90s, 15m, 36h, 30d.")] = None,
+    tti: Annotated[str | None, typer.Option(help="Expire this long after the last read: 90s, 15m, 36h, 30d.")] = None,
+    custom: Annotated[list[str] | None, typer.Option(help="KEY=VALUE, repeatable.")] = None,
+) -> None:
+    """Stores a file or stdin, replacing what is there."""
+
+    async def command() -> None:
+        kind = content_type if content_type is not None else CONTENT_TYPE_DEFAULT if file == "-" else payloads.content_type_of(file)
+        metadata = Metadata(expiration=_expiration(ttl, tti), content_type=kind, custom=_custom(custom or []))
+        payload = payloads.read_stdin() if file == "-" else Path(file)
+        async with open_storage(choice.settings()) as storage:
+            result = await storage.put(ObjectId.parse(object_id), payload, metadata)
+        value = {"object": object_id, "revision": result.revision, "tier": result.tier.value, "size": result.size}
+        show(value, f"{object_id}  {result.size} bytes  {result.tier.value} tier  revision {result.revision}", choice.json)
+
+    run_async(command)
+
+
+@shared
+def get(
+    object_id: ObjectArgument,
+    file: Annotated[str, typer.Option("--output", "-o", help="Where the payload goes; - is stdout.")] = "-",
+    range_: Annotated[str | None, typer.Option("--range", help="FIRST:END in bytes, END excluded; also :END, FIRST: and -LAST:.")] = None,
+) -> None:
+    """Fetches an object's payload. With --json, prints its head; the payload then needs --output FILE.
+
+    A file gets the whole payload or none of it; stdout may have got a part when an error is told.
+    """
+
+    async def command() -> None:
+        if choice.json and file == "-":
+            raise InvalidRequestError("--json takes stdout for the head; add --output FILE for the payload")
+        async with open_storage(choice.existing(), writes=False) as storage:
+            stored = await storage.get(ObjectId.parse(object_id), _range(range_))
+            if stored is None:
+                raise _absent(object_id)
+            async with stored:
+                await payloads.save(stored, file)
+        if choice.json:
+            _show_head(stored.head)
+
+    run_async(command)
+
+
+@shared
+def head(object_id: ObjectArgument) -> None:
+    """Shows all that is known of an object but its payload."""
+
+    async def command() -> None:
+        async with open_storage(choice.existing(), writes=False) as storage:
+            found = await storage.head(ObjectId.parse(object_id))
+        if found is None:
+            raise _absent(object_id)
+        _show_head(found)
+
+    run_async(command)
+
+
+@shared
+def rm(object_id: ObjectArgument) -> None:
+    """Deletes an object; one that is absent is deleted already."""
+
+    async def command() -> None:
+        async with open_storage(choice.existing()) as storage:
+            await storage.delete(ObjectId.parse(object_id))
+        show({"object": object_id, "deleted": True}, f"{object_id}  deleted", choice.json)
+
+    run_async(command)
+
+
+@shared
+def ls(
+    prefix: Annotated[str, typer.Argument(help="What the objects' paths begin with; nothing lists all.")] = "",
+    limit: Annotated[int | None, typer.Option(min=1, help="At most so many.")] = None,
+) -> None:
+    """Lists objects in byte order, one a line; with --json, one JSON string a line."""
+
+    async def command() -> None:
+        count = 0
+        async with open_storage(choice.existing(), writes=False) as storage:
+            async for object_id in storage.list(prefix):
+                if count == limit:
+                    say_cut(count)
+                    return
+                write(dump(str(object_id)) if choice.json else str(object_id))
+                count += 1
+
+    run_async(command)
+
+
+def _absent(object_id: str) -> AbsentError:
+    return AbsentError(f"there is no object {object_id}, or it has expired")
+
+
+def _show_head(head: ObjectHead) -> None:
+    value = {
+        "object": str(head.object_id), "size": head.size, "tier": head.tier.value, "revision": head.revision,
+        "created": iso(head.metadata.time_created), "expires": iso(head.metadata.time_expires),
+        "metadata": json.loads(encode_metadata(head.metadata)),
+    }
+    show_fields(value, choice.json)
+
+
+def _expiration(ttl: str | None, tti: str | None) -> Expiration:
+    if ttl is not None and tti is not None:
+        raise InvalidRequestError("an object has either --ttl or --tti, not both")
+    if ttl is not None:
+        return TimeToLive(lifetime(ttl))
+    return None if tti is None else TimeToIdle(lifetime(tti))
+
+
+def _custom(pairs: list[str]) -> dict[str, str]:
+    parted = [pair.partition("=") for pair in pairs]
+    for key, equals, _ in parted:
+        if not key or not equals:
+            raise InvalidRequestError(f"--custom {key!r} is not KEY=VALUE")
+    return {key: value for key, _, value in parted}
+
+
+def _range(text: str | None) -> ByteRange | None:
+    if text is None:
+        return None
+    start, colon, stop = text.partition(":")
+    try:
+        if not colon:
+            raise ValueError
+        return ByteRange(int(start or 0), int(stop) if stop else None)
+    except ValueError:
+        raise InvalidRequestError(f"{text!r} is not a range: write FIRST:END, such as 0:100, 100: or -100:") from None
