@@ -29,7 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "changelog/sqlite": LOG,
     "changelog/bigtable": LOG,
     "tiered/payload": {"changelog/base"} | VALUES,
-    "tiered/protocol": LOG | VALUES,
+    "tiered/protocol": {"tiered/payload"} | LOG | VALUES,
     # Backends know the protocol that they implement, and nothing of one another.
     "tiered/embedded": {"changelog/sqlite", "tiered/payload", "tiered/protocol"} | LOG | VALUES,
     "tiered/bigtable": {"changelog/bigtable", "tiered/protocol"} | LOG | VALUES,
