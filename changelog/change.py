@@ -3,15 +3,15 @@
     Change   one mutation that may touch both tiers: object, new blob, old blob, upload session.
     Entry    the change as recorded: who owns it, how often it was claimed, when it last beat.
 
-A change's id is its *token* in the row and, when it uploads a blob, that blob's *revision*. Stored form
-(version 1), the value of column `fc:c`; the entry's last heartbeat is the cell's timestamp, never in it:
+A change's id is its *token* in the row. If the change uploads a blob, it is that blob's *revision*, too. An entry is
+stored as the value of column `fc:c` (version 1). Its last heartbeat is the timestamp of the cell, and not in the value:
 
     row key   ~changelog/{shard:02x}/{change id}
     value     {"v":1,"id":…,"new":…,"old":…,"upload":…,"owner":…,"attempt":0,"cleanup_after":…,"trace":…}
 
-Also read: `~changelog/{change id}` with only `id`, `new`, `old` (older software). Every compare-and-swap
-compares the whole value. An instance that releases an entry and claims it again writes the same value as before: a
-renewal of its own that comes late then renews the new claim, which is harmless, as leases are.
+The form of older software is read, too: the key `~changelog/{change id}`, with only `id`, `new` and `old`. Every
+compare-and-swap compares the whole value. An instance that releases an entry and claims it again writes the same value
+as before. A late renewal of its first claim then renews the second one. That is harmless: safety rests on no lease.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from changelog.base.runtime import Runtime, uuid7
 LOG_PREFIX = "~changelog/"
 SHARDS_DEFAULT = 16
 LEGACY_OWNER = "legacy"
-"""Older software records no owner; its entries are no less held while they beat."""
+"""Stands for the owner where older software recorded none. Its entries are held as long as they are renewed."""
 
 _UUID7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _KEY = re.compile(r"~changelog/(?:[0-9a-f]{2}/)?([0-9a-f-]{36})")
@@ -63,7 +63,7 @@ class ChangeId(str):
         return UUID(self).int >> 80
 
     def row_key(self, shards: int = SHARDS_DEFAULT) -> str:
-        """Where its entry is recorded. The shard keeps time-ordered ids from writing to one tablet."""
+        """The key of its entry. Shards spread the ids, which are ordered by time, over the tablets of a table."""
         return f"{LOG_PREFIX}{UUID(self).int % 256 % shards:02x}/{self}"
 
 
@@ -71,7 +71,7 @@ class ChangeId(str):
 class Change:
     """One mutation that may touch both tiers. `new` and `old` are blob names.
 
-    `upload`: a session, which is a capability: whoever knows it may end the upload, so it is never shown.
+    `upload`: the name of an upload session. Whoever knows it can end the upload, so it is never shown.
     """
 
     id: ChangeId
@@ -94,9 +94,9 @@ class Stuck:
 class Entry:
     """A change as recorded. `owner` is empty when it was released.
 
-    `attempt`: how often it was claimed since it was recorded or last released. `heartbeat_ms` is server-assigned, and known
-    only of an entry that was read: what `record` and `claim` return has none (0). It is no part of what an entry *is*, so
-    two are equal whenever they last beat.
+    `attempt`: how often it was claimed since it was recorded or last released. `heartbeat_ms` (Unix ms) is assigned by
+    the server. Only an entry that was read has it; in what `record` and `claim` return it is 0. Two entries that differ
+    in it alone are equal.
     """
 
     change: Change
@@ -111,13 +111,13 @@ class Entry:
         return replace(self, owner=owner, attempt=self.attempt + 1)
 
     def released(self, cleanup_after_ms: int | None) -> Entry:
-        """Given up in good order, which is no failed attempt."""
+        """The entry as its owner gives it back. That is no failed attempt."""
         return replace(self, owner="", attempt=0, cleanup_after_ms=cleanup_after_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """What is in the log under `key` but is no entry. `raw` are its bytes, `error` one sentence."""
+    """What lies under `key` in the log but is no entry. `raw`: its bytes; `error`: one sentence."""
 
     key: str
     raw: bytes
@@ -126,7 +126,7 @@ class Unreadable:
 
 
 def encode(entry: Entry) -> bytes:
-    """The stored value of an entry (version 1), byte for byte stable."""
+    """The stored value of an entry (version 1). The same entry always gives the same bytes."""
     change = entry.change
     value = {
         "v": 1, "id": change.object, "new": change.new, "old": change.old, "upload": change.upload,
@@ -136,7 +136,7 @@ def encode(entry: Entry) -> bytes:
 
 
 def decode(key: str, raw: bytes, heartbeat_ms: int, state: str | None = None) -> Entry | Unreadable:
-    """Reads a stored entry; what cannot be read is said, never guessed."""
+    """Reads a stored entry. Guesses nothing: what it cannot read is `Unreadable`, with the reason."""
     stuck = _stuck(state)
     try:
         entry = _entry(key, raw, heartbeat_ms, stuck)

@@ -1,12 +1,12 @@
-"""Keeps one owner's entries alive: a single task renews all of them that are due.
+"""Keeps the entries of one owner alive: a single task renews all that are due.
 
     record / claim -> Lease (held) --renewed--> held ... --"not yours" or silence for expiry--> ended
                       drop: nobody renews it any more; others may take the entry over once it is stale
 
-An ended lease says no more than "send no further swap, clean up nothing": safety never depends on it.
-*Crash*: renewals stop, and after the expiry recovery claims. *Failure* of the log: the leases run out by the
-boot-time clock, which goes on while the machine sleeps, as recovery does (docs/decisions/0015). A log that keeps
-nothing (`durable` False) has nobody to take over, so its leases last.
+When a lease has ended, its owner sends no further swap and cleans nothing up. Safety never depends on that.
+*Crash*: renewals stop, and recovery claims the entries after the expiry. *Failure* of the log: the leases run out by
+the boot-time clock. It goes on while the machine sleeps, because recovery elsewhere goes on, too (docs/decisions/0015).
+Where the log keeps nothing (`durable` False), nobody can take an entry over, so leases do not end.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class Heartbeat:
         self._leases: dict[str, Lease] = {}
 
     async def record(self, change: Change) -> Lease:
-        """Records the change and holds it. Raises as `ChangeLog.record` does; safe to repeat."""
+        """Records the change and holds its lease. Raises as `ChangeLog.record` does. Safe to repeat."""
         sent_at = self._runtime.boot_time()
         return self._hold(await self._log.record(change, self.owner), sent_at)
 
     async def claim(self, entry: Entry) -> Lease | None:
-        """Takes a stale entry over and holds it. None: someone else was faster."""
+        """Takes a stale entry over and holds its lease. None: another instance was faster."""
         sent_at = self._runtime.boot_time()
         claimed = await self._log.claim(entry, self.owner)
         return None if claimed is None else self._hold(claimed, sent_at)
@@ -57,12 +57,12 @@ class Heartbeat:
         return lease.held(self._runtime.boot_time())
 
     def drop(self, lease: Lease) -> None:
-        """Stops renewing. Safe to repeat."""
+        """Stops renewing the entry. Safe to repeat."""
         if self._leases.get(lease.entry.key) is lease:  # an old lease must not stop a new one of the same entry
             del self._leases[lease.entry.key]
 
     async def run(self) -> None:
-        """Renews for ever, in batches; ends only by cancellation."""
+        """Renews what is due, in batches. Ends only when it is cancelled."""
         tick_s = self._interval_s / TICKS_PER_INTERVAL
         while True:
             await self._runtime.sleep(tick_s)

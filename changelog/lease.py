@@ -1,8 +1,8 @@
-"""The lease rules, without I/O: may its owner go on, may others take it over?
+"""The rules of a lease, without I/O: may the owner of an entry go on, and may others take the entry over?
 
-Safety depends on none of this (design: the model of the protocol knows no lease at all). Leases decide
-only how soon recovery acts and how much work is done twice. Staleness is judged by the log's own clock
-(`heartbeat_ms` against `now_ms`, both server-assigned); an owner judges itself by its boot-time clock.
+Safety depends on none of this; the model of the protocol knows no lease at all. Leases decide only how soon recovery
+acts, and how much work is done twice. An entry is stale by the log's own clock (`heartbeat_ms` against `now_ms`, both
+assigned by the server). An owner judges its own lease by its boot-time clock.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SET_BACK_MS = 3_600_000
 
 
 class Standing(Enum):
-    """Where an entry stands in the eyes of recovery."""
+    """What recovery may do with an entry."""
 
     HELD = "its owner renews it"
     WAITING = "waits out the late-upload grace"
@@ -27,7 +27,7 @@ class Standing(Enum):
 
 
 def standing(entry: Entry | Unreadable, now_ms: int, expiry_ms: int, attempts_max: int) -> Standing:
-    """The first rule that applies, top to bottom."""
+    """Judges an entry: the first rule that applies, from top to bottom."""
     stale = isinstance(entry, Entry) and (not entry.owner or is_stale(entry.heartbeat_ms, now_ms, expiry_ms))
     match entry:
         case Entry(stuck=stuck) | Unreadable(stuck=stuck) if stuck is not None:
@@ -45,9 +45,9 @@ def standing(entry: Entry | Unreadable, now_ms: int, expiry_ms: int, attempts_ma
 
 
 def is_stale(heartbeat_ms: int, now_ms: int, expiry_ms: int) -> bool:
-    """Older than the expiry; or so far ahead that only a clock that was set back explains it.
+    """Whether the heartbeat is older than the expiry, or so far ahead that the clock must have been set back.
 
-    A little ahead is a living owner's: it beat after `now_ms` was asked for.
+    A heartbeat that is a little ahead is from a living owner, which renewed after `now_ms` was asked for.
     """
     return now_ms - heartbeat_ms > expiry_ms or heartbeat_ms - now_ms > SET_BACK_MS
 
@@ -62,10 +62,10 @@ class Renewal(Enum):
 
 @dataclass(slots=True)
 class Lease:
-    """An owner's right to go on with an entry: until told otherwise, or `expiry_s` without a renewal.
+    """An owner's right to go on with an entry. It ends when the log says so, or `expiry_s` s after the last renewal.
 
-    `renewed_at` is the owner's boot-time clock just *before* the last successful request was sent, so
-    the owner gives up no later than others may take over (clocks running at the same rate).
+    `renewed_at`: the owner's boot-time clock just *before* the last successful request was sent. So the owner gives up
+    no later than others may take over, if both clocks run at the same rate.
     """
 
     entry: Entry
@@ -75,20 +75,20 @@ class Lease:
     not_yours: bool = False
 
     def after(self, renewal: Renewal, sent_at: float) -> None:
-        """One renewal's answer: renewed extends, not yours ends it for ever, failed changes nothing."""
+        """Takes in the answer to a renewal: RENEWED extends the lease, NOT_YOURS ends it, FAILED changes nothing."""
         if renewal is Renewal.RENEWED:
             self.renewed_at = max(self.renewed_at, sent_at)
         elif renewal is Renewal.NOT_YOURS:
             self.ended = self.not_yours = True
 
     def held(self, now: float) -> bool:
-        """Whether the owner may go on. Once it may not, it never may again."""
+        """Whether the owner may go on. A lease that has ended never holds again."""
         if now - self.renewed_at >= self.expiry_s:
             self.ended = True
         return not self.ended
 
     def end(self) -> str:
-        """Why it ended, in words: what its owner knows of it, which is not whether anybody took the entry over."""
+        """Why it ended, in words. Says what the owner knows, which is not whether somebody took the entry over."""
         if self.not_yours:
             return "the changelog said that its entry was taken over or is gone"
         return f"its entry was not renewed for {self.expiry_s:g} s: the event loop or the machine stood, or the changelog did not answer"

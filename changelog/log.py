@@ -5,11 +5,11 @@
                                             -> release       ... or later, or someone else
                                             -> park          ... or never without an operator
 
-Contract (one suite runs it on every implementation): a recorded entry survives any crash before `record`
-returns; renew, claim, release and park are compare-and-swaps on the exact value that was read (so on owner
-and attempt) and never recreate an entry that was forgotten; each call is safe to repeat. *Crash* at any
-call leaves the entry in the log or out of it, whole. *Failure*: `UnavailableError` (nothing happened) or
-`UnconfirmedError` (unknown; repeat it). The log knows nothing of rows and blobs.
+The contract, which one suite checks on every implementation: once `record` has returned, the entry survives any
+crash. Renew, claim, release and park are compare-and-swaps on the exact value that was read (so on owner and attempt),
+and they never recreate an entry that was forgotten. Each call is safe to repeat. *Crash* at any call: the entry is in
+the log as a whole, or not at all. *Failure*: `UnavailableError` (nothing happened) or `UnconfirmedError` (unknown;
+repeat the call). The log knows nothing of rows and blobs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LOG_END = "~changelog0"
 """The first key after all that begin with `LOG_PREFIX`."""
 
 PRESENCE_AGE_MAX_MS = 24 * 3600 * 1000
-"""Presence rows of instances that were silent for so long are garbage; one that lives writes its own again."""
+"""A presence row is garbage after this time without a write. An instance that is alive writes its own again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +37,20 @@ class KeyRange:
     end: str
 
     def since(self, created_ms: int) -> KeyRange:
-        """Its part without the current form's entries of changes made before that (Unix ms, their maker's clock).
+        """The part of this range without changes made before that time (Unix ms, by their maker's clock).
 
-        Sorted entries that are gone are what makes a queue's range slow to scan: Bigtable walks over them for days.
+        It leaves out a range of old keys that were deleted. Bigtable walks over deleted cells for days, which is what
+        makes a queue slow to scan. Entries in the form of older software stay in.
         """
         shard = self.start if self.start != LOG_PREFIX else f"{LOG_PREFIX}00/"
         return KeyRange(f"{shard}{ChangeId.first(created_ms)}", self.end)
 
 
 def shard_ranges(shards: int = SHARDS_DEFAULT) -> Sequence[KeyRange]:
-    """One for each shard, so that daemons that begin at different ones seldom want the same entry. Together they hold the whole log.
+    """One range for each shard. Daemons begin at different ones, so they seldom want the same entry.
 
-    The first has what is under no shard, the last what software with more shards has recorded.
+    Together they hold the whole log: the first has the keys without a shard, and the last has the shards of software
+    that uses more of them.
     """
     starts = [LOG_PREFIX, *(f"{LOG_PREFIX}{shard:02x}/" for shard in range(1, shards))]
     return [KeyRange(start, end) for start, end in zip(starts, [*starts[1:], LOG_END], strict=True)]
@@ -56,7 +58,7 @@ def shard_ranges(shards: int = SHARDS_DEFAULT) -> Sequence[KeyRange]:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Entries in key order. `next_start` is where the next page begins; None: the range is exhausted."""
+    """Entries in key order. `next_start`: where the next page begins; None: the range has no more."""
 
     entries: tuple[Entry | Unreadable, ...]
     next_start: str | None
@@ -64,19 +66,19 @@ class Page:
 
 class ChangeLog(Protocol):
     durable: bool
-    """False only for the Noop log: what a dying process leaves behind is then the audit's to find."""
+    """False only for the Noop log. Then nobody cleans up after a process that died; the audit finds what it left."""
 
     async def record(self, change: Change, owner: str) -> Entry:
-        """Writes the entry, durably before it returns; its heartbeat is not told. Repeating it with the same arguments is safe."""
+        """Writes the entry, durably before it returns. Safe to repeat with the same arguments."""
 
     async def renew(self, entries: Sequence[Entry]) -> Sequence[Renewal]:
-        """Beats once for each entry, in order: a fresh server timestamp iff the value is still this one.
+        """Renews each entry, in order: it gets a new server timestamp if its value is still this one.
 
-        NOT_YOURS: it was claimed or forgotten. FAILED: unknown for this one. May also raise for all.
+        NOT_YOURS: it was claimed or forgotten. FAILED: unknown for this one. An error that is raised is about all.
         """
 
     async def forget(self, entry: Entry) -> None:
-        """Removes the entry, whoever holds it: only ever called when its clean-up is complete (I5)."""
+        """Removes the entry, whoever holds it. Called only when its clean-up is complete (I5)."""
 
     async def release(self, entry: Entry, cleanup_after_ms: int | None = None) -> bool:
         """Gives the entry up for others: at once, or once the server's clock passes `cleanup_after_ms`.
@@ -85,55 +87,56 @@ class ChangeLog(Protocol):
         """
 
     async def announce(self, instance: str) -> int:
-        """Writes the instance's presence row; returns the server's time of that write (Unix ms)."""
+        """Writes the presence row of the instance. Returns the server's time of that write (Unix ms)."""
 
     def ranges(self) -> Sequence[KeyRange]:
-        """The key ranges that together hold every entry, in no particular order of interest."""
+        """The key ranges that together hold every entry. Their order means nothing."""
 
     async def stale(self, within: KeyRange, now_ms: int, expiry_ms: int, limit: int) -> Page:
-        """Up to `limit` open entries that nobody renews or that are unreadable, in key order.
+        """Up to `limit` open entries that nobody renews, or that cannot be read, in key order.
 
-        Parked entries and those whose `cleanup_after_ms` lies ahead never fill a page. One closed call:
-        nothing stays open while the caller works on the page.
+        Parked entries, and those whose `cleanup_after_ms` lies ahead, are left out, so they never fill a page. No call
+        stays open while the caller works on the page.
         """
 
     async def claim(self, entry: Entry, owner: str) -> Entry | None:
-        """Takes the entry over: owner and attempt + 1 iff the value is still this one. None: lost the race.
+        """Takes the entry over if its value is still this one: sets the owner, and adds one to `attempt`.
 
-        The heartbeat of what it returns is not told.
+        None: another was faster. The entry that it returns has no heartbeat (0).
         """
 
     async def park(self, entry: Entry | Unreadable, error: str) -> bool:
-        """Marks it stuck with `error`, so that no scan returns it until an operator retries it.
+        """Marks the entry stuck, with `error`. No scan of stale entries returns it until an operator retries it.
 
-        False: it changed meanwhile; nothing was marked.
+        False: it changed meanwhile, and nothing was marked.
         """
 
     async def retry(self, entry: Entry | Unreadable) -> bool:
-        """Takes a stuck entry's mark off and, if it is readable, its failed attempts too. False: it changed."""
+        """Takes the mark off a stuck entry, and its failed attempts if it is readable. False: it changed meanwhile."""
 
     async def entries(self, start: str, limit: int, *, stuck_only: bool = False) -> Page:
-        """Every entry from row key `start` on ('' for the first), in key order: for operators."""
+        """For operators: every entry from row key `start` on ('': the first), in key order."""
 
     async def read(self, change_id: ChangeId) -> Entry | Unreadable | None:
-        """The entry of one change, wherever its key puts it."""
+        """The entry of one change, in whatever shard it is. None: there is none."""
 
 
 @runtime_checkable
 class Collects(Protocol):
-    """A log or backend with garbage that no service collects: the daemon does, now and then."""
+    """A log or a backend with garbage that no service collects. The daemon collects it now and then."""
 
     async def collect(self, limit: int) -> int:
-        """Removes up to `limit` things that nothing needs any more; returns how many. Never shortens a promise.
+        """Removes up to `limit` things that nothing needs any more, and returns how many.
 
-        Fewer than `limit`: it has been through them all. `LeftGarbageError`: so it has, and had to leave some.
+        Fewer than `limit`: it has been through all of them. `LeftGarbageError`: it has been through all of them, too,
+        and had to leave some. It removes nothing before the time that was promised for it.
         """
 
 
 class LeftGarbageError(CorruptRecordError):
-    """A collection has been through everything, and could not look at some of it, or not remove it: an operator must look.
+    """A collection went through everything, and could not look at some things or remove them. An operator must look.
 
-    `removed`: how many things it removed all the same.
+    `removed`: how many things it removed.
     """
 
     def __init__(self, sentence: str, removed: int) -> None:

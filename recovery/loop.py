@@ -4,10 +4,10 @@
       each entry, as a worker is free: claim (CAS) -> heartbeat -> settle, sweep -> forget | wait out the grace
                                        lost the race: someone else has it      unreadable, or failed too often: park
 
-Any number of instances run side by side; none leads. It collects garbage: it finishes no put and points no
-tombstone anywhere (I1, I2 by `tiered.protocol.finishing`). I5: whatever it does may be repeated by another. I6: a bad
-entry is parked with its error, and never blocks or fills a page. *Crash*: its claims go stale and are
-claimed by others. *Failure* of a tier or the log: the claim is left to go stale, and the loop backs off.
+Any number of instances run side by side, and none leads. Recovery only collects garbage: it finishes no put, and it
+changes no tombstone (I1 and I2 are kept by `tiered.protocol.finishing`). I5: another instance may repeat whatever it
+did. I6: a bad entry is parked with its error, so it never blocks the others. *Crash*: its claims go stale, and others
+claim them. *Failure* of a tier or of the log: the claim is left to go stale, and the loop backs off.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ CONTESTED_MIN = 4
 
 @dataclass(slots=True)
 class Report:
-    """What a pass, or a whole run, did. Counts of entries.
+    """What a pass, or a whole run, did. All are counts of entries.
 
-    `seen`: stale ones found. `recovered`: cleaned up and forgotten. `deferred`: cleaned up, waiting out the
-    late-upload grace. `parked`: set aside for an operator. `lost`: someone else was faster. `failed`: left to go
-    stale again.
+    `seen`: stale entries that it found. `recovered`: cleaned up and forgotten. `deferred`: cleaned up, and waiting for
+    the end of the late-upload grace. `parked`: set aside for an operator. `lost`: another instance was faster.
+    `failed`: left to go stale again.
     """
 
     seen: int = 0
@@ -63,7 +63,7 @@ class Report:
 
 
 class RecoveryLoop:
-    """`run` until `stop`, or `run_once`. `total` counts since it was made."""
+    """Call `run`, which goes on until `stop`, or `run_once`. `total` counts everything since the loop was made."""
 
     def __init__(self, tiers: Tiers, log: ChangeLog, runtime: Runtime, settings: Settings) -> None:
         self.instance = settings.instance or instance_name(runtime, "recovery")
@@ -86,14 +86,15 @@ class RecoveryLoop:
         return self._stopping.is_set()
 
     def stop(self) -> None:
-        """Claims nothing more; `run` returns when what it holds is finished or released."""
+        """Tells the loop to claim nothing more. `run` returns once each entry that it holds is finished or released."""
         self._stopping.set()
 
     async def run(self) -> None:
-        """Passes until `stop`: at once again while there is work, after a jittered wait otherwise.
+        """Makes passes until `stop`: the next one at once while there is work, and after a jittered wait otherwise.
 
-        The first looks at the whole log, as does one each `full_pass_every_s`; those between, at recent changes,
-        as long as nothing fails: what is left over grows old. A tier or log that refuses is waited for as one that is down.
+        The first pass looks at the whole log, and so does one every `full_pass_every_s` seconds. The passes between
+        look at recent changes only. After a failure the next pass looks at the whole log again, because what failed
+        may be old by then. A tier or a log that refuses is treated like one that is down: the loop waits for it.
         `CorruptRecordError`: the log is damaged as a whole, and an operator must look.
         """
         failures = 0
@@ -117,7 +118,7 @@ class RecoveryLoop:
         return await self._counted(self._log.ranges(), math.inf if limit is None else limit)
 
     async def survey(self) -> AsyncIterator[tuple[Entry | Unreadable, Standing]]:
-        """What a pass would work on, in key order; claims and changes nothing but the presence row. Raises as `run_once`."""
+        """Yields what a pass would work on, in key order. Writes nothing but the presence row. Raises as `run_once`."""
         for within in sorted(self._log.ranges(), key=lambda each: each.start):
             start: str | None = within.start
             while start is not None:
@@ -129,7 +130,7 @@ class RecoveryLoop:
     # --- a pass ----------------------------------------------------------------------------------
 
     async def _run_next(self) -> Report:
-        """Over all, if it is time; else over what is recent."""
+        """One pass: over the whole log if it is time for that, otherwise over recent changes."""
         began = self._runtime.monotonic()
         if began - self._full_pass_at >= self._settings.full_pass_every_s:
             report = await self.run_once()
@@ -165,9 +166,10 @@ class RecoveryLoop:
             raise failure
 
     async def _hand_out(self, ranges: Sequence[KeyRange], workers: TaskGroup, report: Report, limit: float) -> None:
-        """Starts a worker for each stale entry as one is free. Ranges and pages in a random order: instances rarely collide.
+        """Starts a worker for each stale entry, as soon as one is free.
 
-        Where they do, a range is left to the others: the next pass finds what they left.
+        Ranges and pages are taken in a random order, so that instances rarely meet. Where they do meet, this one leaves
+        the range to the others; its next pass finds what they left.
         """
         free = anyio.Semaphore(self._settings.concurrency_max)
         shuffled = list(ranges)
@@ -191,7 +193,7 @@ class RecoveryLoop:
                 start = page.next_start
 
     async def _page(self, within: KeyRange) -> tuple[Page, list[tuple[Entry | Unreadable, Standing]]]:
-        """The next page, and where its entries stand. One closed call: nothing stays open while they are worked on."""
+        """Reads the next page, and judges each entry. No call stays open while the entries are worked on."""
         with self._answered_in_time():
             now_ms = await self._now_ms()
             page = await self._log.stale(within, now_ms, self._expiry_ms, self._settings.page_max)
@@ -199,7 +201,11 @@ class RecoveryLoop:
         return page, [(entry, standing(entry, *rules)) for entry in page.entries]
 
     async def _now_ms(self) -> int:
-        """The log's now, asked for anew in a long pass: an old one finds too little, and tells nobody that we live."""
+        """The log's present time (Unix ms), asked for again in a long pass.
+
+        An old time would find too few stale entries, and the presence row, which is written by the same call, would
+        not show that this instance is alive.
+        """
         now = self._runtime.monotonic()
         if now - self._asked_at > self._expiry_ms / 4000:
             self._log_now_ms, self._asked_at = await self._log.announce(self.instance), now
@@ -207,7 +213,7 @@ class RecoveryLoop:
 
     @contextmanager
     def _answered_in_time(self) -> Iterator[None]:
-        """A log that does not answer is as good as unavailable: nothing waits for it for ever."""
+        """Turns a log that does not answer in time into `UnavailableError`, so that nothing waits for ever."""
         try:
             with anyio.fail_after(self._settings.attempt_budget_s):
                 yield
@@ -219,7 +225,10 @@ class RecoveryLoop:
         scope.deadline = anyio.current_time() + self._settings.shutdown_budget_s
 
     async def _release_held(self) -> None:
-        """What the budget did not suffice for, or a cancellation left, is given to others at once, not after the expiry."""
+        """Releases the entries that are still held, after a cancellation or at the end of the shutdown budget.
+
+        Others may then claim them at once, and need not wait until the lease expires.
+        """
         held, self._held = self._held, []
         with anyio.move_on_after(RELEASE_BUDGET_S, shield=True):
             for lease in held:
@@ -229,7 +238,7 @@ class RecoveryLoop:
                     logger.warning("release_failed key=%s: %s", lease.entry.key, error)
 
     async def _pause(self, failures: int) -> None:
-        """Waits about `idle_s`, longer with each failure in a row; ends at once when told to stop."""
+        """Waits for about `idle_s` seconds, and longer after each failure in a row. Ends at once on `stop`."""
         bound_s = min(self._settings.backoff_max_s, self._settings.idle_s * 2 ** min(failures, 16))
         with anyio.move_on_after(bound_s * self._runtime.random.uniform(0.5, 1.0)):
             await self._stopping.wait()
@@ -293,9 +302,9 @@ class RecoveryLoop:
             self._count(lease.entry, owner_was, ending, report)
 
     async def _fail(self, lease: Lease, error: Exception, report: Report, *, alone: bool) -> None:
-        """`alone`: of others garbage was deleted in this pass, so both tiers answer, and it is this entry that fails.
+        """`alone`: only this entry fails. The garbage of others was deleted in this pass, so both tiers answer.
 
-        Otherwise it is an outage, be it of one tier, and nobody's fault.
+        Otherwise there is an outage, perhaps of one tier only, and it is not counted as a failed attempt of this entry.
         """
         entry = lease.entry
         _log_failure(entry, error)
@@ -323,6 +332,6 @@ class RecoveryLoop:
 
 
 def _log_failure(entry: Entry | Unreadable, error: Exception) -> None:
-    """With a traceback only where nobody foresaw it."""
+    """Logs the error, with a traceback only if it is no error of ours."""
     unforeseen = None if isinstance(error, TieredError) else error
     logger.warning("recovery_failed key=%s: %s", entry.key, str(error) or type(error).__name__, exc_info=unforeseen)

@@ -50,13 +50,13 @@ LIST_PAGE = 1000
 class TieredStorage:
     """An open store: `async with TieredStorage(tiers, log, runtime, settings) as storage`, or `open_storage(…)`.
 
-    All methods may be called at once from many tasks of one event loop. Each may raise `UnavailableError`
-    (nothing happened; retry), `AtCapacityError` (not begun; shed load), `InvalidRequestError` (fix the call) or
-    `CorruptRecordError` (an operator must look).
+    Many tasks of one event loop may call its methods at the same time. Each method may raise `UnavailableError`
+    (nothing happened; try again), `AtCapacityError` (it did not begin; send less), `InvalidRequestError` (fix the call)
+    or `CorruptRecordError` (an operator must look).
     """
 
     def __init__(self, tiers: Tiers, log: ChangeLog, runtime: Runtime, settings: Settings, *, writes: bool = True) -> None:
-        """`writes` False: what was opened suffices for reading only."""
+        """`writes` False: the backends were opened for reading only."""
         self._tiers = tiers
         self._runtime = runtime
         self._settings = settings
@@ -92,10 +92,10 @@ class TieredStorage:
             await self._under_way.__aexit__(kind, error, trace)
 
     async def aclose(self) -> list[ChangeId]:
-        """Takes no more work and waits for what is under way, within `store.drain_budget_s`.
+        """Takes no more work, and waits up to `store.drain_budget_s` seconds for what is under way.
 
-        Returns the changes that are left to recovery (logged, too). `async with` calls it; safe to repeat. Whoever is cancelled meanwhile
-        is so afterwards.
+        Returns the changes that are left to recovery, and logs them. `async with` calls it. Safe to repeat. If the
+        caller is cancelled meanwhile, the wait goes on to its end first.
         """
         self._open = False
         return await self._under_way.drain(self._wait_idle, self._settings.store.drain_budget_s)
@@ -107,33 +107,36 @@ class TieredStorage:
 
     @property
     def dangling_found(self) -> int:
-        """How many reads found a tombstone whose blob is gone, since the store was opened."""
+        """How many reads have found a tombstone whose blob is gone since the store was opened."""
         return self._reader.dangling
 
     # --- operations ------------------------------------------------------------------------------
 
     async def put(self, object_id: ObjectId, payload: Payload, metadata: Metadata | None = None) -> PutResult:
-        """Stores the payload under the id, replacing what is there; durable when it returns.
+        """Stores the payload under the id, and replaces what is there. It is durable when the call returns.
 
-        Payload: bytes, a path or open binary file, an (async) iterator of bytes of any length, or a `StoredObject`, which is
-        closed. A regular file is stored as long as it is when it is opened; only `metadata.size` declares a size. What may block is
-        read in a thread of its own, and `AtCapacityError` is raised when there are too many (`tiered/payload/own_thread.py`). Raises also
-        `OutcomeUnknownError`, and whatever the payload's own iterator raises; then nothing was stored. Where what that
-        iterator awaits was cancelled, and this task was not, it is `CancelledElsewhereError`.
+        The payload is bytes, a path, an open binary file, an iterator or async iterator of bytes of any length, or a
+        `StoredObject`, which is closed at the end. The length of a regular file is fixed when it is opened. Only
+        `metadata.size` declares a size (bytes). What may block is read in a thread of its own; `AtCapacityError` is
+        raised when there are too many of these (`tiered/payload/own_thread.py`).
+
+        Raises also `OutcomeUnknownError` (it may have happened; ask `outcome`), and whatever the payload's own iterator
+        raises (nothing was stored). If something that this iterator awaits is cancelled, and this task is not, the
+        error is `CancelledElsewhereError` (nothing was stored).
         """
         return await self._put(self._writes, object_id, payload, metadata)
 
     async def _put(
         self, admission: Admission | Share, object_id: ObjectId, payload: Payload, metadata: Metadata | None
     ) -> PutResult:
-        # Not within the payload's own scopes: the end of one that is open between two pieces is none that the caller asked for.
+        # Outside of the payload's own scopes: one may be open between two pieces, and its end is not the caller's.
         with elsewhere_is_an_error("nothing was stored: what the payload awaited was cancelled elsewhere"):
             async with aclosing(pieces(payload)) as source:
                 self._check_may_write()
                 metadata = Metadata() if metadata is None else metadata
                 _check(object_id, metadata=metadata)
                 object_id.validate()
-                # Built anew, and so judged again: it may have been read, or hold a mapping that was changed since.
+                # Built and checked anew: a mapping in it may have been changed since it was made.
                 return await self._put_pieces(admission, object_id, source, replace(metadata))
 
     async def _put_pieces(self, admission: Admission | Share, object_id: ObjectId, source: Pieces, metadata: Metadata) -> PutResult:
@@ -150,7 +153,7 @@ class TieredStorage:
             return await self._writer.put_small(write, stamped.with_facts(size=head_size), b"".join(head), slot)
 
     async def delete(self, object_id: ObjectId) -> None:
-        """Removes the object; one that is absent is removed already. Raises also `OutcomeUnknownError`."""
+        """Removes the object. No error if there is none. Raises also `OutcomeUnknownError` (ask `outcome`)."""
         await self._delete(self._writes, object_id)
 
     async def _delete(self, admission: Admission | Share, object_id: ObjectId) -> None:
@@ -160,9 +163,10 @@ class TieredStorage:
             await self._writer.delete(Write.begin(object_id, self._runtime), slot)
 
     async def get(self, object_id: ObjectId, range: ByteRange | None = None) -> StoredObject | None:
-        """Opens the object for reading; None: there is none, or it has expired.
+        """Opens the object for reading. None: there is none, or it has expired.
 
-        A range outside of it is an `InvalidRequestError`. `DanglingTombstoneError`: its data is lost.
+        Raises also `InvalidRequestError` (the range begins after the object's end) and `DanglingTombstoneError` (the
+        object's data is lost).
         """
         return await self._get(self._reads, object_id, range)
 
@@ -177,17 +181,17 @@ class TieredStorage:
             return stored
 
     async def head(self, object_id: ObjectId) -> ObjectHead | None:
-        """All but the bytes; None: there is none, or it has expired. Counts as no access for time to idle."""
+        """All of the object but its bytes. None: there is none, or it has expired. Does not extend a time to idle."""
         _check(object_id)
         with await self._enter(self._reads):
             return await self._reader.head(object_id)
 
     async def list(self, prefix: str = "") -> AsyncIterator[ObjectId]:
-        """The ids whose storage path begins with `prefix`, in byte order of the path; expired ones left out.
+        """Yields the ids whose storage path begins with `prefix`, in the byte order of the paths, without expired ones.
 
-        Read page by page while others write: an object written or deleted meanwhile may be seen or not. A damaged row ends nothing:
-        its id is listed, `get` of it says what is wrong (`CorruptRecordError`), and the log names it. Where its key is no object id,
-        only the log does.
+        It reads page by page while others write: an object that is written or deleted meanwhile may be listed or not. A
+        damaged row does not end the listing. Its id is listed and logged, and `get` says what is wrong with it
+        (`CorruptRecordError`). If its key is no object id, it is only logged.
         """
         prefix = _checked_prefix(prefix)
         start: bytes | None = b""
@@ -207,7 +211,7 @@ class TieredStorage:
         return await ask(lambda: self._tiers.high_volume.scan(prefix, start, LIST_PAGE), self._runtime, budget_s)
 
     async def outcome(self, error: OutcomeUnknownError) -> Outcome:
-        """What became of a change that ended with `OutcomeUnknownError`. Ask again while it is PENDING."""
+        """Says what became of a change that ended with `OutcomeUnknownError`. Ask again while it is PENDING."""
         if not isinstance(error, OutcomeUnknownError) or not isinstance(error.change_id, ChangeId):
             raise InvalidRequestError(f"pass the OutcomeUnknownError that was raised, not {shown(error)}")
         _check(error.object_id)
@@ -220,9 +224,10 @@ class TieredStorage:
     def put_many(self, requests: Requests[PutRequest], *, concurrency: int | None = None) -> Bulk[PutRequest, PutResult]:
         """Puts all of them: `async with storage.put_many(requests) as results: async for result in results: …`.
 
-        At most `concurrency` at once (by default a quarter of `store.concurrency_max`, but at most 16), begun as results are
-        taken. Each `ItemResult` has a value or an error; none ends the others, and instead of `AtCapacityError` items wait.
-        Puts of one id keep their order. Leaving the block early cancels what is under way.
+        At most `concurrency` puts run at once: by default a quarter of `store.concurrency_max`, and at most 16. They
+        begin while you take the results. Each `ItemResult` has a value or an error, and no error ends the others. Items
+        wait where a single put would raise `AtCapacityError`. Puts of one id keep their order. Leaving the block early
+        cancels what is under way.
         """
         concurrency = bounded_concurrency(concurrency, self._settings.store.concurrency_max)
         share = Share(self._writes, concurrency)
@@ -233,17 +238,17 @@ class TieredStorage:
         return Bulk(requests, PutRequest, put, concurrency)
 
     def delete_many(self, object_ids: Requests[ObjectId], *, concurrency: int | None = None) -> Bulk[ObjectId, None]:
-        """Deletes all of them, as `put_many` puts."""
+        """Deletes all of them. The rules are those of `put_many`."""
         concurrency = bounded_concurrency(concurrency, self._settings.store.concurrency_max)
         return Bulk(object_ids, ObjectId, partial(self._delete, Share(self._writes, concurrency)), concurrency)
 
     def get_many(
         self, object_ids: Requests[ObjectId], *, concurrency: int | None = None, payload_bytes_max: int = PAYLOAD_BYTES_MAX
     ) -> Bulk[ObjectId, LoadedObject | None]:
-        """Reads all of them whole, as `put_many` puts; a value of None: there is none, or it has expired.
+        """Reads all of them whole. The rules are those of `put_many`. None: there is none, or it has expired.
 
-        In memory at a time: `concurrency` + 1 payloads of at most `payload_bytes_max`. A larger one is not read: its error is
-        `InvalidRequestError`, and `get` streams it.
+        At most `concurrency` + 1 payloads are in memory at a time, of at most `payload_bytes_max` bytes each. A larger
+        object is not read: its error is `InvalidRequestError`. Use `get`, which streams it.
         """
         check_bytes_max(payload_bytes_max)
         concurrency = bounded_concurrency(concurrency, self._settings.store.concurrency_max)
@@ -266,9 +271,10 @@ class TieredStorage:
         return await admission.enter()
 
     def _touch(self, object_id: ObjectId, state: RowState) -> None:
-        """Extends an idle object's deadline beside the answer: one at a time for each object, and so many in all.
+        """Starts to extend the deadline of an object with a time to idle. The reader does not wait for it.
 
-        Beyond that it is left to the next read.
+        One touch runs at a time for each object, and a limited number in all. What is beyond that is left to the next
+        read.
         """
         path = object_id.path
         if state is None or path in self._touching or not self._reader.wants_touch(state):

@@ -1,8 +1,9 @@
-"""Bounds what is under way: so many operations at once, so many waiting, and none waiting for long.
+"""Limits how many operations run at once, how many wait, and for how long.
 
-An operation keeps its slot until its clean-up is done, also after its caller was answered: a store whose
-clean-up falls behind sheds load instead of piling up changes. A bulk call has a `Share`: so many slots at most, clean-up
-included, and however long it waits for them it neither fails nor fills the queue.
+An operation keeps its slot until its clean-up is done, even after its caller was answered. So a store whose clean-up
+falls behind refuses new work, and changes do not pile up. A bulk call has a `Share`: it holds a limited number of
+slots, clean-up included. It may wait for them as long as it must: it never fails with `AtCapacityError`, and it does
+not count towards the queue.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Admission:
         return Slot(self._leave)
 
     async def enter_share(self, share: anyio.Semaphore) -> Slot:
-        """Waits for as long as it takes, first for its turn within the share, then for a slot, in line with all others."""
+        """Waits without a limit: first for a place in the share, then for a slot, in the same line as all others."""
         self._begin()
         try:
             await share.acquire()
@@ -74,7 +75,7 @@ class Admission:
             self._patient -= 1
 
     def try_enter(self) -> Slot | None:
-        """A slot if there is one right now."""
+        """Returns a slot if one is free now, otherwise None."""
         try:
             self._slots.acquire_nowait()
         except anyio.WouldBlock:
@@ -83,7 +84,7 @@ class Admission:
         return Slot(self._leave)
 
     async def wait_idle(self) -> None:
-        """Until nothing is under way and nothing waits."""
+        """Waits until nothing is under way and nothing waits."""
         while self._under_way:
             await self._idle.wait()
 
@@ -103,7 +104,7 @@ class Admission:
 
 
 class Share:
-    """A part of an admission, for one bulk call: its operations never hold more than `slots_max` slots together."""
+    """A part of an admission for one bulk call, whose operations together hold at most `slots_max` slots."""
 
     def __init__(self, whole: Admission, slots_max: int) -> None:
         self._whole = whole
@@ -114,7 +115,7 @@ class Share:
 
 
 class Slot:
-    """The right to be under way. Use it in a `with`, or `hand_over` and release it later."""
+    """The right of one operation to run. Use it in a `with`, or `hand_over` and release it later."""
 
     def __init__(self, leave: Callable[[], None]) -> None:
         self._leave: Callable[[], None] | None = leave
@@ -126,7 +127,7 @@ class Slot:
             leave()
 
     def hand_over(self) -> Slot:
-        """Moves the right to a new owner: releasing this one does nothing any more."""
+        """Moves the right into a new `Slot`. Releasing the old one then does nothing."""
         leave, self._leave = self._leave, None
         assert leave is not None, "a slot is handed over once"
         return Slot(leave)

@@ -1,9 +1,9 @@
-"""The two tiers as the store sees them: what every backend must do, and nothing more.
+"""What each of the two tiers must do. Begin here to add a backend.
 
-Each row operation is atomic on its one row and safe to repeat with the same arguments, except where it
-says *once*. Write predicates go by the tombstone being *present*, expired or not; readers judge expiry.
-One contract suite per protocol runs on every implementation. *Failure*: `UnavailableError` (it certainly
-had no effect), `UnconfirmedError` (sent and never answered: it may take effect now, later or never),
+Each row operation is atomic on its one row. It is safe to repeat with the same arguments, except where its docstring
+says *once*. Whether a write may happen depends on whether a tombstone is *present*, expired or not; only readers judge
+expiry. One contract suite per protocol runs on every implementation. *Failure*: `UnavailableError` (it certainly had no
+effect), `UnconfirmedError` (it was sent and never answered, and may take effect now, later or never),
 `CorruptRecordError` (stored bytes break the format).
 """
 
@@ -19,14 +19,14 @@ from tiered.metadata import SIZE_MAX, Expiration, Metadata
 from tiered.text import shown
 
 MARK_AGE_MAX_S = 172_800
-"""How long a row remembers a token: longer than any request of its change can still be sent."""
+"""For how many seconds a row remembers a token: longer than any request of its change can still be sent."""
 
 # --- high-volume tier ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Inline:
-    """An object whose payload is in the row. `token` is the write that made it, None if older software did."""
+    """An object whose payload is in the row. `token`: of the write that made it; None if older software made it."""
 
     metadata: Metadata
     payload: bytes
@@ -39,7 +39,7 @@ class Inline:
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
-    """Redirects to the blob named `target`. `deadline_ns`: when it expires, nanoseconds since 1970."""
+    """Redirects to the blob named `target`. `deadline_ns`: when it expires (nanoseconds since 1970; None: never)."""
 
     target: str
     expiration: Expiration = None
@@ -53,9 +53,9 @@ RowState = Inline | Tombstone | None
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row as read. `won` and `refused` are its marks, as far as they were asked for.
+    """One row as it was read. `won` and `refused`: its marks, as far as the caller asked for them.
 
-    `forgotten`: marks of the token that was asked about may have been collected, so one that is missing proves nothing.
+    `forgotten`: marks of the token in question may have been collected, so a missing mark proves nothing.
     """
 
     state: RowState
@@ -71,7 +71,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class RowName:
-    """One row of a scan: its key, and its deadline for the reader to judge (None: never, or it cannot be read)."""
+    """One row of a scan: its key and its deadline, which the reader judges (None: never, or it cannot be read)."""
 
     path: str
     deadline_ns: int | None
@@ -79,7 +79,10 @@ class RowName:
 
 @dataclass(frozen=True, slots=True)
 class CorruptRow:
-    """A row that a scan or an audit cannot read. `path`: its key, bytes that are no text escaped. `fault`: what is wrong, in words."""
+    """A row that a scan or an audit cannot read.
+
+    `path`: its key; bytes that are no text are escaped. `fault`: what is wrong, in words.
+    """
 
     path: str
     fault: str
@@ -87,9 +90,9 @@ class CorruptRow:
 
 @dataclass(frozen=True, slots=True)
 class RowPage:
-    """Rows in the order of their keys. `next_start` is where the next page begins; None: there are no more.
+    """Rows in the order of their keys. `next_start`: where the next page begins; None: there are no more.
 
-    A row in `corrupt` is among `rows` as well, unless its key is no text.
+    A row in `corrupt` is in `rows`, too, unless its key is no text.
     """
 
     rows: Sequence[RowName]
@@ -107,7 +110,7 @@ class Redirect(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RedirectPage:
-    """Tombstones in the order of their keys. `next_start` is where the next page begins; None: the range is exhausted."""
+    """Tombstones in the order of their keys. `next_start`: where the next page begins; None: the range has no more."""
 
     redirects: Sequence[Redirect]
     corrupt: Sequence[CorruptRow]
@@ -116,57 +119,61 @@ class RedirectPage:
 
 class HighVolumeBackend(Protocol):
     async def read(self, path: str, *, marks: ChangeId | bool = False) -> Row:
-        """The row's state and, if asked, marks, from one consistent read.
+        """Reads the row's content and, if asked for, its marks, all from one consistent read.
 
-        `marks`: a token for its own, which costs the same however many the row has; True for all of them, as people look at it.
+        `marks`: a token, for the marks of that token; this costs the same however many marks the row has. True: all of
+        its marks, for people who look at it.
         """
 
     async def swap(self, path: str, token: ChangeId, expected: str | None, state: RowState, deadline_s: float) -> bool:
-        """The commit point. Takes effect, at most once for ever, and leaves the mark *won*; or conflicts.
+        """The commit point. Takes effect at most once, ever, and leaves the mark *won*; or it conflicts.
 
-        `deadline_s`: by `Runtime.boot_time()`. A request that has not left by then is never sent
-        (`UnavailableError`), so that none can arrive when its token's marks have been collected.
+        False, and nothing is written, if and only if the row has a mark of `token`, or a tombstone is present whose
+        target is not `expected`. Otherwise the content of the row becomes `state`. It is no conflict if `expected` is
+        not there any more.
 
-        False, nothing written, iff a mark of `token` exists or a tombstone is present whose target is not
-        `expected`. Otherwise the row's state becomes `state`. Absence is no precondition.
+        `deadline_s`: by `Runtime.boot_time()`. A request that has not left by then is never sent (`UnavailableError`),
+        so that none can arrive after the marks of its token were collected.
 
-        A tier that collects marks itself keeps a *horizon*: a token that is not younger than every one whose mark it has collected
-        conflicts, here and in the inline writes. `ClockBehindError` (nothing was written): this machine's clock is behind the horizon.
+        A tier that collects marks itself keeps a *horizon*: the youngest token whose mark it has collected. A token
+        that is not younger conflicts, here and in the inline writes. `ClockBehindError` (nothing was written): the clock of
+        this machine is behind the horizon.
         """
 
     async def settle(self, path: str, token: ChangeId) -> bool:
-        """The fence. True (*live*) iff a present tombstone targets `{path}/{token}` or the row's token is this one.
+        """The fence. True (*live*) if a present tombstone targets `{path}/{token}`, or the row's token is this one.
 
-        Otherwise leaves the mark *refused*: from now on nothing with this token can take effect.
+        Otherwise it leaves the mark *refused*: from now on nothing with this token can take effect.
         """
 
     async def put_inline(self, path: str, token: ChangeId, state: Inline) -> bool:
-        """*Once.* Replaces an inline object or nothing. False iff a tombstone is present or a mark of `token` exists."""
+        """*Once.* Writes an inline object. False if a tombstone is present, or the row has a mark of `token`."""
 
     async def delete_inline(self, path: str, token: ChangeId) -> bool:
-        """*Once.* Removes an inline object or nothing. False iff a tombstone is present or a mark of `token` exists."""
+        """*Once.* Removes an inline object, if any. False if a tombstone is present or a mark of `token` exists."""
 
     async def touch(self, path: str, seen: Inline | Tombstone, deadline_ns: int) -> bool:
-        """Extends the deadline iff the row still holds what was `seen` and its deadline is earlier. Never shortens."""
+        """Extends the deadline if the row still holds what was `seen` with an earlier one. Never shortens it."""
 
     async def scan(self, prefix: str, start: bytes, limit: int) -> RowPage:
-        """The rows that hold an object and begin with `prefix`, of the keys from `start` on: at most `limit`, and one if there is one.
+        """Up to `limit` rows with an object, whose keys begin with `prefix` and are not before `start`.
 
-        Rows of marks only, and those that begin with `~`, as the changelog's do, are none. One that is damaged ends nothing.
+        There is at least one row, unless there are no more. Rows that hold only marks are left out. So are keys that
+        begin with `~`, such as the changelog's. A damaged row does not end the scan.
         """
 
     async def redirects(self, start: bytes, end: bytes | None, limit: int) -> RedirectPage:
-        """The tombstones, expired or not, legacy or not, of the keys from `start` (inclusive) to `end` (exclusive), in bulk.
+        """Up to `limit` tombstones of the keys from `start` (inclusive) to `end` (exclusive), in the keys' byte order.
 
-        At most `limit`, and maybe fewer. Markers of uploads that name a blob are among them; a row that could mean two blobs
-        yields both, and is corrupt. Inline objects are not looked at. The order is that of the keys' bytes.
+        Expired and legacy ones are included, and so are markers of uploads that name a blob. A row that could mean two
+        blobs yields both, and is in `corrupt`. Inline objects are not looked at. A page may hold fewer than `limit`.
         """
 
     async def redirects_at(self, keys: Sequence[bytes]) -> RedirectPage:
-        """The same of some hundred rows by their keys; those without a tombstone are left out."""
+        """The tombstones of the rows with these keys (some hundred at most). Rows without one are left out."""
 
     async def boundaries(self, count: int) -> Sequence[str]:
-        """Keys, in order, that split the table into about `count` parts of the same size; fewer where nobody can tell."""
+        """Keys, in order, that cut the table into about `count` parts of equal size, or into fewer."""
 
 
 # --- long-term tier ------------------------------------------------------------------------------
@@ -174,9 +181,9 @@ class HighVolumeBackend(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ByteRange:
-    """Bytes `start` (inclusive) to `stop` (exclusive; None: the end). A negative `start` counts from the end.
+    """Bytes from `start` (inclusive) to `stop` (exclusive; None: the end). A negative `start` counts from the end.
 
-    A `stop` beyond the end is cut; a `start` at or beyond it is an `InvalidRequestError`.
+    A `stop` beyond the end means the end. A `start` at or beyond the end is an `InvalidRequestError`.
     """
 
     start: int
@@ -188,7 +195,7 @@ class ByteRange:
                 raise InvalidRequestError(f"a range has whole numbers of bytes, as far as 2**63, not {shown(bound)}")
 
     def within(self, size: int) -> tuple[int, int]:
-        """The (start, stop) it means for `size` bytes."""
+        """The start and stop (bytes) that it means for an object of `size` bytes."""
         start = max(0, size + self.start) if self.start < 0 else self.start
         stop = size if self.stop is None else min(self.stop, size)
         if (start >= size and start > 0) or stop < start or (self.stop is not None and self.stop < 0):
@@ -198,7 +205,7 @@ class ByteRange:
 
 
 class BlobInfo(Protocol):
-    """One blob of a listing: size in bytes, creation and deadline in nanoseconds since 1970."""
+    """One blob of a listing: its size in bytes, its creation and its deadline in nanoseconds since 1970."""
 
     @property
     def name(self) -> str: ...
@@ -213,7 +220,7 @@ class BlobInfo(Protocol):
 
 
 class ListedBlob(NamedTuple):
-    """A `BlobInfo` of these values. One that reads its times when they are asked for is not."""
+    """A `BlobInfo` that holds its values. A backend may have another one, which parses its times only when asked."""
 
     name: str
     size: int
@@ -224,7 +231,10 @@ class ListedBlob(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Oddity:
-    """What a listing cannot show as a blob. `is_blob`: `name` is a blob's whose record is corrupt; else it says what lies there."""
+    """Something in a listing that cannot be shown as a blob.
+
+    `is_blob`: it is a blob with a corrupt record, and `name` is the blob's. Otherwise `name` says what lies there.
+    """
 
     name: str
     fault: str
@@ -233,7 +243,7 @@ class Oddity:
 
 @dataclass(frozen=True, slots=True)
 class BlobPage:
-    """Blobs in the byte order of their names. `next_start` is where the next page begins; None: the range is exhausted."""
+    """Blobs in the byte order of their names. `next_start`: where the next page begins; None: the range has no more."""
 
     blobs: Sequence[BlobInfo]
     oddities: Sequence[Oddity]
@@ -242,7 +252,7 @@ class BlobPage:
 
 @dataclass(frozen=True, slots=True)
 class BlobHead:
-    """What a blob is: all but its bytes. `size`: how many they are. `created_ns`: by the service's clock, nanoseconds since 1970."""
+    """All of a blob but its bytes. `size`: in bytes. `created_ns`: by the service's clock, nanoseconds since 1970."""
 
     metadata: Metadata
     size: int
@@ -251,39 +261,39 @@ class BlobHead:
 
 
 class BlobReader(Protocol):
-    """An open blob. Its metadata is known; its bytes come from this one generation or not at all."""
+    """An open blob. Its metadata are known. All of its bytes come from one generation, or an error is raised."""
 
     metadata: Metadata
     size: int
 
     def pieces(self) -> AsyncIterator[bytes]:
-        """The bytes of the range, once. `UnavailableError` if the blob vanishes on the way."""
+        """Yields the bytes of the range; call it once. `UnavailableError`: the blob vanished on the way."""
 
     async def aclose(self) -> None:
-        """Gives up what it holds. Safe to repeat."""
+        """Closes the blob. Safe to repeat."""
 
 
 class Upload(Protocol):
-    """A blob on its way: nothing is visible before `finalise`."""
+    """A blob that is being uploaded. Nothing is visible before `finalise`."""
 
     session: str | None
-    """What recovery cancels it by; None for a single request, which may land late."""
+    """The name by which recovery cancels it. None: it is a single request, which may land late."""
 
     async def write(self, piece: bytes | memoryview) -> None:
-        """Sends one piece, never the last byte of the blob before `finalise`. Holds back the caller when it is slow."""
+        """Sends one piece, but never the last byte of the blob before `finalise`. Waits when the service is slow."""
 
     async def finalise(self) -> None:
-        """Makes the blob visible, create-only, durable before it returns. *Once.*"""
+        """*Once.* Makes the blob visible, and durable before it returns. Never overwrites a blob."""
 
     async def abort(self) -> None:
-        """Gives the upload up without waiting for the service to agree. Safe to repeat and after `finalise`."""
+        """Gives the upload up, and does not wait for the service. Safe to repeat, and safe after `finalise`."""
 
 
 @dataclass(frozen=True, slots=True)
 class SoftDeleted:
-    """A generation of a blob that was deleted and can be restored until `kept_until_ns`. Times in nanoseconds since 1970.
+    """A deleted generation of a blob that can be restored until `kept_until_ns`. Times are nanoseconds since 1970.
 
-    `address`: what the service's own tools call it.
+    `address`: the name that the service's own tools use for it.
     """
 
     address: str
@@ -295,44 +305,44 @@ class SoftDeleted:
 
 @runtime_checkable
 class SoftDeletes(Protocol):
-    """A long-term tier whose service may keep for a while what was deleted."""
+    """A long-term tier whose service may keep deleted blobs for a while."""
 
     async def soft_deleted(self, name: str) -> Sequence[SoftDeleted]:
-        """The deleted generations of the blob that can still be restored, oldest first. Only to look: the store never restores."""
+        """The deleted generations that can still be restored, oldest first. The store itself restores none."""
 
 
 class LongTermBackend(Protocol):
     async def open_upload(self, name: str, metadata: Metadata, size: int | None) -> Upload:
-        """Begins a blob named `name`. `size` in bytes if it is known; None streams until `finalise`.
+        """Begins a blob named `name`. `size`: in bytes; None: not known, and the blob ends with `finalise`.
 
-        Metadata without a time of creation are read with that of the blob, by the service's clock.
+        If the metadata have no time of creation, readers get the blob's own, by the service's clock.
         """
 
     async def cancel(self, session: str) -> None:
-        """Ends an upload session: it can never be finalised any more. One that is gone is no error."""
+        """Ends an upload session, which can never be finalised from then on. No error if it is gone already."""
 
     async def open(self, name: str, range: ByteRange | None = None) -> BlobReader | None:
-        """Opens a blob for reading; None: there is none. `InvalidRequestError` for a range outside of it."""
+        """Opens a blob for reading. None: there is none. `InvalidRequestError`: the range begins after its end."""
 
     async def head(self, name: str) -> BlobHead | None:
-        """What the blob is, expired or not; None: there is none."""
+        """All of the blob but its bytes, expired or not. None: there is none."""
 
     async def delete(self, name: str) -> None:
-        """Removes the blob, durably. What is absent is deleted already."""
+        """Removes the blob, durably. No error if there is none."""
 
     async def touch(self, name: str, deadline_ns: int) -> bool:
-        """Extends the blob's deadline, never shortens it. False: there is no such blob."""
+        """Extends the blob's deadline; never shortens it. False: there is no such blob."""
 
     async def list(self, start: str, end: str | None, limit: int) -> BlobPage:
-        """The blobs named from `start` (inclusive) to `end` (exclusive; None: no end). At most `limit`, and maybe fewer."""
+        """Up to `limit` blobs with names from `start` (inclusive) to `end` (exclusive; None: no end), maybe fewer."""
 
     async def now_ns(self) -> int:
-        """The service's clock, nanoseconds since 1970, to a second or so; where there is no service, this machine's."""
+        """The service's clock, to about a second (nanoseconds since 1970). Without a service: this machine's clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tiers:
-    """Both of them, as everything above takes them."""
+    """Both tiers of one store."""
 
     high_volume: HighVolumeBackend
     long_term: LongTermBackend

@@ -1,14 +1,14 @@
-"""After a change: what took effect, what is garbage, and its removal. Shared by the writer and by recovery.
+"""Steps 5 and 6 of a change: find its garbage, delete it, forget the entry. The writer and recovery share them.
 
     settle(change) -> live?          refuse its token for ever, unless the row shows it
-      not live: cancel its upload, doom its new blob
-    settle(old)    -> live?          not live: doom the old blob
-    delete the doomed -> forget      or, after a single-request upload: wait out the grace, then once more
+      not live: cancel its upload; its new blob is garbage
+    settle(old)    -> live?          not live: the old blob is garbage
+    delete the garbage -> forget     or, after a single-request upload: wait out the grace, then do it once more
 
-I2: a blob is deleted only after its revision was settled and found not live. I5: every step may be
-repeated, by anyone, in any order. *Crash* anywhere: the entry is still there, and whoever claims it begins
-again. *Failure*: raises; nothing is forgotten. It finishes no put and points no tombstone anywhere.
-The fence is the rollback record of Percolator and TiKV, fitted to the atomicity of a single row.
+I2: a blob is deleted only after its revision was settled and found not live. I5: every step may be repeated, by
+anyone, in any order. *Crash* anywhere: the entry is still there, and whoever claims it begins again. *Failure*: an
+error is raised, and nothing is forgotten. Nothing here finishes a put or changes what a row redirects to. The fence is
+the rollback record of Percolator and TiKV, fitted to the atomicity of a single row.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Ending(Enum):
 
 
 def may_tell_ok(change: Change, live: bool, row: Row) -> bool:
-    """Step 4 for a swap that was not told ok, after `settle` said `live` and `row` was read with its marks.
+    """Step 4 of a swap that was not told ok. `live`: what `settle` said; `row`: read afterwards, with its marks.
 
-    Ok iff it is live, or won (and was replaced since), or another tombstone than `old` is present: then it
-    was superseded, and the last writer wins. Otherwise it did not take effect and never will (I4).
+    True if the change is live, or if it won and was replaced since, or if another tombstone than `old` is present. In
+    the last case it was superseded, and the last writer wins. False: it did not take effect and never will (I4).
     """
     return live or change.id in row.won or (row.target is not None and row.target != change.old)
 
@@ -45,7 +45,7 @@ def may_tell_ok(change: Change, live: bool, row: Row) -> bool:
 def may_delete_legacy(change: Change, row: Row) -> bool:
     """Whether an old blob without a revision is garbage. It has no token that could be refused.
 
-    Only another state that is present proves it, or this change having won: then the row was seen to leave it.
+    Two things prove that it is: the row holds something else, or this change won, so the row has moved on from it.
     """
     another = row.state is not None and row.target != change.old
     return another or (change.id in row.won and row.target != change.old)
@@ -67,9 +67,10 @@ async def settle_change(tiers: Tiers, change: Change) -> bool:
 
 
 async def clean_up(tiers: Tiers, change: Change, live: bool, go_on: Callable[[], None]) -> bool:
-    """Step 5: removes what the change leaves behind; whether that was anything. `live`: its new state took effect, so only `old` may be.
+    """Step 5: removes the garbage of the change. Returns whether there was any.
 
-    `go_on` is asked before each effect and raises to stop: a change that lost its lease cleans up nothing.
+    `live`: its new state took effect, so only `old` may be garbage. `go_on` is called before each effect and raises to
+    stop it: who lost the lease of a change cleans up nothing.
     """
     doomed: list[str] = []
     if not live:
@@ -89,10 +90,11 @@ async def clean_up(tiers: Tiers, change: Change, live: bool, go_on: Callable[[],
 async def finish(
     tiers: Tiers, log: ChangeLog, heartbeat: Heartbeat, lease: Lease, live: bool | None, grace_ms: int | None
 ) -> Ending:
-    """Steps 5 and 6 for the holder of `lease`. `live` None: not known, so the change is settled first.
+    """Steps 5 and 6, by the holder of `lease`. `live` None: not known, so the change is settled first.
 
-    `grace_ms`: how long an upload without a session may still land, once its blob was deleted; None: it cannot, which only its owner
-    can know: its end was never sent, or the service answered. Raises `LeaseLostError` when the lease has ended: the rest is others'.
+    `grace_ms`: for how long an upload without a session may still land after its blob was deleted. None: it cannot
+    land; only its owner can know that, because it never sent the end of the upload, or the service answered. Raises
+    `LeaseLostError` when the lease has ended: somebody else does the rest.
     """
     entry, change = lease.entry, lease.entry.change
 
@@ -113,7 +115,7 @@ async def finish(
 
 
 def waits_for_late_upload(change: Change, live: bool) -> bool:
-    """A single-request upload has no session that could be cancelled: it may land after its blob was deleted."""
+    """A single-request upload has no session that could be cancelled, so it may land after its blob was deleted."""
     return not live and change.new is not None and change.upload is None
 
 

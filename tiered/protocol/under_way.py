@@ -1,4 +1,4 @@
-"""Writes under way: the tasks they run in, the answer to their caller, and how they end. `writing.py` says what they do.
+"""Writes under way: the tasks they run in, the answer to their caller, and their end. `writing.py` has the protocol.
 
     add            the store knows the write: from now on a drain waits for it, and stops it at last
     record         its entry is written in a task of its own, beside whatever the caller's task does
@@ -64,7 +64,7 @@ class Write:
         return cls(object_id, ChangeId.new(runtime), runtime.wall_ns(), runtime.boot_time())
 
     def age_s(self, runtime: Runtime) -> float:
-        """Seconds since it began: the greater by two clocks, because a clock that was set back must not make it young."""
+        """Seconds since it began, by the clock that says more: a clock that was set back must not make it young."""
         return max((runtime.wall_ns() - self.begun_ns) / NS_PER_S, runtime.boot_time() - self.begun_s)
 
     def raise_record_error(self) -> None:
@@ -128,7 +128,7 @@ class WritesUnderWay:
         self._tasks.start_soon(self._record, write, change, record)
 
     def hand_over(self, write: Write, work: Callable[[], Awaitable[None]], slot: Slot) -> bool:
-        """Goes on with the write in a task of the store, with the caller's slot. False: it was stopped, and ends here."""
+        """Goes on with the write in a task of the store, with the caller's slot. False: it was stopped."""
         if self._tasks is None or write._stopped:
             write.answer(_closed(write))
             self._end(write)
@@ -137,17 +137,17 @@ class WritesUnderWay:
         return True
 
     def run_beside(self, work: Callable[[], Awaitable[None]], slot: Slot) -> None:
-        """Runs what nobody waits for. It is cancelled with the scope around the store, and does not begin once that is closed."""
+        """Runs what nobody waits for. It ends with the scope around the store. A closed store begins none."""
         if self._tasks is None:
             slot.release()
             return
         self._tasks.start_soon(self._run_beside, work, slot)
 
     async def drain(self, idle: Callable[[], Awaitable[None]], budget_s: float) -> list[ChangeId]:
-        """Waits for `idle`, at most `budget_s` seconds, and then stops the writes that are left.
+        """Waits for `idle`, at most `budget_s` seconds, then stops the writes that are left.
 
-        Returns the changes whose entries are left to recovery. It runs once, however often it is called, and to its end,
-        even when the task that called it is cancelled: see `wait_out`.
+        Returns the changes whose entries are left to recovery. It runs once, however often it is called, and to its
+        end, even when the task that called it is cancelled: see `wait_out`.
         """
         if self._draining is None and self._tasks is not None:
             self._draining = anyio.Event()

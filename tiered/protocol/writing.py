@@ -60,7 +60,7 @@ from tiered.stored import PutResult, Tier
 logger = logging.getLogger("tiered")
 
 CLOCKS_APART_MAX_S = 3600
-"""How far two clocks may be apart before `outcome` could mistake an old change for a young one. Nothing else rests on it."""
+"""Seconds that two clocks may be apart before `outcome` could take an old change for a young one. Used only there."""
 
 
 @dataclass(slots=True, eq=False)
@@ -245,7 +245,7 @@ class Writer:
         return await persist(lambda: self._heartbeat.record(change), self._runtime, self._budget_s)
 
     def _check_held(self, lease: Lease) -> None:
-        """Raises `LeaseLostError`: recovery may have cleaned up, and a blob that is finalised now would be nobody's garbage (I3)."""
+        """Raises `LeaseLostError` if recovery may have cleaned up: a blob finalised now would never be deleted (I3)."""
         if not self._heartbeat.held(lease):
             raise _lost(lease)
 
@@ -314,7 +314,7 @@ class Writer:
         if may_tell_ok(change, live, row):
             return Verdict(None, live)
         if row.forgotten or self._is_aged(write):
-            # It may have won, and been replaced, and its mark collected: this process stood still for long, or a clock jumped.
+            # It may have won and been replaced, and its mark collected: this process stood still, or a clock jumped.
             return Verdict(OutcomeUnknownError(write.object_id, change.id, settled=True), live)
         why = (
             "its row was changed meanwhile, by another writer or by recovery" if told is Told.CONFLICT
@@ -374,7 +374,7 @@ class Writer:
         return Outcome.PENDING if entry is not None else Outcome.UNKNOWABLE
 
     def _marks_are_whole(self, change_id: ChangeId) -> bool:
-        """Whether none of its marks can have been collected: a change may be refused long after it won and was replaced."""
+        """Whether no mark of it can have been collected: a change may be refused long after it won and was replaced."""
         age_s = self._runtime.wall_ns() / NS_PER_S - change_id.created_ms / 1000
         return -CLOCKS_APART_MAX_S < age_s < MARK_AGE_MAX_S - CLOCKS_APART_MAX_S
 
