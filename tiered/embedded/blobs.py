@@ -109,9 +109,10 @@ class FileBlobs:
     async def open_directory(cls, root: Path, runtime: Runtime, *, verify: bool = False) -> Self:
         """Makes the directories that are missing, and tests whether a blob can be written.
 
-        `ConfigurationError` says what to change; then nothing is left half-made. On a full or read-only disk, blobs can
-        still be read and perhaps deleted. So it opens with a warning, and missing directories are made when the first
-        blob is written. `verify` True: such a disk is an `UnavailableError`, and every directory below is looked at.
+        `ConfigurationError` says what to change; then nothing is left half-made. On a full or read-only disk blobs can
+        still be read, and on a full one deleted. So it opens with a warning, and missing directories are made when the
+        first blob is written. `verify` True: such a disk is an `UnavailableError`, and every directory below is looked
+        at.
         """
         blobs = cls(root, runtime)
         try:
