@@ -136,7 +136,7 @@ class Bulk(Generic[R, V]):
         except BaseExceptionGroup as errors:
             failed = foremost(errors.exceptions)
         finally:
-            # set only now: until here the feeder may start one more task, which then ends with the group
+            # Set only now: until here the feeder may start one more task, which then ends with the group.
             self._tasks = None
             self._send.close()
             self._receive.close()

@@ -63,7 +63,7 @@ async def open_google(settings: Settings, runtime: Runtime, *, writes: bool, ver
     ):
         try:
             if verify:
-                # says now, not at the first large put, that the bucket is missing or forbidden
+                # Says now, not at the first large put, that the bucket is missing or forbidden.
                 await blobs.list("", None, 1)
         except UnavailableError as error:  # small objects and the changelog work without the bucket
             logger.warning("bucket_not_reached bucket=%s: %s", gcs.bucket, error)

@@ -44,7 +44,7 @@ class Pieces(ABC):
                 self._ended = not await self._fill()
             except BaseException as error:
                 self._ended = True
-                # an async iterator must not raise it: it would be taken for the payload's end
+                # An async iterator must not raise it: it would be taken for the payload's end.
                 if isinstance(error, StopAsyncIteration):
                     raise RuntimeError("the payload raised StopAsyncIteration") from error
                 raise
