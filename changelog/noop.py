@@ -17,6 +17,8 @@ from changelog.log import KeyRange, Page
 
 
 class NoopChangeLog:
+    """Implements `ChangeLog`. Records nothing."""
+
     durable = False
 
     async def record(self, change: Change, owner: str) -> Entry:

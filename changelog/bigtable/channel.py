@@ -221,6 +221,7 @@ class BigtableTable:
         return bool(response.predicate_matched)
 
     async def mutate(self, key: bytes, *mutations: Message) -> None:
+        """Applies the mutations to one row, in one step."""
         request = bigtable.MutateRowRequest.pb()(row_key=key, mutations=mutations, **self._target)
         await self._write(self._mutate, request, self._timeout_s)
 

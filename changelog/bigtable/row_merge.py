@@ -69,6 +69,7 @@ class RowMerge:
 
     @property
     def is_between_rows(self) -> bool:
+        """Whether no row has begun: the last chunk completed a row, or gave one up."""
         return self._key is None
 
     def end(self) -> None:

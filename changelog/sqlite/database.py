@@ -286,8 +286,8 @@ class Database:
     def _made_room(self, write: _Write[Any], attempt: int) -> bool:
         """Makes room for one write that does not fit. False: nothing more can be done.
 
-        The first step gives up the reserve, as room for SQLite's log. The next one moves the log's content into the
-        file.
+        A write without payload first gets the reserve's space, for SQLite's log. The next step moves the log's content
+        into the file.
         """
         if attempt == 1 and not write.grows and self._reserve.release():
             return True
@@ -392,12 +392,12 @@ class Database:
         await in_thread(self._connect_readers, self._writer_thread)
 
     def _can_be_read_otherwise(self, error: sqlite3.Error) -> bool:
-        """Whether opening may succeed a second time: on a full disk without the reserve, on a read-only one without
-        locks.
+        """Whether opening may succeed at a second attempt, because something can be done without.
 
-        SQLite keeps a small file of locks beside the database. In a copy it may be missing. On a read-only file system
-        nobody writes, so no locks are needed. But if a killed process left committed data in SQLite's log, the log
-        cannot be read without them. Then it is a `ConfigurationError`.
+        On a full disk this is the reserve, on a read-only one the locks. SQLite keeps a small file of locks beside the
+        database. In a copy it may be missing. On a read-only file system nobody writes, so no locks are needed. But if
+        a killed process left committed data in SQLite's log, the log cannot be read without them. Then it is a
+        `ConfigurationError`.
         """
         if self._is_full(error) and self._reserve.release():
             return True

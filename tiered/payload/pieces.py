@@ -107,6 +107,7 @@ class Joined:
         self._held = bytearray()
 
     def add(self, piece: object) -> None:
+        """Adds what was read. `InvalidRequestError`: it is not bytes."""
         # The caller may refill a buffer while we hold the piece, so it is copied. bytes cannot change and are not
         # copied.
         whole = piece if isinstance(piece, bytes) else _bytes(piece)

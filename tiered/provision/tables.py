@@ -114,8 +114,7 @@ def no_credentials(error: Exception) -> str:
 async def verify_on_open(
     at: BigtableSettings, marks: MarkSettings, *, writes: bool = True, logged: bool = True
 ) -> frozenset[str] | None:
-    """Raises `ConfigurationError` unless tables, families, GC rules and app profile are right, with a sentence on each
-    line.
+    """Raises `ConfigurationError` unless tables, families, GC rules and app profile are right, one sentence a line.
 
     `writes`, `logged`: as in `tables_of`. Returns the families of the table of objects; None: it may not be looked at.
 
@@ -141,6 +140,7 @@ async def verify_on_open(
 
 
 def look_at_tables(admin: Admin, marks: MarkSettings) -> Iterator[Finding]:
+    """The findings about each table that must be there, with their mends."""
     for name, families in admin.wanted.items():
         try:
             table = _table(admin, name)
@@ -226,6 +226,7 @@ def _instance_exists(admin: Admin) -> bool:
 
 
 def look_at_profile(admin: Admin) -> Iterator[Finding]:
+    """The findings about the app profile, with their mends."""
     name = admin.at.app_profile
     try:
         profile = admin.look(lambda: admin.instances.get_app_profile(
