@@ -6,5 +6,6 @@
     row_merge.py, row_scan.py     ReadRows answers become rows; no I/O
     group_commit.py   single writes that come at the same time share a call
 
-Google's packages may be imported only here, in `tiered/provision` and in `tiered/gcs/auth.py`.
+Outside of the emulators, Google's packages may be imported only here, in `tiered/provision` and in
+`tiered/gcs/auth.py`; `google_crc32c` also in `tiered/gcs/format.py`.
 """

@@ -279,9 +279,8 @@ class BigtableTable:
     async def read_bulk(self, rows: Sequence[KeySpan] | Sequence[bytes], yields: Message, limit: int = 0) -> tuple[RowScan, bool]:
         """Reads the rows of these spans or keys, at most `limit` of them (0: any number).
 
-        Returns what it read, and if that is all.
-
-        If the time is up after some rows, it returns what was read by then.
+        Returns what it read, and whether that is all. If the time is up after some rows, it returns what was read by
+        then.
         """
         if not rows:  # a request without rows would mean all of them
             return RowScan(), True

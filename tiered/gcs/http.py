@@ -47,7 +47,7 @@ class Authorize(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A whole answer."""
+    """An answer of the service that has come completely."""
 
     status: int
     headers: Mapping[str, str]
