@@ -1,8 +1,10 @@
-"""`NoopChangeLog`, the log that records nothing: for those who would rather lose clean-up than wait for a log.
+"""`NoopChangeLog`, the log that records nothing.
 
-Its owners work as with any other (every renewal succeeds); nothing is ever there to be claimed. *Crash*:
-what a dying process leaves behind stays until the audit finds it, so I3 holds only where nobody dies. I1, I2 and
-I4 never rest on the log.
+For those who can do without clean-up but do not want to wait for a log.
+
+Owners work with it as with any other log: every renewal succeeds, and no entry is ever there to be claimed. *Crash*:
+what a process leaves behind when it dies stays until the audit finds it. So I3 holds only if no process dies. I1, I2
+and I4 do not depend on the log.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ from changelog.log import KeyRange, Page
 
 
 class NoopChangeLog:
+    """Implements `ChangeLog`. Records nothing."""
+
     durable = False
 
     async def record(self, change: Change, owner: str) -> Entry:

@@ -136,7 +136,7 @@ class Bulk(Generic[R, V]):
         except BaseExceptionGroup as errors:
             failed = foremost(errors.exceptions)
         finally:
-            # set only now: until here the feeder may start one more task, which then ends with the group
+            # Set only now: until here the feeder may start one more task, which then ends with the group.
             self._tasks = None
             self._send.close()
             self._receive.close()
@@ -237,6 +237,7 @@ def bounded_concurrency(concurrency: int | None, concurrency_max: int) -> int:
 
 
 def check_bytes_max(bytes_max: int) -> None:
+    """Raises `InvalidRequestError` unless it is a number of bytes."""
     if type(bytes_max) is not int or bytes_max < 0:
         raise InvalidRequestError(f"payload_bytes_max is {shown(bytes_max)}: pass a number of bytes")
 

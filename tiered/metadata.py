@@ -141,10 +141,12 @@ class Metadata:
 
     @property
     def time_created(self) -> datetime | None:
+        """`time_created_ns` as a `datetime` in UTC, to the microsecond."""
         return _datetime(self.time_created_ns)
 
     @property
     def time_expires(self) -> datetime | None:
+        """`time_expires_ns` as a `datetime` in UTC, to the microsecond."""
         return _datetime(self.time_expires_ns)
 
     def stamped(self, now_ns: int) -> Metadata:
@@ -255,6 +257,7 @@ def encode_policy(expiration: Expiration) -> dict[str, Any] | None:
 
 
 def decode_policy(value: dict[str, Any] | None) -> Expiration:
+    """Reads what `encode_policy` makes. Raises `CorruptRecordError`."""
     if value is None:
         return None
     try:

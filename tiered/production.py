@@ -63,7 +63,7 @@ async def open_google(settings: Settings, runtime: Runtime, *, writes: bool, ver
     ):
         try:
             if verify:
-                # says now, not at the first large put, that the bucket is missing or forbidden
+                # Says now, not at the first large put, that the bucket is missing or forbidden.
                 await blobs.list("", None, 1)
         except UnavailableError as error:  # small objects and the changelog work without the bucket
             logger.warning("bucket_not_reached bucket=%s: %s", gcs.bucket, error)
@@ -78,7 +78,7 @@ async def open_google(settings: Settings, runtime: Runtime, *, writes: bool, ver
 
 
 async def told_by_deletions(rows: BigtableTable) -> frozenset[str]:
-    """Which of the families that only some tables have this table has. For processes that may not read the schema.
+    """Which of the families that only some tables have this table has. For a process that did not see the schema.
 
     It deletes from each family in a row that is empty. The service refuses this where the family does not exist. Raises
     `UnavailableError` if the service does not answer.

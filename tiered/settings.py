@@ -10,8 +10,9 @@ within the bounds nothing hangs, spins or overflows.
 *Failure*: `ConfigurationError`, with one sentence for each problem: the setting, its value, where it came from and what
 to do. An unknown key is refused, in the file and in the environment, so that a typo is never ignored.
 
-The values in a file are read like those in the environment: as text, which becomes a number where the setting is one.
-So a file needs nothing else that YAML has (tags, dates, aliases), and none of that is read.
+A file holds mappings, lists, numbers and text. YAML's other kinds of values, such as dates, stay text. Aliases and tags
+that are not YAML's own are refused. So a small file cannot expand into a large one, and no value becomes something
+unexpected.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ ENV_OTHERS = (ENV_CONFIG, "TIERED_SIM_")
 """Variables that are no settings begin so: the path of the settings file, and what `make sim` passes to the tests."""
 
 BIGTABLE_EMULATOR, GCS_EMULATOR = "BIGTABLE_EMULATOR_HOST", "STORAGE_EMULATOR_HOST"
-"""Google's own variables. If one is set, all of Google's clients connect to an emulator, and so does this store."""
+"""Google's own variables. If one is set, Google's client libraries connect to an emulator, and so does this store."""
 
 _GOOGLES = {"bigtable.emulator_host": BIGTABLE_EMULATOR, "gcs.endpoint": GCS_EMULATOR}
 

@@ -1,7 +1,7 @@
 """What reads return: the head of an object, and an open stream of its bytes.
 
-I7: metadata and bytes come from one write. Both come from one row or from one blob, and a blob never changes. I4: after
-a `StoredObject` was handed out, it gives the bytes of its own revision or an error, never other bytes.
+I7: metadata and bytes come from one write. Both come from one row or from one blob, and a blob's bytes never change.
+I4: after a `StoredObject` was handed out, it gives the bytes of its own revision or an error, never other bytes.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ PIECE_BYTES = 256 * 1024
 
 
 class Tier(Enum):
+    """Where the payload of an object is stored."""
+
     HIGH_VOLUME = "high-volume"
     LONG_TERM = "long-term"
 

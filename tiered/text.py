@@ -21,6 +21,7 @@ _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 
 
 def plain(part: str, value: object) -> str:
+    """Returns `value` as a plain `str`. `part`: its name, for messages."""
     if not isinstance(value, str):
         raise InvalidRequestError(f"{part} is {shown(value)}, not text")
     text = str.__str__(value)
@@ -33,6 +34,7 @@ def plain(part: str, value: object) -> str:
 
 
 def header_value(part: str, value: object) -> str:
+    """Returns `value` if an HTTP header can carry it."""
     text = plain(part, value)
     refuse_control_characters(part, text)
     if text.startswith(" ") or text.endswith(" "):
@@ -41,6 +43,7 @@ def header_value(part: str, value: object) -> str:
 
 
 def header_name(part: str, value: object) -> str:
+    """Returns `value` if it is an HTTP token."""
     text = plain(part, value)
     if not _TOKEN.fullmatch(text):
         raise InvalidRequestError(f"{part} {shown(text)} is no HTTP token: use A-Z a-z 0-9 and !#$%&'*+-.^_`|~")
@@ -48,6 +51,7 @@ def header_name(part: str, value: object) -> str:
 
 
 def refuse_control_characters(part: str, text: str) -> None:
+    """Raises `InvalidRequestError` if the text has a control character, with its code and position."""
     if found := _CONTROL.search(text):
         raise InvalidRequestError(f"{part} {shown(text)} has control character U+{ord(found[0]):04X} at position {found.start()}")
 

@@ -1,4 +1,7 @@
-"""What every other folder rests on: `runtime` (clocks, sleep, ids, randomness), `errors`, `tasks` and `threads`.
+"""What every other folder rests on. Imports nothing of the project.
 
-This folder imports nothing of the project. Begin with `errors.py`: it says what each kind of error lets a caller know.
+    errors.py     begin here: what each kind of error tells a caller
+    runtime.py    clocks, sleep, ids, randomness
+    tasks.py      tasks that run beside a block
+    threads.py    blocking calls in threads
 """

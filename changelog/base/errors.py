@@ -10,15 +10,15 @@
       InvalidRequestError         fix the call
         ConfigurationError        fix the settings, the schema or the directory
 
-The store adds its own to this tree (`tiered.errors`). Every one is constructed with the sentence that
-a person will read; each says what is known after it.
+The store adds its own errors to this tree (`tiered.errors`). Each error is constructed with the sentence that a person
+will read. Each docstring says what is known after it.
 """
 
 from __future__ import annotations
 
 
 class TieredError(Exception):
-    """Root of every error this project raises on purpose."""
+    """Root of every error that this project raises on purpose."""
 
 
 class UnavailableError(TieredError):
@@ -30,21 +30,22 @@ class LeaseLostError(UnavailableError):
 
 
 class CancelledElsewhereError(UnavailableError):
-    """Something that was awaited was cancelled, though nobody asked for the end of this task. Nothing happened."""
+    """Something that this task awaited was cancelled, although nobody cancelled this task. Nothing happened."""
 
 
 class ClockBehindError(UnavailableError):
-    """The change was made before changes that the store has forgotten already, by a clock that is behind; nothing was written.
+    """Nothing was written: this machine's clock is behind.
 
-    It works again when the clock is right.
+    By that clock, the change was made before changes that the store has forgotten already. It works again once the
+    clock is right.
     """
 
 
 class UnconfirmedError(TieredError):
-    """A request was sent and its answer never came: it took effect, or will later, or never.
+    """A request was sent, and its answer never came. It took effect, or it will later, or it never will.
 
-    Raised by backends and logs only. The store repeats what is idempotent and settles what is not, so
-    its callers never see this one.
+    Only backends and logs raise it. The store repeats what is safe to repeat and settles the rest, so its callers never
+    get this error.
     """
 
 

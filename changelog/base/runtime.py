@@ -1,9 +1,9 @@
 """The one door for time and chance: clocks, sleep, ids and randomness.
 
-Everything else receives a `Runtime` and takes these from it; the linter bans the system's own elsewhere.
-That is what lets the same code run under a simulated clock, and the same seed replay the same history
-(SlateDB and FoundationDB do likewise). Deadlines may also be anyio's own (`move_on_after`): they follow
-the event loop's clock, which the simulation replaces too.
+All other code receives a `Runtime` and takes these from it. The linter forbids the system's own elsewhere. So the same
+code runs under a simulated clock, and one seed always gives the same history (SlateDB and FoundationDB do the same).
+Deadlines may also be anyio's own (`move_on_after`). They follow the event loop's clock, and the simulation replaces
+that clock, too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import anyio
 
 
 class Runtime(Protocol):
-    """Clocks, sleep, ids and randomness. Only `wall_ns` may jump; safety depends on none of them."""
+    """Clocks, sleep, ids and randomness. Only `wall_ns` may jump. Safety depends on none of them."""
 
     random: Random
 
@@ -25,17 +25,20 @@ class Runtime(Protocol):
         """Seconds since an arbitrary start; never goes back. Waits use it."""
 
     def boot_time(self) -> float:
-        """Seconds since boot, suspended time included; never goes back. Leases and ages use it."""
+        """Seconds since boot, including the time in which the machine was suspended; never goes back.
+
+        Leases and ages use it.
+        """
 
     def wall_ns(self) -> int:
-        """Nanoseconds since 1970, as far as this machine knows."""
+        """Nanoseconds since 1970, as this machine believes."""
 
     async def sleep(self, seconds: float) -> None:
-        """Suspends the task; a checkpoint even for 0."""
+        """Suspends the task for `seconds`. It is a checkpoint even for 0."""
 
 
 class SystemRuntime:
-    """The machine's own clocks and entropy."""
+    """The machine's own clocks and randomness."""
 
     def __init__(self) -> None:
         self.random: Random = SystemRandom()
@@ -62,5 +65,5 @@ def uuid7(runtime: Runtime) -> UUID:
 
 
 def instance_name(runtime: Runtime, role: str) -> str:
-    """A name for this process that no other ever bears: `writer-3f9c…`."""
+    """A name for this process that no other process will ever have, such as `store-3f9c…`."""
     return f"{role}-{runtime.random.getrandbits(64):016x}"

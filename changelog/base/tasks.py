@@ -1,15 +1,16 @@
-"""Tasks that run beside a block of their owner's: their end, and whose a cancellation is that one of them meets.
+"""Tasks that run beside a block, and how they end. Tells whose cancellation a task meets.
 
-    a scope around the task, `Task.cancel`, a loop that shuts down      asked for: the task ends, and so do those around it
-    what the task awaited was cancelled, and the task itself was not    an error like any other: `CancelledElsewhereError`
+    a scope around the task, `Task.cancel`, a loop that shuts down    asked for: the task ends, and those around it, too
+    what the task awaited was cancelled, and the task was not         an error like any other: `CancelledElsewhereError`
 
-asyncio raises the same `CancelledError` for both, and a task group takes either for the first: it ends all its tasks and the block
-they run beside, without a word, and the program with 0. So whatever runs code of callers tells them apart here (docs/decisions/0019).
+asyncio raises the same `CancelledError` for both. A task group takes either of them for the first kind: it ends all its
+tasks and the block beside which they run, without any error, and the program may end with 0. So all code here that runs
+code of callers tells the two apart (docs/decisions/0019).
 """
 
 from __future__ import annotations
 
-import asyncio  # noqa: TID251 - only it tells whether it is this task that was cancelled: anyio knows its own scopes alone
+import asyncio  # noqa: TID251 - only asyncio knows whether this task was cancelled: anyio knows only its own scopes
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -20,7 +21,8 @@ from changelog.base.errors import CancelledElsewhereError
 
 
 def is_asked_to_end() -> bool:
-    """Whether somebody asked for the end of this task. False: a cancellation error that it met is another's."""
+    """Whether somebody asked for the end of this task. False: a cancellation error that it met was meant for another.
+    """
     if anyio.get_current_task().has_pending_cancellation():
         return True
     if anyio.get_cancelled_exc_class() is not asyncio.CancelledError:
@@ -31,7 +33,10 @@ def is_asked_to_end() -> bool:
 
 @contextmanager
 def elsewhere_is_an_error(sentence: str) -> Iterator[None]:
-    """Raises a cancellation that nobody asked this task for as `CancelledElsewhereError(sentence)`, and any other as it is."""
+    """Raises `CancelledElsewhereError(sentence)` for a cancellation that nobody asked this task for.
+
+    A cancellation that somebody did ask for is raised as it is.
+    """
     try:
         yield
     except anyio.get_cancelled_exc_class() as cancelled:
@@ -41,9 +46,10 @@ def elsewhere_is_an_error(sentence: str) -> Iterator[None]:
 
 
 async def end_tasks(tasks: TaskGroup, error: BaseException | None) -> None:
-    """Cancels what is left in the group, and waits for it. `error`: what the owner's block raised, which the owner raises on.
+    """Cancels the tasks that are left in the group, and waits for them.
 
-    Not told of that error, the group lets it pass as it is: it would wrap it in a group, or take a cancellation of elsewhere for its own.
+    `error`: what the owner's block raised; the owner raises it again afterwards. The group is not told of it. Otherwise
+    the group would wrap it in an exception group, or take a cancellation from elsewhere for its own.
     """
     ended_by_itself = tasks.cancel_scope.cancel_called
     tasks.cancel_scope.cancel()
@@ -53,14 +59,16 @@ async def end_tasks(tasks: TaskGroup, error: BaseException | None) -> None:
         if error is None or isinstance(error, type(cancelled)):
             raise
     if ended_by_itself and isinstance(error, anyio.get_cancelled_exc_class()) and not is_asked_to_end():
-        # By name, as a program does that cancels all tasks it can find. The block was ended for it, and nobody else will say so.
+        # The block was cancelled because one of its tasks was cancelled by name, as a program does that cancels all
+        # tasks it can find. Nobody else would report this.
         raise CancelledElsewhereError("a task that worked beside this block was cancelled, and so the block was") from error
 
 
 async def wait_out(event: anyio.Event) -> None:
-    """Waits for the event whoever cancels this task meanwhile, and however often: asyncio's own cancellation passes every shield.
+    """Waits for the event, even if this task is cancelled meanwhile, once or often.
 
-    It is raised afterwards. Only for what comes within a budget of its own.
+    A shield is not enough, because asyncio's own cancellation passes every shield. The cancellation is raised
+    afterwards. Use it only for an event that comes within a budget of its own.
     """
     late: BaseException | None = None
     with anyio.CancelScope(shield=True):

@@ -1,9 +1,12 @@
-"""Work that blocks, in threads: each kind of it has its own limiter, and runs to its end.
+"""Blocking calls in threads. Each kind of call has its own limiter, and each call runs to its end.
 
-anyio's default limiter is shared by the whole process, callers' code included: forty of its threads that wait for a pipe would stop all
-that needs a forty-first, such as the renewal of a token. anyio waits for a thread whose task a scope cancels, but asyncio's own
-`Task.cancel` passes its shield, and the thread would go on behind the back of whoever cleans up: here it is waited for, too.
-*Failure*: a thread that cannot be started (the process has as many as it may) is `UnavailableError`, because nothing was begun.
+anyio's default limiter is shared by the whole process, including the callers' code. If forty of its threads wait for a
+pipe, nothing else that needs a thread goes on, such as the renewal of a token. If a scope cancels a task, anyio waits
+for its thread. But asyncio's own `Task.cancel` passes anyio's shield, and the thread would go on while others already
+clean up. So here the thread is waited for in this case, too.
+
+*Failure*: if no thread can be started because the process has as many as it may, it is `UnavailableError`: nothing was
+begun.
 """
 
 from __future__ import annotations
@@ -23,9 +26,11 @@ T = TypeVar("T")
 async def in_thread(
     function: Callable[[], T], limiter: anyio.CapacityLimiter, *, abandon_on_cancel: bool = False, undo: Callable[[T], None] | None = None
 ) -> T:
-    """Calls it in a thread, and returns its result.
+    """Calls `function` in a thread, and returns its result or raises its error.
 
-    `abandon_on_cancel`: whoever is cancelled leaves it to its end unheeded. `undo`: what becomes of a result that nobody receives any more.
+    `limiter`: bounds the threads of this kind. `abandon_on_cancel`: if this task is cancelled, it does not wait for the
+    thread. `undo`: gets a result that nobody receives any more because this task was cancelled. `UnavailableError`: no
+    thread could be started, so nothing was begun.
     """
     call = _Call(function)
     try:
@@ -44,7 +49,7 @@ async def in_thread(
 
 
 class _Call(Generic[T]):
-    """One call on its way. `results`: what it returned, if it did."""
+    """One call. `results`: what it returned, if it has returned."""
 
     def __init__(self, function: Callable[[], T]) -> None:
         self.begun = False
@@ -58,7 +63,7 @@ class _Call(Generic[T]):
         with self._deciding:
             self.begun = not self._withdrawn
         if not self.begun:
-            raise RuntimeError("withdrawn before it began")  # told to nobody
+            raise RuntimeError("withdrawn before it began")  # nobody gets this error
         try:
             result = self._function()
             self.results.append(result)
@@ -67,19 +72,19 @@ class _Call(Generic[T]):
             self.ended.set()
 
     def goes_on(self) -> bool:
-        """Withdraws it, unless a thread has begun with it."""
+        """Whether a thread has begun the call. If not, the call is withdrawn."""
         with self._deciding:
             self._withdrawn = not self.begun
         return self.begun
 
 
 async def _end_of(ended: threading.Event) -> None:
-    """Waits for it, whoever cancels this task meanwhile, and however often."""
+    """Waits for the end of the call, even if this task is cancelled meanwhile, once or often."""
     while not ended.is_set():
         try:
             with anyio.CancelScope(shield=True):
                 await to_thread.run_sync(ended.wait, limiter=anyio.CapacityLimiter(1))
         except anyio.get_cancelled_exc_class():
             continue
-        except RuntimeError:  # no thread to wait in
+        except RuntimeError:  # there is no thread in which to wait
             return

@@ -1,4 +1,4 @@
-"""The changelog in Bigtable, and the client that it shares with the rows of `tiered/bigtable`.
+"""The changelog in Bigtable, and the client of Bigtable that the rows of `tiered/bigtable` use, too.
 
     log.py            `BigTableChangeLog`: begin here
     channel.py        one table: raw calls, and the one place where Bigtable's errors become ours
@@ -6,5 +6,6 @@
     row_merge.py, row_scan.py     ReadRows answers become rows; no I/O
     group_commit.py   single writes that come at the same time share a call
 
-Only here, in `tiered/provision` and in `tiered/gcs/auth.py` may Google's packages be imported.
+Outside of the emulators, Google's packages may be imported only here, in `tiered/provision` and in
+`tiered/gcs/auth.py`; `google_crc32c` also in `tiered/gcs/format.py`.
 """

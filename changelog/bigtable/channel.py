@@ -1,16 +1,19 @@
-"""`BigtableTable`, one Bigtable table spoken to in raw protobuf messages over `grpc.aio`, and the words for its requests.
+"""`BigtableTable`: one Bigtable table, used through raw protobuf messages over `grpc.aio`.
 
-    check_and_mutate    one atomic row operation: which mutations are applied depends on whether a predicate yields a cell
+    check_and_mutate    one atomic row operation: whether a predicate yields a cell decides which mutations are applied
     mutate, increment   the same without a predicate; `increment` tells the server's time of its own write
     mutate_rows         many rows at once, each for itself
     read, scan          the cells of one row; of a page of rows in byte order
     read_bulk, sample   many rows at the least cost; keys that split the table
 
-The messages are the client package's own, beneath proto-plus, which alone would double the CPU of a call. Each request
-is sent once: what may be repeated is decided by the protocol, not here. *Failure*: one table below. A mutation that
-was sent and never answered may land later, so whatever does not prove the contrary is `UnconfirmedError`. A read
-has no effect: it is `UnavailableError`. `grpc.aio` runs on asyncio only, on the event loop that opened the channel, and does not
-survive a fork. Rows, entries and retries do not belong here.
+The functions before the class make the parts of its requests: filters and mutations. The messages are those of the
+client package, without proto-plus, which would double the CPU time of a call. Each request is sent once. The protocol
+decides what may be repeated, not this module.
+
+*Failure*: one table below. A mutation that was sent and never answered may land later. So an error that does not prove
+the contrary is `UnconfirmedError`. A read has no effect, so there it is `UnavailableError`. `grpc.aio` runs on asyncio
+only, on the event loop that opened the channel, and does not survive a fork. Rows, entries and retries do not belong
+here.
 """
 
 from __future__ import annotations
@@ -34,18 +37,18 @@ from changelog.bigtable.row_scan import RowScan
 CALL_TIMEOUT_S = 10.0
 SCAN_TIMEOUT_S = 60.0
 SERVER_TIME = -1
-"""As a cell's timestamp: the server puts its own, in whole milliseconds."""
+"""As a cell's timestamp: the server sets its own time, in whole milliseconds."""
 
 SERVICE = "/google.bigtable.v2.Bigtable/"
 CHANNEL_OPTIONS = [
     # gRPC's own limit of 4 MiB is below that of a cell.
     ("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1),
-    # Channels that are alike would share one connection.
+    # Otherwise equal channels would share one connection.
     ("grpc.use_local_subchannel_pool", 1),
 ]  # fmt: skip
 
 Message = Any
-"""A protobuf message: the package's classes are made at run time, so nothing is known of their types."""
+"""A protobuf message. The package makes its classes at run time, so their types are unknown here."""
 
 _Filter, _Mutation = data.RowFilter.pb(), data.Mutation.pb()
 _ColumnRange, _ValueRange, _TimestampRange = data.ColumnRange.pb(), data.ValueRange.pb(), data.TimestampRange.pb()
@@ -65,13 +68,13 @@ class KeySpan:
         return KeySpan(prefix, after_prefix(prefix))
 
     def beginning(self, start: bytes) -> KeySpan | None:
-        """Its part from `start` on; None: there is none."""
+        """The part from `start` on; None: there is none."""
         start = max(self.start, start)
         return None if self.end and start >= self.end else KeySpan(start, self.end)
 
 
 def after_prefix(prefix: bytes) -> bytes:
-    """The first bytes after all that begin with `prefix`; empty: nothing is."""
+    """The first key after all keys that begin with `prefix`; empty: there is none."""
     stem = prefix.rstrip(b"\xff")
     return stem[:-1] + bytes([stem[-1] + 1]) if stem else b""
 
@@ -85,12 +88,15 @@ def chain(*filters: Message) -> Message:
 
 
 def either(*filters: Message) -> Message:
-    """What any of them yields; a cell may come more than once."""
+    """Yields what any of the filters yields. A cell may come more than once."""
     return _Filter(interleave=_Filter.Interleave(filters=filters))
 
 
 class Stamp:
-    """A filter that was built for one word, for others of the same length: at a tenth of the cost of building it."""
+    """A filter that is built once, for one word, and then used for other words of the same length.
+
+    This costs a tenth of building the filter each time.
+    """
 
     def __init__(self, build: Callable[[str], Message], word: str) -> None:
         self._word = word.encode()
@@ -141,14 +147,14 @@ def timestamp_in(start_us: int, end_us: int) -> Message:
 
 
 NEWEST = _Filter(cells_per_column_limit_filter=1)
-"""Of each column its newest cell: older ones stay until they are collected."""
+"""The newest cell of each column. Older ones stay until they are collected."""
 
 WITHOUT_VALUES = _Filter(strip_value_transformer=True)
 
 
 def set_cell(family: str, column: bytes, value: bytes, timestamp_us: int = SERVER_TIME) -> Message:
     mutation = _Mutation()
-    cell = mutation.set_cell  # filled in place: a part that is handed over would be copied
+    cell = mutation.set_cell  # filled in place: a part that is passed to the constructor is copied
     cell.family_name, cell.column_qualifier, cell.timestamp_micros, cell.value = family, column, timestamp_us, value
     return mutation
 
@@ -168,21 +174,22 @@ DELETE_ROW = _Mutation(delete_from_row=_Mutation.DeleteFromRow())
 
 
 class Channel(Protocol):
-    """What is used of `grpc.aio.Channel`."""
+    """The part of `grpc.aio.Channel` that is used."""
 
     def unary_unary(self, method: str, request_serializer: Any = ..., response_deserializer: Any = ...) -> Any: ...
     def unary_stream(self, method: str, request_serializer: Any = ..., response_deserializer: Any = ...) -> Any: ...
 
 
 def insecure_channel(host: str) -> grpc.aio.Channel:
-    """One connection to an emulator at `host:port`, whatever the environment says of proxies. The caller closes it."""
+    """One connection to an emulator at `host:port`. The environment's proxy settings are ignored. The caller closes it.
+    """
     return grpc.aio.insecure_channel(host, options=[*CHANNEL_OPTIONS, ("grpc.enable_http_proxy", 0)])
 
 
 class BigtableTable:
-    """`name`: projects/…/instances/…/tables/…. The channel is the caller's, who closes it after the last call.
+    """One table. `name`: projects/…/instances/…/tables/…. The caller closes the channel after the last call.
 
-    Every call has a deadline: `timeout_s` seconds, a page of a scan `SCAN_TIMEOUT_S`.
+    Every call has a deadline: `timeout_s` seconds; for bulk reads, scans and samples `SCAN_TIMEOUT_S`.
     """
 
     def __init__(self, channel: Channel, name: str, app_profile: str = "", timeout_s: float = CALL_TIMEOUT_S) -> None:
@@ -202,7 +209,10 @@ class BigtableTable:
         self, key: bytes, predicate: Message, *, then: Sequence[Message] = (), otherwise: Sequence[Message] = (),
         timeout_s: float | None = None,
     ) -> bool:
-        """Whether the predicate yielded a cell; in the same step `then` was applied if so, `otherwise` if not."""
+        """Whether the predicate yielded a cell.
+
+        In the same step `then` was applied if it did, and `otherwise` if it did not.
+        """
         request = bigtable.CheckAndMutateRowRequest.pb()(
             row_key=key, predicate_filter=predicate, true_mutations=then, false_mutations=otherwise, **self._target
         )
@@ -211,13 +221,15 @@ class BigtableTable:
         return bool(response.predicate_matched)
 
     async def mutate(self, key: bytes, *mutations: Message) -> None:
+        """Applies the mutations to one row, in one step."""
         request = bigtable.MutateRowRequest.pb()(row_key=key, mutations=mutations, **self._target)
         await self._write(self._mutate, request, self._timeout_s)
 
     async def mutate_rows(self, rows: Sequence[tuple[bytes, Sequence[Message]]]) -> list[TieredError | None]:
-        """For each row, in order, what went wrong; None: it is written. Each is atomic; between rows there is no order.
+        """Writes many rows. Returns for each row, in order, what went wrong; None: it is written.
 
-        At most 100,000 mutations and, as every request, 256 MiB. Raises nothing but cancellation.
+        Each row is atomic; between rows there is no order. At most 100,000 mutations and, as in every request, 256 MiB.
+        Raises nothing but cancellation.
         """
         entries = [_Entry(row_key=key, mutations=mutations) for key, mutations in rows]
         request = bigtable.MutateRowsRequest.pb()(entries=entries, **self._target)
@@ -229,17 +241,17 @@ class BigtableTable:
                 told.update((entry.index, _told(entry.status, doing)) for entry in response.entries)
         except (grpc.RpcError, grpc.aio.UsageError) as failure:
             error = translated(failure, doing, sent=True)
-            if told:  # what was begun proves nothing for the rest
+            if told:  # that the call was begun proves nothing about the other rows
                 error = UnconfirmedError(str(error))
         except anyio.get_cancelled_exc_class() as cancelled:
             error = translated(await _closed_meanwhile(cancelled), doing, sent=True)
         except UnavailableError as closed:
             error = closed
-        # An error each: it is raised by as many callers.
+        # Each caller gets an error object of its own, because each raises it.
         return [told[index] if index in told else type(error)(*error.args) for index in range(len(rows))]
 
     async def increment(self, key: bytes, family: str, column: bytes) -> Cell:
-        """Counts the cell up by one; returns it, with the server's time of this write."""
+        """Increases the cell by one. Returns it, with the server's time of this write."""
         rule = _Rule(family_name=family, column_qualifier=column, increment_amount=1)
         request = bigtable.ReadModifyWriteRowRequest.pb()(row_key=key, rules=[rule], **self._target)
         response = await self._write(self._modify, request, self._timeout_s)
@@ -247,25 +259,30 @@ class BigtableTable:
         return Cell(family, column, cell.timestamp_micros, cell.value)
 
     async def read(self, key: bytes, yields: Message = NEWEST) -> CellRow | None:
-        """The cells that the filter yields; None: there are none."""
+        """The cells of the row that the filter yields; None: there are none."""
         rows = await self._rows(_RowSet(row_keys=[key]), yields, 1, self._timeout_s)
         return rows[0] if rows else None
 
     async def read_all(self, keys: Iterable[bytes], yields: Message = NEWEST) -> list[CellRow]:
-        """Those of the rows that exist, in byte order. Some hundred keys at most: a request has 512 KiB."""
+        """Those of the rows that exist, in byte order. At most some hundred keys, because a request may have 512 KiB.
+        """
         return await self._rows(_RowSet(row_keys=keys), yields, 0, self._timeout_s)
 
     async def scan(self, spans: Iterable[KeySpan], yields: Message, limit: int) -> list[CellRow]:
-        """The first `limit` rows in byte order of which the filter yields a cell. Fewer: there are no more."""
+        """The first `limit` rows, in byte order, of which the filter yields a cell.
+
+        If there are fewer, there are no more.
+        """
         ranges = [_row_range(span) for span in spans]
         return await self._rows(_RowSet(row_ranges=ranges), yields, limit, SCAN_TIMEOUT_S) if ranges else []
 
     async def read_bulk(self, rows: Sequence[KeySpan] | Sequence[bytes], yields: Message, limit: int = 0) -> tuple[RowScan, bool]:
-        """What was read of the rows of these spans or keys, and whether that is all of them: at most `limit` rows (0: any number).
+        """Reads the rows of these spans or keys, at most `limit` of them (0: any number).
 
-        A page whose time is up is what was read by then, if it was anything.
+        Returns what it read, and whether that is all. If the time is up after some rows, it returns what was read by
+        then.
         """
-        if not rows:  # which a request would take for all of them
+        if not rows:  # a request without rows would mean all of them
             return RowScan(), True
         keys = [each for each in rows if isinstance(each, bytes)]
         row_set = _RowSet(row_keys=keys, row_ranges=[_row_range(each) for each in rows if isinstance(each, KeySpan)])
@@ -277,7 +294,10 @@ class BigtableTable:
         return scan, in_time and (limit == 0 or scan.rows < limit)
 
     async def sample(self) -> list[tuple[bytes, int]]:
-        """Keys that split the table, and about how many bytes lie before each; the last may be empty: the table's end."""
+        """Keys that split the table, each with the approximate number of bytes before it.
+
+        The last key may be empty: the end of the table.
+        """
         found: list[tuple[bytes, int]] = []
         request = bigtable.SampleRowKeysRequest.pb()(**self._target)
         await self._receive(self._sample, request, SCAN_TIMEOUT_S, lambda each: found.append((each.row_key, each.offset_bytes)))
@@ -294,7 +314,10 @@ class BigtableTable:
     async def _receive(
         self, method: Any, request: Message, timeout_s: float, take: Callable[[Any], None], may_end: Callable[[], bool] = lambda: False
     ) -> bool:
-        """Hands every message of a stream that has no effect to `take`. False: the time was up, and it might end there."""
+        """Gives every message of a stream that has no effect to `take`.
+
+        False: the time was up, and `may_end` allowed it.
+        """
         stream = self._begun(method, request, timeout_s)
         try:
             async for message in stream:
@@ -324,7 +347,11 @@ class BigtableTable:
 
 
 async def answer(call: Any) -> Message:
-    """Of a unary call. Cancelled, gRPC raises an error of its own, by which no cancel scope would know what it did itself."""
+    """Awaits a unary call.
+
+    If this task is cancelled, gRPC raises a cancellation error of its own, which a cancel scope would not recognise as
+    the one that it caused. This function raises the right one.
+    """
     try:
         return await call
     except anyio.get_cancelled_exc_class() as cancelled:
@@ -336,10 +363,10 @@ class _ClosedError(grpc.RpcError):  # type: ignore[misc]  # the package has no t
 
 
 async def _closed_meanwhile(cancelled: BaseException) -> _ClosedError:
-    """What gRPC should have raised instead of `cancelled`, which it also raises where nobody cancelled this task.
+    """The error that gRPC should have raised instead of `cancelled`, if nobody cancelled this task.
 
-    By that one a task group would take its task for one that was cancelled, and end all the others without a word. Where
-    a scope is cancelled, this raises what that scope expects; so it always does on another loop than asyncio's.
+    A task group would take `cancelled` for a cancellation of its own task and end all others without an error. If a
+    scope is cancelled, this raises what that scope expects. On an event loop other than asyncio's it always does.
     """
     await anyio.lowlevel.checkpoint_if_cancelled()
     if is_asked_to_end():
@@ -375,21 +402,21 @@ _ADVICE: dict[grpc.StatusCode, tuple[type[TieredError], str]] = {
     grpc.StatusCode.INVALID_ARGUMENT: (InvalidRequestError, "the request breaks a limit"),
     grpc.StatusCode.OUT_OF_RANGE: (InvalidRequestError, "the request breaks a limit"),
 }
-"""Answers that prove that nothing was written. Every other status of a mutation proves nothing."""
+"""Answers that prove that nothing was written. After any other status, a mutation may or may not have been."""
 
 
 _CODES: dict[int, Any] = {code.value[0]: code for code in grpc.StatusCode}
 
 
 def translated(error: Any, doing: str, *, sent: bool) -> TieredError:
-    """`sent`: it may have had an effect."""
+    """The error in this project's terms. `sent`: the request may have had an effect."""
     if not isinstance(error, grpc.aio.AioRpcError):  # only of a call whose channel was closed meanwhile
         return _failure(grpc.StatusCode.CANCELLED, str(error), doing, sent=sent)
     return _failure(error.code(), error.details(), doing, sent=sent)
 
 
 def _told(status: Message, doing: str) -> TieredError | None:
-    """What a `google.rpc.Status` says of one row."""
+    """What a `google.rpc.Status` says about one row."""
     return _failure(_CODES.get(status.code, grpc.StatusCode.UNKNOWN), status.message, doing, sent=True) if status.code else None
 
 

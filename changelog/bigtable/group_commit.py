@@ -1,13 +1,16 @@
 """`GroupCommit`: writes of single rows that come at the same time go in one MutateRows.
 
     in flight     [a]  [b]           found a free place and went at once, each as one MutateRow (here of two, really of four)
-    waiting       c d e f            what comes while all places are taken gathers
+    waiting       c d e f            what comes while all places are taken is collected
     a answered    [c d e f]  [b]     c, who came first, sends for all of them; it is shielded from its own cancellation
 
-The longer an answer takes, the larger the groups: nothing waits for a clock, and nothing runs beside the callers. A caller that is
-cancelled while it waits is not sent. *Crash*: as if each had been sent alone. *Failure*: each caller gets what is known of its own
-row (`BigtableTable.mutate_rows`); one whose sender broke off gets `UnconfirmedError`. Only for blind writes that may be repeated,
-of which nobody sends two of one row at once: within a group there is no order.
+The longer an answer takes, the larger the groups become. Nothing waits for a clock, and no task runs beside the
+callers. A caller that is cancelled while it waits is not sent.
+
+*Crash*: the same as if each row had been sent alone. *Failure*: each caller gets what is known of its own row
+(`BigtableTable.mutate_rows`). If the caller that sends a group is stopped, the others get `UnconfirmedError`. Use it
+only for writes without a condition that may be repeated. Nobody may send two writes of one row at the same time,
+because within a group there is no order.
 """
 
 from __future__ import annotations
@@ -21,14 +24,15 @@ from changelog.base.errors import TieredError, UnconfirmedError
 from changelog.bigtable.channel import BigtableTable, Message
 
 GROUPS_IN_FLIGHT = 4
-"""Up to so many at once none waits for another; measured, more in flight means smaller groups and more work."""
+"""How many calls run at once before others have to wait. Measured: more of them give smaller groups and more work."""
 ROWS_MAX = 100
 BYTES_MAX = 1 << 20
 
 
 @dataclass(slots=True, eq=False)
 class _Row:
-    """One caller's row. `leads`: the group that it has to send; `failure`: what came of its own row."""
+    """One caller's row. `leads`: the group that this caller has to send. `failure`: what went wrong with its own row.
+    """
 
     key: bytes
     mutations: Sequence[Message]
@@ -42,12 +46,12 @@ class _Row:
 
 
 class GroupCommit:
-    """Writes to one table. A group has at most `ROWS_MAX` rows and `BYTES_MAX` bytes, or a single larger row."""
+    """Writes to one table. A group has at most `ROWS_MAX` rows and `BYTES_MAX` bytes, or one row that is larger."""
 
     def __init__(self, table: BigtableTable, groups_in_flight: int = GROUPS_IN_FLIGHT) -> None:
         self._table = table
         self._free = groups_in_flight
-        self._waiting: list[_Row] = []  # nobody, while a place is free
+        self._waiting: list[_Row] = []  # empty while a place is free
 
     async def mutate(self, key: bytes, *mutations: Message) -> None:
         """As `BigtableTable.mutate`."""
@@ -79,7 +83,10 @@ class GroupCommit:
             self._hand_over()
 
     async def _send(self, group: Sequence[_Row]) -> None:
-        """Others wait for it, who are not cancelled when this caller is; the call's deadline ends it."""
+        """Sends the group. It is shielded, because the others are not cancelled if this caller is.
+
+        The call's deadline ends it.
+        """
         failures: Sequence[TieredError | None] = [UnconfirmedError("who sent this row with others was stopped meanwhile") for _ in group]
         try:
             if group:
@@ -92,7 +99,7 @@ class GroupCommit:
             self._hand_over()
 
     def _hand_over(self) -> None:
-        """Gives this place to those who wait."""
+        """Gives this place to the callers that wait."""
         if not self._waiting:
             self._free += 1
             return

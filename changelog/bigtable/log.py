@@ -1,32 +1,34 @@
-"""`BigTableChangeLog`, the changelog in a Bigtable table of its own or beside the rows.
+"""`BigTableChangeLog`, the changelog in a Bigtable table of its own or in the table of the rows.
 
     row key                          family fc (max versions 1)
     ~changelog/{shard:02x}/{id}      c  the entry, JSON (`changelog.change`); its timestamp is the last heartbeat
                                      s  absent: open; {"state":"stuck",…}; {"state":"done"} kept for the feed
     ~daemon/{instance}               c  how often it announced itself; its timestamp is the server's time then
 
-Timestamps are the server's, except 0 on an entry that has no owner: it is stale at once, so whatever searches by time
-finds it. Those recorded and forgotten at the same time share calls (`changelog.bigtable.group_commit`).
-Each other change of an entry is one `CheckAndMutateRow` on the exact bytes of its newest `c`, which it replaces
-(older versions go in the same step: nothing can compare with them, and a server whose clock is behind cannot
-write beneath them). Calls to the service, where nothing is amiss:
+Timestamps are the server's. The one exception is 0, on an entry that has no owner: such an entry is stale at once, and
+a search by time finds it. Entries that are recorded or forgotten at the same time share calls
+(`changelog.bigtable.group_commit`). Each other change of an entry is one `CheckAndMutateRow`. It compares the exact
+bytes of the newest `c` and replaces them. The same step removes older versions. So nothing can compare with an older
+version, and a server whose clock is behind cannot write beneath one. Calls to the service, if nothing goes wrong:
 
     record, claim, release, park, forget, announce 1   renew 1 for each entry   retry 2   read 1
     stale, entries 1 for a page                        a compare-and-swap that fails: 1 more, see `_compare_and_mutate`
 
-The first `record` of a change is blind, because nobody else can have an entry of an id that is new; a repeat replaces nothing
-but what the first wrote.
+The first `record` of a change does not compare, because nobody else can have an entry of a new id. A repeated one
+writes nothing if another value is stored than the first one wrote.
 
-*Crash* at any call leaves the entry in the log or out of it, whole. A first `record` that was not confirmed may land late, once:
+*Crash* at any call: the whole entry is in the log, or nothing of it. A first `record` that was not confirmed may land
+late, once:
 
     after the entry was forgotten     recovery finds a change that is settled, and forgets it again (I5)
-    over a claim                      the claimer's renewal says NOT_YOURS; the entry is stale again, and claimed again, after
-                                      the expiry; two may clean up at once, which settling allows (I5)
-    over a release                    what it waited for is lost, so the claimer waits out a whole late-upload grace anew (I3)
+    over a claim                      the claimer's renewal says NOT_YOURS; after the expiry the entry is stale and
+                                      claimed again; two may clean up at once, which settling allows (I5)
+    over a release                    what it waited for is lost, so the claimer waits for a whole new grace (I3)
     over a parked one                 it stays parked
 
-Nothing is deleted on the word of an entry, only on that of a settled row, so none of these harms I1, I2 or I4; each costs one more
-turn of recovery, and a failed attempt may not be counted (I6). *Failure*: see `changelog.bigtable.channel`.
+Nothing is deleted because an entry says so, only because a settled row does. So none of these harms I1, I2 or I4. Each
+costs one more turn of recovery, and a failed attempt may not be counted (I6). *Failure*: see
+`changelog.bigtable.channel`.
 """
 
 from __future__ import annotations
@@ -71,7 +73,7 @@ PAGE_ROWS_MIN = 100
 
 _ENTRY, _STATE = b"c", b"s"
 _READABLE = b'{"v":1,"id":"'
-"""What every value of this version begins with."""
+"""The bytes with which every value of this version begins."""
 
 Choice = Callable[[CellRow], Entry | Unreadable | None]
 
@@ -80,7 +82,11 @@ _DUE = (Standing.CLAIMABLE, Standing.EXHAUSTED, Standing.UNREADABLE)
 
 
 class BigTableChangeLog:
-    """Implements `ChangeLog`. `runtime` dates what is parked, until it is read back, and what is old enough to be collected."""
+    """Implements `ChangeLog` and `Collects`.
+
+    `runtime`: its wall clock dates what is parked, until the server's time is read back, and tells which presence rows
+    are old.
+    """
 
     durable = True
 
@@ -91,7 +97,8 @@ class BigTableChangeLog:
         self._sent = WeakSet[Change]()
 
     async def record(self, change: Change, owner: str) -> Entry:
-        """As in `ChangeLog`. `LeaseLostError`: it was recorded before and claimed since, so recovery has it."""
+        """As in `ChangeLog`. `LeaseLostError`: it was recorded before and has been claimed since, so recovery has it.
+        """
         entry = Entry(change, change.id.row_key(), owner)
         raw = encode(entry)
         if change not in self._sent:
@@ -104,7 +111,7 @@ class BigTableChangeLog:
         return entry
 
     async def renew(self, entries: Sequence[Entry]) -> Sequence[Renewal]:
-        """As in `ChangeLog`; `RENEWALS_AT_ONCE` at a time. What fails is FAILED for its entry only."""
+        """As in `ChangeLog`; `RENEWALS_AT_ONCE` at a time. If one fails, only its own entry is FAILED."""
         renewals = [Renewal.FAILED] * len(entries)
         limiter = anyio.CapacityLimiter(RENEWALS_AT_ONCE)
 
@@ -131,9 +138,11 @@ class BigTableChangeLog:
         return shard_ranges()
 
     async def stale(self, within: KeyRange, now_ms: int, expiry_ms: int, limit: int) -> Page:
-        """As in `ChangeLog`. What beats is not even sent, except what does not begin like an entry of this version.
+        """As in `ChangeLog`.
 
-        One that begins so and is unreadable further on is found once it is as old as the expiry.
+        The service does not even send an entry that is renewed and begins like one of this version.
+
+        If such an entry is unreadable further on, it is found once it is as old as the expiry.
         """
         suspect = chain(NEWEST, either(
             chain(column_is(FAMILY, _ENTRY), either(
@@ -163,7 +172,7 @@ class BigTableChangeLog:
         if row is None or _cell(row, _STATE) is None:
             return False
         raw = entry.raw if isinstance(entry, Unreadable) else encode(replace(entry, owner="", attempt=0))
-        # Dated 0, as whatever has no owner: also an unreadable value is looked for by its age.
+        # Dated 0, like every entry without an owner. An unreadable value is searched for by its age, too.
         return await self._compare_and_mutate(entry, [*_setting(raw, 0), delete_column(FAMILY, _STATE)])
 
     async def entries(self, start: str, limit: int, *, stuck_only: bool = False) -> Page:
@@ -180,13 +189,13 @@ class BigTableChangeLog:
         return found[0] if found else None
 
     async def collect(self, limit: int) -> int:
-        """Removes presence rows older than a day, which no GC rule can: it would keep the last version for ever."""
+        """Removes presence rows older than a day. No GC rule can do this: it would keep the last version for ever."""
         old = chain(column_is(FAMILY, _ENTRY), NEWEST, timestamp_in(0, (self._runtime.wall_ns() // 1_000_000 - PRESENCE_AGE_MAX_MS) * 1000))
         rows = await self._table.scan([KeySpan.prefix(DAEMON_PREFIX.encode())], old, limit)
         return sum([await self._table.check_and_mutate(row.key, old, then=[DELETE_ROW]) for row in rows])
 
     async def _renew(self, entry: Entry) -> Renewal:
-        """Only what this software wrote is ever renewed, so the bytes are known."""
+        """Renews one entry. Only entries that this software wrote are renewed, so their bytes are known."""
         predicate = chain(_CURRENT, value_is(encode(entry)))
         try:
             held = await self._table.check_and_mutate(entry.key.encode(), predicate, then=_replacing(entry))
@@ -197,8 +206,8 @@ class BigTableChangeLog:
     async def _compare_and_mutate(self, seen: Entry | Unreadable, mutations: Sequence[Message]) -> bool:
         """Applies the mutations iff `seen` is what is stored.
 
-        Older software spells an entry differently from how we would: if the bytes differ, those that are stored are read, and
-        compared with if they mean the same.
+        Older software may write the same entry in other bytes. If the bytes differ, the stored ones are read. If they
+        mean the same, the stored bytes are compared with instead.
         """
         key, raw = seen.key.encode(), _value(seen)
         if await self._table.check_and_mutate(key, chain(_CURRENT, value_is(raw)), then=mutations):
@@ -210,7 +219,10 @@ class BigTableChangeLog:
         return await self._table.check_and_mutate(key, chain(_CURRENT, value_is(spelt[0])), then=mutations)
 
     async def _page(self, within: KeyRange, yields: Message, chosen: Choice, limit: int) -> Page:
-        """The first `limit` chosen entries of the range, by requests for so many rows each; the next page begins at the one after."""
+        """The first `limit` chosen entries of the range. The next page begins at the one after them.
+
+        It reads `rows_max` rows with each request, until it has enough or the range ends.
+        """
         rows_max = max(limit + 1, PAGE_ROWS_MIN)
         found: list[Entry | Unreadable] = []
         span: KeySpan | None = KeySpan(within.start.encode(), within.end.encode())
@@ -238,7 +250,7 @@ def _value(entry: Entry | Unreadable) -> bytes:
 
 
 def _cell(row: CellRow, column: bytes) -> tuple[bytes, int] | None:
-    """Its value and timestamp in Unix milliseconds; None: there is none."""
+    """The value of a cell and its timestamp in ms since 1970; None: there is no such cell."""
     for cell in row.cells:
         if cell.family == FAMILY and cell.column == column:
             return cell.value, cell.timestamp_us // 1000
@@ -246,7 +258,7 @@ def _cell(row: CellRow, column: bytes) -> tuple[bytes, int] | None:
 
 
 def _entry(row: CellRow) -> Entry | Unreadable | None:
-    """None: a row without an entry, or with a key that is no text and so nobody's. A parked one is dated by the server."""
+    """The entry in a row; None: there is none, or its key is not text. A parked entry is dated by the server."""
     value, state = _cell(row, _ENTRY), _cell(row, _STATE)
     key = row.key.decode(errors="ignore")
     if value is None or key.encode() != row.key:

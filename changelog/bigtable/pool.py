@@ -1,13 +1,16 @@
-"""`connect`, one `Channel` to a Bigtable instance that is made of several connections.
+"""`connect`: one `Channel` to a Bigtable instance that is made of several connections.
 
     a call -> the connection with the fewest calls       Google: <= 100 at once on each, best 10-50, two at least
     open -> warm -> serve for 35-45 minutes -> replaced by one that is warm -> its calls end -> close
 
-gRPC makes connections of equal channels one, unless each has a pool of subchannels of its own. The service ends every
-connection after an hour, and one that is new is slow; so each is replaced before, beside the traffic. A connection that
-cannot be reached takes calls only if all are so: what fails at once would else always have the fewest.
-*Crash*: nothing is kept. *Failure*: a warm-up that fails is logged, as the first call may fare better; if it was to replace
-an older connection, that one stays for another turn. `grpc.aio` needs the event loop on which `connect` was entered.
+gRPC lets equal channels share one connection, unless each has a pool of subchannels of its own. The service ends every
+connection after an hour, and a new one is slow at first. So each is replaced before that, while calls go on. A
+connection that cannot be reached gets calls only if all of them cannot be reached. Otherwise it would get most calls,
+because calls that fail at once leave it with the fewest.
+
+*Crash*: nothing is kept. *Failure*: a warm-up that fails is logged, because the first call may still succeed. If it was
+for the replacement of an older connection, that one stays for another turn. `grpc.aio` needs the event loop on which
+`connect` was entered.
 """
 
 from __future__ import annotations
@@ -59,10 +62,11 @@ async def connect(
     instance: str, runtime: Runtime, *, emulator_host: str | None, channels: int, app_profile: str = "",
     credentials: Credentials | None = None,
 ) -> AsyncIterator[Channel]:
-    """A channel of so many connections to `instance` (projects/…/instances/…), all closed at exit; calls still open are cancelled.
+    """A channel of `channels` connections to `instance` (projects/…/instances/…). All are closed at exit.
 
-    `emulator_host`: `host:port` of an emulator, without encryption and credentials; None: Google's service, by
-    `credentials` or the application default ones. `ConfigurationError`: there are none, or the service says what is wrong.
+    Calls that are still open then are cancelled. `emulator_host`: `host:port` of an emulator, without encryption and
+    credentials; None: Google's service, with `credentials` or the application default ones. `ConfigurationError`: there
+    are no credentials, or the service says what is wrong.
     """
     if channels < 1:
         raise ConfigurationError(f"channels is {channels}: Bigtable needs at least 1, and 2 in production")
@@ -74,7 +78,7 @@ async def connect(
 
 
 class Connection:
-    """One gRPC channel, and how many calls are on it."""
+    """One gRPC channel, and the number of calls that are on it."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self.calls = 0
@@ -88,7 +92,7 @@ class Connection:
         return self._channel.get_state() is grpc.ChannelConnectivity.TRANSIENT_FAILURE, self.calls
 
     def begin(self, method: tuple[str, str, Any, Any], request: Any, options: dict[str, Any]) -> Any:
-        """The call, which counts until it has ended, however it does."""
+        """Begins the call. It counts until it has ended, however it ends."""
         bound = self._methods.get(method)
         if bound is None:
             kind, *arguments = method
@@ -99,7 +103,7 @@ class Connection:
         return call
 
     async def warm(self, instance: str, app_profile: str) -> None:
-        """Sets the connection up, here and in the service. Raises as a read does."""
+        """Sets the connection up, on this machine and in the service. Raises as a read does."""
         target = {"name": instance} | ({"app_profile_id": app_profile} if app_profile else {})
         request, response = bigtable.PingAndWarmRequest.pb(), bigtable.PingAndWarmResponse.pb()
         method = ("unary_unary", f"{SERVICE}PingAndWarm", request.SerializeToString, response.FromString)
@@ -110,7 +114,7 @@ class Connection:
             raise translated(error, f"connecting to {instance}", sent=False) from error
 
     async def retire(self, grace_s: float) -> None:
-        """Closes it once its calls have ended, or after the grace. Only when it takes no more of them."""
+        """Closes the connection once its calls have ended, or after `grace_s`. It must not get new calls any more."""
         with anyio.move_on_after(grace_s):
             while self.calls:
                 self._idle = anyio.Event()
@@ -118,7 +122,7 @@ class Connection:
         await self.close()
 
     async def close(self) -> None:
-        """Ends what is left of its calls. May be repeated."""
+        """Closes the connection and ends the calls that are left. Safe to repeat."""
         await self._channel.close()
 
     def _ended(self, _: Any) -> None:
@@ -128,7 +132,7 @@ class Connection:
 
 
 class ChannelPool:
-    """Implements `Channel`. `async with` it: its tasks replace the connections as they age."""
+    """Implements `Channel`. Enter it with `async with`: its tasks replace the connections as they age."""
 
     def __init__(self, opens: Opens, instance: str, app_profile: str, runtime: Runtime, size: int) -> None:
         self._opens = opens
@@ -191,7 +195,7 @@ class ChannelPool:
             raise mistakes[0]
 
     async def _renew(self, place: int, tasks: TaskGroup) -> None:
-        """Replaces the connection at `place` for ever, each time before the service would end it."""
+        """Replaces the connection at `place` again and again, each time before the service would end it."""
         while True:
             await self._runtime.sleep(self._runtime.random.uniform(AGE_MIN_S, AGE_MAX_S))
             fresh, old = Connection(self._opens()), self._connections[place]

@@ -1,9 +1,9 @@
-"""`RowMerge`: the rows of Bigtable's ReadRows, put together from the chunks in which they come. No I/O.
+"""`RowMerge`: puts the rows of Bigtable's ReadRows together from the chunks in which they come. No I/O.
 
     chunk  key f:c "on"…   …"e" (cell ends)   d "two" commit     ->     CellRow(key, (f:c "one", f:d "two"))
     chunk  key f:c "lost"   reset                                ->     nothing; the row begins again
 
-*Failure*: what breaks the rules of the stream is `UnavailableError`, since a read has no effect and may be repeated.
+*Failure*: a stream that breaks the rules is `UnavailableError`, because a read has no effect and may be repeated.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from changelog.base.errors import UnavailableError
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One cell. Its timestamp is in microseconds since 1970, whole milliseconds."""
+    """One cell. Its timestamp is in microseconds since 1970, in whole milliseconds."""
 
     family: str
     column: bytes
@@ -27,7 +27,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class CellRow:
-    """A row's cells as the filter yields them: by family, by column, newest first."""
+    """A row's cells that the filter yields: by family, by column, newest first."""
 
     key: bytes
     cells: tuple[Cell, ...]
@@ -36,10 +36,10 @@ class CellRow:
 class RowMerge:
     """Puts rows together from the chunks of ReadRows, without I/O.
 
-    A chunk is a cell or a piece of one; it leaves out the key, family and column that did not change. `value_size`
-    announces that more pieces of the cell follow; a row counts only when committed, and one that is reset begins
-    again. A message may hold many rows or a part of one. What breaks these rules is `UnavailableError`: read again.
-    `last_key`: of the last row that was committed.
+    A chunk is a cell, or a piece of one. It leaves out the key, family and column if they have not changed. A
+    `value_size` says that more pieces of the cell follow. A row counts only when it is committed. A row that is reset
+    begins again. A message may hold many rows, or a part of one. A chunk that breaks these rules is `UnavailableError`:
+    read again. `last_key`: the key of the last row that was committed.
     """
 
     _key: bytes | None
@@ -51,7 +51,7 @@ class RowMerge:
         self._clear()
 
     def add(self, chunks: Iterable[Any]) -> Iterator[CellRow]:
-        """The rows that these chunks, the next in order, commit."""
+        """The rows that are committed by these chunks, the next ones in order."""
         for chunk in chunks:
             if chunk.reset_row:
                 self._check(self._key is not None and not chunk.row_key and not chunk.value, "resets no row")
@@ -69,10 +69,11 @@ class RowMerge:
 
     @property
     def is_between_rows(self) -> bool:
+        """Whether no row has begun: the last chunk completed a row, or gave one up."""
         return self._key is None
 
     def end(self) -> None:
-        """The stream has ended."""
+        """Tells that the stream has ended. `UnavailableError`: it ended in the middle of a row."""
         self._check(self._key is None, "ends in the middle of a row")
 
     def _begin(self, chunk: Any) -> None:

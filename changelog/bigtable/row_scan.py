@@ -1,6 +1,6 @@
 """`RowScan`: the cells of Bigtable's ReadRows in bulk, from the bytes of its messages. No I/O.
 
-    message of rows of one chunk each      a message type of few fields; no object for a row, nor for a cell
+    message of rows of one chunk each      decoded by a message type with few fields; no object for a row or a cell
     any other                              `RowMerge`, at three times the cost
 
 *Failure*: as in `RowMerge`.
@@ -18,13 +18,13 @@ from google.protobuf.message_factory import GetMessageClass
 from changelog.bigtable.row_merge import RowMerge
 
 ScannedCell = tuple[bytes, str, bytes, int, bytes]
-"""Key of its row, family, column, timestamp (microseconds since 1970, whole milliseconds), value."""
+"""Key of the row, family, column, timestamp (microseconds since 1970, in whole milliseconds), value."""
 
 _Response = bigtable.ReadRowsResponse.pb()
 
 
 class RowScan:
-    """`cells`: those of the rows that are complete, row by row. `rows`: how many these are."""
+    """`cells`: the cells of all complete rows, row by row. `rows`: the number of these rows."""
 
     def __init__(self) -> None:
         self.cells: list[ScannedCell] = []
@@ -34,11 +34,11 @@ class RowScan:
 
     @property
     def last_key(self) -> bytes:
-        """How far it has come: all rows up to this one were complete, or yield nothing."""
+        """How far the scan has come. All rows up to this key are complete, or the filter yields nothing of them."""
         return max(self._merge.last_key, self._passed)
 
     def add(self, raw: bytes) -> None:
-        """The next message, in order, as it came."""
+        """Takes the next message, in order, as the bytes that came."""
         if self._merge.is_between_rows and self._add_rows_of_one_chunk(raw):
             return
         response = _Response.FromString(raw)
@@ -48,11 +48,14 @@ class RowScan:
         self._passed = response.last_scanned_row_key
 
     def end(self) -> None:
-        """The stream has ended."""
+        """Tells that the stream has ended. Raises as `RowMerge.end`."""
         self._merge.end()
 
     def _add_rows_of_one_chunk(self, raw: bytes) -> bool:
-        """False, and nothing was added: there is something else in it, or it breaks a rule."""
+        """Adds the message if all its rows are of one chunk.
+
+        False: it holds something else or breaks a rule; nothing was added.
+        """
         message, last = _Rows.FromString(raw), self._merge.last_key
         found: list[ScannedCell] = []
         keep, family, column = found.append, "", b""
@@ -76,7 +79,7 @@ class RowScan:
 
 
 def _message_types() -> tuple[Any, Any]:
-    """As in Bigtable's API, without what is not read; what is wrapped there (family and column) is left as bytes."""
+    """Message types as in Bigtable's API, without the fields that are not read. Family and column stay bytes."""
     field = FieldDescriptorProto
     file = FileDescriptorProto(name="tiered/row_scan.proto", package="tiered", syntax="proto3")
     chunk, rows, wrapped = (file.message_type.add(name=name) for name in ("Chunk", "Rows", "Wrapped"))

@@ -1,1 +1,5 @@
-"""Embedded mode's database (`database.py`, which the rows of `tiered/embedded` share) and the changelog in it (`log.py`)."""
+"""Embedded mode's database, and the changelog in it.
+
+    log.py         `SqliteChangeLog`: begin here
+    database.py    one SQLite file, which the rows of `tiered/embedded` share
+"""

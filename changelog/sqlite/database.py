@@ -3,14 +3,16 @@
     write(run) --> queue --> one task: BEGIN IMMEDIATE [SAVEPOINT run]... COMMIT --> every waiter is told
     read(run)  --> a read connection of its own: one snapshot, never waits for writers
 
-Every module that keeps tables here brings its own `CREATE TABLE IF NOT EXISTS` (`require`); the file knows
-only whose it is (`application_id`) and which format it has (`user_version`). Opening writes only what is missing, so a full or
-read-only disk can be read. Each commit is an fsync (`synchronous=FULL`), so the writes that wait at one moment share one. SQLite's
-locks hold between processes, and a killed one's are released with it. On a full disk, writes that bring no payload
-live on a reserve (`FILE-reserve`), so deleting is possible, and the others wait until it is there again.
+Each module that keeps tables here brings its own `CREATE TABLE IF NOT EXISTS` (`require`). The file itself knows only
+whose it is (`application_id`) and which format it has (`user_version`). Opening writes only what is missing, so the
+file can also be read on a full or read-only disk. Each commit is an fsync (`synchronous=FULL`), so writes that wait at
+the same time share one. SQLite's locks work between processes, and end with a process that is killed. On a full disk,
+writes that bring no payload use up a reserve (`FILE-reserve`). So deleting is possible, and the other writes fail until
+there is space for the reserve again.
 
-*Crash* at any point: a write is in the file whole, or not at all. *Failure*: one table below, from SQLite's codes to this
-project's errors; where no thread can be had, that write or read fails, and no other. No SQL of anyone's tables is here.
+*Crash* at any point: the whole write is in the file, or nothing of it. *Failure*: one table below translates SQLite's
+codes into this project's errors. If no thread can be started, only that group of writes, or that read, fails. This
+module contains no SQL of any other module's tables.
 """
 
 from __future__ import annotations
@@ -35,22 +37,25 @@ from changelog.base.tasks import end_tasks
 from changelog.base.threads import in_thread
 
 APPLICATION_ID = 0x54694572
-"""In the file's header, where `file` and SQLite show it: "TiEr"."""
+"""Stands in the file's header, where `file` and SQLite show it: "TiEr"."""
 
 FORMAT_VERSION = 2
-"""1 was of version 0.1 and is taken over when it is opened: `require` brings what its tables lack."""
+"""Version 0.1 wrote format 1. Opening takes such a file over: `require` adds what its tables lack."""
 
 BUSY_TIMEOUT_S = 5.0
 GROUP_MAX = 64
 READERS = 4
 RESERVE_BYTES = 1 << 20
 NO_SPACE_BYTES = 64 << 10
-"""Less than that is free on a disk that SQLite's vaguer errors are put down to; and more than one write changes besides its payload."""
+"""If less is free on the disk, an unclear error of SQLite counts as a full disk.
+
+It is also more than one write changes besides its payload.
+"""
 WAL_BYTES_MAX = 8 << 20
 SPARE_PAGES = 256
-"""Free pages that are kept for the next writes."""
+"""Free pages that stay in the file for the next writes."""
 SHRINK_PAGES = 2048
-"""Given back in one transaction, in which nobody else writes."""
+"""Pages that are given back in one transaction, during which nobody else can write."""
 
 T = TypeVar("T")
 Run = Callable[[sqlite3.Connection], T]
@@ -58,7 +63,10 @@ Run = Callable[[sqlite3.Connection], T]
 
 @dataclass(slots=True, eq=False)
 class _Write(Generic[T]):
-    """One call of `write` on its way. `grows`: it brings a payload. `taken`: in a transaction, it can no longer be withdrawn."""
+    """One call of `write` on its way. `grows`: it brings a payload.
+
+    `taken`: its transaction has begun, so it cannot be withdrawn.
+    """
 
     run: Run[T]
     grows: bool
@@ -70,14 +78,17 @@ class _Write(Generic[T]):
 
 
 class Database:
-    """Opened by `open`, which also closes it. Calls block threads of their own, never the event loop, nor anyio's shared threads."""
+    """Open it with `open`, which also closes it.
+
+    Calls run in threads of its own, not in the event loop or anyio's own threads.
+    """
 
     def __init__(self, path: Path, busy_timeout_s: float) -> None:
         self.path = path
         self._busy_timeout_s = busy_timeout_s
         self._reserve = _Reserve(path.with_name(f"{path.name}-reserve"))
         self._required: list[str | Run[None]] = []
-        self._present = 0  # of these, so many were seen in the file
+        self._present = 0  # how many of these were seen in the file
         self._options = ""
         self._file: tuple[int, int] | None = None
         self._writing = threading.Lock()
@@ -93,12 +104,14 @@ class Database:
     async def open(
         cls, path: Path, runtime: Runtime, *, beside: Path | None = None, busy_timeout_s: float = BUSY_TIMEOUT_S
     ) -> AsyncIterator[Self]:
-        """Opens the file, creating it and its directory if need be; several processes may do so at once.
+        """Opens the file.
 
-        `beside`: a directory that is worth nothing without this file: while any file is in it, a missing or empty database
-        is a lost one, and is not made anew. `busy_timeout_s`: how long a write waits for other processes' writes.
-        `ConfigurationError`: the path holds something else, or a newer format, or cannot be made, or was lost; nothing was changed.
-        A file that can only be read is opened for that.
+        Creates the file and its directory if they are missing; several processes may do this at once.
+
+        `beside`: a directory that is worth nothing without this file. If any file is in it, a missing or empty database
+        is a lost one, and no new one is made. `busy_timeout_s`: how many seconds a write waits for other processes'
+        writes. `ConfigurationError`: the path holds something else, or a newer format, or cannot be made, or was lost;
+        nothing was changed. A file that can only be read is opened for reading.
         """
         database = cls(path, busy_timeout_s)
         failure: BaseException | None = None
@@ -123,23 +136,24 @@ class Database:
                     await in_thread(database._close, database._writer_thread)
             except UnavailableError:  # no thread can be had
                 database._close()
-            except BaseException:  # asyncio's own cancellation, for which nothing is shielded: it is under way
+            except BaseException:  # asyncio's own cancellation, which no shield stops: a thread may still be closing it
                 database._close()
                 raise
 
     def require(self, schema: Sequence[str | Run[None]]) -> None:
-        """Has these statements run before any later read or write; each must be harmless when repeated.
+        """Registers statements that run before any later read or write.
 
-        One of what is there already must write nothing.
+        Each must be harmless when it is repeated, and must write nothing if its effect is already there.
         """
         self._required.extend(schema)
 
     async def write(self, run: Run[T], *, grows: bool = False) -> T:
-        """Runs `run` in a write transaction, in a thread, and returns its result once it is durable.
+        """Runs `run` in a write transaction, in a thread. Returns its result once it is durable.
 
-        What `run` raises undoes its own writes only; it may run twice, if its first time was undone. `grows`: it brings a payload, so
-        it is refused on a full disk, where others may use the reserve.
-        `UnavailableError`: nothing was written. `UnconfirmedError`: it may have been. Cancelled: it was not begun, or it is complete.
+        If `run` raises, only its own writes are undone. It may run twice, if the first run was undone. `grows`: it
+        brings a payload, so it is refused on a full disk, where other writes may use the reserve. `UnavailableError`:
+        nothing was written. `UnconfirmedError`: it may have been written. If the task is cancelled, the write was not
+        begun, or it is complete.
         """
         write = _Write(run, grows)
         try:
@@ -150,7 +164,8 @@ class Database:
         except BaseException:
             write.withdrawn = True
             while write.taken and not write.told.is_set():
-                with suppress(anyio.get_cancelled_exc_class()), anyio.CancelScope(shield=True):  # asyncio's own passes every shield
+                # asyncio's own cancellation passes every shield.
+                with suppress(anyio.get_cancelled_exc_class()), anyio.CancelScope(shield=True):
                     await write.told.wait()
             raise
         if write.error is not None:
@@ -158,7 +173,7 @@ class Database:
         return cast(T, write.result)
 
     async def read(self, run: Run[T]) -> T:
-        """Runs `run`, which must not write, on one snapshot of the file, in a thread; returns its result."""
+        """Runs `run`, which must not write, on one snapshot of the file, in a thread. Returns its result."""
         try:
             return await in_thread(partial(self._on_snapshot, run), self._reader_threads)
         except _SchemaMissingError:
@@ -166,11 +181,14 @@ class Database:
             return await in_thread(partial(self._on_snapshot, run), self._reader_threads)
 
     async def try_writing(self) -> None:
-        """Writes what is there already, as a payload would be written. Raises as `write`."""
+        """Tests a write as one with a payload would be made. It only writes values that are already there.
+
+        Raises as `write`.
+        """
         await self.write(_sign, grows=True)
 
     async def shrink(self) -> None:
-        """Gives the file's free pages back to the disk, some at a time; a file of version 0.1 keeps them for later writes."""
+        """Gives the file's free pages back to the disk, in steps. A file of version 0.1 keeps them for later writes."""
         surplus = await self.read(_surplus)
         while surplus > 0:
             step = f"PRAGMA incremental_vacuum({min(surplus, SHRINK_PAGES)})"
@@ -182,13 +200,13 @@ class Database:
     # --- the writer's task ---------------------------------------------------------------------------
 
     async def _commit_groups(self) -> None:
-        """Ends when the database is closed, never before: clean-up in cancelled scopes still writes."""
+        """Ends only when the database is closed, because clean-up in cancelled scopes still writes."""
         try:
             with anyio.CancelScope(shield=True):
                 async for first in self._from_callers:
                     await self._commit_group([first, *self._waiting()])
         finally:
-            # If it ends otherwise (asyncio's own shutdown), nobody may wait for it.
+            # If it ends in another way (asyncio's own shutdown), nobody may wait for an answer any more.
             while waiting := self._waiting():
                 self._give_up(waiting)
             self._from_callers.close()
@@ -200,7 +218,7 @@ class Database:
         try:
             if group:
                 await in_thread(partial(self._commit, group), self._writer_thread)
-        except UnavailableError as error:  # no thread can be had: that is this group's, and maybe not the next one's
+        except UnavailableError as error:  # no thread: this group fails, but maybe not the next one
             for write in group:
                 write.error = error
         except BaseException:
@@ -215,7 +233,7 @@ class Database:
             write.told.set()
 
     def _waiting(self) -> list[_Write[Any]]:
-        """The writes that wait at this moment, besides the one just received."""
+        """The writes that wait at this moment, besides the one that was just received."""
         waiting: list[_Write[Any]] = []
         while len(waiting) < GROUP_MAX - 1:
             try:
@@ -225,7 +243,7 @@ class Database:
         return waiting
 
     def _commit(self, group: list[_Write[Any]]) -> None:
-        """All of them in one transaction. Leaves a result or an error in each, and raises nothing."""
+        """Commits all of them in one transaction. Leaves a result or an error in each, and raises nothing."""
         with self._writing:
             growing = [write for write in group if write.grows]
             try:
@@ -251,12 +269,12 @@ class Database:
             committing = True
             self._writer.execute("COMMIT")
             self._present = present
-        except Exception as error:  # noqa: BLE001 raised by each of the callers
-            with suppress(sqlite3.Error):  # most errors have rolled it back already
+        except Exception as error:  # noqa: BLE001 each of the callers raises it
+            with suppress(sqlite3.Error):  # after most errors SQLite has rolled back already
                 self._writer.execute("ROLLBACK")
             if self._is_full(error):
                 if len(group) > 1:
-                    for write in group:  # the one that is too large must not take the others along
+                    for write in group:  # one that is too large must not make the others fail
                         self._commit_together([write])
                     return
                 if self._made_room(group[0], attempt):
@@ -266,25 +284,32 @@ class Database:
                 write.error = self._translated(error, committing=committing)
 
     def _made_room(self, write: _Write[Any], attempt: int) -> bool:
-        """For one write that does not fit: the reserve first, for the log; then what the log holds moves out of it, into the file."""
+        """Makes room for one write that does not fit. False: nothing more can be done.
+
+        A write without payload first gets the reserve's space, for SQLite's log. The next step moves the log's content
+        into the file.
+        """
         if attempt == 1 and not write.grows and self._reserve.release():
             return True
         if attempt > 2:
             return False
-        self._empty_log("TRUNCATE" if write.grows else "PASSIVE")  # others must not get the space that a deletion can have
+        # PASSIVE keeps the log's space for a deletion; TRUNCATE would free it for everybody.
+        self._empty_log("TRUNCATE" if write.grows else "PASSIVE")
         return True
 
     def _empty_log(self, how: str) -> None:
-        """As far as nobody uses it at this moment."""
+        """Moves the log's content into the file, as far as nobody uses it at this moment."""
         with suppress(sqlite3.Error):
             self._writer.execute("PRAGMA busy_timeout=0")
             self._writer.execute(f"PRAGMA wal_checkpoint({how})").fetchall()
             self._writer.execute(f"PRAGMA busy_timeout={round(self._busy_timeout_s * 1000)}")
 
     def _refuse_what_cannot_be_moved(self, writes: int) -> None:
-        """What is in the log and cannot move into the file keeps the log from ever beginning anew: then nothing can be deleted, either.
+        """Refuses a write whose content would fit into the log, but could not be moved from there into the file.
 
-        So the file's growth must fit twice, in the log and beside it, and what else each write changes once.
+        Such content would keep the log from ever beginning anew, and then nothing could be deleted, either. So there
+        must be space for the file's growth twice, in the log and in the file, and once for what else each write
+        changes.
         """
         (pages,), (size,) = *self._writer.execute("PRAGMA page_count"), *self._writer.execute("PRAGMA page_size")
         growth = pages * size - self.path.stat().st_size
@@ -292,14 +317,15 @@ class Database:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _attempt(self, write: _Write[Any]) -> None:
-        """One write inside of the group's transaction; if it fails, it is undone alone."""
+        """Runs one write within the group's transaction. If it fails, only this write is undone."""
         write.error = None
         self._writer.execute("SAVEPOINT attempt")
         try:
             write.result = write.run(self._writer)
-        except Exception as error:  # its caller's, who raises it; the others of the group go on
+        except Exception as error:  # the caller raises it; the others in the group go on
             sqlites = isinstance(error, sqlite3.Error)
-            if not self._writer.in_transaction or (sqlites and self._is_full(error)):  # SQLite undid all of them, or it is tried again
+            # SQLite undid all of them, or they are tried again.
+            if not self._writer.in_transaction or (sqlites and self._is_full(error)):
                 raise
             self._writer.execute("ROLLBACK TO attempt")
             write.error = self._translated(error) if sqlites else error
@@ -308,7 +334,7 @@ class Database:
     # --- threads and connections ---------------------------------------------------------------------
 
     def _on_snapshot(self, run: Run[T]) -> T:
-        connection = self._readers.get()  # waits only for threads whose callers were cancelled by asyncio itself
+        connection = self._readers.get()  # waits only if asyncio's own cancellation left threads behind
         try:
             connection.execute("BEGIN")
             try:
@@ -331,7 +357,10 @@ class Database:
             raise _SchemaMissingError from error
 
     def _require(self, connection: sqlite3.Connection) -> int:
-        """Runs what was not seen in the file yet. Returns how many statements are satisfied when this transaction has ended well."""
+        """Runs the statements that were not seen in the file yet.
+
+        Returns how many hold once this transaction has ended well.
+        """
         count = len(self._required)
         for statement in self._required[self._present : count]:
             if isinstance(statement, str):
@@ -363,10 +392,12 @@ class Database:
         await in_thread(self._connect_readers, self._writer_thread)
 
     def _can_be_read_otherwise(self, error: sqlite3.Error) -> bool:
-        """Whether a second attempt may end better: on a full disk without the reserve, on a read-only one without locks.
+        """Whether opening may succeed at a second attempt, because something can be done without.
 
-        SQLite keeps a small file of locks beside the database. Where it is missing, as in a copy, and the file system is read-only,
-        nobody writes, and none are needed; but what a killed process had committed lies in a log that cannot be read without them.
+        On a full disk this is the reserve, on a read-only one the locks. SQLite keeps a small file of locks beside the
+        database. In a copy it may be missing. On a read-only file system nobody writes, so no locks are needed. But if
+        a killed process left committed data in SQLite's log, the log cannot be read without them. Then it is a
+        `ConfigurationError`.
         """
         if self._is_full(error) and self._reserve.release():
             return True
@@ -381,17 +412,21 @@ class Database:
         return True
 
     def _create(self, beside: Path | None) -> None:
-        """Marks a new file as ours, or refuses one that is not: in one transaction, so the first of several wins."""
+        """Signs a new file as ours, or refuses a file that is not ours.
+
+        In one transaction, so the first of several processes wins.
+        """
         _make_directory(self.path.parent)
         self._writer = self._connection()
         if self._signed() is None:
             self._refuse_if_lost(beside)
             self._connections.pop().close()
-            self._writer = self._connection()  # one that has looked closer cannot choose this any more
+            self._writer = self._connection()  # a connection that has read the file cannot set auto_vacuum any more
             self._writer.execute("PRAGMA auto_vacuum=INCREMENTAL")
         self._writer.execute("PRAGMA synchronous=FULL")
-        self._writer.execute("PRAGMA fullfsync=ON")  # where fsync does not reach the disk without it (macOS)
-        self._writer.execute("PRAGMA secure_delete=FAST")  # to overwrite what is deleted, as some systems' SQLite does, needs space
+        self._writer.execute("PRAGMA fullfsync=ON")  # where fsync alone does not reach the disk (macOS)
+        # Some systems' SQLite overwrites what is deleted, which needs space.
+        self._writer.execute("PRAGMA secure_delete=FAST")
         self._writer.execute(f"PRAGMA journal_size_limit={WAL_BYTES_MAX}")
         if self._signed() == FORMAT_VERSION:
             return
@@ -401,7 +436,11 @@ class Database:
         self._writer.execute("COMMIT")
 
     def _refuse_if_lost(self, beside: Path | None) -> None:
-        """Nobody puts a file beside a database that is not signed: what is there under its lock belongs to another, which is gone."""
+        """Raises if the database is new, but `beside` holds files.
+
+        A store puts files there only after its database was signed. So under the database's lock, such files belong to
+        an earlier database, and that one is lost.
+        """
         self._writer.execute("BEGIN IMMEDIATE")
         if self._signed() is None and beside is not None and (file := _any_file(beside)):
             raise ConfigurationError(
@@ -411,7 +450,10 @@ class Database:
         self._writer.execute("ROLLBACK")
 
     def _signed(self) -> int | None:
-        """The format that the file says it has; None: it is new. Raises if it is not ours."""
+        """The format that the file says it has; None: it is new.
+
+        `ConfigurationError`: it is not ours, or its format is newer.
+        """
         (application,), = self._writer.execute("PRAGMA application_id")
         (version,), = self._writer.execute("PRAGMA user_version")
         (tables,), = self._writer.execute("SELECT count(*) FROM sqlite_schema")
@@ -426,12 +468,15 @@ class Database:
         return int(version)
 
     def _refuse_if_gone(self) -> None:
-        """What is written to a file that was deleted is acknowledged and lost."""
+        """Raises if the file was deleted or replaced: a write to it would be acknowledged and lost."""
         if self._file != _identity(self.path):
             raise UnavailableError(f"{self.path} was deleted or replaced while it was open: put it back, and start this process again")
 
     def _in_wal_mode(self, last_try: bool) -> bool:
-        """Switches the file over. False: another process is doing so, and SQLite does not wait for that."""
+        """Switches the file to a write-ahead log.
+
+        False: another process is doing the same, and SQLite does not wait for it.
+        """
         if self._options:
             return True
         try:
@@ -446,14 +491,15 @@ class Database:
 
     def _connect_readers(self) -> None:
         readers = [self._connection("?mode=ro") for _ in range(READERS)]
-        # Whether it can be read at all is found out now; and only who has read keeps log and locks, see `_close`.
+        # This finds out now whether the file can be read at all. And only a connection that has read keeps SQLite's log
+        # and locks, see `_close`.
         readers[-1].execute("SELECT count(*) FROM sqlite_schema").fetchall()
         for reader in readers:
             self._readers.put(reader)
         self._file = _identity(self.path)
 
     def _connection(self, options: str = "") -> sqlite3.Connection:
-        # Only SQLite may open the file: closing any other descriptor of it would drop this process's locks.
+        # Only SQLite may open the file. Closing any other descriptor of it would release this process's locks.
         connection = sqlite3.connect(
             f"{self.path.absolute().as_uri()}{self._options or options}", uri=True, timeout=self._busy_timeout_s, isolation_level=None,
             check_same_thread=False,
@@ -463,11 +509,14 @@ class Database:
         return connection
 
     def _close(self) -> None:
-        """The closed readers go back, so that a late call finds one and is refused instead of waiting. Safe to repeat."""
-        with self._writing:  # asyncio's own cancellation leaves a thread to itself
+        """Closes all connections. Safe to repeat.
+
+        The closed readers are put back, so that a late call finds one and is refused, and does not wait for ever.
+        """
+        with self._writing:  # after asyncio's own cancellation a thread may still be writing
             readers = [self._readers.get() for _ in range(READERS)] if self._file else []
-            # The writer first: where a reader is the last to close, the empty log and the locks stay, and no full disk keeps them from
-            # being made again, nor a read-only one.
+            # The writer is closed first. If a reader is the last one to close, the empty log and the file of locks
+            # stay. So they need not be made again on a full or read-only disk.
             if self._connections:
                 self._empty_log("TRUNCATE")
             for connection in self._connections:
@@ -478,7 +527,12 @@ class Database:
     # --- what went wrong -----------------------------------------------------------------------------
 
     def _translated(self, error: Exception, *, committing: bool = False, opening: bool = False) -> Exception:
-        """In a thread, as it looks at the disk. What is not SQLite's or the system's is its caller's own."""
+        """The error in this project's terms.
+
+        An error that is not SQLite's or the system's is the caller's, and stays as it is.
+
+        It looks at the disk, so call it in a thread.
+        """
         if not isinstance(error, (sqlite3.Error, OSError)):
             return error
         code = _code(error)
@@ -493,23 +547,26 @@ class Database:
         return translated
 
     def _is_full(self, error: Exception) -> bool:
-        """SQLite says so, or something vaguer where the disk has no space left."""
+        """Whether the disk is full: SQLite says so, or it gives an unclear error and the disk has no space left."""
         code = _code(error)
         return code == sqlite3.SQLITE_FULL or (code in _VAGUE and _free_bytes(self.path.parent) < NO_SPACE_BYTES)
 
 
 class _SchemaMissingError(Exception):
-    """The file lacks a table that is required: it must be written to before it can be read."""
+    """The file lacks a table that is required. It must be written to before it can be read."""
 
 
 class _Reserve:
-    """A file that is given up where the disk is full, so that something can be deleted. Every process may make and remove it."""
+    """A file that is deleted when the disk is full, so that other things can be deleted.
+
+    Every process may make and remove it.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def restore(self) -> None:
-        """Raises `OSError` if there is no space for it."""
+        """Makes the file again. Raises `OSError` if there is no space for it."""
         with suppress(FileNotFoundError):
             if self._path.stat().st_size == RESERVE_BYTES:
                 return
@@ -520,7 +577,7 @@ class _Reserve:
             raise
 
     def release(self) -> bool:
-        """False: there was none."""
+        """Deletes the file. False: there was none, or it cannot be deleted."""
         try:
             self._path.unlink()
         except OSError:
@@ -561,12 +618,18 @@ _MISPLACED = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_P
 
 
 def _text(raw: bytes) -> str:
-    """Bytes that are no UTF-8 become halves of surrogate pairs: one damaged value must not end the reading of the others."""
+    """Decodes text. Bytes that are not UTF-8 become halves of surrogate pairs.
+
+    So one damaged value does not prevent the reading of the others.
+    """
     return raw.decode(errors="surrogateescape")
 
 
 def _code(error: Exception) -> int:
-    """SQLite's primary result code; 0 for what is none. A closed connection is `sqlite3`'s own to report."""
+    """SQLite's primary result code; 0 for an error that has none. Errors of the system are given the nearest code.
+
+    A closed connection is reported by the module `sqlite3` itself, as a ProgrammingError.
+    """
     if isinstance(error, OSError):
         return _OF_THE_SYSTEM.get(error.errno or 0, sqlite3.SQLITE_IOERR)
     if isinstance(error, sqlite3.ProgrammingError):
@@ -581,7 +644,7 @@ _OF_THE_SYSTEM = {
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Which file it is; None: there is none."""
+    """The file's device and inode; None: there is no file."""
     try:
         found = path.stat()
     except FileNotFoundError:
@@ -593,12 +656,12 @@ def _free_bytes(directory: Path) -> int:
     try:
         found = os.statvfs(directory)
     except OSError:
-        return 1 << 63  # nobody knows, and something else is wrong
+        return 1 << 63  # unknown, so something else must be wrong
     return found.f_bavail * found.f_frsize if found.f_favail or not found.f_files else 0
 
 
 def _is_read_only(directory: Path) -> bool:
-    """Whether its file system is, for everybody."""
+    """Whether the file system is read-only for everybody."""
     return bool(os.statvfs(directory).f_flag & os.ST_RDONLY)
 
 
@@ -607,7 +670,7 @@ def _any_file(directory: Path) -> Path | None:
 
 
 def _make_directory(directory: Path) -> None:
-    """With its parents, each durable before something is put into it."""
+    """Makes the directory and its parents. Each is durable before anything is put into it."""
     if directory.is_dir():
         return
     if directory.exists():

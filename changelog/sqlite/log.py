@@ -1,13 +1,14 @@
-"""`SqliteChangeLog`, the changelog of embedded mode: two tables in a file that it may share with others.
+"""`SqliteChangeLog`, the changelog of embedded mode: two tables in a file that may also hold the rows.
 
     changes   key (as in `changelog.change`), value (the entry, JSON), heartbeat_ms, state (JSON; null: open)
     daemons   instance, seen_ms
 
-Each call is one transaction of `changelog.sqlite.database`, durable before it returns. The *server's clock* of
-embedded mode is this machine's wall clock: all processes on one file share it, and setting it only makes recovery
-act sooner or later. Compare-and-swaps compare the entry that is stored, in its current form, so entries
-of older software can be claimed too (I6). *Crash* at any call leaves the entry in the log or out of it,
-whole. *Failure*: see `changelog.sqlite.database`.
+Each call is one transaction of `changelog.sqlite.database`, and durable before it returns. The *server's clock* of
+embedded mode is this machine's wall clock. All processes on one file share it. If somebody sets it, recovery acts
+sooner or later, and nothing else changes. A compare-and-swap decodes the stored entry and compares it in its current
+form, so entries of older software can be claimed, too (I6).
+
+*Crash* at any call: the whole entry is in the log, or nothing of it. *Failure*: see `changelog.sqlite.database`.
 """
 
 from __future__ import annotations
@@ -37,13 +38,14 @@ _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS daemons (instance TEXT PRIMARY KEY, seen_ms INTEGER NOT NULL) WITHOUT ROWID",
 )
 _COLUMNS = "CAST(key AS BLOB), CAST(value AS BLOB), CAST(heartbeat_ms AS INTEGER), CAST(state AS BLOB)"
-"""What is damaged need not be of its type; a heartbeat that is no number is an old one."""
+"""A damaged value may have another type, so all are cast. A heartbeat that is not a number becomes 0, a very old one.
+"""
 _Stored = tuple[bytes, bytes, int, bytes | None]
 _DUE = (Standing.CLAIMABLE, Standing.EXHAUSTED, Standing.UNREADABLE)
 
 
 class SqliteChangeLog:
-    """Implements `ChangeLog`, and `Collects` because nobody else removes old presence rows."""
+    """Implements `ChangeLog`. Also implements `Collects`, because nothing else removes old presence rows."""
 
     durable = True
 
@@ -53,7 +55,8 @@ class SqliteChangeLog:
         database.require(_SCHEMA)
 
     async def record(self, change: Change, owner: str) -> Entry:
-        """As in `ChangeLog`. `LeaseLostError`: it was recorded before and claimed since, so recovery has it."""
+        """As in `ChangeLog`. `LeaseLostError`: it was recorded before and has been claimed since, so recovery has it.
+        """
         def run(connection: sqlite3.Connection) -> Entry:
             entry = Entry(change, change.id.row_key(), owner)
             connection.execute("INSERT INTO changes VALUES (?, ?, 0, NULL) ON CONFLICT DO NOTHING", (entry.key, encode(entry)))
@@ -140,7 +143,7 @@ class SqliteChangeLog:
         return await self._database.read(run)
 
     async def collect(self, limit: int) -> int:
-        """Removes presence rows older than a day."""
+        """Removes presence rows older than a day, at most `limit`. Returns how many."""
         def run(connection: sqlite3.Connection) -> int:
             return connection.execute(
                 "DELETE FROM daemons WHERE instance IN (SELECT instance FROM daemons WHERE seen_ms < ? LIMIT ?)",
@@ -157,7 +160,7 @@ class SqliteChangeLog:
         return True
 
     def _now_ms(self) -> int:
-        """The server's clock."""
+        """The server's clock, in ms since 1970."""
         return self._runtime.wall_ns() // 1_000_000
 
 
@@ -176,7 +179,10 @@ def _value(entry: Entry | Unreadable) -> bytes:
 
 
 def _readable(rows: Iterable[_Stored]) -> Iterator[Entry | Unreadable]:
-    """What is under a key that is no text could neither be parked nor forgotten, so it must not keep others from it, either."""
+    """The entries whose key is text. An entry under any other key could be neither parked nor forgotten.
+
+    So it is skipped, with a warning, and the others are still parked and forgotten.
+    """
     for row in rows:
         try:
             yield _decode(row)
@@ -190,7 +196,7 @@ def _decode(row: _Stored) -> Entry | Unreadable:
 
 
 def _page(entries: Iterator[Entry | Unreadable], limit: int) -> Page:
-    """The first `limit` of them; the next page begins at the one after."""
+    """The first `limit` entries. The next page begins at the entry after them."""
     found = tuple(islice(entries, limit))
     following = next(entries, None)
     return Page(found, None if following is None else following.key)

@@ -71,7 +71,7 @@ async def redirects_at(table: BigtableTable, keys: Sequence[bytes]) -> RedirectP
 
 
 async def boundaries(table: BigtableTable, count: int) -> Sequence[str]:
-    """Samples of the service that split the table into parts of nearly equal size in bytes.
+    """Keys that split the table into parts of nearly equal size in bytes, chosen among the service's samples.
 
     If the service tells no bytes, the parts have nearly equal numbers of samples.
     """

@@ -10,10 +10,11 @@ file. Then its link can never be made, however late the writer goes on. So an em
 and needs no late-upload grace. A blob that is unlinked while it is read stays readable to its end (I7).
 
 *Crash here*: a temporary file stays behind that nobody has locked. `collect` removes it, whether it was linked or not
-(`tiered/embedded/garbage.py`). *Failure*: the table below translates the system's errors. They become
-`UnavailableError`, or `UnconfirmedError` if the system cannot tell whether it happened. Both directories must be on one
-local file system, with hard links and flock. Any number of processes may share it. This module does not decide which
-blobs are garbage, except for those that have expired.
+(`tiered/embedded/garbage.py`). *Failure*: the table below translates the system's errors. An error that it does not
+know is `UnconfirmedError`, except from a call that only reads: there it is `UnavailableError`.
+
+Both directories must be on one local file system, with hard links and flock. Any number of processes may share it. This
+module does not decide which blobs are garbage, except for those that have expired.
 """
 
 from __future__ import annotations
@@ -109,9 +110,10 @@ class FileBlobs:
     async def open_directory(cls, root: Path, runtime: Runtime, *, verify: bool = False) -> Self:
         """Makes the directories that are missing, and tests whether a blob can be written.
 
-        `ConfigurationError` says what to change; then nothing is left half-made. On a full or read-only disk, blobs can
-        still be read and perhaps deleted. So it opens with a warning, and missing directories are made when the first
-        blob is written. `verify` True: such a disk is an `UnavailableError`, and every directory below is looked at.
+        `ConfigurationError` says what to change; then nothing is left half-made. On a full or read-only disk blobs can
+        still be read, and on a full one deleted. So it opens with a warning, and missing directories are made when the
+        first blob is written. `verify` True: such a disk is an `UnavailableError`, and every directory below is looked
+        at.
         """
         blobs = cls(root, runtime)
         try:
@@ -261,7 +263,7 @@ class FileUpload:
     async def finalise(self) -> None:
         """Makes the blob visible. `UnavailableError`: the upload was cancelled, or a blob of this name exists.
 
-        After any error the upload has ended, and its file is removed.
+        After an error of the disk or a wrong size the upload has ended, and its file is removed.
         """
         if self._declared is not None and self._size != self._declared:
             await self.abort()

@@ -152,8 +152,9 @@ class Footer:
 
 
 class Checksums:
-    """The checksums of a payload's blocks, computed while its pieces pass: 4 bytes for each 256 KiB, so 16 MiB for a
-    TiB.
+    """The checksums of a payload's blocks, computed while its pieces pass.
+
+    They take 4 bytes for each 256 KiB, so 16 MiB for a TiB.
     """
 
     def __init__(self) -> None:

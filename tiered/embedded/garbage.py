@@ -28,10 +28,10 @@ from tiered.protocol.row_keys import printable
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that could not be dealt with.
+    """Something that could not be dealt with. `event` says why.
 
-    `event`: FOREIGN, it is not a file of ours; CORRUPT, its record breaks the format; LEFT, it could not be read or
-    removed.
+    FOREIGN: it is not a file of ours. CORRUPT: it is a blob that breaks the format or cannot be read. LEFT: it is a
+    directory that cannot be read, or a file that cannot be removed.
     """
 
     event: str

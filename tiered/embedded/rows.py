@@ -391,9 +391,10 @@ def _write(connection: sqlite3.Connection, path: str, token: ChangeId, state: Ro
 
 
 def _crc(path: str, columns: Sequence[str | bytes | None]) -> int:
-    """The checksum of the path and `_COLUMNS`. Each value is preceded by its length, so that no two rows look the same.
+    """The checksum of the path and `_COLUMNS`.
 
-    The deadline has no part in it, because it may change alone.
+    Each value is preceded by its length, so that no part of one is taken for a part of another. The deadline has no
+    part in it, because it may change alone.
     """
     crc = zlib.crc32(path.encode())
     for value in columns:

@@ -167,6 +167,7 @@ class BlobFile:
 
     @classmethod
     def open(cls, path: Path, range: ByteRange | None) -> Self | None:
+        """Opens the blob; None: there is none. `range`: the bytes that are wanted; None: all."""
         try:
             file = open_blob(path)
         except FileNotFoundError:
@@ -226,6 +227,7 @@ def open_blob(path: Path | str, mode: str = "rb") -> io.FileIO:
 
 
 def read_head(path: Path) -> BlobHead | None:
+    """What the blob is; None: there is none."""
     file = BlobFile.open(path, None)
     if file is None:
         return None
@@ -253,6 +255,7 @@ def extend(path: Path, deadline_us: int) -> bool | None:
 
 
 def delete(path: Path) -> None:
+    """Removes the blob, durably. It is no error if there is none."""
     unlink(path)
     # Also if the name was gone already: an earlier attempt may have been stopped between unlink and sync.
     with _already_happened(f"{path} was unlinked"), suppress(FileNotFoundError):

@@ -1,5 +1,4 @@
-"""Lists the blobs of `tiered/embedded/blobs.py` in the byte order of their names, with everything among them that is
-none.
+"""Lists the blobs of `tiered/embedded/blobs.py` in the byte order of their names, and everything else that it meets.
 
     directory of 1,000,000 names, limit 50,000     read once, 50,001 names held
 
@@ -73,11 +72,10 @@ def look_at(text: str | None, path: str) -> ListedBlob | Oddity | None:
 def _walk(
     directory: Path | str, stem: str, low: Sequence[str], high: Sequence[str] | None, page: int
 ) -> Iterator[tuple[str | None, str]]:
-    """Encoded names and paths, in order, of the files from `low` (inclusive) to `high` (exclusive), given as
-    components.
+    """Encoded names and paths of the files from `low` (inclusive) to `high` (exclusive), in order.
 
-    A name of None: no blob can have it. A file comes before the directory with the same stem, because the directory's
-    suffix makes its name longer.
+    Both bounds are given as components. A name of None: no blob can have it. A file comes before the directory with the
+    same stem, because the directory's suffix makes its name longer.
     """
     first, last = low[0] if low else "", high[0] if high else None
     for entry in _sorted_entries(directory, first, last, page):

@@ -94,7 +94,7 @@ class GoogleAuthorization:
     def _is_due(self) -> bool:
         """Whether to renew now. Without a good token: always.
 
-        Otherwise not within `RETRY_S` of a renewal that gave none.
+        With one: if it expires within `RENEW_EARLY_S`, and the last renewal in vain was more than `RETRY_S` ago.
         """
         left_s = self._left_s()
         return left_s == 0 or (left_s <= RENEW_EARLY_S and self._runtime.monotonic() >= self._in_vain_at + RETRY_S)

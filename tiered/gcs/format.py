@@ -93,6 +93,7 @@ def encode_resource(name: str, metadata: Metadata) -> bytes:
 
 
 def decode_resource(name: str, resource: Mapping[str, Any]) -> Resource:
+    """Reads the service's JSON of one blob. `CorruptRecordError` names the blob and the key that breaks the format."""
     stored = _Stored(name, resource)
     custom: dict[str, str] = {}
     known: dict[str, str] = {}

@@ -47,11 +47,14 @@ class Authorize(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
+    """An answer of the service that has come completely."""
+
     status: int
     headers: Mapping[str, str]
     body: bytes
 
     def json(self, doing: str) -> Mapping[str, Any]:
+        """The body as a JSON object. `UnavailableError`: it is none. `doing`: what the request does, for messages."""
         try:
             value = json.loads(self.body)
         except ValueError:

@@ -167,6 +167,8 @@ class _Blocking(Pieces):
 
 
 class OwnIterable(_Blocking):
+    """An iterable of the caller's. It is closed if it is a generator that was begun."""
+
     def __init__(self, payload: Iterable[object], piece_bytes: int) -> None:
         super().__init__(piece_bytes)
         self._payload = payload

@@ -68,6 +68,10 @@ class OwnThread:
 
     @classmethod
     async def start(cls) -> Self:
+        """Starts a thread. `AtCapacityError`: none became free within `WAIT_MAX_S`.
+
+        `UnavailableError`: the system gave none.
+        """
         threads = _threads.get(None)
         if threads is None:
             _threads.set(threads := _Threads())

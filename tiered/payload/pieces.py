@@ -44,7 +44,7 @@ class Pieces(ABC):
                 self._ended = not await self._fill()
             except BaseException as error:
                 self._ended = True
-                # an async iterator must not raise it: it would be taken for the payload's end
+                # An async iterator must not raise it: it would be taken for the payload's end.
                 if isinstance(error, StopAsyncIteration):
                     raise RuntimeError("the payload raised StopAsyncIteration") from error
                 raise
@@ -107,6 +107,7 @@ class Joined:
         self._held = bytearray()
 
     def add(self, piece: object) -> None:
+        """Adds what was read. `InvalidRequestError`: it is not bytes."""
         # The caller may refill a buffer while we hold the piece, so it is copied. bytes cannot change and are not
         # copied.
         whole = piece if isinstance(piece, bytes) else _bytes(piece)

@@ -136,8 +136,8 @@ class HighVolumeBackend(Protocol):
         so that none can arrive after the marks of its token were collected.
 
         A tier that collects marks itself keeps a *horizon*: the youngest token whose mark it has collected. A token
-        that is not younger conflicts, here and in the inline writes. `ClockBehindError` (nothing was written): the clock of
-        this machine is behind the horizon.
+        that is not younger conflicts, here and in the inline writes. `ClockBehindError` (nothing was written): the
+        clock of this machine is behind the horizon.
         """
 
     async def settle(self, path: str, token: ChangeId) -> bool:

@@ -22,7 +22,8 @@ async def both(main: Callable[[], Awaitable[A]], beside: Callable[[], Awaitable[
 
     If one fails, the other is cancelled and waited for. The error of the first to fail is raised as it is, not in a
     group. So callers of the store see the error of the read of the row, or of the opening of the upload. An interrupt
-    comes before any other error. If this task is cancelled, that is raised, even if both calls ignored it.
+    comes before any other error. If this task is cancelled, the cancellation is raised, even if one of the two calls
+    ignored it.
     """
     first: list[A] = []
     second: list[B] = []
@@ -43,7 +44,7 @@ async def both(main: Callable[[], Awaitable[A]], beside: Callable[[], Awaitable[
         raise failed  # raised here, outside of the group's except clause, so that it keeps its own cause
     if not (first and second):
         await anyio.lowlevel.checkpoint_if_cancelled()
-        raise CancelledElsewhereError(_ELSEWHERE)  # this task itself was cancelled, by name
+        raise CancelledElsewhereError(_ELSEWHERE)  # the task of one call was cancelled by name
     return first[0], second[0]
 
 

@@ -43,13 +43,12 @@ class Reader:
         self._budget_s = settings.store.answer_budget_s
 
     async def open(self, object_id: ObjectId, range: ByteRange | None) -> tuple[StoredObject, RowState] | None:
-        """Opens the object.
+        """Opens the object. Returns it with the state of the row that it was read from.
 
-        Returns it with the state of the row that it was read from; None: there is none, or it has expired.
-
-        `range`: the bytes that are wanted; None: all. `InvalidRequestError`: the range is outside of the object.
-        `DanglingTombstoneError`: its blob is gone. `UnavailableError`: no answer in time, or it was overwritten too
-        often meanwhile.
+        None: there is no object, or it has expired. `range`: the bytes that are wanted; None: all.
+        `InvalidRequestError`: the range is outside of the object. `DanglingTombstoneError`: its blob is gone.
+        `CorruptRecordError`: stored bytes break the format. `UnavailableError`: no answer in time, or the object was
+        overwritten too often meanwhile.
         """
 
         async def open_blob(state: Tombstone) -> StoredObject | None:
@@ -104,6 +103,7 @@ class Reader:
         await self._tiers.high_volume.touch(object_id.path, state, deadline_ns)
 
     def wants_touch(self, state: RowState) -> bool:
+        """Whether a read should extend this state's deadline now."""
         now_ns = self._runtime.wall_ns()
         return state is not None and touch_deadline(_expiration(state), state.deadline_ns, now_ns) is not None
 

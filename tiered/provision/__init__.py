@@ -2,9 +2,9 @@
 
     production.py   begin here: Bigtable and GCS together
     schema.py       families, GC rules, the bucket's rules (pure)
-    tables.py, bucket.py     one look at each service, and what may be mended
+    tables.py, bucket.py     look at one service each, and mend what may be mended
     directory.py    an embedded store
     findings.py     what a look finds, in words
 
-Stores that are open do not import this folder; opening one (`tiered/production.py`) does.
+A store that is open does not use this folder. `tiered/production.py` uses it while it opens one.
 """

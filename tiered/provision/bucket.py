@@ -1,14 +1,16 @@
-"""A look at the bucket of the long-term tier, and how `tiered provision` makes one.
+"""Looks at the bucket of the long-term tier, and makes one for `tiered provision`.
 
     a bucket of ours     uniform access, no public access, expired blobs deleted a day after their deadline
     not touched          soft delete (a week, by default of the service) and versions: what they keep is a safety net,
-                         and costs; a look says how to do without
+                         and costs; a finding says how to switch it off
 
-An existing bucket is never changed: each setting it lacks would either delete something or lock somebody out, so it is
-reported with the command for it. Problems are what loses blobs (a lifecycle rule that deletes live ones) or keeps garbage for
-ever (retention, holds). *Failure*: what may not be looked at is a note; a service that does not answer is `UnavailableError` and
-no credentials `ConfigurationError`, one sentence each. Every call is made once: the client's own retries would hide a wrong address
-for two minutes. Blocking: use worker threads.
+An existing bucket is never changed. Each setting that it lacks would either delete something or lock somebody out, so
+the finding gives the command for it. Problems are settings that lose blobs (a lifecycle rule that deletes live ones) or
+that keep garbage for ever (retention, holds).
+
+*Failure*: what this identity may not look at is a note. A service that does not answer is `UnavailableError`, and
+missing credentials are `ConfigurationError`; both say it in one sentence. Every call is made once: with its own
+retries, the client would take two minutes to report a wrong address. The functions block: use worker threads.
 """
 
 from __future__ import annotations
@@ -38,18 +40,19 @@ from tiered.provision.tables import no_credentials
 from tiered.settings import GcsSettings
 
 ONCE: Mapping[str, Any] = {"retry": None, "timeout": (5.0, 10.0)}
-"""Seconds to connect and seconds of silence."""
+"""No retries; seconds to connect, and seconds without any data."""
 
 PERMISSIONS = ("storage.objects.create", "storage.objects.delete", "storage.objects.get", "storage.objects.list", "storage.objects.update")
 DAY_S = 86_400
 
 NO_ANSWER = (GoogleAPICallError, GoogleAuthError, OSError)
-"""What the client lets through, `requests`' own errors being kinds of OSError."""
+"""The errors that the client raises. Those of `requests` are kinds of OSError."""
 
 
 @contextmanager
 def open_client(gcs: GcsSettings, project: str) -> Iterator[Client]:
-    """An endpoint of one's own is an emulator's: without credentials, and no proxy setting diverts it."""
+    """A client of the service, or of the emulator at `gcs.endpoint`: without credentials, and past any proxy setting.
+    """
     if gcs.endpoint is not None:
         nobody = AnonymousCredentials()  # type: ignore[no-untyped-call]  # the package's types leave out its constructor
         session = AuthorizedSession(nobody)  # type: ignore[no-untyped-call]  # as above
@@ -65,7 +68,10 @@ def open_client(gcs: GcsSettings, project: str) -> Iterator[Client]:
 
 
 def look_at_bucket(client: Client, gcs: GcsSettings, location: str | None) -> Iterator[Finding]:
-    """`location`: where a missing bucket would be made; an emulator does not ask."""
+    """What is wrong with the bucket, or that nothing is. `UnavailableError`: GCS does not answer.
+
+    `location`: where a missing bucket would be made; an emulator needs none.
+    """
     try:
         bucket = client.get_bucket(gcs.bucket, **ONCE)
     except NotFound:
@@ -105,7 +111,7 @@ def _missing_bucket(client: Client, gcs: GcsSettings, location: str | None) -> F
 
 
 def _judged(bucket: Bucket, rules: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
-    """What is amiss, or that nothing is."""
+    """What is wrong with the bucket, or that nothing is."""
     amiss = [*_undeletable(bucket), *_by_lifecycle(bucket, rules), *_costly(bucket), *_open_to_others(bucket)]
     if not amiss:
         yield Finding(Kind.OK, f"bucket {bucket.name} is as it must be")
@@ -172,7 +178,7 @@ def _open_to_others(bucket: Bucket) -> Iterator[Finding]:
 
 
 def look_at_permissions(client: Client, gcs: GcsSettings) -> Iterator[Finding]:
-    """Only the service tells them, no emulator."""
+    """What this identity may do with blobs. Only the real service can say this; an emulator cannot."""
     try:
         held = client.bucket(gcs.bucket).test_iam_permissions(list(PERMISSIONS), **ONCE)
     except NotFound:
@@ -191,7 +197,7 @@ def _update(bucket: Bucket, flag: str) -> str:
 
 
 def _said(error: Exception) -> str:
-    """Of a connection that failed, what the system says, without the layers it came through."""
+    """The error in one line. For a failed connection only the system's own words, without the layers above it."""
     text = " ".join(str(error).split())
     by_system = re.search(r"\[Errno -?\d+\] [^\"')]+", text)
     return by_system[0] if by_system and isinstance(error, OSError) else text.rstrip(".")

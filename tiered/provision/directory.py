@@ -1,7 +1,9 @@
-"""`tiered check` of an embedded store: its directory, its database and its blobs' directory, tried out as a store would.
+"""`tiered check` of an embedded store: tests its directory, its database and its blobs' directory as a store would.
 
-A look opens what is there and writes nothing but a file that it removes again and what is in the database already. It reads all of the
-database; blobs are not read: each block of one is verified when it is read. *Failure* of a part is a problem among the findings.
+A look reads all of the database. It does not read blobs, because each block of a blob is verified when it is read. It
+writes a test file that it removes again, and values that the database already holds. As an opening does, it makes
+`blobs/` and `uploads/` if they are missing, and takes over a database of version 0.1. *Failure* of a part is a problem
+among the findings.
 """
 
 from __future__ import annotations
@@ -16,13 +18,16 @@ from tiered.embedded.rows import SqliteRows
 from tiered.provision.findings import Finding, Kind, no_changelog
 
 ROWS_PAGE = 200
-"""Read from one snapshot, which keeps what is overwritten meanwhile from being used again."""
+"""Rows read from one snapshot. While a snapshot is open, SQLite cannot use the space of overwritten values again."""
 
 CORRUPT_SHOWN = 5
 
 
 async def inspect_directory(directory: Path, database: str, changelog: str | None, runtime: Runtime) -> list[Finding]:
-    """`database`: the name of its file, which must exist. `changelog`: as in the settings."""
+    """The findings about an embedded store.
+
+    `database`: the name of its file, which must exist. `changelog`: as in the settings.
+    """
     findings = []
     try:
         async with Database.open(directory / database, runtime, beside=directory / "blobs") as opened:
@@ -47,7 +52,7 @@ async def inspect_directory(directory: Path, database: str, changelog: str | Non
 
 
 async def _inspect_rows(path: Path, rows: SqliteRows) -> list[Finding]:
-    """Each object that cannot be read, the first few by name, and how much was verified."""
+    """A problem for each object that cannot be read, the first few by name; otherwise how much was verified."""
     after: bytes | None = b""
     seen = corrupt = without = 0
     findings = []

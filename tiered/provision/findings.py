@@ -1,9 +1,9 @@
-"""What a look at a deployment finds, and what would mend it: the words that `tiered check` and `tiered provision` share.
+"""What a look at a deployment finds, and what would mend it: the words of `tiered check` and `tiered provision`.
 
     look at a table, a bucket, …  -->  Finding   ok | note | problem, one sentence, and perhaps a Mend
     carry_out(finding)            -->  Finding   done | planned where there was a mend; all others as they were
 
-A look changes nothing; only a mend does, so a dry run is a look. *Crash* between two mends: the next run finds the
+A look changes nothing; only a mend does. So a dry run is a look. *Crash* between two mends: the next run finds the
 rest. *Failure*: a mend that fails is a problem that says so, and the others are still carried out.
 """
 
@@ -17,7 +17,10 @@ from changelog.base.errors import TieredError
 
 
 class Kind(StrEnum):
-    """`NOTE`: it works, but costs something, or could not be verified. `PROBLEM`: it must be mended."""
+    """What a finding means. `NOTE`: it works, but costs something or could not be verified.
+
+    `PROBLEM`: it must be mended.
+    """
 
     OK = "ok"
     NOTE = "note"
@@ -27,12 +30,17 @@ class Kind(StrEnum):
 
 
 class MendFailedError(TieredError):
-    """A mend could not be made, and nothing was changed by it, or all of it was. Never leaves `carry_out`."""
+    """A mend failed. It changed nothing, or all that it should. Never leaves `carry_out`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mend:
-    """What is done to what: ("create", "created"), "the table objects". `call` blocks; it raises `MendFailedError`."""
+    """A change that would mend something.
+
+    `verb`, such as ("create", "created"), and `what`, such as "the table objects".
+
+    `call` makes the change and blocks. It raises `MendFailedError`.
+    """
 
     verb: tuple[str, str]
     what: str
@@ -41,7 +49,7 @@ class Mend:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One sentence. A problem's and most notes' say what to run."""
+    """One sentence about a deployment. A problem says what to run, and most notes do."""
 
     kind: Kind
     sentence: str
@@ -49,7 +57,7 @@ class Finding:
 
 
 def carry_out(finding: Finding, *, dry_run: bool) -> Finding:
-    """Makes the finding's mend, if it has one, or says what it would be."""
+    """Makes the finding's mend, if it has one. With `dry_run` it only says what the mend would be."""
     if finding.mend is None:
         return finding
     (would, did), what = finding.mend.verb, finding.mend.what
@@ -63,10 +71,10 @@ def carry_out(finding: Finding, *, dry_run: bool) -> Finding:
 
 
 def problems(findings: Iterable[Finding]) -> list[str]:
-    """Their sentences."""
+    """The sentences of the findings that are problems."""
     return [finding.sentence for finding in findings if finding.kind is Kind.PROBLEM]
 
 
 def no_changelog(durable: str) -> Finding:
-    """`durable`: what to set."""
+    """The note that no changelog is kept. `durable`: the value to set."""
     return Finding(Kind.NOTE, f"no changelog is kept, so what a killed process leaves behind stays: set changelog: {durable}")

@@ -1,12 +1,12 @@
-"""`tiered provision` and `tiered check` for Bigtable and GCS: tables, families, GC rules, app profile, bucket, permissions.
+"""`tiered provision` and `tiered check` for Bigtable and GCS.
 
-    inspect     look at all of it           -> findings
-    provision   the same look, and a mend for what lacks one   -> findings
+    inspect     looks at tables, families, GC rules, app profile, bucket, permissions    -> findings
+    provision   the same look, without permissions, and the mend of each finding         -> findings
 
-So both agree by construction, `provision` may be repeated, and a dry run is a look. It is run by somebody who may create
-tables; whoever runs the store needs roles/bigtable.user and roles/storage.objectUser only. *Crash* anywhere: run it again.
-*Failure*: a part that does not answer is a problem among the findings, and the other part is still looked at. The store verifies
-Bigtable's part when it is opened (`tiered.provision.tables`).
+Because both use the same look, they agree, `provision` may be repeated, and a dry run is a look. Somebody who may
+create tables runs it. Whoever runs the store needs only roles/bigtable.user and roles/storage.objectUser. *Crash*
+anywhere: run it again. *Failure*: a service that does not answer is a problem among the findings, and the other service
+is still looked at. The store verifies Bigtable's part when it is opened (`tiered.provision.tables`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Look = Callable[[], Iterator[Finding]]
 
 
 async def inspect(settings: Settings) -> list[Finding]:
-    """What `tiered check` says. Raises `ConfigurationError` only if the settings name no Bigtable and no bucket."""
+    """The findings of `tiered check`. `ConfigurationError`: the settings name no Bigtable and no bucket."""
     bigtable, gcs = _both(settings)
 
     def rows() -> Iterator[Finding]:
@@ -48,10 +48,10 @@ async def inspect(settings: Settings) -> list[Finding]:
 
 
 async def provision(settings: Settings, *, dry_run: bool = False, location: str | None = None) -> list[Finding]:
-    """Creates what is missing and mends what destroys; everything else stays as it is. Repeatable.
+    """Creates what is missing and mends what destroys data. Everything else stays as it is. Repeatable.
 
-    `location` of a new bucket, such as EU or europe-west1; needed for the real service only. `dry_run`: findings say what would
-    be done (`Kind.PLANNED`). Raises as `inspect`.
+    `location` of a new bucket, such as EU or europe-west1; only the real service needs it. `dry_run`: the findings say
+    what would be done (`Kind.PLANNED`). Raises as `inspect`.
     """
     bigtable, gcs = _both(settings)
 
@@ -69,7 +69,7 @@ async def provision(settings: Settings, *, dry_run: bool = False, location: str 
 def provision_tables(
     bigtable: BigtableSettings, marks: MarkSettings, *, dry_run: bool = False, logged: bool = True
 ) -> Iterator[Finding]:
-    """Bigtable's part; `logged`: with the changelog's. Blocks. Raises `UnavailableError` if nobody answers."""
+    """Bigtable's part of `provision`. `logged`: with the changelog's table. Blocks. `UnavailableError`: no answer."""
     with open_admin(bigtable, tables_of(bigtable, logged=logged)) as admin:
         results = [carry_out(finding, dry_run=dry_run) for finding in [*look_at_tables(admin, marks), *look_at_profile(admin)]]
         yield from results
@@ -88,7 +88,7 @@ def _logged(settings: Settings) -> bool:
 
 
 def _all_of(*looks: Look) -> list[Finding]:
-    """Without what two looks both found."""
+    """The findings of all looks. A finding that two looks have in common appears once."""
     findings: dict[Finding, None] = {}
     for look in looks:
         try:

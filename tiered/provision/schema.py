@@ -1,4 +1,4 @@
-"""The schema of production form: which families a table has, what may be collected of each, and how a bucket is made.
+"""The schema of production form: the families of a table, what may be collected of each, and how a bucket is made.
 
     family  what is in it             GC rule             its newest cell must live
     fg      objects that expire       max age 1 s         until its deadline, which is its timestamp
@@ -6,11 +6,13 @@
     ff      marks                     max age 2 d         longer than a swap can be under way
     fc      entries of the changelog  max versions 1      for ever
 
-Who only reads needs no `ff`: a table of other software has none. `fc` is needed where the changelog is in Bigtable.
-Whoever makes tables or judges existing ones goes by this page: `tiered provision`, `tiered check`, the opening of a
-storage, the emulators and the tests. A rule that differs is judged by what it does, not by how it is written: it is
-*harmful* if it may collect a cell that is still needed, *wasteful* if it never collects what nobody needs. Pure; the
-rules are the client package's messages. Families that are not named here are nobody's business.
+A store that only reads needs no `ff`: a table of other software has none. `fc` is needed if the changelog is in
+Bigtable. All that make tables or judge them use this module: `tiered provision`, `tiered check`, the opening of a
+storage, the emulators and the tests.
+
+A rule that differs is judged by its effect, not by its text. It is *harmful* if it may collect a cell that is still
+needed. It is *wasteful* if it never collects what nobody needs. Families that are not in this table are ignored. Pure;
+the rules are messages of the client package.
 """
 
 from __future__ import annotations
@@ -36,8 +38,11 @@ CHANGELOG_FAMILIES: Mapping[str, GcRule] = {ENTRIES: GcRule(max_num_versions=1)}
 FAMILIES: Mapping[str, GcRule] = {**OBJECT_FAMILIES, **CHANGELOG_FAMILIES}
 
 DAYS_AFTER_DEADLINE = 1
-"""Of a blob's deadline, its Custom-Time, until the bucket may delete it. Not 0: it would then go as soon as the service's clock
-says so, or its calendar day, and a reader whose clock is behind would find a row without its blob."""
+"""How many days after a blob's deadline, its Custom-Time, the bucket may delete it.
+
+With 0 the blob could go as soon as the service's clock, or its calendar day, reaches the deadline. A reader whose clock
+is behind would then find a row without its blob.
+"""
 
 LIFECYCLE_RULE: Mapping[str, Any] = {"action": {"type": "Delete"}, "condition": {"daysSinceCustomTime": DAYS_AFTER_DEADLINE}}
 
@@ -46,9 +51,9 @@ _ONLY_SOME_NAMES = {"matchesPrefix", "matchesSuffix"}
 
 
 def tables_of(bigtable: BigtableSettings, *, writes: bool = True, logged: bool = True) -> dict[str, dict[str, GcRule]]:
-    """Each table with its families and their rules; one table, with all of them, where the settings name it twice.
+    """Each table with its families and their rules. If the settings name one table twice, it gets all of them.
 
-    `writes` False: what reading needs. `logged`: whether the changelog is in Bigtable.
+    `writes` False: only what reading needs. `logged`: whether the changelog is in Bigtable.
     """
     tables = {bigtable.table: {family: rule for family, rule in OBJECT_FAMILIES.items() if writes or family != MARKS}}
     if logged:
@@ -57,16 +62,16 @@ def tables_of(bigtable: BigtableSettings, *, writes: bool = True, logged: bool =
 
 
 def mark_age_min_s(marks: MarkSettings) -> float:
-    """Marks must be kept for longer than this, or a swap could arrive after its mark was collected."""
+    """How many seconds marks must at least be kept. Otherwise a swap could arrive after its mark was collected."""
     return marks.swap_age_max_s + marks.swap_deadline_s + MARK_MARGIN_S
 
 
 def lives_s(rule: GcRule) -> float:
-    """How old the newest cell of a column must be before the rule may collect it; infinite: it never does."""
+    """The age in seconds at which the rule may collect the newest cell of a column; infinite: it never does."""
     match rule._pb.WhichOneof("rule"):
         case "max_age":
             return float(rule.max_age.total_seconds())
-        case "union":  # collected once any of them says so
+        case "union":  # collects as soon as one of its rules does
             return min((lives_s(each) for each in rule.union.rules), default=math.inf)
         case "intersection":
             return max((lives_s(each) for each in rule.intersection.rules), default=math.inf)
@@ -86,7 +91,7 @@ def harm(family: str, rule: GcRule, marks: MarkSettings) -> str | None:
 
 
 def waste(family: str, rule: GcRule) -> str | None:
-    """What the rule leaves for ever though nobody needs it; None: nothing."""
+    """What the rule keeps for ever although nobody needs it; None: nothing."""
     if family == EXPIRING and lives_s(rule) == math.inf:
         return "never collects expired objects"
     if family == MARKS and lives_s(rule) == math.inf:
@@ -97,7 +102,7 @@ def waste(family: str, rule: GcRule) -> str | None:
 
 
 def words(rule: GcRule) -> str:
-    """The rule in the form that `cbt setgcpolicy` takes, such as `maxage=2d`; `none` where there is none."""
+    """The rule in the form that `cbt setgcpolicy` takes, such as `maxage=2d`; `none` if there is no rule."""
     match rule._pb.WhichOneof("rule"):
         case "max_age":
             return f"maxage={_duration(rule.max_age.total_seconds())}"
@@ -122,18 +127,21 @@ def _duration(seconds: float) -> str:
 
 
 def collects_expired(rules: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether every blob whose deadline has passed goes in the end."""
+    """Whether every blob whose deadline has passed is deleted in the end."""
     return any(_deletes(rule) and set(rule["condition"]) == {"daysSinceCustomTime"} for rule in rules)
 
 
 def deletes_live_blobs(rule: Mapping[str, Any]) -> bool:
-    """Whether the lifecycle rule may delete a blob before its deadline, or one that has none. All of its conditions must hold."""
+    """Whether the lifecycle rule may delete a blob before its deadline, or a blob without one.
+
+    A rule acts only where all of its conditions hold.
+    """
     condition = rule.get("condition", {})
     return _deletes(rule) and condition.get("isLive") is not False and not _SPARES_LIVE_BLOBS & set(condition)
 
 
 def deletes_at_deadline(rule: Mapping[str, Any]) -> bool:
-    """Whether it leaves clocks no room."""
+    """Whether the rule deletes blobs at their deadline, which leaves no room for clocks that differ."""
     return _deletes(rule) and rule.get("condition", {}).get("daysSinceCustomTime") == 0
 
 

@@ -1,14 +1,17 @@
-"""A look at the tables and the app profile of a Bigtable instance, and the mends that `tiered provision` makes.
+"""Looks at the tables and the app profile of a Bigtable instance, and makes the mends of `tiered provision`.
 
     look_at_tables        each table once: is it there, its families, their GC rules (`tiered.provision.schema`)
     look_at_profile       single-cluster routing with single-row transactions, or no swap is possible
     look_at_permissions   reading and mutating rows, as the service tells it
-    verify_on_open        the first two, when a storage is opened: three calls, of 5 s at most
+    verify_on_open        the first two, when a storage is opened: three calls of at most 5 s each, if all is there
 
-Nothing is made to keep less than it does: a mend creates what is missing, or puts a rule that destroys what is needed
-right. A rule that only wastes is reported with the command for it. Instances are not created: they cost money by the hour.
-*Failure*: what may not be looked at, or what the server does not know (an emulator), is a note; a server that does not
-answer is `UnavailableError` and no credentials `ConfigurationError`, one sentence each. Blocking: use worker threads.
+A mend creates what is missing, or replaces a rule that destroys needed data. It never makes a rule keep data for a
+shorter time. A rule that is only wasteful is reported with the command for it. Instances are not created, because they
+cost money by the hour.
+
+*Failure*: what this identity may not look at, or what the server (an emulator) does not know, is a note. A server that
+does not answer is `UnavailableError`, and missing credentials are `ConfigurationError`; both say it in one sentence.
+The functions block: use worker threads.
 """
 
 from __future__ import annotations
@@ -47,9 +50,10 @@ Modification = ModifyColumnFamiliesRequest.Modification
 
 @dataclass(frozen=True)
 class Admin:
-    """The two admin clients of one instance. A look raises `UnavailableError` if nobody answers.
+    """The two admin clients of one instance.
 
-    `wanted`: the tables that must be there, as of `tiered.provision.schema.tables_of`. `seen`: those that were looked at, as they are.
+    `wanted`: the tables that must be there, as in `tiered.provision.schema.tables_of`. `seen`: the tables that were
+    looked at, as they are.
     """
 
     at: BigtableSettings
@@ -66,7 +70,11 @@ class Admin:
         return f"{self.instance}/tables/{name}"
 
     def look(self, call: Callable[[], T]) -> T:
-        """Answers that say something of what is looked at are left to the caller."""
+        """Makes a call that reads. `UnavailableError`: no answer.
+
+        NotFound, Forbidden and MethodNotImplemented are raised as they are, because they say something about what is
+        looked at.
+        """
         try:
             return call()
         except (NotFound, Forbidden, MethodNotImplemented):
@@ -79,9 +87,10 @@ class Admin:
 
 @contextmanager
 def open_admin(at: BigtableSettings, wanted: Mapping[str, Mapping[str, GcRule]] | None = None) -> Iterator[Admin]:
-    """For an emulator over an insecure channel that no proxy setting diverts: the clients ignore Google's variable.
+    """The clients for the service, or for an emulator. `wanted` None: all that our software may need.
 
-    `wanted` None: all that software of ours may need.
+    To an emulator they use an insecure channel, past any proxy setting. Google's own variable is ignored by these
+    clients.
     """
     wanted = tables_of(at) if wanted is None else wanted
     if at.emulator_host is not None:
@@ -105,12 +114,13 @@ def no_credentials(error: Exception) -> str:
 async def verify_on_open(
     at: BigtableSettings, marks: MarkSettings, *, writes: bool = True, logged: bool = True
 ) -> frozenset[str] | None:
-    """Raises `ConfigurationError`, a sentence a line, unless tables, families, GC rules and app profile are as they must be.
+    """Raises `ConfigurationError` unless tables, families, GC rules and app profile are right, one sentence a line.
 
-    `writes`, `logged`: as of `tables_of`. Returns the families of the table of objects; None: it may not be looked at.
+    `writes`, `logged`: as in `tables_of`. Returns the families of the table of objects; None: it may not be looked at.
 
-    Reads only: `bigtable.tables.get` and `bigtable.appProfiles.get`, both in roles/bigtable.user. What could not be verified is
-    logged once and stops nobody. `UnavailableError`: no answer; a call waits 5 s at most, and the first without an answer is the last.
+    It only reads, with `bigtable.tables.get` and `bigtable.appProfiles.get`, both in roles/bigtable.user. What could
+    not be verified is logged once, and the store opens all the same. `UnavailableError`: no answer. A call waits 5 s at
+    most, and after the first one without an answer no other is made.
     """
 
     def look() -> tuple[list[Finding], Table | None]:
@@ -130,6 +140,7 @@ async def verify_on_open(
 
 
 def look_at_tables(admin: Admin, marks: MarkSettings) -> Iterator[Finding]:
+    """The findings about each table that must be there, with their mends."""
     for name, families in admin.wanted.items():
         try:
             table = _table(admin, name)
@@ -190,7 +201,10 @@ def _modify(admin: Admin, name: str, *modifications: Modification) -> Callable[[
 
 
 def switch_collection_on(admin: Admin) -> None:
-    """An emulator collects no garbage before its first ModifyColumnFamilies, so it gets one that changes nothing."""
+    """Makes an emulator collect garbage.
+
+    It begins only after a first ModifyColumnFamilies, so it gets one that changes nothing.
+    """
     for name, families in admin.wanted.items():
         present = _table(admin, name).column_families
         _modify(admin, name, *(Modification(id=family, update=present[family]) for family in families))()
@@ -200,7 +214,8 @@ def switch_collection_on(admin: Admin) -> None:
 
 
 def _instance_exists(admin: Admin) -> bool:
-    """As far as this identity is told; an emulator has no instances and takes any."""
+    """Whether the instance exists, as far as this identity may know. An emulator has no instances and accepts any name.
+    """
     try:
         admin.look(lambda: admin.instances.get_instance(name=admin.instance, retry=None, timeout=CALL_S))
     except NotFound:
@@ -211,6 +226,7 @@ def _instance_exists(admin: Admin) -> bool:
 
 
 def look_at_profile(admin: Admin) -> Iterator[Finding]:
+    """The findings about the app profile, with their mends."""
     name = admin.at.app_profile
     try:
         profile = admin.look(lambda: admin.instances.get_app_profile(
@@ -239,7 +255,11 @@ def _judged_profile(at: BigtableSettings, profile: AppProfile) -> Finding:
 
 
 def _missing_profile(admin: Admin) -> Finding:
-    """One of a name of its own in an instance of one cluster can be made without asking where it leads."""
+    """The finding for a missing app profile.
+
+    A profile that is not called `default`, in an instance of one cluster, can be made without asking which cluster it
+    is for.
+    """
     at = admin.at
     try:
         found = admin.look(lambda: admin.instances.list_clusters(parent=admin.instance, retry=None, timeout=CALL_S)).clusters
@@ -262,7 +282,7 @@ def _missing_profile(admin: Admin) -> Finding:
 
 
 def look_at_permissions(admin: Admin) -> Iterator[Finding]:
-    """Of the tables that there are."""
+    """What this identity may do with the rows of each table that exists."""
     for name in admin.wanted:
         try:
             held = _held(admin, name)
