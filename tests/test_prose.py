@@ -19,7 +19,7 @@ GENERATED = re.compile(r"<!-- (?!end of)(?:figures )?[\w ]+ -->")
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 FOLDERS = "benchmarks|changelog|deploy|docs|emulators|recovery|tests|tiered"
-NAMED = re.compile(rf"(?<![\w./-])(?:{FOLDERS})/[\w./*-]*\.(?:py|md|yaml)\b")
+NAMED = re.compile(rf"(?<![\w./-])(?:{FOLDERS})/[\w./*-]*[\w*]")
 
 Check = Callable[[Path], list[str]]
 
@@ -82,7 +82,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def dead_paths(root: Path) -> list[str]:
-    """Paths such as `folder/file.py` that no file has. A `*` stands for anything."""
+    """Paths such as `folder/file.py` or `folder/folder/` that lead nowhere. A `*` stands for anything."""
     named = {(page, path) for page in pages(root) for _, line in written(page) for path in NAMED.findall(line)}
     return [f"{page.relative_to(root)} names {path}" for page, path in sorted(named) if not any(root.glob(path))]
 
@@ -101,7 +101,8 @@ WIDE = "word " * 30
 
 CLEAN = f"""# A page
 
-Prose that [links](other.md#some-of-it) and names `tiered/storage.py` and `tests/*/test_*.py`.
+Prose that [links](other.md#some-of-it) and names `tiered/storage.py`, `tests/*/test_*.py`,
+`tests/unit/` and tiered/storage.py.
 [{WIDE}](other.md)
 
 | {WIDE} |
@@ -145,6 +146,7 @@ def test_clean_pages_have_nothing(check: Check, clean: Path) -> None:
         (dead_links, "[gone](../docs/other.md#all-of-it)", "docs/page.md links to ../docs/other.md#all-of-it"),
         (dead_links, "[gone](#nowhere)", "docs/page.md links to #nowhere"),
         (dead_paths, "`tiered/gone.py`", "docs/page.md names tiered/gone.py"),
+        (dead_paths, "`tiered/gone/`.", "docs/page.md names tiered/gone"),
         (dead_paths, "(tests/*/gone_*.py)", "docs/page.md names tests/*/gone_*.py"),
     ],
 )
