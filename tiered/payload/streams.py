@@ -32,13 +32,12 @@ from changelog.base.errors import InvalidRequestError
 from tiered.payload.files import OwnFile, OwnIterable, PlainFile, name_of, unreadable
 from tiered.payload.own_thread import LATE_S
 from tiered.payload.pieces import END, Pieces, close_generator, type_name
-from tiered.stored import StoredObject
+from tiered.stored import PIECE_BYTES, StoredObject
 
 Payload = bytes | bytearray | memoryview | os.PathLike[str] | BinaryIO | AsyncIterable[bytes] | Iterable[bytes]
 """What `put` takes. A `str` is none: encode text, and pass a file as `pathlib.Path`. Of an object that is several of these, the
 first in the order of `pieces` counts: buffer, path, async iterable, file, iterable."""
 
-PIECE_BYTES = 256 * 1024
 _JOINED_BYTES = 4096
 """What an async iterator yields is held back only below this: it may wait for what becomes of it before it yields more."""
 
