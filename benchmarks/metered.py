@@ -42,7 +42,6 @@ class Line:
 class Taken:
     """What a command took."""
 
-    seconds: float = 0.0
     cpu_s: float = 0.0
     code: int = 0
     peaks_kib: dict[str, int] = field(default_factory=dict)
@@ -82,7 +81,6 @@ def measure(command: list[str]) -> Taken:
             if pid == running.pid:
                 taken.code = running.returncode = os.waitstatus_to_exitcode(status)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    taken.seconds = time.perf_counter() - began
     waited_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     taken.cpu_s = max(waited_s, sum(ticks.values()) / TICKS_PER_S)
     return taken

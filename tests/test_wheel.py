@@ -1,4 +1,8 @@
-"""What is shipped: the wheel holds the four packages and nothing else, and works where only it is installed."""
+"""What is shipped: the wheel holds the three packages and nothing else, and works where only it is installed.
+
+The fresh environment gets the wheel without any extra first, and the extra `daemon` later: so what the library needs
+is not there by accident.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +10,63 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
 
-from tests.given.repository import ROOT
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("changelog", "recovery", "tiered")
+HELD = {f"{package}/py.typed" for package in PACKAGES} | {"recovery/audit/report.html.j2"}
+NOT_SHIPPED = ("emulators", "tests", "benchmarks", "pytest", "hypothesis", "trio")
+SETTINGS = "directory: store\nchangelog: sqlite\nlease: {heartbeat_interval_s: 0.1, expiry_s: 0.3}\nrecovery: {idle_s: 0.05}\n"
+OBJECT = "photos/objects/cat.jpg"
+SIZE = 3_000_000
 
-PACKAGES = ("changelog", "emulators", "recovery", "tiered")
+PUT_AND_GET = f"""
+import anyio, importlib.util
+from tiered import ObjectId, open_storage
+
+async def main():
+    async with open_storage("tiered.yaml") as storage:
+        for key, payload in (("small", b"x" * 10), ("large", b"y" * {SIZE})):
+            object_id = ObjectId.create("notes", key)
+            await storage.put(object_id, payload)
+            async with await storage.get(object_id) as stored:
+                assert await stored.read() == payload
+
+anyio.run(main)
+print([name for name in {NOT_SHIPPED!r} if importlib.util.find_spec(name)])
+"""
+
+PUT_HALF = f"""
+import anyio
+from tiered import ObjectId, open_storage
+
+async def half():
+    yield b"z" * {SIZE}
+    print("half", flush=True)
+    await anyio.sleep_forever()
+
+async def main():
+    async with open_storage("tiered.yaml") as storage:
+        await storage.put(ObjectId.parse("{OBJECT}"), half())
+
+anyio.run(main)
+"""
 
 
-def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Runs it as a stranger would: from elsewhere, with nothing of this tree on its path."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"PYTHONSAFEPATH": "1"}
-    return subprocess.run(
-        command, cwd=cwd, env=environment, text=True, capture_output=True, stdin=subprocess.DEVNULL, timeout=300, check=False,
+def alone() -> dict[str, str]:
+    """The variables of a stranger: nothing of this tree is on the path."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"PYTHONSAFEPATH": "1"}
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    """What it printed. It must succeed."""
+    done = subprocess.run(
+        command, cwd=cwd, env=alone(), text=True, capture_output=True, stdin=subprocess.DEVNULL, timeout=300, check=False,
     )
-
-
-def succeeded(done: subprocess.CompletedProcess[str]) -> str:
     assert done.returncode == 0, f"{done.args} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -32,24 +74,78 @@ def succeeded(done: subprocess.CompletedProcess[str]) -> str:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     into = tmp_path_factory.mktemp("wheel")
-    succeeded(run(sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", into, ROOT, cwd=into))
+    run(sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", into, ROOT, cwd=into)
     [built] = into.glob("*.whl")
     return built
 
 
-def test_the_wheel_holds_every_module_of_the_four_packages_and_nothing_else(wheel: Path) -> None:
-    held = {name for name in ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    expected = {path.relative_to(ROOT).as_posix() for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
-    assert held == expected | {f"{package}/py.typed" for package in PACKAGES} | {"recovery/audit/report.html.j2"}
+@pytest.fixture(scope="module")
+def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the programs are of an environment with the wheel and no extras."""
+    into = tmp_path_factory.mktemp("environment")
+    run(sys.executable, "-m", "venv", "venv", cwd=into)
+    install(into / "venv" / "bin", str(wheel))
+    return into / "venv" / "bin"
 
 
-def test_the_demo_recovers_from_kills_where_only_the_wheel_is_installed(wheel: Path, tmp_path: Path) -> None:
-    succeeded(run(sys.executable, "-m", "venv", "venv", cwd=tmp_path))
-    bin = tmp_path / "venv" / "bin"
-    succeeded(run(bin / "python", "-m", "pip", "install", f"{wheel}[daemon]", "-c", ROOT / "constraints.txt", cwd=tmp_path))
-    demo = run(bin / "tiered", "demo", "--seconds", "4", "--writers", "2", "--seed", "1", "--json", cwd=tmp_path)
-    report = json.loads(succeeded(demo))
-    assert report["happened"]["writer_kills"] > 0, demo.stderr
-    assert report["happened"]["recovered"] > 0, demo.stderr
-    assert set(report["flaws"].values()) == {0}, demo.stderr
-    assert "dangling" in report["flaws"]
+def install(programs: Path, what: str) -> None:
+    run(programs / "python", "-m", "pip", "install", what, "-c", ROOT / "constraints.txt", cwd=programs)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    (tmp_path / "tiered.yaml").write_text(SETTINGS)
+    return tmp_path
+
+
+def modules() -> set[str]:
+    return {path.relative_to(ROOT).as_posix() for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
+
+
+def test_the_wheel_holds_every_module_of_the_three_packages_and_nothing_else(wheel: Path) -> None:
+    assert {name for name in ZipFile(wheel).namelist() if ".dist-info/" not in name} == modules() | HELD
+
+
+def test_the_source_distribution_holds_what_the_wheel_is_built_from(tmp_path: Path) -> None:
+    run(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", tmp_path, cwd=ROOT)
+    [built] = tmp_path.glob("*.tar.gz")
+    with tarfile.open(built) as archive:
+        held = {name.partition("/")[2] for name in archive.getnames()}
+    assert held == modules() | HELD | {"pyproject.toml", "README.md", "HISTORY.md", "PKG-INFO", ".gitignore"}
+
+
+def test_the_library_needs_no_extras_and_nothing_that_is_only_for_tests_is_there(bare: Path, directory: Path) -> None:
+    assert run(bare / "python", "-c", PUT_AND_GET, cwd=directory) == "[]\n"
+
+
+def test_the_command_recovers_from_a_kill_where_only_the_wheel_is_installed(bare: Path, wheel: Path, directory: Path) -> None:
+    install(bare, f"{wheel}[daemon]")
+    tiered = (bare / "tiered", "--config", "tiered.yaml")
+    (directory / "first").write_bytes(b"first" * SIZE)
+    run(*tiered, "put", OBJECT, "first", cwd=directory)
+    blobs, uploads = directory / "store" / "blobs", directory / "store" / "uploads"
+    held = files(blobs)
+
+    with subprocess.Popen([bare / "python", "-c", PUT_HALF], cwd=directory, env=alone(), stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout is not None
+        try:
+            assert writer.stdout.readline() == "half\n"
+        finally:
+            writer.kill()
+    [entry] = json.loads(run(*tiered, "log", "list", "--json", cwd=directory))
+    assert entry["object"] == OBJECT and files(uploads)
+
+    recovered = 0
+    while not recovered:  # its lease has to end first
+        report = json.loads(run(*tiered, "recover", "--once", "--json", cwd=directory))
+        assert (report["failed"], report["parked"]) == (0, 0)
+        recovered = report["recovered"]
+    assert run(*tiered, "log", "list", cwd=directory) == "the changelog is empty\n"
+    assert (files(uploads), files(blobs)) == ([], held)
+    assert run(*tiered, "get", OBJECT, "-o", "second", cwd=directory) == ""
+    assert (directory / "second").read_bytes() == (directory / "first").read_bytes()
+    run(*tiered, "check", cwd=directory)
+
+
+def files(directory: Path) -> list[Path]:
+    return sorted(path for path in directory.rglob("*") if path.is_file())

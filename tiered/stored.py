@@ -20,6 +20,7 @@ from tiered.object_id import ObjectId
 from tiered.protocol.backends import BlobReader
 
 PIECE_BYTES = 256 * 1024
+"""Payloads are read, stored and returned in pieces of at most this size, in bytes."""
 
 
 class Tier(Enum):

@@ -73,7 +73,6 @@ class Done:
 
 @dataclass(slots=True)
 class CommandResult:
-    lines: list[Line]
     trace: list[str] = field(default_factory=list)
     violation: Violation | None = None
 
@@ -131,7 +130,7 @@ def _line(random: Random, wrong: float) -> Line:
 
 def run(seed: int) -> CommandResult:
     text, lines = recipe(seed)
-    result = CommandResult(lines)
+    result = CommandResult()
     directory = Path(tempfile.mkdtemp(prefix="commands-"))
     try:
         (directory / SETTINGS_FILE).write_bytes(text.encode("utf-8", "surrogatepass"))

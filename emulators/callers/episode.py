@@ -82,7 +82,6 @@ class Episode:
         self.recipe = recipe
         self.trace: list[str] = []
         self.calls = 0
-        self.awaits: dict[int, int] = {}
         self.loop_thread = threading.get_ident()
         self.directory = ground.directory
         self._ground = ground

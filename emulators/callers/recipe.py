@@ -17,7 +17,6 @@ from emulators.callers.payloads import BLOCKING, SLOW, Payload, kinds
 from emulators.callers.values import Is, Value
 
 STEPS_MAX = 20
-AT_MOST_AWAITS = 40
 INTERRUPTED_MS = (0.0, 0.3, 1.0, 5.0, 20.0)
 
 
@@ -113,9 +112,9 @@ class Recipe:
         sweep = random.randrange(count) if ground == "simulated" and not slow and random.random() < 0.25 else None
         return cls(seed, ground, settings, ids, steps, closing, sweep)
 
-    def without(self, steps: frozenset[int], *, closing: bool = True) -> Recipe:
+    def without(self, steps: frozenset[int]) -> Recipe:
         kept = tuple(step for step in self.steps if step.number not in steps)
-        return replace(self, steps=kept, closing=self.closing if closing else None, left_out=self.left_out | steps)
+        return replace(self, steps=kept, left_out=self.left_out | steps)
 
     def words(self) -> Iterator[str]:
         yield f"seed {self.seed}: {self.ground}, {', '.join(f'{name}={value}' for name, value in self.settings.items())}"

@@ -16,7 +16,7 @@ from random import Random
 from types import MappingProxyType
 from typing import Any
 
-from tiered import ByteRange, Metadata, ObjectId, PutRequest, TimeToIdle, TimeToLive
+from tiered import ByteRange, Metadata, ObjectId, TimeToIdle, TimeToLive
 
 TEXT_MAX = 60
 
@@ -54,8 +54,8 @@ def said(value: object) -> str:
     return text if len(text) <= TEXT_MAX else f"{text[:TEXT_MAX]}…({len(text)})"
 
 
-def exactly(value: object, verdict: Is = Is.GOOD, words: str | None = None) -> Value:
-    return Value(said(value) if words is None else words, lambda: value, verdict)
+def exactly(value: object, verdict: Is = Is.GOOD) -> Value:
+    return Value(said(value), lambda: value, verdict)
 
 
 class _Text(str):
@@ -249,10 +249,6 @@ def any_concurrency(random: Random) -> Value:
 
 def any_bytes_max(random: Random) -> Value:
     return exactly(2**23) if random.random() < 0.8 else exactly(random.choice((*JUNK, 0, 10)), Is.ODD)
-
-
-def put_request(object_id: Any, payload: Any, metadata: Any) -> PutRequest:
-    return PutRequest(object_id, payload, metadata)
 
 
 # --- settings ------------------------------------------------------------------------------------

@@ -49,10 +49,8 @@ class Operation:
     """
 
     id: str
-    process: str
     object: str
     kind: Kind
-    size: int
     digest: str | None
     began: float
     ended: float = math.inf
@@ -123,7 +121,7 @@ def _operations_of(path: Path, process_ended: float) -> Iterator[Operation]:
     for line in read_lines(path):
         if "begin" in line:
             found[line["begin"]] = Operation(
-                line["begin"], path.stem, line["object"], Kind(line["kind"]), line["size"], line["digest"], line["at"], process_ended
+                line["begin"], line["object"], Kind(line["kind"]), line["digest"], line["at"], process_ended
             )
             continue
         operation = found[line["end"]]

@@ -24,8 +24,8 @@ from changelog.base.errors import InvalidRequestError, UnavailableError, Unconfi
 from changelog.base.runtime import Runtime
 from emulators.world.runtime import Simulated
 from tiered.metadata import NS_PER_S, Metadata, is_expired
-from tiered.payload.streams import PIECE_BYTES
 from tiered.protocol.backends import BlobHead, BlobPage, ByteRange, ListedBlob
+from tiered.stored import PIECE_BYTES
 
 REQUEST_LIVES_S = 900.0
 """What the late-upload grace rests on (docs/protocol.md, assumption 4)."""
@@ -45,9 +45,9 @@ class Blob:
 class SimulatedBlobs(Simulated):
     """Implements `LongTermBackend` and `Collects`. `runtime` is the server's."""
 
-    def __init__(self, runtime: Runtime, *, sessions: bool = True, collect_after_s: float = 3600.0) -> None:
+    def __init__(self, runtime: Runtime, *, sessions: bool = True) -> None:
         super().__init__(runtime)
-        self.collect_after_s = collect_after_s
+        self.collect_after_s = 3600.0
         self.blobs: dict[str, Blob] = {}
         self.uploads: dict[str, SimulatedUpload] = {}
         self.collected: set[str] = set()

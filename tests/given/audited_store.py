@@ -50,9 +50,9 @@ class InThread:
 
     versions: Mapping[str, str] = {}
 
-    def __init__(self, work: Work = carry_out, slots: int = 5) -> None:
+    def __init__(self, work: Work = carry_out) -> None:
         self.name = "in thread"
-        self.slots = slots
+        self.slots = 5
         self.began: Counter[int] = Counter()
         self.stopped = False
         self._work = work

@@ -45,8 +45,8 @@ from tiered.embedded.garbage import FOREIGN, Fault, Round
 from tiered.embedded.tree import BlobFile, UploadFile, delete, extend, prepare, read_head, refuse_foreign_directories, unlink
 from tiered.embedded.walk import list_blobs
 from tiered.metadata import NS_PER_S, Metadata
-from tiered.payload.streams import PIECE_BYTES
 from tiered.protocol.backends import BlobHead, BlobPage, ByteRange
+from tiered.stored import PIECE_BYTES
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

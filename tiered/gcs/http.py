@@ -29,7 +29,7 @@ from anyio import fail_after
 from yarl import URL
 
 from changelog.base.errors import ConfigurationError, InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
-from tiered.payload.streams import PIECE_BYTES
+from tiered.stored import PIECE_BYTES
 
 ENDPOINT = "https://storage.googleapis.com"
 CONNECT_TIMEOUT_S = 10.0

@@ -46,7 +46,7 @@ from changelog.base.runtime import Runtime
 from tiered.gcs.format import encode_crc, encode_resource, extend_crc
 from tiered.gcs.http import Answer, GcsHttp, NoAnswerError, lost_request
 from tiered.metadata import Metadata
-from tiered.payload.streams import PIECE_BYTES
+from tiered.stored import PIECE_BYTES
 
 SINGLE_BYTES_MAX = 8 * 1024 * 1024
 """For larger blobs, the extra round trip that opens a session takes little time compared with the transfer."""

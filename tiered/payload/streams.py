@@ -34,7 +34,7 @@ from changelog.base.errors import InvalidRequestError
 from tiered.payload.files import OwnFile, OwnIterable, PlainFile, name_of, unreadable
 from tiered.payload.own_thread import LATE_S
 from tiered.payload.pieces import END, Pieces, close_generator, type_name
-from tiered.stored import StoredObject
+from tiered.stored import PIECE_BYTES, StoredObject
 
 Payload = bytes | bytearray | memoryview | os.PathLike[str] | BinaryIO | AsyncIterable[bytes] | Iterable[bytes]
 """What `put` takes. A `str` is not a payload: encode text, and pass the name of a file as `pathlib.Path`.
@@ -43,7 +43,6 @@ An object may be several of these. Then the first counts, in the order in which 
 iterable, file, iterable.
 """
 
-PIECE_BYTES = 256 * 1024
 _JOINED_BYTES = 4096
 """Only a piece below this size waits for more: an async iterator may itself wait for what becomes of its piece."""
 

@@ -241,11 +241,11 @@ def test_names_become_the_paths_that_the_store_uses(object_id: object) -> None:
 
 
 def put(name: str, began: float, ended: float = math.inf, answer: Answer = Answer.OK) -> Operation:
-    return Operation(name, "w0.0", "o", Kind.PUT, 1, name, began, ended, answer)
+    return Operation(name, "o", Kind.PUT, name, began, ended, answer)
 
 
 def delete(began: float, ended: float = math.inf, answer: Answer = Answer.OK) -> Operation:
-    return Operation("d", "w0.0", "o", Kind.DELETE, 0, None, began, ended, answer)
+    return Operation("d", "o", Kind.DELETE, None, began, ended, answer)
 
 
 def seen(name: str) -> Content:

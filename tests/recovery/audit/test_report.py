@@ -18,7 +18,6 @@ from recovery.audit.report import DANGLING_MAX, NOTES_MAX, RANGES_MAX, USECASES_
 from recovery.audit.verdicts import FINDINGS, Kind
 
 HOSTILE = "<script>alert(1)</script>\"'&amp;{{ 7*7 }}{% raw %}\u202egpj\x1b[2J\n"
-SHOWN = words.visible(HOSTILE)
 
 
 def ended(**more: object) -> Manifest:

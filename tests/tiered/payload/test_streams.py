@@ -31,7 +31,8 @@ from tiered.errors import AtCapacityError, UnavailableError
 from tiered.payload import own_thread
 from tiered.payload.own_thread import LATE_S
 from tiered.payload.pieces import Piece, split_head
-from tiered.payload.streams import PIECE_BYTES, Payload, pieces
+from tiered.payload.streams import Payload, pieces
+from tiered.stored import PIECE_BYTES
 
 pytestmark = pytest.mark.anyio
 
