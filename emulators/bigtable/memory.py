@@ -4,8 +4,9 @@
 
 Each request takes effect at once when it has travelled. Each row is changed as a whole or not at all. MutateRows and
 scans have no order and no snapshot between rows. Timestamps come from the server's own clock, in whole milliseconds.
-Two writes of a column in one millisecond make one cell. A cell that its family's rule allows to go stays visible until `collect` removes it, at any moment and each cell by itself. Answers come in chunks: pieces of a cell, parts of a
-row, many rows in one message.
+Two writes of a column in one millisecond make one cell. A cell that its family's rule allows to go stays visible until
+`collect` removes it, at any moment and each cell by itself. Answers come in chunks: pieces of a cell, parts of a row,
+many rows in one message.
 
 *Failure*: a real `grpc.aio.AioRpcError`. If its deadline passes, a call ends with DEADLINE_EXCEEDED, whether or not it
 took effect. A request that no adapter sends raises `NotImplementedError`. A test compares all this with Google's

@@ -3,8 +3,8 @@
 Each process reaches, over a `Link`, a server in memory.
 
     process's adapter --message--> LinkedChannel --Link.call("rows.swap")--> MemoryBigtable
-                                   the plan chooses what happens to it             `-changed--> MemoryRows, MemoryLog
-                                                                                                states, won, …, observers
+                                   the plan chooses what happens to it       `-changed--> MemoryRows, MemoryLog:
+                                                                                          states, won, …, observers
 
 A message has the name of the protocol's call that sends it, so one plan serves both stacks. A call of several messages
 has several points (a compare-and-swap that fails reads: "log.read"). Entries are renewed one by one. The error of a

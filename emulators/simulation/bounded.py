@@ -82,7 +82,7 @@ class _HastyRuntime(SimulatedRuntime):
 
 
 class _HastyLog:
-    """The log as a recoverer sees it: all entries are stale, because the clock is a lease ahead; one range has all keys.
+    """The log as a recoverer sees it: all entries are stale, for the clock is a lease ahead; one range has all keys.
     """
 
     def __init__(self, log: ChangeLog) -> None:
