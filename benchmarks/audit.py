@@ -1,12 +1,13 @@
-"""The audit's figures: blobs per core-second and peak memory, beside what a user would write instead, and how both grow.
+"""The audit's figures, beside what a user would write instead: blobs per core-second, peak memory, how both grow.
 
-    python -m benchmarks.audit --size 1        1 M blobs beside as many tombstones, growth from 10 k: some minutes on two cores
+    python -m benchmarks.audit --size 1        1 M blobs and as many tombstones, growth from 10 k: minutes on two cores
     python -m benchmarks.audit --size 10       10 M
 
-    two servers, a process each (`audit_gcs`, `audit_bigtable`) <-- a side, a process with all that it starts (`metered`)
+    two servers, a process each (`audit_gcs`, `audit_bigtable`) <-- a side: a process and all that it starts (`metered`)
 
-The servers' CPU is not counted. Each side's is, of all its processes, from when it says that it is ready (all loaded, Spark's session
-open) until it has found what it can, and in all. Sides take turns; each must find exactly what was planted.
+The servers' CPU is not counted. The CPU of a side is that of all its processes. It is measured from the moment when the
+side says that it is ready (all is loaded, Spark's session is open) until it has found what it can, and also in all.
+Sides take turns. Each must find exactly what was planted.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ MIB = 1024  # in KiB
 
 @dataclass(frozen=True)
 class Side:
-    """One line of the table. `what`: in words; `slots`: how many tasks at once."""
+    """One line of the table. `what`: in words. `slots`: how many tasks run at once."""
 
     what: str
     name: str
@@ -65,9 +66,10 @@ SIDES = (
 
 @dataclass(frozen=True)
 class Run:
-    """`cpu_s`: from ready to found; `whole_s`: CPU of all of it. `first_s`, `wall_s`: from the start until some and all findings are there.
+    """One run. `cpu_s`: CPU from ready to found. `whole_s`: CPU of everything.
 
-    `worker_mib`: the largest that did the work; `java_mib`: of Spark's machine.
+    `first_s`, `wall_s`: seconds from the start until some and until all findings are there. `worker_mib`: the peak of
+    the largest process that did the work. `java_mib`: the peak of Spark's JVM.
     """
 
     cpu_s: float
@@ -91,18 +93,18 @@ async def measure(side: Side, asked: Asked) -> Run:
     if result["found"] != [world.orphans, world.dangling]:
         raise AssertionError(f"{side.what} found {result['found']} and not {[world.orphans, world.dangling]}")
     alone = "worker" not in taken.peaks_kib
-    cpu_s = result["cpu_s"] if alone else found.cpu_s - ready.cpu_s  # its own clock is finer, and knows of itself only
+    cpu_s = result["cpu_s"] if alone else found.cpu_s - ready.cpu_s  # its own clock is finer, but counts only itself
     workers = [peak for kind, peak in taken.peaks_kib.items() if kind == ("main" if alone else "worker")]
     return Run(cpu_s, taken.cpu_s, [*first, found][0].at_s, found.at_s, max(workers) / MIB, taken.peaks_kib.get("java", 0) / MIB)
 
 
 async def compare(asked: Asked, sides: Sequence[Side], rounds: int) -> list[list[Run]]:
-    """The runs of each side."""
+    """Return the runs of each side."""
     return await take_turns([partial(measure, side, asked) for side in sides], rounds)
 
 
 def beside(asked: Asked, sides: Sequence[Side], runs: list[list[Run]]) -> Figures:
-    """The first side is the one that the others are compared with."""
+    """Compare the sides with the first one."""
     rows = []
     for side, each in zip(sides, runs, strict=True):
         ratio = Ratio.of([run.cpu_s for run in runs[0]], [run.cpu_s for run in each])
@@ -118,7 +120,7 @@ def beside(asked: Asked, sides: Sequence[Side], runs: list[list[Run]]) -> Figure
 
 
 def growth(names: Sequence[int], runs: list[list[list[Run]]], sides: Sequence[Side]) -> Figures:
-    """`runs`: by names, by side."""
+    """Show how the costs grow. `runs`: by names, by side."""
     rows = []
     for place, side in enumerate(sides):
         costs = [median(run.cpu_s for run in each[place]) for each in runs]
@@ -133,18 +135,18 @@ def growth(names: Sequence[int], runs: list[list[list[Run]]], sides: Sequence[Si
 
 
 def per_core_s(names: int, runs: Sequence[Run]) -> float:
-    """Blobs."""
+    """Return blobs per core-second."""
     return names / median(run.cpu_s for run in runs)
 
 
 def sizes(size: float) -> list[int]:
-    """Powers of ten up to the largest, which is compared with others."""
+    """Return the powers of ten up to the largest size, which is compared with others."""
     largest = max(SMALLEST, round(NAMES * size))
     return [*(number for power in range(4, 9) if (number := 10**power) < largest), largest]
 
 
 async def figures(size: float, sides: Sequence[Side] = SIDES, rounds: int = ROUNDS) -> tuple[list[Figures], Figures]:
-    """What was measured, and what follows from it on paper."""
+    """Return what was measured, and what follows from it on paper."""
     *smaller, largest = sizes(size)
     grown = (GENERATOR, LOCAL, SPARK)
     async with started("benchmarks.audit_gcs") as url, started("benchmarks.audit_bigtable") as host:

@@ -1,10 +1,11 @@
 """A Bigtable that only reads: `python -m benchmarks.audit_bigtable` says its address and serves until stdin ends.
 
-    ReadRows        of table `names-{n}`: the tombstones of a world of n names, 100 rows a message; of `log-{n}`: a few entries
+    ReadRows        of table `names-{n}`: the tombstones of a world of n names, 100 rows a message;
+                    of `log-{n}`: a few entries
     SampleRowKeys   a key for every 100,000 rows
 
-Of each row comes the one cell that names its blob, whatever the filter says: they all ask for that. Messages are answered as bytes,
-and never made of objects.
+Each row comes as the one cell that names its blob, whatever the filter says, because all clients ask for that. Messages
+are answered as bytes and never built from objects.
 """
 
 from __future__ import annotations
@@ -48,7 +49,10 @@ async def read_rows(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -
 
 
 def _numbers(world: World, rows: Any) -> Iterable[tuple[int, int]]:
-    """The ranges that a row set asks for, of rows by their numbers: keys first, each a range of its own; all, if it asks for none."""
+    """Yield the ranges of row numbers that a row set asks for: keys first, each as a range of its own.
+
+    If it asks for none, all rows.
+    """
     found = []
     for key in rows.row_keys:
         number = world.first_path(key)
@@ -77,7 +81,7 @@ def _sample(key: bytes, offset: int) -> bytes:
 
 @cache
 def entries() -> list[tuple[bytes, str, bytes, int, bytes]]:
-    """Of changes that began when this server did, and never end."""
+    """Return entries of changes that began when this server did, and never end."""
     runtime, found = SystemRuntime(), []
     for _ in range(ENTRIES):
         change, of = ChangeId.new(runtime), "attachments/org.999/project.999/objects/busy"

@@ -1,4 +1,7 @@
-"""What an analyst would do with two exports: an anti-join each way, in DuckDB on one thread. Nothing is listed or scanned."""
+"""What an analyst would do with two exports: an anti-join each way, in DuckDB on one thread.
+
+Nothing is listed or scanned.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ BLOBS, ROWS = "blobs", "rows"
 
 
 def find(asked: Asked, ready: Ready) -> Found:
-    import duckdb  # what only exports for it need not load it: it complains of itself when Python ends
+    import duckdb  # imported here, because a process that only exports does not need it, and it complains when Python ends
 
     database = duckdb.connect()
     database.execute("SET threads = 1")
@@ -26,7 +29,7 @@ def find(asked: Asked, ready: Ready) -> Found:
 
 
 def export(asked: Asked) -> None:
-    """What DuckDB is given."""
+    """Write what DuckDB is given."""
     for file, among in ((BLOBS, blobs_among), (ROWS, rows_among)):
         with parquet.ParquetWriter(asked.exported(file), pa.schema([("name", pa.string())])) as writer:
             for start in range(0, asked.names, PER_PROJECT):

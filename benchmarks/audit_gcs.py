@@ -1,11 +1,12 @@
 """A GCS that only lists and describes: `python -m benchmarks.audit_gcs` says its URL and serves until stdin ends.
 
     GET …/b/names-{n}          the bucket: a world of n names
-    GET …/b/names-{n}/o        a page of at most 1,000 from `startOffset` or `pageToken` to `endOffset`, with the `fields` asked for
+    GET …/b/names-{n}/o        a page of at most 1,000 from `startOffset` or `pageToken` to `endOffset`,
+                               with the `fields` asked for
     GET …/b/names-{n}/o/{name} one blob, or 404
 
-HTTP/1.1 as the clients of the benchmarks speak it, each request in pieces or whole, one after the other on a connection. A page takes a
-tenth of a millisecond here, and its reader ten times that at least.
+It speaks HTTP/1.1 as far as the benchmarks' clients need it: each request in pieces or whole, one after the other on a
+connection. A page takes a tenth of a millisecond here. Its reader needs at least ten times as long.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ JSON = "application/json; charset=UTF-8"
 
 
 def answer(target: str) -> tuple[str, bytes]:
-    """Status and body."""
+    """Return status and body."""
     parts = urlsplit(target)
     found = ROUTE.fullmatch(parts.path)
     if found is None:
@@ -49,7 +50,10 @@ def _blob(world: World, wanted: str, fields: frozenset[str] | None) -> tuple[str
 
 
 def _page(world: World, query: dict[str, str], fields: frozenset[str] | None) -> bytes:
-    """Of so many names as were asked for: of those of dangling tombstones it has no blob."""
+    """Return a page of as many names as were asked for.
+
+    It is shorter if tombstones among them are dangling: those have no blob.
+    """
     start = int(query["pageToken"]) if "pageToken" in query else world.first_name(query.get("startOffset", "").encode())
     end = world.first_name(query["endOffset"].encode()) if "endOffset" in query else world.names
     stop = min(end, start + min(int(query.get("maxResults", PAGE_MAX)), PAGE_MAX))

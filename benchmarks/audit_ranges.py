@@ -1,6 +1,6 @@
-"""The audit as `tiered audit run` has it carried out: ranges, an engine, findings in Parquet files; without its report.
+"""The audit as `tiered audit run` does it: ranges, an engine, findings in Parquet files, but no report.
 
-Said is `first` as soon as the findings of a range are there, for whoever looks into the run's directory.
+It says `first` as soon as the findings of a range are there, because somebody may look into the run's directory then.
 """
 
 from __future__ import annotations

@@ -1,15 +1,17 @@
 """A side of the audit's figures, in a process of its own: `python -m benchmarks.audit_side audit_sets '{"names": …}'`.
 
     audit_sweep    `audit_range` over all names, in one task of one process
-    audit_local    its ranges as `tiered audit run` has them carried out, in so many (`slots`) worker processes; findings go to Parquet
-    audit_spark    the same on a local Spark with so many slots
-    audit_join     the same sources as two DataFrames (mapInArrow), a full outer join on the name, a local Spark with so many `slots`
-    audit_sets     google-cloud-storage's `list_blobs` with `fields`, Bigtable's data client with a filter, two Python sets
+    audit_local    its ranges as in `tiered audit run`, in `slots` worker processes; findings go to Parquet
+    audit_spark    the same on a local Spark with `slots` slots
+    audit_join     the same sources as two DataFrames (mapInArrow), a full outer join on the name,
+                   a local Spark with `slots` slots
+    audit_sets     google-cloud-storage's `list_blobs` with `fields`, Bigtable's data client with a filter,
+                   two Python sets
     audit_duckdb   an anti-join each way of two Parquet files that somebody has exported: nothing is listed or scanned
 
-Only the first three fix a cut-off, read the changelog and look again: what is written right now the others would call an orphan. A side
-is a module with `find(asked, ready)`. Told is `ready` when it calls that: all is loaded, and a Spark session open; then what it
-found, and its own CPU since.
+Only the first three fix a cut-off, read the changelog and look again. The others would call a blob an orphan that is
+being written. A side is a module with `find(asked, ready)`. It prints `ready` when `find` calls that: all is loaded,
+and a Spark session is open. Then it prints what it found, and its own CPU since.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from benchmarks.servers import INSTANCE, PROJECT
 from tiered.settings import BigtableSettings, GcsSettings, Settings
 
 Found = tuple[int, int]
-"""Orphans, and dangling tombstones."""
+"""The number of orphans and of dangling tombstones."""
 
 Ready = Callable[[], None]
 GRACE_S = 86_400.0
@@ -35,7 +37,10 @@ RANGE_NAMES = 100_000
 
 @dataclass(frozen=True)
 class Asked:
-    """`host` and `url`: of Bigtable and GCS. `directory`: for what is read or written beside them."""
+    """What a side is asked to do. `host` and `url`: of Bigtable and GCS.
+
+    `directory`: for other files that it reads or writes.
+    """
 
     names: int
     host: str
@@ -45,7 +50,7 @@ class Asked:
 
     @property
     def world(self) -> str:
-        """Of bucket and table alike."""
+        """The name of the bucket and of the table."""
         return f"names-{self.names}"
 
     @property
@@ -64,7 +69,7 @@ class Asked:
 
 
 class Clock:
-    """Of this process's CPU, seconds since `start`."""
+    """Measures this process's CPU, in seconds since `start`."""
 
     def __init__(self) -> None:
         self._started_s = 0.0

@@ -1,4 +1,4 @@
-"""The audit itself, without an engine: one range that holds all names. What it finds is counted, and goes nowhere."""
+"""The audit itself, without an engine: one range that holds all names. What it finds is counted and not written."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RUNTIME = SystemRuntime()
 
 
 def find(asked: Asked, ready: Ready) -> Found:
-    collect_less()  # as its engines' workers do
+    collect_less()  # as the workers of its engines do
     return anyio.run(_sweep, asked, ready)
 
 

@@ -1,12 +1,13 @@
-"""A world for the audit: so many blobs and tombstones in byte order, made up as they are asked for.
+"""A world for the audit: so many blobs and tombstones in byte order, generated when they are asked for.
 
     name number i    attachments/org.{3}/project.{3}/objects/{32 hex}  /  {change id, 10 to 21 months old}
-    row of it        but for every 1,000th, whose blob is an orphan
-    blob of it       but for every 10,000th, whose tombstone is dangling
+    row of it        except every 1,000th, whose blob is an orphan
+    blob of it       except every 10,000th, whose tombstone is dangling
 
-Projects are alike but for their names: the 10,000 of one are kept as lines of one length, with all that an answer says of them
-(indented JSON of a listing, chunks of rows). An answer is a copy of some of them with the project written in: some ten million
-names per second and core, which no client comes near, at any size of the world.
+Projects differ only in their names. So the 10,000 names of one project are kept as lines of one length, with everything
+that an answer says about them (indented JSON of a listing, chunks of rows). An answer is a copy of some lines with the
+project written into them. That makes some ten million names per second and core, at any size of the world. No client
+comes near that.
 """
 
 from __future__ import annotations
@@ -46,12 +47,12 @@ ITEM = {
     "crc32c": "AAAAAA==", "etag": "CIC4v+KniYIDEAE=", "timeCreated": "2025-02-01T00:00:00.000Z", "updated": "2025-02-01T00:00:00.000Z",
     "timeStorageClassUpdated": "2025-02-01T00:00:00.000Z",
 }  # fmt: skip
-"""What GCS tells of an object, in short. Name, generation, size and times are each object's own."""
+"""What GCS says about an object, in short. Name, generation, size and times are each object's own."""
 
 
 @dataclass(frozen=True)
 class World:
-    """`names`: how many there are, of blobs and rows together."""
+    """A world. `names`: how many names there are, of blobs and rows together."""
 
     names: int
 
@@ -72,11 +73,11 @@ class World:
         return self.names - self.orphans
 
     def first_name(self, start: bytes) -> int:
-        """The number of the first name of a blob that is not before `start`; `names`: there is none."""
+        """Return the number of the first name of a blob that is not before `start`, or `names` if there is none."""
         return self._first(start, name)
 
     def first_path(self, start: bytes) -> int:
-        """The same of the rows' keys."""
+        """Return the same for the rows' keys."""
         return self._first(start, path)
 
     def _first(self, start: bytes, text: Callable[[int], bytes]) -> int:
@@ -85,17 +86,17 @@ class World:
 
 
 def stem(number: int) -> bytes:
-    """How its name begins: in the order of the numbers, and no other's."""
+    """Return how the name of a number begins. Stems sort in the order of the numbers, and no two are the same."""
     return STEM % (*place(number), number % PER_PROJECT * KEY_STEP)
 
 
 def place(number: int) -> tuple[int, int]:
-    """Its organisation and project."""
+    """Return the organisation and project of a number."""
     return 100 + number // PER_ORG, 100 + number // PER_PROJECT % 100
 
 
 def names_of(numbers: Numbers) -> Bytes:
-    """A line for each of some names of one project."""
+    """Return a line for each of these names, which are of one project."""
     lines = _NAMES[numbers % PER_PROJECT]
     if len(lines):
         _put_place(lines, 0, int(numbers[0]))
@@ -119,7 +120,7 @@ def rows_among(numbers: Numbers) -> Numbers:
 
 
 def blocks(numbers: Numbers) -> Iterator[Numbers]:
-    """Of one project each."""
+    """Split the numbers into parts of one project each."""
     return iter(np.split(numbers, np.flatnonzero(np.diff(numbers // PER_PROJECT)) + 1)) if len(numbers) else iter(())
 
 
@@ -127,7 +128,7 @@ def blocks(numbers: Numbers) -> Iterator[Numbers]:
 
 
 def _chance(salt: int) -> NDArray[np.uint64]:
-    """64 bits for each name of a project, the same in every run (splitmix64)."""
+    """Return 64 bits for each name of a project. They are the same in every run (splitmix64)."""
     mixed = (np.arange(PER_PROJECT, dtype=np.uint64) + np.uint64(salt << 32)) * np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -135,7 +136,7 @@ def _chance(salt: int) -> NDArray[np.uint64]:
 
 
 def _lines(texts: Iterable[bytes]) -> Bytes:
-    """Of texts of one length."""
+    """Return the lines of texts of one length."""
     whole = list(texts)
     return np.frombuffer(b"".join(whole), np.uint8).reshape(len(whole), -1)
 
@@ -155,7 +156,7 @@ _NAMES = _lines(_names())
 
 
 def _put_place(lines: Bytes, at: int, number: int) -> None:
-    """Writes the project of a number into names that stand at column `at`."""
+    """Write the project of a number into names that stand at column `at`."""
     org, project = (np.frombuffer(b"%03d" % each, np.uint8) for each in place(number))
     lines[:, at + ORG_AT : at + ORG_AT + 3] = org
     lines[:, at + PROJECT_AT : at + PROJECT_AT + 3] = project
@@ -166,7 +167,10 @@ def _put_place(lines: Bytes, at: int, number: int) -> None:
 
 @dataclass(frozen=True)
 class Items:
-    """Objects as JSON, with the fields that were asked for. `lines`: of one project; `name_at`: the column of the name, if it is in."""
+    """Objects as JSON, with the fields that were asked for.
+
+    `lines`: those of one project. `name_at`: the column of the name, or None if the name is not among the fields.
+    """
 
     lines: Bytes
     name_at: int | None
@@ -174,14 +178,14 @@ class Items:
     @staticmethod
     @cache
     def of(fields: frozenset[str] | None) -> Items:
-        """`fields` None: all."""
+        """Return the items with these fields. None: all fields."""
         chosen = [each for each in ITEM if fields is None or each in fields]
         lines = _lines(_item(number, chosen) for number in range(PER_PROJECT))
         first = lines[0].tobytes().find(_NAMES[0].tobytes())
         return Items(lines, None if first < 0 else first)
 
     def text(self, numbers: Numbers) -> bytes:
-        """Of all of them, which are of one project: one after the other, with commas between."""
+        """Return these objects, which are of one project, one after the other with commas between."""
         lines = self.lines[numbers % PER_PROJECT]
         if self.name_at is not None and len(lines):
             _put_place(lines, self.name_at, int(numbers[0]))
@@ -201,7 +205,7 @@ def _item(number: int, fields: Iterable[str]) -> bytes:
 
 
 def rows_message(cells: Iterable[tuple[bytes, str, bytes, int, bytes]]) -> bytes:
-    """A ReadRowsResponse of rows of one cell: key, family, column, microseconds, value."""
+    """Return a ReadRowsResponse of rows of one cell: key, family, column, microseconds, value."""
     chunk = bigtable.ReadRowsResponse.CellChunk
     chunks = [
         chunk(row_key=key, family_name=family, qualifier=column, timestamp_micros=at_us, value=value, commit_row=True)
@@ -212,7 +216,7 @@ def rows_message(cells: Iterable[tuple[bytes, str, bytes, int, bytes]]) -> bytes
 
 @cache
 def _rows() -> tuple[Bytes, int, int]:
-    """The tombstones of a project, of each the cell that names its blob; the columns of key and value."""
+    """Return the tombstones of a project, each as the cell that names its blob; and the columns of key and value."""
     names = [line.tobytes() for line in _NAMES]
     lines = _lines(rows_message([(each[:PATH_BYTES], "fm", b"r", OLDEST_MS * 1000, each)]) for each in names)
     value_at = lines[0].tobytes().index(names[0])
@@ -220,7 +224,7 @@ def _rows() -> tuple[Bytes, int, int]:
 
 
 def row_messages(numbers: Numbers) -> Iterator[bytes]:
-    """Of tombstones of one project."""
+    """Yield the messages of these tombstones, which are of one project."""
     every, key_at, value_at = _rows()
     for start in range(0, len(numbers), ROWS_PER_MESSAGE):
         some = numbers[start : start + ROWS_PER_MESSAGE]

@@ -1,7 +1,8 @@
-"""The same work by bare calls: protobuf messages over `grpc.aio`, JSON over aiohttp, and not one line more than the requests need.
+"""The same work by bare calls: protobuf messages over `grpc.aio`, JSON over aiohttp, and no line more.
 
-Rows: byte for byte the requests of `tiered.bigtable.rows` (a test compares them), built per call but for what never changes. Blobs: the
-calls that the store makes, in its order. No error is translated, no deadline kept, no answer verified.
+Rows: the requests of `tiered.bigtable.rows`, byte for byte (a test compares them). They are built for each call, except
+for the parts that never change. Blobs: the calls that the store makes, in its order. No error is translated, no
+deadline kept, no answer verified.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def _conflict(token: str) -> Any:
 
 
 class BareRows:
-    """One connection."""
+    """The rows, over one connection."""
 
     def __init__(self, channel: grpc.aio.Channel, table: str) -> None:
         self._table = table
@@ -90,7 +91,7 @@ class BareRows:
         await self._replace(path, token, [])
 
     async def ask_to_delete(self, path: str, token: str) -> bool:
-        """Whether there was no tombstone."""
+        """Delete an inline object. Return whether there was no tombstone."""
         return not await self._conflicts(path.encode(), _conflict(token), _CLEAR)
 
     async def get(self, path: str) -> bytes | None:
@@ -101,7 +102,7 @@ class BareRows:
         return None if value is None else value.decode()
 
     async def record(self, path: str, token: str, new: str | None, old: str | None) -> None:
-        """An entry of the changelog: nobody else has one of an id that is new."""
+        """Write an entry of the changelog. Its id is new, so nobody else has one."""
         value = (
             f'{{"v":1,"id":"{path}","new":{_quoted(new)},"old":{_quoted(old)},"upload":null,"owner":"bare","attempt":0,'
             '"cleanup_after":null,"trace":null}'
@@ -146,7 +147,7 @@ class BareRows:
         await self._mutate(request, timeout=TIMEOUT_S, metadata=self._metadata)
 
     async def _value(self, path: str, wanted: bytes) -> bytes | None:
-        """Of the only cell of that column, if it came in one piece."""
+        """Return the value of the only cell of that column, if it came in one piece."""
         request = _Read(table_name=self._table, rows=_RowSet(row_keys=[path.encode()]), filter=_STATE, rows_limit=1)
         found: bytes | None = None
         async for response in self._read(request, timeout=TIMEOUT_S, metadata=self._metadata):
@@ -165,7 +166,7 @@ def _quoted(text: str | None) -> str:
 
 
 class BareBlobs:
-    """Large objects: the calls that the store makes (`benchmarks.calls`), side by side where it does."""
+    """Large objects: the calls that the store makes (`benchmarks.calls`), several at once where the store does so."""
 
     def __init__(self, rows: BareRows, http: aiohttp.ClientSession, url: str, bucket: str) -> None:
         self._rows = rows

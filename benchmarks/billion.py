@@ -1,7 +1,9 @@
-"""What an audit of a billion blobs takes, on paper: each number is a formula over facts that are named, and over what was measured here.
+"""What an audit of a billion blobs takes, on paper.
+
+Each number is a formula over named facts and over what was measured here.
 
     facts      of the services and their prices, with where each is from (`FACTS`)
-    measured   thousand blobs per core-second of the generator and of the same under Spark, from the run of `benchmarks.audit`
+    measured   blobs per core-second of the generator and of the same under Spark, from the run of `benchmarks.audit`
 """
 
 from __future__ import annotations
@@ -17,7 +19,10 @@ CLASS_A_PER_1000, CLASS_B_PER_1000 = 0.005, 0.0004
 SCAN_MB_PER_S = 220.0
 LISTER_PER_S, LISTERS_PER_S, LISTERS_CORES = (11_000, 17_000), 225_000, 48
 STORED_BYTES = PATH_BYTES + NAME_BYTES + 36 + len("{}") + 3 * (8 + len("fm") + len("r"))
-"""Of a tombstone: key, blob's name, token, policy, and for each of three cells its time, family and column; not compressed."""
+"""The bytes of a tombstone, not compressed.
+
+That is key, blob's name, token, policy, and for each of three cells its time, family and column.
+"""
 
 FACTS = (
     f"A page holds {PAGE_NAMES:,} names. Listing is a class A operation and looking at one blob class B: ${CLASS_A_PER_1000} and"
@@ -33,7 +38,7 @@ FACTS = (
 
 @dataclass(frozen=True)
 class Paper:
-    """`generator`, `spark`: blobs per core-second."""
+    """The calculation. `generator`, `spark`: blobs per core-second."""
 
     generator: float
     spark: float
@@ -49,7 +54,7 @@ class Paper:
 
     @property
     def looks(self) -> float:
-        """Second looks at blobs, where as many are orphans as in the world that was measured."""
+        """The number of second looks at blobs, if the share of orphans is that of the world that was measured."""
         return self.blobs / ORPHAN_EVERY
 
     @property

@@ -1,11 +1,13 @@
-"""Calls per operation: what a store asks of Bigtable and of GCS, before its caller has the answer and after. Counted, not timed.
+"""Calls per operation: what a store asks of Bigtable and of GCS, before its caller has the answer and after.
+
+They are counted, not timed.
 
     Ledger          the calls in the order in which they began, and which had ended when the caller had the answer
     NotingChannel   a Bigtable channel that tells the ledger of each call, by the name of its purpose
-    GcsEmulator     knows by itself what it was asked; the ledger looks there whenever something else happens
+    GcsEmulator     knows itself what it was asked; the ledger looks there whenever something else happens
 
-Calls are the cost of the production form: each is a round trip, and each is billed. `tests/production/test_call_counts.py` holds
-the store to what is a goal.
+Calls are the cost of the production form: each is a round trip, and each is billed.
+`tests/production/test_call_counts.py` checks the numbers that are goals.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ COUNTED = ObjectId.create("bench", "counted")
 KIB, MIB = 1024, 1024 * 1024
 IDLE = Metadata(expiration=TimeToIdle(timedelta(days=4)))
 TOUCHED_AFTER_S = 2 * 86_400.0
-"""More than a quarter of IDLE, so that the next read renews it."""
+"""Seconds. More than a quarter of IDLE, so the next read renews the deadline."""
 
 Operation = Callable[[TieredStorage], Awaitable[object]]
 
@@ -43,14 +45,15 @@ Operation = Callable[[TieredStorage], Awaitable[object]]
 
 @dataclass(eq=False)
 class Noted:
-    """One call. What is not `done` when the caller has the answer, the answer did not wait for."""
+    """One call. If it is not `done` when the caller has the answer, the answer did not wait for it."""
 
     name: str
     done: bool = False
 
 
 class Ledger:
-    """Calls in the order in which they began. GCS's are named `gcs …`; one that has come there counts as done."""
+    """The calls in the order in which they began. GCS's are named `gcs …`. A call that has reached GCS counts as done.
+    """
 
     def __init__(self, server: GcsEmulator) -> None:
         self._server = server
@@ -72,7 +75,7 @@ class Ledger:
 
     @property
     def before(self) -> list[str]:
-        """What the caller's answer waited for."""
+        """The calls that the caller's answer waited for."""
         return [call.name for call in self._calls if call in self._before]
 
     @property
@@ -80,13 +83,13 @@ class Ledger:
         return [call.name for call in self._calls if call not in self._before]
 
     def _look(self) -> None:
-        """Writes down what GCS was asked since."""
+        """Write down what GCS was asked since the last look."""
         new, self._looked_at = self._server.calls[self._looked_at :], len(self._server.calls)
         self._calls += [Noted(f"gcs {kind}", done=True) for kind in new]
 
 
 class NotingChannel:
-    """Implements `Channel` by another one."""
+    """Implements `Channel` with another one, and notes each call in the ledger."""
 
     def __init__(self, channel: Channel) -> None:
         self.ledger: Ledger | None = None
@@ -110,7 +113,7 @@ class NotingChannel:
 
 
 def purpose(method: str, request: Any) -> str:
-    """In the words of the protocol, by what the request would write."""
+    """Name a call in the words of the protocol, by what the request would write."""
     if method == "ReadRows":
         return "read"
     if method == "ReadModifyWriteRow":
@@ -138,7 +141,7 @@ def _purpose(key: bytes, mutations: Sequence[Any], on_match: bool = False) -> st
 
 
 class LaterRuntime(SystemRuntime):
-    """A wall clock that can be moved on."""
+    """A runtime whose wall clock can be moved forward."""
 
     later_s = 0.0
 
@@ -147,7 +150,10 @@ class LaterRuntime(SystemRuntime):
 
 
 class CountedStore:
-    """A store whose calls are counted. Each operation has a `TieredStorage` of its own, so that nothing of another is under way."""
+    """A store whose calls are counted.
+
+    Each operation has its own `TieredStorage`, so that no other operation's work is under way.
+    """
 
     def __init__(self, host: str, name: str, channel: Channel, blobs: GcsBlobs, server: GcsEmulator, runtime: LaterRuntime) -> None:
         self.server = server
@@ -159,7 +165,7 @@ class CountedStore:
         self._settings = Servers(host, server.url).settings(name.rpartition("/")[2], "bigtable")
 
     async def run(self, *operations: Operation) -> None:
-        """Without counting."""
+        """Run operations without counting."""
         for operation in operations:
             async with self._store() as storage:
                 await operation(storage)
@@ -179,7 +185,7 @@ class CountedStore:
 
 @asynccontextmanager
 async def counted_store(host: str) -> AsyncIterator[CountedStore]:
-    """On a table and in a bucket of its own; the emulator of GCS runs in this process."""
+    """Open a store on a table and in a bucket of its own. The emulator of GCS runs in this process."""
     runtime = LaterRuntime()
     async with GcsEmulator() as server:
         server.create_bucket(BUCKET)
@@ -194,7 +200,7 @@ async def counted_store(host: str) -> AsyncIterator[CountedStore]:
 
 @dataclass(frozen=True)
 class Case:
-    """`first` prepares, uncounted, `later_s` before the operation."""
+    """One line of the table. `first`: operations that prepare it, uncounted, `later_s` seconds before it."""
 
     what: str
     operation: Operation
@@ -203,7 +209,7 @@ class Case:
 
 
 def cases() -> list[Case]:
-    """2 MiB go to GCS in a single request, 16 MiB in a session."""
+    """Return the cases. 2 MiB go to GCS in a single request, 16 MiB in a session."""
 
     def put(size: int, metadata: Metadata | None = None) -> Operation:
         return lambda storage: storage.put(COUNTED, bytes(size), metadata)

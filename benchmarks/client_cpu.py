@@ -1,14 +1,16 @@
-"""CPU time of the client per operation: ours, beside the official clients and beside bare calls, in one process, by turns.
+"""CPU time of the client per operation: ours, the official clients' and that of bare calls, in one process, by turns.
 
-    rows, 1 KiB     ours          `BigtableRows`: one CheckAndMutateRow, which a tombstone or a mark prevents; one ReadRows
+    rows, 1 KiB     ours          `BigtableRows`: one CheckAndMutateRow, which a tombstone or a mark
+                                  prevents; one ReadRows
                     official      google.cloud.bigtable.data, its async client: the same predicates, mutations and reads
-                    bare          the same messages, made by hand, over `grpc.aio`; no error, answer or cell is looked into
+                    bare          the same messages, made by hand, over `grpc.aio`; nothing is checked
     blobs, 2 MiB    ours          `TieredStorage` with its changelog; clean-up included
                     official      google-cloud-storage in threads and plain row operations of the `data` client: what a
                                   user would write himself, without changelog and without safety
-                    bare          the calls that the store makes and nothing else: `grpc.aio` and aiohttp
+                    bare          only the calls that the store makes: `grpc.aio` and aiohttp
 
-Measured is `time.process_time`: all threads of this process, and nothing of the servers, which have their own.
+`time.process_time` is measured: all threads of this process. The servers have processes of their own, which do not
+count.
 """
 
 from __future__ import annotations
@@ -48,10 +50,10 @@ GOAL_OFFICIAL, GOAL_BARE = 0.5, 1.3
 
 
 class Side(Protocol):
-    """One who puts, gets and deletes objects of his own. `token`: an id of the write."""
+    """A side that puts, gets and deletes its own objects. `token`: an id of the write."""
 
     def ready(self) -> AbstractAsyncContextManager[object]:
-        """Around some operations: when it ends, so has all that they left running."""
+        """Wrap some operations. When the block ends, all work that they left running has ended."""
 
     async def put(self, path: str, token: ChangeId, payload: bytes) -> None: ...
     async def get(self, path: str) -> bytes | None: ...
@@ -79,7 +81,7 @@ class OurRows:
 
 
 class OurStore:
-    """The store makes tokens of its own."""
+    """Our side with blobs. The store makes tokens of its own."""
 
     def __init__(self, backends: Backends, settings: Settings) -> None:
         self._backends = backends
@@ -103,7 +105,7 @@ class OurStore:
 
 @dataclass(frozen=True)
 class Contest:
-    """A round of each side: so many objects are put, got and deleted."""
+    """In a round, each side puts, gets and deletes so many objects."""
 
     what: str
     sides: Sequence[Side]
@@ -112,7 +114,7 @@ class Contest:
     operations: int
 
     async def rows(self, rounds: int) -> list[list[str]]:
-        """The lines of the table: ours, official and bare, for each operation."""
+        """Return the lines of the table: ours, official and bare, for each operation."""
         names = count()
         measured = await take_turns([partial(self._round, side, names) for side in self.sides], rounds)
         lines = []
@@ -123,7 +125,7 @@ class Contest:
         return lines
 
     async def _round(self, side: Side, names: Iterator[int]) -> tuple[float, ...]:
-        """Seconds of CPU per operation, of each."""
+        """Return seconds of CPU per operation, for each kind of operation."""
         token = partial(ChangeId.new, RUNTIME)
         items = [(f"bench/objects/{self.in_flight}/{name}", token(), token()) for name in islice(names, self.operations)]
 
@@ -143,7 +145,7 @@ class Contest:
 
         seconds = []
         for work in (put, get, delete):
-            gc.collect()  # nobody pays for another's garbage
+            gc.collect()  # so that no side pays for another's garbage
             seconds.append(await timed(all_of(work), time.process_time) / len(items))
         return tuple(seconds)
 
@@ -155,7 +157,7 @@ def _beside(ours: list[float], other: list[float]) -> list[str]:
 
 async def figures(servers: Servers, size: float) -> list[Figures]:
     logging.getLogger("google").setLevel(logging.ERROR)
-    os.environ["BIGTABLE_EMULATOR_HOST"] = servers.bigtable_host  # how the official client is told
+    os.environ["BIGTABLE_EMULATOR_HOST"] = servers.bigtable_host  # the official client reads it
     async with AsyncExitStack() as opened:
         table = await servers.new_table()
         settings = servers.settings(table, "bigtable", store=StoreSettings(concurrency_max=max(IN_FLIGHT)))

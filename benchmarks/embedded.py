@@ -2,11 +2,11 @@
 
     python -m benchmarks.embedded --size 1        some 15 seconds on a local SSD
 
-Each line sets a store's put beside what a user would write instead, for the same payloads, at the same number
-in flight, on the same disk: one SQLite insert per transaction (`synchronous=FULL`), or a temporary file that is
-written, fsynced and renamed. Both run in threads, as an async service would have to. Rounds alternate, so that
-what else the machine does hits both alike; shown are medians of the rounds, and between which ratios the middle half
-of them lies. Every put is of a new name. A ratio above 1 means that the store takes longer; trust it, not the times.
+Each line compares a store's put with what a user would write instead: one SQLite insert per transaction
+(`synchronous=FULL`), or a temporary file that is written, fsynced and renamed. Payloads, number in flight and disk are
+the same. Both run in threads, as an async service would have to. Rounds alternate, so other work on the machine affects
+both alike. The table shows medians of the rounds, and the ratios between which the middle half of them lies. Every put
+has a new name. A ratio above 1 means that the store takes longer. Trust the ratio, not the times.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Put = Callable[[str, bytes], Awaitable[object]]
 
 @dataclass(frozen=True)
 class Case:
-    """One line of the table: a round is `puts` payloads of `size_bytes` each, `in_flight` of them at once."""
+    """One line of the table. A round is `puts` payloads of `size_bytes` each, `in_flight` of them at once."""
 
     what: str
     left: Put
@@ -53,7 +53,7 @@ class Case:
 
 
 async def compare(case: Case, names: count[int]) -> tuple[float, float, Ratio]:
-    """Milliseconds per put of both, medians of the rounds; and how many times `right`'s time `left` takes."""
+    """Return milliseconds per put of both (medians of the rounds), and the ratio of `left`'s time to `right`'s."""
     payload = os.urandom(case.size_bytes)
 
     async def seconds(put: Put) -> float:
@@ -62,7 +62,7 @@ async def compare(case: Case, names: count[int]) -> tuple[float, float, Ratio]:
 
         return await timed(run_in_flight(put_one, islice(names, case.puts), case.in_flight))
 
-    # Who goes first alternates: what one has written, the disk may still be busy with in the other's time.
+    # The order alternates, because the disk may still be busy with what the first has written.
     left, right = await take_turns([lambda: seconds(case.left), lambda: seconds(case.right)], ROUNDS)
     per_put = 1000 / case.puts
     return median(left) * per_put, median(right) * per_put, Ratio.of(left, right)

@@ -1,6 +1,6 @@
-"""`Figures`, a table of results: shown on the terminal, and put into a page of the docs between two marks.
+"""`Figures`, a table of results. It is shown on the terminal, and put into a page of the docs between two marks.
 
-    <!-- figures NAME -->       what stands between them is replaced by each run; the prose around is nobody's but its author's
+    <!-- figures NAME -->       each run replaces what stands between the marks, and nothing else on the page
     <!-- end of NAME -->
 """
 
@@ -24,7 +24,7 @@ LIBRARIES = ("grpcio", "google-cloud-bigtable", "google-cloud-storage", "aiohttp
 
 @dataclass(frozen=True)
 class Figures:
-    """`notes`: what a reader must know to judge them, a sentence each."""
+    """A table. `notes`: what a reader must know to judge it, one sentence each."""
 
     title: str
     columns: list[str]
@@ -55,7 +55,7 @@ def loaded(text: str) -> list[Figures]:
 
 
 def put_into(page: Path, name: str, figures: list[Figures], size: float, load: float) -> None:
-    """Replaces what the page says between the marks of `name`. `load`: the machine's average before the run."""
+    """Replace what the page says between the marks of `name`. `load`: the machine's load average before the run."""
     begin, end = f"<!-- figures {name} -->", f"<!-- end of {name} -->"
     told = f"Measured on {date.today()} at size {size:g}, with a load of {load:.1f} before, on {machine()}.\n"
     block = "\n".join([begin, told, *(each.markdown() for each in figures), end])
@@ -67,7 +67,7 @@ def put_into(page: Path, name: str, figures: list[Figures], size: float, load: f
 
 
 def machine() -> str:
-    """What the figures were taken on."""
+    """Describe the machine on which the figures were taken."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1024**3
     libraries = ", ".join(f"{name} {version(name)}" for name in LIBRARIES)

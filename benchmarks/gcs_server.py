@@ -1,4 +1,7 @@
-"""Our emulator of GCS in a process of its own: `python -m benchmarks.gcs_server BUCKET` says its URL and serves until stdin ends."""
+"""Our emulator of GCS in its own process.
+
+`python -m benchmarks.gcs_server BUCKET` says its URL and serves until stdin ends.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,12 @@
-"""A GCS that keeps nothing: `python -m benchmarks.gcs_sink` says its URL, takes uploads and answers them, until stdin ends.
+"""A GCS that keeps nothing.
+
+`python -m benchmarks.gcs_sink` says its URL, takes uploads and answers them, until stdin ends.
 
     POST uploadType=resumable   a session          PUT   its bytes, at once or in chunks: 308 until the last has come
     POST uploadType=multipart   read and dropped
 
-Of what it is given it keeps length and crc32c, which clients verify. The emulator would keep the bytes: for the many and
-large uploads whose memory is measured here, gigabytes.
+It keeps only the length and the crc32c of what it is given, because clients verify them. The emulator would keep the
+bytes: gigabytes, for the many large uploads whose memory is measured here.
 """
 
 from __future__ import annotations
@@ -56,7 +58,10 @@ class Sink:
         return web.json_response(upload.resource())
 
     def _ended(self, content_range: str, size: int) -> bool:
-        """An open end (`bytes 0-*/*`) is that of the body; else the total must have come."""
+        """Tell whether the upload has ended.
+
+        With an open end (`bytes 0-*/*`) the body's end is the end; else the total must have come.
+        """
         total = re.fullmatch(r"bytes [\d*-]+/(\d+|\*)", content_range)
         assert total is not None, content_range
         return content_range == "bytes 0-*/*" or total[1] == str(size)

@@ -1,9 +1,12 @@
-"""How much later a large put is answered because its change is logged: the BigTable changelog beside none, 1 put in flight.
+"""How much later a large put is answered because its change is logged.
+
+A store with the BigTable changelog is compared with one that has none, at 1 put in flight.
 
     every answer of Bigtable is 5 ms late, every answer of GCS 30 ms (a relay, `benchmarks.relay`)
 
-The record is written while the payload streams and must hide behind it. The two stores share rows and bucket, and put by
-turns, each time under a new name; between two puts both rest, so that none pays for what the other has left to clean up.
+The record is written while the payload streams, and that must hide its time. The two stores share rows and bucket, and
+put by turns, each time under a new name. Between two puts both rest, so that neither pays for what the other has left
+to clean up.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from tiered.open import open_backends, open_storage
 BIGTABLE_MS, GCS_MS = 5.0, 30.0
 MIB = 1024 * 1024
 PUTS = {2 * MIB: 10, 16 * MIB: 5}
-"""By the payload's size: how many a round has, of which the median counts."""
+"""By the payload's size: how many puts a round has. Their median counts."""
 
 ROUNDS = 9
 REST_S = 0.05
@@ -46,7 +49,7 @@ async def figures(servers: Servers, size: float) -> list[Figures]:
         read_ms = median([1000 * await timed(tiers.high_volume.read("bench/objects/nothing")) for _ in range(9)])
         for payload_bytes, puts in PUTS.items():
             payload, puts = os.urandom(payload_bytes), max(1, round(puts * size))
-            for storage in (logged, noop):  # connections are opened by whoever comes first
+            for storage in (logged, noop):  # the first put opens connections
                 await storage.put(ObjectId.create("bench", f"{next(names)}"), payload)
 
             async def put(storage: TieredStorage, payload: bytes = payload) -> None:

@@ -1,11 +1,14 @@
-"""What large uploads take of the client's memory: its peak with many at once, over the peak with as many small puts.
+"""How much of the client's memory large uploads take.
+
+That is its peak with many uploads at once, minus the peak with as many small puts.
 
     child 1   64 small puts at once -> peak A -> 64 puts of 64 MiB at once, from generators -> peak B: B - A are ours
     child 2   the same by google-cloud-storage, its BlobWriter in threads: a quarter as many, as each takes so much
 
-A child per side, because a peak (`ru_maxrss`) never goes down. The generators make each piece of 256 KiB when it is asked for, so
-what of the payloads is held is counted too: of each, 1 MiB is read before it is known that it is not inline. A sink in another process
-takes the uploads (`benchmarks.gcs_sink`), because an emulator would keep them.
+Each side has its own child process, because a peak (`ru_maxrss`) never goes down. The generators make each piece of 256
+KiB when it is asked for, so payload bytes that are held are counted too: 1 MiB of each payload is read before it is
+known that it is not inline. A sink in another process takes the uploads (`benchmarks.gcs_sink`), because an emulator
+would keep them.
 """
 
 from __future__ import annotations
@@ -56,7 +59,7 @@ async def figures(servers: Servers, size: float) -> list[Figures]:
 
 
 def peak_kib() -> int:
-    """On Linux; the most that this process has ever held."""
+    """Return the most memory that this process has ever held, in KiB on Linux."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 

@@ -1,12 +1,16 @@
-"""What a command takes, with all that it starts: `python -m benchmarks.metered command...` says it as JSON when all have ended.
+"""What a command takes, with all that it starts.
+
+`python -m benchmarks.metered command...` says it as JSON when all have ended.
 
     seconds, cpu_s     of all of it; CPU is user and system
-    peaks_kib          the largest that a process ever was: `main` (the command itself), `worker` (another Python), `java` (any other)
+    peaks_kib          the largest that a process ever was: `main` (the command itself), `worker` (another Python),
+                       `java` (any other)
     lines              what it printed, with seconds and CPU until then
     code               its exit code
 
-Looked at are all of them, ten times a second, and what is known of one that has ended stays: Spark's Python workers are waited for by
-nobody, so the system's own sum lacks them. Orphans are adopted (a subreaper). Linux only. When stdin ends, all of it is killed.
+All processes are looked at ten times a second, and the numbers of one that has ended are kept. The system's own sum is
+not enough: nobody waits for Spark's Python workers, so it does not count them. Orphans are adopted (a subreaper). It
+works on Linux only. When stdin ends, everything is killed.
 """
 
 from __future__ import annotations
@@ -87,7 +91,10 @@ def measure(command: list[str]) -> Taken:
 
 
 def _look(main: int, ticks: dict[int, int], peaks_kib: dict[str, int]) -> float:
-    """Seconds of CPU that all that was started has taken until now, of which `ticks` keeps each one's own; raises the peaks."""
+    """Return the seconds of CPU that everything has taken until now, and update the peaks.
+
+    `ticks` keeps the CPU of each process.
+    """
     stats: dict[int, tuple[int, int, str]] = {}  # parent, ticks, name
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
@@ -101,7 +108,7 @@ def _look(main: int, ticks: dict[int, int], peaks_kib: dict[str, int]) -> float:
         ours = found
         for pid in found:
             _, ticks[pid], name = stats.pop(pid)
-            # A thread of Java's that starts a program is for a moment a child of that thread's name and of Java's size.
+            # When a thread of Java starts a program, its child has for a moment the thread's name and Java's size.
             kind = "main" if pid == main else "worker" if name.startswith("python") else "java"
             if kind == "java" and name in SHELLS:
                 continue

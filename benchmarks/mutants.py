@@ -2,10 +2,11 @@
 
     python -m benchmarks.mutants --number 100 --seed 1 [--docs docs/mutants.md]        (make mutants N=100)
 
-The sample is drawn by the seed from all breaks of the kinds in `_Breaks`: a statement left out, a condition turned round, a comparison
-one off, a flag or a number changed, None returned. Each is written into a copy of the tree, one after the other, and the stages run on
-it until one fails. What no stage notices *lives*: it changes nothing, or a test is missing, and a person says which. The kept libraries
-for this that were looked at (Cosmic Ray, mutmut) leave no statement out, and that is what a forgotten event or `await` is.
+The seed draws the sample from all breaks of the kinds in `_Breaks`: a statement left out, a condition turned round, a
+comparison one off, a flag or a number changed, None returned, and some more. Each break is written into a copy of the
+tree, one after the other. Then the stages run on it until one fails. A break that no stage notices *lives*. It changes
+nothing, or a test is missing, and a person says which. We looked at two maintained libraries for this (Cosmic Ray,
+mutmut). They leave no statement out, but a forgotten event or `await` is just that.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ STAGES: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 LIMIT_S = 900.0
 TIMES_AS_LONG = 3
-"""As without a mutant, and it hangs, which is noticed, too."""
+"""If a stage takes this many times as long as without a mutant, it hangs. That counts as noticed."""
 
 MEMORY_BYTES = 6 << 30
 SURVIVED = "lives"
@@ -53,7 +54,7 @@ SURVIVED = "lives"
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """`start`, `end`: byte offsets in the file of what `text` replaces."""
+    """One break. `start`, `end`: the byte offsets in the file of what `text` replaces."""
 
     path: str
     line: int
@@ -74,7 +75,7 @@ _ARITHMETIC: dict[type[ast.operator], str] = {ast.Add: "-", ast.Sub: "+", ast.Mu
 
 
 class _Breaks(ast.NodeVisitor):
-    """All breaks of one file."""
+    """Finds all breaks of one file."""
 
     def __init__(self, path: str, source: bytes) -> None:
         self.found: list[Mutant] = []
@@ -98,7 +99,7 @@ class _Breaks(ast.NodeVisitor):
             case ast.Expr(value=ast.Constant()):
                 return
             case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id="logger")))):
-                return  # a line of the log is told, not kept
+                return  # a log message for people; no test depends on it
             case ast.Assert():
                 return
             case ast.Expr() | ast.AugAssign() | ast.Raise() | ast.Delete():
@@ -142,20 +143,23 @@ class _Breaks(ast.NodeVisitor):
         (_, start), (end, _) = self._span(left), self._span(right)
         old = self._source[start:end].decode()
         if "\n" in old or "(" in old or ")" in old:
-            return  # only the operator itself stands between the two
+            return  # there must be nothing but the operator between the two
         what = f"`{self._text(left)}{old}{self._text(right)}` becomes `{text}`"
         self.found.append(Mutant(self._path, left.lineno, start, end, f" {text} ", " ".join(what.split())))
 
 
 def mutants(path: str, source: bytes) -> list[Mutant]:
-    """All of one file, which is at `path`."""
+    """Return all breaks of one file, which is at `path`."""
     breaks = _Breaks(path, source)
     breaks.visit(ast.parse(source))
     return breaks.found
 
 
 def try_out(mutant: Mutant | None, tree: Path, limits_s: dict[str, float]) -> str:
-    """The stage that notices it; `SURVIVED` if none does. None: the tree as it is, which shows how long a stage may take."""
+    """Return the stage that notices the mutant, or `SURVIVED` if none does.
+
+    `mutant` None: the tree as it is, which shows how long a stage may take.
+    """
     source = b"" if mutant is None else (ROOT / mutant.path).read_bytes()
     if mutant is not None:
         (tree / mutant.path).write_bytes(mutant.applied_to(source))
@@ -187,14 +191,14 @@ def _passes(command: Sequence[str], tree: Path, limit_s: float) -> bool:
 
 
 def _end_all_of(process: subprocess.Popen[bytes]) -> None:
-    """What the tests started is in the session that began with it."""
+    """Kill the process and everything that the tests started: it is all in the process's session."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, 9)
     process.wait()
 
 
 def explore(chosen: Sequence[Mutant], jobs: int) -> Iterator[tuple[Mutant, str]]:
-    """Tries them out side by side, each worker on a copy of the tree of its own. Raises `SystemExit` if the tree itself fails."""
+    """Try the mutants out, each worker on its own copy of the tree. Raises `SystemExit` if the unchanged tree fails."""
     with tempfile.TemporaryDirectory() as place:
         trees = [Path(place) / str(number) for number in range(jobs)]
         for tree in trees:

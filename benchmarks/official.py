@@ -1,8 +1,9 @@
-"""The same work by Google's official clients: the async `data` client for rows, google-cloud-storage in threads for blobs.
+"""The same work by Google's clients: the async `data` client for rows, google-cloud-storage in threads for blobs.
 
-Rows: the predicates and mutations of `tiered.bigtable.rows`, in that client's own words; what never changes is built once, as
-it is there. Blobs: what a user would write himself. No changelog, no fence: a kill or a lost answer leaves garbage, and two
-writers or one late request leave a row whose blob is gone. It does less, and is what a user would compare with.
+Rows: the predicates and mutations of `tiered.bigtable.rows`, made with that client. What never changes is built once,
+as there. Blobs: what a user would write himself. There is no changelog and no fence. So a kill or a lost answer leaves
+garbage, and two writers or one late request leave a row whose blob is gone. It does less than the store, and it is what
+a user would compare with.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _CLEAR = [DeleteAllFromFamily("fg"), DeleteAllFromFamily("fm")]
 
 
 class OfficialRows:
-    """`connect` goes where BIGTABLE_EMULATOR_HOST says."""
+    """The rows. `connect` uses the server that BIGTABLE_EMULATOR_HOST names."""
 
     def __init__(self, table: Any) -> None:
         self.table = table
@@ -56,7 +57,7 @@ class OfficialRows:
     @asynccontextmanager
     async def connect(cls, project: str, instance: str, table: str) -> AsyncIterator[Self]:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # it says that it goes to an emulator
+            warnings.simplefilter("ignore", RuntimeWarning)  # it warns that it uses an emulator
             client = BigtableDataClientAsync(project=project)
         async with client, client.get_table(instance, table) as opened:
             yield cls(opened)
@@ -90,7 +91,7 @@ def _conflict(token: str) -> RowFilter:
 
 
 class OfficialBlobs:
-    """A row that names a blob, and the blob. `threads`: how many calls of google-cloud-storage at once."""
+    """A row that names a blob, and the blob. `threads`: how many calls of google-cloud-storage run at once."""
 
     def __init__(self, rows: OfficialRows, bucket: Any, threads: int) -> None:
         self._table = rows.table
@@ -101,7 +102,7 @@ class OfficialBlobs:
     @asynccontextmanager
     async def connect(cls, rows: OfficialRows, url: str, bucket: str, threads: int) -> AsyncIterator[Self]:
         client = storage.Client("bench", AnonymousCredentials(), client_options={"api_endpoint": url})  # type: ignore[no-untyped-call]
-        # Its pool of 10 would open and drop connections by the hundred.
+        # Its pool of 10 would open and drop hundreds of connections.
         client._http.mount("http://", requests.adapters.HTTPAdapter(pool_connections=1, pool_maxsize=threads))
         try:
             yield cls(rows, client.bucket(bucket), threads)

@@ -3,8 +3,9 @@
     python -m benchmarks.production --size 1                 some five minutes on two cores
     python -m benchmarks.production --only calls --size 0.1
 
-Each part runs in a process of its own, on servers of its own, within `PART_S` seconds: what one leaves behind (memory,
-threads, tables full of rows) is not another's. A part that fails or takes too long is said to have failed, and the others go on.
+Each part runs in its own process, on its own servers, within `PART_S` seconds. So what one part leaves behind (memory,
+threads, tables full of rows) does not affect another. If a part fails or takes too long, the run says so, and the
+others go on.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ async def run_part(part: str, size: float) -> list[Figures]:
 
 
 async def take_apart(part: str, size: float) -> list[Figures] | None:
-    """In a process of its own. None: it failed, and has said why on stderr."""
+    """Run a part in its own process. None: it failed, and stderr says why."""
     try:
         async with started("benchmarks.production", PART_OPTION, part, "--size", f"{size:g}", within_s=PART_S * max(1.0, size)) as told:
             return loaded(told)
@@ -48,7 +49,7 @@ async def take_apart(part: str, size: float) -> list[Figures] | None:
 
 
 async def main(parts: list[str], size: float, docs: Path | None) -> int:
-    """Shows each part's figures as soon as they are there. Exit code 1: some failed."""
+    """Show each part's figures as soon as they are there. Return 1 if a part failed, else 0."""
     failures, load = 0, os.getloadavg()[0]
     for part in parts:
         figures = await take_apart(part, size)

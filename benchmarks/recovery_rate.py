@@ -1,10 +1,12 @@
-"""Entries per second that 1, 2 and 4 recovery daemons settle, of thousands that dead writers have left.
+"""Entries per second that 1, 2 and 4 recovery daemons finish, of thousands that dead writers have left.
 
-    daemons start on an empty log -> SIGSTOP -> the log is filled -> SIGCONT, the clock starts -> the log is empty -> SIGTERM
+    daemons start on an empty log -> SIGSTOP -> the log is filled -> SIGCONT, the clock starts
+        -> the log is empty -> SIGTERM
 
-Each entry is of a large put over nothing whose writer died during the upload: the daemon claims it, refuses its token,
-cancels the session, deletes a blob that never came to be, and forgets the entry: four calls to Bigtable and two to GCS. The daemons
-are the product's own (`tiered recover`), told to take no heed of rates. They share the machine with both emulators.
+Each entry is of a large put over nothing whose writer died during the upload. The daemon claims it, refuses its token,
+cancels the session, deletes a blob that never existed, and forgets the entry: four calls to Bigtable and two to GCS.
+The daemons are the product's own (`tiered recover`), without a limit on their rate. They share the machine with both
+emulators.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ from tiered.settings import Settings
 RUNTIME = SystemRuntime()
 DAEMONS = (1, 2, 4)
 CONDITIONS = (("at once", 0.0, 0.0, 10_000), ("5 ms late, GCS's 30 ms", 5.0, 30.0, 2_000))
-"""How soon the servers answer, in words and in milliseconds of Bigtable's and GCS's delay; and how many entries there are."""
+"""How fast the servers answer, in words and as delays in milliseconds (Bigtable, GCS); and how many entries there are.
+"""
 
 ROUNDS = 1
 DEAD_FOR_S = 600
@@ -109,7 +112,7 @@ async def _run(servers: Servers, daemons: int, entries: int) -> Run:
 
 @asynccontextmanager
 async def _daemon(path: Path, settings: Settings) -> AsyncIterator[Process]:
-    """Dies with this process, even while it is stopped."""
+    """Run a daemon. It dies with this process, even while it is stopped."""
     config = path.with_suffix(".yaml")  # JSON is YAML
     told = settings.model_dump(mode="json", include={"bigtable", "gcs", "changelog"})
     config.write_text(json.dumps(told | SETTINGS))
@@ -147,7 +150,7 @@ def _signal(running: list[Process], number: signal.Signals) -> None:
 
 
 async def _fill(servers: Servers, table: str, backends: Backends, entries: int) -> None:
-    """Written past the changelog, which lets nobody choose a heartbeat."""
+    """Fill the log. The rows are written without the changelog, because through it nobody can choose a heartbeat."""
     beat_us = RUNTIME.wall_ns() // 1_000_000 * 1000 - DEAD_FOR_S * 1_000_000
     async with insecure_channel(servers.bigtable_host) as channel:
         rows = BigtableTable(channel, servers.full_name(table))

@@ -2,8 +2,8 @@
 
     client --at once--> server        client <--MS milliseconds later, in order-- server
 
-It says the addresses that it listens on, in the same order. A delay is no narrowness: what is sent while others wait is
-late by as much and no more, so throughput stays what it was.
+It says the addresses that it listens on, in the same order. The delay does not limit the throughput: what is sent while
+other bytes wait is delayed by the same time and no more.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from benchmarks.servers import left_alone
 
 
 class _Leg(asyncio.Protocol):
-    """One direction's receiving end. Writes what comes to the other leg, `delay_s` later; a full buffer stops the sender."""
+    """The receiving end of one direction. It writes what comes to the other leg, `delay_s` later.
+
+    A full buffer stops the sender.
+    """
 
     def __init__(self, delay_s: float) -> None:
         self.other: _Leg | None = None

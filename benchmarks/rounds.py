@@ -1,10 +1,10 @@
-"""What all benchmarks share: rounds in which the sides take turns, and what their ratios are worth.
+"""What all benchmarks share: rounds in which the sides take turns, and how reliable their ratios are.
 
     round 1   ours, theirs        round 2   theirs, ours        round 3   ours, theirs ...
 
-What else the machine does then hits all sides alike, and what one leaves behind (a busy disk, a full cache) none of
-them alone. A ratio is of one round; told are the median of the rounds' ratios, and between which of them the middle
-half lies.
+So other work on the machine affects all sides alike, and what one side leaves behind (a busy disk, a full cache)
+affects no side alone. Each round gives a ratio. We report the median of the rounds' ratios, and the range of their
+middle half.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Measured = TypeVar("Measured")
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times `right` `left` is, by rounds: the median, and between what the middle half lies."""
+    """How many times `right` `left` is, over the rounds: the median, and the ends of the middle half."""
 
     middle: float
     low: float
@@ -43,7 +43,10 @@ class Ratio:
 
 
 async def take_turns(sides: Sequence[Callable[[], Awaitable[Measured]]], rounds: int) -> list[list[Measured]]:
-    """What each side's part of each round returned. Who goes first moves on by one from round to round."""
+    """Run the rounds, and return what each side returned in each round.
+
+    The side that begins changes from round to round.
+    """
     measured: list[list[Measured]] = [[] for _ in sides]
     for number in range(rounds):
         for place in range(len(sides)):
@@ -53,7 +56,7 @@ async def take_turns(sides: Sequence[Callable[[], Awaitable[Measured]]], rounds:
 
 
 async def run_in_flight(work: Callable[[Item], Awaitable[object]], items: Iterable[Item], in_flight: int) -> None:
-    """Works on all of them, so many at once."""
+    """Work on all items, `in_flight` of them at once."""
     to_do = iter(items)
 
     async def worker() -> None:
@@ -66,7 +69,8 @@ async def run_in_flight(work: Callable[[Item], Awaitable[object]], items: Iterab
 
 
 async def timed(work: Awaitable[object], clock: Callable[[], float] = time.perf_counter) -> float:
-    """Seconds by the clock; `time.process_time` tells those of this process's CPU, all threads."""
+    """Return the seconds that the work takes by `clock`. `time.process_time` counts this process's CPU, in all threads.
+    """
     began = clock()
     await work
     return clock() - began

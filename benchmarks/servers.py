@@ -1,8 +1,8 @@
-"""The servers that the production figures are taken against, each in a process of its own, and a store's settings for them.
+"""The servers for the production figures, each in its own process, and the settings of a store that uses them.
 
     client (measured) --> [relay: answers come later] --> Google's Bigtable emulator; our emulator of GCS
 
-They die with the process that started them: Google's has a warden, ours end when their stdin does.
+They die with the process that started them: Google's has a warden, and ours end when their stdin does.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ LINE_BYTES_MAX = 1 << 20
 
 @dataclass(frozen=True)
 class Servers:
-    """`bigtable_host`: address:port. `gcs_url`: without a slash at its end."""
+    """Running servers. `bigtable_host`: address:port. `gcs_url`: without a slash at its end."""
 
     bigtable_host: str
     gcs_url: str
 
     async def new_table(self) -> str:
-        """An empty table for objects and changelog alike; its id."""
+        """Make an empty table for objects and changelog. Return its id."""
         name = f"bench-{ChangeId.new(SystemRuntime())}"
         await provision(self.bigtable_host, PROJECT, INSTANCE, name, name)
         return name
@@ -68,7 +68,7 @@ async def started_servers() -> AsyncIterator[Servers]:
 
 @asynccontextmanager
 async def delayed(servers: Servers, bigtable_ms: float, gcs_ms: float) -> AsyncIterator[Servers]:
-    """The same, with every answer so much later."""
+    """Return the same servers behind a relay that delays every answer."""
     targets = [servers.bigtable_host, str(bigtable_ms), servers.gcs_url.removeprefix("http://"), str(gcs_ms)]
     async with started("benchmarks.relay", *targets) as addresses:
         bigtable, gcs = addresses.split()
@@ -77,9 +77,10 @@ async def delayed(servers: Servers, bigtable_ms: float, gcs_ms: float) -> AsyncI
 
 @asynccontextmanager
 async def started(module: str, *arguments: str, within_s: float = START_S) -> AsyncIterator[str]:
-    """Runs a module of ours beside until the block ends; yields the one line that it says.
+    """Run one of our modules in another process until the block ends. Yield the one line that it prints.
 
-    `TimeoutError`: it said none in time. `anyio.IncompleteRead`: it ended without one; why is on stderr.
+    Raises `TimeoutError` if it printed none in time, and `anyio.IncompleteRead` if it ended without one; stderr says
+    why.
     """
     command = [sys.executable, "-m", module, *arguments]
     running = await anyio.open_process(command, stdin=subprocess.PIPE, stderr=None, cwd=ROOT, start_new_session=True)
@@ -93,14 +94,18 @@ async def started(module: str, *arguments: str, within_s: float = START_S) -> As
 
 
 async def left_alone() -> None:
-    """Returns when stdin ends, as it does when the process that started this one is done with it, or dead."""
-    # Unbuffered: a thread that is left in the middle of a buffered read is an error at the end of the process.
+    """Return when stdin ends. That happens when the process that started this one needs it no more, or is dead."""
+    # This reads without a buffer. A thread in the middle of a buffered read would cause an error at the end of the
+    # process.
     while await to_thread.run_sync(os.read, sys.stdin.fileno(), 4096, abandon_on_cancel=True):
         pass
 
 
 async def unless_left_alone(work: Callable[[], Awaitable[Result]]) -> Result:
-    """Does it, in a process that `started` has started; given up, with all that it has started, when stdin ends."""
+    """Do the work in a process that `started` has started.
+
+    If stdin ends, give up the work and everything that it has started.
+    """
     done: list[Result] = []
 
     async def give_up(scope: anyio.CancelScope) -> None:
@@ -117,7 +122,7 @@ async def unless_left_alone(work: Callable[[], Awaitable[Result]]) -> Result:
 
 
 async def stop(running: Process, within_s: float) -> None:
-    """Ends its stdin, waits so long, kills it."""
+    """End the process's stdin, wait for it to end, and kill it after `within_s` seconds."""
     assert running.stdin is not None
     with anyio.CancelScope(shield=True):
         with suppress(anyio.BrokenResourceError):

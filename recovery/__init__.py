@@ -1,1 +1,1 @@
-"""After a crash: the recovery loop and its daemon, and on top of everything the command line."""
+"""What happens after a crash: the recovery loop, its daemon, the audit, and the command line on top of everything."""

@@ -1,11 +1,11 @@
-"""The recovery daemon: the loop, the embedded mode's garbage collection, and signals.
+"""The recovery daemon: the recovery loop, the garbage collection of embedded mode, and the handling of signals.
 
-    SIGTERM, SIGINT    stop claiming; finish what is held within `recovery.shutdown_budget_s`, release the rest
-    the second one     leave at once, which is safe: the claims go stale and others take them over
+    SIGTERM, SIGINT      stop claiming; finish what is held within `recovery.shutdown_budget_s`; release the rest
+    the second signal    exit at once; this is safe, because the claims go stale and another daemon takes them over
 
-A SIGINT that was ignored when the daemon began (nohup, a shell's background) stays ignored.
+If SIGINT was ignored when the daemon began (nohup, a shell's background job), it stays ignored.
 
-*Crash* at any moment is as safe as the second signal. Any number of daemons run side by side.
+*Crash*: at any moment, a crash is as safe as the second signal. Any number of daemons may run at the same time.
 """
 
 from __future__ import annotations
@@ -33,11 +33,18 @@ COLLECT_PAGE = 1000
 EXIT_AT_ONCE = 130
 
 RESTS = 4
-"""How many times longer than a collection the pause after it is at least: a million blobs shall not keep a disk busy for ever."""
+"""The pause after a collection lasts at least this many times as long as the collection.
+
+So a million blobs do not keep a disk busy all the time.
+"""
 
 
 async def run_daemon(backends: Backends, runtime: Runtime, settings: Settings) -> Report:
-    """Runs until a signal stops it; returns what it did. Signals need the main thread."""
+    """Run until a signal stops the loop, then return the report of what the loop did.
+
+    It must run in the main thread, because only the main thread receives signals. It raises the `TieredError` that
+    ended the loop.
+    """
     loop = RecoveryLoop(backends.tiers, backends.log, runtime, settings)
     failure: TieredError | None = None
     async with anyio.create_task_group() as beside:
@@ -47,7 +54,7 @@ async def run_daemon(backends: Backends, runtime: Runtime, settings: Settings) -
         logger.info("recovery_started instance=%s", loop.instance)
         try:
             await loop.run()
-        except TieredError as error:  # raised below: the group would wrap it
+        except TieredError as error:  # raised below, because the task group would wrap it in an exception group
             failure = error
         beside.cancel_scope.cancel()
     if failure is not None:
@@ -58,17 +65,22 @@ async def run_daemon(backends: Backends, runtime: Runtime, settings: Settings) -
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What a round came to. `removed`: how many things. `failures`: of the parts that are not, or not wholly, done."""
+    """The result of one collection. `removed`: how many things it deleted.
+
+    `failures`: one error for each part that is not finished.
+    """
 
     removed: int
     failures: Sequence[TieredError]
 
 
 async def collect(backends: Backends) -> Collected:
-    """One round through what nobody else collects in embedded mode; may be cancelled at any time.
+    """Delete once what nobody else deletes in embedded mode. It may be cancelled at any time.
 
-    Files first: unlinking them needs no space and gives some, which the deletion of rows may need. A blob outlives its row's
-    deadline by an hour, so no reader misses it, in whatever order they go. A part that fails is logged, and the others go on.
+    It returns how much it deleted, and the errors. A part that fails is logged, and the other parts go on.
+
+    Files go first. Deleting a file needs no space and frees some, and deleting rows may need that space. A reader loses
+    nothing by any order: a blob is kept for an hour after its row's deadline.
     """
     removed = 0
     failures: list[TieredError] = []
@@ -97,7 +109,10 @@ async def _collect_for_ever(backends: Backends, runtime: Runtime, every_s: float
 
 
 async def _warn_of_stuck(log: ChangeLog, runtime: Runtime, every_s: float) -> None:
-    """At the start and whenever their number has changed: each was told when it was parked, to whoever listened then."""
+    """Log how many entries are stuck: at the start, and whenever the number has changed.
+
+    The loop logs each entry when it parks it, but an operator who starts to watch later would not see that line.
+    """
     known = 0
     while True:
         try:

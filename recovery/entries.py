@@ -1,7 +1,9 @@
-"""All entries of a changelog, page by page: what the command lists, and what the daemon warns of.
+"""Read all entries of a changelog, page by page.
 
-Nothing is held open between two pages, and no number of entries is too many. An entry that is recorded or forgotten
-meanwhile may be seen or not.
+The command line lists them, and the daemon counts those that are stuck.
+
+Nothing stays open between two pages, so the number of entries does not matter. An entry that is recorded or forgotten
+during the reading may or may not be seen.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ PAGE = 500
 
 
 async def all_entries(log: ChangeLog, *, stuck_only: bool = False) -> AsyncIterator[Entry | Unreadable]:
-    """In key order. Raises as `ChangeLog.entries`."""
+    """Yield the entries in key order. It raises the errors of `ChangeLog.entries`."""
     start: str | None = ""
     while start is not None:
         page = await log.entries(start, PAGE, stuck_only=stuck_only)
@@ -25,12 +27,12 @@ async def all_entries(log: ChangeLog, *, stuck_only: bool = False) -> AsyncItera
 
 
 async def count_open(log: ChangeLog) -> int:
-    """Of changes under way or dead, none of them stuck."""
+    """Count the entries that are not stuck: changes that are under way, and changes whose owner died."""
     return len([None async for entry in all_entries(log) if entry.stuck is None])
 
 
 async def count_stuck(log: ChangeLog) -> int:
-    """Of entries that wait for an operator."""
+    """Count the entries that are stuck and wait for an operator."""
     return len([None async for _ in all_entries(log, stuck_only=True)])
 
 

@@ -1,4 +1,4 @@
-"""A token bucket: so many starts per second, a second's worth at once."""
+"""A token bucket. It allows a fixed number of starts per second, and at most one second's worth of them at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class TokenBucket:
         self._filled_at = runtime.monotonic()
 
     async def take(self) -> None:
-        """Waits for its turn. Turns are given in the order of the calls."""
+        """Wait until the next start is allowed. Callers get their turns in the order of their calls."""
         now = self._runtime.monotonic()
         self._tokens = min(self._burst, self._tokens + (now - self._filled_at) * self._rate_per_s)
         self._filled_at = now

@@ -1,10 +1,11 @@
-"""Claims and heartbeats by themselves: one entry, its owner, and recoveries that all want it.
+"""Claims and heartbeats alone: one entry, its owner, and recoveries that all want it.
 
     owner     holds (owner, attempt) -> renews, over and over -> forgets it
     recovery  reads the entry -> claims it: (itself, attempt + 1) -> renews -> forgets it, or releases it: (nobody, 0)
 
-When an entry is stale is left out: anybody may claim at any moment. The model of the rows and blobs (state.py) goes further
-still and lets several work on one entry at once: I1 to I5 do not need what is checked here. What this is for: one entry, one worker.
+The model does not say when an entry is stale: anybody may claim at any moment. The model of the rows and blobs
+(state.py) goes further and lets several recoveries work on one entry at once. I1 to I5 do not need what is checked
+here. It is checked so that one entry has one worker.
 
     STOLEN    a claim succeeds though the entry has changed since it was read
     SHARED    a renewal is told "yours" though somebody else has claimed the entry since
@@ -32,7 +33,7 @@ class Worker(NamedTuple):
 
 class Claimed(NamedTuple):
     entry: Value | None
-    holder: str                 # ghost: the worker who recorded or claimed it last
+    holder: str                 # ghost: the worker that recorded or claimed it last
     workers: tuple[Worker, ...]
     broken: str = ""
 
@@ -49,7 +50,7 @@ class ClaimScenario:
 
 
 class Claims:
-    """`Checked` by search.py."""
+    """The claims as a `Checked` of search.py."""
 
     def __init__(self, scenario: ClaimScenario, guards: Guards) -> None:
         self._scenario = scenario

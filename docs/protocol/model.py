@@ -1,15 +1,18 @@
-"""Every interleaving of the protocol, on paper: searches small worlds exhaustively. Standard library only.
+"""Every interleaving of the protocol, on paper: this searches small worlds exhaustively.
 
-    python3 docs/protocol/model.py [NAME ...] [-v]    the small scenarios, or those that are named; -v: with counterexamples
-    python3 docs/protocol/model.py --all [--docs]     all of them, and every guard knocked out; --docs: into docs/protocol.md
+It needs only the standard library.
 
-What is modelled is told in docs/protocol.md. One line for each scenario and protocol; exit code 1 if ours is broken, if the naive
-protocol is not, or if a guard can be left out without a violation.
+    python3 docs/protocol/model.py [NAME ...] [-v]    the small scenarios, or the named ones; -v: with counterexamples
+    python3 docs/protocol/model.py --all [--docs]     all scenarios, every guard knocked out; --docs: to protocol.md
+
+docs/protocol.md says what is modelled. There is one line for each scenario and protocol. The exit code is 1 if our
+protocol is broken, if the naive protocol is not, or if a guard can be left out without a violation. It is 2 if the
+command line is wrong.
 
     state.py      what exists, and the guards        services.py   row, bucket, network, time
     writer.py     writers and the clean-up           others.py     recovery, readers, touches, askers, audit
     leases.py     claims and heartbeats              scenarios.py  who meets whom
-    search.py     breadth first, and the verdicts
+    search.py     breadth first, and the verdicts    readings.py   the order in which the audit reads
 """
 
 from __future__ import annotations
@@ -27,9 +30,9 @@ from docs.protocol.state import GUARDS, NAIVE, OURS
 
 DOCS = Path(__file__).resolve().parents[1] / "protocol.md"
 SHOWN = ("settle_before_delete", "won_in_swap", "presence", "late_sweep", "reread", "young_marks_answer")
-"""The guards whose counterexamples are in the page."""
+"""The guards whose counterexamples are shown in the page."""
 NAIVE_STATES_MAX = 100_000
-"""Where the naive protocol breaks is found long before; the search for yet another way ends here."""
+"""The naive protocol breaks long before this number of states. The search for further violations ends here."""
 
 
 def check_scenario(name: str) -> dict[str, Result]:
@@ -37,7 +40,7 @@ def check_scenario(name: str) -> dict[str, Result]:
 
 
 def check_without(guard: str) -> Result:
-    """Until the violation that it is there to prevent."""
+    """Search without a guard, until the violation that the guard prevents is found."""
     knock_out = KNOCK_OUTS[guard]
     return check(world(knock_out.scenario, OURS.without(guard)), until=knock_out.kind)
 
@@ -87,7 +90,7 @@ def say(line: str) -> None:
 
 
 def _replace(table: str, lines: Sequence[str]) -> None:
-    """Puts them where the page has its markers."""
+    """Put the lines between the page's markers of this table."""
     begin, end = f"<!-- {table} -->", f"<!-- end of {table} -->"
     text = DOCS.read_text()
     DOCS.write_text(re.sub(f"{begin}.*{end}", "\n".join([begin, "", *lines, "", end]), text, flags=re.DOTALL))

@@ -1,10 +1,10 @@
-"""Everybody but the writers: recovery, readers, touches, whoever asks for an outcome, and an audit.
+"""All processes except the writers: recovery, readers, touches, askers for an outcome, and an audit.
 
-    recover   any entry, at any moment -> settle -> ... -> forget (writer.py), and the next; may stop anywhere and begin anew
-    read      the row -> the blob -> (it is gone:) the row again                                   tiered/protocol/reading.py
-    touch     the row -> the blob's deadline -> the row's, if it still shows what was read         tiered/protocol/reading.py
-    ask       the log -> the row with its marks: what became of the change `old`                   TieredStorage.outcome
-    audit     lists the blobs, looks at no entry -> the row -> settles and deletes what that does not name
+    recover   any entry, at any moment -> settle -> ... -> forget (writer.py), then the next; may stop anywhere, restart
+    read      the row -> the blob -> (it is gone:) the row again                              tiered/protocol/reading.py
+    touch     the row -> the blob's deadline -> the row's, if it still shows what was read    tiered/protocol/reading.py
+    ask       the log -> the row with its marks: what became of the change `old`              TieredStorage.outcome
+    audit     lists the blobs, looks at no entry -> the row -> settles and deletes what the row does not name
 """
 
 from __future__ import annotations
@@ -31,14 +31,17 @@ def recover(s: State, k: int, p: Proc, g: Guards) -> Iterator[Step]:
 
 
 def _grace_passes(s: State, g: Guards, token: Token) -> State:
-    """By then its upload has landed or never will, and its owner's lease has ended: the assumptions about time."""
+    """The late-upload grace passes. The assumptions about time say what is then true.
+
+    The change's upload has arrived or never will, and its owner's lease has ended.
+    """
     net = tuple(r for r in s.net if (r.kind, r.token) != ("upload", token))
     owners = tuple(p._replace(lapsed=True) if p.name == token and p.pc == "upload" else p for p in s.procs)
     return s._replace(net=net, procs=owners if g.held_before_finalise else s.procs)
 
 
 def read(s: State, k: int, p: Proc, g: Guards) -> Iterator[Step]:
-    """`old`: the target that it follows."""
+    """A reader. `old`: the target that it follows."""
     if p.pc == "blob":
         if exists(s, p.old):
             yield f"{p.name}: opens {p.old}", move(_found(s, p, p.old), k, p.ended())
@@ -69,7 +72,7 @@ def _lost(s: State, p: Proc) -> State:
 
 
 def touch(s: State, k: int, p: Proc, g: Guards) -> Iterator[Step]:
-    """A later deadline for what a read has found. `old`: what it saw."""
+    """A touch: it sets a later deadline for what a read has found. `old`: what it saw."""
     first, second = ("blob", "row") if g.touch_blob_first else ("row", "blob")
     if p.pc == "start":
         if s.target and s.until == 1 and not expired(s.until, s.now):
@@ -89,7 +92,7 @@ def touch(s: State, k: int, p: Proc, g: Guards) -> Iterator[Step]:
 
 
 def ask(s: State, k: int, p: Proc, g: Guards) -> Iterator[Step]:
-    """What became of the change `old`, whose caller was told that it is unknown."""
+    """An asker: what became of the change `old`, whose caller was told that its outcome is unknown?"""
     k_of, whose = next((i, q) for i, q in enumerate(s.procs) if q.name == p.old)
     if p.pc == "start":
         if whose.answer == "unknown":

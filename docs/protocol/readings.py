@@ -1,17 +1,22 @@
-"""The audit's order by itself: one object, writers and recovery at work on it, and an audit that reads in this order or in another.
+"""The order in which the audit reads, alone: one object, writers and recovery that work on it, and an audit.
 
-    writer    reads the row -> records the change -> finalises its blob -> swaps -> settles and deletes what lost -> forgets the entry
-    recovery  takes up any entry at any moment, however alive its writer is: refuses the change, deletes what is not live, forgets
-    audit     L lists, C reads the log, R reads the row, in the order of the scenario; then looks again at what it suspects:
-              c the log, h whether the blob is there, r the row
+The audit reads in the product's order, or in another one.
 
-Each reading is a moment of its own. What the audit may not do (nothing is ever lost here, and everything is cleaned up by somebody):
+    writer    reads the row -> records the change -> finalises its blob -> swaps
+              -> settles and deletes what lost -> forgets
+    recovery  takes any entry at any moment, even if its writer is alive:
+              refuses the change, deletes what is not live, forgets
+    audit     L lists, C reads the log, R reads the row, in the order of the scenario;
+              then looks again at what it suspects: c the log, h whether the blob is there, r the row
+
+Each reading is a moment of its own. In this model nothing is ever lost, and somebody cleans everything up. So the audit
+may not do this:
 
     LIVE      call a blob an orphan that the row names, or names later
     CLEANED   call a blob an orphan that an entry names, or that is gone
     LOST      call a tombstone dangling
 
-Age protects nothing here; no blob is too young.
+Age protects nothing here: no blob is too young.
 """
 
 from __future__ import annotations
@@ -25,7 +30,7 @@ NONE: Names = frozenset()
 
 
 class Writer(NamedTuple):
-    """`new` is the blob it puts and its token; a deletion puts none."""
+    """A writer. `new` is the blob that it puts and also its token. A deletion puts no blob."""
 
     token: str
     puts: bool
@@ -38,7 +43,7 @@ class Entry(NamedTuple):
     token: str
     new: str
     old: str
-    pc: str = ""                # where recovery is with it: "" | sweep | forget
+    pc: str = ""                # how far recovery is with it: "" | sweep | forget
     garbage: Names = NONE
 
 
@@ -48,21 +53,23 @@ class Audited(NamedTuple):
     writers: tuple[Writer, ...]
     log: frozenset[Entry] = frozenset()
     done: Names = NONE          # tokens that won or were refused
-    steps: str = ""             # what the audit has yet to read
+    steps: str = ""             # what the audit has still to read
     listed: Names = NONE
     logged: Names = NONE
     shown: str = ""
     suspects: Names = NONE
-    missing: str = ""           # a tombstone's blob that was not listed, nor found
+    missing: str = ""           # a tombstone's blob that was neither listed nor found
     accused: Names = NONE
-    broken: str = ""            # what was said that is not so
+    broken: str = ""            # what the audit said that is not true
 
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """`Checked` by search.py. `order`: such as LCRchr; a second look at rows and blobs alone is LCRhr, none is LCR.
+    """One order of reading, as a `Checked` of search.py.
 
-    `against`: the one violation that is looked for, because the search goes beyond none that it meets; all unless it is said.
+    `order`: such as LCRchr. A second look only at the blobs and rows is LCRhr. No second look is LCR. `against`: the
+    one violation that is searched for; empty: all. The search does not go beyond a violation that it meets, so others
+    need their own search.
     """
 
     order: str
@@ -91,7 +98,7 @@ class Readings:
 
 
 def _seen(s: Audited) -> Audited:
-    """After each step: what is accused must not be named."""
+    """Check after each step that the row does not name what was accused."""
     return s._replace(broken=f"LIVE: {s.row} was called an orphan") if s.row in s.accused else s
 
 
@@ -136,7 +143,7 @@ def _recover(s: Audited, entry: Entry) -> tuple[str, Audited]:
 
 
 def _settle(s: Audited, new: str, token: str, old: str) -> tuple[Audited, Names]:
-    """Refuses the change and what it replaced, unless the row shows them; returns what may be deleted."""
+    """Refuse the change and what it replaced, unless the row shows them. Return what may be deleted."""
     garbage = frozenset({new, old} - {"", s.row})
     return s._replace(done=s.done | {token} | garbage), garbage
 

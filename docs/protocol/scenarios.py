@@ -1,6 +1,7 @@
-"""The scenarios, and for each guard the one that shows what it is for.
+"""The scenarios, and for each guard the scenario that shows what the guard is for.
 
-The object that is there first, `old`, was made by a swap whose request may still be under way a second time (`LATE`).
+The object that is there first, `old`, was made by a swap. That swap's request may still be under way a second time
+(`LATE`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from docs.protocol.state import Guards, Proc, Request, Scenario
 
 
 def _procs(words: str) -> tuple[Proc, ...]:
-    """`large:A recover:R`: processes, each with its kind and name; `ask:Q:A` asks about A."""
+    """Read `large:A recover:R` as processes, each with its kind and name. `ask:Q:A` asks about A."""
     return tuple(Proc(kind, name, old="".join(about)) for kind, name, *about in (word.split(":") for word in words.split()))
 
 

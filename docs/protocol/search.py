@@ -1,10 +1,10 @@
-"""The search: every state that can be reached, breadth first, so that a counterexample is a shortest one.
+"""The search: every state that can be reached, breadth first. So a counterexample is a shortest one.
 
-The verdict on a state: DANGLING, LEAK and what the steps have found broken on the way. A violation is not gone beyond.
-Two reductions, both only where they cannot hide anything:
+The verdict on a state is DANGLING, LEAK, STUCK, or what a step has found broken on the way. The search does not go
+beyond a violation. There are two reductions, both only where they can hide nothing:
 
     a request that could only conflict is dropped    its sender, if it waits, may time out, which leads to the same
-    nobody crashes in a step of its own              LEAK is asked in every state, as if all who are under way had died there
+    nobody crashes in a step of its own              LEAK is checked in every state, as if all processes had died there
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Link(NamedTuple):
 
 
 class Checked(Protocol):
-    """What can be searched: a world of states of its own kind."""
+    """What can be searched: a world with states of its own kind."""
 
     def first(self) -> object: ...
 
@@ -41,7 +41,10 @@ class Checked(Protocol):
 
 @dataclass(slots=True)
 class Result:
-    """`found`: each kind of violation with its shortest counterexample, whose last line says what is broken."""
+    """The result of a search. `complete`: every state was searched.
+
+    `found`: each kind of violation with its shortest counterexample. Its last line says what is broken.
+    """
 
     states: int = 0
     found: dict[str, list[str]] = field(default_factory=dict)
@@ -52,7 +55,10 @@ class Result:
 
 
 def check(world: Checked, *, until: str | None = None, states_max: int = STATES_MAX) -> Result:
-    """Searches all of it, or until so many states were seen, or until a violation of the kind `until` was (of any kind: `ANY`)."""
+    """Search every state, or stop early.
+
+    `until`: stop at a violation of this kind (`ANY`: of any kind). `states_max`: stop when so many states were seen.
+    """
     result, first = Result(), world.first()
     links: dict[object, Link | None] = {first: None}
     level = [first]
@@ -110,7 +116,8 @@ class World:
         if s.target and all(name != s.target for name, _ in s.blobs) and not (s.target in s.lapsed and expired(s.until, s.now)):
             return f"DANGLING: the row names {s.target}, which does not exist"
         if not s.entries and all(p.pc in ("start", "end") for p in s.procs if p.kind in ("recover", "audit")):
-            # An expired blob is the lifecycle's, and so is in the end one that was touched just before its row expired.
+            # An expired blob is the lifecycle's. So is, in the end, a blob that was touched just before its row
+            # expired.
             left = sorted(name for name, until in s.blobs if name != s.target and until != 2 and not expired(until, s.now))
             if left:
                 return f"LEAK: nothing is left that would delete {', '.join(left)}"

@@ -1,9 +1,10 @@
-"""What the services do, each operation in one atomic step: the row's, the bucket's, and what happens by itself.
+"""What the services do, each operation in one atomic step: the row, the bucket, and what happens by itself.
 
     swap      conflict iff a mark of the token exists, or a tombstone is present that targets another than `expected`
-    settle    live iff the row shows the token; else it is refused from now on
+    settle    live iff the row shows the token; otherwise it is refused from now on
     inline    conflict iff a tombstone is present or a mark of the token exists
-    upload    a blob becomes visible; by itself: deadlines pass, expired rows and blobs go, two days pass, old marks go
+    upload    a blob becomes visible
+    time      deadlines pass, expired rows and blobs go, two days pass, old marks go
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ Step = tuple[str, State]
 
 
 def present(s: State, g: Guards) -> Token:
-    """The target of the row's tombstone, as a write sees it."""
+    """Return the target of the row's tombstone, as a write sees it."""
     return NOBODY if not g.presence and expired(s.until, s.now) else s.target
 
 
@@ -113,7 +114,10 @@ def time(s: State, scenario: Scenario) -> Iterator[Step]:
 
 
 def network(s: State, g: Guards, scenario: Scenario, hear: Callable[[State, int, bool], State]) -> Iterator[Step]:
-    """Any request arrives; its answer gets back to whoever waits for it (`hear`), or it does not. One that never arrives just stays."""
+    """Let any request arrive. The process that waits for its answer gets it (`hear`), or does not.
+
+    A request that never arrives just stays.
+    """
     lives = 1 if scenario.mortal else 0
     for i, r in enumerate(s.net):
         if i and s.net[i - 1] == r:
@@ -128,7 +132,7 @@ def network(s: State, g: Guards, scenario: Scenario, hear: Callable[[State, int,
                     copy = r._replace(expected="copy")
                     rest = rest._replace(net=tuple(sorted((*rest.net, copy))))
                 elif r.expected and not exists(s, r.token):
-                    continue  # the copy is close behind: assumed never to arrive after the blob was deleted
+                    continue  # the copy comes soon: assumed never to arrive after the blob was deleted
                 waits, (t, ok) = "uploading", upload(rest, g, r, lives)
                 word = f"end of upload {r.token}"
             case "record":

@@ -1,8 +1,8 @@
-"""The words of the model: what exists in one state of the world, and which guards of the protocol are in force.
+"""The words of the model: what exists in one state of the world, and which guards of the protocol are on.
 
-One object: its row, its blobs, the changelog, the requests under way, and a few processes. A state is a tuple, so that
-states can be compared and looked up quickly. Tokens are short names: `A` is the token of process A's change and, if it
-uploads a blob, that blob's revision. `old` is what was there first.
+There is one object: its row, its blobs, the changelog, the requests under way, and a few processes. A state is a tuple,
+so that states can be compared and looked up quickly. Tokens are short names. `A` is the token of process A's change. If
+A uploads a blob, it is also that blob's revision. `old` is what was there first.
 """
 
 from __future__ import annotations
@@ -17,16 +17,19 @@ NOBODY = ""
 
 @dataclass(frozen=True, slots=True)
 class Guards:
-    """What the protocol does to be safe. All on is ours; all off is the naive protocol. Each says what is done when it is on."""
+    """What the protocol does to be safe. Each comment says what is done when the guard is on.
+
+    All on is our protocol. All off is the naive protocol.
+    """
 
     refused_in_swap: bool = True        # a swap (and an inline write) conflicts with a refused mark of its token
     won_in_swap: bool = True            # a swap conflicts with a won mark of its token
-    settle_before_delete: bool = True   # a blob is deleted only after its token was settled; off: after a look at the row
-    presence: bool = True               # writes go by a tombstone being present; off: by its being unexpired
+    settle_before_delete: bool = True   # a blob is deleted only after its token was settled; off: after the row was read
+    presence: bool = True               # writes ask whether a tombstone is present; off: whether it is unexpired
     settle_before_answer: bool = True   # a swap that was not told ok is settled before the caller is answered
     row_before_answer: bool = True      # ... and the row is read with its marks; off: the settle alone decides
     young_marks_answer: bool = True     # ... and "no" is said only while the change is young enough for its marks to be there
-    young_marks_outcome: bool = True    # the same, of whoever asks later
+    young_marks_outcome: bool = True    # the same for whoever asks later
     age_bound: bool = True              # a swap is sent only while its change is young
     touch_if_shown: bool = True         # a touch changes the row only if it still shows what was read
     touch_blob_first: bool = True       # a touch extends the blob before the row
@@ -34,10 +37,10 @@ class Guards:
     record_before_finalise: bool = True  # an upload is finalised only when its entry is recorded
     held_before_finalise: bool = True   # ... and only while the lease is held
     cancel_session: bool = True         # the clean-up of a change that is not live cancels its upload session
-    late_sweep: bool = True             # an upload without a session that may land late: wait, and delete once more
+    late_sweep: bool = True             # an upload without a session may arrive late: wait, and delete once more
     settle_unknown_inline: bool = True  # an inline write without an answer is settled before the caller is answered
     inline_once: bool = True            # an inline write is sent once
-    reread: bool = True                 # a reader whose blob vanished reads the row again
+    reread: bool = True                 # a reader whose blob disappeared reads the row again
     heartbeat_if_same: bool = True      # a renewal is a compare-and-swap            (docs/protocol/leases.py)
     attempt_in_claim: bool = True       # a claim or renewal compares the attempt, too (docs/protocol/leases.py)
 
@@ -51,7 +54,8 @@ NAIVE = Guards(**dict.fromkeys(GUARDS, False))
 
 
 class Entry(NamedTuple):
-    """A change in the changelog. Who holds it is left out: any recovery may claim any entry at any moment."""
+    """A change in the changelog. The model does not say who holds it: any recovery may claim any entry at any moment.
+    """
 
     token: Token
     upload: str                 # session | single | nothing
@@ -60,7 +64,7 @@ class Entry(NamedTuple):
 
 
 class Request(NamedTuple):
-    """Under way to a service. It may arrive at any time, or never."""
+    """A request under way to a service. It may arrive at any time, or never."""
 
     kind: str                   # swap | put | delete | upload | record
     token: Token
@@ -69,18 +73,18 @@ class Request(NamedTuple):
 
 
 class Proc(NamedTuple):
-    """One process, and where it stands. One that crashes is one whose turn never comes again."""
+    """One process, and where it is. A process that crashes is one whose turn never comes again."""
 
     kind: str                   # large | single | small | delete | recover | read | touch | ask | audit
     name: Token                 # a writer's is its token
     pc: str = "start"
-    old: Token = NOBODY         # writer: the target it read; reader, touch: what it saw; ask: whom it asks about
+    old: Token = NOBODY         # writer: the target it read; reader, touch: what it saw; ask: the change it asks about
     gone: tuple[Token, ...] = ()  # blobs that it is going to delete
     floor: int = 0              # how many writes had taken effect when it began
     answer: str = ""            # what its caller was told: ok | no | over | unknown
     again: bool = False         # it has sent its request a second time
-    late: bool = False          # its upload may land late
-    aged: bool = False          # its change is older than marks may be relied on
+    late: bool = False          # its upload may arrive late
+    aged: bool = False          # its change is too old: marks of its age may be gone
     lapsed: bool = False        # its lease has certainly ended
     entry: Entry | None = None  # recovery: what it works on
 
@@ -89,7 +93,7 @@ class Proc(NamedTuple):
 
 
 class State(NamedTuple):
-    """Everything. `until` and a blob's deadline: 0 it lives for ever, 1 the first deadline, 2 a later one."""
+    """Everything. `until` and a blob's deadline: 0: it lives for ever; 1: the first deadline; 2: a later one."""
 
     target: Token               # the blob that the row's tombstone names
     inline: Token               # or the write whose object is in the row
@@ -97,7 +101,7 @@ class State(NamedTuple):
     marks: frozenset[str]       # w:A won, r:A refused
     fresh: frozenset[str]       # marks that are too young to be collected
     blobs: frozenset[tuple[Token, int]]
-    lapsed: frozenset[Token]    # blobs that the bucket's lifecycle took
+    lapsed: frozenset[Token]    # blobs that the bucket's lifecycle deleted
     sessions: frozenset[Token]  # uploads that can still be finalised
     entries: frozenset[Entry]
     net: tuple[Request, ...]    # sorted
@@ -127,7 +131,7 @@ class Scenario:
         large, deadline = self.shows == "blob", 1 if self.mortal and old else 0
         return State(
             target=old if large else NOBODY, inline=NOBODY if large else old, until=deadline,
-            # The write that made it has won, if it was a swap.
+            # If a swap made the first object, that write has won.
             marks=frozenset({"w:old"} if large else ()), fresh=frozenset(),
             blobs=frozenset({(old, deadline)} if large else ()), lapsed=frozenset(), sessions=frozenset(),
             entries=frozenset(), net=self.net, now=0, aged=False, effects=(old,), procs=self.procs,
@@ -139,7 +143,7 @@ def send(s: State, request: Request) -> State:
 
 
 def move(s: State, k: int, p: Proc) -> State:
-    """The state in which process `k` has become `p`."""
+    """Return the state in which process `k` has become `p`."""
     return s._replace(procs=(*s.procs[:k], p, *s.procs[k + 1 :]))
 
 

@@ -1,5 +1,4 @@
-"""A writer, as tiered/storage.py and tiered/protocol/writing.py have it,
-and the clean-up that recovery shares (tiered/protocol/finishing.py).
+"""A writer, as in tiered/protocol/writing.py, and the clean-up that recovery shares (tiered/protocol/finishing.py).
 
     large, single     start -> upload -> uploading -> swap -> wait -> (judge -> ask ->) clean-up
                       read, record              an upload that is a session, or a single request
@@ -7,8 +6,8 @@ and the clean-up that recovery shares (tiered/protocol/finishing.py).
                                     -> (no answer:) settle, tell
     clean-up          settle -> cancel -> old -> delete -> forget, or wait out the grace
 
-The lease may be found held or ended at any check, whatever the log says; when it has ended the writer stops, and what it
-leaves is recovery's. A failed clean-up is the same as a crash, and a crash is a turn that never comes.
+At any check the lease may be held or have ended, whatever the log says. When it has ended, the writer stops, and
+recovery handles what it leaves. A failed clean-up is the same as a crash. A crash is a turn that never comes.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ def _record(s: State, p: Proc, scenario: Scenario) -> State:
 
 
 def tell(s: State, k: int, p: Proc, answer: str, then: Proc) -> State:
-    """The caller is answered. `over`: it may have taken effect, and will not any more."""
+    """Answer the caller. `over`: the write may have taken effect, and will not any more."""
     explained = p.name in s.effects or len(s.effects) > p.floor or (p.kind == "delete" and not (s.target or s.inline))
     if answer == "ok" and not explained:
         s = broken(s, f"FALSE-OK: {p.name} is told ok, had no effect, and nobody else wrote since it began")
@@ -45,7 +44,7 @@ def tell(s: State, k: int, p: Proc, answer: str, then: Proc) -> State:
 
 
 def hear(g: Guards, s: State, k: int, ok: bool) -> State:
-    """The answer to the request that process `k` waits for."""
+    """Handle the answer to the request that process `k` waits for."""
     p = s.procs[k]
     match p.pc, ok:
         case "once", True:
@@ -113,7 +112,7 @@ def writer(s: State, k: int, p: Proc, g: Guards, scenario: Scenario) -> Iterator
 
 
 def _without_answer(s: State, k: int, p: Proc, g: Guards) -> Iterator[Step]:
-    """An inline write was sent and not answered."""
+    """Yield the steps after an inline write that was sent and not answered."""
     if not g.inline_once and not p.again:
         yield f"{p.name}: sends {_verb(p)} again", move(send(s, _inline(p)), k, p._replace(again=True))
     if not g.settle_unknown_inline:
@@ -129,7 +128,7 @@ def _without_answer(s: State, k: int, p: Proc, g: Guards) -> Iterator[Step]:
 
 
 def _judge(s: State, k: int, p: Proc, g: Guards, scenario: Scenario) -> Iterator[Step]:
-    """Step 4 of a swap that was not told ok."""
+    """Yield step 4 of a swap that was not told ok."""
     if any(q.kind == "ask" for q in s.procs):
         yield f"{p.name}: cannot find out in time; caller told unknown", tell(s, k, p, "unknown", p.ended())
     if p.pc == "judge" and g.settle_before_answer:
@@ -151,10 +150,10 @@ def _judge(s: State, k: int, p: Proc, g: Guards, scenario: Scenario) -> Iterator
 
 
 def clean_up(s: State, k: int, p: Proc, g: Guards, entry: Entry, may_land_late: bool) -> Iterator[Step]:
-    """Steps 5 and 6, the writer's and recovery's."""
+    """Yield steps 5 and 6, for a writer and for recovery."""
     me, token = p.name, entry.token
     match p.pc:
-        case "absent":  # a deletion that was refused: is there anything left to delete?
+        case "absent":  # a deletion was refused: is anything left to delete?
             answer = "over" if s.target or s.inline else "ok"
             yield f"{me}: reads the row; caller told {answer}", tell(s, k, p, answer, p.ended())
         case "settle":
@@ -179,7 +178,7 @@ def clean_up(s: State, k: int, p: Proc, g: Guards, entry: Entry, may_land_late: 
 
 
 def look(s: State, g: Guards, token: Token) -> tuple[State, bool, str]:
-    """Settles; or, where that guard is off, just looks. Whether it is live, and in words."""
+    """Settle; if that guard is off, only read the row. Return whether the token is live, and a phrase that says so."""
     if g.settle_before_delete:
         t, live = settle(s, g, token)
         return t, live, f"settles {token}, {'live' if live else 'refused'}"
@@ -196,7 +195,7 @@ def after_settle(p: Proc, g: Guards, live: bool, entry: Entry | None = None) -> 
 
 
 def _next(p: Proc, entry: Entry, done: str) -> Proc:
-    """Where the clean-up goes on: a step with nothing to do is left out."""
+    """Return where the clean-up goes on. A step with nothing to do is left out."""
     if done == "cancel" and entry.old:
         return p._replace(pc="old")
     return p._replace(pc="delete" if p.gone else "forget")

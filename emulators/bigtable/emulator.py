@@ -1,16 +1,20 @@
-"""The real Bigtable emulator, Google's `cbtemulator`: found or built, run, frozen, stopped; and the schema in it.
+"""Google's real Bigtable emulator, `cbtemulator`.
 
-Found in this order:
+This module finds or builds it, runs, freezes and stops it, and creates the tables in it.
+
+It is found in this order:
 
     1. a server named by BIGTABLE_EMULATOR_HOST         used, never stopped
     2. `cbtemulator` on PATH
     3. <SDK>/platform/bigtable-emulator/cbtemulator     SDK: CLOUDSDK_ROOT_DIR, or where `gcloud` on PATH really is
     4. a build in ~/.cache/tiered (XDG_CACHE_HOME)      made once, with the machine's Go, of one pinned version
 
-It keeps everything in memory, so stopping it is a kill and loses what it held. *Crash here*, be it by a kill -9,
-and no emulator is left behind: a warden beside it sees this process end, and kills it.
-Its traps: failed mutations are not atomic, and it collects no garbage until a ModifyColumnFamilies, which `tiered.provision.production`
-therefore always sends to an emulator. The schema is the product's (`tiered.provision.schema`).
+The emulator keeps everything in memory. So to stop it means to kill it, and its data is lost. *Crash* of this process,
+even by kill -9, leaves no emulator behind: a warden process notices and kills it.
+
+The emulator differs from the service in two ways. Failed mutations are not atomic. It collects no garbage until a
+ModifyColumnFamilies, so `tiered.provision.production` always sends one to an emulator. The schema is the product's
+(`tiered.provision.schema`).
 """
 
 from __future__ import annotations
@@ -47,16 +51,17 @@ BUILD_S = 600.0
 CALL_S = 10.0
 LINE_BYTES_MAX = 4096
 
-# One processor and rare collections halve its CPU.
+# With one processor and rare collections it needs half the CPU.
 EMULATOR_ENV = {"GOMAXPROCS": "1", "GOGC": "800"}
 
-# The shell becomes the emulator and leaves a warden. A line on stdin dismisses the warden; the end of stdin, which
-# the death of this process brings, makes it kill. (What runs in the background has no stdin of its own, hence 3.)
+# The shell becomes the emulator and leaves a warden behind. A line on stdin tells the warden to go. The end of stdin,
+# which the death of this process brings, makes the warden kill the emulator. (A background job has no stdin of its own,
+# hence 3.)
 WITH_WARDEN = 'exec 3<&0; { read _ <&3 || kill -9 $$; } >/dev/null 2>&1 & exec "$@" </dev/null 3<&-'
 
 
 class EmulatorNotFoundError(TieredError):
-    """There is no Bigtable emulator here and none could be built. The message says every way to get one."""
+    """There is no Bigtable emulator here and none could be built. The message names every way to get one."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(
@@ -66,22 +71,24 @@ class EmulatorNotFoundError(TieredError):
 
 
 class EmulatorFailedError(TieredError):
-    """The emulator was found but did not start, does not answer, or is not ours to freeze."""
+    """The emulator was found, but did not start or does not answer; or it cannot be frozen, because it is not ours.
+    """
 
 
 @dataclass(frozen=True)
 class BigtableEmulator:
-    """A running emulator: `host` is `address:port`; `pid`, a child of this process, is None if somebody else runs it."""
+    """A running emulator. `host`: `address:port`. `pid`: the child process, or None if somebody else runs it."""
 
     host: str
     pid: int | None
 
     def freeze(self) -> None:
-        """Stops it in its tracks: requests arrive, none is answered, until `thaw`."""
+        """Stop the emulator. Requests arrive, but none is answered until `thaw`."""
         freeze(self._own_pid())
 
     def thaw(self) -> None:
-        """Lets it go on with all that arrived meanwhile: a write whose deadline has passed may still land."""
+        """Let it go on with everything that arrived meanwhile. A write whose deadline has passed may still take effect.
+        """
         os.kill(self._own_pid(), signal.SIGCONT)
 
     def _own_pid(self) -> int:
@@ -91,26 +98,27 @@ class BigtableEmulator:
 
 
 def freeze(pid: int) -> None:
-    """Stops a child of this process in its tracks, and returns when it stands still."""
+    """Stop a child of this process, and return when it stands still."""
     os.kill(pid, signal.SIGSTOP)
-    # A signal takes a moment to reach every thread, and one of them might answer a request in it.
+    # A signal takes a moment to reach every thread, and a thread could answer a request in that moment.
     os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
 
 
 @asynccontextmanager
 async def start_bigtable(port: int = 0, *, own: bool = False, said: IO[bytes] | None = None) -> AsyncIterator[BigtableEmulator]:
-    """An emulator that answers, on a loopback port (0: any free one); at exit it is gone. One that was named is left alone.
+    """Run an emulator that answers, on a loopback port (0: any free one). It is stopped at the end of the block.
 
-    `own`: one that may be frozen, even if another was named. `said`: takes what it says, instead of stderr. Raises
-    `EmulatorNotFoundError`, or `EmulatorFailedError` if it does not answer within 10 s. The first start on a machine may
-    build it, which takes minutes.
+    An emulator that `BIGTABLE_EMULATOR_HOST` names is used and never stopped. `own`: start one that may be frozen, even
+    if another was named. `said`: receives its stderr. Raises `EmulatorNotFoundError`, or `EmulatorFailedError` if it
+    does not start or does not answer within 10 s. The first start on a machine may build the emulator, which takes
+    minutes.
     """
     if (named := os.environ.get(HOST_VARIABLE)) and not own:
         await _await_answer(named, f"; start it, or unset {HOST_VARIABLE}")
         yield BigtableEmulator(named, None)
         return
     command = [str(find_cbtemulator() or await _build()), "-host", "127.0.0.1", "-port", str(port)]
-    # A session of its own: Ctrl-C is for this process, which then stops the emulator in order.
+    # It gets a session of its own. Ctrl-C then reaches only this process, which stops the emulator in order.
     running = await anyio.open_process(
         ["sh", "-c", WITH_WARDEN, "sh", *command], stderr=said, env={**os.environ, **EMULATOR_ENV}, start_new_session=True
     )
@@ -124,14 +132,17 @@ async def start_bigtable(port: int = 0, *, own: bool = False, said: IO[bytes] | 
 
 
 async def provision(host: str, project: str, instance: str, table: str, changelog_table: str) -> list[str]:
-    """What `tiered provision` does for the two tables, which may be one. Returns a sentence for each thing it did."""
+    """Do what `tiered provision` does for the two tables, which may be one.
+
+    Return a sentence for each thing that was done.
+    """
     at = BigtableSettings(project=project, instance=instance, table=table, changelog_table=changelog_table, emulator_host=host)
     findings = await anyio.to_thread.run_sync(lambda: list(provision_tables(at, MarkSettings())))
     return [finding.sentence for finding in findings if finding.kind is Kind.DONE]
 
 
 def find_cbtemulator() -> Path | None:
-    """The binary of an emulator that is already on this machine."""
+    """Return the binary of an emulator that is already on this machine, or None."""
     if found := _which("cbtemulator"):
         return found
     root, gcloud = os.environ.get("CLOUDSDK_ROOT_DIR"), _which("gcloud")
@@ -144,7 +155,10 @@ def find_cbtemulator() -> Path | None:
 
 
 async def _build() -> Path:
-    """Builds it aside and moves it into place at once: of two builders at the same time, both succeed."""
+    """Build the emulator in another directory and move it into place in one step.
+
+    If two build at the same time, both succeed.
+    """
     go, target = _which("go"), _cached()
     if go is None:
         raise EmulatorNotFoundError("none is installed, and there is no Go to build it with")
@@ -169,7 +183,7 @@ def _cached() -> Path:
 
 
 def _which(command: str) -> Path | None:
-    """On PATH, or beside this Python, where wheels put their commands."""
+    """Find a command on PATH, or beside this Python, where wheels put their commands."""
     places = [*os.environ.get("PATH", "").split(os.pathsep), str(Path(sys.executable).parent)]
     found = shutil.which(command, path=os.pathsep.join(place for place in places if place))
     return Path(found) if found else None
@@ -179,7 +193,7 @@ def _which(command: str) -> Path | None:
 
 
 async def _await_start(running: Process, binary: str) -> str:
-    """Reads its only line, `… running on 127.0.0.1:34885`. Returns the address."""
+    """Read the emulator's only line, `… running on 127.0.0.1:34885`. Return the address."""
     assert running.stdout is not None
     try:
         with anyio.fail_after(START_S):
@@ -190,7 +204,7 @@ async def _await_start(running: Process, binary: str) -> str:
 
 
 async def _await_answer(host: str, cure: str) -> None:
-    """Asks for a table that it does not have: that it has none is an answer."""
+    """Ask for a table that does not exist. The error that says so is an answer, too."""
 
     def ask() -> None:
         with open_admin(BigtableSettings(project="any", instance="any", emulator_host=host)) as admin, suppress(NotFound):
@@ -204,7 +218,7 @@ async def _await_answer(host: str, cure: str) -> None:
 
 async def _stop(running: Process) -> None:
     assert running.stdin is not None
-    with suppress(anyio.BrokenResourceError):  # there is no warden any more
+    with suppress(anyio.BrokenResourceError):  # the warden is gone already
         await running.stdin.send(b"\n")
     with suppress(ProcessLookupError):  # it died on its own
         running.kill()

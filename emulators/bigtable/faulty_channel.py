@@ -1,13 +1,13 @@
-"""`FaultyChannel`: one process's gRPC channel to Bigtable, on which a script decides what happens to each call at the wire.
+"""`FaultyChannel`: one process's gRPC channel to Bigtable. A script decides what happens to each call on the wire.
 
     BigtableTable --call--> FaultyChannel --request--> the real channel --> server
                             |
-                            a *point*: "CheckAndMutateRow object r t v w: #1", the first call of this process that writes these
+                            a *point*: "CheckAndMutateRow object r t v w: #1", its first call that writes these
 
-What the caller gets is a genuine `grpc.aio.AioRpcError`, with the words that gRPC itself has for it; whoever is cancelled
-while it waits is cancelled at once. A request that is late belongs to the network: it lands when the test says `deliver`,
-even when its sender is dead. Of a dead process no call leaves and none returns. Streams are read to their end before they
-are handed out, so that an answer is there or it is not.
+The caller gets a real `grpc.aio.AioRpcError`, with gRPC's own words. A caller that is cancelled while it waits is
+cancelled at once. A request that is late belongs to the network: it arrives when the test says `deliver`, even if its
+sender is dead. From a dead process no call leaves and to it none returns. Streams are read to their end before they are
+handed out, so an answer is complete or does not exist.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from changelog.change import LOG_PREFIX
 from emulators.world.faults import Process
 
 Send = Callable[[float], Awaitable[list[Message]]]
-"""Sends the request with a deadline in so many seconds; the answer, or all messages of the stream."""
+"""Sends the request with a deadline in so many seconds. Returns the answer, or all messages of the stream."""
 
 
 class WireMode(Enum):
-    """What may happen to one call. A read has no effect and nobody delivers it late: it only meets the first three, and death."""
+    """What may happen to one call. A read has no effect, so it is never delivered late or twice: see `READ_MODES`."""
 
     CUT = "never sent: UNAVAILABLE, as a refused connection gives"
     DROP_ANSWER = "the effect, and UNAVAILABLE, as a connection that breaks gives"
@@ -48,7 +48,7 @@ class WireMode(Enum):
 READ_MODES = (WireMode.CUT, WireMode.DROP_ANSWER, WireMode.HANG, WireMode.DIE_BEFORE, WireMode.DIE_AFTER)
 
 Script = Callable[[str], WireMode | None]
-"""From a point to what happens there. Asked once for each call, when the process makes it."""
+"""Returns what happens at a point. It is asked once for each call, when the process makes it."""
 
 
 def no_wire_faults(point: str) -> WireMode | None:
@@ -57,7 +57,10 @@ def no_wire_faults(point: str) -> WireMode | None:
 
 @dataclass(frozen=True, slots=True)
 class WireCall:
-    """One call as it is seen on the wire. `key`: the row's, or the first of them or of a range. `columns`: those it may set."""
+    """One call as it is seen on the wire. `key`: the key of the row, or the first of several or of a range.
+
+    `columns`: those it may set.
+    """
 
     method: str
     key: bytes
@@ -66,7 +69,7 @@ class WireCall:
 
     @property
     def name(self) -> str:
-        """Alike for all rows of a kind, so that a repeated run has the same names."""
+        """A name that is the same for all rows of a kind, so that a repeated run has the same names."""
         prefix = self.key.decode(errors="replace")
         kind = "entry" if prefix.startswith(LOG_PREFIX) else "presence" if prefix.startswith("~") else "object"
         return " ".join([self.method, kind, *self.columns])
@@ -84,9 +87,9 @@ class WireCall:
 
 
 class FaultyChannel:
-    """Implements `Channel` for one process. `points`: those made so far; `trace`: the same with what happened there.
+    """Implements `Channel` for one process. `points`: those made so far. `trace`: the same with what happened there.
 
-    `hang_s`: how soon the time is up of a call that gets no answer, if its own deadline is not sooner.
+    `hang_s`: after how many seconds a call without an answer ends, if its own deadline is not sooner.
     """
 
     def __init__(self, channel: Channel, process: Process, script: Script = no_wire_faults, hang_s: float = CALL_TIMEOUT_S) -> None:
@@ -121,9 +124,11 @@ class FaultyChannel:
         return self._callable(method, exchange)
 
     async def deliver(self, *, once_more: bool = False) -> int:
-        """Lets what is late land now, in the order in which it was sent; `once_more`: also what has landed so before.
+        """Deliver what is late now, in the order in which it was sent.
 
-        Returns how many requests that were.
+        `once_more`: deliver also what was delivered before.
+
+        Returns how many requests were delivered.
         """
         landing = [*(self._landed if once_more else ()), *self._late]
         self._landed, self._late = self._landed + self._late, []
@@ -186,14 +191,17 @@ class FaultyChannel:
             await anyio.sleep_forever()
 
     async def _refuse_if_dead(self) -> None:
-        """What is left of a dead process is being cancelled; what it shields against that gets nowhere."""
+        """Refuse the call if the process is dead.
+
+        The tasks of a dead process are being cancelled. Code that is shielded against that gets no further.
+        """
         if not self._process.alive:
             await checkpoint()
             raise rpc_error(grpc.StatusCode.UNAVAILABLE, "the process is dead")
 
 
 class Call:
-    """What `grpc.aio` returns for a call, as far as it is used: awaited if unary, iterated if a stream."""
+    """What `grpc.aio` returns for a call, as far as it is used: it is awaited if unary, iterated if a stream."""
 
     def __init__(self, exchange: Callable[[], Awaitable[list[Message]]]) -> None:
         self._exchange = exchange
@@ -217,7 +225,7 @@ class Call:
         return self._messages.popleft()
 
     def cancel(self) -> bool:
-        """Nothing is under way between two messages."""
+        """End the call. Nothing is under way between two messages."""
         self._messages = deque()
         return True
 
@@ -232,7 +240,7 @@ def _keys(groups: list[Message]) -> Iterator[bytes]:
 
 
 def _without_token(column: bytes) -> str:
-    """Marks are columns of their own, one for each token."""
+    """Return the column without its token. Marks are columns of their own, one for each token."""
     head, colon, _ = column.decode(errors="replace").partition(":")
     return head + colon
 

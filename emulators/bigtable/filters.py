@@ -6,8 +6,9 @@
     cells_per_column_limit                            the newest of each column
     strip_value                                       the same cells without their values
 
-A filter is built once into a function and remembered by its bytes. *Failure*: what is not in this list is refused, loudly:
-to pass everything, as other emulators do, would make an adapter's predicate mean something else than in the service.
+A filter is built once into a function, which is remembered by the filter's bytes. *Failure*: any other filter raises an
+error. To let everything pass, as other emulators do, would give an adapter's predicate another meaning than in the
+service.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _Filter = data.RowFilter.pb()
 
 
 def place(cell: Cell) -> tuple[str, bytes, int]:
-    """Where it stands in its row: by family, by column, newest first."""
+    """Return the cell's place in its row: by family, by column, newest first."""
     return cell.family, cell.column, -cell.timestamp_us
 
 
@@ -44,7 +45,10 @@ class Bounds:
 
     @staticmethod
     def of(message: Message, what: str) -> Bounds:
-        """Of a range of `qualifier`s, `value`s or `key`s. The bytes that follow x at once are x and a zero."""
+        """Read the bounds of a range of `qualifier`s, `value`s or `key`s.
+
+        The first bytes after x are x and a zero byte.
+        """
         start = message.WhichOneof(f"start_{what}")
         end = message.WhichOneof(f"end_{what}")
         first = b"" if start is None else getattr(message, start) + (b"\0" if start.endswith("_open") else b"")
@@ -56,7 +60,7 @@ class Bounds:
 
 
 def yields(filter: Message) -> Yields:
-    """What the filter does. `NotImplementedError` for one that no adapter uses."""
+    """Return what the filter does, as a function. Raises `NotImplementedError` for a filter that no adapter uses."""
     return _remembered(filter.SerializeToString())
 
 

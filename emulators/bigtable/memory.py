@@ -2,19 +2,22 @@
 
     BigtableRows, BigTableChangeLog --message--> MemoryChannel --(travels)--> MemoryBigtable --> MemoryTable
 
-Each request has its effect at once, when it has travelled, and each row as a whole or not at all; MutateRows and scans have no
-order and no snapshot between rows. Timestamps are the server's own clock's, in whole milliseconds; two writes of a column
-in one millisecond are one cell. Cells that a family's rule allows to go stay visible until `collect` takes them, at any moment,
-one without the other. Answers come in chunks: of pieces of a cell, parts of a row, many rows in one message.
-*Failure*: a genuine `grpc.aio.AioRpcError`; when its deadline passes, a call ends with DEADLINE_EXCEEDED, whatever became of it.
-What no adapter sends is refused by `NotImplementedError`. A test compares all this, request by request, with Google's emulator.
+Each request takes effect at once when it has travelled. Each row is changed as a whole or not at all. MutateRows and
+scans have no order and no snapshot between rows. Timestamps come from the server's own clock, in whole milliseconds.
+Two writes of a column in one millisecond make one cell. A cell that its family's rule allows to go stays visible until
+`collect` removes it, at any moment and each cell by itself. Answers come in chunks: pieces of a cell, parts of a row,
+many rows in one message.
+
+*Failure*: a real `grpc.aio.AioRpcError`. If its deadline passes, a call ends with DEADLINE_EXCEEDED, whether or not it
+took effect. A request that no adapter sends raises `NotImplementedError`. A test compares all this with Google's
+emulator, request by request.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from random import Random  # noqa: TID251 - the type; chance is given by the caller
+from random import Random  # noqa: TID251 - only the type; the caller gives the chance
 from typing import Any
 
 import anyio
@@ -31,13 +34,16 @@ from emulators.world.runtime import Simulated
 
 Cells = tuple[Cell, ...]
 Changed = Callable[[str, bytes, Message | None], None]
-"""Told of a row's change as it happens: table, key, and what asked for it: a request, an entry of MutateRows; None: collection."""
+"""Told of a row's change as it happens: table, key, and the cause.
+
+The cause is a request, an entry of MutateRows, or None for garbage collection.
+"""
 
 US_PER_MS = 1000
 US_PER_S = 1_000_000
 COUNTER_BYTES = 8
 SAMPLED_ROWS = 4
-"""Of so many rows one is sampled."""
+"""One of so many rows is sampled."""
 
 _CheckAndMutateRowResponse, _MutateRowResponse = bigtable.CheckAndMutateRowResponse.pb(), bigtable.MutateRowResponse.pb()
 _MutateRowsResponse, _ModifyResponse = bigtable.MutateRowsResponse.pb(), bigtable.ReadModifyWriteRowResponse.pb()
@@ -46,7 +52,10 @@ _ReadRowsResponse, _Chunk = bigtable.ReadRowsResponse.pb(), bigtable.ReadRowsRes
 
 
 class MemoryTable:
-    """`rows`: key -> cells, in order, collected or not yet; a row without cells is none. `families`: their rules."""
+    """`rows`: key -> cells, in order, with those that may be collected. A row without cells does not exist.
+
+    `families`: their rules.
+    """
 
     def __init__(self, families: Mapping[str, GcRule]) -> None:
         self.families = families
@@ -54,7 +63,7 @@ class MemoryTable:
         self._keys: list[bytes] = []
 
     def put(self, key: bytes, cells: Cells) -> None:
-        """The row is these cells, from now on."""
+        """Set the row's cells."""
         if cells and key not in self.rows:
             insort(self._keys, key)
         if cells:
@@ -63,13 +72,16 @@ class MemoryTable:
             del self._keys[bisect_left(self._keys, key)]
 
     def first(self, start: bytes, end: bytes | None) -> bytes | None:
-        """The first key of a row, from `start` (inclusive) to `end` (exclusive)."""
+        """Return the first key of a row, from `start` (inclusive) to `end` (exclusive), or None."""
         index = bisect_left(self._keys, start)
         key = self._keys[index] if index < len(self._keys) else None
         return key if key is not None and (end is None or key < end) else None
 
     def mutated(self, key: bytes, mutations: Sequence[Message], now_us: int) -> Cells:
-        """The row's cells after the mutations, in their order. Raises what the service answers to a wrong one."""
+        """Return the row's cells after the mutations, in their order.
+
+        Raises the service's error if a mutation is wrong.
+        """
         if not key or not mutations:
             raise rpc_error(grpc.StatusCode.INVALID_ARGUMENT, "a mutation has no row key" if not key else "No mutations provided")
         held = {place(cell): cell for cell in self.rows.get(key, ())}
@@ -98,7 +110,7 @@ class MemoryTable:
             raise rpc_error(grpc.StatusCode.NOT_FOUND, f"Requested column family {family} not found")
 
     def kept(self, key: bytes, now_us: int, goes: Callable[[], bool]) -> Cells:
-        """The row's cells without those that a rule allows to go and `goes` chooses."""
+        """Return the row's cells without those that a rule allows to go and that `goes` chooses."""
         found: list[Cell] = []
         column, version = None, 0
         for cell in self.rows[key]:
@@ -109,9 +121,9 @@ class MemoryTable:
 
 
 class MemoryBigtable(Simulated):
-    """`tables`: by their full name. `changed`: observers of every effect. `runtime`: the server's own.
+    """The server. `tables`: by their full name. `changed`: observers of every effect. `runtime`: the server's own.
 
-    Of what it answers, cells are cut in pieces of `piece_bytes`, messages have `message_chunks` chunks.
+    In its answers, cells are cut into pieces of `piece_bytes` bytes, and messages have `message_chunks` chunks.
     """
 
     def __init__(
@@ -131,8 +143,8 @@ class MemoryBigtable(Simulated):
         }
 
     async def call(self, method: str, request: Message) -> list[Message]:
-        """One request, which travels first. Its only answer, or all messages of a stream."""
-        pause_s = await self._travel()  # of a slow scan, from row to row
+        """Answer one request, which travels first. Return its only answer, or all messages of a stream."""
+        pause_s = await self._travel()  # the pause between two rows of a slow scan
         if method == "ReadRows":
             return await self._read_rows(request, pause_s)
         if method not in self._methods:
@@ -140,7 +152,10 @@ class MemoryBigtable(Simulated):
         return self._methods[method](request)
 
     def collect(self, chance: Random, share: float = 1.0, limit: int | None = None) -> int:
-        """Garbage collection: of the cells that may go, so large a share does, at most `limit`. Returns how many went."""
+        """Collect garbage. Return how many cells were removed.
+
+        `share`: how many of the cells that may go do go, from 0 to 1. `limit`: remove at most this many.
+        """
         count = 0
 
         def goes() -> bool:
@@ -214,7 +229,7 @@ class MemoryBigtable(Simulated):
         return [response]
 
     def _sample_row_keys(self, request: Message) -> list[Message]:
-        """Some of the keys, and the end of the table."""
+        """Return some of the keys, and the end of the table."""
         offset, found = 0, []
         for number, (key, cells) in enumerate(sorted(self._table(request).rows.items()), 1):
             offset += len(key) + sum(len(cell.value) for cell in cells)
@@ -241,7 +256,7 @@ class MemoryBigtable(Simulated):
 
 
 class MemoryChannel:
-    """Implements `Channel`: a connection to the server on which nothing goes wrong. Needs no asyncio."""
+    """Implements `Channel`: a connection to the server on which nothing goes wrong. It needs no asyncio."""
 
     def __init__(self, server: MemoryBigtable) -> None:
         self._server = server
@@ -255,7 +270,10 @@ class MemoryChannel:
         return call
 
     def unary_stream(self, method: str, request_serializer: Any = None, response_deserializer: Any = None) -> Any:
-        """Without a `response_deserializer` the messages come as bytes, as gRPC hands them out."""
+        """Return the callable for a stream.
+
+        Without a `response_deserializer` the messages come as bytes, as gRPC hands them out.
+        """
         name = method.rpartition("/")[2]
 
         async def in_bytes(request: Message, timeout_s: float) -> list[Any]:
@@ -267,7 +285,7 @@ class MemoryChannel:
         return call
 
     async def send(self, method: str, request: Message) -> list[Message]:
-        """Carries one request to the server and its answers back."""
+        """Carry one request to the server and its answers back."""
         return await self._server.call(method, request)
 
     async def _exchange(self, method: str, request: Message, timeout_s: float) -> list[Message]:
@@ -280,7 +298,7 @@ class MemoryChannel:
 
 
 def _walk(table: MemoryTable, rows: Message) -> Iterator[bytes]:
-    """The keys of the row set, in order, each found when the one before it has been read."""
+    """Yield the keys of the row set, in order. Each is looked up when the one before it has been read."""
     spans = [(key, key + b"\0") for key in rows.row_keys]
     for each in rows.row_ranges:
         bounds = Bounds.of(each, "key")
@@ -294,7 +312,7 @@ def _walk(table: MemoryTable, rows: Message) -> Iterator[bytes]:
 
 
 def _chunks(key: bytes, cells: Sequence[Cell], piece_bytes: int) -> Iterator[Message]:
-    """One row. What is as in the chunk before is left out."""
+    """Yield the chunks of one row. A field that is the same as in the chunk before is left out."""
     family = column = None
     for number, cell in enumerate(cells, 1):
         chunk = _Chunk(timestamp_micros=cell.timestamp_us)
@@ -323,7 +341,7 @@ def _timestamp_us(wanted_us: int, now_us: int) -> int:
 
 
 def _counted(rule: Message, newest: Cell | None, now_us: int) -> Cell:
-    """The column's new cell, never older than the one that it continues."""
+    """Return the column's new cell. It is never older than the cell that it continues."""
     value, timestamp_us = (newest.value, newest.timestamp_us) if newest else (bytes(COUNTER_BYTES), 0)
     if len(value) != COUNTER_BYTES:
         raise rpc_error(grpc.StatusCode.FAILED_PRECONDITION, f"the cell has {len(value)} bytes, a counter has {COUNTER_BYTES}")
@@ -332,7 +350,7 @@ def _counted(rule: Message, newest: Cell | None, now_us: int) -> Cell:
 
 
 def _may_go(rule: GcRule, cell: Cell, version: int, now_us: int) -> bool:
-    """`version`: 1 is the column's newest."""
+    """Tell whether the rule allows this cell to go. `version`: 1 is the column's newest."""
     match rule._pb.WhichOneof("rule"):
         case None:
             return False

@@ -1,13 +1,18 @@
-"""`BigtableStack`: the real Bigtable adapters in a simulated world, each process's over a `Link`, on a server that can be looked into.
+"""`BigtableStack`: the real Bigtable adapters in a simulated world.
 
-    process's adapter --message--> LinkedChannel --Link.call("rows.swap")--> MemoryBigtable --changed--> MemoryRows, MemoryLog
-                                   what happens to it is the plan's choice                               states, won, …, observers
+Each process reaches, over a `Link`, a server in memory.
 
-A message is named after the call of the protocol that sends it, so that one plan serves both stacks; a call of several messages has
-several points (a compare-and-swap that fails reads: "log.read"), and entries are renewed one by one. What a fault raises is
-translated to what gRPC would have said, and the adapter judges by that. `MemoryRows` and `MemoryLog` decode what is stored by
-themselves, row by row as it changes, and are told of every effect, also of what arrives late.
-*Crash*: as in `emulators.world.faults`. *Failure*: a row that no adapter may write fails the world at once.
+    process's adapter --message--> LinkedChannel --Link.call("rows.swap")--> MemoryBigtable
+                                   the plan chooses what happens to it       `-changed--> MemoryRows, MemoryLog:
+                                                                                          states, won, …, observers
+
+A message has the name of the protocol's call that sends it, so one plan serves both stacks. A call of several messages
+has several points (a compare-and-swap that fails reads: "log.read"). Entries are renewed one by one. The error of a
+fault is translated to what gRPC would have said, and the adapter judges by that.
+
+`MemoryRows` and `MemoryLog` decode what is stored by themselves, row by row as it changes. They are told of every
+effect, also if it comes late. *Crash*: as in `emulators.world.faults`. *Failure*: a row that no adapter may write fails
+the world at once.
 """
 
 from __future__ import annotations
@@ -44,9 +49,12 @@ from tiered.provision.schema import CHANGELOG_FAMILIES, FAMILIES, OBJECT_FAMILIE
 T = TypeVar("T")
 
 CONNECTION_LIVES_S = 3600.0
-"""A message that was given to gRPC and did not leave, because its process stood still, is lost with its connection after that long.
+"""In seconds. A message may be given to gRPC and not leave, because its process stands still.
 
-The protocol rests on it: a swap's deadline is judged just before it is given away (docs/protocol.md, assumptions).
+After this long it is lost with its connection.
+
+The protocol depends on this: a swap's deadline is checked just before the message is given to gRPC (docs/protocol.md,
+assumptions).
 """
 
 ROWS_TABLE, LOG_TABLE = "projects/simulated/instances/world/tables/objects", "projects/simulated/instances/world/tables/changelog"
@@ -54,7 +62,10 @@ LEGACY = dict.fromkeys(LEGACY_FAMILIES, FAMILIES[MANUAL])
 
 
 class BigtableStack:
-    """Implements `Stack`. `runtime` is the server's. `beside`: the changelog is in the table of the rows, else in one of its own."""
+    """Implements `Stack`. `runtime` is the server's.
+
+    `beside`: the changelog is in the table of the rows, not in one of its own.
+    """
 
     def __init__(self, runtime: Runtime, *, beside: bool = False) -> None:
         tables: dict[str, Mapping[str, GcRule]] = {ROWS_TABLE: {**OBJECT_FAMILIES, **LEGACY}, LOG_TABLE: CHANGELOG_FAMILIES}
@@ -73,14 +84,14 @@ class BigtableStack:
 
 
 class LinkedChannel(MemoryChannel):
-    """One process's connection, on which every message is a call of its link."""
+    """One process's connection. Every message on it is a call of the process's link."""
 
     def __init__(self, server: MemoryBigtable, process: Process) -> None:
         super().__init__(server)
         self._process = process
 
     async def send(self, method: str, request: Message) -> list[Message]:
-        """What the server answers or the link raises is raised as gRPC's own error."""
+        """Send a message. An error of the server or of the link is raised as gRPC's own error."""
         given_at = now_s()
 
         async def asked() -> Any:
@@ -102,7 +113,7 @@ class LinkedChannel(MemoryChannel):
         return messages
 
     async def _asked(self, method: str, request: Message) -> Any:
-        """The server's refusal is an answer: it reaches only whoever still waits for it."""
+        """Ask the server. Its refusal is returned as an answer, so it reaches only a caller that still waits."""
         try:
             return await super().send(method, request)
         except grpc.aio.AioRpcError as refused:
@@ -110,12 +121,12 @@ class LinkedChannel(MemoryChannel):
 
 
 class ShardedLog(BigTableChangeLog):
-    """Records under so many shards, as software does that was built for them; None: as many as this software does."""
+    """Records under `shards` shards, as software does that was built for them. None: as many as this software uses."""
 
     def __init__(self, table: BigtableTable, runtime: Runtime, shards: int | None = None) -> None:
         super().__init__(table, runtime)
         self._shards = shards
-        self._sharded = WeakKeyDictionary[Change, Change]()  # the same for as long as its change, which may be recorded again
+        self._sharded = WeakKeyDictionary[Change, Change]()  # kept as long as its change, which may be recorded again
 
     def ranges(self) -> Sequence[KeyRange]:
         return super().ranges() if self._shards is None else shard_ranges(self._shards)
@@ -144,7 +155,7 @@ class _ShardedId(ChangeId):
 
 
 def call_name(method: str, request: Message) -> str:
-    """The call of `HighVolumeBackend` or `ChangeLog` that sends such a message: `rows.swap`."""
+    """Return the call of `HighVolumeBackend` or `ChangeLog` that sends such a message, such as `rows.swap`."""
     match method:
         case "SampleRowKeys":
             return "rows.boundaries"
@@ -172,7 +183,7 @@ def _scan_name(request: Message) -> str:
 
 
 def _write_name(row: Message) -> str:
-    """Of a request that writes a row, or an entry of MutateRows: by what it would write."""
+    """Name a request that writes a row, or an entry of MutateRows, by what it would write."""
     service = _service(row.row_key)
     if service == "rows":
         return f"rows.{_row_write(row)}"
@@ -181,7 +192,7 @@ def _write_name(row: Message) -> str:
 
 def _row_write(row: Message) -> str:
     if not hasattr(row, "predicate_filter"):
-        return "plant"  # no adapter does
+        return "plant"  # no adapter writes without a predicate
     if row.true_mutations:
         return "touch"
     columns = [each.set_cell.column_qualifier[:2] for each in row.false_mutations if each.HasField("set_cell")]
@@ -217,7 +228,10 @@ def _service(key: bytes) -> str:
 
 
 class Shown(dict[str, T]):
-    """What the server has, decoded. Whoever sets an item puts a row there, past all protocols, and nobody is told of an effect."""
+    """What the server has, decoded.
+
+    To set an item puts a row on the server, without any protocol, and no observer is told.
+    """
 
     def __init__(self, plant: Callable[[str, T | None], None]) -> None:
         self._plant = plant
@@ -229,7 +243,7 @@ class Shown(dict[str, T]):
         self._plant(name, None)
 
     def show(self, name: str, item: T | None) -> None:
-        """The row is this now; None: nothing."""
+        """Note that the row is this now. None: the row is absent."""
         if item is None:
             self.pop(name, None)
         else:
@@ -237,7 +251,10 @@ class Shown(dict[str, T]):
 
 
 class MemoryRows(BigtableRows):
-    """The rows themselves, without faults. Implements `InspectedRows`; `states`, `won` and `refused` as in `SimulatedRows`."""
+    """The rows themselves, without faults.
+
+    Implements `InspectedRows`: `states`, `won` and `refused` are as in `SimulatedRows`.
+    """
 
     def __init__(self, server: MemoryBigtable, table: str, runtime: Runtime) -> None:
         super().__init__(BigtableTable(MemoryChannel(server), table), runtime, LEGACY)
@@ -251,7 +268,7 @@ class MemoryRows(BigtableRows):
         server.changed.append(self._look)
 
     async def collect(self, limit: int) -> int:
-        """Some of the cells in both tables that may go, at most so many."""
+        """Remove some of the cells in both tables that may go, at most `limit`. Return how many."""
         chance = self._runtime.random
         return self._server.collect(chance, chance.choice((0.5, 1.0)), limit)
 
@@ -274,7 +291,7 @@ class MemoryRows(BigtableRows):
                 marks[path] = found
 
     def _plant(self, path: str, state: RowState) -> None:
-        """Only what no adapter writes: a tombstone as older software left it, or nothing."""
+        """Store what no adapter writes: a tombstone as older software left it, or nothing."""
         if isinstance(state, Tombstone) and state.token is None and state.deadline_ns is None and state.target == path:
             cells: Cells = (Cell(MANUAL, b"m", 0, b'{"is_redirect_tombstone":true}'), Cell(MANUAL, b"p", 0, b""))
         else:
@@ -286,7 +303,10 @@ class MemoryRows(BigtableRows):
 
 
 class MemoryLog(ShardedLog):
-    """The changelog itself, without faults. Implements `InspectedLog`; `stored` and `presence` as in `SimulatedChangeLog`."""
+    """The changelog itself, without faults.
+
+    Implements `InspectedLog`: `stored` and `presence` are as in `SimulatedChangeLog`.
+    """
 
     def __init__(self, server: MemoryBigtable, table: str, runtime: Runtime) -> None:
         super().__init__(BigtableTable(MemoryChannel(server), table), runtime)
@@ -299,7 +319,7 @@ class MemoryLog(ShardedLog):
         server.changed.append(self._look)
 
     def sharded(self, shards: int) -> Self:
-        """The same log, and what it shows, to one who records under so many shards."""
+        """Return the same log, as a process sees it that records under this many shards."""
         view = copy.copy(self)
         view._shards, view._sharded = shards, WeakKeyDictionary()
         return view
@@ -316,7 +336,7 @@ class MemoryLog(ShardedLog):
             return
         text = None if state is None else state.value.decode()
         self._shown.show(name, None if entry is None else Stored(entry.value, entry.timestamp_us // 1000, text))
-        if cause is not None:  # older versions are nobody's
+        if cause is not None:  # no observer is told of collected older versions
             for observe in self.observers:
                 observe(_write_name(cause), name)
 
@@ -331,7 +351,8 @@ class MemoryLog(ShardedLog):
 
 
 def _state(path: str, cells: Cells) -> RowState:
-    """What the row holds, by `formats.md`. Of what expires, some cells may have been collected, and it is absent."""
+    """Return what the row holds, by `formats.md`. An expiring row whose cells were partly collected counts as absent.
+    """
     shown: dict[bytes, bytes] = {}
     deadlines_ns: set[int | None] = set()
     for cell in cells:

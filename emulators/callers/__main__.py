@@ -1,10 +1,10 @@
 """`python -m emulators.callers`: seeded callers of the store and of the command. `make callers` calls it.
 
-    --minutes M, --seeds N    fresh seeds, on all cores; of the first violation, the smallest recipe
-    --seed S                  one, replayed
+    --minutes M, --seeds N    fresh seeds, on all cores; for the first violation, the smallest recipe
+    --seed S                  one seed, replayed
     --command                 callers of the command `tiered`, not of the library
 
-Exit codes: 0 every call kept its word; 1 one did not; 2 the command line is wrong; 130 interrupted.
+Exit codes: 0: no violation. 1: a violation. 2: the command line is wrong. 130: interrupted.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def main() -> int:
 
 
 def report(explored: Explored, *, command_line: bool = False) -> list[str]:
-    """The totals, and the violations; of the first one, what is needed to show it."""
+    """Return the totals and the violations, and for the first violation what is needed to show it."""
     lines = [str(explored), *(f"seed {seed}: {what}" for seed, _, what in explored.violations)]
     for seed, kind, _ in explored.violations[:1]:
         if kind != "hang":

@@ -1,13 +1,15 @@
-"""Callers of the command: a seed chooses a few command lines, their settings files, variables and stdin; each runs in a child process.
+"""Callers of the command. A seed chooses a few command lines, their settings files, variables and stdin.
+
+Each command runs in a child process and is judged by these rules:
 
     exit code       one of those that the README lists, and not that of a killed process
     stderr          no traceback
-    --json          what is on stdout after a success is JSON, a line each
+    --json          what is on stdout after a success is JSON, one value a line
     put             0: `get` returns the very bytes
-    get -o          the whole payload, or no file
     left behind     nothing but the files that were asked for
 
-A child is forked from this process, which has loaded everything: starting an interpreter for each would take most of the time.
+A child is forked from this process, which has loaded everything. To start an interpreter for each would take most of
+the time.
 """
 
 from __future__ import annotations
@@ -78,7 +80,7 @@ class CommandResult:
 
 
 def recipe(seed: int) -> tuple[str, list[Line]]:
-    """The settings file, and the command lines."""
+    """Return the settings file and the command lines of a seed."""
     random = Random(f"{seed}/command")
     wrong = random.choice((0.0, 0.15, 0.5))
     text = _YAML[random.randrange(2)] if random.random() > wrong else random.choice(_YAML)
@@ -171,7 +173,7 @@ def _judge(line: Line, done: Done, directory: Path, before: set[str]) -> None:
 
 
 def _is_part(name: str, asked: str) -> bool:
-    """Whether it is what was asked for, in it, or on the way to it."""
+    """Tell whether a file is what was asked for, lies in it, or is a directory on the way to it."""
     return name == asked or name.startswith(f"{asked}/") or asked.startswith(f"{name}/")
 
 
@@ -187,7 +189,10 @@ def _check_stored(line: Line, directory: Path) -> None:
 
 
 def call(line: Line, directory: Path) -> Done:
-    """In a child, whose output goes into files beside the directory; killed if it does not end."""
+    """Run a command line in a child. Its output goes into temporary files elsewhere.
+
+    A child that does not end is killed.
+    """
     with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
         stdin.write(line.stdin or b"")
         stdin.seek(0)
@@ -213,7 +218,7 @@ def _wait(child: int, line: Line) -> int:
 
 
 def _become(line: Line, directory: Path, stdin: int, stdout: int, stderr: int) -> None:
-    """The command itself, in this process; does not return."""
+    """Run the command itself in this process. It does not return."""
     code = 70
     try:
         os.chdir(directory)
@@ -253,7 +258,10 @@ def _listed(directory: Path) -> set[str]:
 
 
 def replayed(seed: int) -> tuple[bool, Iterator[str]]:
-    """Whether all went well; the settings file, the command lines and how they ended, and the verdict."""
+    """Run a seed.
+
+    Return whether all went well, and the settings file, the command lines with their results, and the verdict.
+    """
     result = run(seed)
 
     def lines() -> Iterator[str]:

@@ -1,10 +1,11 @@
-"""One seed is carried out: its calls are made as the recipe says, and what they tell is judged.
+"""Carry out one seed: make its calls as the recipe says, and judge their answers.
 
     session     the store is opened, the calls of its steps are made, each in a task of its own, and it is closed
-    ended       what has become of a call: a value, an error, or its cancellation
-    at the end  recovery comes; nothing is left behind; every object is what the model says, and can be written anew
+    ended       how a call ended: a value, an error, or its cancellation
+    at the end  recovery runs; nothing is left behind; every object is what the model says, and can be written again
 
-Raises `Violation`. A call that does not end within the ground's budget is one; an event loop that no longer runs is the worker's to see.
+It raises `Violation`. A call that does not end within the ground's budget is a violation too. If the event loop itself
+stops, the worker must notice.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ _NO_VALUE = object()
 
 @dataclass(slots=True)
 class Ended:
-    """What became of a call. `asked`: it was cancelled by us, whether or not it noticed."""
+    """How a call ended. `asked`: we cancelled it, whether or not it noticed."""
 
     value: Any = _NO_VALUE
     error: BaseException | None = None
@@ -76,7 +77,7 @@ class Ended:
 
 
 class Episode:
-    """`trace`: what the calls told, in order."""
+    """One seed that is carried out. `trace`: how the calls ended, in order."""
 
     def __init__(self, recipe: Recipe, ground: Ground) -> None:
         self.recipe = recipe
@@ -124,7 +125,7 @@ class Episode:
                 if closing is not None:
                     stepper.arm(self._moments(closing, scope))
 
-        # As wide as anything may be cancelled: a scope is left in the order in which it was entered.
+        # The scope is outside of everything that may be cancelled, because scopes must be left in reverse order.
         scope = anyio.CancelScope()
         ended = await self._ended(session(), None, stepper, scope)
         self._closed = True
@@ -185,7 +186,7 @@ class Episode:
             raise self._found
 
     async def _wait_until_idle(self) -> None:
-        """Clean-up goes on after the answers; when it is done, the store holds nothing."""
+        """Wait until the clean-up after the answers is done. The store must hold nothing then."""
         with anyio.move_on_after(self._ground.budget_s) as waiting:
             for admission in (self._storage._writes, self._storage._reads, self._storage._touches):
                 await admission.wait_idle()
@@ -198,7 +199,7 @@ class Episode:
         self._find(Violation("left behind", f"the store still holds {what} when all calls have ended"))
 
     async def _look_around(self) -> None:
-        """When all stores are closed."""
+        """Check what is left when all stores are closed. Recovery runs first."""
         checked = self._recovered or not self._abrupt
         left = await self._ground.left_behind(recovered=self._recovered)
         if left and checked:
@@ -219,7 +220,7 @@ class Episode:
                 except InvalidRequestError:
                     if any(write.content is not None and write.told is Told.OK for write in self._model.writes[path]):
                         raise
-                    continue  # nothing was ever stored under it
+                    continue  # nothing was ever stored under this path
                 await self._read_whole(object_id)
                 await self._storage.put(object_id, b"anew")
                 if (stored := await self._storage.get(object_id)) is None or await stored.read() != b"anew":
@@ -233,7 +234,7 @@ class Episode:
     async def _ended(
         self, call: Awaitable[Any], interrupt: Interrupt | None = None, steps: Steps | None = None, scope: anyio.CancelScope | None = None
     ) -> Ended:
-        """Runs it to its end, cancelled as asked."""
+        """Run a call to its end. Cancel it if `interrupt` says so, and report how it ended."""
         self.calls += 1
         steps, scope, ended = steps or Steps(), scope or anyio.CancelScope(), Ended()
         task = _current_task()
@@ -242,7 +243,7 @@ class Episode:
             ended.asked = True
             if interrupt.at is not None:
                 steps.arm(self._moments(interrupt, scope))
-            after_s = LATEST_S if interrupt.at is not None else interrupt.after_ms / 1000  # it may never come to that await
+            after_s = LATEST_S if interrupt.at is not None else interrupt.after_ms / 1000  # the call may end before that await
             if interrupt.how is How.SCOPE or task is None:
                 scope.deadline = anyio.current_time() + after_s
             else:
@@ -265,9 +266,9 @@ class Episode:
         return ended
 
     async def _take_back(self, task: asyncio.Task[Any], ended: Ended) -> None:
-        """A task that was cancelled must have been told so, now or at its next await."""
+        """Check that a cancelled task was told so, now or at its next await, and take the cancellation back."""
         pending = False
-        for _ in range(2):  # twice, it may have to be told twice
+        for _ in range(2):  # a task that was cancelled twice may be told twice
             try:
                 await asyncio.sleep(0)
             except asyncio.CancelledError:
@@ -313,7 +314,7 @@ class Episode:
                 await self._enter_again(step)
 
     def _make(self, value: Value) -> Any:
-        """`InvalidRequestError`: the constructor has refused it, as it may."""
+        """Make a value. Raises `InvalidRequestError` if its constructor refused it, as it may."""
         try:
             return value.make()
         except InvalidRequestError as error:
@@ -340,7 +341,7 @@ class Episode:
             await self._afterwards(made)
 
     def _begin(self, object_id: object, metadata: object, made: Made) -> Write | None:
-        """Of what may take effect."""
+        """Begin a write in the model, if the call can take effect at all."""
         if not isinstance(object_id, ObjectId) or not isinstance(metadata, (Metadata, type(None))):
             return None
         content = b"" if made.content is None else made.content
@@ -403,7 +404,7 @@ class Episode:
         raise Violation(kind, _told(ended)) from error
 
     def _check_own_row(self, object_id: object) -> None:
-        """No call may reach what is another's."""
+        """Check that the call reached its own object's row and no other."""
         path = _path(object_id)
         with suppress(InvalidRequestError):
             if (parsed := ObjectId.parse(path)) == object_id:
@@ -436,7 +437,7 @@ class Episode:
             if stored is None:
                 seen.append(Seen(None, None, None))
                 return
-            self._unclosed.append(stored)  # wherever it is left
+            self._unclosed.append(stored)  # it is closed later, however this call ends
             await self._use(stored, step.manner, seen)
 
         began = self._model.tick()
@@ -727,7 +728,7 @@ class _BulkCall:
         self._began.append(0)
 
     def _hand_out(self, position: int) -> Any:
-        """From now on it may take effect."""
+        """Return a request to the store. From now on it may take effect."""
         episode, request = self._episode, self._requests[position]
         self._began[position] = episode._model.tick()
         made = self._made[position]
@@ -790,9 +791,9 @@ class _BulkCall:
             await anext(bulk)
 
     def _judge(self, result: ItemResult[Any, Any]) -> None:
-        """Each result is what the single call would have told."""
+        """Judge one result. It must be what the single call would have answered."""
         episode, position = self._episode, result.position
-        if not said(result.request).endswith("of many digits"):  # such a request Python itself cannot show
+        if not said(result.request).endswith("of many digits"):  # Python itself cannot show such a request
             repr(result)
         if not 0 <= position < len(self._requests) or result.request is not self._requests[position]:
             raise Violation("wrong answer", f"a result has position {position} and request {said(result.request)}")

@@ -1,7 +1,7 @@
-"""Runs seeds on all cores, for so long or so many, until one violates something; then makes its recipe small.
+"""Run seeds on all cores, for a time or a number of seeds, until one shows a violation. Then make its recipe small.
 
-A worker (`emulators.callers.worker`) each for a share of the seeds. One that dies, or says nothing for too long, is a violation of the
-seed that it was at.
+Each worker (`emulators.callers.worker`) runs a share of the seeds. A worker that dies, or says nothing for too long,
+counts as a violation of the seed that it was running.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tiered.settings import ENV_PREFIX
 
 FIRST_SEED_MAX = 10**9
 MEMORY = "/dev/shm"
-"""Where there is one, files are there: what a killed worker leaves behind goes with it at the end."""
+"""Files go here if it exists. What a killed worker leaves behind is removed with it at the end."""
 
 SILENT_AFTER_S = 5 * STUCK_AFTER_S
 RUNS_TO_MAKE_SMALL = 60
@@ -36,7 +36,7 @@ RUNS_TO_MAKE_SMALL = 60
 
 @dataclass(slots=True)
 class Explored:
-    """`violations`: (seed, kind, what)."""
+    """What was explored. `violations`: (seed, kind, what)."""
 
     first: int
     episodes: int = 0
@@ -60,7 +60,11 @@ def explore(
     first: int, *, seeds: int | None = None, seconds: float | None = None, jobs: int | None = None, keep_going: bool = False,
     tell: Tell = lambda explored: None, command: bool = False,
 ) -> Explored:
-    """From seed `first` on, until so many were run, so much time is over, or one violates something unless it shall keep going."""
+    """Run seeds from `first` on, and return what was explored.
+
+    It ends when `seeds` were run, `seconds` are over, or there is a violation, unless `keep_going` is set. `jobs`: how
+    many processes; None: one for each core. `tell` is called from time to time. `command`: callers of the command.
+    """
     explored, began, jobs = Explored(first), time.monotonic(), jobs or os.cpu_count() or 1
     said: queue.SimpleQueue[tuple[int, dict[str, Any] | None]] = queue.SimpleQueue()
     at, heard, goes_on = dict.fromkeys(range(jobs), first), dict.fromkeys(range(jobs), began), True
@@ -108,7 +112,7 @@ def explore(
                     found(line["seed"], line["kind"], line["violation"])
             for silent in [each for each, when in heard.items() if time.monotonic() - when > SILENT_AFTER_S]:
                 heard[silent] = time.monotonic()
-                workers[silent].kill()  # heard of as its death
+                workers[silent].kill()  # its death is reported by the listener
             explored.elapsed_s = time.monotonic() - began
             tell(explored)
     return explored
@@ -118,7 +122,7 @@ def _listen(worker: subprocess.Popen[str], job: int, said: queue.SimpleQueue[tup
     assert worker.stdout is not None, "a pipe"
     with worker.stdout:
         for line in worker.stdout:
-            if line.endswith("\n"):  # the last one of a worker that is killed may be cut
+            if line.endswith("\n"):  # the last line of a killed worker may be cut off
                 said.put((job, json.loads(line)))
     said.put((job, None))
 
@@ -132,11 +136,14 @@ def _end(workers: dict[int, subprocess.Popen[str]], listeners: list[threading.Th
 
 
 def smallest(result: Result) -> Result:
-    """With as few steps as show a violation of the same kind: tried by leaving out half of them, a quarter, …, one."""
+    """Return a run with as few steps as show a violation of the same kind.
+
+    It tries to leave out half of the steps, then a quarter, and so on down to one.
+    """
     assert result.violation is not None, "one that shows something"
     kind, left = result.violation.kind, RUNS_TO_MAKE_SMALL
     if kind == "hang":
-        return result  # each would take as long
+        return result  # each further run would take as long
     size = max(1, len(result.recipe.steps) // 2)
     while size >= 1:
         for start in range(0, len(result.recipe.steps), size):
@@ -157,7 +164,10 @@ def smallest(result: Result) -> Result:
 
 
 def replayed(seed: int, *, whole: bool = False) -> tuple[bool, Iterator[str]]:
-    """Whether all went well; and what the seed chose, what the calls told, and the verdict. Of a violation, its smallest recipe."""
+    """Run a seed. Return whether all went well, and what it chose, how the calls ended, and the verdict.
+
+    If there is a violation, that is its smallest recipe, unless `whole` is set.
+    """
     result = run(Recipe.of(seed))
     if result.violation is not None and not whole:
         result = smallest(result)

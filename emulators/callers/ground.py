@@ -1,4 +1,7 @@
-"""Where an episode takes place: a store in a directory, or one on simulated tiers under virtual time; and what it leaves behind."""
+"""Where an episode takes place: a store in a directory, or one on simulated tiers under virtual time.
+
+It knows what is left behind.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +26,16 @@ from tiered.open import open_backends
 from tiered.protocol.backends import Tiers
 
 LATER_S = 100.0
-"""When recovery comes: every lease has expired, and nothing that lives for an hour."""
+"""When recovery comes, in seconds: every lease has expired then, but nothing that lives for an hour has."""
 FILES = {"tiered.db", "tiered.db-reserve", "tiered.db-wal", "tiered.db-shm", "blobs", "uploads"}
 
 
 class Ground(Protocol):
-    """`directory`: of this episode, for files of its own, too. `budget_s`: in which a call must end, by the event loop's clock."""
+    """Where an episode takes place.
+
+    `directory`: the episode's own, which it may use for files of its own. `budget_s`: the seconds in which a call must
+    end, by the event loop's clock.
+    """
 
     directory: Path
     budget_s: float
@@ -36,7 +43,7 @@ class Ground(Protocol):
 
     def open(self, settings: Mapping[str, Any]) -> AbstractAsyncContextManager[TieredStorage]: ...
     async def left_behind(self, *, recovered: bool) -> list[str]:
-        """Recovers, if there is a changelog; then says what no row needs, and what rows miss."""
+        """Run recovery if `recovered` is set. Then return what no row needs, and what rows miss."""
 
     def close(self) -> None: ...
 
@@ -72,7 +79,7 @@ class Embedded:
             found += [f"corrupt row {row}" for row in page.corrupt]
             named = {row.target for row in page.redirects}
             blobs = {blob.name: blob.deadline_ns for blob in (await backends.tiers.long_term.list("", None, 1000)).blobs}
-        now_ns = _Later().wall_ns()  # a blob outlives its row's deadline by an hour
+        now_ns = _Later().wall_ns()  # a blob is kept for an hour after its row's deadline
         found += [f"blob {name!r} that no row names" for name in blobs.keys() - named if not is_expired(blobs[name], now_ns)]
         found += [f"row that names {name!r}, which is not there" for name in named - blobs.keys()]
         found += [f"upload {path.name}" for path in sorted((self._store / "uploads").iterdir())]

@@ -1,7 +1,7 @@
-"""Cancellation at an exact await: a call is stepped through, and its k-th suspension is the moment.
+"""Cancel a call at an exact await. The call is driven step by step, and its k-th suspension is the moment.
 
-    Steps          drives an awaitable and counts how often it suspends its task; at the k-th time it does what it was armed with
-    ForeignTask    a task of nobody's that is cancelled by nobody of ours; who awaits it gets a `CancelledError` out of the blue
+    Steps          drives an awaitable and counts how often it suspends its task; the k-th time it acts as armed
+    ForeignTask    a task that others cancel; whoever awaits it gets a `CancelledError` that nobody here asked for
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tiered.errors import CancelledElsewhereError
 T = TypeVar("T")
 
 ELSEWHERE = (asyncio.CancelledError, CancelledElsewhereError)
-"""What is told of a payload or an iterator that awaited a task which others cancelled."""
+"""The errors for a payload or an iterator that awaited a task which others cancelled."""
 
 
 class How(Enum):
@@ -29,7 +29,10 @@ class How(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Interrupt:
-    """`at`: the await, counted from the call on; None: after `after_ms`."""
+    """How and when a call is cancelled.
+
+    `at`: the number of the await, counted from the call on; None: after `after_ms`.
+    """
 
     how: How
     at: int | None
@@ -40,14 +43,14 @@ class Interrupt:
 
 
 class Steps:
-    """`count`: how often it was suspended since it was armed."""
+    """Drives a call. `count`: how often the call was suspended since it was armed."""
 
     def __init__(self) -> None:
         self.count = 0
         self._at: dict[int, Callable[[], object]] = {}
 
     def arm(self, at: dict[int, Callable[[], object]]) -> None:
-        """At the k-th suspension from now on, before the task waits."""
+        """Set what to do at the k-th suspension from now on. It is done before the task waits."""
         self.count, self._at = 0, at
 
     @types.coroutine
@@ -78,6 +81,6 @@ class ForeignTask:
         self._task.cancel()
 
     async def cancelled(self) -> None:
-        """Ends with a `CancelledError` that no scope and no task of ours has asked for."""
+        """Wait for the task and end with a `CancelledError` that no scope and no task of ours has asked for."""
         asyncio.get_running_loop().call_soon(self._task.cancel)
         await self._task

@@ -1,8 +1,10 @@
-"""What was written by whom, and so what a read may return. A small model: for each object, its writes and when they may have happened.
+"""What was written, and so what a read may return.
 
-A write that was told ok happened between its call and its answer. One that was told no did not happen. Any other (cancelled, unknown)
-may have happened from its call until its store was closed and recovered, or not at all. A read may return what a write left if it began
-before the read's end, and no other write certainly happened after it and before the read began.
+For each object, the model holds its writes and when they may have happened.
+
+A write that was told ok happened between its call and its answer. A write that was told no did not happen. Any other
+write (cancelled, unknown) may have happened from its call until its store was closed and recovered, or not at all. A
+read may return what a write left if no other write certainly happened after it and before the read began.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from tiered.metadata import encode_metadata
 
 
 class Violation(Exception):
-    """What the product must not do. `kind`: one word for each rule of the oracle."""
+    """Something that the product must not do. `kind`: a short name for the rule that it breaks."""
 
     def __init__(self, kind: str, finding: str) -> None:
         super().__init__(f"{kind}: {finding}")
@@ -36,7 +38,10 @@ class Told(Enum):
 
 @dataclass(slots=True, eq=False)
 class Write:
-    """`content` None: a deletion. `known` False: nobody knows which bytes it stored. `mortal`: it may expire while we look."""
+    """One write. `content` None: a deletion. `known` False: nobody knows which bytes it stored.
+
+    `told`: what its caller heard. `happened_by`: the tick by which it has happened, if it happens.
+    """
 
     path: str
     content: bytes | None
@@ -55,7 +60,7 @@ class Write:
 
 @dataclass(slots=True, eq=False)
 class Seen:
-    """What a read returned: bytes None and no metadata: nothing; `whole` False: only its head."""
+    """What a read returned. No metadata: there was nothing. `whole` False: it read only the head."""
 
     content: bytes | None
     metadata: Metadata | None
@@ -83,14 +88,17 @@ class Model:
             write.happened_by = self.tick()
 
     def settled(self) -> None:
-        """All stores were closed, and recovery was there: nothing happens later."""
+        """Note that all stores were closed and recovery has run. No write happens later."""
         now = self.tick()
         for writes in self.writes.values():
             for write in writes:
                 write.happened_by = min(write.happened_by, now)
 
     def check(self, path: str, seen: Seen, began: int, cut: Callable[[bytes], bytes | None] = bytes) -> None:
-        """Of a read that began then, and ends now. `cut`: what of a content it asked for. Raises `Violation`."""
+        """Check a read that began at the tick `began` and ends now. Raises `Violation` if no write explains it.
+
+        `cut`: returns the part of a content that the read asked for.
+        """
         self.tick()
         possible = self._possible(path, began)
         if any(_explains(write, seen, cut) for write in possible):
@@ -99,7 +107,7 @@ class Model:
         raise Violation("wrong answer", f"{path} reads as {_shown(seen)}; possible is: {told}")
 
     def names(self, path: str, began: int) -> tuple[bool, bool]:
-        """Whether a listing may have it, and whether it may be without it."""
+        """Return whether a listing may show this path, and whether it may leave it out."""
         self.tick()
         possible = self._possible(path, began)
         return any(write.content is not None for write in possible), any(write.content is None or write.mortal for write in possible)
@@ -125,7 +133,7 @@ def _explains(write: Write, seen: Seen, cut: Callable[[bytes], bytes | None]) ->
 
 
 def same_metadata(write: Write, read: Metadata) -> bool:
-    """Whether that is what was given, with what the store fills in."""
+    """Tell whether `read` is what was given, plus what the store fills in."""
     given = write.metadata or Metadata()
     filled = read.time_created_ns is not None and (read.time_expires_ns is not None) == (given.expiration is not None)
     size = read.size if not write.known else len(write.content or b"")
@@ -137,7 +145,7 @@ def same_metadata(write: Write, read: Metadata) -> bool:
 
 
 def _same(given: Any, read: Any) -> bool:
-    """Equal, and a True is no 1, and a tuple no list."""
+    """Tell whether two values are equal. True is not the same as 1, and a tuple is not the same as a list."""
     if isinstance(given, dict) and isinstance(read, dict):
         return given.keys() == read.keys() and all(_same(value, read[key]) for key, value in given.items()) and \
             all(type(key) is str or not isinstance(key, str) for key in read)
@@ -167,5 +175,5 @@ def _metadata(metadata: Metadata | None) -> str:
         return "no metadata"
     try:
         return json.dumps(json.loads(encode_metadata(metadata)), ensure_ascii=True)[:300]
-    except Exception:  # noqa: BLE001 - it is shown, and may be what is wrong
+    except Exception:  # noqa: BLE001 - it is only shown, and it may be what is wrong
         return repr(metadata)[:300]

@@ -1,11 +1,14 @@
-"""Payloads of every kind that `put` takes, and of those that it must refuse: each a function, made when it is put.
+"""Payloads of every kind that `put` takes, and of those that it must refuse.
+
+Each is a function that makes it when it is put.
 
     GOOD     the put is done, and reads return `content`
     FAILS    the put raises what the payload raised, the very object; nothing is stored
     WRONG    `InvalidRequestError`
-    ODD      done (and what was stored is `content`, if that is known), refused, or the payload's own error of a type in `may_raise`
+    ODD      done (and what was stored is `content`, if that is known), or refused,
+             or the put raises the payload's own error, or one of a type in `may_raise`
 
-Kinds that need threads or files are none for a simulated world: no thread knows of its clock.
+Kinds that need threads or files do not run in a simulated world, because a thread does not know its clock.
 """
 
 from __future__ import annotations
@@ -37,14 +40,16 @@ STALL_S = 0.05
 
 
 class OwnError(Exception):
-    """What a payload of ours raises."""
+    """Raised by our own payloads."""
 
 
 @dataclass(slots=True)
 class Made:
-    """A payload as it is passed. `content`: what is stored if it is put; None: nobody knows. `own`: what it has raised, if it did.
+    """A payload as it is passed to `put`.
 
-    `afterwards`: runs when the call has ended, to lay it to rest. `shows`: what it saw that it should not have.
+    `content`: what is stored if it is put; None: nobody knows. `fails`: the put must raise what the payload raises.
+    `own`: the errors that the payload raises. `may_raise`: further types of error that the put may raise. `afterwards`:
+    runs when the call has ended, to close files and end threads. `shows`: what the payload saw that it should not see.
     """
 
     payload: Any
@@ -70,7 +75,7 @@ class Place(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """What a seed chose. `size`: about so many bytes."""
+    """The payload that a seed chose. `size`: about how many bytes. `salt`: makes its content."""
 
     kind: str
     size: int
@@ -81,7 +86,7 @@ class Payload:
 
     @property
     def blocks(self) -> bool:
-        """It never ends, so whoever puts it must be cancelled."""
+        """Whether it never ends. A put of it must be cancelled."""
         return self.kind in BLOCKING
 
     async def make(self, place: Place) -> Made:
@@ -101,7 +106,7 @@ BLOCKING: set[str] = set()
 WITH_THREADS: set[str] = set()
 ASYNCIO_ONLY: set[str] = set()
 SLOW: set[str] = set()
-"""Takes so long that it comes seldom."""
+"""Kinds that take long, and so are chosen seldom."""
 
 
 def kind(*, blocks: bool = False, threads: bool = False, slow: bool = False, asyncio_only: bool = False) -> Callable[[Maker], Maker]:
@@ -212,7 +217,8 @@ def _text(spec: Payload, place: Place) -> Made:
 
 
 def _watched(pieces: Iterator[bytes], place: Place, shows: list[str]) -> Iterator[bytes]:
-    """It may block: so it must not run in the thread of the event loop."""
+    """Yield the pieces. It may block, so it must not run in the thread of the event loop; `shows` records if it does.
+    """
     if threading.get_ident() == place.loop_thread:
         shows.append("loop: a synchronous generator runs in the event loop's thread")
     yield from pieces
@@ -253,7 +259,7 @@ def _generator_of_tiny_pieces(spec: Payload, place: Place) -> Made:
 
 
 class _Stops:
-    """An iterator that is none: `__iter__` raises, or returns something else."""
+    """An iterable that is none: `__iter__` raises, or returns something else."""
 
     def __init__(self, what: object) -> None:
         self._what = what
@@ -334,7 +340,7 @@ def _async_generator_of_tiny_pieces(spec: Payload, place: Place) -> Made:
     return Made(pieces(), content)
 
 
-@kind(blocks=True, threads=True)  # a virtual clock stands still while it runs
+@kind(blocks=True, threads=True)  # a virtual clock would stand still while it runs
 def _async_generator_of_empty_pieces_for_ever(spec: Payload, place: Place) -> Made:
     async def pieces() -> AsyncIterator[bytes]:
         yield spec.content()
@@ -368,7 +374,7 @@ def _async_generator_that_blocks(spec: Payload, place: Place) -> Made:
 
 @kind(blocks=True)
 def _async_generator_that_blocks_while_it_is_closed(spec: Payload, place: Place) -> Made:
-    """For a little while: its clean-up is its own."""
+    """It blocks for a little while, for its own clean-up."""
     async def pieces() -> AsyncIterator[bytes]:
         try:
             yield spec.content()
@@ -427,7 +433,7 @@ def _async_generator_with_a_scope_of_its_own(spec: Payload, place: Place) -> Mad
                 await anyio.sleep(FOREVER_S)
             yield b"then"
 
-    # Where the scope ends while its piece is being stored, it ends that, too (docs/decisions/0019).
+    # If the scope ends while its piece is being stored, the scope cancels that as well (docs/decisions/0019).
     return Made(pieces(), spec.content() + b"andthen", may_raise=ELSEWHERE)
 
 
@@ -439,12 +445,12 @@ def _async_generator_with_a_task_group(spec: Payload, place: Place) -> Made:
             yield spec.content()
             tasks.cancel_scope.cancel()
 
-    # Given up half-way, its own group wraps the `GeneratorExit`, which is no error of anybody's.
+    # If the put gives up in the middle, the group wraps the `GeneratorExit`. That is not an error.
     return Made(pieces(), spec.content())
 
 
 class _Anyhow:
-    """An async iterator that is no generator and has nothing to close."""
+    """An async iterator that is not a generator and has nothing to close."""
 
     def __init__(self, pieces: list[bytes]) -> None:
         self._pieces = pieces
@@ -465,11 +471,11 @@ def _async_iterator(spec: Payload, place: Place) -> Made:
 
 @kind()
 async def _stored_object(spec: Payload, place: Place) -> Made:
-    """A copy as a stream."""
+    """A stored object as payload: a copy by streaming."""
     stored, content = await place.stored()
     if stored is None:
         return Made(spec.content(), spec.content())
-    return Made(stored, content, may_raise=(UnavailableError,))  # another call may replace, meanwhile, what it reads
+    return Made(stored, content, may_raise=(UnavailableError,))  # another call may replace what it reads in the meantime
 
 
 # --- files ---------------------------------------------------------------------------------------
@@ -537,7 +543,7 @@ def _file_for_writing_only(spec: Payload, place: Place) -> Made:
 
 
 class _Growing(io.FileIO):
-    """Somebody appends to it when it is first read."""
+    """A file to which somebody appends when it is first read."""
 
     grown = False
 
@@ -588,7 +594,7 @@ def _text_file(spec: Payload, place: Place) -> Made:
 
 
 class _Reads:
-    """Has `read` and nothing else."""
+    """An object that has `read` and nothing else."""
 
     def __init__(self, answers: list[Any]) -> None:
         self._answers = answers
@@ -613,7 +619,7 @@ def _object_with_read(spec: Payload, place: Place) -> Made:
 
 @kind(threads=True)
 def _path_of_a_pipe(spec: Payload, place: Place) -> Made:
-    """Its writer is slow, and ends."""
+    """A pipe whose writer is slow, and ends."""
     path = place.new_path()
     os.mkfifo(path)
     content = spec.content()[:50_000]
@@ -629,7 +635,7 @@ def _path_of_a_pipe(spec: Payload, place: Place) -> Made:
 
 
 def _end_of_pipe(path: Path, writer: threading.Thread) -> None:
-    """So that a writer whom nobody heard ends, too."""
+    """Read the rest of the pipe, so that a writer that nobody heard ends as well."""
     reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     deadline = time.monotonic() + 10
     while writer.is_alive() and time.monotonic() < deadline:
@@ -645,10 +651,10 @@ def _path_of_a_pipe_without_a_writer(spec: Payload, place: Place) -> Made:
     os.mkfifo(path)
 
     def unblock() -> None:
-        """Whoever waits for a writer gets one, which ends at once."""
+        """Give a writer, which ends at once, to every thread that waits for one."""
         deadline = time.monotonic() + 5
         while time.monotonic() < deadline:
-            with suppress(OSError):  # nobody reads: nobody waits
+            with suppress(OSError):  # nobody reads, so nobody waits
                 os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
             time.sleep(0.01)
             if not any(each.name == "AnyIO worker thread" and _opens(each) for each in threading.enumerate()):
@@ -658,7 +664,7 @@ def _path_of_a_pipe_without_a_writer(spec: Payload, place: Place) -> Made:
 
 
 def _opens(thread: threading.Thread) -> bool:
-    """Whether it waits in a call of ours that opens a file, or reads one."""
+    """Tell whether the thread waits in a function of `tiered/payload/streams.py`, which opens and reads files."""
     import sys
 
     frame = sys._current_frames().get(thread.ident or 0)

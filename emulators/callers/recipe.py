@@ -1,7 +1,7 @@
-"""What a seed chooses: a store, some objects, and the calls that are made, with what is passed and when it is cancelled.
+"""What a seed chooses: a store, some objects, and the calls, with their arguments and when they are cancelled.
 
-    Recipe.of(seed)     the same for ever, whatever was run before; each step is drawn by a generator of its own,
-                        so that one may be left out while the others stay as they are (`without`)
+    Recipe.of(seed)     always the same, whatever was run before; each step is drawn by a generator of its own,
+                        so one step can be left out while the others stay the same (`without`)
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _WEIGHTS = {
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """Of a bulk call. `wrong`: instead of a request of the right type."""
+    """One item of a bulk call. `wrong`: what is passed instead of a request of the right type."""
 
     object_id: Value
     payload: Payload | None = None
@@ -60,7 +60,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`beside`: the next one does not wait for its end. `manner`: how its answer is used."""
+    """One call. `beside`: the next step does not wait for its end. `manner`: how its answer is used."""
 
     number: int
     call: Call
@@ -80,7 +80,11 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """`ground`: embedded on asyncio or trio, or simulated. `sweep`: the step that is cancelled at every await, each time in a new world."""
+    """Everything that one episode needs.
+
+    `ground`: embedded on asyncio or trio, or simulated. `closing`: how the closing of the last store is cancelled.
+    `sweep`: the step that is cancelled at every await, each time in a new world.
+    """
 
     seed: int
     ground: str

@@ -1,7 +1,7 @@
-"""Runs the episode of a seed: its event loop, and what only shows from outside of it.
+"""Run the episode of a seed in its event loop, and check what can be seen only from outside.
 
-What nobody was told is seen here: errors of tasks and generators that nobody awaits, coroutines that were never awaited, threads and
-files that stay.
+That is errors of tasks and generators that nobody awaits, coroutines that were never awaited, and threads and files
+that stay.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ from tiered import CorruptRecordError
 SWEEP_MAX = 40
 THREADS_END_WITHIN_S = 10.0
 STUCK_AFTER_S = 30.0
-"""Real seconds for a whole episode, which takes some tenths of one: after them its event loop is stopped, wherever it is."""
+"""Real seconds for a whole episode, which takes some tenths of one.
+
+After that its event loop is stopped, wherever it is.
+"""
 
 
 @dataclass(slots=True)
@@ -49,7 +52,7 @@ class Result:
 
 
 def run(recipe: Recipe) -> Result:
-    """A sweep is a world for each await of its step."""
+    """Run a recipe. A sweep runs one world for each await of its step."""
     if recipe.sweep is None or all(step.number != recipe.sweep for step in recipe.steps):
         return _run_once(recipe)
     result = Result(recipe)
@@ -68,11 +71,11 @@ def run(recipe: Recipe) -> Result:
 
 
 class Stuck(BaseException):
-    """Raised in whatever the event loop's thread does when it has done it for too long."""
+    """Raised in the event loop's thread when an episode takes too long."""
 
 
 def _waiting() -> Iterator[str]:
-    """For each task of asyncio, what it waits for, from the inside to the outside."""
+    """Yield for each asyncio task what it waits for, from the inside to the outside."""
     try:
         tasks = asyncio.all_tasks()
     except RuntimeError:
@@ -93,7 +96,7 @@ def _first(coroutine: Any, *names: str) -> Any:
 
 @contextmanager
 def _alarmed() -> Iterator[None]:
-    """What never yields cannot be cancelled, but for a signal."""
+    """Stop the episode after `STUCK_AFTER_S`. It needs a signal, because code that never yields cannot be cancelled."""
     def raise_stuck(number: int, frame: FrameType | None) -> None:
         where = [f"{each.filename}:{each.lineno} {each.name}" for each in traceback.extract_stack(frame)]
         waiting = "; ".join(_waiting())
@@ -122,7 +125,7 @@ def _run_once(recipe: Recipe) -> Result:
                 asyncio.run(_with_handler(episode))
     except Violation as violation:
         result.violation = violation
-    except (Exception, Stuck) as error:  # noqa: BLE001 - whatever it is, the seed is to blame
+    except (Exception, Stuck) as error:  # noqa: BLE001 - whatever it is, the seed has caused it
         result.violation = _unforeseen(error)
     finally:
         ground.close()
@@ -131,7 +134,7 @@ def _run_once(recipe: Recipe) -> Result:
 
 
 def _unforeseen(error: BaseException) -> Violation:
-    """A deadlock of the simulated world, or an error that no call has raised."""
+    """Make a violation from a deadlock of the simulated world, or from an error that no call has raised."""
     while isinstance(error, BaseExceptionGroup):
         error = next((each for each in error.exceptions if isinstance(each, (Violation, Stuck))), error.exceptions[0])
     if isinstance(error, Violation):
@@ -192,7 +195,7 @@ def _watched() -> Iterator[None]:
 
 
 def _threads() -> set[threading.Thread]:
-    """Trio keeps threads for later."""
+    """Return the threads that run now, without trio's, which trio keeps for later."""
     return {each for each in threading.enumerate() if not each.name.startswith("Trio thread")}
 
 

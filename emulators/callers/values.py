@@ -1,7 +1,7 @@
-"""Arguments of public calls: good ones, wrong ones, and odd ones that may be either.
+"""Arguments of public calls: good ones, wrong ones, and odd ones.
 
-A `Value` is made when the call is made, since a constructor may refuse it already. What is *good* must be taken, what is *wrong* must
-be refused by the documented error; *odd* is whatever the product says, as long as it says one of the two.
+A `Value` is made when the call is made, because a constructor may already refuse it. The product must take a *good*
+value. It must refuse a *wrong* one with the documented error. It may do either with an *odd* one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Is(Enum):
     ODD = "odd"
 
     def __and__(self, other: Is) -> Is:
-        """Of a call that is made with both."""
+        """Return the verdict of a call that is made with both."""
         if Is.WRONG in (self, other):
             return Is.WRONG
         return Is.ODD if Is.ODD in (self, other) else Is.GOOD
@@ -35,7 +35,7 @@ class Is(Enum):
 
 @dataclass(frozen=True)
 class Value:
-    """`words`: how one would write it. `make`: makes it anew."""
+    """An argument. `words`: how one would write it. `make`: makes a new one."""
 
     words: str
     make: Callable[[], Any] = field(compare=False)
@@ -46,7 +46,7 @@ class Value:
 
 
 def said(value: object) -> str:
-    """`repr`, on one line that is not too long."""
+    """Return `ascii(value)`, shortened to `TEXT_MAX` characters and the length."""
     try:
         text = ascii(value)
     except ValueError:  # Python does not print an integer of so many digits
@@ -63,7 +63,7 @@ class _Text(str):
 
 
 class _Raises:
-    """Whatever is asked of it."""
+    """An object that raises when it is compared or asked for its truth."""
 
     def __eq__(self, other: object) -> bool:
         raise RuntimeError("asked whether it is equal")
@@ -84,11 +84,11 @@ JUNK: tuple[object, ...] = (
     {"s"}, object(), object, Exception, ValueError("v"), print, date(2026, 1, 1), timedelta(1), Path("x"), range(3), Ellipsis,
     NotImplemented, MappingProxyType({"a": "b"}), _Raises(),
 )
-"""What no signature asks for, or only some. Texts, numbers, containers at their edges."""
+"""Values that no signature asks for, or only some: texts, numbers and containers at their limits."""
 
 
 def junk(random: Random, *but: type) -> Value:
-    """Something of no type in `but`."""
+    """Return a value of no type in `but`, which is wrong."""
     return exactly(random.choice([each for each in JUNK if not isinstance(each, but)]), Is.WRONG)
 
 
@@ -107,7 +107,7 @@ def good_id(random: Random) -> Value:
 
 
 def any_id(random: Random) -> Value:
-    """Mostly wrong: made by the constructor, by `create` or by `parse`, or no id at all."""
+    """Return an id that is mostly wrong: made by the constructor, by `create` or by `parse`, or not an id at all."""
     match random.randrange(5):
         case 0:
             return junk(random)
@@ -203,7 +203,7 @@ def good_metadata(random: Random) -> Value:
 
 
 def any_metadata(random: Random) -> Value:
-    """One or two of its fields are odd, or of a wrong type; or it is no metadata."""
+    """Return metadata with one or two odd or wrong fields, or something that is not metadata."""
     if random.random() < 0.08:
         return junk(random, type(None))
     fields: dict[str, Value] = {}
@@ -271,7 +271,10 @@ _NESTED = {
 
 
 def any_settings(random: Random) -> Value:
-    """For `Settings(**…)`, `load_settings(path)` or `open_storage(source)`: a dict, a `bytes` of YAML, or anything."""
+    """Return an argument for `Settings(**…)`, `load_settings(path)` or `open_storage(source)`.
+
+    It is a dict, YAML as `bytes`, or anything else.
+    """
     match random.randrange(4):
         case 0:
             return exactly(random.choice(_YAML).encode("utf-8", "surrogatepass"), Is.ODD)

@@ -3,7 +3,8 @@
     stdout    {"at": 12}                                          it begins this seed
               {"seed": 12, "calls": 31, "violation": "…" or null}   it has run it
 
-It goes on until it is ended. After a violation of kind *hang* it ends by itself: an event loop that was stopped leaves a mess.
+It runs until it is killed. After a violation of kind *hang* it ends by itself, because an event loop that was stopped
+leaves its process in a bad state.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from emulators.callers.run import STUCK_AFTER_S, run
 
 
 def work_commands(first: int, stride: int) -> None:
-    import recovery.cli.app  # noqa: F401 - here, so that the children need not
+    import recovery.cli.app  # noqa: F401 - imported here, so that the children need not import it
 
     for seed in itertools.count(first, stride):
         _say({"at": seed})
@@ -35,7 +36,7 @@ def work_commands(first: int, stride: int) -> None:
 
 
 def work(first: int, stride: int) -> None:
-    gc.freeze()  # so that looking for garbage after each episode is cheap
+    gc.freeze()  # it makes looking for garbage after each episode cheap
     for seed in itertools.count(first, stride):
         _say({"at": seed})
         faulthandler.dump_traceback_later(3 * STUCK_AFTER_S, exit=True)

@@ -1,4 +1,6 @@
-"""What may go wrong between a client and the GCS emulator: rules, tried in order, the first that matches is used.
+"""What may go wrong between a client and the GCS emulator.
+
+The faults are rules; the first one that matches a request is used.
 
     server.faults.append(GcsFault(FaultMode.DROP_AFTER, kind="upload.*"))
 
@@ -27,9 +29,12 @@ class FaultMode(Enum):
 
 @dataclass(slots=True)
 class GcsFault:
-    """Applies to calls whose kind (`emulators.gcs.wire.ROUTES`) matches the pattern and whose object's name holds `name`.
+    """A fault.
 
-    `times`: how often still; None for always. `status` and `headers` are for STATUS, `seconds` for DELAY.
+    It is for calls whose kind (`emulators.gcs.wire.ROUTES`) matches the pattern and whose object's name contains
+    `name`.
+
+    `times`: how often it is still used; None for always. `status` and `headers` are for STATUS, `seconds` for DELAY.
     """
 
     mode: FaultMode

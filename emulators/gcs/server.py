@@ -6,9 +6,11 @@
 
     request -> Call -> [fault] -> body -> [fault] -> GcsService.answer, one atomic step -> [fault] -> answer
 
-It runs on asyncio only, being an aiohttp server; its clients may be anything, in any process. *Failure*: a body that
+It is an aiohttp server, so it runs on asyncio only. Its clients may be anything, in any process. *Failure*: a body that
 breaks off has no effect, except that a resumable upload keeps its whole granules.
-Left out: versions, restoring what was deleted (it can be listed), access control, rewrite and compose, decompression, the XML API.
+
+It does not implement versions, restoring what was deleted (it can be listed), access control, rewrite and compose,
+decompression, or the XML API.
 """
 
 from __future__ import annotations
@@ -30,17 +32,17 @@ from emulators.gcs.wire import HEAD_BYTES_MAX, HEAD_END, Answer, Call, GcsError,
 PIECE_BYTES = 256 * 1024
 CALLS_KEPT = 10_000
 BROKEN_BODY = (ConnectionError, aiohttp.ClientError, web.RequestPayloadError)
-"""What aiohttp raises when the connection ends before the body, whichever way its length was told."""
+"""What aiohttp raises when the connection ends before the body, however its length was given."""
 
 __all__ = ["FaultMode", "GcsEmulator", "GcsFault"]
 
 
 class _ConnectionLostError(Exception):
-    """The client is gone, or a fault says that it shall be."""
+    """The client is gone, or a fault drops the connection."""
 
 
 class GcsEmulator:
-    """`async with` it to serve. `port` 0: any free one. `runtime`: the server's clock and ids."""
+    """The server, for `async with`. `port` 0: any free one. `runtime`: the server's clock and ids."""
 
     def __init__(self, port: int = 0, runtime: Runtime | None = None) -> None:
         self.faults: list[GcsFault] = []
@@ -62,15 +64,15 @@ class GcsEmulator:
 
     @property
     def sessions(self) -> dict[str, Session]:
-        """By upload id; those that ended are here too, for a fortnight."""
+        """The sessions by upload id. Those that ended stay here for a fortnight."""
         return self._service.sessions
 
     def create_bucket(self, name: str, settings: dict[str, Any] | None = None) -> Bucket:
-        """`settings`: as in the call's JSON, such as `lifecycle`."""
+        """Create a bucket. `settings`: as in the call's JSON, such as `lifecycle`."""
         return self._service.create_bucket(name, settings)
 
     async def apply_lifecycle(self) -> list[str]:
-        """What the service does about once a day; returns the names of what it deleted."""
+        """Do what the service does about once a day. Return the names of what was deleted."""
         return self._service.apply_lifecycle()
 
     async def __aenter__(self) -> Self:
@@ -98,7 +100,7 @@ class GcsEmulator:
             return web.Response(status=503)
 
     async def _answer(self, request: web.BaseRequest) -> tuple[Answer, bool]:
-        """The answer, and whether only half of it is to be sent."""
+        """Return the answer, and whether only half of it is to be sent."""
         try:
             call = Call.parse(request.method, request.raw_path, request.headers)
         except GcsError as error:
@@ -127,7 +129,7 @@ class GcsEmulator:
         del self.calls[:-CALLS_KEPT]
 
     async def _wait(self, fault: GcsFault) -> None:
-        """Before the effect, with the whole body here; a client that gives up meanwhile changes nothing."""
+        """Wait before the effect, when the whole body has come. A client that gives up meanwhile changes nothing."""
         if fault.mode is FaultMode.STALL_BEFORE:
             await self._closing.wait()
             raise _ConnectionLostError
@@ -135,7 +137,7 @@ class GcsEmulator:
             await self._runtime.sleep(fault.seconds)
 
     async def _receive(self, request: web.BaseRequest, call: Call) -> tuple[Answer | None, bytes]:
-        """The whole body, or a refusal. A resumable upload's goes to its session."""
+        """Return the whole body, or a refusal. The body of a resumable upload goes to its session."""
         if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
             request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         if call.kind not in ("upload.put", "upload.status"):
@@ -188,7 +190,11 @@ class GcsEmulator:
 
 
 class _Server(web.Server):
-    """Takes what GCS takes: aiohttp itself refuses a request with two Content-Type headers, as one client sends its multipart uploads."""
+    """Accepts what GCS accepts.
+
+    aiohttp itself refuses a request with two Content-Type headers, and one client sends its multipart uploads like
+    this.
+    """
 
     def __call__(self) -> web.RequestHandler:
         handler = super().__call__()
@@ -199,7 +205,10 @@ class _Server(web.Server):
 
 
 class _Parser:
-    """aiohttp's parser of one connection, with each request's head before it mended. Requests come one after another's body."""
+    """Corrects the head of each request before aiohttp's parser of the connection sees it.
+
+    Requests come one after another's body.
+    """
 
     def __init__(self, parser: Any) -> None:
         self._parser = parser

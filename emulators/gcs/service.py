@@ -1,7 +1,7 @@
 """What each call of the GCS emulator does: a function from a call and its body to an answer, without I/O.
 
-Each is one atomic step: `emulators.gcs.server` reads the whole body first, so that a body that breaks off has no effect.
-Only a resumable upload's bytes are kept as they arrive, by `arrive` below.
+Each is one atomic step. `emulators.gcs.server` reads the whole body first, so a body that breaks off has no effect.
+Only the bytes of a resumable upload are kept as they arrive, by `arrive` below.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LATE_METADATA = "x-goog-meta-"
 
 
 class GcsService:
-    """`buckets` and `sessions` (by upload id) are open to inspection. `page_max`: the most that one page lists."""
+    """The service. Tests may read `buckets` and `sessions` (by upload id)."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.buckets: dict[str, Bucket] = {}
@@ -34,14 +34,14 @@ class GcsService:
         }  # fmt: skip
 
     def answer(self, call: Call, body: bytes) -> Answer:
-        """Takes effect, or says why not."""
+        """Carry the call out, or return why not."""
         try:
             return self._steps[call.kind](call, body)
         except GcsError as error:
             return error.answer()
 
     def apply_lifecycle(self) -> list[str]:
-        """What the service does about once a day; returns the names of what it deleted."""
+        """Do what the service does about once a day. Return the names of what was deleted."""
         return [name for bucket in self.buckets.values() for name in bucket.expire(self._runtime.wall_ns())]
 
     # --- uploads
@@ -74,12 +74,15 @@ class GcsService:
         return Answer(200, headers={"Location": f"{root}?uploadType=resumable&upload_id={upload_id}", "X-GUploader-UploadID": upload_id})
 
     def _forget_sessions(self, now_ns: int) -> None:
-        """A week after they expired; they are in order of age."""
+        """Forget sessions a week after they expired. They are in order of age."""
         while self.sessions and now_ns - (oldest := next(iter(self.sessions.values()))).created_ns > 2 * SESSION_AGE_MAX_NS:
             del self.sessions[oldest.id]
 
     def arrive(self, call: Call) -> tuple[Session, ContentRange]:
-        """A request of a session has come: the session that its body is to be added to. Raises if it must not be."""
+        """Return the session to which the body of this request is to be added, and its range.
+
+        Raises `GcsError` if it must not be.
+        """
         session = self._session(call)
         sent = ContentRange.parse(call.headers.get("Content-Range"))
         if session.stored is None:
@@ -94,7 +97,7 @@ class GcsService:
         return session
 
     def _finish(self, call: Call, body: bytes) -> Answer:
-        """The body is in the session already. Finalises it if that is all of it."""
+        """Finalise the session if it is complete. The body is in it already."""
         session = self._session(call)
         if session.stored is None and session.complete:
             session.stored = self._finalise(session, call).resource()
@@ -105,7 +108,10 @@ class GcsService:
         return Answer(308, headers={"Range": f"bytes=0-{held - 1}"} if held else {})
 
     def _finalise(self, session: Session, call: Call) -> StoredObject:
-        """The checks are made now. A wrong checksum ends the session; a failed precondition may be tried again."""
+        """Make the object and check it. A wrong checksum ends the session.
+
+        After a failed precondition the client may try again.
+        """
         late = {key[len(LATE_METADATA) :].lower(): value for key, value in call.headers.items() if key.lower().startswith(LATE_METADATA)}
         metadata = {**(session.resource.get("metadata") or {}), **late}
         bucket = self._bucket(call)
@@ -117,7 +123,10 @@ class GcsService:
             raise
 
     def _cancel(self, call: Call, body: bytes) -> Answer:
-        """After 499 it can never be finalised. What was finalised stays, and its session is no more."""
+        """Cancel the session. After 499 it can never be finalised.
+
+        An object that was finalised stays, and the answer is 404.
+        """
         session = self._session(call)
         if session.stored is not None:
             raise GcsError(404, "The upload session is complete.")
@@ -154,7 +163,7 @@ class GcsService:
         return _shown({"kind": "storage#objects", **{key: value for key, value in found.items() if value}}, call)
 
     def _batch(self, call: Call, body: bytes) -> Answer:
-        """Each call by itself; one that fails says so in its own part."""
+        """Carry out each call by itself. A call that fails says so in its own part."""
         answers = []
         for content_id, method, target, headers, part in list(batch_calls(call.headers.get("Content-Type", ""), body)):
             try:
@@ -175,7 +184,7 @@ class GcsService:
         return self.buckets[call.bucket]
 
     def create_bucket(self, name: str, settings: Mapping[str, Any] | None = None) -> Bucket:
-        """As the call does; raises `GcsError` if it exists or its settings can't be had."""
+        """Create a bucket, as the call does. Raises `GcsError` if it exists or its settings are not allowed."""
         if not re.fullmatch(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]", name):
             raise GcsError(400, f"Invalid bucket name: '{name}'")
         if name in self.buckets:
@@ -216,7 +225,7 @@ class GcsService:
 
 
 def _described(resource: dict[str, Any], call: Call, content_type: str | None) -> dict[str, Any]:
-    """An upload's metadata, completed from the query and the headers."""
+    """Return an upload's metadata, completed from the query and the headers."""
     by_query = {key: call.query[key] for key in ("name", "contentEncoding") if key in call.query}
     name = str(resource.get("name") or by_query.get("name") or "")
     if not name:
@@ -225,20 +234,20 @@ def _described(resource: dict[str, Any], call: Call, content_type: str | None) -
 
 
 def _told_hashes(call: Call) -> list[tuple[str, object]]:
-    """From `X-Goog-Hash: crc32c=...,md5=...`, once or several times."""
+    """Return the hashes of `X-Goog-Hash: crc32c=...,md5=...`, which may come several times."""
     told = [pair.strip().partition("=") for header in call.headers.getall("X-Goog-Hash", []) for pair in header.split(",")]
     return [(kind, value) for kind, _, value in told]
 
 
 def _shown(resource: Mapping[str, Any], call: Call) -> Answer:
-    """With `fields`, only these."""
+    """Return the resource as an answer. With `fields`, only these fields."""
     answer = Answer.of_json(select(resource, parse_fields(call.query["fields"])) if call.query.get("fields") else resource)
     etag = resource.get("etag")
     return Answer(200, answer.body, {**answer.headers, "ETag": etag}) if etag else answer
 
 
 def _media_headers(stored: StoredObject) -> dict[str, str]:
-    """Custom metadata are not among them: the JSON API tells them in the metadata only."""
+    """Return the headers of a download. The JSON API shows custom metadata only in the object's metadata, not here."""
     content = {re.sub("(?<=[a-z])(?=[A-Z])", "-", key).title(): value for key, value in stored.content.items()}
     encoding = stored.content.get("contentEncoding", "identity")
     return {
@@ -251,7 +260,10 @@ def _media_headers(stored: StoredObject) -> dict[str, str]:
 
 
 def _span(header: str | None, size: int) -> tuple[int, int] | None:
-    """Start and stop of one range; None: all of it, also if the header makes no sense. Raises 416 if nothing lies in it."""
+    """Return start and stop of one range. None: everything, also if the header makes no sense.
+
+    Raises 416 if the range is empty.
+    """
     found = re.fullmatch(r"bytes=(\d*)-(\d*)", header or "")
     if not found or found.groups() == ("", ""):
         return None

@@ -1,11 +1,13 @@
-"""Resumable uploads of the GCS emulator: one session each, from its start to an object, its cancellation or a week later.
+"""Resumable uploads of the GCS emulator.
+
+Each is one session, from its start to an object, its cancellation, or its expiry a week later.
 
     open --last byte, all checks hold--> done (answers with its object from then on)
       |--cancelled, or a week old, or its checksum differed--> gone (410 for ever)
 
-Bytes are kept from the front without gaps. What a client sends again is ignored; what would leave a gap is refused. A
-chunk that does not end the upload, or breaks off, is kept in whole multiples of 256 KiB, and the answer's `Range`
-says how much that is. Preconditions are looked at when the session starts and again when it is finalised.
+Bytes are kept from the front without gaps. What a client sends again is ignored. What would leave a gap is refused. If
+a chunk does not end the upload, or breaks off, only whole multiples of 256 KiB are kept, and the answer's `Range` says
+how much that is. Preconditions are checked when the session starts and again when it is finalised.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ SESSION_AGE_MAX_NS = 7 * 86_400 * 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class ContentRange:
-    """`bytes first-last/total`, each None for `*`. Without a `first` it asks for the status."""
+    """`bytes first-last/total`, each None for `*`. Without a `first`, the request asks for the status."""
 
     first: int | None
     last: int | None
@@ -31,7 +33,10 @@ class ContentRange:
 
     @classmethod
     def parse(cls, text: str | None) -> ContentRange:
-        """No header at all: the body is the whole object."""
+        """Read the header. None: there was no header, so the body is the whole object.
+
+        Raises `GcsError` 400 if it makes no sense.
+        """
         if text is None:
             return cls(0, None, None)
         found = re.fullmatch(r"bytes (?:\*|(\d+)-(\d+|\*))/(\d+|\*)", text)
@@ -50,7 +55,10 @@ class ContentRange:
 
 @dataclass(slots=True)
 class Session:
-    """`arrived`: the bytes from the front. `stored`: the object's resource, once done. `query`: the start's."""
+    """One upload. `arrived`: the bytes from the front. `stored`: the object's resource, once done.
+
+    `query`: that of the start.
+    """
 
     id: str
     bucket: str
@@ -78,7 +86,7 @@ class Session:
             raise GcsError(410, "The upload session was cancelled or has expired.")
 
     def begin(self, sent: ContentRange) -> None:
-        """Checks a request against what is known. Raises, and then nothing of it is kept."""
+        """Check a request against what is known. If it raises `GcsError`, nothing of the request is kept."""
         if sent.total is not None and self.total not in (None, sent.total):
             raise GcsError(400, f"Invalid request. The total size was {self.total} byte(s) before and is {sent.total} now.")
         if sent.total is not None and sent.total < len(self.arrived):
@@ -89,9 +97,9 @@ class Session:
         self.total = sent.total if self.total is None else self.total
 
     def take(self, position: int, piece: bytes) -> None:
-        """Keeps what is new of a piece that starts at `position`; nothing if the session has ended.
+        """Keep what is new of a piece that starts at `position`. If the session has ended, keep nothing.
 
-        Raises on a gap: another request broke off meanwhile.
+        Raises `GcsError` 503 on a gap: another request broke off in the meantime.
         """
         if not self.open:
             return
@@ -101,7 +109,7 @@ class Session:
         self.arrived += piece[held - position :]
 
     def end(self, sent: ContentRange, count: int) -> None:
-        """The body is over, `count` bytes long. Raises if the header had said otherwise."""
+        """Note that the body has ended, after `count` bytes. Raises `GcsError` 400 if the header had said otherwise."""
         if sent.first is None:
             return
         if sent.last is not None and count != (expected := sent.last - sent.first + 1):
@@ -118,6 +126,6 @@ class Session:
             self.break_off()
 
     def break_off(self) -> None:
-        """Keeps whole granules only."""
+        """Keep only whole granules."""
         if self.open:
             del self.arrived[len(self.arrived) // GRANULE * GRANULE :]

@@ -2,9 +2,9 @@
 
     Bucket.objects    name -> StoredObject, the live ones; names are listed by the bytes of their UTF-8
 
-No method awaits, so each is atomic. A custom time may only move forward. Nothing is versioned or restored:
-what was overwritten or deleted is gone, though a read that was under way keeps its bytes. Of the last thousand it can be listed what
-they were, for as long as the bucket's soft delete policy says.
+No method awaits, so each is atomic. A custom time may only move forward. There are no versions, and nothing is
+restored: what was overwritten or deleted is gone, but a read under way keeps its bytes. The metadata of the last
+thousand deleted generations of a bucket can be listed, for as long as its soft delete policy says.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class StoredObject:
         return base64.b64encode(f"{self.generation}/{self.metageneration}".encode()).decode()
 
     def resource(self) -> dict[str, Any]:
-        """Its metadata as the JSON API shows them: numbers of 64 bits are text, what is empty is absent."""
+        """Return its metadata as the JSON API shows them. Numbers of 64 bits are text, and empty fields are absent."""
         times = {"timeCreated": self.created, "updated": self.updated, "timeFinalized": self.created, "customTime": self.custom_time}
         path = f"b/{quote(self.bucket, safe='')}/o/{quote(self.name, safe='')}"
         return {
@@ -71,7 +71,7 @@ class StoredObject:
 
 @dataclass(frozen=True, slots=True)
 class SoftDeletedObject:
-    """What is left to list of a generation until its `hard_delete`. Its payload is not kept."""
+    """What can be listed of a deleted generation until its `hard_delete`. Its payload is not kept."""
 
     described: Mapping[str, Any]
     name: str
@@ -89,7 +89,7 @@ def rfc3339(time: datetime) -> str:
 
 
 def from_ns(ns: int) -> datetime:
-    """In whole milliseconds, as the service tells its own times."""
+    """Return the time in whole milliseconds, as the service shows its own times."""
     return EPOCH + timedelta(milliseconds=ns // 1_000_000)
 
 
@@ -121,7 +121,10 @@ def check_name(name: str) -> None:
 
 
 def check_preconditions(query: Mapping[str, str], current: StoredObject | None, *, reading: bool = False) -> None:
-    """Generation 0 stands for absence. A failed *not* is 304 for reads, else 412."""
+    """Raise `GcsError` if a precondition does not hold. Generation 0 stands for absence.
+
+    A failed *not* is 304 for reads. Every other failure is 412.
+    """
     facts = {
         "Generation": current.generation if current else 0,
         "Metageneration": current.metageneration if current else 0,
@@ -138,13 +141,16 @@ def check_preconditions(query: Mapping[str, str], current: StoredObject | None, 
 
 
 def hashes(payload: bytes) -> tuple[str, str]:
-    """crc32c and md5 in base64."""
+    """Return crc32c and md5 in base64."""
     crc32c = google_crc32c.value(payload).to_bytes(4, "big")
     return base64.b64encode(crc32c).decode(), base64.b64encode(hashlib.md5(payload, usedforsecurity=False).digest()).decode()
 
 
 def check_hashes(expected: Iterable[tuple[str, object]], crc32c: str, md5: str) -> None:
-    """`expected`: (crc32c or md5, base64) as told by the client; others are ignored."""
+    """Check hashes. `expected`: (crc32c or md5, base64) as the client sent them. Other kinds are ignored.
+
+    Raises `GcsError` 400.
+    """
     for kind, told in expected:
         actual = {"crc32c": crc32c, "md5": md5}.get(kind)
         try:
@@ -156,7 +162,7 @@ def check_hashes(expected: Iterable[tuple[str, object]], crc32c: str, md5: str) 
 
 
 def merged(old: Mapping[str, str], change: object) -> dict[str, str]:
-    """Custom metadata after a JSON merge: null removes."""
+    """Return custom metadata after a JSON merge: null removes a key."""
     if change is None:
         return {}
     if not isinstance(change, dict) or not all(value is None or isinstance(value, str) for value in change.values()):
@@ -181,7 +187,7 @@ class Page:
 
 @dataclass(slots=True)
 class Bucket:
-    """`settings`: the bucket's own resource, as created and patched."""
+    """A bucket. `settings`: its own resource, as created and patched. `page_max`: the most that one page lists."""
 
     name: str
     settings: dict[str, Any]
@@ -192,7 +198,10 @@ class Bucket:
     _last_generation: int = 0
 
     def get(self, name: str, query: Mapping[str, str], *, reading: bool = False) -> StoredObject:
-        """Raises 404 if it, or the generation that was asked for, is not there; 412 or 304 by preconditions."""
+        """Return an object.
+
+        Raises 404 if it, or the generation that was asked for, does not exist; 412 or 304 by preconditions.
+        """
         found, generation = self.objects.get(name), parse_int(query, "generation")
         if found is None or generation not in (None, found.generation):
             raise GcsError(404, f"No such object: {self.name}/{name}")
@@ -201,7 +210,10 @@ class Bucket:
 
     def insert(self, name: str, payload: bytes, resource: Mapping[str, Any], query: Mapping[str, str],
                told: Iterable[tuple[str, object]], now_ns: int) -> StoredObject:  # fmt: skip
-        """Creates or replaces at once, or raises and changes nothing. `told`: hashes besides those in `resource`."""
+        """Create or replace an object in one step. If it raises `GcsError`, nothing changes.
+
+        `told`: hashes besides those in `resource`.
+        """
         check_name(name)
         crc32c, md5 = hashes(payload)
         check_hashes([*told, *((key, resource[where]) for key, where in (("crc32c", "crc32c"), ("md5", "md5Hash")) if where in resource)],
@@ -231,7 +243,9 @@ class Bucket:
             self._soft_deleted.append(SoftDeletedObject(gone.resource(), gone.name, gone.generation, *times))
 
     def soft_deleted(self, query: Mapping[str, str], now_ns: int) -> Page:
-        """One page of what was deleted, by name and generation. Its tokens are good for as long as nothing more is deleted."""
+        """Return one page of what was deleted, by name and generation.
+
+        Its tokens are valid as long as nothing more is deleted."""
         if query.get("versions") == "true":
             raise GcsError(400, "You can't set both versions and softDeleted")
         prefix, now = query.get("prefix", ""), from_ns(now_ns)
@@ -257,7 +271,7 @@ class Bucket:
         return new
 
     def page(self, query: Mapping[str, str]) -> Page:
-        """One page of the listing; its objects and prefixes together are at most `maxResults`."""
+        """Return one page of the listing. Its objects and prefixes together are at most `maxResults`."""
         prefix, delimiter, end = (query.get(key, "").encode() for key in ("prefix", "delimiter", "endOffset"))
         limit = parse_int(query, "maxResults") or PAGE_MAX
         if limit < 1:
@@ -275,7 +289,7 @@ class Bucket:
             else:
                 group = key[: cut + len(delimiter)]
                 page.prefixes.append(group.decode())
-                position = group[:-1] + bytes([group[-1] + 1])  # behind all that begin with it; no byte of UTF-8 is 255
+                position = group[:-1] + bytes([group[-1] + 1])  # behind all names that begin with it; no byte of UTF-8 is 255
         return page
 
     def _next(self, position: bytes, prefix: bytes, end: bytes) -> bytes | None:
@@ -284,7 +298,7 @@ class Bucket:
         return key if key is not None and key.startswith(prefix) and (not end or key < end) else None
 
     def expire(self, now_ns: int) -> list[str]:
-        """Deletes what a lifecycle rule says; returns the names."""
+        """Delete what a lifecycle rule says. Return the names."""
         conditions = [rule["condition"] for rule in lifecycle_rules(self.settings)]
         gone = [name for name, stored in self.objects.items() if any(_applies(each, stored, from_ns(now_ns)) for each in conditions)]
         for name in gone:
@@ -303,7 +317,10 @@ def _from_token(token: str) -> bytes:
 
 
 def lifecycle_rules(settings: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The rules of a bucket's settings. Raises 400 for what this emulator does not implement, so that no test relies on it."""
+    """Return the rules of a bucket's settings.
+
+    Raises 400 for a rule that this emulator lacks, so that no test depends on it.
+    """
     rules = list((settings.get("lifecycle") or {}).get("rule", []))
     for rule in rules:
         unknown = set(rule.get("condition", {})) - CONDITIONS
@@ -313,7 +330,7 @@ def lifecycle_rules(settings: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _applies(condition: Mapping[str, Any], stored: StoredObject, now: datetime) -> bool:
-    """Whether all of it holds."""
+    """Tell whether all of the condition holds."""
     custom = stored.custom_time
     tests: dict[str, Callable[[Any], bool]] = {
         "age": lambda days: now >= stored.created + timedelta(days=int(days)),

@@ -1,10 +1,12 @@
 """What goes over the wire of the GCS emulator: calls, answers, errors, partial answers, bodies of several parts.
 
+No I/O.
+
     "GET /storage/v1/b/B/o/N?alt=media"  --Call.parse-->  Call(kind="object.read", bucket="B", name="N", ...)
     GcsError(412, "conditionNotMet")     --answer()---->  Answer(412, headers, JSON body)
 
-Paths are taken raw, as they were sent: an object's name is one segment, percent-encoded, so `a/b` must arrive as
-`a%2Fb`; anything else is no such route, as with the service. Pure: no I/O.
+Paths are taken as they were sent. An object's name is one percent-encoded segment, so `a/b` must arrive as `a%2Fb`.
+Anything else has no route, as in the service.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ class Answer:
 
 
 class GcsError(Exception):
-    """An answer that says no, in the service's form."""
+    """An answer that refuses, in the service's form."""
 
     def __init__(self, status: int, message: str, reason: str | None = None, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
@@ -78,7 +80,10 @@ class Call:
 
     @classmethod
     def parse(cls, method: str, target: str, headers: MultiMapping[str]) -> Call:
-        """`target`: the path and query as sent, or a whole URL. Raises `GcsError` for what is no route."""
+        """Read a request. `target`: the path and query as sent, or a whole URL.
+
+        Raises `GcsError` if there is no such route.
+        """
         path, _, raw_query = re.sub(r"^https?://[^/]*", "", target).partition("?")
         query = _query(raw_query)
         for pattern, methods in ROUTES:
@@ -92,7 +97,10 @@ class Call:
 
 
 def with_one_content_type(head: bytes) -> bytes:
-    """A request's head with the last of its Content-Type headers only: it was set over what its client's library set."""
+    """Return a request's head with only the last of its Content-Type headers.
+
+    The client set the last one, after its library had set one.
+    """
     line, *headers = head.split(b"\r\n")
     types = [header for header in headers if header[:13].lower() == b"content-type:"]
     if len(types) < 2:
@@ -138,11 +146,11 @@ def json_object(body: bytes) -> dict[str, Any]:
 # --- partial answers -----------------------------------------------------------------------------
 
 Fields = dict[str, "Fields"]
-"""Which keys to keep, and of each which; an empty one keeps all."""
+"""Which keys to keep, and which keys of each. An empty tree keeps all."""
 
 
 def parse_fields(text: str) -> Fields:
-    """`items(name,metadata/a),nextPageToken` as a tree."""
+    """Parse `items(name,metadata/a),nextPageToken` into a tree."""
     fields, rest = _fields(text)
     if rest:
         raise GcsError(400, f"Invalid field selection {text}", "invalidParameter")
@@ -150,7 +158,7 @@ def parse_fields(text: str) -> Fields:
 
 
 def _fields(text: str) -> tuple[Fields, str]:
-    """The comma-separated list at the start of `text`, and what follows it."""
+    """Parse the comma-separated list at the start of `text`. Return it and what follows it."""
     fields: Fields = {}
     while True:
         name, text = _field(text)
@@ -188,7 +196,7 @@ def select(value: Any, fields: Fields) -> Any:
 
 
 def multipart_upload(content_type: str, body: bytes) -> tuple[dict[str, Any], str | None, bytes]:
-    """The metadata, the content type and the bytes of a multipart/related upload."""
+    """Return the metadata, the content type and the bytes of a multipart/related upload."""
     boundary = message_from_string(f"Content-Type: {content_type}\n\n").get_boundary()
     if not boundary:
         raise GcsError(400, "Missing multipart boundary")
@@ -203,7 +211,7 @@ def multipart_upload(content_type: str, body: bytes) -> tuple[dict[str, Any], st
 
 
 def batch_calls(content_type: str, body: bytes) -> Iterator[tuple[str | None, str, str, CIMultiDict[str], bytes]]:
-    """(content id, method, target, headers, body) of each call of a batch."""
+    """Yield (content id, method, target, headers, body) of each call of a batch."""
     parts = message_from_bytes(f"Content-Type: {content_type}\r\n\r\n".encode() + body).get_payload()
     if not isinstance(parts, list):
         raise GcsError(400, "Failed to parse batch request: no parts")

@@ -1,11 +1,12 @@
 """`python -m emulators.simulation`: seeded worlds of the real code, from the command line. `make sim` calls it.
 
     run       explores many seeds on all cores; one table at the end
-    seed      replays one; of a violation, the smallest run that shows it
+    seed      replays one seed; if it shows a violation, prints the smallest run that shows it
     guards    knocks out each guard of the protocol in turn, and counts the seeds until a violation shows it
 
-Exit codes: 0 all invariants held and everything was met, every missing guard was found out; 1 a violation, or something that must
-be met or found was not; 2 the command line is wrong; 130 interrupted. Tables and traces go to stdout, progress to stderr.
+Exit codes: 0: all invariants held, everything required was met, and every missing guard was found. 1: a violation, or
+something required was not met or not found. 2: the command line is wrong. 130: interrupted. Tables and traces go to
+stdout, progress to stderr.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def run_seeds(
 
     if json_file is not None:
         try:
-            json_file.touch()  # now, and not when all has been run
+            json_file.touch()  # fail now, and not after everything has run
         except OSError as error:
             raise typer.BadParameter(f"{json_file} cannot be written: {error.strerror}", param_hint="--json") from error
     seeds = 1000 if seeds is None and minutes is None else seeds
@@ -106,7 +107,8 @@ def knock_out_guards(
 
 
 def _progress(seeds: int | None, seconds: float | None, prefix: str = "") -> Tell:
-    """One line that is written over on a terminal; elsewhere a line now and then."""
+    """Return a function that shows the progress: on a terminal one line, elsewhere a line from time to time.
+    """
     terminal, told_at = sys.stderr.isatty(), 0.0
     goal = "" if seeds is None else f" of {seeds}"
     time = "" if seconds is None else f" of {seconds:.0f} s"
@@ -174,6 +176,6 @@ if __name__ == "__main__":
         app()
     except KeyboardInterrupt:
         sys.exit(130)
-    except BrokenPipeError:  # whoever closed the pipe has seen enough
+    except BrokenPipeError:  # the reader of the pipe has closed it and wants no more
         sys.stderr.close()
         sys.exit(0)

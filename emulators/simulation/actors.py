@@ -1,14 +1,16 @@
-"""What each kind of actor does in a world, as its recipe says. Each lives in processes that may crash, stall and start anew.
+"""What each kind of actor does in a world, as its recipe says.
 
-    caller      opens a store and does its steps, some at once; after a crash a new process goes on with the next
-    recoverer   a recovery loop, as the daemon runs it; a job makes one pass now and then
-    auditor     the audit as it is, again and again; settles what it finds to be an orphan, deletes what was refused
-    operator    parks an entry now and then, retries what is parked
+Actors live in processes that may crash, stall and start again.
+
+    caller      opens a store and does its steps, some at once; after a crash a new process goes on with the next step
+    recoverer   a recovery loop, as the daemon runs it; a job makes one pass from time to time
+    auditor     runs the real audit again and again; settles what it calls an orphan, deletes what was refused
+    operator    parks an entry from time to time, retries what is parked
     collector   the services' own garbage collection: expired rows, blobs and marks, some now and some later
-    vandal      writes what cannot be read into the log
-    clocks      sets the clocks of running processes, up to a minute wrong
+    vandal      writes an unreadable entry into the log
+    clocks      sets the clocks of running processes wrong, by up to a minute
 
-`Stage` is what they share: the world, the recipe, and a plan of faults for each of their processes.
+They share a `Stage`: the world, the recipe, and a plan of faults for each of their processes.
 """
 
 from __future__ import annotations
@@ -64,14 +66,16 @@ RESTART_S = 1.0
 PAGE = 100
 EVERYTHING = Bounds(start="", end=None)
 BLIND_S = 86_400.0
-"""How far ahead its cut-off lies."""
+"""How many seconds ahead the cut-off of a blind auditor lies."""
 
 
 class Stage:
-    """`calm`: no fault happens any more. `played`: the parts that played a role. `faults`: how many of each kind.
+    """What all actors share.
 
-    `checked`: how often which check was made. `clocks`: of the process that each actor runs, or ran last.
-    `over`: the callers are through. `leave`: those who stay may leave; `clients`, `recoveries`: what they are.
+    `calm`: no fault happens any more. `played`: the parts of the recipe that mattered so far. `faults`: how many of
+    each kind. `checked`: how often each check was made. `clocks`: for each actor, the clock of the process that it
+    runs, or ran last. `over`: the callers have finished. `leave`: actors that stay may leave now; `clients` and
+    `recoveries` are those that stay.
     """
 
     def __init__(self, world: World, recipe: Recipe) -> None:
@@ -92,18 +96,18 @@ class Stage:
         ]  # fmt: skip
 
     def process(self, actor: Actor, life: int) -> Process:
-        """The actor's process in its `life`th life."""
+        """Make the actor's process for its `life`th life."""
         name = f"{actor.name}.{life}"
         process = self.world.process(name, lambda point: self._fault(actor, process, point), actor.skew_s, partial(self._travel, name))
         self.clocks[actor.name] = process.clock
         return process
 
     def goes_on(self, actor: Actor) -> bool:
-        """Whether one without steps still has something to do: the callers are not through, nor is its own time."""
+        """Tell whether an actor without steps goes on: the callers have not finished, and its own time is not over."""
         return not self.over.is_set() and anyio.current_time() < actor.ends_s
 
     def through(self, actor: Actor) -> None:
-        """It has done what it had to do."""
+        """Note that the actor has done its work."""
         self._through[actor.name].set()
 
     async def wait_through(self, actors: Iterable[Actor]) -> None:
@@ -145,7 +149,7 @@ class Stage:
 
 
 async def live(stage: Stage, actor: Actor) -> None:
-    """From the actor's beginning to its end, in as many processes as it needs."""
+    """Play the actor from its beginning to its end, in as many processes as it needs."""
     await elapse(actor.starts_s)
     stage.played[actor_part(actor)] = None
     try:
@@ -175,7 +179,7 @@ async def _play(stage: Stage, actor: Actor) -> None:
 
 
 async def _again_and_again(stage: Stage, actor: Actor, work: Callable[[Stage, Actor, Process], Awaitable[None]]) -> None:
-    """Until the callers are through: after each crash in a new process."""
+    """Repeat the work until the callers have finished. After each crash, go on in a new process."""
     life = 0
     while not stage.leave.is_set() if actor.stays else stage.goes_on(actor):
         process = stage.process(actor, life)
@@ -203,7 +207,7 @@ async def _call(stage: Stage, actor: Actor) -> None:
 
 
 async def _work(stage: Stage, actor: Actor, process: Process, steps: deque[int]) -> None:
-    """One process's part of the steps: it ends when they are through, when it is told to reopen, or when it dies."""
+    """Do steps in one process, until none are left, a step says to reopen the store, or the process dies."""
     async with stage.world.client(process, actor.shards) as client:
         reopen = anyio.Event()
         async with anyio.create_task_group() as tasks:
@@ -285,7 +289,7 @@ async def _recover(stage: Stage, actor: Actor, process: Process) -> None:
 async def _recover_now_and_then(stage: Stage, actor: Actor, process: Process) -> None:
     recovery = stage.world.recovery(process, actor.shards)
     while stage.goes_on(actor):
-        with suppress(TieredError):  # a log that is out of reach: there is a next time
+        with suppress(TieredError):  # the log is out of reach; try again at the next pass
             await recovery.run_once()
         await _rest(stage, actor.every_s)
 
@@ -299,7 +303,10 @@ async def _stop_when_over(stage: Stage, actor: Actor, stop: Callable[[], None]) 
 
 
 async def _audit(stage: Stage, actor: Actor, process: Process) -> None:
-    """One audit that also deletes, after the other: the fence alone keeps what is live. What is blind spares nothing for its age either."""
+    """Audit again and again, and delete the orphans. Only the settle before the deletion protects what is live.
+
+    A blind auditor has no changelog, and it spares no blob for its age.
+    """
     tiers, is_blind = stage.world.tiers_of(process), actor.role is Role.BLIND_AUDITOR
     log = NoopChangeLog() if is_blind else stage.world.log_of(process, actor.shards)
     while stage.goes_on(actor):
@@ -312,13 +319,13 @@ async def _audit(stage: Stage, actor: Actor, process: Process) -> None:
                 if not await tiers.high_volume.settle(orphan.object, ChangeId(orphan.revision)):
                     await tiers.long_term.delete(orphan.name)
         except TieredError:
-            pass  # an audit that could not be completed is begun again
+            pass  # the audit could not be completed; begin it again
         _judge(stage, actor, found)
         await _rest(stage, actor.every_s)
 
 
 def _judge(stage: Stage, actor: Actor, found: Iterable[Finding]) -> None:
-    """What no audit may say of a store whose blobs are all where they belong: I1."""
+    """Report what no audit may say of a store whose blobs are all where they belong (I1)."""
     for finding in found:
         stage.checked[f"audited: {finding.kind}"] += 1
         if finding.kind not in (Verdict.ORPHAN, Verdict.LEGACY_ORPHAN):
@@ -335,7 +342,7 @@ async def _operate(stage: Stage, actor: Actor, process: Process) -> None:
                 elif entry.stuck is None and chance.random() < 0.3:
                     await log.park(entry, WANTED_BY_OPERATOR)
         except TieredError:
-            pass  # the log is out of reach: there is a next time
+            pass  # the log is out of reach; try again later
         await _rest(stage, actor.every_s)
 
 

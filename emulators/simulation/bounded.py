@@ -1,19 +1,20 @@
-"""Every schedule of the real code with few delays: two writers, a recoverer and a reader at one object, and one thing that goes wrong.
+"""Run every schedule of the real code with few delays: two writers, a recoverer, a reader, one object, one fault.
 
     scenario   what the writers do, and what is there before           put_large+delete on large
     schedule   where a process is delayed (see `conductor`), and       : delays at 5, 11;
                which call goes wrong, and how                          writer-1 CRASH_BEFORE rows.swap #1
 
-Nothing else is left to chance, so such a line replays its schedule. Time stands still while anyone has a call to make, and waits before
-a call is repeated end at once: no lease runs out, the recoverer takes every entry for stale, and nothing depends on how long
-anything lasts. What is not run, because another schedule with no more delays comes to the same for all others:
+Nothing else is left to chance, so such a line replays its schedule. Time stands still while any process has a call to
+make, and a wait before a call is repeated ends at once. So no lease runs out, the recoverer treats every entry as
+stale, and nothing depends on how long anything takes. Some schedules are not run, because another schedule with no more
+delays gives all others the same result:
 
     a delay before a call that nobody else can tell from its absence    a delay before the process's next call
     a delay between the begin of an operation and its first call        a delay before the begin
     the death of a process that was delayed just before                 its death without that delay
     a death between an effect and its answer                            a death before the process's next call
 
-*Failure*: `explore` collects violations, those with the fewest choices first, and raises none.
+*Failure*: `explore` collects violations and raises none. Those with the fewest choices come first.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ OBJECT = ObjectId.create("attachments", "shared", {"org": "17"})
 SMALL, LARGE = 50, 500
 READS = PASSES = 2
 WAIT_MAX_S = 1.0
-"""Waits before the first repetitions are shorter; timers that tick for ever are longer."""
+"""Seconds. Waits before the first repetitions are shorter. Timers that repeat for ever are longer."""
 TOO_LONG_S = 7200.0
 
 ONE_AT_A_TIME = SETTINGS.model_copy(update={"recovery": RecoverySettings(concurrency_max=1)})
@@ -71,14 +72,18 @@ MUTATING = frozenset({
 
 
 class _HastyRuntime(SimulatedRuntime):
-    """Does not wait before a call is repeated: that the others go on meanwhile is the schedule's choice."""
+    """A runtime that does not wait before a call is repeated.
+
+    The schedule decides whether others go on in the meantime.
+    """
 
     async def sleep(self, seconds: float) -> None:
         await super().sleep(seconds if seconds > WAIT_MAX_S else 0)
 
 
 class _HastyLog:
-    """A recoverer's view: the server's clock is a lease ahead, so every entry is stale; and all are in one range."""
+    """The log as a recoverer sees it: all entries are stale, for the clock is a lease ahead; one range has all keys.
+    """
 
     def __init__(self, log: ChangeLog) -> None:
         self._log = log
@@ -94,7 +99,7 @@ class _HastyLog:
 
 
 class _HastyWorld(World):
-    """Nobody in it waits: not before a repetition, not for a lease to run out."""
+    """A world in which nobody waits: not before a repetition, and not for a lease to run out."""
 
     def process(self, name: str, plan: Plan = no_faults, skew_s: float = 0.0, travel: Travel = no_time) -> Process:
         return Process(name, _HastyRuntime(f"{self.seed}/{name}", skew_s=skew_s), self.network, plan, travel)
@@ -104,7 +109,7 @@ class _HastyWorld(World):
         return RecoveryLoop(self.tiers_of(process), log, process.runtime, ONE_AT_A_TIME)
 
     def begin_as(self, found: World) -> None:
-        """With what the other one holds, and nothing under way."""
+        """Begin with what the other world holds, and nothing under way."""
         self.rows.states |= found.rows.states
         self.rows.won |= deepcopy(found.rows.won)
         self.blobs.blobs |= found.blobs.blobs
@@ -117,7 +122,7 @@ class _HastyWorld(World):
 
 @cache
 def _before(scenario: Scenario) -> World:
-    """The world as an earlier writer left it."""
+    """Return the world as an earlier writer left it."""
 
     async def put() -> World:
         async with _HastyWorld(SEED, sessions=scenario.sessions) as world:
@@ -131,7 +136,7 @@ def _before(scenario: Scenario) -> World:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """One schedule as it went. `violation` None: all invariants hold."""
+    """One schedule that was run. `violation` None: all invariants hold."""
 
     schedule: Schedule
     questions: Sequence[Question]
@@ -139,7 +144,7 @@ class Ran:
 
     @property
     def trace(self) -> tuple[tuple[str, str], ...]:
-        """Who made which call that others can see, in order."""
+        """Which process made which call that others can see, in order."""
         made = (asked for asked in self.questions if asked.is_visible and not asked.delayed)
         return tuple((asked.process, asked.point) for asked in made if not self._died_before(asked))
 
@@ -149,7 +154,10 @@ class Ran:
 
 
 def run(schedule: Schedule) -> Ran:
-    """Runs it. What is neither a violation nor an answer that a caller may get is raised, with the schedule in its notes."""
+    """Run a schedule.
+
+    An error that is neither a violation nor a valid answer to a caller is raised, with the schedule in its notes.
+    """
     conductor, found, violation = Conductor(ROUND, schedule.delays), _before(schedule.scenario), None
     try:
         run_world(lambda: _run(schedule, conductor, found), SEED)
@@ -175,7 +183,10 @@ async def _run(schedule: Schedule, conductor: Conductor, found: World) -> None:
 
 
 async def _conduct(world: World, schedule: Schedule, conductor: Conductor) -> list[str]:
-    """All four live at once, call by call; then what is still under way may arrive. Returns what the reader found lost."""
+    """Let all four live at once, call by call. After that, what is still under way may arrive.
+
+    Return what the reader found lost.
+    """
     lost: list[str] = []
     scenario, world.network.turn = schedule.scenario, conductor.turn
     lives: dict[str, Callable[[Process], Any]] = {
@@ -231,7 +242,10 @@ async def _get(client: Client) -> list[str]:
 
 @dataclass(slots=True)
 class Explored:
-    """`traces`: the schedules in so far as they differ in what others could see. `cut`: the budget did not suffice for all."""
+    """What was explored. `traces`: the different orders of calls that others can see.
+
+    `cut`: the budget did not suffice for all.
+    """
 
     schedules: int = 0
     traces: set[tuple[tuple[str, str], ...]] = field(default_factory=set, repr=False)
@@ -244,9 +258,11 @@ class Explored:
 
 
 def each(scenario: Scenario, delays_max: int, wrongs: Collection[Mode] = (), victims: Collection[str] = ROUND[:1]) -> Iterator[Ran]:
-    """Runs every schedule with at most `delays_max` delays and at most one call of a victim that goes wrong in one of these ways.
+    """Run every schedule with few delays, in which at most one call goes wrong.
 
-    Those with fewer choices come first. What a schedule was asked tells which others there are.
+    There are at most `delays_max` delays, and at most one call of one of the `victims` goes wrong, in one of the ways
+    `wrongs`. Schedules with fewer choices come first. The questions that a schedule was asked tell which further
+    schedules there are.
     """
     left = deque([Schedule(scenario)])
     while left:
@@ -258,7 +274,7 @@ def each(scenario: Scenario, delays_max: int, wrongs: Collection[Mode] = (), vic
 def explore(
     scenario: Scenario, delays_max: int, wrongs: Collection[Mode] = (), budget: int | None = None, victims: Collection[str] = ROUND[:1]
 ) -> Explored:
-    """`each`, summed up. `budget`: how many schedules at most."""
+    """Run `each` and sum up. `budget`: how many schedules at most."""
     explored = Explored()
     for ran in each(scenario, delays_max, wrongs, victims):
         if explored.schedules == budget:
@@ -272,12 +288,12 @@ def explore(
 
 
 def replay(text: str) -> Ran:
-    """Runs the schedule that one line describes. `InvalidRequestError`: it describes none."""
+    """Run the schedule that one line describes. Raises `InvalidRequestError` if the line describes none."""
     return run(schedule_of(text))
 
 
 def _further(ran: Ran, delays_max: int, wrongs: Collection[Mode], victims: Collection[str]) -> Iterator[Schedule]:
-    """The schedules that differ from this one in one choice more, which comes after all of its own."""
+    """Yield the schedules that have one choice more than this one, made after all of its own."""
     schedule, delayed = ran.schedule, set[tuple[str, str]]()
     last = max([*schedule.delays, _number_of(schedule.wrong, ran.questions)], default=0)
     for number, asked in enumerate(ran.questions, 1):
@@ -294,7 +310,7 @@ def _further(ran: Ran, delays_max: int, wrongs: Collection[Mode], victims: Colle
 
 
 def _number_of(wrong: Wrong | None, questions: Sequence[Question]) -> int:
-    """Which question the call that went wrong was; 0: none did."""
+    """Return the number of the question for the call that went wrong. 0: no call did."""
     if wrong is None:
         return 0
     made = (wrong.process, wrong.point)
@@ -313,7 +329,7 @@ def _makes_a_difference(mode: Mode, asked: Question, was_delayed: bool) -> bool:
 
 
 def main(arguments: Sequence[str] | None = None, write: Callable[[str], object] = sys.stdout.write) -> int:
-    """Explores all scenarios, or replays one schedule. Returns 0 if no violation was found, else 1."""
+    """Explore all scenarios, or replay one schedule. Return 0 if no violation was found, else 1."""
     parser = ArgumentParser("python -m emulators.simulation.bounded", description="every schedule with few delays, on the real code")
     parser.add_argument("--delays", type=int, default=2, help="at most so many, beside a death; beside another fault at most one (2)")
     parser.add_argument("--scenario", help="only this one, as in 'put_large+delete on large'")
@@ -336,7 +352,7 @@ def _show(ran: Ran, write: Callable[[str], object]) -> int:
 
 
 def _show_all(named: Sequence[Scenario], delays_max: int, write: Callable[[str], object]) -> int:
-    """A line for each scenario and kind of fault, with the first violation in full; then the sum."""
+    """Write a line for each scenario and kind of fault, with the first violation in full. Then write the sum."""
     clock, schedules, violations = SystemRuntime(), 0, 0
     began = clock.monotonic()
     for scenario in named:
@@ -355,5 +371,5 @@ def _show_all(named: Sequence[Scenario], delays_max: int, write: Callable[[str],
 
 
 if __name__ == "__main__":
-    logging.getLogger("tiered").disabled = True  # it says of each death what that left behind
+    logging.getLogger("tiered").disabled = True  # the product logs what each death leaves behind
     sys.exit(main())

@@ -1,14 +1,15 @@
-"""`Conductor`: the calls of several processes one at a time, in an order that is chosen and not left to chance.
+"""`Conductor`: lets the calls of several processes go on one at a time, in a chosen order.
 
     round   writer-1 -> reader -> writer-2 -> recoverer -> network (what is late) -> writer-1 ...
 
     go on   the process whose turn it is makes its next call; it keeps the turn until it has ended or waits
-    delay   instead, its call is postponed: the turn goes to the next in the round that has a call to make
+    delay   its call is postponed instead: the turn goes to the next in the round that has a call to make
 
-Each time the conductor *asks* whether the next call may go on. The questions are numbered from 1, and the numbers of those that are
-answered by *delay* are the whole schedule. Delay-bounded scheduling is by Emmi, Qadeer and Rakamarić (POPL 2011).
+Each time, the conductor *asks* whether the next call may go on. The questions are numbered from 1. The numbers of those
+that are answered by *delay* are the whole schedule. Delay-bounded scheduling is by Emmi, Qadeer and Rakamarić (POPL
+2011).
 
-A call goes on when every task waits, and time moves only when nobody has a call to make. *Crash*: a process that is dead asks for
+A call goes on when every task waits. Time moves only when nobody has a call to make. *Crash*: a dead process asks
 nothing any more.
 """
 
@@ -24,7 +25,7 @@ import anyio
 from emulators.world.faults import call_of
 
 BEGIN = "begin "
-"""How the point of an operation's begin begins. It is no call, but it is waited for as one."""
+"""The prefix of the point at which an operation begins. It is not a call, but the conductor treats it as one."""
 
 INVISIBLE = frozenset({"blobs.open_upload", "upload.write", "log.announce", "reader.aclose"})
 """Calls that change nothing another process can see, and whose answer depends on no other process."""
@@ -32,7 +33,8 @@ INVISIBLE = frozenset({"blobs.open_upload", "upload.write", "log.announce", "rea
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Shall `process` make the call `point` now? `is_open`: a delay makes a difference. `delayed`: the answer was no."""
+    """Shall `process` make the call `point` now? `is_open`: a delay makes a difference. `delayed`: the answer was no.
+    """
 
     process: str
     point: str
@@ -48,14 +50,15 @@ class Question:
 
     @property
     def is_visible(self) -> bool:
-        """Whether others can tell that it was made."""
+        """Whether others can tell that the call was made."""
         return self.call not in INVISIBLE
 
 
 class Conductor:
-    """`turn` is a `Network.turn`; `run` must run beside the processes. `questions`: those asked so far.
+    """Decides which call goes on.
 
-    Processes that are not in the round go on as they like.
+    `turn` is a `Network.turn`. `run` must run beside the processes. `questions`: those asked so far. Processes that are
+    not in the round go on as they like.
     """
 
     def __init__(self, members: Sequence[str], delays: Collection[int]) -> None:
@@ -68,11 +71,11 @@ class Conductor:
         self._ended = False
 
     async def begin(self, name: str, operation: str) -> None:
-        """Waits for the moment at which it begins. Give each operation of one process a name of its own."""
+        """Wait for the moment at which the operation begins. Give each operation of one process a name of its own."""
         await self.turn(name, f"{BEGIN}{operation}")
 
     async def turn(self, name: str, point: str) -> None:
-        """Waits until the call may go on."""
+        """Wait until the call may go on."""
         if self._ended or name not in self._round:
             return
         event = self._waiting[name][point] = anyio.Event()
@@ -83,7 +86,7 @@ class Conductor:
             del self._waiting[name][point]
 
     async def run(self) -> None:
-        """Lets call after call go on, for ever; ends by cancellation."""
+        """Let one call after the other go on, until it is cancelled."""
         while True:
             await anyio.wait_all_tasks_blocked()
             if able := [name for name in self._round if self._waiting[name]]:
@@ -93,14 +96,14 @@ class Conductor:
                 await self._came.wait()
 
     def end(self) -> None:
-        """From now on every call goes on at once."""
+        """From now on, let every call go on at once."""
         self._ended = True
         for waiting in self._waiting.values():
             for event in waiting.values():
                 event.set()
 
     def _ask(self, able: Sequence[str]) -> None:
-        """Asks one process after the other until one goes on."""
+        """Ask one process after the other until one goes on."""
         for name in itertools.cycle(able):
             question = self._question(name, alone=len(able) == 1)
             self.questions.append(question)
@@ -111,14 +114,17 @@ class Conductor:
         self._waiting[name][question.point].set()
 
     def _question(self, name: str, *, alone: bool) -> Question:
-        point = min(self._waiting[name])  # calls that one process makes at once go in the order of their names
+        point = min(self._waiting[name])  # if one process makes several calls at once, they go in the order of their names
         asked = Question(name, point, is_open=False, delayed=False)
         if alone or not asked.is_visible or name in self._fresh:
             return asked
         return Question(name, point, is_open=True, delayed=len(self.questions) + 1 in self._delays)
 
     def _note_progress(self, question: Question) -> None:
-        """Before its first call that others can see, an operation that has begun may as well not have."""
+        """Note whether the process has made a visible call since its operation began.
+
+        Before its first visible call, nobody can tell that the operation has begun.
+        """
         if question.point.startswith(BEGIN):
             self._fresh.add(question.process)
         elif question.is_visible:

@@ -1,10 +1,11 @@
-"""What a simulation exercised, and what it must have: faults, branches of the decision tables, checks of the invariants.
+"""What a simulation exercised, and what it must: faults, branches of the decision tables, checks of invariants.
 
     Coverage    section -> name -> how often; `missing()`: what must occur and did not
     REQUIRED    the names that must occur, most of them members of enums: a new member is missing until it is counted
     RARE        those of them that a short run may miss
 
-A simulation that never met a branch says nothing about it, so zero is a failure. See `emulators.simulation.decisions` for who counts.
+A simulation that never met a branch proves nothing about it. So a count of zero is a failure.
+`emulators.simulation.decisions` counts.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Names = frozenset[str]
 
 
 def members(word: str, kind: type[Enum]) -> Names:
-    """`word MEMBER` for each member."""
+    """Return `word MEMBER` for each member of the enum."""
     return frozenset(f"{word} {each.name}" for each in kind)
 
 
@@ -48,9 +49,11 @@ REQUIRED: dict[str, Names] = {
         {"recovery failed: the entry's fault", "recovery failed: an outage", "recovery released at its end"},
         members("outcome", Outcome),
         {"read nothing", "read expired", "read inline", "read blob", "read again"},
-        # Not: "read dangling" is a violation; "read gave up" takes as many overwrites as a read has attempts, each at its worst moment.
+        # Not required: "read dangling", which is a violation, and "read gave up", which takes as many overwrites as a
+        # read has attempts, each at its worst moment.
         {"row touched", "row touch refused", "blob touched"},
-        # Not "blob touch: gone": replaced between the opening of a blob and its touch, just when that is due; none in 17,000 worlds.
+        # Not required: "blob touch: gone". A blob must be replaced between its opening and its touch, just when a touch
+        # is due: none in 17,000 worlds.
         {"inline ok", "inline: tombstone in the way", "inline unknown, then live", "inline unknown, then refused", "inline cancelled"},
         {f"{call}: {told}" for call in ("put", "delete") for told in ("ok", "UnavailableError", "OutcomeUnknownError")},
         {"put: LeaseLostError", "put: Cancelled", "get: ok", "get: UnavailableError"},
@@ -65,18 +68,18 @@ REQUIRED: dict[str, Names] = {
 }
 
 RARE: Names = frozenset({
-    "I6 parked for a reason",  # the same entry fails time and again, or what is healthy is parked
-    "row touch refused",  # another writer between a read and its touch
-    "may tell ok: won",  # swapped, not told, and replaced by something inline before it was settled
-    "read again",  # replaced between the look at the row and the opening of its blob
+    "I6 parked for a reason",  # the same entry fails again and again, or a healthy entry is parked
+    "row touch refused",  # another writer comes between a read and its touch
+    "may tell ok: won",  # swapped, not answered, and replaced by an inline object before it was settled
+    "read again",  # replaced between the reading of the row and the opening of its blob
     "claim lost", "recovery lost",  # two recoverers meet at one entry
-    "recovery failed: the entry's fault", "entry EXHAUSTED",  # one entry fails time and again while others do not
+    "recovery failed: the entry's fault", "entry EXHAUSTED",  # one entry fails again and again while others do not
 })  # fmt: skip
-"""Of those that must occur, what does so in fewer than one of 150 worlds: it takes two things at one moment."""
+"""The required names that occur in fewer than one of 150 worlds, because they take two things at one moment."""
 
 
 class Coverage:
-    """How often each name of each section occurred."""
+    """Counts how often each name of each section occurred."""
 
     def __init__(self) -> None:
         self.sections: dict[str, Counter[str]] = defaultdict(Counter)
@@ -89,7 +92,7 @@ class Coverage:
             self.sections[section].update(counts)
 
     def missing(self, but: Names = frozenset()) -> list[str]:
-        """`section: name` of all that must occur and did not, in order, without those named `but`."""
+        """Return `section: name` for all that must occur and did not, in order. Names in `but` are left out."""
         return [
             f"{section}: {name}" for section, names in REQUIRED.items() for name in sorted(names - but)
             if not self.sections.get(section, Counter())[name]

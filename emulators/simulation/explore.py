@@ -1,12 +1,12 @@
-"""Runs seeds on several processes, until so many are done, so much time is over, or one violates an invariant.
+"""Run seeds on several processes, until enough are done, the time is over, or one violates an invariant.
 
     explore  --"12000 20"-->  worker: run(Recipe.of(12000), coverage), …
              <----"@12000"--          which seed it is at
-             <----{totals}--          what became of the twenty
+             <----{totals}--          the totals of the twenty
 
-A worker is asked for a few seeds at a time, so that those that were run have no gap, and ends after some thousand, so that
-memory stays flat whatever a run leaves behind. *Crash*: a worker that dies, or a world that does not end, is a `WorkerError`
-that names the seed.
+A worker gets a few seeds at a time, so the seeds that were run have no gap. It ends after some thousand seeds, so its
+memory stays small whatever a run leaves behind. *Crash*: a worker that dies, or a world that does not end, raises
+`WorkerError`, which names the seed.
 """
 
 from __future__ import annotations
@@ -31,16 +31,17 @@ from emulators.simulation.totals import Totals
 SEEDS_AT_ONCE = 20
 SEEDS_OF_A_WORKER = 2000
 SEED_ENDS_WITHIN_S = 300.0
-"""Real seconds; a world takes some hundredths of one."""
+"""Real seconds. A world takes a few hundredths of one."""
 SEEDS_TO_TELL_MIN, SEEDS_TO_TELL_ALL = 2000, 30_000
-"""So many meet everything that must be met but what is rare; and so many that, too."""
+"""So many seeds meet everything required except what is rare. The second number meets that as well.
+"""
 FIRST_SEED_MAX = 10**9
 LINE_BYTES_MAX = 2**24
 WORKER = (sys.executable, "-m", "emulators.simulation.worker")
 
 
 class WorkerError(Exception):
-    """A worker died, or could not come to an end with a seed."""
+    """A worker died, or did not end a seed in time."""
 
 
 @dataclass(slots=True)
@@ -58,11 +59,11 @@ class Explored:
 
     @property
     def seeds_per_s(self) -> float:
-        """Of one core that does nothing else."""
+        """Seeds per second of one core that does nothing else."""
         return self.totals.worlds / self.totals.cpu_s if self.totals.cpu_s else 0.0
 
     def missing(self) -> list[str]:
-        """What was never met, as far as so many worlds can tell."""
+        """Return what was never met, as far as that many worlds can tell."""
         if self.totals.worlds < SEEDS_TO_TELL_MIN:
             return []
         return self.totals.coverage.missing(but=RARE if self.totals.worlds < SEEDS_TO_TELL_ALL else frozenset())
@@ -81,9 +82,11 @@ def explore(
     tell: Tell = lambda explored: None,
     worker: Sequence[str] = WORKER,
 ) -> Explored:
-    """At most `seeds` seeds for about `seconds`, from `first` on (None: a random one), on `jobs` processes (None: one for each core).
+    """Run seeds and return what was explored.
 
-    Ends at the first violation, unless it shall keep going. `tell` hears what was explored so far. Raises `WorkerError`.
+    It runs at most `seeds` seeds for about `seconds`, from `first` on (None: a random one), on `jobs` processes (None:
+    one for each core). It ends at the first violation, unless `keep_going` is set. `tell` is called with what was
+    explored so far. Raises `WorkerError`; what was explored is lost then.
     """
     if seeds is None and seconds is None:
         raise ValueError("say how many seeds, or how many seconds")
@@ -119,7 +122,7 @@ class _Explorer:
                 tasks.start_soon(self._keep_asking)
 
     async def _keep_asking(self) -> None:
-        """One worker after the other, as each has run its share."""
+        """Use one worker after the other. Each is replaced when it has run its share."""
         while self._goes_on():
             async with _Worker(self._worker) as worker:
                 for _ in range(SEEDS_OF_A_WORKER // SEEDS_AT_ONCE):
@@ -128,7 +131,7 @@ class _Explorer:
                     self._add(await worker.ask(self.explored.first + self._asked - count, count))
 
     def _next(self) -> int:
-        """How many seeds to run now, after those that were asked for."""
+        """Return how many seeds to run now, and count them as asked for."""
         left = SEEDS_AT_ONCE if self._seeds is None else min(SEEDS_AT_ONCE, self._seeds - self._asked)
         count = left if self._goes_on() else 0
         self._asked += count
@@ -146,7 +149,7 @@ class _Explorer:
 
 
 class _Worker:
-    """One process: `async with` it, and ask."""
+    """One worker process, for `async with`. `ask` runs seeds in it."""
 
     def __init__(self, command: tuple[str, ...]) -> None:
         self._command = command
@@ -167,7 +170,7 @@ class _Worker:
         try:
             await self._requests.send(f"{first} {count}\n".encode())
             while (line := await self._line(limit_s)).startswith(b"@"):
-                seed, limit_s = line[1:].decode(), SEED_ENDS_WITHIN_S  # from here on: an interpreter's start is no seed's fault
+                seed, limit_s = line[1:].decode(), SEED_ENDS_WITHIN_S  # from here on: the interpreter's start has no limit
             return Totals.from_json(json.loads(line))
         except (anyio.EndOfStream, anyio.IncompleteRead, anyio.BrokenResourceError, anyio.ClosedResourceError):
             code = await self._process.wait()

@@ -1,11 +1,11 @@
-"""How many seeds it takes until the simulation finds out that a guard is missing, and the page that keeps the counts.
+"""Count how many seeds it takes until the simulation finds that a guard is missing, and keep the counts on a page.
 
     search(name)                from seed 1 on, on all cores, with the guard knocked out in every worker
     put_into(page, found)       the table of docs/guards.md, between its two marks; `recorded` reads it back
 
     python -m emulators.simulation.guard_search NAME      such a worker; see `emulators.simulation.explore`
 
-Seeds count from 1, so the number of seeds that it takes is the seed that finds it.
+Seeds count from 1, so the seed that finds a missing guard is also the number of seeds that it takes.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from emulators.simulation.worker import work
 BEGIN, END = "<!-- guards -->", "<!-- end of guards -->"
 COLUMNS = ("guard", "without it", "seeds to find", "what is found")
 NAME_ENDS = re.compile(r"attachments/objects/|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{9}")
-"""What is the same in all names, and most of an id."""
+"""What all names have in common, and most of an id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """`seed` None: it was not found. `what`: the violation, in one line."""
+    """The result for one guard. `seed` None: it was not found. `what`: the violation, in one line."""
 
     guard: str
     seed: int | None = None
@@ -44,7 +44,7 @@ class Found:
 
 
 def run_without(name: str, recipe: Recipe, coverage: Coverage) -> Result:
-    """One run; a violation that is not one that this guard's absence is known by is none."""
+    """Run a recipe. A violation counts only if it is one by which this guard's absence is known."""
     result = run(recipe, coverage)
     if result.violation is not None and result.violation.invariant not in GUARDS[name].seen:
         result.violation = None
@@ -52,14 +52,17 @@ def run_without(name: str, recipe: Recipe, coverage: Coverage) -> Result:
 
 
 def search(name: str, seeds: int, jobs: int | None = None, tell: Tell = lambda explored: None) -> Found:
-    """The first of `seeds` seeds that finds it. Raises as `explore`."""
+    """Return the first of `seeds` seeds that finds the missing guard. Raises `WorkerError`, as `explore`."""
     worker = (sys.executable, "-m", "emulators.simulation.guard_search", name)
     violations = explore(seeds, first=1, jobs=jobs, tell=tell, worker=worker).totals.violations
     return Found(name, violations[0][0], NAME_ENDS.sub("", violations[0][1])) if violations else Found(name)
 
 
 def put_into(page: Path, found: Iterable[Found]) -> None:
-    """Writes the table into the page. Guards that were not looked for keep their row."""
+    """Write the table into the page. Guards that were not searched keep their row.
+
+    Raises `ValueError` if the page has no marks.
+    """
     before, begin, rest = page.read_text("utf-8").partition(BEGIN)
     table, end, after = rest.partition(END)
     if not begin or not end:
@@ -71,7 +74,7 @@ def put_into(page: Path, found: Iterable[Found]) -> None:
 
 
 def recorded(page: Path) -> list[Found]:
-    """What the page says, in its order."""
+    """Return what the page says, in its order."""
     return _rows(page.read_text("utf-8").partition(BEGIN)[2].partition(END)[0])
 
 
@@ -81,7 +84,7 @@ def _rows(table: str) -> list[Found]:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as any worker
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in any worker
     logging.disable()
     guard = sys.argv[1]
     with GUARDS[guard].knocked_out():

@@ -1,11 +1,13 @@
-"""What a living store or recovery still holds when nothing is under way: it must be nothing, or it slowly stops.
+"""What a store or recovery that still runs holds when nothing is under way.
 
-    writes, tasks        a write that never ends, a task that never ends
+It must be nothing, or it slowly stops working.
+
+    flights, tasks       a write that never ends, a task that never ends
     leases               an entry that is renewed for ever, so that nobody may clean it up
     slots, waiters       a place that nobody gives back: in the end every operation is `AtCapacityError`
     touching             an object that is never touched again, and expires while it is read
 
-These look at what is private, from outside; nothing in the product knows of them.
+These functions read private state from outside. Nothing in the product knows of them.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from tiered.storage import TieredStorage
 
 
 def held_by_store(storage: TieredStorage) -> list[str]:
-    """What the store holds, one line for each kind."""
+    """Return what the store holds, one line for each kind."""
     tasks: Any = storage._under_way._tasks
     held = {
         "writes": len(storage._under_way._writes),
@@ -33,11 +35,11 @@ def held_by_store(storage: TieredStorage) -> list[str]:
 
 
 def _count(tasks: Any) -> int:
-    """Of the group, on trio or asyncio."""
+    """Count the tasks of the group, on trio or asyncio."""
     return len(tasks._nursery.child_tasks if hasattr(tasks, "_nursery") else tasks._tasks)
 
 
 def held_by_recovery(recovery: RecoveryLoop) -> list[str]:
-    """What the recovery holds between its passes."""
+    """Return what the recovery holds between its passes."""
     held = {"leases": len(recovery._heartbeat._leases), "entries to release": len(recovery._held)}
     return [f"{count} {name}" for name, count in held.items() if count]

@@ -1,10 +1,11 @@
-"""From a failing run to a small one: leaves out what the violation does not need.
+"""Make a small failing run from a large one: leave out what the violation does not need.
 
     actors -> steps -> outages, faults, suspensions      again from the first, until no stage leaves anything out
 
-Each stage is delta debugging (ddmin; Zeller and Hildebrandt, 2002): keep only one of n pieces, else all but one of them,
-else cut finer. A smaller run counts if it violates the same invariant. Parts depend on one another (a fault is met
-only where the call is made), so what plays a role is looked up anew after each run. Deterministic, and bounded by runs.
+Each stage is delta debugging (ddmin; Zeller and Hildebrandt, 2002): keep only one of n pieces, else all but one of
+them, else cut into smaller pieces. A smaller run counts if it violates the same invariant. Parts depend on one another:
+a fault is met only where its call is made. So the parts that play a role are looked up again after each run. It is
+deterministic, and the number of runs is limited.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ def run_uncounted(recipe: Recipe) -> Result:
 
 
 def minimise(recipe: Recipe, result: Result, runs_max: int = 400, run: Run = run_uncounted) -> tuple[Recipe, Result]:
-    """The smallest recipe found whose run violates the invariant that `result` violates, and that run."""
+    """Return the smallest recipe found whose run violates the same invariant as `result`, and that run."""
     search = _Search(recipe, result, runs_max, run)
-    while any(search.reduce(kinds) for kinds in STAGES):  # begins anew where a stage left something out
+    while any(search.reduce(kinds) for kinds in STAGES):  # begin again if a stage left something out
         pass
     return search.recipe, search.result
 
 
 class _Search:
-    """`recipe`, `result`: the smallest so far."""
+    """One search. `recipe` and `result` are the smallest so far."""
 
     def __init__(self, recipe: Recipe, result: Result, runs_max: int, run: Run) -> None:
         assert result.violation is not None, "only a failing run is made smaller"
@@ -45,7 +46,7 @@ class _Search:
         self._tried: set[frozenset[Part]] = set()
 
     def reduce(self, kinds: Sequence[str]) -> bool:
-        """One stage: ddmin over the parts of these kinds. Whether anything could be left out."""
+        """Do one stage: ddmin over the parts of these kinds. Return whether anything could be left out."""
         began = self._size()
         parts, pieces = self._parts(kinds), 1
         while parts and pieces <= len(parts):
@@ -59,7 +60,7 @@ class _Search:
         return self._size() < began
 
     def _any_smaller(self, parts: list[Part], pieces: int) -> bool:
-        """Tries to keep nothing or one piece, then to leave out one."""
+        """Try to keep nothing or only one piece. Then try to leave out one piece."""
         cut = list(_cut(parts, pieces))
         kept: list[list[Part]] = [[]] if pieces == 1 else []
         if pieces > 1:
@@ -69,7 +70,7 @@ class _Search:
         return any(self._try(frozenset(parts) - frozenset(each)) for each in kept)
 
     def _try(self, less: frozenset[Part]) -> bool:
-        """Leaves these out, too, if the run still fails and has become smaller."""
+        """Leave these parts out too, if the run still fails and has become smaller."""
         recipe = self.recipe.without(less)
         if self._runs_left <= 0 or recipe.left_out in self._tried:
             return False
@@ -88,11 +89,14 @@ class _Search:
         return self._size_of(self.result)
 
     def _size_of(self, result: Result) -> tuple[int, ...]:
-        """By stage: without an actor there may be more faults, and it is smaller nevertheless. So there is an end to it."""
+        """Return the number of parts by stage.
+
+        A run without an actor may have more faults, but it counts as smaller all the same. So the search ends.
+        """
         return tuple(sum(part.kind in kinds for part in result.parts) for kinds in STAGES)
 
 
 def _cut(parts: list[Part], pieces: int) -> Iterator[list[Part]]:
-    """Into so many, as even as can be, in order."""
+    """Cut the parts into this many pieces, as equal as possible, in order."""
     for number in range(pieces):
         yield parts[len(parts) * number // pieces : len(parts) * (number + 1) // pieces]

@@ -1,18 +1,21 @@
-"""The published protocol's failures, each as one schedule on the real code: they break it unfenced, and leave ours whole.
+"""The failures of the published protocol.
 
-    schedule                                      breaks unfenced     what keeps it whole
-    late swap after recovery                      I1                  settle refuses the token before the blob is deleted
-    absent ABA on a retried swap                  I1                  the same: whoever deleted the blob has refused its token
-    the same, of an inline object                 I4                  the mark *won*: a swap takes effect at most once
-    retried swap that won and reports lost        I1                  settle, not the answer, says what is garbage
-    the same, and another replaced it             I4 (told no)        the row and its marks are read before the answer
-    lost race told ok                             I4 (told ok)        absence is no precondition of a swap
-    unconditional idle touch                      I1                  a touch goes by what was read
-    late put after clean-up                       I3                  the late-upload sweep; of a session: its cancelling
-    read during overwrite                         I4                  a reader whose blob vanished reads the row again
+Each is one schedule on the real code: it breaks the unfenced protocol, but not ours.
 
-Each schedule is played on the product as it is and on the same without its fence (`unfenced`). No chance is involved: it names
-the calls that are late, lost or last, and its trace must show that they were. All of it is the real store and recovery.
+    schedule                                      breaks unfenced what keeps it whole
+    late swap after recovery                      I1              settle refuses the token before the blob is deleted
+    absent ABA on a retried swap                  I1              the same: who deleted the blob has refused its token
+    the same, of an inline object                 I4              the mark *won*: a swap takes effect at most once
+    retried swap that won and reports lost        I1              settle, not the answer, says what is garbage
+    the same, and another replaced it             I4 (told no)    the row and its marks are read before the answer
+    lost race told ok                             I4 (told ok)    absence is no precondition of a swap
+    unconditional idle touch                      I1              a touch compares the row with what was read
+    late put after clean-up                       I3              the late-upload sweep; of a session: its cancelling
+    read during overwrite                         I4              a reader whose blob vanished reads the row again
+
+Each schedule is played on the product as it is, and on the product without its fence (`unfenced`). No chance is
+involved: the schedule names the calls that are late, lost or last, and its trace must show that they were. Everything
+else is the real store and the real recovery.
 """
 
 from __future__ import annotations
@@ -38,7 +41,7 @@ OBJECT = ObjectId.create("attachments", "published")
 SMALL, LARGE = 50, 500
 HOUR = timedelta(hours=1)
 SHORT_S, LONG_S = 5.0, 100.0
-"""A while within an operation's budgets and lease, and one beyond both."""
+"""Seconds. The first is within an operation's budgets and lease, the second is beyond both."""
 AFTER_EXPIRY_S = SETTINGS.lease.expiry_s + 1
 SEED = 1
 
@@ -47,12 +50,13 @@ SEED = 1
 
 
 async def late_swap_after_recovery(world: World) -> None:
-    """A swap that was given up arrives when recovery has taken its change for dead.
+    """A swap that was given up arrives after recovery has decided that its change is dead.
 
-    1 "old" is there. The writer of "new" finalises its blob and sends its swap, which is not answered and stays under way
-    2 the writer dies. Its lease ends, and recovery claims its entry
-    3 recovery sees that the row shows "old", deletes the blob of "new" and forgets the entry
-    4 the swap arrives. Unfenced the row now names a blob that is gone
+        1 "old" is there. The writer of "new" finalises its blob and sends its swap. It is not answered and stays under
+          way
+        2 the writer dies. Its lease ends, and recovery claims its entry
+        3 recovery sees that the row shows "old", deletes the blob of "new" and forgets the entry
+        4 the swap arrives. Unfenced, the row now names a blob that is gone
     """
     await _live(world, "setup", _put("old"))
     await _live(world, "writer", _put("new"), {"rows.swap #1": Fault(Mode.LATE, LONG_S), "rows.swap #2": Fault(Mode.CRASH_BEFORE)}.get)
@@ -61,11 +65,11 @@ async def late_swap_after_recovery(world: World) -> None:
 
 
 async def absent_aba_on_a_retried_swap(world: World) -> None:
-    """A swap is sent again when what it has written was deleted since, and finds nothing there, as the first time.
+    """A swap is sent again after its result was deleted. The row is absent, as it was the first time.
 
-    1 nothing is there. The writer of "new" swaps from nothing to its blob; the answer is lost
-    2 another deletes the object: the row is empty again, and the blob of "new" is deleted
-    3 the writer sends its swap again. Unfenced nothing is there, as expected, and the row names a blob that is gone
+        1 nothing is there. The writer of "new" swaps from nothing to its blob; the answer is lost
+        2 another deletes the object: the row is empty again, and the blob of "new" is deleted
+        3 the writer sends its swap again. Unfenced, the row is absent as expected, and then names a blob that is gone
     """
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_live, world, "writer", _put("new"), _swap_sent_twice)
@@ -74,11 +78,11 @@ async def absent_aba_on_a_retried_swap(world: World) -> None:
 
 
 async def absent_aba_of_an_inline_object(world: World) -> None:
-    """The same where no blob is involved: what was deleted comes back.
+    """The same without a blob: an object that was deleted comes back.
 
-    1 "old" is there. The writer of "new", a small one, swaps "old" for it; the answer is lost. A reader finds "new"
-    2 another deletes the object, and a reader finds nothing
-    3 the writer sends its swap again. Unfenced no tombstone is there, as it is to be, and "new" is there again
+        1 "old" is there. The writer of "new", a small one, swaps "old" for it; the answer is lost. A reader finds "new"
+        2 another deletes the object, and a reader finds nothing
+        3 the writer sends its swap again. Unfenced, the row has no tombstone, as expected, and "new" is there again
     """
     await _live(world, "setup", _put("old"))
     async with anyio.create_task_group() as tasks:
@@ -90,22 +94,23 @@ async def absent_aba_of_an_inline_object(world: World) -> None:
 
 
 async def retried_swap_that_won_and_reports_lost(world: World) -> None:
-    """A swap is sent again though it has won, conflicts with itself, and its writer takes its own live blob for garbage.
+    """A swap that has won is sent again and conflicts with itself. Its writer takes its own live blob for garbage.
 
-    1 "old" is there. The writer of "new" swaps, and wins; the answer is lost
-    2 it sends its swap again. Unfenced the row does not show "old", as expected: the race is lost
-    3 unfenced the writer deletes the blob of "new", which the row names
+        1 "old" is there. The writer of "new" swaps, and wins; the answer is lost
+        2 it sends its swap again. Unfenced, the row does not show "old" as expected: the race seems lost
+        3 unfenced, the writer deletes the blob of "new", which the row names
     """
     await _live(world, "setup", _put("old"))
     await _live(world, "writer", _put("new"), _swap_sent_twice)
 
 
 async def retried_swap_that_won_and_was_replaced(world: World) -> None:
-    """A swap is sent again though it has won, when another has replaced it, and its caller is told that nothing happened.
+    """A swap that has won is sent again after another has replaced it. Its caller is told that nothing happened.
 
-    1 "old" is there. The writer of "new" swaps, and wins; the answer is lost. A reader finds "new"
-    2 another puts "other" over it
-    3 the writer sends its swap again. The row shows neither "old" nor "new"; unfenced the caller is told that it lost
+        1 "old" is there. The writer of "new" swaps, and wins; the answer is lost. A reader finds "new"
+        2 another puts "other" over it
+        3 the writer sends its swap again. The row shows neither "old" nor "new". Unfenced, the caller is told that it
+          lost
     """
     await _live(world, "setup", _put("old"))
     async with anyio.create_task_group() as tasks:
@@ -116,11 +121,13 @@ async def retried_swap_that_won_and_was_replaced(world: World) -> None:
 
 
 async def lost_race_told_ok(world: World) -> None:
-    """What a swap expects has expired meanwhile, so that it loses a race that nobody has won.
+    """What a swap expects has expired in the meantime. So the swap loses a race that nobody has won.
 
-    1 "old" is there for an hour. Shortly before it ends, the writer of "new" reads the row, and is stopped before its swap
-    2 "old" expires, and both services collect it
-    3 the writer swaps. Unfenced it expects "old" and finds nothing; its caller is told ok, as if another had replaced it
+        1 "old" is there for an hour. Shortly before the end, the writer of "new" reads the row, and is stopped before
+          its swap
+        2 "old" expires, and both services collect it
+        3 the writer swaps. Unfenced, it expects "old" and finds nothing; its caller is told ok, as if another had
+          replaced it
     """
     await _live(world, "setup", _put("old", TimeToLive(HOUR)))
     await world.runtime.sleep(HOUR.total_seconds() - 1)
@@ -135,9 +142,11 @@ async def lost_race_told_ok(world: World) -> None:
 async def unconditional_idle_touch(world: World) -> None:
     """A reader's touch brings back what was replaced since it was read.
 
-    1 "old" is there, with a time to idle. A reader gets it, and is stopped before it writes the new deadline to the row
-    2 another puts "new" over it, and deletes the blob of "old"
-    3 the reader goes on. Unfenced it writes what it has read: the row names the blob of "old", which is gone, and "new" is lost
+        1 "old" is there, with a time to idle. A reader gets it, and is stopped before it writes the new deadline to the
+          row
+        2 another puts "new" over it, and deletes the blob of "old"
+        3 the reader goes on. Unfenced, it writes what it has read: the row names the blob of "old", which is gone.
+          "new" is lost
     """
     await _live(world, "setup", _put("old", TimeToIdle(HOUR)))
     await world.runtime.sleep(HOUR.total_seconds() / 2)
@@ -148,12 +157,12 @@ async def unconditional_idle_touch(world: World) -> None:
 
 
 async def late_put_after_clean_up(world: World) -> None:
-    """An upload that was given up lands when recovery has cleaned up after it.
+    """An upload that was given up arrives after recovery has cleaned up after it.
 
-    1 the writer of "new" sends the end of its upload, which is not answered and stays under way. Its caller is told that nothing
-      happened; before it can clean up, it dies
-    2 its lease ends; recovery claims its entry, and there is no blob to delete yet. Unfenced it forgets the entry
-    3 the upload lands. Unfenced it is a blob that no row names and no entry remembers
+        1 the writer of "new" sends the end of its upload. It is not answered and stays under way. The caller is told
+          that nothing happened. The writer dies before it can clean up
+        2 its lease ends; recovery claims its entry, and there is no blob to delete yet. Unfenced, it forgets the entry
+        3 the upload arrives. Unfenced, it is a blob that no row names and no entry remembers
     """
     plan = {"upload.finalise #1": Fault(Mode.LATE, LONG_S), "upload.abort #1": Fault(Mode.CRASH_BEFORE)}.get
     await _live(world, "writer", _put("new"), plan)
@@ -162,11 +171,12 @@ async def late_put_after_clean_up(world: World) -> None:
 
 
 async def read_during_overwrite(world: World) -> None:
-    """A reader looks for a blob that was replaced after it has read the row.
+    """A reader opens a blob that was replaced after the reader has read the row.
 
-    1 "old" is there. A reader reads the row, and is stopped
-    2 another puts "new" over it, and deletes the blob of "old"
-    3 the reader opens the blob of "old", which is gone. Unfenced it finds nothing, though there was an object all the time
+        1 "old" is there. A reader reads the row, and is stopped
+        2 another puts "new" over it, and deletes the blob of "old"
+        3 the reader opens the blob of "old", which is gone. Unfenced, it finds nothing, though there was an object all
+          the time
     """
     await _live(world, "setup", _put("old"))
     async with anyio.create_task_group() as tasks:
@@ -177,9 +187,11 @@ async def read_during_overwrite(world: World) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """`breaks`: the invariant that does not hold unfenced. `steps`: how lines of the trace begin, in order, fenced or not.
+    """One schedule. `breaks`: the invariant that does not hold unfenced.
 
-    By our protocol the caller of "new" is told `answer`, and afterwards `left` is there.
+    `steps`: how lines of the trace begin, in order, in both cases.
+
+    With our protocol, the caller of "new" is told `answer`, and afterwards `left` is there.
     """
 
     play: Callable[[World], Awaitable[None]]
@@ -239,9 +251,10 @@ SCHEDULES: dict[str, Schedule] = {
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """`missing`: the first of the schedule's steps that did not happen, and those after it. `findings`: what does not hold at the end.
+    """The result of a schedule. `missing`: the first of its steps that did not happen, and those after it.
 
-    `answer`: to the caller of "new". `left`: what is there afterwards.
+    `findings`: what does not hold at the end. `answer`: what the caller of "new" was told. `left`: what is there
+    afterwards.
     """
 
     missing: list[str]
@@ -251,7 +264,10 @@ class Played:
 
 
 def play(schedule: Schedule) -> Played:
-    """By our protocol. Raises the first `InvariantViolation`, of those that only the watch has seen on the way, too."""
+    """Play a schedule with our protocol.
+
+    Raises the first `InvariantViolation`, also one that only the watch saw on the way.
+    """
     return run_world(partial(_play, schedule, verified=True), SEED)
 
 
@@ -290,7 +306,7 @@ Act = Callable[[Client], Awaitable[object]]
 
 
 async def _live(world: World, name: str, act: Act, plan: Plan = no_faults) -> None:
-    """A process with an open store, which does one thing."""
+    """Run a process that opens a store and does one thing."""
     process = world.process(name, plan)
 
     async def life() -> None:
@@ -301,7 +317,7 @@ async def _live(world: World, name: str, act: Act, plan: Plan = no_faults) -> No
 
 
 async def _recover(world: World) -> None:
-    """One pass, when the leases of the dead have ended."""
+    """Run one pass of recovery, after the leases of the dead have ended."""
     await world.runtime.sleep(AFTER_EXPIRY_S)
     await world.recovery(world.process("recoverer")).run_once()
 

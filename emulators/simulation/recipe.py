@@ -1,12 +1,13 @@
-"""`Recipe`: all that a seed chooses, as data. The same recipe gives the same run, call for call.
+"""`Recipe`: everything that a seed chooses, as data. The same recipe gives the same run, call for call.
 
     actors     callers (each a process with an open store), recoverers, auditors, operators, garbage collectors
     weather    how often which fault meets a call, and how long requests travel
     outages    a service refuses, or does not answer, for a while
 
-A *swarm* (Groce et al., ISSTA 2012): each seed enables a random subset of faults and actors, because what is always on hides
-what only happens when it is off. Whether a call meets a fault follows from the seed and the call's own name, not from what
-happened before; so a `Part` can be left out and the rest stays as it was, which is what makes a failing run small.
+It is a *swarm* (Groce et al., ISSTA 2012): each seed enables a random subset of faults and actors. A feature that is
+always on hides what happens only when it is off. Whether a call meets a fault follows from the seed and the call's own
+name, not from what happened before. So a `Part` can be left out and the rest stays the same. That makes it possible to
+make a failing run small.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ from emulators.world.faults import ONCE, READS, SCANS, STREAMS, Fault, Mode, cal
 
 DAY_S = 86_400.0
 WHILES_S = (0.2, 2.0, 15.0, 45.0, 120.0, 600.0)
-"""How long something takes: within an operation's budget, beyond it, beyond the lease. All but the late-upload grace (900 s) is shorter."""
+"""How many seconds something may take: within an operation's budget, beyond it, or beyond the lease.
+
+All are shorter than the late-upload grace (900 s).
+"""
 
 
 class Kind(Enum):
@@ -46,7 +50,7 @@ class Kind(Enum):
 
 
 class Life(Enum):
-    """How long what is put lives."""
+    """How long an object lives after a put."""
 
     EVER = "for ever"
     SOON = "seconds"
@@ -67,7 +71,10 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`pause_s` before it; `cancel_after_s`: when its caller gives up, None: never. `thing`: which object."""
+    """One step of a caller. `pause_s`: the pause before it. `cancel_after_s`: when the caller gives up; None: never.
+
+    `thing`: the number of the object. `life`: how long what is put lives.
+    """
 
     kind: Kind
     thing: int
@@ -82,8 +89,11 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """`rate`: how many calls in one meet a fault, one of `modes`; `suspend_rate`: in how many its machine
-    sleeps for `suspend_s`, which is for days: longer than marks are kept.
+    """Which faults calls meet.
+
+    `rate`: the share of calls that meet a fault, one of `modes`. `travel_s`: the longest time of a request or an
+    answer. `suspend_rate`: the share of calls at which the machine sleeps for `suspend_s`. That is days, longer than
+    marks are kept.
     """
 
     rate: float = 0.0
@@ -95,10 +105,11 @@ class Weather:
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """`tasks`: how many steps at once. `ends_s`: when one without steps stops. `shards`: of the changelog as its software knows it.
+    """One actor. `tasks`: how many steps it does at once. `ends_s`: when an actor without steps stops.
 
-    `weather`: which faults its own calls meet; None: those of the world. `stays`: a caller or recoverer that is still there when all
-    is calm: what it has leaked is seen then.
+    `shards`: how many shards of the changelog its software knows. `weather`: which faults its own calls meet; None:
+    those of the world. `stays`: a caller or recoverer that is still there when all is calm. What it has leaked is seen
+    then.
     """
 
     name: str
@@ -119,7 +130,11 @@ class Actor:
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """All calls on `service` (rows, log, blobs) meet `mode` from `from_s` until `until_s`; those of `actor`, if it is named."""
+    """For a time, all calls on one service meet one fault.
+
+    `service`: rows, log or blobs. It lasts from `from_s` until `until_s`. `actor`: only the calls of this actor; None:
+    of all.
+    """
 
     service: str
     mode: Mode
@@ -128,7 +143,10 @@ class Outage:
     actor: str | None = None
 
     def meets(self, point: str) -> bool:
-        """Whether this call is one of its service's: uploads and readers are the blobs'."""
+        """Tell whether this call belongs to the service and can meet the fault.
+
+        Uploads and readers belong to the blobs.
+        """
         service = point.partition(".")[0]
         return (self.service == "blobs" if service in ("upload", "reader") else service == self.service) and _fits(point, self.mode)
 
@@ -138,7 +156,10 @@ class Outage:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Something that can be left out: an actor, one of its steps, an outage, the fault at one call. `text` is for the reader."""
+    """Something that can be left out: an actor, one of its steps, an outage, the fault at one call.
+
+    `text` is for the reader.
+    """
 
     kind: str
     where: str
@@ -151,11 +172,12 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """`sessions`: uploads are sessions, else single requests. `durable` False: no changelog. `legacy`: object 0 is of older software.
+    """Everything that one run needs.
 
-    `collect_after_s`: how long after their deadline the bucket collects blobs. `lingers_s`: how long those beside go on when the
-    callers are through. `bigtable`: rows and log are the real Bigtable adapters, on a server in memory, else simulated ones.
-    `tight`: few operations at once, few entries on a page.
+    `sessions`: uploads are sessions, else single requests. `durable` False: there is no changelog. `legacy`: older
+    software wrote object 0. `collect_after_s`: how long after their deadline the bucket collects blobs. `lingers_s`:
+    how long the other actors go on after the callers have finished. `bigtable`: rows and log are the real Bigtable
+    adapters on a server in memory, else simulated ones. `tight`: few operations at once, few entries on a page.
     """
 
     seed: int
@@ -174,7 +196,10 @@ class Recipe:
 
     @property
     def horizon(self) -> bool:
-        """Whether simulated rows keep one, as an embedded store does. A guard that it would stand in for is needed where there is none."""
+        """Whether simulated rows keep a horizon, as an embedded store does.
+
+        Other runs have none, because a horizon hides that certain guards are missing.
+        """
         return self.seed % 4 == 1
 
     @staticmethod
@@ -188,7 +213,7 @@ class Recipe:
         return part not in self.left_out
 
     def fault(self, actor: Actor, process: str, point: str) -> Fault | None:
-        """What the weather has for this call."""
+        """Return the fault that the weather has for this call, or None."""
         weather, chance = actor.weather or self.weather, self._chances(process, point)
         if not weather.modes or chance[0] >= weather.rate:
             return None
@@ -197,7 +222,10 @@ class Recipe:
         return Fault(mode, seconds) if fits and self.has(fault_part(process, point)) else None
 
     def suspension(self, actor: Actor, process: str, point: str) -> Fault | None:
-        """How its machine is suspended at this call, if it is: before the request leaves, or before its answer arrives."""
+        """Return how the process's machine is suspended at this call, or None.
+
+        It is suspended before the request leaves, or before its answer arrives.
+        """
         weather, chance = actor.weather or self.weather, self._chances(process, point)
         if chance[3] >= weather.suspend_rate or not self.has(suspension_part(process, point)):
             return None
@@ -205,12 +233,12 @@ class Recipe:
         return Fault(mode, weather.suspend_s)
 
     def travel(self, process: str, point: str) -> tuple[float, float]:
-        """Seconds there and back."""
+        """Return the seconds that a request and its answer travel."""
         chance = self._chances(process, point)
         return chance[5] * self.weather.travel_s, chance[6] * self.weather.travel_s
 
     def _chances(self, process: str, point: str) -> tuple[float, ...]:
-        """Numbers from 0 to 1 that only this call of this seed has."""
+        """Return numbers from 0 to 1 that only this call of this seed has."""
         digest = blake2b(f"{self.seed} {process} {point}".encode(), digest_size=7 * 8).digest()
         return tuple(number / 2**64 for number in unpack("<7Q", digest))
 
@@ -245,7 +273,7 @@ def suspension_part(process: str, point: str, suspension: Fault | None = None) -
 # --- what may happen to which call ---------------------------------------------------------------
 
 COPY_WITHIN_S = 60.0
-"""The network's own copy of such an end comes soon."""
+"""The network's own copy of the end of an upload comes within this many seconds."""
 
 
 def _is_end(point: str) -> bool:
@@ -277,15 +305,21 @@ MODES = tuple(mode for mode in Mode)
 SHARDS = (1, 2, 3, 5)
 SKEWS_S = (-60.0, -5.0, 0.0, 5.0, 60.0)
 COLLECT_AFTER_MIN_S = 125.0
-"""More than two clocks are apart."""
+"""In seconds, more than two clocks differ."""
 LATE_UPLOADS = Weather(0.12, (Mode.LATE, Mode.SLOW, Mode.UNAVAILABLE, Mode.LOST), 0.05)
-"""What single requests have to fear: with sessions, or among all other faults, it is too seldom that one lands late."""
+"""The faults that matter to single requests.
+
+With sessions, or among all other faults, an upload too seldom arrives late.
+"""
 DEADLY = Weather(0.4, (Mode.CRASH_BEFORE, Mode.CRASH_AFTER))
 
 
 @dataclass(slots=True)
 class _Chooser:
-    """Draws a recipe. `chance` is used in a fixed order, so a seed means the same for as long as this class is not changed."""
+    """Draws a recipe.
+
+    `chance` is used in a fixed order, so a seed keeps its meaning as long as this class is not changed.
+    """
 
     chance: random.Random
     seed: int
@@ -342,7 +376,7 @@ class _Chooser:
         return writers + readers
 
     def _idlers(self) -> list[Actor]:
-        """Objects that live from one read to the next, at times that are close to their deadlines."""
+        """Return actors for objects with a time to idle: reads come close to the deadlines."""
         kinds = (Kind.PUT_LARGE, Kind.PUT_LARGE, Kind.PUT_LARGE, Kind.PUT_SMALL, Kind.DELETE)
         writes = [Step(self.chance.choice(kinds), number, self.chance.uniform(0, 600) * number, Life.IDLE) for number in range(3)]
         reads = [[Step(Kind.GET, self.chance.randrange(2), self.chance.uniform(20, 160)) for _ in range(10)] for _ in range(2)]
@@ -363,7 +397,7 @@ class _Chooser:
         return 0.0 if self._on(0.3) else self.chance.uniform(0, pace_s)
 
     def _beside(self, busy_s: float, lingers_s: float) -> list[Actor]:
-        """Those who work until the callers are through, and linger, each with its own pace."""
+        """Return the other actors. They work until the callers have finished, and linger. Each has its own pace."""
         some = [
             (Role.RECOVERER, self.chance.choice((0, 1, 1, 1, 2, 3)), (5.0, 20.0)), (Role.AUDITOR, int(self._on(0.15)), (0.3, 5.0, 60.0)),
             (Role.BLIND_AUDITOR, int(self._on(0.15)), (0.3, 5.0, 60.0)), (Role.OPERATOR, int(self._on(0.15)), (5.0, 20.0)),
@@ -380,7 +414,10 @@ class _Chooser:
         return actors
 
     def _of_ages(self, actors: list[Actor], durable: bool) -> list[Actor]:
-        """A world that lasts for days: machines sleep, one caller comes late, marks are collected, and those beside come now and then."""
+        """Return the actors of a world that lasts for days.
+
+        Machines sleep, one caller comes late, marks are collected, and the other actors work from time to time.
+        """
         late = replace(actors[0], name=f"late-{actors[0].name}", starts_s=self.chance.uniform(1.5, 4.0) * DAY_S)
         sleep = Step(Kind.SLEEP, 0, 0.0)
         actors = [replace(actor, steps=(*actor.steps, sleep)) if actor.role is Role.CALLER and self._on() else actor for actor in actors]
@@ -400,7 +437,7 @@ class _Chooser:
 
     def _outages(self, actors: list[Actor], busy_s: float) -> tuple[Outage, ...]:
         outages = tuple(self._outage(actors, busy_s) for _ in range(self.chance.choice((0, 0, 0, 1, 2))))
-        if self._on(0.05):  # answers are lost, and then the permission to ask is, too
+        if self._on(0.05):  # answers are lost, and then the permission to ask is lost too
             from_s, lost_s = self.chance.uniform(0, busy_s), self.chance.uniform(1, 20)
             outages += (
                 Outage("rows", Mode.LOST, from_s, from_s + lost_s), Outage("rows", Mode.DENIED, from_s + lost_s, from_s + lost_s + 40.0)

@@ -1,4 +1,4 @@
-"""Replaces parts of the product, or of the simulated services, from outside: the product has no hooks."""
+"""Replace parts of the product, or of the simulated services, from outside. The product has no hooks for this."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 from unittest.mock import patch
 
 Replacement = tuple[Any, str, Any]
-"""A module or class, the name of what it has, and what it has instead."""
+"""A module or class, the name of its attribute, and the replacement."""
 
 
 @contextmanager
 def replaced(replacements: Iterable[Replacement]) -> Iterator[None]:
-    """For as long as it is entered, one after the other; an error within ends it, too."""
+    """Make the replacements, one after the other, for as long as the block runs. They end with it, also after an error.
+    """
     with ExitStack() as stack:
         for owner, name, instead in replacements:
             stack.enter_context(patch.object(owner, name, instead))

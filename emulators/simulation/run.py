@@ -1,13 +1,13 @@
-"""One recipe's run: who acts, acts; then faults end, the world must converge, and every invariant is looked at.
+"""The run of one recipe: the actors act; then faults end, the world must converge, and every invariant is checked.
 
     1 the callers do their steps, beside recoverers, auditors, operators, collectors, in the recipe's weather
-    2 calm: no new fault; what is under way arrives; stores and recoveries that are still there hold nothing, serve, and recover
-    3 drain: what is parked is retried, recovery passes until the log is empty (I6; unreadable entries stay, and only they)
+    2 calm: no new fault; what is under way arrives; stores and recoveries that stayed hold nothing, serve, and recover
+    3 drain: parked entries are retried, recovery passes until the log is empty (I6; only unreadable entries stay)
     4 repeat: every clean-up once more (I5)
     5 live: each object can be put, read, deleted
-    6 verify: I1-I7, and that the history has an order that explains it
+    6 verify: I1-I7, and that some order explains the history
 
-A run raises nothing: what breaks is in its `Result`, an error that no caller should see as well as a violated invariant.
+A run raises nothing. Its `Result` holds what breaks: a violated invariant, or an error that no caller should see.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ SKEW_MAX_S = 60.0
 WORLD_ENDS_S = 30 * 86_400.0
 PAGE = 1000
 RESTS_WITHIN_S = 1500.0
-"""When all is calm: longer than anything is under way, and all budgets after that."""
+"""Seconds after all is calm. It is longer than anything is under way, and all budgets after that."""
 QUIET_WITHIN_S = 1000.0
 RECOVERED_SOON_S = 200.0
-"""Longer than a lease, and the pause after failures."""
+"""Seconds. It is longer than a lease and the pause after failures."""
 RECOVERED_WITHIN_S = 3000.0
-"""Longer than what is under way, a lease, the late-upload grace and a full pass."""
+"""Seconds. It is longer than what is under way, a lease, the late-upload grace and a full pass."""
 LONG_AGO_S = 3 * 3600.0
 LOOKS_EVERY_S = 10.0
 LIFE = timedelta(seconds=20)
@@ -58,7 +58,12 @@ HANGS_S = 500.0
 
 @dataclass(slots=True)
 class Result:
-    """`violation` None: all invariants held. `parts`: what played a role and could be left out. `calls`: of all processes."""
+    """The result of a run. `violation` None: all invariants held.
+
+    `parts`: the parts of the recipe that mattered and could be left out.
+
+    `calls`: how many calls all processes made.
+    """
 
     seed: int
     violation: InvariantViolation | None = None
@@ -69,7 +74,10 @@ class Result:
 
 
 def run(recipe: Recipe, coverage: Coverage) -> Result:
-    """Runs it. `coverage` learns what was exercised; the product's decisions, if the caller has them counted (`decisions_counted`)."""
+    """Run a recipe. `coverage` counts what was exercised.
+
+    The product's decisions are counted only if the caller has switched that on (`decisions_counted`).
+    """
     result = Result(recipe.seed)
     with _quiet():
         try:
@@ -128,7 +136,7 @@ async def _play(stage: Stage) -> None:
 
 
 async def _rest(stage: Stage) -> None:
-    """Stores that lived through everything hold nothing any more, and serve."""
+    """Check that the stores that are still open hold nothing any more, and can put."""
     world = stage.world
     await elapse(LOOKS_EVERY_S)  # what was under way when it became calm may still stop its process
     for number, (process, client) in enumerate(stage.clients):
@@ -138,7 +146,7 @@ async def _rest(stage: Stage) -> None:
 
 
 async def _recover(stage: Stage) -> None:
-    """Recoveries that lived through everything find what was left just now soon, and what was left long ago before long."""
+    """Check that the recoveries that still run find a new entry soon, and an old one somewhat later."""
     world = stage.world
     if not any(process.alive for process, _ in stage.recoveries) or not stage.recipe.durable:
         return
@@ -146,7 +154,7 @@ async def _recover(stage: Stage) -> None:
         await _awake(process)
     await _until(lambda: world.network.quiet, QUIET_WITHIN_S)
     fresh = await _leave_behind(world, "just now", 0.0)
-    if not stage.recipe.bigtable:  # there a pass takes a call for each of its shards, and a full one is minutes away
+    if not stage.recipe.bigtable:  # with Bigtable a pass takes a call for each shard, and a full pass comes only after minutes
         await _leave_behind(world, "long ago", -LONG_AGO_S)
     await _until(lambda: fresh not in world.log.stored, RECOVERED_SOON_S)
     if fresh in world.log.stored:
@@ -159,7 +167,10 @@ async def _recover(stage: Stage) -> None:
 
 
 async def _leave_behind(world: World, when: str, skew_s: float) -> str:
-    """What a process that died left in the log, made by a clock that was so wrong. Under the first shard, where what is old is skipped."""
+    """Leave an entry in the log, as a process that died does. `skew_s`: how wrong its clock was. Return its key.
+
+    It goes under the first shard, where old entries are skipped.
+    """
     dead = world.process(f"died {when}", skew_s=skew_s)
     return (await world.log_of(dead, shards=1).record(Change(ChangeId.new(dead.runtime), OBJECTS[0].path), dead.name)).key
 
@@ -183,7 +194,7 @@ async def _holds_nothing(stage: Stage, process: Process, held: Callable[[], list
 
 
 async def _drain(stage: Stage) -> None:
-    """Convergence: what operators parked is retried; what cannot be read was parked by recovery, and is taken away."""
+    """Converge. What operators parked is retried. What cannot be read was parked by recovery, and is removed here."""
     world = stage.world
     await world.drain()  # an operator's late request may still park something
     log = world.log_of(world.process("last-operator"))
@@ -197,13 +208,13 @@ async def _drain(stage: Stage) -> None:
 
 
 async def _prove_alive(stage: Stage) -> None:
-    """Liveness: whatever happened before, each object can be put, read and deleted now."""
+    """Check that each object can be put, read and deleted now, whatever happened before."""
     world, stays = stage.world, any(actor.stays for actor in stage.recipe.actors)
     if stays:
         await _prove_patience(stage, OBJECTS[0])
     async with world.client(world.process("last-caller")) as client:
         for number, object_id in enumerate(OBJECTS[: stage.recipe.things]):
-            if stays:  # it takes its time
+            if stays:  # this takes long, so not every run does it
                 await _prove_in_time(stage, client, object_id, f"{number}")
             for label, size in ((f"last-large-{number}", LARGE_BYTES), (f"last-small-{number}", SMALL_BYTES)):
                 await client.get(object_id)
@@ -214,9 +225,13 @@ async def _prove_alive(stage: Stage) -> None:
 
 
 async def _prove_in_time(stage: Stage, client: Client, object_id: ObjectId, name: str) -> None:
-    """What takes longer than a lease is put all the same; what is read in time does not expire, and what is not does."""
+    """Check slow puts and expiry.
+
+    A put that takes longer than a lease succeeds. An object that is read in time does not expire, and one that is not
+    read does.
+    """
     process, watch = client.process, stage.world.watch
-    for share in (0.385, 1.0):  # of three pauses: a little longer than a lease, and several renewals
+    for share in (0.385, 1.0):  # shares of three pauses: a little longer than a lease in all, and several renewals
         label = f"slow-{name}-{share}"
         slow = stream(process, label, share * SETTINGS.lease.expiry_s)
         if await client.put(object_id, label, LARGE_BYTES, payload=slow) is not Answer.OK:
@@ -235,7 +250,7 @@ async def _prove_in_time(stage: Stage, client: Client, object_id: ObjectId, name
 
 
 async def _prove_patience(stage: Stage, object_id: ObjectId) -> None:
-    """A caller whose service does not answer is told so within its budgets."""
+    """Check that a caller is answered within its budgets if the service does not answer."""
     world = stage.world
     hangs = Fault(Mode.SLOW, HANGS_S)
     async with world.client(world.process("waiting", lambda point: hangs if point.startswith("rows.read") else None)) as client:
@@ -256,7 +271,7 @@ def _count(stage: Stage, coverage: Coverage) -> None:
 
 
 def _violation(error: BaseException, trace: list[str]) -> InvariantViolation:
-    """The first error of those that a group of tasks raised together."""
+    """Return the first error of those that a group of tasks raised together, as a violation."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, InvariantViolation):
@@ -269,7 +284,8 @@ def _violation(error: BaseException, trace: list[str]) -> InvariantViolation:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """The product's log records are for operators of real deployments; a world's trace tells more."""
+    """Switch the product's log records off. They are for operators of real deployments, and a world's trace tells more.
+    """
     logger = logging.getLogger("tiered")
     disabled, logger.disabled = logger.disabled, True
     try:

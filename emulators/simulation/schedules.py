@@ -1,10 +1,10 @@
-"""`Scenario` and `Schedule`: what `bounded` explores, and the lines they are written as and read from.
+"""`Scenario` and `Schedule`: what `bounded` explores, and the lines that stand for them.
 
-    scenario   what the two writers do, what is there before, how it is uploaded     put_large+delete on large in one request
-    schedule   a scenario, the questions that are answered by a delay, and           : delays at 5, 11;
-               the call that goes wrong                                              writer-1 CRASH_BEFORE rows.swap #1
+    scenario   what the two writers do, what is there before, how to upload    put_large+delete on large in one request
+    schedule   a scenario, the questions that are answered by a delay, and     : delays at 5, 11;
+               the call that goes wrong                                        writer-1 CRASH_BEFORE rows.swap #1
 
-*Failure*: `InvalidRequestError` for a line that is none.
+*Failure*: `InvalidRequestError` for any other line.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from changelog.base.errors import InvalidRequestError
 from emulators.world.faults import Fault, Mode, Plan, no_faults
 
 ROUND = ("writer-1", "reader", "writer-2", "recoverer", "network")
-"""Whose turn it is, in order: what one writer did is read before the other does anything. The network carries what is late."""
+"""The order of turns. What one writer did is read before the other does anything. The network carries what is late."""
 
 OPERATIONS = ("put_large", "put_small", "delete")
 BEFORE = ("absent", "small", "large")
@@ -36,7 +36,7 @@ class Scenario:
 
 
 def scenarios() -> list[Scenario]:
-    """All of them. How it is uploaded makes a difference to large puts only."""
+    """Return all scenarios. The kind of upload makes a difference to large puts only."""
     return [
         Scenario(first, second, before, sessions)
         for sessions in (True, False)
@@ -48,7 +48,7 @@ def scenarios() -> list[Scenario]:
 
 
 def scenario_named(text: str) -> Scenario:
-    """`InvalidRequestError`: there is none of that name."""
+    """Return the scenario of this name. Raises `InvalidRequestError` if there is none."""
     for scenario in scenarios():
         if str(scenario) == text:
             return scenario
@@ -69,7 +69,10 @@ class Wrong:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """`delays`: the numbers of the questions that are answered by a delay, ascending."""
+    """`delays`: the numbers of the questions that are answered by a delay, ascending.
+
+    `wrong`: the call that goes wrong, or None.
+    """
 
     scenario: Scenario
     delays: tuple[int, ...] = ()
@@ -89,7 +92,7 @@ _LINE = re.compile(r"(.+): (?:no delays|delays at (\d+(?:, \d+)*))(?:; (\S+) ([A
 
 
 def schedule_of(text: str) -> Schedule:
-    """The schedule that is printed like this. `InvalidRequestError`: none is."""
+    """Return the schedule that is printed like this. Raises `InvalidRequestError` if none is."""
     found = _LINE.fullmatch(text.strip())
     if found is None or (found[4] is not None and (found[3] not in ROUND or found[4] not in Mode.__members__)):
         raise InvalidRequestError(f"{text!r} is no schedule; give a line such as 'put_large+delete on large: delays at 5, 11'")

@@ -1,4 +1,4 @@
-"""`Totals`: what became of the seeds that were run, to be added up over processes."""
+"""`Totals`: the results of the seeds that were run. Those of several processes can be added up."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from emulators.simulation.coverage import Coverage
 
 @dataclass(slots=True)
 class Totals:
-    """`cpu_s`: computed seconds, of all processes. `slowest`: (such seconds, seed). `violations`: (seed, what)."""
+    """`cpu_s`: seconds of CPU, over all processes. `slowest`: (seconds of CPU, seed). `violations`: (seed, what)."""
 
     worlds: int = 0
     cpu_s: float = 0.0

@@ -1,10 +1,12 @@
-"""A process that runs the seeds it is asked for: `python -m emulators.simulation.worker`. See `emulators.simulation.explore`.
+"""A process that runs the seeds it is asked for: `python -m emulators.simulation.worker`.
+
+See `emulators.simulation.explore`.
 
     stdin     12000 20                    run the seeds 12000 to 12019
-    stdout    @12000 … @12019             which one is at it now
+    stdout    @12000 … @12019             which seed is running now
               {"worlds": 20, …}           their totals
 
-It ends when stdin does. *Crash*: the last `@` names the seed. What a world raises that is no violation ends it, too.
+It ends when stdin does. *Crash*: the last `@` names the seed.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ RunCounted = Callable[[Recipe, Coverage], Result]
 
 
 def work(requests: TextIO, answers: TextIO, run: RunCounted = run) -> None:
-    """Serves requests until there are no more."""
-    with decisions_counted(Coverage()):  # wraps once for all
+    """Serve requests until there are no more."""
+    with decisions_counted(Coverage()):  # wrap the product once, for all requests
         for request in requests:
             first, count = map(int, request.split())
             totals = Totals()
@@ -53,12 +55,12 @@ def _run(seed: int, totals: Totals, run: RunCounted) -> None:
 
 
 def _cpu_s() -> float:
-    """Seconds that this process has computed: others on the machine do not count."""
+    """Return the seconds of CPU that this process has used. Other processes on the machine do not count."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupted terminal tells all its processes; the one that asks ends this one
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of a terminal; the process that asks ends this one
     logging.disable()
     work(sys.stdin, sys.stdout)

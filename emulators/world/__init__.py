@@ -1,12 +1,12 @@
-"""A simulated deployment: tiers, changelog, clock and network in memory, the faults they may have, and who judges it.
+"""A simulated deployment: tiers, changelog, clock and network in memory, the faults they may have, and what judges it.
 
     deployment.py   `World`: begin here
     runtime.py      virtual time, and one repeatable schedule per seed
     rows.py, blobs.py, log.py     the services (stack.py chooses which)
     faults.py       processes that die or stall, and the network between them and the services
     client.py       a store and its caller
-    checker.py      I1 and I2 after every effect; ghost.py: what really took effect
+    checker.py      checks I1 and I2 after every effect; ghost.py knows what really took effect
     history.py, linear.py         whether some order of effects explains what callers were told
 
-Runs no product code to judge product code.
+The judges use the product's data types and read its formats. They run none of its protocol code.
 """

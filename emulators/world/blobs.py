@@ -1,17 +1,18 @@
-"""`SimulatedBlobs`: the long-term tier in memory, open to inspection.
+"""`SimulatedBlobs`: the long-term tier in memory. Tests may read its state.
 
     blobs       name -> blob, visible
     uploads     session -> upload that can still be finalised
     collected   names of blobs that were removed because they expired
-    strays      names of blobs that the network's second copy of a single request has made once more, after they were deleted
+    strays      names of blobs that the network's second copy of a single request made again after they were deleted
 
-A blob is collected `collect_after_s` after its deadline: an hour in embedded mode, a day in a bucket as provisioned. That is
-more than any clock is wrong, so that no reader follows a tombstone that it takes for unexpired to a blob that is gone.
+A blob is collected `collect_after_s` after its deadline: an hour in embedded mode, a day in a bucket as provisioned. No
+clock is wrong by that much. So no reader follows a tombstone that seems unexpired to a blob that is gone.
 
-Each call is atomic: after its request has travelled there is no await. With `sessions=False` every upload is a
-single request instead: nothing of it is at the service before `finalise` is sent, `session` is None, and what
-was sent cannot be called back, so it may land after its sender gave up. *Failure*: a reader whose blob vanishes
-fails, it never continues from another generation (I7).
+Each call is atomic: after its request has travelled, nothing is awaited, except in a slow scan. With `sessions=False`
+every upload is a single request: nothing of it is at the service before `finalise` is sent, `session` is None, and what
+was sent cannot be called back. So it may arrive after its sender gave up.
+
+*Failure*: a reader whose blob disappears fails. It never continues from another generation (I7).
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ from tiered.protocol.backends import BlobHead, BlobPage, ByteRange, ListedBlob
 from tiered.stored import PIECE_BYTES
 
 REQUEST_LIVES_S = 900.0
-"""What the late-upload grace rests on (docs/protocol.md, assumption 4)."""
+"""How long a request may stand still before it is lost, in seconds.
+
+The late-upload grace depends on it (docs/protocol.md, assumption 4).
+"""
 SESSION_AGE_MAX_NS = 7 * 86_400 * NS_PER_S
 
 
@@ -43,7 +47,7 @@ class Blob:
 
 
 class SimulatedBlobs(Simulated):
-    """Implements `LongTermBackend` and `Collects`. `runtime` is the server's."""
+    """The long-term tier: it implements `LongTermBackend` and `Collects`. `runtime` is the server's."""
 
     def __init__(self, runtime: Runtime, *, sessions: bool = True) -> None:
         super().__init__(runtime)
@@ -106,7 +110,12 @@ class SimulatedBlobs(Simulated):
         return self._runtime.wall_ns()
 
     async def collect(self, limit: int) -> int:
-        """Removes any of the blobs that expired so long ago, as a bucket's lifecycle does, and of the sessions older than a week."""
+        """Remove some of what is due.
+
+        That is blobs that expired `collect_after_s` ago, as a bucket's lifecycle does, and sessions older than a week.
+
+        `limit`: remove at most this many. Returns how many it removed.
+        """
         await self._travel()
         due_ns = self._runtime.wall_ns() - round(self.collect_after_s * NS_PER_S)
         expired = [name for name, blob in self.blobs.items() if is_expired(blob.metadata.time_expires_ns, due_ns)]
@@ -145,10 +154,10 @@ class SimulatedBlobs(Simulated):
 
 
 class SimulatedUpload:
-    """`Upload`. `session` None: a single request, sent by `finalise`.
+    """Implements `Upload`. If `session` is None, it is a single request, which `finalise` sends.
 
-    `given_at`: the second of the world at which its client gave away its end. A request that comes to nobody for
-    `REQUEST_LIVES_S`, because its process stands still or the network does, is lost with its connection.
+    `given_at`: the second of the world at which its client sent the last part. A single request that does not reach the
+    service within `REQUEST_LIVES_S`, because its process or the network stands still, is lost with its connection.
     """
 
     def __init__(
@@ -168,13 +177,18 @@ class SimulatedUpload:
         self._refuse_if_ended()
         if self._declared is not None and len(self.payload) + len(piece) > self._declared:
             raise self._wrong_size("more than")
-        self._ended = True  # cancelled under way, it has
+        self._ended = True  # if the caller is cancelled during the request, the upload has ended
         await self._blobs._travel()
         self._ended = False
         self.payload += piece
 
     async def finalise(self) -> None:
-        """`UnavailableError`: it was cancelled, or is older than a week, or a blob of this name exists."""
+        """Make the blob visible.
+
+        Raises `UnavailableError` if the upload was cancelled, is older than a week, or a blob of this name exists.
+        Raises `UnconfirmedError` if a single request stood still for too long, and `InvalidRequestError` if the size is
+        wrong or the upload has ended. None of them leaves a new blob.
+        """
         self._refuse_if_ended()
         self._ended = True
         if self._declared is not None and len(self.payload) != self._declared:
@@ -187,13 +201,13 @@ class SimulatedUpload:
         self._blobs._create(self._name, self._metadata, bytes(self.payload))
 
     async def finalise_copy(self) -> None:
-        """A single request once more, as the network may deliver it: no client asks for this."""
+        """Deliver a single request a second time, as the network may do. No client asks for this."""
         payload = bytes(self.payload)
         await self._blobs._travel()
         self._blobs._create(self._name, self._metadata, payload, copy=True)
 
     async def abort(self) -> None:
-        """A single request has nothing at the service to give up, and one that was sent goes on."""
+        """Give the upload up. A single request has nothing at the service, and one that was sent goes on."""
         await self._blobs._travel()
         if self.session is not None:
             self._ended = True
@@ -208,7 +222,7 @@ class SimulatedUpload:
 
 
 class SimulatedReader:
-    """`BlobReader` of one generation."""
+    """Implements `BlobReader` for one generation."""
 
     def __init__(self, blobs: SimulatedBlobs, name: str, blob: Blob, range: ByteRange | None) -> None:
         self.metadata = blob.metadata

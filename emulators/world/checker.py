@@ -1,14 +1,16 @@
-"""I1-I7 seen from outside: reads the simulated services' own state, runs no product code.
+"""Checks I1-I7 from outside. It reads the simulated services' own state and runs none of the product's protocol code.
 
-    Watch      after every effect    I1 no tombstone without its blob; I2 no blob deleted before it was refused; no blob written
-                                     again; who holds an entry changes by claims only
-               and answer            I4, I7 what each caller was told, against what took effect (`emulators.world.ghost`)
+    Watch      after every effect    I1 no tombstone without its blob; I2 no blob deleted before it was refused;
+                                     no blob written again; who holds an entry changes by claims only
+               and answer            I4, I7 what each caller was told, against what took effect (`world.ghost`)
     orphans    when all is quiet     I3
     left_over  when all is quiet     I3 (uploads), I6 (entries)
 
-The same answers are judged once more at the end by themselves (`emulators.world.history`), and I5 by repeating every clean-up
-(`World.repeat`). Violations found on the way are kept with the trace so far and raised by `Watch.verify`: raised at once they
-would reach the product as an ordinary error, which it may handle.
+At the end, `emulators.world.history` judges the same answers once more, without knowing what took effect. I5 is checked
+by repeating every clean-up (`World.repeat`).
+
+A violation is kept with the trace so far. `Watch.verify` raises it at the end. If it were raised at once, the product
+would take it for an ordinary error and might handle it.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ WANTED_BY_OPERATOR = "an operator wants to look at it"
 
 
 class InvariantViolation(AssertionError):
-    """One of I1-I7 does not hold. The message names it, what breaks it, and the calls that led there."""
+    """One of I1-I7 does not hold. The message names the invariant, what breaks it, and the calls that led there."""
 
     def __init__(self, invariant: str, finding: str, trace: Sequence[str] = ()) -> None:
         shown = [*(["…"] if len(trace) > TRACE_LINES_MAX else []), *trace[-TRACE_LINES_MAX:]]
@@ -46,7 +48,10 @@ class InvariantViolation(AssertionError):
 
 
 def dangling(rows: InspectedRows, blobs: SimulatedBlobs, now_ns: int) -> list[str]:
-    """I1: paths of present tombstones whose blob is missing, unless the bucket's lifecycle collected it and both have expired."""
+    """Return the paths of tombstones whose blob is missing (I1).
+
+    A tombstone is left out if the bucket's lifecycle collected its blob and both have expired.
+    """
     return [
         path for path, state in rows.states.items()
         if isinstance(state, Tombstone) and state.target not in blobs.blobs
@@ -55,26 +60,28 @@ def dangling(rows: InspectedRows, blobs: SimulatedBlobs, now_ns: int) -> list[st
 
 
 def orphans(rows: InspectedRows, blobs: SimulatedBlobs, now_ns: int) -> list[str]:
-    """I3: names of blobs that no tombstone names and that have not expired (those are the bucket lifecycle's).
+    """Return the names of blobs that no tombstone names and that have not expired (I3).
 
-    Not the strays: which copy of a request a network still holds, nobody can know but the audit, which finds what it made.
+    Expired ones are the bucket lifecycle's.
+
+    Strays are left out. Only the audit can find what a network's second copy of a request made.
     """
     named = {Row(state).target for state in rows.states.values()} | blobs.strays
     return [name for name, blob in blobs.blobs.items() if name not in named and not is_expired(blob.metadata.time_expires_ns, now_ns)]
 
 
 def left_over(log: InspectedLog, uploads: Sequence[str]) -> list[str]:
-    """I3, I6: entries in the log, parked or not, and those of the upload sessions `uploads` that are still open."""
+    """Return the entries in the log, parked or not (I6), and those of `uploads` (sessions) that are still open (I3)."""
     return [f"entry {key}: {stored.value!r} {stored.state or ''}" for key, stored in log.stored.items()] + [
         f"upload {session}" for session in uploads
     ]
 
 
 class Watch:
-    """Looks at the services after every effect, and at what callers are told.
+    """Checks the services after every effect, and what callers are told.
 
-    `recorded`: the changes that were ever in the log, by the key of their entry. `touched`: the blobs whose deadline was ever extended.
-    `checked`: how often which check was made.
+    `recorded`: the changes that were ever in the log, by the key of their entry. `touched`: the blobs whose deadline
+    was ever extended. `checked`: how often each check was made.
     """
 
     def __init__(
@@ -88,7 +95,7 @@ class Watch:
         self._blobs = blobs
         self._log = log
         self._trace = trace
-        self._marked: dict[str, set[tuple[str, ChangeId]]] = defaultdict(set)  # those since collected, too
+        self._marked: dict[str, set[tuple[str, ChangeId]]] = defaultdict(set)  # includes marks that were collected since
         self._visible: set[str] = set()
         self._holders: dict[str, tuple[str, int]] = {}
         self._claims: Counter[str] = Counter()
@@ -98,7 +105,7 @@ class Watch:
             service.observers.append(self._look)
 
     def verify(self) -> None:
-        """Raises the first violation that was seen."""
+        """Raise the first violation that was seen."""
         for violation in self._violations:
             raise violation
 
@@ -108,11 +115,11 @@ class Watch:
 
     @property
     def uploads(self) -> set[str]:
-        """The upload sessions that were ever named in the log."""
+        """The upload sessions that the log ever named."""
         return {change.upload for change in self.recorded.values() if change.upload is not None}
 
     def report(self, invariant: str, finding: str) -> None:
-        """Keeps a violation, with the trace so far."""
+        """Keep a violation, with the trace so far."""
         self._violations.append(InvariantViolation(invariant, finding, list(self._trace)))
 
     def _look(self, call: str, what: str) -> None:
@@ -140,7 +147,10 @@ class Watch:
             self.report("I1 no dangling", f"{path} names a blob that does not exist, after {call} of {what}")
 
     def _may_delete(self, blob: str) -> bool:
-        """Its revision was refused; or it has none, and its row is seen to have left it."""
+        """Tell whether the blob may be deleted.
+
+        Its revision was refused. Or it has no revision, and the row's state and marks show that the row has left it.
+        """
         path = blob.rpartition("/")[0]
         revision = revision_of(path, blob)
         if revision is not None:
@@ -149,7 +159,10 @@ class Watch:
         return Row(state).target != blob and (state is not None or any(mark == "won" for mark, _ in self._marked[blob]))
 
     def _look_at_entry(self, call: str, key: str) -> None:
-        """Who holds it, and whether that changed only as it may: a renewal revives nothing, a claim follows the one before."""
+        """Check who holds the entry now, and whether that changed only as it may.
+
+        A renewal keeps the holder. A claim adds one to the attempts of the claim before.
+        """
         before, after = self._holders.pop(key, None), self._entry(key)
         self._count_claims(call, key)
         if after is None:
@@ -167,7 +180,7 @@ class Watch:
                 self.report("lease", f"{key} was claimed by {holder}, and held by {before}")
 
     def _count_claims(self, call: str, key: str) -> None:
-        """Only what nobody has finished in so many claims without a release is parked, or what an operator wants to look at."""
+        """Check that an entry is parked only after enough claims without a release, or because an operator wants it."""
         if call == "log.claim":
             self._claims[key] += 1
         if call in ("log.release", "log.retry", "log.forget"):

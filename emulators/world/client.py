@@ -1,7 +1,7 @@
-"""`Client`: an open store and its caller, whose operations and answers the history notes and the ghost judges.
+"""`Client`: an open store and its caller. The history records its operations and answers, and the ghost judges them.
 
-A write is known by its *label*: its payload repeats it and its metadata name it, so that a read that mixes two writes is
-found out (I7). Errors that are no honest answer are passed on.
+A write is known by its *label*. Its payload repeats the label, and its metadata name it. So a read that mixes two
+writes is noticed (I7). Errors that are no valid answer are passed on.
 """
 
 from __future__ import annotations
@@ -26,17 +26,21 @@ from tiered.protocol.writing import Outcome
 from tiered.storage import TieredStorage
 
 ANSWERED_WITHIN_S = 400.0
-"""More than all budgets of an operation together, but for a put whose payload is streamed: that takes what its payload takes."""
+"""More than all budgets of an operation together, in seconds.
+
+A put with a streamed payload has no such limit: it takes as long as its payload takes.
+"""
 
 
 class BrokenPayload(Exception):
-    """What a caller's own payload raises half-way."""
+    """Raised by a caller's own payload in the middle."""
 
 
 class Client:
-    """`ghost`: judges what this caller is told, at once. `skew_max_s`: how wrong clocks may be; an expiry is so much earlier or later.
+    """A caller of an open store.
 
-    `unknown`: what this caller was told it does not know, and may `ask` for.
+    `ghost`: judges at once what this caller is told. `skew_max_s`: how wrong clocks may be; an expiry may come earlier
+    or later by that. `unknown`: the writes whose outcome this caller does not know; `ask` asks for them.
     """
 
     def __init__(
@@ -53,7 +57,7 @@ class Client:
     async def put(
         self, object_id: ObjectId, label: str, size: int, *, payload: Payload | None = None, expiration: Expiration = None
     ) -> Answer:
-        """Puts `content(label, size)`, as `payload` if that is given. A payload that gives up raises `BrokenPayload`."""
+        """Put `content(label, size)`, as `payload` if that is given. A payload that gives up raises `BrokenPayload`."""
         metadata = Metadata(expiration, custom={"label": label})
         lives_s = inf if expiration is None else expiration.ns / 1e9 - 2 * self._skew_max_s
         async with self._write(object_id, label, anyio.current_time() + lives_s) as write:
@@ -69,20 +73,20 @@ class Client:
         return write.answer
 
     async def get(self, object_id: ObjectId, pause_s: float = 0.0) -> str | None:
-        """The label of what was found, read `pause_s` after it was opened; None: nothing, or no answer."""
+        """Read an object `pause_s` after it was opened. Return its label, or None if there is nothing or no answer."""
         with self._read(object_id) as read:
             with self._timed("get"):
                 stored = await self.storage.get(object_id)
             if stored is not None:
                 async with stored:
                     if pause_s:
-                        # What is handed out is of the moment of the opening, whatever is written while it is read.
+                        # The content must be that of the opening, whatever is written while it is read.
                         await self.process.runtime.sleep(pause_s)
                     read.found = _label(stored.metadata.custom.get("label", ""), await stored.read())
         return read.found if isinstance(read.found, str) else None
 
     async def head(self, object_id: ObjectId) -> str | None:
-        """The label of what is there; None: nothing, or no answer."""
+        """Return the label of the object, or None if there is nothing or no answer."""
         with self._read(object_id) as read:
             with self._timed("head"):
                 found = await self.storage.head(object_id)
@@ -90,7 +94,7 @@ class Client:
         return read.found if isinstance(read.found, str) else None
 
     async def list(self, prefix: str = "") -> None:
-        """Lists, and has the ghost judge what is in the list and what is not."""
+        """List objects, and let the ghost judge what is in the list and what is not."""
         began, began_s = self._history.tick(), anyio.current_time()
         try:
             found = [object_id.path async for object_id in self.storage.list(prefix)]
@@ -100,7 +104,7 @@ class Client:
             self._ghost.listed(began, set(found), began_s)
 
     async def put_many(self, object_ids: Sequence[ObjectId], label: str, size: int) -> None:
-        """Puts to each of them; each write has its place in its label."""
+        """Put to each of these objects. Each write's label ends with its position."""
         writes: dict[int, Write] = {}
         begun: list[Write] = []
 
@@ -108,7 +112,7 @@ class Client:
             for position, object_id in enumerate(object_ids):
                 writes[position] = write = self._history.begin_write(object_id.path, f"{label}.{position}")
                 begun.append(write)
-                acting.set(write)  # of the task that begins each, one after the other: what it begins inherits it
+                acting.set(write)  # set in the task that begins the writes one after the other; each write's tasks inherit it
                 yield PutRequest(object_id, content(f"{label}.{position}", size), Metadata(custom={"label": f"{label}.{position}"}))
 
         await self._many(self.storage.put_many(requests()), writes)
@@ -139,7 +143,10 @@ class Client:
                     raise result.error
 
     async def _many(self, bulk: Bulk[Any, Any], writes: dict[int, Write]) -> None:
-        """Whatever was begun and not answered when its caller was cancelled is unknown until the store has closed."""
+        """Read the results.
+
+        What was begun but not answered when the caller was cancelled stays unknown until the store has closed.
+        """
         try:
             async with bulk as results:
                 async for result in results:
@@ -152,7 +159,7 @@ class Client:
             self._cancelled += writes.values()
 
     async def ask(self) -> None:
-        """Asks what became of the writes whose outcome this caller does not know."""
+        """Ask for the outcome of the writes that this caller does not know."""
         asked, self.unknown = self.unknown, []
         for write, error in asked:
             try:
@@ -166,9 +173,12 @@ class Client:
             self._end(write, answers[outcome], outcome)
 
     def note_end(self) -> None:
-        """The store has closed and left nothing behind: what was cancelled has had its effect, or never will.
+        """Note that the store has closed and left nothing behind.
 
-        But an inline write of which the row could not be asked may still land, and nobody was told otherwise.
+        A cancelled write has then had its effect, or never will.
+
+        There is one exception: if a settle of the row was not answered, an inline write may still arrive. Nobody was
+        told otherwise.
         """
         if all(point in self.process.link.answered for point in self.process.link.points if point.startswith("rows.settle")):
             for write in self._cancelled:
@@ -192,7 +202,7 @@ class Client:
 
     @contextmanager
     def _timed(self, what: str) -> Iterator[None]:
-        """However it ends, it does so within its budgets, if its process did not stand still."""
+        """Check that the operation ends within its budgets, however it ends, if its process did not stand still."""
         began_s = anyio.current_time()
         try:
             yield
@@ -202,7 +212,7 @@ class Client:
 
     @contextmanager
     def _read(self, object_id: ObjectId) -> Iterator[Read]:
-        """A read that fails has found nothing out."""
+        """Record a read. A read that fails has found nothing out."""
         read = self._history.begin_read(object_id.path)
         read.began_s = anyio.current_time()
         try:
@@ -217,7 +227,7 @@ class Client:
         self._ghost.found(read)
 
     def _answered(self, write: Write, answer: Answer, unknown: OutcomeUnknownError | None) -> None:
-        """What a dead process was told, nobody heard."""
+        """Record the answer to a write. If the process is dead, nobody heard the answer."""
         if not self.process.alive:
             return
         if unknown is not None:
@@ -231,7 +241,7 @@ class Client:
 
 
 def content(label: str, size: int) -> bytes:
-    """`size` bytes that repeat the label."""
+    """Return `size` bytes that repeat the label."""
     word = f"{label} ".encode()
     return (word * (size // len(word) + 1))[:size]
 

@@ -1,12 +1,12 @@
-"""`World`: one simulated deployment, and what its callers do and are told.
+"""`World`: one simulated deployment, what its callers do, and what they are told.
 
-    rows, log, blobs    the services, with a clock of their own, and a `Watch` that looks after every effect
+    rows, log, blobs    the services, with a clock of their own, and a `Watch` that checks them after every effect
     network             carries what is late; its trace is the world's
-    process(name)       a process with a seed, a clock and faults of its own; a `client` or a `recovery` lives in it
+    process(name)       a process with its own seed, clock and faults; a `client` or a `recovery` lives in it
     Client              an open store and its one caller (`emulators.world.client`)
 
-When all is over, `drain` lets recovery finish, `repeat` cleans up once more what was cleaned up (I5), and `verify` raises the
-first `InvariantViolation`. Who crashes when, and who runs beside whom, is for those who make the world.
+At the end, `drain` lets recovery finish, `repeat` cleans up once more what was cleaned up (I5), and `verify` raises the
+first `InvariantViolation`. The code that makes the world decides who crashes when, and who runs beside whom.
 """
 
 from __future__ import annotations
@@ -40,19 +40,25 @@ INLINE_BYTES_MAX = 100
 DRAIN_PASSES_MAX = 10
 
 SETTINGS = Settings(directory=Path("simulated"), changelog="noop", inline_bytes_max=INLINE_BYTES_MAX)
-"""As shipped, but for payloads that are easier to read. The components are simulated whatever they say."""
+"""The settings as shipped, but with a smaller inline limit, so that payloads are easy to read.
+
+The components are simulated, whatever the settings say.
+"""
 
 TIGHT = SETTINGS.model_copy(update={
     "store": StoreSettings(concurrency_max=2, queue_max=1), "recovery": RecoverySettings(concurrency_max=1, page_max=1)
 })  # fmt: skip
-"""With places and pages so few that what is not given back, or left out, is missed soon."""
+"""Settings with few places and small pages.
+
+A place that is not given back, or an entry that is left out, is then noticed soon.
+"""
 
 
 class World:
-    """`async with World(seed) as world`, inside of `run_world`.
+    """A simulated deployment, for `async with`, inside of `run_world`.
 
-    `skew_max_s`: how wrong its processes' clocks may be. `durable` False: nobody keeps a changelog, so I3 and I6 promise nothing.
-    `stack`: what its rows and log are made of.
+    `skew_max_s`: how wrong its processes' clocks may be. `durable`: False if there is no changelog, and then I3 and I6
+    are not checked. `stack`: makes its rows and its log.
     """
 
     def __init__(
@@ -85,7 +91,7 @@ class World:
 
     @asynccontextmanager
     async def client(self, process: Process, shards: int | None = None) -> AsyncIterator[Client]:
-        """An open store in this process, whose software knows so many shards of the log."""
+        """Open a store in this process. `shards`: how many shards of the log its software knows; None: the default."""
         log = self.log_of(process, shards)
         async with TieredStorage(self.tiers_of(process), log, process.runtime, self._settings) as storage:
             client = Client(process, storage, self.history, self.watch.ghost, self._skew_max_s)
@@ -94,7 +100,7 @@ class World:
                 client.note_end()
 
     def plant_legacy(self, object_id: ObjectId, label: str, size: int) -> None:
-        """As older software left it: a tombstone without a token, and the blob under the storage path itself."""
+        """Store an object as older software did: a tombstone without a token; the blob's name is the storage path."""
         metadata = Metadata(custom={"label": label}, size=size)
         self.blobs.blobs[object_id.path] = Blob(metadata, content(label, size), self.runtime.wall_ns(), 0)
         self.rows.states[object_id.path] = Tombstone(object_id.path)
@@ -108,17 +114,18 @@ class World:
         return RecoveryLoop(self.tiers_of(process), self.log_of(process, shards), process.runtime, self._settings)
 
     def log_of(self, process: Process, shards: int | None = None) -> ChangeLog:
-        """The log as this process sees it."""
+        """Return the log as this process sees it."""
         if not self._durable:
             return NoopChangeLog()
         return self.stack.log_of(process, shards)
 
     def tiers_of(self, process: Process) -> Tiers:
-        """The services as this process sees them."""
+        """Return the tiers as this process sees them."""
         return Tiers(self.stack.rows_of(process), process.link.blobs(self.blobs))
 
     async def drain(self) -> None:
-        """Passes of a recovery without faults until no entry is open and the network quiet, or for some hours."""
+        """Run passes of a recovery without faults until no entry is open and the network is quiet, or for some hours.
+        """
         recovery, pause_s = self.recovery(self.process("drain"), shards=1), SETTINGS.lease.expiry_s + 1
         for _ in range(DRAIN_PASSES_MAX):
             await recovery.run_once()
@@ -128,7 +135,9 @@ class World:
             pause_s *= 2
 
     async def repeat(self) -> None:
-        """I5: cleans up after every change that was ever recorded once more, in a random order; that must change nothing.
+        """Clean up once more after every change that was ever recorded, in a random order.
+
+        That must change nothing (I5).
 
         Call it when the log is drained.
         """
@@ -145,14 +154,16 @@ class World:
         return [name for name in orphans(self.rows, self.blobs, self.runtime.wall_ns()) if not self._is_left_to_others(name)]
 
     def _is_left_to_others(self, blob: str) -> bool:
-        """To the audit: a legacy blob when its marks were collected before recovery came: nothing proves that its row has left it (0002).
+        """Tell whether somebody else than recovery deletes this blob.
 
-        To the bucket's lifecycle: one that was touched by a reader who died before it touched the row, which expired; it follows.
+        The audit deletes a legacy blob if its marks were collected before recovery came: nothing proves then that its
+        row has left it (0002). The bucket's lifecycle deletes a blob that a reader touched before that reader died: the
+        reader never touched the row, so the row expired, and the blob follows.
         """
         return blob in self.watch.touched or (blob in self.legacy and self.runtime.boot_time() > MARK_AGE_MAX_S)
 
     def _lasting(self) -> tuple[dict[str, Inline | Tombstone], dict[str, Blob]]:
-        """What is stored. Blobs that have expired are the bucket lifecycle's, and anybody's to delete; strays are the audit's."""
+        """Return what is stored, without what others may delete at any time: expired blobs and strays."""
         def lasts(name: str, blob: Blob) -> bool:
             is_ours = name not in self.blobs.strays and not self._is_left_to_others(name)
             return is_ours and not is_expired(blob.metadata.time_expires_ns, self.runtime.wall_ns())
@@ -161,7 +172,7 @@ class World:
         return self.rows.states.copy(), blobs
 
     def verify(self) -> None:
-        """Raises the first `InvariantViolation`. Call it when processes have ended and the log is drained."""
+        """Raise the first `InvariantViolation`. Call it when the processes have ended and the log is drained."""
         self.watch.verify()
         uploads = [session for session in self.blobs.uploads if session in self.watch.uploads]
         kept = [("I3 no leak", self._orphans()), ("I6 drained", left_over(self.log, uploads))] if self._durable else []

@@ -4,11 +4,14 @@
                        |
                        a *call point*: "log.record #1", the first `record` of this process on the log
 
-Every call of every protocol, also on the uploads and readers that they return, goes through `Link.call`. What
-happens there is a `Plan`'s choice, from the name of the call point. A *crash* is not a cancellation: the process
-is severed first, so that none of its later calls takes effect or returns, and then cancelled; whatever its
-clean-up does is done in vain. A call takes the time of its `Travel`, to the service and back. What has left belongs
-to the network: a request that is late, duplicated or under way arrives even when its sender has given up or is dead.
+Every call of every protocol goes through `Link.call`, also those on the uploads and readers that a call returns. A
+`Plan` chooses from the name of the call point what happens there.
+
+A *crash* is not a cancellation. First the process is severed: none of its later calls takes effect or returns. Then it
+is cancelled, and whatever its clean-up does has no effect.
+
+A call takes the time of its `Travel`, to the service and back. A request that has left belongs to the network. If it is
+late, duplicated or under way, it arrives even when its sender has given up or is dead.
 """
 
 from __future__ import annotations
@@ -57,34 +60,36 @@ class Mode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`seconds`: how long the while is."""
+    """A fault of one call. `seconds`: how long its "while" lasts."""
 
     mode: Mode
     seconds: float = 0.0
 
 
 Plan = Callable[[str], Fault | None]
-"""From a call point to its fault. Asked once for each call, when the process makes it."""
+"""Returns the fault for a call point, or None. It is asked once for each call, when the process makes it."""
 
 
 Travel = Callable[[str], tuple[float, float]]
-"""From a call point to the seconds that its request is under way, and then its answer. Asked once for each call."""
+"""Returns for a call point the seconds that the request travels, and then the answer. It is asked once for each call.
+"""
 
 SCANS = frozenset({"rows.scan", "rows.redirects", "rows.redirects_at", "blobs.list", "log.stale", "log.entries"})
 READS = SCANS | {"rows.read", "rows.boundaries", "blobs.open", "blobs.head", "blobs.now_ns", "log.read"}
 STREAMS = frozenset({"upload.write", "reader.pieces", "reader.aclose"})
-"""Parts of a stream: each comes after the one before, or not at all. What is under way of them is lost with its sender."""
+"""Parts of a stream. Each comes after the one before, or not at all. If the sender gives up, a part under way is lost.
+"""
 ONCE = frozenset({"rows.put_inline", "rows.delete_inline", "blobs.open_upload", "upload.finalise", "upload.abort"})
-"""Calls that no client sends twice, so that no network has two of them to deliver."""
+"""Calls that no client sends twice, so no network has two of them to deliver."""
 
 _STOPS = (Mode.STALL_BEFORE, Mode.SUSPEND_BEFORE)
 
 Turn = Callable[[str, str], Awaitable[None]]
-"""Told a process's name and the call point that it has come to; returns when that call may go on."""
+"""Receives a process's name and the call point that it has reached. It returns when that call may go on."""
 
 
 def call_of(point: str) -> str:
-    """The call that is made at this point: `rows.swap`."""
+    """Return the call that is made at this point, such as `rows.swap`."""
     return point.partition(" #")[0]
 
 
@@ -97,10 +102,11 @@ def no_time(point: str) -> tuple[float, float]:
 
 
 class Network:
-    """Carries slow, late and duplicated requests. `trace`: every call of every process, in order, with its time and fault.
+    """Carries slow, late and duplicated requests.
 
-    `turn`: who asks for which call goes on when; what is under way asks as the process "network". None: nobody asks.
-    `async with` it; leaving waits for nothing that is still under way.
+    `trace`: every call of every process, in order, with its time and fault. `turn`: decides which call goes on when;
+    None: nothing decides. A request under way asks as the process "network". Use it with `async with`. Leaving the
+    block waits for nothing that is still under way.
     """
 
     def __init__(self) -> None:
@@ -126,16 +132,16 @@ class Network:
         return self._under_way == 0
 
     def send(self, point: str, request: Callable[[], Awaitable[object]], seconds: float) -> None:
-        """The request leaves now and arrives in so many seconds; nobody waits for its answer."""
+        """Send a request that arrives in so many seconds. Nobody waits for its answer."""
         self.take_over(point, Request(request()), seconds)
 
     def take_over(self, point: str, request: Request[Any], seconds: float) -> None:
-        """One that is under way and needs so many seconds more."""
+        """Carry on a request that is under way and needs so many seconds more."""
         self._under_way += 1
         self._tasks.start_soon(self._deliver, point, request, seconds)
 
     async def carry(self, point: str, request: Callable[[], Awaitable[T]], seconds: float) -> T:
-        """The same, but its sender waits for the answer. If it gives up waiting, the request arrives all the same."""
+        """Send a request and wait for the answer. If the sender gives up waiting, the request arrives all the same."""
         answers: list[T] = []
         errors: list[TieredError] = []
         answered = anyio.Event()
@@ -175,9 +181,9 @@ class Network:
 
 
 class Link:
-    """One process's connection to the world: names its calls, and lets each meet its fault.
+    """The connection of one process to the world. It names the process's calls and gives each its fault.
 
-    `points`: those made so far. `answered`: those of them that returned a value to the process.
+    `points`: the call points so far. `answered`: those whose call returned a value to the process.
     """
 
     def __init__(self, process: Process, network: Network, plan: Plan, travel: Travel = no_time) -> None:
@@ -202,19 +208,19 @@ class Link:
         return cast(LongTermBackend, _Far(self, "blobs", blobs))
 
     def stall(self, seconds: float) -> None:
-        """From now on, for so long, no request leaves and no answer arrives."""
+        """From now on, for so long, let no request leave and no answer arrive."""
         self._stalled_until = max(self._stalled_until, now_s() + seconds)
         if isinstance(self._process.runtime, SimulatedRuntime):
             self._process.runtime.stop(seconds)
 
     def sever(self) -> None:
-        """For ever: nothing leaves and nothing arrives, and a stop ends."""
+        """From now on let nothing leave and nothing arrive, for ever. A process that was stopped is no longer held."""
         self.severed = True
         for stop in self._stops:
             stop.cancel()
 
     async def call(self, name: str, request: Callable[[], Awaitable[T]]) -> T:
-        """Makes one call. Returns, raises, or never ends: then the process is dead."""
+        """Make one call. It returns, raises, or never ends; in the last case the process is dead."""
         if self.severed or self._stalled_until:
             await self._awake()
         self._calls[name] += 1
@@ -229,10 +235,10 @@ class Link:
         if mode is not None:
             await self._leave(point, mode, seconds, request, there_s + back_s)
         try:
-            if mode is Mode.SLOW or (mode in _STOPS and name not in STREAMS):  # a timer that fired meanwhile comes too late
+            if mode is Mode.SLOW or (mode in _STOPS and name not in STREAMS):  # a timer that fired in the meantime comes too late
                 answer = await self._network.carry(point, request, there_s + (seconds if mode is Mode.SLOW else 0.0))
             elif not there_s and mode is not Mode.CRAWLING:
-                answer = await request()  # nothing is ever under way
+                answer = await request()  # the request takes no time, so it is never under way
             else:
                 answer = await self._ask(name, point, Request(request()), there_s, seconds if mode is Mode.CRAWLING else 0.0)
         finally:
@@ -241,7 +247,10 @@ class Link:
         return answer
 
     async def _ask(self, name: str, point: str, request: Request[T], there_s: float, row_s: float) -> T:
-        """Waits for the answer; whoever is cancelled while the request is under way leaves it to the network."""
+        """Wait for the answer.
+
+        If the caller is cancelled while the request is under way, the network carries the request on.
+        """
         while await request.goes_on(row_s):
             stopped_at, wait_s = now_s(), request.wait_s(there_s)
             try:
@@ -283,7 +292,7 @@ class Link:
         await self._awake()
 
     async def _answered(self, point: str, mode: Mode | None, seconds: float, back_s: float) -> None:
-        """Between the effect and its answer; raises instead of it."""
+        """Do what happens between the effect and its answer. It may raise instead of answering."""
         match mode:
             case Mode.CRASH_AFTER:
                 self._process.crash()
@@ -291,7 +300,7 @@ class Link:
                 self.stall(seconds)
             case Mode.SUSPEND_AFTER:
                 self._process.suspend(seconds)
-        await elapse(back_s)  # a cancelled caller may have had its effect
+        await elapse(back_s)  # a caller that is cancelled here may have had its effect
         if self.severed or self._stalled_until:
             await self._awake()
         if mode is Mode.LOST:
@@ -300,7 +309,10 @@ class Link:
             raise UnavailableError(f"what {point} of {self._process.name} stored was damaged on its way: delete it, try again")
 
     async def _go_on(self) -> None:
-        """Stopped between its last step and the sending: no timer of its own wakes it before it goes on, and sends."""
+        """Wait until the process runs again.
+
+        It stopped just before it sends, so none of its own timers may wake it before that.
+        """
         with anyio.CancelScope(shield=True) as stop:
             self._stops.add(stop)
             while (wait_s := self._stalled_until - now_s()) > 0:
@@ -315,7 +327,10 @@ class Link:
 
 
 def _copy(request: Callable[[], Awaitable[object]]) -> Callable[[], Awaitable[object]]:
-    """The network's copy of it. A client ends an upload once, so the copy of that is none of its calls."""
+    """Return the network's copy of the request.
+
+    A client ends an upload only once, so that copy is not one of the client's calls.
+    """
     upload = getattr(getattr(request, "func", None), "__self__", None)
     copy: Callable[[], Awaitable[object]] = getattr(upload, "finalise_copy", request)
     return copy
@@ -326,7 +341,7 @@ def _unanswered(point: str, process: Process) -> UnconfirmedError:
 
 
 class _Far:
-    """A service as seen through a link: its methods are calls; the rest is passed on."""
+    """A service as seen through a link. Its methods are calls. Other attributes are passed on."""
 
     def __init__(self, link: Link, kind: str, target: object) -> None:
         self._link = link
@@ -343,7 +358,7 @@ class _Far:
             attribute = partial(self._each, name, attribute)
         else:
             return attribute
-        self.__dict__[name] = attribute  # found at once from now on
+        self.__dict__[name] = attribute  # found without this method from now on
         return attribute
 
     async def _call(self, name: str, method: Callable[..., Awaitable[Any]], *args: Any, **named: Any) -> Any:
@@ -377,11 +392,11 @@ class Process:
 
     @property
     def stopped_until(self) -> float:
-        """The second of the world until which it stands still, or last stood still; 0: it never did."""
+        """The second of the world until which the process stands still, or last stood still. 0: it never did."""
         return self.link._stalled_until
 
     async def run(self, life: Callable[[], Awaitable[None]]) -> None:
-        """Lives until `life` ends or the process crashes. What a dying process raises, nobody hears."""
+        """Run until `life` ends or the process crashes. Nobody hears what a dying process raises."""
         with self._scope:
             try:
                 await life()
@@ -390,21 +405,27 @@ class Process:
                     raise
 
     def crash(self) -> None:
-        """kill -9: nothing that it does from now on takes effect. What it had sent already may."""
+        """Kill the process, as kill -9: nothing that it does from now on takes effect. What it had sent already may."""
         self.link.sever()
         self._scope.cancel()
 
     def stall(self, seconds: float) -> None:
-        """SIGSTOP, and SIGCONT later: no request leaves, no answer arrives, and no timer that needs one helps."""
+        """Stop the process, as SIGSTOP with a SIGCONT later.
+
+        No request leaves, no answer arrives, and a timer cannot replace one.
+        """
         self.link.stall(seconds)
 
     @property
     def clock(self) -> SimulatedRuntime:
-        """Its runtime, where that can be set and stood still."""
+        """The process's runtime, if it is a simulated one, which can be set and stopped."""
         assert isinstance(self.runtime, SimulatedRuntime), "only a simulated clock can be"
         return self.runtime
 
     def suspend(self, seconds: float) -> None:
-        """Its machine sleeps: as `stall`, and its monotonic clock stands still; its boot-time and wall clocks go on."""
+        """Let the process's machine sleep. This is `stall`, and its monotonic clock stands still.
+
+        Its boot-time and wall clocks go on.
+        """
         self.clock.suspend(seconds)
         self.stall(seconds)

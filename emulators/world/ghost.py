@@ -1,19 +1,22 @@
-"""What really took effect, in which order, and whose it was: what no caller can see, and every caller is judged by.
+"""What really took effect, in which order, and which write it was.
 
-    acting     whose write the current task carries out; what it starts or sends carries it on, also when it is late
+No caller can see this; every answer is judged by it.
+
+    acting     the write that the current task works for; what the task starts or sends inherits it, even if it is late
     Ghost      told of each effect on a row, each answer to a write, each end of a read, as they happen:
 
         LATE         a write takes effect after its caller was told what became of it                           I4
         TWICE        a write takes effect again                                                                 I4
-        FALSE OK     told ok: it took no effect, and nobody else wrote since it began                           I4
-        FALSE NO     told that nothing happened: it took effect                                                 I4
-        STALE READ   a read finds what the register held at no moment between its call and its answer           I4, I7
+        FALSE OK     told ok, but it took no effect, and nobody else wrote since it began                       I4
+        FALSE NO     told that nothing happened, but it took effect                                             I4
+        STALE READ   a read finds what the register held at no moment between its call and its answer       I4, I7
         STALE LIST   a list leaves out what was there all the time, or shows what never was                     I4
         EXPIRED      a read finds, or a list shows, what had expired by every clock before it began             I4
         UNORDERED    of two writes of one bulk call, the earlier took effect after the later, and both are ok
         TOO LATE     an operation is answered long after all its budgets                                        I6
 
-These judge at once and exactly, by means that no user has; `history` judges at the end, by what callers were told alone.
+The ghost judges at once and exactly, because it knows what no user can know. `history` judges at the end, only by what
+callers were told.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ EFFECTS = {"rows.swap", "rows.put_inline", "rows.delete_inline"}
 
 @contextmanager
 def acts(write: Write) -> Iterator[None]:
-    """What happens within, and whatever it starts or sends, is this write's doing."""
+    """Let whatever happens within the block, and whatever it starts or sends, belong to this write."""
     token = acting.set(write)
     try:
         yield
@@ -52,7 +55,10 @@ class Effect:
 
 
 class Ghost:
-    """`checked`: how often which check was made. `report(invariant, finding)` is called for each violation."""
+    """Judges answers by what took effect.
+
+    `checked`: how often each check was made. `report(invariant, finding)` is called for each violation.
+    """
 
     def __init__(self, history: History, report: Callable[[str, str], None]) -> None:
         self.checked: Counter[str] = Counter()
@@ -61,7 +67,7 @@ class Ghost:
         self._effects: dict[str, list[Effect]] = defaultdict(list)
 
     def took_effect(self, path: str) -> None:
-        """The row at `path` changed just now."""
+        """Note that the row at `path` changed just now."""
         write = acting.get()
         if write is None:
             return
@@ -73,7 +79,10 @@ class Ghost:
         self._effects[path].append(Effect(self._history.tick(), write))
 
     def told(self, write: Write, outcome: Outcome | None = None) -> None:
-        """Its caller has been answered; `outcome`: when it asked once more, and only then is superseded no effect."""
+        """Judge the answer to a write.
+
+        `outcome`: what the caller heard when it asked later. Only then does "superseded" not count as an effect.
+        """
         if write.answer is Answer.OK:
             self.checked["I4 ok is true"] += 1
             if not (self._is_ok(write) if outcome is None else self._took_effect(write)):
@@ -84,7 +93,7 @@ class Ghost:
                 self._report("I4 honest", f"FALSE NO: the {write} took effect")
 
     def found(self, read: Read) -> None:
-        """A read has ended with `read.found`."""
+        """Judge a read that has ended with `read.found`."""
         self.checked["I4 I7 read is of its time"] += 1
         possible = [effect.write for effect in self._since(read.path, read.began)]
         if not any(write.value == read.found or (read.found is None and write.mortal_at_s <= read.ended_s) for write in possible):
@@ -94,7 +103,7 @@ class Ghost:
             self._report("I4 honest", f"EXPIRED: {read.path} was read as {read.found!r}, which had expired before")
 
     def listed(self, began: int, paths: set[str], began_s: float = 0.0) -> None:
-        """A list of all objects, begun at that event and that second, has ended with these."""
+        """Judge a list of all objects. It began at the event `began` and the second `began_s`, and has just ended."""
         self.checked["I4 list is of its time"] += 1
         for path in {*paths, *self._effects}:
             held = [effect.write for effect in self._since(path, began)]
@@ -105,20 +114,20 @@ class Ghost:
                 self._report("I4 honest", f"STALE LIST: {path} was {said}, and held {', '.join(repr(write.value) for write in held)}")
 
     def ordered(self, earlier: Write, later: Write) -> None:
-        """Two writes of one object in one bulk call, both told ok: they are made one after the other."""
+        """Judge two writes of one object in one bulk call, both told ok. They must take effect in their order."""
         self.checked["bulk writes keep their order"] += 1
         effects = [effect.write for effect in self._effects[earlier.path] if effect.write in (earlier, later)]
         if effects == [later, earlier]:
             self._report("I4 honest", f"UNORDERED: the {earlier} took effect after the {later} of the same call")
 
     def lasted(self, what: str, seconds: float, at_most_s: float) -> None:
-        """An operation of a process that never stood still has ended."""
+        """Judge how long an operation took, in a process that never stood still."""
         self.checked["I6 answered in time"] += 1
         if seconds > at_most_s:
             self._report("I6 drained", f"TOO LATE: a {what} took {seconds:.0f} s, and its budgets are less than {at_most_s:g} s")
 
     def sized(self, write: Write, told: int, size: int) -> None:
-        """A put was told how many bytes it has stored."""
+        """Judge how many bytes a put was told that it has stored."""
         if told != size:
             self._report("I4 honest", f"the {write} was told that it stored {told} bytes, of {size}")
 
@@ -132,7 +141,7 @@ class Ghost:
         return any(effect.write is write for effect in self._effects[write.path])
 
     def _since(self, path: str, event: int) -> list[Effect]:
-        """What the register held at that event and after, in order."""
+        """Return what the register held at that event and after it, in order."""
         effects = [Effect(-1, Write(path, None, -1, -1, Answer.OK)), *self._effects[path]]
         before = [effect for effect in effects if effect.event < event]
         return [before[-1], *(effect for effect in effects if effect.event > event)]

@@ -29,10 +29,12 @@ class Answer(Enum):
 
 @dataclass(slots=True, eq=False)
 class Write:
-    """One put (`value`: what a read shall find) or delete (None). `began` and `ended` count events of the history.
+    """One put (`value`: what a read will find) or delete (`value` None).
 
-    `mortal_at_s`: the second of the servers' clock (`anyio.current_time()`) from which on it may have expired; `dead_at_s`: from which on
-    no clock takes it for unexpired.
+    `began` and `ended` count events of the history.
+
+    `mortal_at_s`: the second of the servers' clock (`anyio.current_time()`) from which on it may have expired.
+    `dead_at_s`: the second from which on it has expired by every clock.
     """
 
     path: str
@@ -54,7 +56,7 @@ class Write:
 
 @dataclass(slots=True, eq=False)
 class Read:
-    """One read, and what it found; None: nothing. A read that failed has found nothing out, and is left out.
+    """One read, and what it found. None: nothing. A read that failed has found nothing out and is not judged.
 
     `began_s`, `ended_s`: the seconds of the servers' clock at which it began and ended.
     """
@@ -83,7 +85,7 @@ class History:
     _events: Iterator[int] = field(default_factory=itertools.count)
 
     def tick(self) -> int:
-        """The number of an event that is neither the beginning nor the end of an operation."""
+        """Return the number of an event that is neither the beginning nor the end of an operation."""
         return next(self._events)
 
     def begin_write(self, path: str, value: object, mortal_at_s: float = inf) -> Write:
@@ -101,7 +103,10 @@ class History:
         read.ended, read.found, read.ended_s = next(self._events), found, ended_s
 
     def unexplained(self) -> list[str]:
-        """I4, I7: for each path whose operations no order explains, a sentence that says from which answer on, and shows them all."""
+        """Return a text for each path whose operations no order explains (I4, I7).
+
+        It says which answer is the first that cannot be explained, and shows all operations.
+        """
         paths: defaultdict[str, list[Write | Read]] = defaultdict(list)
         every: list[Write | Read] = [*self.writes, *self.reads]
         for each in sorted(every, key=lambda each: each.began):
@@ -113,9 +118,10 @@ class History:
 
 
 def _explanation(operations: Sequence[Write | Read], until: float = inf) -> list[Write | Read] | None:
-    """The operations in an order that explains what was answered up to that event; None: there is none.
+    """Return the operations in an order that explains the answers up to that event, or None if there is none.
 
-    A register under last-writer-wins. A superseded write was overwritten at once, so it is as good as any other that is OK.
+    It is a register where the last writer wins. A superseded write was overwritten at once, so it counts as any other
+    write that is OK.
     """
     states: dict[tuple[object, float], int] = {(None, inf): INITIAL}
     known = [each for each in operations if _has_effect(each, until)]
@@ -127,7 +133,10 @@ def _explanation(operations: Sequence[Write | Read], until: float = inf) -> list
 
 
 def _has_effect(each: Write | Read, until: float) -> bool:
-    """NO never has one; a read that has not ended has found nothing."""
+    """Tell whether the operation counts. A write that was answered NO has no effect.
+
+    A read that has not ended has found nothing.
+    """
     if isinstance(each, Read):
         return _is_over(each, until)
     return not (_is_over(each, until) and each.answer is Answer.NO)
@@ -151,7 +160,7 @@ def _is_over(each: Write | Read, until: float) -> bool:
 
 
 def _accusation(path: str, operations: Sequence[Write | Read]) -> str:
-    """Of the answers up to each event, the first one that makes an order impossible is the accused."""
+    """Return the accusation. It accuses the first answer after which no order explains all answers so far."""
     ended = sorted((each for each in operations if each.ended is not None), key=lambda each: each.ended or 0)
     first = bisect_left(ended, True, key=lambda each: _explanation(operations, each.ended or 0) is None)
     explained = _explanation(operations, ended[first - 1].ended or 0) if first > 0 else []

@@ -1,24 +1,28 @@
-"""Whether an order of operations exists that explains what the readers of one register found.
+"""Find an order of operations that explains what the readers of one register found, if there is one.
 
     began ├────────── write 1 ──────────┤ ended
                 ├─ read: 1 ─┤
-          ├───────── write 2 ─────────────────┤          2, 1, both reads: an order; with a third read: 2 at the end there is none
+          ├───────── write 2 ─────────────────┤   2, 1, both reads: an order; not with a third read: 2 at the end
                                   ├─ read: 1 ─┤
 
-Each operation has its whole effect at one moment between `began` and `ended`; one that had ended before another began comes
-before it; a read finds what the write before it left. An *optional* write may also have had no effect at all.
+Each operation has its whole effect at one moment between `began` and `ended`. An operation that had ended before
+another began comes before it. A read finds what the write before it left. An *optional* write may also have had no
+effect at all.
 
-The search is Wing and Gong's ("Testing and Verifying Concurrent Objects", JPDC 17, 1993): place any operation that none of
-those still to be placed must precede, go on from there, and go back if that leads nowhere. It keeps Lowe's memory ("Testing
-for linearizability", Concurrency and Computation 29, 2017): the same operations placed, with the same state reached, are
-looked at once. Four rules, none of which loses an order, keep it small where nearly all orders are alike:
+The search is Wing and Gong's ("Testing and Verifying Concurrent Objects", JPDC 17, 1993). Place any operation that no
+unplaced operation must precede. Go on from there, and go back if that leads nowhere. It also uses Lowe's memory
+("Testing for linearizability", Concurrency and Computation 29, 2017): a set of placed operations with the same state
+reached is looked at once. Where nearly all orders are alike, four rules keep the search small. None of them loses an
+order:
 
-    a read that finds the present state is placed at once                                it changes nothing
-    a state is not left while a read is still to find it, and nobody will bring it back    no order goes on from there
-    a required write that nobody is left to find is placed with the next one             it is overwritten unseen
-    an optional write is placed only where a read can find it next                       else it may as well be left out
+    a read that finds the present state is placed at once                 it changes nothing
+    if an unplaced read needs the present state and no write will         no order goes on from there
+    bring it back, the state is not left
+    a required write that no unplaced read finds is placed with the next  it is overwritten unseen
+    an optional write is placed only where a read can find it next        otherwise it may as well be left out
 
-The first and third wait where an optional write would become too late: one that had ended before that operation began.
+The first and third rule wait if an optional write would then become too late, because it had ended before that
+operation began.
 """
 
 from __future__ import annotations
@@ -38,7 +42,10 @@ Node = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A write leaves `state` in the register; a read (`state` None) found one of `finds`. `ended` inf: it may have its effect for ever."""
+    """One operation. A write leaves `state` in the register. A read (`state` None) found one of `finds`.
+
+    `ended` inf: it may have its effect at any later time.
+    """
 
     began: float
     ended: float
@@ -48,12 +55,15 @@ class Operation:
 
 
 def explaining_order(operations: Sequence[Operation]) -> list[int] | None:
-    """Their positions in an order that explains all reads, without the optional writes that it does not need. None: there is none."""
+    """Return the operations' positions in an order that explains all reads, or None if there is no such order.
+
+    Optional writes that the order does not need are left out.
+    """
     return _Search(operations).run()
 
 
 class _Search:
-    """Operation i of `_sorted`, in the order in which they began, is bit i."""
+    """One search. `_sorted` holds the operations in the order in which they began. Operation i of it is bit i."""
 
     def __init__(self, operations: Sequence[Operation]) -> None:
         self._positions = sorted(range(len(operations)), key=lambda each: operations[each].began)
@@ -117,7 +127,10 @@ class _Search:
         return placed
 
     def _next_writes(self, placed: int) -> list[tuple[int, int]]:
-        """Those that may come next, and their states, the one that had ended first as the last (it is tried first)."""
+        """Return the writes that may come next, and their states.
+
+        The write that ended first is last, because it is tried first.
+        """
         candidates, found, at_any_time = self._candidates(placed), [], set()
         for write in _bits(candidates & self._writes):
             state = self._state_after(write)
@@ -126,7 +139,7 @@ class _Search:
                     continue
                 if self._sorted[write].ended == inf:
                     if state in at_any_time:
-                        continue  # the one that began first does as well, and leaves this one for later
+                        continue  # the write that began first does as well, and leaves this one for later
                     at_any_time.add(state)
             found.append((write, state))
         return sorted(found, key=lambda each: -self._sorted[each[0]].ended)
@@ -134,7 +147,10 @@ class _Search:
     # --- what may come next --------------------------------------------------------------------------
 
     def _candidates(self, placed: int) -> int:
-        """Those that no required operation still to be placed must precede, but for optional ones that are too late."""
+        """Return the operations that may come next: no unplaced required operation must precede them.
+
+        Optional ones that are too late are left out.
+        """
         horizon = next((self._sorted[index].ended for index in self._by_end if not placed >> index & 1), inf)
         candidates = ((1 << bisect_right(self._began, horizon)) - 1) & ~placed
         if placed and (optional := candidates & self._optional):
@@ -145,7 +161,7 @@ class _Search:
         return candidates
 
     def _in_time(self, candidates: int, wanted: int) -> list[int]:
-        """Those of the wanted candidates that began before any optional write that may still come had ended."""
+        """Return the wanted candidates that began before any optional write ended that may still come."""
         optional = _bits(candidates & self._optional)
         ends = min((self._sorted[index].ended for index in optional), default=inf)
         return [index for index in _bits(candidates & wanted) if self._began[index] <= ends]
@@ -161,7 +177,7 @@ class _Search:
     # --- the way -----------------------------------------------------------------------------------
 
     def _note(self, node: Node, steps: list[int], following: list[tuple[int, int]], placed: int) -> Iterator[Node]:
-        """The nodes that are new, with the way to them."""
+        """Return the nodes that are new, and keep the way to them."""
         for index, state in following:
             reached = (placed | 1 << index, state)
             if reached not in self._came_from:

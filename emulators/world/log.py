@@ -1,10 +1,11 @@
-"""`SimulatedChangeLog`: the changelog in memory, open to inspection.
+"""`SimulatedChangeLog`: the changelog in memory. Tests may read its state.
 
     stored     row key -> the stored value (bytes as in `changelog.change`), its heartbeat, its state
     presence   instance -> when it was last announced (Unix ms)
 
-All times are the server's clock. Each call is atomic: after its request has travelled there is no await.
-Compare-and-swaps compare the entry in its current form, so entries of older software can be claimed too (I6).
+All times are the server's clock. Each call is atomic: after its request has travelled, nothing is awaited, except in a
+slow scan or renewal. Compare-and-swaps compare the entry in its current form, so entries of older software can be
+claimed too (I6).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _DUE = (Standing.CLAIMABLE, Standing.EXHAUSTED, Standing.UNREADABLE)
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """One row of the log. `state` None: open."""
+    """One row of the log. `state` None: the entry is not parked."""
 
     value: bytes
     heartbeat_ms: int
@@ -34,12 +35,12 @@ class Stored:
 
 
 class SimulatedChangeLog(Simulated):
-    """Implements `ChangeLog` and `Collects`. `runtime` is the server's."""
+    """The changelog: it implements `ChangeLog` and `Collects`. `runtime` is the server's."""
 
     durable = True
 
     lost_share = 0.25
-    """Of the answers to a slow renewal of many entries."""
+    """How many of the answers to a slow renewal of many entries are lost, as a share."""
 
     def __init__(self, runtime: Runtime) -> None:
         super().__init__(runtime)
@@ -48,13 +49,16 @@ class SimulatedChangeLog(Simulated):
         self._shards = SHARDS_DEFAULT
 
     def sharded(self, shards: int) -> Self:
-        """The same log, as processes see it that record under so many shards."""
+        """Return the same log, as processes see it that record under this many shards."""
         view = copy.copy(self)
         view._shards = shards
         return view
 
     async def record(self, change: Change, owner: str) -> Entry:
-        """As in `ChangeLog`. `LeaseLostError`: it was recorded before and claimed since, so recovery has it."""
+        """Record a change, as in `ChangeLog`.
+
+        Raises `LeaseLostError` if it was recorded before and claimed since. Recovery has it then.
+        """
         await self._travel()
         entry = Entry(change, change.id.row_key(self._shards), owner)
         self.stored.setdefault(entry.key, Stored(encode(entry), 0))
@@ -63,7 +67,10 @@ class SimulatedChangeLog(Simulated):
         return entry
 
     async def renew(self, entries: Sequence[Entry]) -> Sequence[Renewal]:
-        """As in `ChangeLog`. A slow one beats for each at a moment of its own, and then the answers for some are lost."""
+        """Renew entries, as in `ChangeLog`.
+
+        A slow renewal renews each entry at another moment, and some of its answers are lost.
+        """
         pause_s = await self._travel()
         renewals: list[Renewal] = []
         for entry in entries:
@@ -124,7 +131,7 @@ class SimulatedChangeLog(Simulated):
         return next((self._decoded(key) for key in sorted(self.stored) if key.endswith(change_id)), None)
 
     async def collect(self, limit: int) -> int:
-        """Removes any of the presence rows older than a day."""
+        """Remove up to `limit` of the presence rows older than a day. Returns how many it removed."""
         await self._travel()
         oldest_ms = self._now_ms() - PRESENCE_AGE_MAX_MS
         old = self._some([instance for instance, seen_ms in self.presence.items() if seen_ms < oldest_ms], limit)
@@ -140,7 +147,7 @@ class SimulatedChangeLog(Simulated):
         return seen.key in self.stored and _value(self._decoded(seen.key)) == _value(seen)
 
     def _swap(self, call: str, seen: Entry, new: Entry) -> bool:
-        """Writes `new` with a fresh heartbeat iff `seen` is what is stored."""
+        """Write `new` with a fresh heartbeat if `seen` is what is stored. Return whether it was."""
         if not self._is_stored(seen):
             return False
         self.stored[new.key] = replace(self.stored[new.key], value=encode(new), heartbeat_ms=self._now_ms())
@@ -162,5 +169,5 @@ def _value(entry: Entry | Unreadable) -> bytes:
 
 
 def _page(found: Sequence[Entry | Unreadable], limit: int) -> Page:
-    """The first `limit` of them; the next page begins at the one after."""
+    """Return the first `limit` of them as a page. The next page begins at the one after."""
     return Page(tuple(found[:limit]), found[limit].key if len(found) > limit else None)

@@ -1,12 +1,13 @@
-"""`SimulatedRows`: the high-volume tier in memory, open to inspection.
+"""`SimulatedRows`: the high-volume tier in memory. Tests may read its state.
 
     states    path -> inline object or tombstone, expired or not
     won       path -> token -> when (Unix ms, server's clock); `refused` likewise
-    horizon   of the youngest token whose mark was collected, when it was made (Unix ms, its maker's clock)
+    horizon   when the youngest token whose mark was collected was made (Unix ms, its maker's clock)
 
-Each operation is atomic: after its request has travelled there is no await. The deadline is kept in whole
-milliseconds and overrides the one in the metadata, as `size` is the payload's (I7). A swap's deadline is judged
-when the request *leaves*: one that left in time may arrive at any time later, as on a real network.
+Each operation is atomic: after its request has travelled, nothing is awaited, except in a slow scan. The deadline is
+kept in whole milliseconds and overrides the one in the metadata. In the same way, `size` is the size of the payload
+(I7). A swap's deadline is checked when the request *leaves*: a swap that left in time may arrive at any later time, as
+on a real network.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ Marks = dict[str, dict[ChangeId, int]]
 
 
 class SimulatedRows(Simulated):
-    """Implements `HighVolumeBackend` and `Collects`. `runtime` is the server's."""
+    """The high-volume tier: it implements `HighVolumeBackend` and `Collects`. `runtime` is the server's."""
 
     def __init__(self, runtime: Runtime, *, horizon: bool = True) -> None:
-        """`horizon` False: marks are forgotten by their age alone, as Bigtable's service does it."""
+        """Make an empty tier. `horizon` False: marks are forgotten only by their age, as in Bigtable's service."""
         super().__init__(runtime)
         self.states: dict[str, Inline | Tombstone] = {}
         self.won: Marks = defaultdict(dict)
@@ -84,7 +85,7 @@ class SimulatedRows(Simulated):
         return True
 
     async def scan(self, prefix: str, start: bytes, limit: int) -> RowPage:
-        # Text in the order of its code points is in the byte order of its UTF-8.
+        # The order of code points is also the byte order of UTF-8.
         found = await self._read_in_order(
             self.states, start.decode(), lambda path: path.startswith(prefix) and not path.startswith("~"),
             lambda path: RowName(path, self.states[path].deadline_ns), limit,
@@ -110,9 +111,10 @@ class SimulatedRows(Simulated):
         return paths[step::step]
 
     async def collect(self, limit: int) -> int:
-        """Removes any of the expired rows and of the marks older than two days: the service collects when it likes, cell by cell.
+        """Remove some of the expired rows and of the marks older than two days. Returns how many cells it removed.
 
-        With a horizon, a mark whose token seems younger than that stays, so it never passes what this clock calls two days ago.
+        The service collects when it likes, cell by cell. With a horizon, a mark stays if its token seems younger than
+        two days. So the horizon never passes what this clock calls two days ago.
         """
         await self._travel()
         now_ns, oldest_ms = self._runtime.wall_ns(), self._now_ms() - MARK_AGE_MAX_S * 1000
@@ -171,7 +173,10 @@ class SimulatedRows(Simulated):
 
 
 def _is_same(state: Inline | Tombstone, seen: Inline | Tombstone) -> bool:
-    """Whether they are one write; where older software wrote, and left no token, whether they hold the same."""
+    """Tell whether both are the same write.
+
+    If older software wrote them without a token, tell whether they hold the same.
+    """
     if Row(state).target != Row(seen).target or state.token != seen.token:
         return False
     payloads = [each.payload for each in (state, seen) if isinstance(each, Inline)]

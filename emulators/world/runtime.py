@@ -1,9 +1,11 @@
-"""Time, chance and scheduling of a simulated world: the same seed replays the same history.
+"""Time, chance and scheduling of a simulated world. The same seed replays the same history.
 
-`run_world` runs an async function on trio under a virtual clock: when every task sleeps, the clock jumps to the
-next deadline, so hours cost nothing. All that is random comes from the seed: each process's ids and jitter, and
-the order in which tasks that are ready run. `Simulated` is what the simulated services have in common, `Request` one
-call of theirs on its way: whoever holds it takes it on, so a request outlives a sender that gave up.
+`run_world` runs an async function on trio under a virtual clock. When every task sleeps, the clock jumps to the next
+deadline, so hours cost nothing. Everything random comes from the seed: each process's ids and jitter, and the order in
+which ready tasks run.
+
+`Simulated` is what the simulated services have in common. `Request` is one call of theirs under way. Whoever holds it
+can carry it on, so a request outlives a sender that gave up.
 """
 
 from __future__ import annotations
@@ -32,17 +34,20 @@ DEADLOCK = "every task of this world waits for ever"
 WALL_START_NS = 1_700_000_000 * NS_PER_S
 
 CLOCK_ROUNDS_S = 1e-6
-"""Times of several days are not exact to the last digit."""
+"""Times of several days are not exact to the last digit. The rounding error in seconds."""
 
 LEAVES = object()
-"""What a simulated service's coroutine yields where its request leaves; it is sent the seconds from row to row of a scan."""
+"""The coroutine of a simulated service yields this where its request leaves.
+
+It is then sent the pause between two rows of a scan, in seconds.
+"""
 
 
 class VirtualClock(trio.abc.Clock):
-    """Time that stands still while anything can run, and then jumps to the next deadline.
+    """A clock that stands still while anything can run, and then jumps to the next deadline.
 
-    `sleep` is what trio's does without a cancel scope: most of what a simulation does is to wait. `deadlocked`, a scope
-    around the world, is cancelled when every task waits for ever.
+    `sleep` is trio's sleep without a cancel scope, because a simulation mostly waits. `deadlocked` is a scope around
+    the world. It is cancelled when every task waits for ever.
     """
 
     def __init__(self) -> None:
@@ -58,12 +63,13 @@ class VirtualClock(trio.abc.Clock):
         return self._now
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
-        """Trio asks when no task can run. The next moment is a deadline, or the end of a sleep."""
+        """Move the time on. Trio asks this when no task can run. The next moment is a deadline or the end of a sleep.
+        """
         runner = trio_run.GLOBAL_RUN_CONTEXT.runner
         if runner.entry_queue.queue or runner.entry_queue.idempotent_queue:
             return 0.0  # a generator that was abandoned is closed first
         if runner.waiting_for_idle:
-            return 1.0  # not slept: whoever waits until all others do goes on before the time does
+            return 1.0  # trio does not sleep: a task that waits until all others wait goes on before the time does
         sleepers = self._sleepers
         while sleepers and not sleepers[0][2]:
             heapq.heappop(sleepers)
@@ -92,19 +98,23 @@ class VirtualClock(trio.abc.Clock):
 
 
 def _clock() -> object:
-    """Of the trio run around; None: there is none. Not asked for in trio's own way, as often as it is needed."""
+    """Return the clock of the current trio run, or None.
+
+    This is faster than trio's own way, and it is called very often.
+    """
     runner = getattr(trio_run.GLOBAL_RUN_CONTEXT, "runner", None)
     return None if runner is None else runner.clock
 
 
 def now_s() -> float:
-    """The event loop's time."""
+    """Return the event loop's time in seconds."""
     clock = _clock()
     return clock._now if type(clock) is VirtualClock else anyio.current_time()
 
 
 async def elapse(seconds: float) -> None:
-    """Lets the world's own time pass, which no process can stop; a checkpoint even for 0."""
+    """Let so many seconds of the world's own time pass. No process can stop this time. It is a checkpoint even for 0.
+    """
     clock = _clock()
     if type(clock) is not VirtualClock:
         await anyio.sleep(seconds)  # noqa: TID251 - the simulated door for time
@@ -115,11 +125,13 @@ async def elapse(seconds: float) -> None:
 
 
 class SimulatedRuntime:
-    """One process's clocks and chance. All follow the event loop's clock; `skew_s` sets its wall clock wrong, at any time.
+    """The clocks and the chance of one process.
 
-    While it is *stopped* its clocks show the time at which it goes on: what a simulated process does meanwhile, because a timer
-    of the event loop fired, a real one does then. *Suspended*, it is stopped and its monotonic clock stands still, so its sleeps end
-    so much later.
+    All its clocks follow the event loop's clock. `skew_s` sets its wall clock wrong, and may be changed at any time.
+
+    While a process is *stopped*, its clocks show the time at which it goes on. If a timer of the event loop fires
+    meanwhile, the simulated process runs, and a real one would do the same at that later time. While a process is
+    *suspended*, it is stopped and its monotonic clock stands still too, so its sleeps end later by that time.
     """
 
     def __init__(self, seed: int | str, wall_start_ns: int = WALL_START_NS, skew_s: float = 0.0) -> None:
@@ -131,11 +143,11 @@ class SimulatedRuntime:
         self._resumes_at = 0.0
 
     def stop(self, seconds: float) -> None:
-        """From now on, for so long; one that is stopped already stays so until the later end."""
+        """Stop from now on, for so long. If it is stopped already, the later end counts."""
         self._goes_on_at = max(self._goes_on_at, now_s() + seconds)
 
     def suspend(self, seconds: float) -> None:
-        """As `stop`, and its monotonic clock stands still."""
+        """Stop, and let the monotonic clock stand still."""
         now = now_s()
         begins = max(now, self._resumes_at)
         self._suspended_s += max(0.0, now + seconds - begins)
@@ -161,7 +173,10 @@ class SimulatedRuntime:
 
 
 _carried = False
-"""Whether the code that runs now is a `Request`'s: then it yields `LEAVES` and pauses to whoever carries it."""
+"""Whether the code that runs now belongs to a `Request`.
+
+It then yields `LEAVES` and its pauses to whoever carries the request.
+"""
 
 
 @types.coroutine
@@ -170,11 +185,11 @@ def _yield(what: object) -> Generator[object, Any, Any]:
 
 
 class Request(Generic[T]):
-    """One call on its way. Its coroutine belongs to no task: what has left can be taken on by another.
+    """One call under way. Its coroutine belongs to no task, so another task can carry it on after it has left.
 
-        while await request.goes_on():      it stopped: `stop` is LEAVES, or a pause of so many seconds
-            ...                             wait, as its carrier likes
-        request.answer                      what it raised, `goes_on` has raised
+            while await request.goes_on():      it stopped: `stop` is LEAVES, or a pause in seconds
+                ...                             wait, as the carrier decides
+            request.answer                      `goes_on` raises what the call raises
     """
 
     answer: T
@@ -185,7 +200,10 @@ class Request(Generic[T]):
 
     @types.coroutine
     def goes_on(self, given: float = 0.0) -> Generator[object, Any, bool]:
-        """Runs it up to its next stop. False: it has ended. `given`: at LEAVES, the seconds from row to row of a scan."""
+        """Run the call up to its next stop. Return False if it has ended.
+
+        `given`: at LEAVES, the pause between two rows of a scan, in seconds.
+        """
         global _carried
         step: Callable[[Any], object] = self._steps.send
         value: object = None if self.stop is None else given
@@ -201,7 +219,7 @@ class Request(Generic[T]):
             if trap is LEAVES or type(trap) is float:
                 self.stop = trap
                 return True
-            try:  # what it waits for is its task's event loop's
+            try:  # anything else that it waits for belongs to the event loop of its task
                 step, value = self._steps.send, (yield trap)
             except BaseException as error:  # noqa: BLE001 - passed on
                 step, value = self._steps.throw, error
@@ -211,19 +229,19 @@ class Request(Generic[T]):
         return self.stop is LEAVES
 
     def wait_s(self, there_s: float) -> float:
-        """How long it stops now, where the way to the service takes that long."""
+        """Return how many seconds it stops now, if the way to the service takes `there_s` seconds."""
         return there_s if self.has_left else cast(float, self.stop)
 
     def fail(self, error: BaseException) -> None:
-        """It goes no further: raises `error` where it stopped, and so here."""
+        """End the call: raise `error` where it stopped, and so here."""
         self._steps.throw(error)
 
 
 class Simulated:
-    """A simulated service. `runtime` is its own clock, the server's; `observers` are told of every effect.
+    """A simulated service. `runtime` is the server's clock. `observers` are told of every effect.
 
-    Every call leaves its client, travels (at least a checkpoint), and then has its whole effect at once. A scan may be
-    a slow one, which reads each row at a moment of its own.
+    Every call leaves its client, travels (at least a checkpoint), and then has its whole effect at once. Only a slow
+    scan or renewal works on each row at another moment.
     """
 
     def __init__(self, runtime: Runtime) -> None:
@@ -231,20 +249,23 @@ class Simulated:
         self._runtime = runtime
 
     async def _travel(self) -> float:
-        """Returns the seconds from row to row of a scan. 0: it reads all at once."""
+        """Travel to the service. Return the pause between two rows of a scan, in seconds. 0: it reads all at once."""
         if _carried:
             return float(await _yield(LEAVES))
         await elapse(0)
         return 0.0
 
     async def _pause(self, seconds: float) -> None:
-        """Between two rows of one call."""
+        """Pause between two rows of one call."""
         await (_yield(seconds) if _carried else elapse(seconds))
 
     async def _read_in_order(
         self, stored: Mapping[str, object], start: str, within: Callable[[str], bool], read: Callable[[str], T | None], limit: int
     ) -> list[T]:
-        """What `read` makes of up to `limit` names from `start` on, in order; not None. They may change between two of them."""
+        """Read up to `limit` names from `start` on, in order, and return what `read` makes of them, without None.
+
+        The names may change between two readings.
+        """
         pause_s = await self._travel()
         found: list[T] = []
         names = deque(sorted(name for name in stored if name >= start and within(name)))
@@ -258,7 +279,7 @@ class Simulated:
         return found
 
     def _some(self, garbage: Sequence[T], limit: int) -> Sequence[T]:
-        """What is collected now; the rest later: in no order that anybody may rely on."""
+        """Choose what is collected now. The rest is collected later, in an order that nobody may rely on."""
         return garbage if len(garbage) <= limit else self._runtime.random.sample(garbage, limit)
 
     def _took_effect(self, call: str, what: str) -> None:
@@ -270,9 +291,9 @@ class Simulated:
 
 
 def run_world(world: Callable[[], Awaitable[T]], seed: int) -> T:
-    """Runs `world` in virtual time, from 0 s on, under the schedule that `seed` chooses. Returns what it returns.
+    """Run `world` in virtual time, from 0 s on, under the schedule that `seed` chooses. Return what it returns.
 
-    `RuntimeError`: every task of it waits for ever.
+    Raises `RuntimeError` if every task of it waits for ever.
     """
     clock = VirtualClock()
 
@@ -287,11 +308,11 @@ def run_world(world: Callable[[], Awaitable[T]], seed: int) -> T:
 
 @contextmanager
 def _schedule(seed: int) -> Iterator[None]:
-    """Makes trio's choices repeatable.
+    """Make trio's choices repeatable.
 
-    Trio runs what is ready in a random order, by a generator of its own, and what becomes ready at once (waiters
-    of one event, equal deadlines) in an order that follows memory addresses. There is no public way to fix
-    either; these two names are what Hypothesis sets for the same purpose.
+    Trio runs ready tasks in a random order, by a generator of its own. What becomes ready at once (waiters of one
+    event, equal deadlines) runs in an order that follows memory addresses. There is no public way to fix either.
+    Hypothesis sets these two names for the same purpose.
     """
     chance, deterministic = trio_run._r.getstate(), trio_run._ALLOW_DETERMINISTIC_SCHEDULING
     trio_run._r.seed(seed)

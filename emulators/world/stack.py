@@ -1,8 +1,8 @@
-"""What a simulated world needs of its rows and its changelog, whichever they are.
+"""What a simulated world needs of its rows and its changelog, whichever implementation it uses.
 
-    Stack              rows and log, open to inspection, and each process's own way to them, on which faults happen
+    Stack              rows and log with a visible state, and each process's own way to them, on which faults happen
     SimulatedStack     `SimulatedRows` and `SimulatedChangeLog`: a call of the protocol is one request
-    BigtableStack      in `emulators.bigtable.stack`: the real adapters, a request of which is a message to a `MemoryBigtable`
+    BigtableStack      in `emulators.bigtable.stack`: the real adapters; a request is a message to a `MemoryBigtable`
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tiered.protocol.backends import HighVolumeBackend, Inline, Tombstone
 
 
 class InspectedRows(HighVolumeBackend, Protocol):
-    """As `SimulatedRows`: what each row holds, its marks and when they were made, and who is told of each effect."""
+    """Rows with a visible state, as `SimulatedRows`: what each row holds, its marks with their times, and observers."""
 
     states: dict[str, Inline | Tombstone]
     won: dict[str, dict[ChangeId, int]]
@@ -28,25 +28,29 @@ class InspectedRows(HighVolumeBackend, Protocol):
     observers: list[Observer]
 
     async def collect(self, limit: int) -> int:
-        """Removes up to so much of what the service may remove. Returns how much."""
+        """Remove up to `limit` of what the service may remove. Returns how many."""
 
 
 class InspectedLog(ChangeLog, Protocol):
-    """As `SimulatedChangeLog`: what is stored, by key, who announced itself when, and who is told of each effect."""
+    """A log with a visible state, as `SimulatedChangeLog`: the stored rows, who announced itself when, and observers.
+    """
 
     stored: dict[str, Stored]
     presence: dict[str, int]
     observers: list[Observer]
 
     def sharded(self, shards: int) -> Self:
-        """The same log, as processes see it that record under so many shards."""
+        """Return the same log, as processes see it that record under this many shards."""
 
     async def collect(self, limit: int) -> int:
-        """Removes up to so many presence rows that are old enough. Returns how many."""
+        """Remove up to `limit` presence rows that are old enough. Returns how many."""
 
 
 class Stack(Protocol):
-    """`rows` and `log` themselves are without faults. `shards`: under how many a process records; None: as this software does."""
+    """The rows and the log of a world. `rows` and `log` themselves have no faults.
+
+    `shards`: under how many shards a process records; None: as this software does.
+    """
 
     @property
     def rows(self) -> InspectedRows: ...

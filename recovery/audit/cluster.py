@@ -1,21 +1,25 @@
-"""Spark carries the ranges out: each is one task of one job, and only its outcome, a line of JSON, comes back to the driver.
+"""Let Spark audit the ranges. Each range is one task of one Spark job.
+
+Only its outcome, one line of JSON, comes back to the driver.
 
     driver      spark.range(0, n, 1, n) --mapInArrow--> n lines          the job is pickled into the function, once
     executors   id --order--> range --carry_out--> RUN/findings/range-000017.parquet
 
-    open_spark()                      a local Spark of our own: quiet, small, on the loopback, gone at the end
-    open_spark(master="spark://…")    a session of our own on a cluster, configured as that cluster is
-    under spark-submit, in a notebook the session that is there, as it is
+    open_spark()                      a local Spark of our own: quiet, small, on the loopback, stopped at the end
+    open_spark(master="spark://…")    a session of our own on a cluster, with that cluster's configuration
+    under spark-submit, in a notebook the session that exists already, unchanged
 
-The session's lifetime is the `with` block's. Neighbouring ranges are dealt out far apart, so that tasks that run at once read
-different tablets. Nothing but `spark.range`, `mapInArrow` and `collect` is used, so Spark Connect serves too.
+A session that we start lives as long as the `with` block. Tasks that run at the same time get ranges that are far
+apart, so that they read different tablets. We use only `spark.range`, `mapInArrow` and `collect`, so Spark Connect
+works too.
 
-*Crash* of a Python worker, an executor or a machine: Spark runs its task again. The file of a range appears whole or not at all, under
-one name, so a task may run twice. A range whose worker dies each time is given up before Spark gives up the job: its outcome
-is an error, and the other ranges go on. Of the driver: the JVM that it started ends with it, whatever ended it.
+*Crash* of a Python worker, an executor or a machine: Spark runs its task again. That is safe: the file of a range has
+one fixed name and appears whole or not at all. If the worker of a range dies each time, the last attempt reports an
+error instead of trying again, so Spark does not give up the job and the other ranges go on. *Crash* of the driver: the
+JVM that it started ends with it, whatever the cause.
 
-*Failure*: `ConfigurationError` where something is missing or packed wrongly, here or on the executors; `UnavailableError` where Spark
-gave up. What is done stays done.
+*Failure*: `ConfigurationError` if something is missing or packed wrongly, on this machine or on the executors.
+`UnavailableError` if Spark gave up. The ranges that are done stay done.
 """
 
 from __future__ import annotations
@@ -47,20 +51,23 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NEEDED: tuple[tuple[str, tuple[int, int], int | None], ...] = (("pyspark", (3, 5), None), ("pyarrow", (18, 0), None), ("pandas", (2, 2), 3))
-"""Package, least version, and the first major one that is too new."""
+"""The package, the least version, and the first major version that is too new (None: there is no such limit)."""
 
 ATTEMPTS = 4
-"""How often Spark tries a task unless told otherwise (`spark.task.maxFailures`); the last one is ours, to say that the others failed."""
+"""How often Spark tries a task by default (`spark.task.maxFailures`).
+
+We use the last attempt to report that the others failed.
+"""
 
 SLOTS_UNKNOWN = 16
-"""Spark Connect does not say how many tasks run at once."""
+"""The number of slots that we assume for Spark Connect, which does not say how many tasks run at once."""
 
 SUBMITTED, REMOTE = "PYSPARK_GATEWAY_PORT", "SPARK_REMOTE"
-"""Variables by which spark-submit and Spark Connect say that they are there."""
+"""Environment variables. If one is set, spark-submit or Spark Connect has started this process."""
 
 STOP_POLL_S = 0.2
 GONE_S = 20.0
-"""How long a JVM may take to end once its input is closed, until it is killed."""
+"""The seconds that a JVM may take to end after its input is closed. Then it is killed."""
 
 LOCAL = {
     "spark.ui.enabled": "false",
@@ -73,7 +80,10 @@ LOCAL = {
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.catalogImplementation": "in-memory",
 }
-"""Of a local session. The JVM only hands out numbers: it starts fast, stays small, listens to nobody else, and writes nothing."""
+"""The settings of a local session. The JVM only hands out numbers, so it starts fast and stays small.
+
+It listens only on the loopback and writes no logs.
+"""
 
 CarryOut = Callable[[Job, int], Outcome]
 
@@ -84,9 +94,10 @@ _PYTHONS = re.compile(r"different version:? ?\(?([\d.]+)\)? than that in driver:
 
 
 class SparkEngine:
-    """Implements `Engine` on a session. `carry_out` has to be importable on the executors. One `run` at a time.
+    """An `Engine` on a Spark session. It allows one `run` at a time.
 
-    `slots`: how many tasks run at once, as far as Spark says. `attempts`: how often it tries a task.
+    `carry_out` must be importable on the executors. `slots`: how many tasks run at once, as far as Spark tells.
+    `attempts`: how often Spark tries a task.
     """
 
     def __init__(self, session: SparkSession, carry_out: CarryOut, *, slots: int, attempts: int, versions: Mapping[str, str]) -> None:
@@ -103,7 +114,11 @@ class SparkEngine:
         self._stopped.set()
 
     def run(self, job: Job, numbers: Sequence[int]) -> Iterator[Outcome]:
-        """Outcomes come together at the end of Spark's job. Until then, progress is what the run's directory shows."""
+        """Audit the ranges of these numbers, and yield their outcomes.
+
+        All outcomes come together at the end of Spark's job. Until then, only the run's directory shows the progress.
+        Raises `ConfigurationError` or `UnavailableError` if the job failed; the ranges whose files exist are done.
+        """
         if not numbers or self._stopped.is_set():
             return
         tasks = partial(_carry_out_each, self._carry_out, job, spread(numbers), self._attempts)
@@ -113,7 +128,7 @@ class SparkEngine:
         submission.start()
         try:
             while submission.is_alive():
-                # Again and again: the job that is to be ended may only be on its way to Spark.
+                # Repeat this: at the first attempt the job may still be on its way to Spark.
                 if self._stopped.is_set():
                     self._interrupt()
                 submission.join(STOP_POLL_S)
@@ -126,7 +141,11 @@ class SparkEngine:
             yield Outcome(**json.loads(line))
 
     def _submit(self, tasks: partial[Iterator[Any]], number: int, found: list[str], failed: list[Exception]) -> None:
-        """In a thread of its own: what names a job in Spark belongs to the thread, and the caller's may have names of its own."""
+        """Submit the job.
+
+        This runs in its own thread, because Spark keeps a job's name per thread, and the caller's thread may already
+        have a name.
+        """
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
@@ -144,7 +163,7 @@ class SparkEngine:
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
-        with suppress(PySparkException, Py4JError, OSError):  # whatever is wrong, the submission meets it too
+        with suppress(PySparkException, Py4JError, OSError):  # the submission meets the same error and reports it
             if _is_connect(self._session):
                 self._session.interruptTag(self._group)
             else:
@@ -152,7 +171,7 @@ class SparkEngine:
 
 
 def spread(numbers: Sequence[int]) -> tuple[int, ...]:
-    """The same numbers, such that those near each other in the answer are far apart in the question."""
+    """Return the same numbers in an order that puts neighbours of the result far apart in the input."""
     step = max(1, round(len(numbers) * _GOLDEN))
     while gcd(step, len(numbers)) != 1:
         step += 1
@@ -160,7 +179,11 @@ def spread(numbers: Sequence[int]) -> tuple[int, ...]:
 
 
 def _carry_out_each(carry_out: CarryOut, job: Job, order: Sequence[int], attempts: int, batches: Iterable[Any]) -> Iterator[Any]:
-    """On an executor. A batch makes the answer's: a column of text in pyarrow's words, which this module has no other use for."""
+    """Audit the ranges of these batches, on an executor.
+
+    The answer is a batch with one column of text. The class of the incoming batch builds it, so this module need not
+    import pyarrow.
+    """
     from pyspark import TaskContext
 
     collect_less()
@@ -177,10 +200,11 @@ def _carry_out_each(carry_out: CarryOut, job: Job, order: Sequence[int], attempt
 
 @contextmanager
 def open_spark(carry_out: CarryOut, master: str | None = None, slots: int | None = None) -> Iterator[SparkEngine]:
-    """The session that is there (spark-submit, a notebook, Connect), else one on `master`, else a local one.
+    """Use the session that exists (spark-submit, a notebook, Connect). Otherwise start one on `master`, or a local one.
 
-    `slots`: how many tasks at once; a local session has so many, of another it is only believed. What was started is stopped when
-    the block ends, however it ends. Raises `ConfigurationError`: a package or Java is missing or does not fit, or Spark does not start.
+    `slots`: how many tasks run at once. A local session gets this many. For any other session we believe the number.
+    What we started is stopped when the block ends, however it ends. Raises `ConfigurationError` if a package or Java is
+    missing or has the wrong version, or if Spark does not start.
     """
     versions = check_packages()
     from pyspark.sql import SparkSession
@@ -204,7 +228,10 @@ def open_spark(carry_out: CarryOut, master: str | None = None, slots: int | None
 
 
 def check_packages() -> dict[str, str]:
-    """The versions of what is needed here. Raises `ConfigurationError`: one is missing, too old or too new."""
+    """Return the versions of the packages that are needed here.
+
+    Raises `ConfigurationError` if one is missing, too old or too new.
+    """
     found: dict[str, str] = {}
     for package, least, beyond in NEEDED:
         wanted = f"{package}>={least[0]}.{least[1]}" + (f",<{beyond}" if beyond else "")
@@ -223,7 +250,10 @@ def check_packages() -> dict[str, str]:
 
 
 def _pyspark_version() -> str:
-    """Of the one that is imported: a cluster's is not installed by pip, and comes before one that is."""
+    """Return the version of the pyspark that is imported.
+
+    A cluster's pyspark is not installed by pip and is imported before one that is.
+    """
     from pyspark import __version__
 
     return __version__
@@ -246,7 +276,7 @@ def _session_on(master: str | None) -> SparkSession:
 
 @contextmanager
 def _local_session(slots: int, versions: dict[str, str]) -> Iterator[SparkSession]:
-    """A Spark inside one JVM of our own. What it says goes to a file, which is only read where it does not start."""
+    """Start Spark in a JVM of our own. Its output goes to a file. We read the file only if Spark does not start."""
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkException
     from pyspark.java_gateway import launch_gateway
@@ -254,7 +284,7 @@ def _local_session(slots: int, versions: dict[str, str]) -> Iterator[SparkSessio
 
     java = find_java()
     versions["java"] = str(java.version)
-    # py4j logs when a connection breaks off. That of a JVM that we end does.
+    # py4j logs every broken connection, and we break one when we end the JVM.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tiered-spark-", ignore_cleanup_errors=True)))
@@ -280,7 +310,10 @@ def _local_session(slots: int, versions: dict[str, str]) -> Iterator[SparkSessio
 
 
 def _end_session(session: SparkSession) -> None:
-    """Whatever became of Spark: if it is gone, that is what was wanted, and how it went is told by the run."""
+    """Stop the session and ignore every error. If Spark is gone already, that is the wanted result.
+
+    The run reports how its job went.
+    """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -290,7 +323,7 @@ def _end_session(session: SparkSession) -> None:
 
 
 def _end_jvm(gateway: Any) -> None:
-    """PySpark would keep it for the next session. It ends when its input does."""
+    """End the JVM, which PySpark would keep for the next session. The JVM ends when its input is closed."""
     from pyspark import SparkContext
 
     SparkContext._gateway = SparkContext._jvm = None
@@ -305,7 +338,7 @@ def _end_jvm(gateway: Any) -> None:
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """While the JVM starts, which takes its environment from ours."""
+    """Set these environment variables while the JVM starts. The JVM inherits them from this process."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -320,7 +353,10 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """A new session takes Ctrl-C for itself, and would raise in the middle of an event loop. What was there comes back."""
+    """Restore the handler of SIGINT afterwards.
+
+    A new session installs its own handler, which would raise in the middle of an event loop.
+    """
     handler = signal.getsignal(signal.SIGINT)
     try:
         yield
@@ -366,7 +402,7 @@ def _explained(error: Exception) -> ConfigurationError | UnavailableError:
 
 
 def _reason(text: str) -> str:
-    """The line of an error that says most: of its many, with traces of two languages."""
+    """Return the line that says most. Such an error has many lines, with stack traces of two languages."""
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["it does not say why"]
     telling = [line for line in lines if re.match(r"(\w+\.)*\w*(Error|Exception): ", line) or "ExecutorLostFailure" in line]
     return (telling or lines)[0][:500]

@@ -1,4 +1,7 @@
-"""What a run says in its manifest when its ranges have ended: totals, doubts, notes, where orphans are. Pure."""
+"""What a run writes in its manifest when its ranges have ended: totals, doubts, notes, and where the orphans are.
+
+No I/O.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,11 @@ PREFIXES_KEPT = 10_000
 def conclude(
     manifest: Manifest, summary: Summary, names: Mapping[int, int], failures: tuple[Failure, ...], faults: Iterable[str]
 ) -> Manifest:
-    """The manifest with all that was counted. `names`: of the ranges that are done; `faults`: files that were written again."""
+    """Return the manifest with everything that was counted.
+
+    `names`: the number of names in each range that is done. `failures`: the ranges that failed. `faults`: sentences
+    about files that did not count and were written again.
+    """
     doubts = tuple(_doubts(manifest, summary, failures))
     return manifest.model_copy(update={
         "names": summary.names,
@@ -34,7 +41,7 @@ def conclude(
 
 
 def _doubts(manifest: Manifest, summary: Summary, failures: tuple[Failure, ...]) -> Iterator[str]:
-    """Each alone makes the evidence incomplete."""
+    """Yield the doubts. One is enough to make the evidence incomplete."""
     totals = summary.totals()
     if failures:
         yield f"{len(failures)} of {len(manifest.ranges)} ranges could not be audited; the first: {failures[0].error}"
@@ -72,17 +79,19 @@ def _counted(kinds: Mapping[Kind, Count]) -> dict[Kind, Counted]:
 
 
 class Prefixes:
-    """Where most bytes are, of names one by one. Holds at most `PREFIXES_KEPT`.
+    """Finds the prefixes that hold the most bytes, from names given one by one.
 
-    Exact up to that many. Beyond, the half with the least bytes is forgotten now and then; because names come in order, that
-    loses hardly more than what would not be shown.
+    It holds at most `PREFIXES_KEPT` prefixes.
+
+    Up to that many prefixes, the result is exact. With more, it forgets the half with the fewest bytes from time to
+    time. Names come in order, so almost only prefixes that would not be shown are lost.
     """
 
     def __init__(self) -> None:
         self._found: dict[str, tuple[int, int]] = {}
 
     def add(self, name: str, path: str | None, size: int) -> None:
-        """`path`: of the object that the name is of, where it is of one."""
+        """Count a blob of `size` bytes. `path`: the path of its object, or None if the name has no object."""
         prefix = prefix_of(path or name)
         number, total = self._found.get(prefix, (0, 0))
         self._found[prefix] = (number + 1, total + size)
@@ -95,7 +104,8 @@ class Prefixes:
 
 
 def prefix_of(path: str) -> str:
-    """Usecase and scopes, `objects/`, and the first segment of the key where it has several."""
+    """Return the usecase and scopes, `objects/`, and the first segment of the key if the key has more than one segment.
+    """
     before, objects, key = path.partition("/objects/")
     first, slash, _ = key.partition("/")
     return f"{before}{objects}{first}/" if slash else f"{before}{objects}"

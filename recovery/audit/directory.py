@@ -1,13 +1,17 @@
-"""A directory that a run leaves its files in: on this machine, or on anything that Arrow opens (`gs://`, `s3://`, `hdfs://` ...).
+"""The directory in which a run leaves its files.
+
+It is on this machine, or on anything that Arrow opens (`gs://`, `s3://`, `hdfs://` ...).
 
     a path, file://      pyarrow's local file system: temporary file -> fsync -> rename -> fsync the directory
     hdfs://              temporary file -> rename
     gs://, s3:// ...     an object store: a file of this machine -> one upload, which its last request makes visible
 
-So a file appears whole or not at all, and one that is there is replaced as a whole. Names are relative to the directory and use `/`;
-what begins with `_` or `.` is nobody's to read. *Crash* leaves at most a temporary file (`_….tmp`). *Failure*: `ConfigurationError`
-(where the directory is, or who may write there, must change) and `UnavailableError`, one sentence each. Which files there are, and
-what is in them, is `recovery.audit.ledger`'s.
+So a file appears whole or not at all, and a file that exists is replaced as a whole. Names are relative to the
+directory and use `/`. Nobody reads a file whose name begins with `_` or `.`.
+
+*Crash* leaves at most a temporary file (`_….tmp`). *Failure*: `ConfigurationError` if the place of the directory or the
+rights must change, otherwise `UnavailableError`, each with one sentence. `recovery.audit.ledger` decides which files
+there are and what they hold.
 """
 
 from __future__ import annotations
@@ -42,7 +46,7 @@ _FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the quota is used up",
 
 
 class FileSeen(NamedTuple):
-    """A file in a listing."""
+    """A file or a directory in a listing. `size`: bytes, 0 for a directory. `path`: where the file system finds it."""
 
     name: str
     size: int
@@ -50,7 +54,10 @@ class FileSeen(NamedTuple):
 
 
 class Files:
-    """`uri`: opens the same directory in another process; on another machine, if it can be seen there."""
+    """The files of one directory.
+
+    `uri` opens the same directory in another process, or on another machine that can reach it.
+    """
 
     def __init__(self, uri: str, filesystem: Any, path: str, runtime: Runtime) -> None:
         self.uri = uri
@@ -60,7 +67,10 @@ class Files:
 
     @classmethod
     def at(cls, where: str, runtime: Runtime) -> Self:
-        """Of a path or a URI. Touches nothing. Raises `ConfigurationError`."""
+        """Return the files of a path or a URI. It reads and writes nothing.
+
+        Raises `ConfigurationError` if the URI cannot be opened.
+        """
         if "://" not in where:
             path = str(Path(where).absolute())
             return cls(path, arrow_fs.LocalFileSystem(), path, runtime)
@@ -79,27 +89,33 @@ class Files:
 
     @property
     def local(self) -> Path | None:
-        """Where it is on this machine; None: it is elsewhere."""
+        """The directory on this machine, or None if it is not on this machine."""
         return Path(self.path) if self.filesystem.type_name == "local" else None
 
     @property
     def bucket(self) -> str | None:
-        """The bucket that it is in, of whatever service: S3's protocol reaches GCS, too, and settings elsewhere may say so."""
+        """The bucket of the directory, or None if it is not in a bucket.
+
+        The service is not compared: S3's protocol reaches GCS as well, if settings elsewhere say so.
+        """
         return PurePosixPath(self.path).parts[0] if self.filesystem.type_name in ("gcs", "s3") else None
 
     def make(self, name: str) -> None:
-        """A directory in it, and itself."""
+        """Create a subdirectory, and the directory itself."""
         with self.explained("be made"):
             self.filesystem.create_dir(f"{self.path}/{name}", recursive=True)
 
     def list(self, name: str = "") -> list[FileSeen]:
-        """Files and directories in a directory of it, in order; none if there is no such directory."""
+        """Return the files and directories of a subdirectory, in the order of their names.
+
+        The list is empty if it does not exist.
+        """
         with self.explained("be listed"):
             selector = arrow_fs.FileSelector(f"{self.path}/{name}".rstrip("/"), allow_not_found=True)
             return sorted(FileSeen(seen.base_name, seen.size or 0, seen.path) for seen in self.filesystem.get_file_info(selector))
 
     def read(self, name: str) -> bytes | None:
-        """None: there is no such file."""
+        """Return the content of a file, or None if there is no such file."""
         with self.explained(f"be read: {name}"):
             try:
                 with self.filesystem.open_input_file(f"{self.path}/{name}") as file:
@@ -117,7 +133,10 @@ class Files:
             draft.publish()
 
     def create(self, name: str, content: bytes) -> None:
-        """Writes it unless it is there. Only a local one is sure not to be replaced when two do this at once."""
+        """Write the file unless it exists.
+
+        If two processes do this at once, only a local file is certain not to be replaced.
+        """
         if self.local is None:
             if self.read(name) is None:
                 self.write(name, content)
@@ -127,13 +146,16 @@ class Files:
             draft.publish(replace=False)
 
     def draft(self, name: str) -> Draft:
-        """A file on its way to `name`, for `with`; what is not published by its end is gone."""
+        """Return a file that is to appear as `name`, for a `with` block.
+
+        If it is not published by the end of the block, it never appears.
+        """
         with self.explained("be written"):
             return Draft(self, name, self._runtime.random.getrandbits(64))
 
     @contextmanager
     def explained(self, verb: str) -> Iterator[None]:
-        """Errors of the file system as ours."""
+        """Turn errors of the file system into ours. `verb` completes the sentence "the run directory ... cannot"."""
         try:
             yield
         except pa.ArrowException as error:
@@ -148,7 +170,7 @@ class Files:
 
 
 class Draft:
-    """A file that nobody sees until it is published. `file`: to be written in binary."""
+    """A file that nobody sees until it is published. `file` is the open binary file to write to."""
 
     def __init__(self, files: Files, name: str, chance: int) -> None:
         self._files = files
@@ -162,7 +184,10 @@ class Draft:
             self.file = tempfile.TemporaryFile()  # noqa: SIM115
 
     def publish(self, *, replace: bool = True) -> None:
-        """Makes it visible, whole and durably, in place of what may be there."""
+        """Make the file visible, whole and durable.
+
+        `replace`: whether it takes the place of a file of that name. Without it, an existing local file stays.
+        """
         with self._files.explained("be written"):
             self.file.flush()
             if self._files.local is None:
@@ -178,7 +203,7 @@ class Draft:
 
     def _upload(self) -> None:
         filesystem = self._files.filesystem
-        in_steps = filesystem.type_name == "hdfs"  # which shows a file that is being written
+        in_steps = filesystem.type_name == "hdfs"  # hdfs shows a file while it is being written
         self.file.seek(0)
         with filesystem.open_output_stream(self._temporary if in_steps else self._target) as stream:
             while piece := self.file.read(COPY_BYTES):
@@ -190,7 +215,7 @@ class Draft:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        with suppress(OSError):  # of bytes that did not fit
+        with suppress(OSError):  # closing writes what is buffered, and that may not fit
             self.file.close()
         if self._files.local is not None:
             with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Errors of the audit alone; all others are the store's."""
+"""The only error that is the audit's own. All others are the store's."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from changelog.base.errors import TieredError
 
 
 class AuditInterruptedError(TieredError):
-    """A signal ended the run. What is done is done; the same call goes on with the rest."""
+    """A signal ended the run. The ranges that are done stay done. The same call goes on with the others."""

@@ -1,7 +1,7 @@
-"""What a range of an audit yields: findings one by one, and a summary that counts everything.
+"""What the audit of a range yields: findings one by one, and a summary that counts everything.
 
-Ages are counted in classes that double as the rows of the report's histogram. A usecase beyond `USECASES_MAX` is counted
-under `OTHERS`, so that a summary has a bound whatever is in a bucket.
+Ages are counted in classes. Each class is a bar of the report's histogram. After `USECASES_MAX` usecases, every further
+usecase is counted under `OTHERS`. So the size of a summary is limited, whatever a bucket holds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ AGES: tuple[tuple[str, float], ...] = (
     ("under 1 h", HOUR_S), ("1 h to 1 d", DAY_S), ("1 d to 7 d", 7 * DAY_S), ("7 d to 30 d", 30 * DAY_S), ("30 d to 90 d", 90 * DAY_S),
     ("90 d to 1 y", 365 * DAY_S), ("over 1 y", float("inf")),
 )  # fmt: skip
-"""Classes of age: name, and upper bound in seconds (exclusive)."""
+"""The classes of age: name, and upper bound in seconds (exclusive)."""
 
 USECASES_MAX = 1000
 OTHERS = "(others)"
@@ -26,10 +26,13 @@ NO_USECASE = "(none)"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One finding. `name`: of the blob, or of the row where no blob can be told; what is no text has its bytes escaped.
+    """One finding. `name`: the name of the blob, or the key of the row if no blob is known.
 
-    `object`, `revision`: as far as the name tells. `size`: bytes. Times are nanoseconds since 1970: `listed_ns`, `logged_ns` and
-    `scanned_ns` when the reading of the listing, of the changelog and of the rows began, `confirmed_ns` when it was looked at again.
+    Bytes that are not text are escaped.
+
+    `object`, `revision`: None if the name does not tell them. `size`: bytes. Times are nanoseconds since 1970.
+    `listed_ns`, `logged_ns` and `scanned_ns` say when the reading of the listing, of the changelog and of the rows
+    began. `confirmed_ns` says when the audit looked a second time; None if it did not.
     """
 
     kind: Kind
@@ -49,7 +52,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Count:
-    """How many, and how many bytes. Of rows without a blob, 0 bytes."""
+    """How many there are, and how many bytes. A row without a blob counts 0 bytes."""
 
     number: int = 0
     size: int = 0
@@ -61,11 +64,12 @@ class Count:
 
 @dataclass(slots=True)
 class Summary:
-    """What was seen of a range, or of several: `merge` adds up.
+    """What the audit saw of one range, or of several: `merge` adds them up.
 
-    `counts`: by usecase and kind. `ages`: of blobs of a kind, by class of age (`AGES`). `names` were listed, `redirects`
-    scanned, in so many `windows`. `entries_max`: the most entries of the changelog that one reading saw, `unreadable_max` of them
-    unreadable. `dated_ahead`: blobs dated after the audit began.
+    `names` were listed and `redirects` were scanned, in `windows` windows. `counts`: by usecase and kind. `ages`: for
+    each kind, how many blobs are in each class of age (the index in `AGES`). `entries_max`: the most entries that one
+    reading of the changelog saw. `unreadable_max`: the most unreadable ones. `dated_ahead`: how many blobs carry a date
+    after the audit began.
     """
 
     names: int = 0
@@ -86,7 +90,7 @@ class Summary:
         self.ages.setdefault(kind, Counter())[bisect_right([bound for _, bound in AGES[:-1]], seconds)] += 1
 
     def totals(self) -> dict[Kind, Count]:
-        """By kind, over all usecases."""
+        """Return the counts by kind, over all usecases."""
         found: dict[Kind, Count] = {}
         for kinds in self.counts.values():
             for kind, count in kinds.items():

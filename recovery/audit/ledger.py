@@ -1,23 +1,26 @@
-"""What a run leaves in its directory; a range is done iff its file of findings is there.
+"""What a run leaves in its directory. A range is done if and only if its file of findings exists and is valid.
 
     RUN/manifest.json                      what the run is (`recovery.audit.manifest`)
     RUN/report.html                        for people
     RUN/findings/range-000017.parquet      range 17 is done; its findings, zero rows if there are none
 
-Findings, schema version 1, as found, in small row groups; `spark.read.parquet(RUN/findings)` opens them all.
+The findings have schema version 1. They are in the order in which they were found, in small row groups.
+`spark.read.parquet(RUN/findings)` opens them all.
 
     class string                           a `Kind`, such as orphan
-    name string                            of the blob, or of the row where no blob can be told
-    object, revision, usecase string       as far as the name tells
+    name string                            of the blob, or of the row if no blob is known
+    object, revision, usecase string       as far as the name tells them
     size int64                             bytes
     created, deadline timestamp            in microseconds, UTC, as all times
     listed, logged, scanned, confirmed timestamp      when each reading began (`recovery.audit.finding`)
     generation int64, detail string, range int32, run string
 
-The footer's key-value metadata are the ledger: `tiered.schema`, `tiered.run`, `tiered.range`, and `tiered.summary`, the range's
-`Summary` as JSON: findings and counts appear in one step. *Crash*: the file is there, whole, or not (`recovery.audit.directory`).
-What is written twice says the same twice. *Failure*: a file that is cut off, or of another run or schema, is not done; `faults` says
-which and why.
+The key-value metadata of the footer are the ledger: `tiered.schema`, `tiered.run`, `tiered.range`, and
+`tiered.summary`, which is the range's `Summary` as JSON. So findings and counts appear in one step.
+
+*Crash*: the file exists whole, or not at all (`recovery.audit.directory`). If a range is audited twice, the later file
+replaces the earlier one. *Failure*: a file that is cut off, or of another run or schema, does not count as done.
+`faults` says which file and why.
 """
 
 from __future__ import annotations
@@ -52,17 +55,20 @@ SCHEMA = pa.schema([
     ("generation", pa.int64()), ("detail", pa.string()), ("range", pa.int32()), ("run", pa.string()),
 ])  # fmt: skip
 ROW_GROUP = 10_000
-"""Findings that a writer or a reader holds in memory."""
+"""How many findings a writer or a reader holds in memory."""
 
 MANIFEST, REPORT, FINDINGS = "manifest.json", "report.html", "findings"
 READERS = 16
-"""Footers that are read at once."""
+"""How many footers are read at once."""
 
 _FILE = re.compile(r"range-(\d{6,})\.parquet")
 
 
 class RunDirectory:
-    """Where a run leaves what it finds. `uri` opens it elsewhere. `faults`: by range, why a file that is there does not count."""
+    """The directory in which a run leaves what it finds.
+
+    `uri` opens it in another process. `faults`: by range, why a file that exists does not count.
+    """
 
     def __init__(self, files: Files) -> None:
         self.files = files
@@ -71,21 +77,28 @@ class RunDirectory:
 
     @classmethod
     def open(cls, where: str, runtime: Runtime | None = None) -> Self:
-        """A path or a URI; there need be nothing yet. Raises `ConfigurationError`."""
+        """Return the run directory of a path or a URI. It need not exist yet.
+
+        Raises `ConfigurationError` if the URI cannot be opened.
+        """
         return cls(Files.at(where, runtime or SystemRuntime()))
 
     # --- the run
 
     def read_manifest(self) -> Manifest | None:
-        """None: no run was begun here. `CorruptRecordError`; `ConfigurationError` if newer software wrote it."""
+        """Return the manifest, or None if no run was begun here.
+
+        Raises `CorruptRecordError` if the file is no manifest, and `ConfigurationError` if newer software wrote it.
+        """
         text = self.files.read(MANIFEST)
         return None if text is None else parse_manifest(text, f"{self.uri}/{MANIFEST}")
 
     def begin(self, manifest: Manifest) -> Manifest:
-        """Writes the first manifest and returns the one that is there: of two who begin at once, one goes on with the other's.
+        """Write the first manifest unless one exists, and return the one that is in the directory.
 
-        In an object store both may write; then the later one counts, and the ranges of the other do not.
-        `ConfigurationError` if the directory holds something else.
+        If two processes begin at once, one of them goes on with the other's run. In an object store both may write.
+        Then the later manifest counts, and the ranges of the other run do not. Raises `ConfigurationError` if the
+        directory holds something else.
         """
         strange = [seen.name for seen in self.files.list() if not seen.name.startswith((".", "_")) and seen.name != FINDINGS]
         if strange and MANIFEST not in strange:
@@ -101,7 +114,10 @@ class RunDirectory:
         self.files.write(REPORT, html.encode())
 
     def tidy(self) -> None:
-        """Removes what killed writers of findings have left. Only once all ranges are done: who still writes one loses nothing then."""
+        """Delete the temporary files of writers that were killed.
+
+        Call it only when all ranges are done. A process that is still writing then loses nothing that is needed.
+        """
         for seen in self.files.list(FINDINGS):
             if seen.name.startswith("_") and seen.name.endswith(".tmp"):
                 self.files.remove(seen.path)
@@ -109,11 +125,12 @@ class RunDirectory:
     # --- its ranges
 
     def writer(self, run: str, number: int) -> FindingsFile:
-        """The file of a range, for `with`: it appears by `commit`, or never."""
+        """Return the file of a range, for a `with` block. `commit` makes it appear. Without `commit` it never appears.
+        """
         return FindingsFile(self.files.draft(f"{FINDINGS}/{_name(number)}"), self.files, run, number)
 
     def done(self, run: str, known: Collection[int] = ()) -> Iterator[tuple[int, Summary]]:
-        """The ranges that are done, in order, and what was seen of each; those `known` are not looked at again."""
+        """Yield the ranges that are done, in order, each with its summary. Ranges in `known` are not read again."""
         paths = [(number, path) for number, path in self._range_files() if number not in known]
         with ThreadPoolExecutor(READERS) as readers:
             found = readers.map(lambda each: self._footer(run, *each), paths)
@@ -125,17 +142,20 @@ class RunDirectory:
                     self.faults[number] = summary
 
     def done_range(self, run: str, number: int) -> Summary | None:
-        """What was seen of one range; None: it is not done."""
+        """Return the summary of one range, or None if it is not done."""
         summary = self._footer(run, number, f"{self.files.path}/{FINDINGS}/{_name(number)}")
         return summary if isinstance(summary, Summary) else None
 
     def findings(self, run: str, kinds: Collection[Kind] | None = None) -> Iterator[Finding]:
-        """The findings of these kinds, or all, range by range, as they were found."""
+        """Yield the findings of these kinds (None: of all kinds), range by range, in the order of finding."""
         for rows in self.batches(run, kinds):
             yield from _findings(rows)
 
     def batches(self, run: str, kinds: Collection[Kind] | None = None, columns: Sequence[str] | None = None) -> Iterator[Any]:
-        """The same in Arrow's record batches of some thousand rows, of these columns, `class` among them."""
+        """Yield the same as Arrow record batches of at most `ROW_GROUP` rows.
+
+        `columns` (None: all) must include `class`.
+        """
         wanted = None if kinds is None else pa.array(sorted(kinds), pa.string())
         for number, path in self._range_files():
             summary = self._footer(run, number, path)
@@ -150,7 +170,7 @@ class RunDirectory:
         return sorted((number, path) for match, path in named if match and match[0] == _name(number := int(match[1])))
 
     def _footer(self, run: str, number: int, path: str) -> Summary | str:
-        """What was seen of the range, or what is wrong with its file."""
+        """Return the summary of the range, or a sentence that says what is wrong with its file."""
         name = f"{FINDINGS}/{_name(number)}"
         with self.files.explained(f"be read: {name}"):
             try:
@@ -171,7 +191,7 @@ class RunDirectory:
 
 
 class FindingsFile:
-    """The findings of one range, on their way. Holds at most `ROW_GROUP` in memory."""
+    """The file of findings of one range while it is being written. It holds at most `ROW_GROUP` findings in memory."""
 
     def __init__(self, draft: Draft, files: Files, run: str, number: int) -> None:
         self._draft = draft
@@ -182,7 +202,8 @@ class FindingsFile:
         self.written = 0
 
     def add(self, findings: Sequence[Finding]) -> None:
-        """Raises `UnavailableError` where they do not fit."""
+        """Write these findings. Raises `UnavailableError` if they do not fit on the disk; then the range is not done.
+        """
         for finding in findings:
             self._rows.append(_row(finding, self._run, self._number))
             if len(self._rows) >= ROW_GROUP:
@@ -190,7 +211,7 @@ class FindingsFile:
         self.written += len(findings)
 
     def commit(self, summary: Summary) -> None:
-        """Makes the file visible: from now on the range is done. Once, after all findings."""
+        """Make the file visible. From now on the range is done. Call it once, after all findings."""
         if self._rows:
             self._flush()
         footer = {"schema": str(SCHEMA_VERSION), "run": self._run, "range": str(self._number), "summary": summary_to_json(summary)}
@@ -208,9 +229,9 @@ class FindingsFile:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        with suppress(OSError, ValueError, pa.ArrowException):  # what did not fit does not fit now; nobody will read it
+        with suppress(OSError, ValueError, pa.ArrowException):  # what did not fit before does not fit now, and nobody will read this file
             self._parquet.close()
-        self._parquet.is_open = False  # or it would try again when it is collected, and say so on stderr
+        self._parquet.is_open = False  # otherwise the garbage collector closes it again, and that error appears on stderr
         self._draft.__exit__(kind, error, trace)
 
 
@@ -227,7 +248,8 @@ def summary_to_json(summary: Summary) -> str:
 
 
 def summary_from_json(text: str) -> Summary:
-    """Raises `ValueError`, `KeyError`, `TypeError` or `AttributeError` for what is no summary."""
+    """Return the summary. Raises `ValueError`, `KeyError`, `TypeError` or `AttributeError` if the text is no summary.
+    """
     told = json.loads(text)
     return Summary(
         **{key: int(told[key]) for key in _NUMBERS},
@@ -251,7 +273,10 @@ def _row(finding: Finding, run: str, number: int) -> dict[str, object]:
 
 
 def _findings(rows: Any) -> Iterator[Finding]:
-    """Of a record batch. Times go by whole numbers: a date may lie beyond what Python's own can hold."""
+    """Yield the findings of a record batch.
+
+    Times are read as integers, because a date may be later than Python's `datetime` can hold.
+    """
     columns = [(rows[name].cast(pa.int64()) if name in _TIMES else rows[name]).to_pylist() for name in _FIELDS]
     for kind, name, path, revision, size, generation, detail, *times in zip(*columns, strict=True):
         created, deadline, listed, logged, scanned, confirmed = map(_nanoseconds, times)

@@ -1,14 +1,15 @@
-"""Carries ranges out in worker processes of this machine, without Java.
+"""Audit ranges in worker processes of this machine, without Java.
 
     run (a thread) --number--> worker: carry_out(job, number) --Outcome--> run
-                               `-> its connection to us ended: it ends itself
+                               `-> if its connection to us ends, the worker ends itself
 
-Workers are fresh interpreters, never forks: the clients of Google's services do not survive one. Each is told one range at a time, over a
-socket pair that only the two of them hold. It prints nothing, and a Ctrl-C at the terminal does not reach it: what people are told, and
-when to stop, is the driver's.
+Workers are fresh interpreters, never forks, because the clients of Google's services do not survive a fork. A worker
+gets one range at a time, over a socket pair that only the driver and this worker hold. It prints nothing. A Ctrl-C at
+the terminal does not reach it, because only the driver decides when to stop.
 
-*Crash* of a worker (killed, out of memory) costs its range another try, by a new worker; after `DEATHS_MAX` the range fails.
-*Crash* of the driver, even by kill -9: the sockets close, and every worker ends at once. *Failure* of a range is its outcome.
+*Crash* of a worker (killed, out of memory): a new worker tries its range again. After `DEATHS_MAX` crashes the range
+fails. *Crash* of the driver, even by kill -9: the sockets close, and every worker ends at once. *Failure* of a range is
+reported in its outcome.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ from changelog.base.errors import UnavailableError
 from recovery.audit.work import Job, Outcome, carry_out, collect_less
 
 Work = Callable[[Job, int], Outcome]
-"""What a worker does with a range: a function of a module, so that it can be named to another process."""
+"""What a worker does with a range. It must be a function of a module, so that another process can import it by name."""
 
 DEATHS_MAX = 3
 START = "from recovery.audit.local import serve; serve()"
 
 
 class LocalEngine:
-    """`Engine` of this machine. `processes`: None, one for each core."""
+    """The `Engine` that runs on this machine. `processes`: how many workers; None: one for each core."""
 
     def __init__(self, processes: int | None = None, work: Work = carry_out) -> None:
         self.slots = processes or os.cpu_count() or 1
@@ -48,12 +49,15 @@ class LocalEngine:
         self._stopped, self._stop = Pipe(duplex=False)
 
     def stop(self) -> None:
-        """For good. Ends the workers, too: what they have not finished is not done, and what they have is."""
+        """Stop for good and end the workers. Ranges that are finished stay done. The others are not done."""
         with suppress(OSError):
             self._stop.send(None)
 
     def run(self, job: Job, numbers: Sequence[int]) -> Iterator[Outcome]:
-        """Blocks between outcomes. `UnavailableError` where no process can be started."""
+        """Audit the ranges of these numbers, and yield each outcome. It blocks until the next one.
+
+        Raises `UnavailableError` if no worker process can be started. The ranges whose files exist are done.
+        """
         waiting = deque(numbers)
         deaths: Counter[int] = Counter()
         workers: dict[Connection, _Worker] = {}
@@ -89,7 +93,7 @@ class LocalEngine:
 
 
 class _Worker:
-    """One process, and the range it has been given."""
+    """One worker process, and the number of the range that it has been given."""
 
     def __init__(self, process: subprocess.Popen[bytes], connection: Connection) -> None:
         self.connection = connection
@@ -99,7 +103,8 @@ class _Worker:
     @classmethod
     def start(cls, work: Work, job: Job) -> _Worker:
         ours, theirs = Pipe()
-        # The paths of this process, and none that depends on where it was started.
+        # Pass the import paths of this process on, as absolute paths: they must not depend on the directory it was
+        # started in.
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in sys.path)}
         try:
             process = subprocess.Popen(
@@ -112,7 +117,7 @@ class _Worker:
         finally:
             theirs.close()
         worker = cls(process, ours)
-        with suppress(OSError):  # it died already, as is seen when its answer is awaited
+        with suppress(OSError):  # the worker died already; `answer` will notice
             ours.send_bytes(pickle.dumps((work, job)))
         return worker
 
@@ -122,7 +127,7 @@ class _Worker:
             self.connection.send(number)
 
     def answer(self) -> Outcome | None:
-        """None: it died."""
+        """Return the outcome of the range, or None if the worker died."""
         try:
             outcome = self.connection.recv()
         except (OSError, EOFError):
@@ -131,7 +136,10 @@ class _Worker:
         return outcome
 
     def end(self) -> int:
-        """Kills it, if it lives, which is safe at any moment; its exit code. Negative: the signal that had killed it."""
+        """Kill the worker if it is alive, which is safe at any moment, and return its exit code.
+
+        A negative exit code is the number of the signal that killed it.
+        """
         self.connection.close()
         self._process.kill()
         return self._process.wait()
@@ -146,7 +154,10 @@ def _died(code: int) -> str:
 
 
 def serve() -> None:
-    """A worker's life: the work and the job, then numbers of ranges until the connection ends."""
+    """The main function of a worker.
+
+    It receives the work and the job, then numbers of ranges, until the connection ends.
+    """
     connection = Connection(int(sys.argv[1]))
     work, job = pickle.loads(connection.recv_bytes())
     sys.meta_path.insert(0, _WithoutPandas())
@@ -158,7 +169,10 @@ def serve() -> None:
 
 
 class _WithoutPandas(MetaPathFinder):
-    """pyarrow imports pandas where it is installed, to ask it whether a list is one of its own: 40 MB of memory in each worker."""
+    """Hides pandas from pyarrow.
+
+    Otherwise pyarrow imports it, only to check the type of a list, and each worker needs 40 MB more.
+    """
 
     def find_spec(self, fullname: str, path: object, target: object = None) -> None:
         if fullname == "pandas":
@@ -166,7 +180,7 @@ class _WithoutPandas(MetaPathFinder):
 
 
 def _receive(connection: Connection, numbers: SimpleQueue[int]) -> None:
-    """Beside the work, so that the end of the driver is seen in the middle of it."""
+    """Receive in a thread of its own, so that the worker notices the end of the driver while it works."""
     try:
         while True:
             numbers.put(connection.recv())

@@ -1,8 +1,9 @@
-"""`manifest.json`, what a run is and what came of it; version 1.
+"""`manifest.json`: what a run is, and what it found. Version 1.
 
-Written before the first read, with `ended` null, and once more at the end: what is fixed at the beginning (the cut-off, the ranges)
-never changes, so that an interrupted run goes on with the ranges that are missing, by the same cut-off. The ledger is not in here:
-a range is done iff its file of findings is there (`recovery.audit.ledger`).
+It is written before the first range is read, with `ended_ns` null, and again at the end. What is fixed at the beginning
+(the cut-off, the ranges) never changes. So an interrupted run goes on with the ranges that are missing, and with the
+same cut-off. The manifest does not say which ranges are done while it runs: a range is done if and only if its file of
+findings is there (`recovery.audit.ledger`).
 """
 
 from __future__ import annotations
@@ -23,40 +24,44 @@ class _Part(BaseModel):
 
 
 class Bounds(_Part):
-    """Names of blobs from `start` (inclusive) to `end` (exclusive; None: no end), in the byte order of their UTF-8."""
+    """The names of blobs from `start` (inclusive) to `end` (exclusive; None: no end), in the byte order of their UTF-8.
+    """
 
     start: str
     end: str | None
 
 
 class Cutoff(_Part):
-    """Fixed before the first read. `as_of_ns`: then, by the service's clock, in nanoseconds since 1970."""
+    """The cut-off of a run, fixed before the first read.
+
+    `as_of_ns`: that moment by the service's clock, in nanoseconds since 1970.
+    """
 
     as_of_ns: int
     grace_s: float
 
     @property
     def created_before_ns(self) -> int:
-        """What is not older is never judged."""
+        """Only what was created before this moment is judged. Nanoseconds since 1970."""
         return self.as_of_ns - round(self.grace_s * 1e9)
 
 
 class Counted(_Part):
-    """How many, and how many bytes."""
+    """How many there are, and how many bytes."""
 
     number: int = 0
     size: int = 0
 
 
 class Failure(_Part):
-    """A range that was not audited, and why, in a sentence."""
+    """A range that was not audited, and why, in one sentence."""
 
     range: int
     error: str
 
 
 class Prefix(_Part):
-    """Orphans (of both kinds) below a prefix of names."""
+    """How many orphans (of both kinds) there are below a prefix of names, and how many bytes."""
 
     prefix: str
     number: int
@@ -64,10 +69,12 @@ class Prefix(_Part):
 
 
 class Manifest(_Part):
-    """A run. `inputs`: what was compared, by name (`bucket`, `table`, `changelog`, `directory`). Sizes in bytes.
+    """A run. `inputs`: what was compared, by name (`bucket`, `table`, `changelog`, `directory`, `emulators`).
 
-    `complete`: every range was audited and nothing makes the evidence doubtful; `doubts` says in sentences what does. Nothing
-    may be deleted on the word of a run that is not complete. `notes`: what else a reader should know.
+    Sizes are in bytes.
+
+    `complete`: every range was audited, and nothing makes the evidence doubtful. `doubts` says in sentences what makes
+    it doubtful. Nothing may be deleted because of a run that is not complete. `notes`: what else a reader should know.
     """
 
     version: Literal[1] = 1
@@ -78,11 +85,11 @@ class Manifest(_Part):
     ranges: tuple[Bounds, ...]
     engine: str = ""
     versions: dict[str, str] = {}
-    """Of what it ran on: tiered, python, pyarrow, pyspark, java."""
+    """The versions of tiered, python, pyarrow, pyspark and java, if they were used."""
     started_ns: int
     ended_ns: int | None = None
     work_s: float = 0.0
-    """Seconds that runs of this audit took in all, interruptions left out."""
+    """The seconds that all calls for this run took together, without the pauses between them."""
     names: int = 0
     redirects: int = 0
     entries_max: int = 0
@@ -91,13 +98,13 @@ class Manifest(_Part):
     notes: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = ()
     names_by_range: tuple[int | None, ...] = ()
-    """How many blobs each range held; None: it was not audited."""
+    """How many blobs each range held. None: the range was not audited."""
     totals: dict[Kind, Counted] = {}
     usecases: dict[str, dict[Kind, Counted]] = {}
     ages: dict[Kind, tuple[int, ...]] = {}
-    """Blobs of a kind by class of age, in the order of `recovery.audit.finding.AGES`."""
+    """For each kind, how many blobs are in each class of age, in the order of `recovery.audit.finding.AGES`."""
     prefixes: tuple[Prefix, ...] = ()
-    """Where most bytes of orphans are."""
+    """The prefixes that hold the most bytes of orphans."""
 
     @property
     def findings(self) -> int:
@@ -105,7 +112,10 @@ class Manifest(_Part):
 
 
 def parse_manifest(text: bytes, where: str) -> Manifest:
-    """Of a file, named in errors. `CorruptRecordError`; `ConfigurationError` where newer software wrote it."""
+    """Read a manifest. `where` names the file in errors.
+
+    Raises `CorruptRecordError` if the text is no manifest, and `ConfigurationError` if newer software wrote it.
+    """
     try:
         told = json.loads(text)
     except (ValueError, RecursionError) as error:

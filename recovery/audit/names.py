@@ -1,15 +1,18 @@
-"""How the audit reads names: a blob's, and the rows that may name a blob of a range.
+"""How the audit reads names: the name of a blob, and the keys of the rows that may name a blob of a range.
 
-    {path}/{revision}      a blob of this software; also the unsuffixed blob of an object whose key ends in a revision: both are tried,
-                           because a tombstone is looked up by the blob's whole name
+    {path}/{revision}      a blob of this software, or the unsuffixed blob of an object whose key ends in a revision;
+                           both are tried, because a tombstone is looked up by the blob's whole name
     {path}                 an unsuffixed blob of older software
     …/uploads/…            a resumable upload of older software
 
-The ordering trap: names and row keys are both read in byte order and a blob's name begins with its row's key, yet the same
-bounds do not fit both. `foo` < `foo-bar`, but `foo-bar/r` < `foo/r`: the row of a name may sort before the range that the name is in. It
-does so iff its key is a proper prefix of the range's start, followed there by a byte that is not above `/`. So for the names
-[start, end) the rows are those of the keys [start, end) *and* `rows_before(start)`: a few dozen point reads (naive cuts lost the
-row of a name in 43 % of adversarial ranges, these in none).
+There is a trap in the order of names. Names and row keys are both read in byte order, and a blob's name begins with its
+row's key. Still, the same bounds do not fit both. `foo` sorts before `foo-bar`, but `foo-bar/r` sorts before `foo/r`.
+So the row of a name may sort before the range that holds the name.
+
+This happens if and only if the row's key is a proper prefix of the start of the range, and the next byte of the start
+is not above `/`. So for the names [start, end) the rows are those with the keys [start, end) *and*
+`rows_before(start)`. These are a few dozen point reads. In a test with adversarial ranges, cuts without them lost the
+row of a name in 43 % of the ranges, and in none with them.
 """
 
 from __future__ import annotations
@@ -27,7 +30,8 @@ _SLASH = ord("/")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A blob's name, read. `object`: the storage path, where it has one; `revision`: where the form is one."""
+    """A blob's name, read. `object`: the storage path, if the name has one. `revision`: only for the form `REVISION`.
+    """
 
     form: Form
     object: str | None = None
@@ -35,7 +39,7 @@ class Reading:
 
 
 def read_name(name: str) -> Reading:
-    """Never fails: whatever is in a bucket has a form."""
+    """Read a blob's name. It never fails: every name in a bucket has a form."""
     stem, _, last = name.rpartition("/")
     if ChangeId.matches(last) and _is_path(stem):
         return Reading(Form.REVISION, stem, ChangeId(last))
@@ -46,30 +50,33 @@ def read_name(name: str) -> Reading:
 
 
 def usecase_of(name: str) -> str:
-    """The usecase of a blob's name or a row's key, as far as it has one."""
+    """Return the usecase of a blob's name or a row's key, or `NO_USECASE` if it has none."""
     usecase, slash, _ = name.partition("/")
     return usecase if usecase and slash else NO_USECASE
 
 
 def is_of(path: str, target: str) -> bool:
-    """Whether a row of this key may name that blob: only its own, with a revision or without."""
+    """Tell whether the row of the key `path` may name the blob `target`.
+
+    It may name only its own blobs, with a revision or without.
+    """
     return target.startswith(f"{path}/") or target == path
 
 
 def rows_before(start: str) -> list[bytes]:
-    """The keys, all before `start`, of rows that may name a blob whose name is `start` or comes after it."""
+    """Return the keys, all before `start`, of rows that may name a blob whose name is `start` or comes after it."""
     name = start.encode()
     return [name[:length] for length in range(1, len(name)) if name[length] <= _SLASH]
 
 
 def after(name: str) -> str:
-    """The first name after it."""
+    """Return the first possible name after this one."""
     return name + "\0"
 
 
 def _is_path(text: str) -> bool:
     if text.startswith("~"):
-        return False  # such rows are the changelog's and no objects, so nobody can say that none of them names it
+        return False  # rows with such keys belong to the changelog and are not objects, so no scan of rows could clear such a blob
     try:
         ObjectId.parse(text)
     except InvalidRequestError:

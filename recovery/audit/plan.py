@@ -1,11 +1,18 @@
-"""Before an audit: what will be compared, up to when, in which ranges; and what is refused before anything is read.
+"""Before an audit: what is compared, up to what time and in which ranges.
 
-    table's boundaries (by bytes)  ->  cuts  ->  ["", cut 1) [cut 1, cut 2) ... [cut n, end)       every name is in one range
+Bad settings are refused here, before anything is read.
 
-How many ranges: `RANGES_PER_SLOT` for each slot of the engine, so that one that is slow ends no run late; one for each slot where the
-bucket ends within the first `PROBE_NAMES` names, which are listed to see that. The boundaries split the *table* by bytes: no service tells
-how many names lie between two keys, so ranges are uneven, and a floor on their names is not kept. *Failure*: `ConfigurationError`,
-one sentence with the fix, `UnavailableError`. Reads only; nothing is written before `recovery.audit.run` does.
+    table's boundaries (by bytes)  ->  cuts  ->  ["", cut 1) [cut 1, cut 2) ... [cut n, end)   every name is in one
+
+There are `RANGES_PER_SLOT` ranges for each slot of the engine, so that one slow range does not delay the end of the
+run. A small bucket gets one range for each slot. To find that out, the plan lists up to `PROBE_NAMES` names and checks
+whether the bucket ends there.
+
+The boundaries split the *table* by bytes. No service tells how many names lie between two keys, so ranges are uneven,
+and a range may hold any number of names.
+
+*Failure*: `ConfigurationError`, one sentence with the fix, or `UnavailableError`. This module only reads.
+`recovery.audit.run` writes.
 """
 
 from __future__ import annotations
@@ -29,14 +36,15 @@ from tiered.settings import Settings
 RANGES_PER_SLOT = 6
 PROBE_NAMES = 10_000
 NAMES_PER_REQUEST = 1000
-"""What a page of GCS's listing holds."""
+"""How many names one page of GCS's listing holds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What an audit would do. `inputs`: as in the manifest. `blobs`: how many there are, None: more than were looked at.
+    """What an audit would do. `inputs`: as in the manifest. `blobs`: how many there are; None: more than were listed.
 
-    `list_requests`: to list them once, where that is known; each lists `NAMES_PER_REQUEST` names.
+    `list_requests`: how many requests it takes to list them once; None: not known. Each lists `NAMES_PER_REQUEST`
+    names.
     """
 
     inputs: dict[str, str]
@@ -49,7 +57,10 @@ class Plan:
 
 
 async def plan_audit(settings: Settings, options: AuditOptions, slots: int, runtime: Runtime) -> Plan:
-    """Checks what can be checked and fixes the cut-off. `slots`: how many ranges are carried out at once."""
+    """Check what can be checked, and fix the cut-off. `slots`: how many ranges are audited at once.
+
+    Raises `ConfigurationError` or `UnavailableError`. Nothing was written then.
+    """
     check_grace(options)
     check_there(settings)
     inputs = inputs_of(settings)
@@ -67,13 +78,13 @@ async def plan_audit(settings: Settings, options: AuditOptions, slots: int, runt
 
 
 def split(cuts: Iterable[str]) -> tuple[Bounds, ...]:
-    """The ranges between these names: without gaps, from the first name to the last."""
+    """Return the ranges between these names: without gaps, from the first possible name to the last."""
     inner = sorted({cut for cut in cuts if cut}, key=str.encode)
     return tuple(Bounds(start=start, end=end) for start, end in zip(["", *inner], [*inner, None], strict=True))
 
 
 def inputs_of(settings: Settings) -> dict[str, str]:
-    """What is compared, by name. A run goes on only with the same."""
+    """Return what is compared, by name. A run goes on only with the same inputs."""
     changelog = settings.changelog or "noop"
     if settings.directory is not None:
         return {"directory": str(settings.directory.absolute()), "changelog": changelog}
@@ -104,7 +115,7 @@ def check_grace(options: AuditOptions) -> None:
 
 
 def check_apart(directory: RunDirectory, settings: Settings) -> None:
-    """What a run leaves must not lie among what it audits: it would find itself."""
+    """Refuse a run directory inside the store that is audited, because the audit would find its own files there."""
     if settings.gcs is not None and directory.files.bucket == settings.gcs.bucket:
         raise ConfigurationError(f"the run directory {directory.uri} is in the bucket that is audited: give one in another bucket")
     if settings.directory is not None and directory.files.local is not None:
@@ -114,7 +125,7 @@ def check_apart(directory: RunDirectory, settings: Settings) -> None:
 
 
 def check_same(found: dict[str, str], now: dict[str, str], where: str) -> None:
-    """A run goes on with what it began with."""
+    """Refuse to go on with a run if its inputs are not the same as now."""
     differing = [key for key in {**found, **now} if found.get(key) != now.get(key)]
     if differing:
         what = "; ".join(f"{key} was {found.get(key, 'not set')}, and is {now.get(key, 'not set')} now" for key in differing)
@@ -122,7 +133,10 @@ def check_same(found: dict[str, str], now: dict[str, str], where: str) -> None:
 
 
 def check_cutoff(cutoff: Cutoff, options: AuditOptions, where: str) -> None:
-    """A run goes on by the cut-off that it began with, so whoever asks for another one must hear of it."""
+    """Refuse another grace than the run began with.
+
+    The run keeps its cut-off, and whoever asks for another one must know that.
+    """
     if options.grace_s not in (None, cutoff.grace_s):
         raise ConfigurationError(
             f"{where} holds a run with a grace of {span(cutoff.grace_s)}, fixed when it began:"
@@ -145,7 +159,7 @@ async def _check_table(backends: Backends, inputs: dict[str, str]) -> None:
 
 
 async def _count(blobs: LongTermBackend) -> int | None:
-    """How many there are; None: more than `PROBE_NAMES`."""
+    """Count the blobs. Return None if there are more than `PROBE_NAMES`."""
     number, start = 0, ""
     while number < PROBE_NAMES:
         page = await blobs.list(start, None, PROBE_NAMES - number)

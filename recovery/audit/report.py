@@ -2,9 +2,10 @@
 
     Manifest, dangling findings, price --render--> one file: no network, no script; light and dark; prints
 
-The page says the verdict first, then what makes it doubtful, then the figures. Every name is escaped, cannot turn the line around
-it (it is isolated, and what steers is spelt out), and breaks anywhere. What has no bound in a manifest is cut here, and the page says so:
-usecases, ranges that failed, dangling tombstones, notes. *Failure*: none but a template that is wrong; pure.
+The page first says the verdict, then what makes it doubtful, then the figures. Every name is escaped and may break
+anywhere. It cannot change the direction of the text around it, because it is isolated and control characters are spelt
+out. Lists that have no limit in a manifest are cut here, and the page says so: usecases, ranges that failed, dangling
+tombstones, notes. *Failure*: only a wrong template fails. The module reads nothing but its template.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ NOTES_MAX = 50
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One line of the histogram: `percent` of the longest."""
+    """One bar of the histogram. `percent`: its length, in percent of the longest bar."""
 
     label: str
     number: int
@@ -42,7 +43,10 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class _Usecase:
-    """One line of the table: all that was counted of a usecase is in exactly one of these."""
+    """One line of the table of usecases.
+
+    Everything that was counted for the usecase is in exactly one of these columns.
+    """
 
     name: str
     referenced: Counted
@@ -65,9 +69,10 @@ class _Usecase:
 def render(
     manifest: Manifest, dangling: Sequence[Finding], price_per_gib_month: float = PRICE_DEFAULT, directory: str | None = None
 ) -> str:
-    """The page. `dangling`: the first of them, `DANGLING_MAX` at most are shown; price in US dollars.
+    """Return the page as HTML.
 
-    `directory`: path or URI of the run, for commands to copy; None: they say RUN.
+    `dangling`: the first dangling findings; at most `DANGLING_MAX` are shown. `price_per_gib_month`: in US dollars.
+    `directory`: the path or URI of the run, for commands that a reader can copy; None: the commands say RUN.
     """
     where = directory or "RUN"
     page = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
@@ -112,12 +117,12 @@ def render(
 
 
 def _name(name: str) -> Markup:
-    """A name that somebody else chose, as text that stays where it is put."""
+    """Return a name that somebody else chose as HTML. It cannot affect the text around it."""
     return Markup('<bdi class="name">{}</bdi>').format(escape(words.visible(name)))
 
 
 def _ages(manifest: Manifest) -> Sequence[Bar]:
-    """Of orphans of both kinds; empty where there are none."""
+    """Return the bars for orphans of both kinds, or nothing if there are none."""
     counted = [manifest.ages.get(kind, ()) for kind in words.ORPHANS]
     numbers = [sum(ages[place] for ages in counted if place < len(ages)) for place in range(len(AGES))]
     longest = max(numbers)
@@ -125,7 +130,7 @@ def _ages(manifest: Manifest) -> Sequence[Bar]:
 
 
 def _usecases(usecases: Mapping[str, Mapping[Kind, Counted]]) -> Sequence[tuple[str, Mapping[Kind, Counted]]]:
-    """Those with most to look at first."""
+    """Sort the usecases: those with the most to look at come first."""
 
     def weight(item: tuple[str, Mapping[Kind, Counted]]) -> tuple[int, int, int, int, str]:
         name, kinds = item
@@ -138,11 +143,11 @@ def _usecases(usecases: Mapping[str, Mapping[Kind, Counted]]) -> Sequence[tuple[
 
 
 def _example(dangling: Sequence[Finding]) -> str:
-    """A name that can be copied: not too long, and shown as it is."""
+    """Return a name for the example command. It must be short, and it must look the same when it is shown."""
     name = dangling[0].name if dangling else "NAME"
     return name if len(name) < 200 and words.visible(name) == name else "NAME"
 
 
 def _command(*parts: str) -> str:
-    """As a shell takes it."""
+    """Return the command, quoted for a shell."""
     return words.visible(shlex.join(parts))

@@ -1,12 +1,15 @@
-"""A whole audit, new or gone on with.
+"""A whole audit: a new one, or one that was interrupted and goes on.
 
-    plan -> manifest.json -> the engine carries ranges out, in a thread -> totals -> manifest.json, report.html
+    plan -> manifest.json -> the engine audits ranges, in a thread -> totals -> manifest.json, report.html
                              `-> meanwhile: which files of findings are there? -> Progress
 
-The directory is the only memory: a range is done iff its file is there, whoever wrote it, so the same loop serves every engine.
-*Crash* (kill -9 of this or of any worker) or interruption at any moment: the same call goes on with the ranges that are missing, by
-the same cut-off and ranges, with any engine. Two that run in one directory at once do the same work twice, and no harm. *Failure* of a
-range: once more at the end if that may help, then it is in the manifest, and the run is not complete; the next call tries it again.
+The directory is the only memory. A range is done if and only if its file is there, whoever wrote it. So the same loop
+serves every engine.
+
+*Crash* (kill -9 of this process or of any worker) or interruption at any moment: the same call goes on with the ranges
+that are missing. It keeps the cut-off and the ranges, and may use another engine. Two processes that run in one
+directory at once do the same work twice, without harm. *Failure* of a range: it is tried once more at the end if that
+may help. If it fails again, the manifest says so and the run is not complete. The next call tries it again.
 """
 
 from __future__ import annotations
@@ -38,7 +41,10 @@ from recovery.audit.work import AuditOptions, Engine, Job, Outcome, Progress, ch
 from tiered.settings import Settings
 
 POLL_S, POLL_AFAR_S = 0.5, 5.0
-"""How often the directory is looked at; the latter where each look is a request."""
+"""How often the directory is read, in seconds.
+
+The second one is for a directory elsewhere, where each reading is a request.
+"""
 
 EXIT_AT_ONCE = 130
 ORPHANS = frozenset({Kind.ORPHAN, Kind.LEGACY_ORPHAN})
@@ -47,11 +53,16 @@ ORPHANS = frozenset({Kind.ORPHAN, Kind.LEGACY_ORPHAN})
 async def run_audit(
     settings: Settings, options: AuditOptions, engine: Engine, runtime: Runtime, progress: Callable[[Progress], None]
 ) -> Manifest:
-    """Begins a run in `options.directory`, or goes on with the one that is there; one that has ended gets its report anew.
+    """Begin a run in `options.directory`, or go on with the run that is there.
 
-    `progress` is called in the event loop, now and then. SIGINT and SIGTERM end the run soon (`AuditInterruptedError`), the second one at
-    once; where this is not the main thread, cancel it. Raises `ConfigurationError`, `UnavailableError` and `CorruptRecordError` when there
-    is no run to speak of; ranges that fail are in the manifest.
+    If that run is finished, write its report again.
+
+    `progress` is called in the event loop, from time to time. SIGINT or SIGTERM ends the run soon with
+    `AuditInterruptedError`; what is done stays done. The second signal ends the process at once. Outside the main
+    thread there are no signals: cancel the call instead.
+
+    Raises `ConfigurationError`, `UnavailableError` or `CorruptRecordError` if the run cannot begin, or if its directory
+    cannot be read or written. A range that fails raises nothing: the manifest names it.
     """
     check_grace(options)
     check_there(settings)
@@ -81,7 +92,10 @@ def _versions(engine: Engine) -> dict[str, str]:
 
 
 class _Run:
-    """One call's part in a run. `_done` and what is counted of it grow by `_look`, `_errors` by outcomes."""
+    """What one call does for a run. `_look` adds to `_done` and to the counts.
+
+    The outcomes of the engine add to `_errors`.
+    """
 
     def __init__(
         self, manifest: Manifest, directory: RunDirectory, engine: Engine, job: Job, runtime: Runtime,
@@ -95,7 +109,7 @@ class _Run:
         self._runtime = runtime
         self._progress = progress
         self._began = runtime.monotonic()
-        self._done: dict[int, int] = {}  # range -> names
+        self._done: dict[int, int] = {}  # range -> number of names
         self._before = (0, 0)  # ranges and names that earlier calls have done
         self._summary = Summary()
         self._faults: dict[int, str] = {}
@@ -124,7 +138,7 @@ class _Run:
     # --- while it runs
 
     async def _carry_out(self, numbers: Sequence[int]) -> None:
-        """Until the engine has ended; then looks once more."""
+        """Let the engine audit these ranges until it ends. Then read the directory once more."""
         async with anyio.create_task_group() as beside:
             beside.start_soon(self._heed_signals)
             beside.start_soon(self._watch)
@@ -134,7 +148,10 @@ class _Run:
         self._report()
 
     async def _drive(self, numbers: Sequence[int]) -> None:
-        """The engine, in its thread. Cancelled, it is told to stop, and awaited: nothing works on after this call."""
+        """Run the engine in a thread.
+
+        If this is cancelled, tell the engine to stop and wait for it: no work goes on after this call.
+        """
         async with anyio.create_task_group() as group:
 
             async def stop_when_cancelled() -> None:
@@ -163,7 +180,7 @@ class _Run:
     async def _watch(self) -> None:
         while True:
             await self._runtime.sleep(POLL_S if self._directory.files.local else POLL_AFAR_S)
-            with suppress(TieredError):  # the last look tells
+            with suppress(TieredError):  # the reading at the end reports the error
                 await to_thread.run_sync(self._look)
             self._report()
 
@@ -178,7 +195,7 @@ class _Run:
                 self._engine.stop()
 
     def _look(self) -> None:
-        """What is new in the directory."""
+        """Read what is new in the directory."""
         for number, summary in self._directory.done(self._manifest.run, self._done):
             self._done[number] = summary.names
             self._summary.merge(summary)
@@ -206,7 +223,7 @@ class _Run:
     # --- its end
 
     def _leave(self) -> None:
-        """Keeps the time that was spent, unless another call has ended the run meanwhile."""
+        """Save the time that was spent, unless another call has ended the run in the meantime."""
         if self._there().ended_ns is None:
             self._directory.write_manifest(self._manifest.model_copy(update={"work_s": self._work_s()}))
 
@@ -235,7 +252,10 @@ class _Run:
         return manifest
 
     def _there(self) -> Manifest:
-        """The manifest as it is now: in an object store, two may have begun runs at once."""
+        """Return the manifest as it is now.
+
+        In an object store, two processes may have begun runs at once, and then one of them must end.
+        """
         found = self._directory.read_manifest()
         if found is None or found.run != self._manifest.run:
             raise ConfigurationError(f"{self._directory.uri} holds another run than this one began: run it again, alone")

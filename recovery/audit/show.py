@@ -1,13 +1,16 @@
-"""All that is known about one name, now: the row, its blobs, the changelog, and what an earlier run said.
+"""Everything that is known about one name now: the row, its blobs, the changelog, and what an earlier run found.
 
     look_at(backends, name, ...) -> Looked       NAME is read as an object's path and as a blob's name; both are tried
-    told_by(directory, manifest, name) -> Told   what the findings of a run say of it
-    verdict(looked) -> str                       what it comes to, in one sentence
+    told_by(directory, manifest, name) -> Told   what the findings of a run say about it
+    verdict(looked) -> str                       the result, in one sentence
 
-Blobs and rows are judged by the audit itself: a range of one name each, so by the same tables in the same order of reading. What is
-printed beside the verdicts (row, entries, sizes) is read before them, so on a busy object the two may differ by a change.
-Costs the whole changelog, once or twice, for each blob that is shown: at most `BLOBS_MAX`. *Failure*: `TieredError` where anything
-cannot be read, and then nothing is told; `InvalidRequestError` for what cannot be a name. Reads only.
+The audit itself judges the blobs and the rows, as ranges of one name each. So the same tables decide, in the same order
+of reading. What is printed beside the verdicts (row, entries, sizes) is read before them. So on a busy object the two
+may differ by a change.
+
+Each name that is judged costs one or two readings of the whole changelog; at most `BLOBS_MAX` listed blobs are judged.
+*Failure*: `TieredError` if anything cannot be read; then there is no result at all. `InvalidRequestError` if the text
+cannot be a name. This module only reads.
 """
 
 from __future__ import annotations
@@ -35,21 +38,24 @@ from tiered.protocol.retry import ask
 from tiered.settings import Settings
 
 if TYPE_CHECKING:
-    from recovery.audit.ledger import RunDirectory  # which needs Arrow; to look at a name needs none
+    from recovery.audit.ledger import RunDirectory  # ledger needs Arrow, and looking at a name needs no Arrow
 
 BLOBS_MAX = 20
 TOLD_MAX = 100
 NAME_BYTES_MAX = 1024
-"""What a bucket allows, and an object's path is shorter."""
+"""The longest name that a bucket allows, in bytes. An object's path is shorter."""
 
 _OF_ROWS = frozenset({Kind.CORRUPT_ROW, Kind.MISDIRECTED})
 
 
 @dataclass(frozen=True, slots=True)
 class LookedRow:
-    """`state`: tombstone, inline, absent or corrupt. `kind`: None, or what is wrong with the row, with `detail` in words.
+    """A row. `state`: tombstone, inline, absent or corrupt.
 
-    `size`: bytes of an inline object. `won` and `refused`: its marks. Times in nanoseconds since 1970, as everywhere here.
+    `kind`: what is wrong with the row, or None; `detail` says it in words.
+
+    `size`: bytes of an inline object. `won` and `refused`: its marks. Times are nanoseconds since 1970, as everywhere
+    here.
     """
 
     path: str
@@ -66,9 +72,11 @@ class LookedRow:
 
 @dataclass(frozen=True, slots=True)
 class LookedBlob:
-    """A blob, or what a tombstone names and is not there. `kind`: what the audit calls it; None: it went meanwhile.
+    """A blob, or a name that a tombstone names but that has no blob.
 
-    `remedy`: of one that is dangling, what can be done about it.
+    `kind`: what the audit calls it; None: it disappeared meanwhile.
+
+    `there`: whether the blob exists. `remedy`: if it is dangling, what can be done about it.
     """
 
     name: str
@@ -84,7 +92,7 @@ class LookedBlob:
 
 @dataclass(frozen=True, slots=True)
 class LookedEntry:
-    """An entry of the changelog that names it. `error`: why it is stuck, or cannot be read."""
+    """An entry of the changelog that names it. `error`: why the entry is stuck or cannot be read; None: neither."""
 
     key: str
     object: str | None
@@ -96,7 +104,10 @@ class LookedEntry:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """`more`: there are more blobs below it than are shown. `as_of_ns`: when, by the service's clock."""
+    """The result of `look_at`. `more`: there are more blobs below the name than are shown.
+
+    `as_of_ns`: when it was read, by the service's clock.
+    """
 
     name: str
     as_of_ns: int
@@ -109,7 +120,7 @@ class Looked:
 
     @property
     def findings(self) -> tuple[Kind, ...]:
-        """What is wrong, each kind once."""
+        """The kinds that are findings, each once."""
         kinds = [*(row.kind for row in self.rows), *(blob.kind for blob in self.blobs)]
         return tuple(dict.fromkeys(kind for kind in kinds if kind in FINDINGS))
 
@@ -120,7 +131,10 @@ class Looked:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a run says of a name. `audited`: whether the range that the name is in was. `more`: it has further findings."""
+    """What a run says about a name. `audited`: whether the range of the name was audited.
+
+    `more`: there are further findings.
+    """
 
     run: str
     started_ns: int
@@ -132,7 +146,10 @@ class Told:
 
 
 async def look_at(backends: Backends, name: str, settings: Settings, cutoff: Cutoff, runtime: Runtime) -> Looked:
-    """`cutoff` as an audit's that begins now: what is not older is not called an orphan."""
+    """Read everything about a name. `cutoff`: as for an audit that begins now; a younger blob is not called an orphan.
+
+    Raises `TieredError` if anything cannot be read, and `InvalidRequestError` if `name` cannot be a name.
+    """
     look = _Look(backends, name, settings, runtime)
     blobs, corrupt, more = await look.list()
     entries = tuple([entry async for entry in look.entries({*blobs, *corrupt})])
@@ -158,7 +175,8 @@ class _Look:
         self.paths = [name] if stem is None else [stem, name]
 
     async def list(self) -> tuple[dict[str, BlobInfo], set[str], bool]:
-        """The blob of this name and those below it; those that are corrupt; whether there are more."""
+        """Return the blobs of this name and below it, the names of those that are corrupt, and whether there are more.
+        """
         blobs: dict[str, BlobInfo] = {}
         corrupt: set[str] = set()
         for first, end in ((self._name, after(self._name)), (f"{self._name}/", f"{self._name}0")):  # 0 comes right after the slash
@@ -204,7 +222,7 @@ class _Look:
                 return LookedRow(path, "absent", **marks)
 
     async def judge(self, place: str, cutoff: Cutoff) -> tuple[Kind | None, str, Finding | None]:
-        """Of the blob of this name what it is, and why; of the row of this key what is wrong with it."""
+        """Return what the blob of this name is and why, and the finding about the row of this key, if there is one."""
         findings: list[Finding] = []
         bounds = Bounds(start=place, end=after(place))
         summary = await audit_range(self._backends.tiers, self._backends.log, bounds, cutoff, self._runtime, findings.extend)
@@ -216,13 +234,13 @@ class _Look:
         return (counted[0], MEANING[counted[0]], of_row) if counted else (None, "it went while it was looked at", of_row)
 
     async def remedy(self, name: str) -> tuple[str, ...]:
-        """What can be done about a blob that is gone, a sentence each."""
+        """Return what can be done about a blob that is gone, one sentence each."""
         blobs = self._backends.tiers.long_term
         if not isinstance(blobs, SoftDeletes):
             return ("nothing keeps what was deleted here: it is lost, unless a backup has it",)
         try:
             kept = await self.ask(partial(blobs.soft_deleted, name))
-        except TieredError as error:  # which takes a permission of its own, and no verdict depends on it
+        except TieredError as error:  # this takes its own permission, and no verdict depends on it
             return (f"whether the bucket keeps a soft-deleted generation is not known: {error}",)
         if not kept:
             return ("the bucket keeps no soft-deleted generation of it: it is lost, unless a backup has it",)
@@ -233,7 +251,8 @@ class _Look:
 
 
 def told_by(directory: RunDirectory, manifest: Manifest, name: str) -> Told:
-    """Blocks. Its findings of this name, of the row that this name of a blob reads, and of what lies below."""
+    """Return the run's findings for this name, for the row of this blob's name, and for every name below it. It blocks.
+    """
     _check(name)
     names = {name, read_name(name).object}
     hits = (
@@ -259,7 +278,7 @@ def _check(name: str) -> None:
 
 
 def _with(row: LookedRow, finding: Finding | None) -> LookedRow:
-    """What the audit says of it, beside what a plain read does."""
+    """Return the row with the audit's finding added to it."""
     if finding is None:
         return row
     return LookedRow(**{**asdict(row), "kind": finding.kind, "detail": finding.detail})
@@ -274,7 +293,10 @@ def _blob(
 
 
 def _restoring(kept: SoftDeleted) -> str:
-    """As a command, unless the shell or gcloud would read the name as something else."""
+    """Return the command that restores it.
+
+    Some names would be read as something else by the shell or gcloud; for them, return advice.
+    """
     known = f"deleted {moment(kept.deleted_ns)}, kept until {moment(kept.kept_until_ns)}, {size(kept.size)}"
     if set("*?[]") & set(kept.address) or visible(kept.address) != kept.address:
         return f"restore generation {kept.generation} by the API, since its name has wildcards or cannot be typed ({known})"
@@ -287,7 +309,7 @@ def _entry(entry: Entry, where: str) -> LookedEntry:
 
 
 def verdict(looked: Looked) -> str:
-    """One sentence."""
+    """Return the result in one sentence."""
     if looked.findings:
         return "; ".join(f"{kind}: {MEANING[kind]}" for kind in looked.findings)
     return "nothing is wrong with it" if looked.is_known else "there is nothing of this name"

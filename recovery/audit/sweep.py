@@ -1,21 +1,27 @@
-"""One range of names, audited while the store is in use: the heart of the audit. No engine, no files, no clock but the runtime's.
+"""Audit one range of names while the store is in use. This is the core of the audit.
 
-In windows of some ten thousand names, each in this order and no other:
+It uses no engine, no files and only the runtime's clock.
+
+It works in windows of some ten thousand names. In each window it reads in this order and no other:
 
     L  list the blobs
-    C  read the changelog      what was in flight during L is in it, or was finished and is seen in R
+    C  read the changelog      a change under way during L is in it, or has finished and is seen in R
     R  scan the rows           what was committed after L is seen here
 
-A blob in L that no row of R and no entry of C names is nobody's; only this order never says so of one that is in use. What seems
-to be an orphan is then looked at once more: the log (its change may have been recorded after C and committed before R), the
-blob (its clean-up may be done: it must still be there, of the generation that was listed), its rows. A tombstone whose blob is
-not in L is dangling iff a point read finds no blob and the row, read after that, still names it.
+A blob is unused if L has it and neither R nor C names it. Only this order never says so of a blob that is in use.
 
-Bounds: memory holds one window of blobs, one page of rows and the names of the log's entries that lie in the window, whatever the size
-of the range. Rows are matched by the blob's *name*, so that both readings of a name are tried, and rows that sort before the
-window are read by their keys (`names.rows_before`). *Crash*: nothing was written. *Failure*: what stays unavailable for
-`READ_BUDGET_S` and what is forbidden is raised, and says nothing about the range: an audit of a part of it is none. Reads
-only, so running it twice, or beside others, does no harm.
+A blob that looks like an orphan gets a second look: at the log (its change may have been recorded after C and committed
+before R), at the blob (it must still exist with the generation that was listed, because its clean-up may be done) and
+at its rows. A tombstone whose blob is not in L is dangling if and only if a point read finds no blob and the row, read
+after that, still names it.
+
+Memory holds one window of blobs, one page of rows and the names of the log's entries that lie in the window, whatever
+the size of the range. Rows are matched by the blob's *name*, so both readings of a name are tried. Rows that sort
+before the window are read by their keys (`names.rows_before`).
+
+*Crash*: nothing was written. *Failure*: an error is raised if reads are forbidden, or if they stay unavailable for
+`READ_BUDGET_S`. Then nothing is known about the range: an audit of a part of it proves nothing. The audit only reads,
+so running it twice, or beside others, does no harm.
 """
 
 from __future__ import annotations
@@ -52,26 +58,31 @@ ENTRIES_PAGE = 1000
 POINT_READS = 200
 POINTS_AT_ONCE = 16
 RELIST_SHARE = 0.02
-"""Of a window's names: where more than that are looked at once more, one more listing is cheaper than asking for each."""
+"""A share of the names in a window.
+
+If more than this are to be looked at again, one more listing is cheaper than a request for each.
+"""
 
 READ_BUDGET_S = 120.0
 LISTED_AFTER_NS = 3600 * NS_PER_S
-"""A blob that was created so long before the audit began has long been visible, however slow its writer was."""
+"""A blob that was created this long before the audit began was visible to the listing, however slow its writer was."""
 
 SKEW_MAX_NS = 60 * NS_PER_S
-"""A clock that differs by more is wrong."""
+"""A clock that differs by more than this is wrong."""
 
 AHEAD_NS = 3600 * NS_PER_S
-"""How far in the future a blob's date must lie to be called so."""
+"""A blob is counted as `dated_ahead` if its date lies more than this in the future."""
 
 
 async def audit_range(
     tiers: Tiers, log: ChangeLog, bounds: Bounds, cutoff: Cutoff, runtime: Runtime, found: Sink, *, window_names: int = WINDOW_NAMES
 ) -> Summary:
-    """Audits the blobs of these names, and the rows that name one of them; `found` is given the findings, window by window.
+    """Audit the blobs of these names, and the rows that name one of them.
 
-    Ranges that together hold every name hold every row. Raises `TieredError` when the range cannot be read to its end: what was
-    found so far is then no evidence.
+    `found` is called with the findings as they are found.
+
+    If several ranges together hold every name, they hold every row. `window_names`: how many names a window holds.
+    Raises `TieredError` if the range cannot be read to its end. What was found until then is no evidence.
     """
     sweep = _Sweep(tiers, log, bounds, cutoff, runtime, found, window_names)
     await sweep.ask_the_time()
@@ -97,7 +108,10 @@ class _Logged:
 
 @dataclass(slots=True)
 class _Window:
-    """The blobs of the names from `start` to `end`, and what is not yet explained of them. Times in nanoseconds since 1970."""
+    """The blobs with names from `start` to `end`, and which of them nothing explains yet.
+
+    Times are nanoseconds since 1970.
+    """
 
     start: str
     end: str | None
@@ -134,12 +148,15 @@ class _Sweep:
         self._ahead_ns = 0
 
     async def ask_the_time(self) -> None:
-        """What this machine's clock is ahead of the service's; what is small is the question's own time, and whole seconds."""
+        """Measure how far this machine's clock is ahead of the service's.
+
+        A small difference counts as none: the service's clock has whole seconds, and the question takes time itself.
+        """
         ahead_ns = self._runtime.wall_ns() - await self._ask(self._blobs.now_ns)
         self._ahead_ns = ahead_ns if ahead_ns > SKEW_MAX_NS else 0
 
     async def audit_window(self, start: str) -> str | None:
-        """Where the next one begins; None: the range is done."""
+        """Audit one window. Return the name where the next window begins, or None if the range is done."""
         window, oddities, next_start = await self._list(start)
         window.logged_ns = self._runtime.wall_ns()
         logged = await self._read_log(window)
@@ -169,12 +186,12 @@ class _Sweep:
         return _Window(start, end, blobs, corrupt, listed_ns), oddities, next_start
 
     def _count_listed(self, window: _Window) -> None:
-        """Each as referenced, until it turns out that it is not."""
+        """Count each blob as referenced. Later steps correct the count for those that are not."""
         blobs, first = window.blobs, 0
         self.summary.names += len(blobs)
         while first < len(blobs):
             usecase = usecase_of(blobs[first].name)
-            # All names of a usecase are side by side: up to `{usecase}0`, because 0 comes right after the slash.
+            # All names of a usecase are next to each other, up to `{usecase}0`, because 0 comes right after the slash.
             last = first + 1 if usecase == NO_USECASE else bisect_left(blobs, f"{usecase}0", lo=first + 1, key=_NAME)
             self.summary.count(usecase, Kind.REFERENCED, last - first, sum(map(_SIZE, blobs[first:last])))
             first = last
@@ -186,7 +203,7 @@ class _Sweep:
     # --- C ---------------------------------------------------------------------------------------
 
     async def _read_log(self, window: _Window) -> _Logged:
-        """All of it, however it is sharded, but only what names a blob of the window is kept."""
+        """Read the whole log, however it is sharded, but keep only what names a blob of the window."""
         logged = _Logged()
         start: str | None = ""
         entries = 0
@@ -212,7 +229,7 @@ class _Sweep:
         before = rows_before(window.start)
         for first in range(0, len(before), POINT_READS):
             page = await self._ask(partial(self._rows.redirects_at, before[first : first + POINT_READS]))
-            # What these rows have wrong is told, and they are counted, where their keys are scanned.
+            # These rows are counted, and their faults reported, where their keys are scanned.
             await self._look_for(window, self._match(window, page.redirects))
         start: bytes | None = window.start.encode()
         end = None if window.end is None else window.end.encode()
@@ -224,7 +241,10 @@ class _Sweep:
             start = page.next_start
 
     def _match(self, window: _Window, redirects: Iterable[Redirect]) -> list[Redirect]:
-        """Strikes the blobs that these name off the window's; returns those whose blob should be in the window and is not."""
+        """Remove the blobs that these rows name from `window.unnamed`.
+
+        Return the rows whose blob should be in the window but is not.
+        """
         missing: list[Redirect] = []
         strike, now_ns = window.unnamed.pop, self._cutoff.as_of_ns
         for redirect in redirects:
@@ -254,11 +274,12 @@ class _Sweep:
     # --- dangling --------------------------------------------------------------------------------
 
     async def _look_for(self, window: _Window, missing: Sequence[Redirect]) -> None:
-        """Each tombstone whose blob was not listed: is the blob there, and if not, does the row still name it?"""
+        """Check each tombstone whose blob was not listed: does the blob exist, and if not, does the row still name it?
+        """
         live: list[Redirect] = []
         for redirect in missing:
             if not is_of(redirect.path, redirect.target):
-                continue  # it is told as misdirected, and its blob may be in any range
+                continue  # it is reported as misdirected, and its blob may be in any range
             if self._has_expired(redirect.deadline_ns):
                 self.summary.count(usecase_of(redirect.path), Kind.EXPIRED, 1, 0)
             else:
@@ -317,17 +338,20 @@ class _Sweep:
             for _ in range(min(POINTS_AT_ONCE, len(names))):
                 group.start_soon(look)
         if failed:
-            raise failed[0]  # the plain error, not a group
+            raise failed[0]  # raise the error itself, not an exception group
         return found
 
     async def _rows_now(self, paths: Iterable[str]) -> tuple[dict[str, Redirect], set[str]]:
-        """By the blob that they name, the tombstones of these rows as they are now; and those of the rows that are corrupt."""
+        """Read these rows again.
+
+        Return their tombstones by the blob that they name, and the keys of the rows that are corrupt.
+        """
         keys = sorted(path.encode() for path in paths)
         found: dict[str, Redirect] = {}
         corrupt: set[str] = set()
         for first in range(0, len(keys), POINT_READS):
             page = await self._ask(partial(self._rows.redirects_at, keys[first : first + POINT_READS]))
-            for redirect in page.redirects:  # of two that name one blob, the one that protects it
+            for redirect in page.redirects:  # if two rows name one blob, keep the tombstone that protects it
                 if redirect.target not in found or not self._has_expired(redirect.deadline_ns):
                     found[redirect.target] = redirect
             corrupt.update(row.path for row in page.corrupt)
@@ -336,7 +360,7 @@ class _Sweep:
     # --- orphans ---------------------------------------------------------------------------------
 
     async def _judge(self, window: _Window, logged: _Logged) -> None:
-        """What no row names, and what only an expired tombstone does."""
+        """Judge the blobs that no row names, and those that only an expired tombstone names."""
         suspects: list[tuple[BlobInfo, Reading]] = []
         for redirected, blobs in ((Redirected.EXPIRED, window.named_by_expired), (Redirected.NOT, window.unnamed)):
             for name, blob in blobs.items():
@@ -351,24 +375,27 @@ class _Sweep:
             await self._judge_again(window, suspects)
 
     async def _judge_again(self, window: _Window, suspects: Sequence[tuple[BlobInfo, Reading]]) -> None:
-        """The second look. First at the log, since an entry goes only after the blob that it names has gone."""
+        """The second look at blobs that seem to be orphans.
+
+        It reads the log first, because an entry outlives the blob that it names.
+        """
         logged = await self._read_log(window)
         there = await self._still_there(window, [blob for blob, _ in suspects])
         confirmed_ns = self._runtime.wall_ns()
         named, corrupt = await self._rows_now({path for blob, reading in suspects for path in (reading.object, blob.name) if path})
         for blob, reading in suspects:
             if there.get(blob.name) != blob.generation:
-                self._uncount(blob)  # it went meanwhile, or is another one now
+                self._uncount(blob)  # it disappeared meanwhile, or it is another blob now
                 continue
             now = named.get(blob.name)
             if reading.object in corrupt or blob.name in corrupt or (now is not None and not self._has_expired(now.deadline_ns)):
-                redirected = Redirected.LIVE  # nobody can tell what a corrupt row names, and it is a finding itself
+                redirected = Redirected.LIVE  # nobody can say what a corrupt row names, and the row is a finding itself
             else:
                 redirected = Redirected.NOT if now is None else Redirected.EXPIRED
             self._conclude(window, blob, reading, self._classify(blob, reading, logged, redirected), confirmed_ns)
 
     async def _still_there(self, window: _Window, suspects: Sequence[BlobInfo]) -> dict[str, int]:
-        """The generation of each that is still there."""
+        """Return the generation of each of these blobs that still exists."""
         if len(suspects) <= RELIST_SHARE * len(window.blobs):
             heads = await self._heads([blob.name for blob in suspects])
             generations = {blob.name: blob.generation for blob in suspects}
@@ -419,11 +446,14 @@ class _Sweep:
         return self._date_ns(revision, created_ns) >= self._cutoff.created_before_ns
 
     def _date_ns(self, revision: ChangeId | None, created_ns: int) -> int:
-        """The later of when it was created, by the service's clock, and when its change was made, by its writer's."""
+        """Return the later of two times: the blob's creation (service's clock) and its change's id (writer's clock)."""
         return created_ns if revision is None else max(created_ns, revision.created_ms * NS_PER_MS)
 
     def _has_expired(self, deadline_ns: int | None) -> bool:
-        """By now, as the service sees it: an audit may take longer than a bucket keeps what has expired."""
+        """Tell whether the deadline has passed by now, by the service's clock.
+
+        The start of the audit is not enough: an audit may take longer than a bucket keeps what has expired.
+        """
         return deadline_ns is not None and deadline_ns <= max(self._cutoff.as_of_ns, self._runtime.wall_ns() - self._ahead_ns)
 
     def _tell(
@@ -445,5 +475,5 @@ _NAME, _SIZE = attrgetter("name"), attrgetter("size")
 
 
 def _generation(head: BlobHead | CorruptRecordError, listed: int) -> int:
-    """A blob that cannot be read is there all the same, and may be the one that was listed."""
+    """Return the generation. A blob that cannot be read exists all the same, and counts as the one that was listed."""
     return head.generation if isinstance(head, BlobHead) else listed

@@ -1,7 +1,7 @@
 """What a blob, or a row that redirects to one, is found to be: decision tables without I/O, tested exhaustively.
 
-The order of the lines is the table: the first that holds decides. What protects a blob comes before what accuses it, so that a
-blob is an orphan only where nothing at all speaks for it.
+The order of the lines is the table: the first line that holds decides. What protects a blob comes before what accuses
+it. So a blob is an orphan only if nothing protects it.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """What is said of each thing that was looked at."""
+    """The verdict on one thing that was looked at."""
 
-    # as it should be: counted
+    # no findings: these are only counted
     REFERENCED = "referenced"
     IN_FLIGHT = "in_flight"
     SUPERSEDED = "superseded"
     TOO_YOUNG = "too_young"
     EXPIRED = "expired"
     UPLOAD = "upload"
-    # findings: counted, and written down one by one
+    # findings: these are counted, and written down one by one
     ORPHAN = "orphan"
     LEGACY_ORPHAN = "legacy_orphan"
     DANGLING = "dangling"
@@ -54,32 +54,32 @@ FINDINGS = frozenset({
     Kind.ORPHAN, Kind.LEGACY_ORPHAN, Kind.DANGLING, Kind.CORRUPT_ROW, Kind.MISDIRECTED, Kind.CORRUPT_BLOB, Kind.UNPARSEABLE,
     Kind.FOREIGN, Kind.UNLISTED,
 })  # fmt: skip
-"""What somebody should look at. The others are how a store in use looks."""
+"""What somebody should look at. The other kinds are normal in a store that is in use."""
 
 DOUBTS = frozenset({Kind.MISDIRECTED, Kind.UNLISTED})
-"""Findings that make the run's evidence incomplete: others may be wrong because of them."""
+"""Findings that make the run's evidence incomplete: because of them, other findings may be wrong."""
 
 
 class Form(StrEnum):
     """What a blob's name looks like."""
 
     REVISION = "revision"  # {path}/{change id}
-    UNSUFFIXED = "unsuffixed"  # {path}: older software's
+    UNSUFFIXED = "unsuffixed"  # {path}: a blob of older software
     UPLOAD = "upload"  # `uploads` where a path has `objects`
-    UNPARSEABLE = "unparseable"  # has an `objects` segment and breaks the format
-    FOREIGN = "foreign"  # no storage path at all
+    UNPARSEABLE = "unparseable"  # has an `objects` segment, but breaks the format
+    FOREIGN = "foreign"  # is no storage path at all
 
 
 class Logged(StrEnum):
-    """As what an entry of the changelog names a blob."""
+    """In which role an entry of the changelog names a blob."""
 
     NOT = "not"
-    NEW = "new"  # or: an entry that cannot be read has its revision for its id
+    NEW = "new"  # or an entry that cannot be read has the blob's revision as its id
     OLD = "old"
 
 
 class Redirected(StrEnum):
-    """What the tombstone that names a blob is. Of several, the one that protects most."""
+    """The state of the tombstone that names a blob. If there are several, the state that protects the blob most."""
 
     NOT = "not"
     EXPIRED = "expired"
@@ -88,9 +88,10 @@ class Redirected(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All that is known of a blob that was listed, in the order in which it was read.
+    """All that is known about a blob that was listed.
 
-    `young`: the later of its revision's time and its creation is not before the cut-off. `expired`: its own deadline has passed.
+    `young`: the later of its revision's time and its creation is not before the cut-off. `expired`: its own deadline
+    has passed.
     """
 
     form: Form
@@ -101,7 +102,7 @@ class Facts:
 
 
 def classify(facts: Facts) -> Kind:
-    """What a listed blob is."""
+    """Return what a listed blob is."""
     if facts.redirected is Redirected.LIVE:
         return Kind.REFERENCED
     if facts.redirected is Redirected.EXPIRED:
@@ -126,10 +127,11 @@ def classify(facts: Facts) -> Kind:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """All that is known of a tombstone whose blob is not in the listing, in the order in which it was read.
+    """All that is known about a tombstone whose blob is not in the listing.
 
-    `expired`: its deadline has passed. `there`: a point read finds the blob now. `listable`: that blob is older than the
-    beginning of the listing. `shown`: the row, read once more after that, still names it.
+    `expired`: the row's deadline has passed. `there`: a point read finds the blob now. `listable`: that blob was
+    created long enough ago that the listing should have held it. `shown`: the row, read once more after that, still
+    names the blob.
     """
 
     expired: bool
@@ -139,7 +141,10 @@ class Missing:
 
 
 def classify_missing(facts: Missing) -> Kind | None:
-    """What a tombstone without a listed blob is; None: what was read is no longer so."""
+    """Return what a tombstone without a listed blob is.
+
+    None: the row has changed meanwhile, so there is nothing to say.
+    """
     if facts.there:
         return Kind.UNLISTED if facts.listable else Kind.REFERENCED
     if facts.expired:

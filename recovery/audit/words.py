@@ -1,13 +1,14 @@
-"""What a run comes to, in words and figures: for the report and for the terminal alike.
+"""The result of a run in words and figures, for the report and for the terminal.
 
-    verdict(manifest) -> one sentence, and how it weighs:
+    verdict(manifest) -> one sentence, and its level:
 
-    INCOMPLETE   the evidence has a hole or a doubt: whatever was found may be wrong
+    INCOMPLETE   the evidence has a gap or a doubt, so whatever was found may be wrong
     LOSS         a live tombstone names a blob that is gone
     FINDINGS     orphans, or something else that somebody should look at
     CLEAN        everything is accounted for
 
-Pure. A name is shown by `visible`: whatever an object is called, it can neither steer a terminal nor turn a line around.
+No I/O. Names are shown through `visible`. So whatever an object is called, its name cannot control a terminal or change
+the direction of a line.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from recovery.visible import visible as visible  # noqa: PLC0414 - the audit has
 
 GIB = 1024**3
 PRICE_DEFAULT = 0.020
-"""US dollars for a GiB kept for a month: what GCS Standard in one region is assumed to cost."""
+"""US dollars per GiB and month: what GCS Standard in one region is assumed to cost."""
 
 SENTENCE_MAX = 240
-"""Characters of a reason that a verdict repeats; an error's text has no bound."""
+"""How many characters of a reason a verdict repeats. The text of an error has no limit."""
 
 ORPHANS = (Kind.ORPHAN, Kind.LEGACY_ORPHAN)
 
 
 class Level(StrEnum):
-    """How a verdict weighs."""
+    """How serious a verdict is."""
 
     CLEAN = "clean"
     FINDINGS = "findings"
@@ -42,14 +43,14 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`sentence`: what the run comes to, first of all that is shown."""
+    """The verdict on a run. `sentence`: the result, shown before everything else."""
 
     level: Level
     sentence: str
 
 
 def verdict(manifest: Manifest, price_per_gib_month: float) -> Verdict:
-    """What weighs most is said; what else there is, the table of classes shows."""
+    """Return the verdict. It names only the most serious result. The table of classes shows the rest."""
     dangling, lost = total(manifest, [Kind.DANGLING]), total(manifest, ORPHANS)
     if not manifest.complete:
         found = f" It has {count(manifest.findings, 'finding')}, which may be wrong." if manifest.findings else ""
@@ -70,7 +71,7 @@ def verdict(manifest: Manifest, price_per_gib_month: float) -> Verdict:
 
 
 def consequence(manifest: Manifest, price_per_gib_month: float) -> str:
-    """What the verdict means for whoever reads it, in a sentence or two: is data lost, what does it cost."""
+    """Return what the verdict means for the reader, in a sentence or two: is data lost, and what does it cost?"""
     lost, dangling = total(manifest, ORPHANS), total(manifest, [Kind.DANGLING])
     match verdict(manifest, price_per_gib_month).level:
         case Level.INCOMPLETE:
@@ -92,7 +93,7 @@ def consequence(manifest: Manifest, price_per_gib_month: float) -> str:
 
 
 def reasons(manifest: Manifest) -> Sequence[str]:
-    """Why a run is not complete; empty where it is."""
+    """Return why a run is not complete. Empty if it is complete."""
     if manifest.complete:
         return ()
     done, all_ = audited(manifest), len(manifest.ranges)
@@ -103,12 +104,12 @@ def reasons(manifest: Manifest) -> Sequence[str]:
 
 
 def audited(manifest: Manifest) -> int:
-    """How many ranges were."""
+    """Return how many ranges were audited."""
     return sum(names is not None for names in manifest.names_by_range)
 
 
 def missing(manifest: Manifest) -> Sequence[tuple[int, str]]:
-    """The ranges that were not audited, and why."""
+    """Return the ranges that were not audited, each with the reason."""
     errors = {failure.range: failure.error for failure in manifest.failures}
     done = {number for number, names in enumerate(manifest.names_by_range) if names is not None}
     return [(number, errors.get(number, "not reached")) for number in range(len(manifest.ranges)) if number in errors or number not in done]
@@ -120,7 +121,7 @@ def total(manifest: Manifest, kinds: Sequence[Kind]) -> Counted:
 
 
 def shown_kinds(manifest: Manifest) -> Sequence[Kind]:
-    """Those that were met, findings first, worst first."""
+    """Return the kinds that were found: findings first, the most serious before the others."""
     order = [Kind.DANGLING, *ORPHANS, *(kind for kind in Kind if kind in FINDINGS), *Kind]
     return [kind for kind in dict.fromkeys(order) if manifest.totals.get(kind, Counted()).number]
 
@@ -129,12 +130,12 @@ def shown_kinds(manifest: Manifest) -> Sequence[Kind]:
 
 
 def count(number: int, noun: str) -> str:
-    """1 blob; 1,234 blobs."""
+    """Return a count with its noun: 1 blob; 1,234 blobs."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def size(size_bytes: int) -> str:
-    """512 B; 1.5 KiB; 20 MiB; 1,234 PiB: IEC units, three digits or so."""
+    """Return a size in IEC units with about three digits: 512 B; 1.5 KiB; 20 MiB; 1,234 PiB."""
     if size_bytes < 1024:
         return f"{size_bytes} B"
     value = float(size_bytes)
@@ -146,7 +147,7 @@ def size(size_bytes: int) -> str:
 
 
 def money(size_bytes: int, price_per_gib_month: float) -> str:
-    """What so many bytes cost a month: $0, less than $0.01, $1.25, $12,345."""
+    """Return what so many bytes cost per month: $0; less than $0.01; $1.25; $12,345."""
     dollars = size_bytes / GIB * price_per_gib_month
     if dollars == 0:
         return "$0"
@@ -156,7 +157,7 @@ def money(size_bytes: int, price_per_gib_month: float) -> str:
 
 
 def cost(size_bytes: int, price_per_gib_month: float) -> str:
-    """The same in a sentence: about $1.25 a month; less than $0.01 a month; at no cost."""
+    """Return the same for use in a sentence: about $1.25 a month; less than $0.01 a month; at no cost."""
     told = money(size_bytes, price_per_gib_month)
     if told == "$0":
         return "at no cost"
@@ -164,7 +165,7 @@ def cost(size_bytes: int, price_per_gib_month: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """0.4 s; 12 s; 3 min 20 s; 4 h 05 min; 2 d 3 h."""
+    """Return a time that was measured: 0.4 s; 12 s; 3 min 20 s; 4 h 05 min; 2 d 3 h."""
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     whole = round(seconds)
@@ -178,14 +179,14 @@ def duration(seconds: float) -> str:
 
 
 def span(seconds: float) -> str:
-    """A length that somebody chose: 24 h; 1 h 30 min; 30 s."""
+    """Return a length of time that somebody chose: 24 h; 1 h 30 min; 30 s."""
     if seconds >= 3600 and seconds % 3600 == 0:
         return f"{seconds / 3600:g} h"
     return f"{seconds:g} s" if seconds < 60 else duration(seconds)
 
 
 def moment(time_ns: int) -> str:
-    """2026-11-21 20:15:03 UTC."""
+    """Return a time as 2026-11-21 20:15:03 UTC."""
     try:
         return datetime.fromtimestamp(time_ns // 1_000_000_000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     except (OverflowError, ValueError, OSError):
@@ -193,7 +194,10 @@ def moment(time_ns: int) -> str:
 
 
 def sentence(text: str) -> str:
-    """What somebody else wrote, as a sentence: begins with a capital, ends with a full stop, steers nothing."""
+    """Return somebody else's text as a sentence.
+
+    It begins with a capital, ends with a full stop and has no control characters.
+    """
     return _ended(visible(text[:1].upper() + text[1:]))
 
 
@@ -207,7 +211,7 @@ def _share(part: int, whole: int) -> str:
 
 
 def _listed(manifest: Manifest) -> str:
-    """3 foreign, 1 corrupt row: the findings, by class."""
+    """Return the findings by class, such as: 3 foreign, 1 corrupt row."""
     kinds = [kind for kind in shown_kinds(manifest) if kind in FINDINGS]
     return ", ".join(f"{manifest.totals[kind].number:,} {kind.value.replace('_', ' ')}" for kind in kinds)
 

@@ -1,10 +1,10 @@
-"""What is handed to whoever carries ranges out, and what comes back: plain values that can be pickled.
+"""What an engine receives, and what comes back: plain values that can be pickled.
 
     run --Job, numbers--> Engine (local processes, Spark) --carry_out(job, number)--> Outcome
                                                                    `-> RUN/findings/range-000017.parquet
 
-The file is the result: an outcome only says soon what the directory says for good. So an engine may carry a range out twice, lose
-an outcome, or die; whether a range is done is asked of the directory.
+The file is the result. An outcome only tells early what the directory will tell. So an engine may audit a range twice,
+lose an outcome, or die: whether a range is done, the directory says.
 """
 
 from __future__ import annotations
@@ -33,15 +33,18 @@ from tiered.settings import Settings
 
 GRACE_S = 86_400.0
 GRACE_MIN_S = 3600.0
-"""A change may be under way for so long that a shorter grace is only for those who insist."""
+"""A change may be under way for this long. A shorter grace is only for a caller who insists on it."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditOptions:
-    """What the person who starts an audit chooses. `directory`: of the run, a path or a URI (`gs://…`, `s3://…`, `hdfs://…`).
+    """What the person who starts an audit chooses.
 
-    `grace_s`: None, `GRACE_S`, or that of the run that goes on. `insist`: one below `GRACE_MIN_S` is meant. `price`: of a GiB a
-    month, for the report; None: the report's own.
+    `directory`: the run's, a path or a URI (`gs://…`, `s3://…`, `hdfs://…`).
+
+    `grace_s`: in seconds; None: `GRACE_S` for a new run, the run's own grace for one that goes on. `insist`: do it in
+    spite of a grace below `GRACE_MIN_S`, or of a table that looks wrong. `price`: US dollars per GiB and month, for the
+    report; None: the default.
     """
 
     directory: str
@@ -52,7 +55,10 @@ class AuditOptions:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """All that a worker on another machine must know. `directory`: URI of the run's; `settings`: of the store, as JSON."""
+    """All that a worker on another machine must know. `directory`: the URI of the run.
+
+    `settings`: those of the store, as JSON.
+    """
 
     directory: str
     run: str
@@ -63,9 +69,11 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a range ended. `error`: None, or why its file is not there, in a sentence. `retryable`: it may work when tried again.
+    """How a range ended. `error`: None, or one sentence that says why its file is not there.
 
-    `names` were listed, `findings` written down, in `seconds` (0 where the file was there already).
+    `retryable`: another try may work.
+
+    `names` were listed and `findings` were written, in `seconds` (0 if the file was there already).
     """
 
     range: int
@@ -77,28 +85,38 @@ class Outcome:
 
 
 class Engine(Protocol):
-    """Who carries ranges out. `name`: for people; `versions`: of what it runs on; `slots`: how many ranges at once."""
+    """What audits the ranges. `name`: for people. `versions`: of the software it runs on.
+
+    `slots`: how many ranges run at once.
+    """
 
     name: str
     versions: Mapping[str, str]
     slots: int
 
     def run(self, job: Job, numbers: Sequence[int]) -> Iterator[Outcome]:
-        """Carries the ranges of these numbers out, in any order, and yields as they end. Blocks; it is called in a thread.
+        """Audit the ranges of these numbers, in any order, and yield each outcome.
 
-        Ends early after `stop`. A range without an outcome is done iff its file is there. `UnavailableError` where no range
-        can be carried out any more, `ConfigurationError` with the fix.
+        It blocks, so it is called in a thread.
+
+        It ends early after `stop`. A range without an outcome is done if and only if its file is there. Raises
+        `UnavailableError` if no range can be audited any more, and `ConfigurationError` with the fix if something is
+        set up wrongly.
         """
 
     def stop(self) -> None:
-        """From another thread, at any time, repeatedly: for good, begin nothing more and end what is under way soon."""
+        """Stop for good: begin nothing more, and end soon what is under way.
+
+        Any thread may call it, at any time, repeatedly.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a run is. `names` and `findings` are those of finished ranges, of earlier runs of this audit too.
+    """How far a run is. `names` and `findings` count all finished ranges, also those of earlier calls for this run.
 
-    `seconds`: of this run. `names_per_s`: of this run. `seconds_left`: None until a range of this run has finished.
+    `seconds` and `names_per_s` are those of this call. `seconds_left`: an estimate; None until this call has finished a
+    range.
     """
 
     ranges: int
@@ -119,33 +137,40 @@ def job_of(manifest: Manifest, directory: str, settings: Settings) -> Job:
 
 
 def portable(settings: Settings) -> Settings:
-    """The same for a process with another current directory. A changelog that is not set is none."""
+    """Return the same settings for a process with another current directory. An unset changelog becomes `noop`."""
     directory = None if settings.directory is None else settings.directory.absolute()
     return settings.model_copy(update={"directory": directory, "changelog": settings.changelog or "noop"})
 
 
 def check_there(settings: Settings) -> None:
-    """Opening an embedded store makes what is missing, and an audit of that would find nothing wrong."""
+    """Refuse a directory without a store.
+
+    Opening it would create an empty store, and an audit of that would find nothing wrong.
+    """
     if settings.directory is not None and not (settings.directory / DATABASE_NAME).is_file():
         raise ConfigurationError(f"there is no store in {settings.directory.absolute()} on this machine: check the directory")
 
 
 @cache
 def collect_less() -> None:
-    """Once in a process that does nothing but carry ranges out: not in the user's own.
+    """Make the garbage collector run less often.
 
-    A window holds some 100,000 objects at once, none of them in a cycle. By Python's own thresholds the garbage collector walks them over
-    and over, and all that was imported with them.
+    Call it only in a process that does nothing but audit ranges, never in the user's own.
+
+    A window holds some 100,000 objects at once, none of them in a cycle. With Python's own thresholds the collector
+    would visit them, and all imported modules, again and again.
     """
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
 
 
 def carry_out(job: Job, number: int) -> Outcome:
-    """Audits one range and leaves its file, in a process without an event loop. Never raises: what fails is in the outcome.
+    """Audit one range and leave its file. It needs a process or thread without an event loop.
 
-    Opens what it needs and closes it again: connections do not survive a fork, nor a worker that is reused. A range that is done
-    is left alone.
+    It never raises: the outcome holds the error.
+
+    It opens what it needs and closes it again, because connections survive neither a fork nor the reuse of a worker. A
+    range that is done is left alone.
     """
     try:
         return anyio.run(_carry_out, job, number)
