@@ -1,8 +1,8 @@
-"""Counts the product's decisions, and what is checked at the end, from outside.
+"""Counts the decisions of the product, and the checks at the end of a world.
 
-The product has no hooks: each decision is a function, a method or a returned enum. It is wrapped for as long as
-`decisions_counted` is entered, and the wrapper names what was decided from what was given and answered. The names are those of
-`emulators.simulation.coverage.REQUIRED`; a decision that moves is missed there.
+The product has no hooks. Each decision is a function, a method or a returned enum, which is wrapped from outside for as
+long as `decisions_counted` is entered. The wrapper names the decision by its arguments and its answer. The names are
+those of `emulators.simulation.coverage.REQUIRED`; there a decision that has moved is reported as missing.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from tiered.storage import TieredStorage
 Count = Callable[..., None]
 
 _counting: list[Coverage] = []
-"""Where it is counted: in the last."""
+"""The last of them counts."""
 
 
 @contextmanager
 def decisions_counted(coverage: Coverage) -> Iterator[None]:
-    """Counts the product's decisions, and what is checked at the end, for as long as it is entered; within another one, here and not there.
+    """Counts into `coverage` for as long as it is entered. Within another one, only the inner one counts.
 
-    To wrap takes longer than to count: whoever enters it for each of many runs does well to stand in one more around them all.
+    Wrapping takes longer than counting. If you enter it for each of many runs, enter one more around all of them.
     """
     _counting.append(coverage)
     wrapped = (
@@ -65,13 +65,13 @@ def _count(name: str, section: str = "decisions") -> None:
     _counting[-1].sections[section][name] += 1
 
 
-# --- the wrappers: what was decided, from what was given and answered ------------------------------
+# --- the wrappers --------------------------------------------------------------------------------
 
 Wrapping = Callable[[Callable[..., Any], Count], Callable[..., Any]]
 
 
 def _answer(name: Callable[[Any], str]) -> Wrapping:
-    """Of a coroutine function: names what it returned."""
+    """Wraps a coroutine function. `name` gets what it returned."""
 
     def wrapping(original: Callable[..., Any], count: Count) -> Callable[..., Any]:
         async def counted(*args: Any, **named: Any) -> Any:
@@ -85,7 +85,7 @@ def _answer(name: Callable[[Any], str]) -> Wrapping:
 
 
 def _told(call: str) -> Wrapping:
-    """Of an operation: what its caller is told, `ok` or the error's class."""
+    """Wraps an operation, and counts what its caller is told: `ok`, or the class of the error."""
 
     def wrapping(original: Callable[..., Any], count: Count) -> Callable[..., Any]:
         async def counted(*args: Any, **named: Any) -> Any:
@@ -103,7 +103,7 @@ def _told(call: str) -> Wrapping:
 
 
 def _answer_sync(name: Callable[..., str]) -> Wrapping:
-    """Of a function: `name` gets what it returned, then what it was given."""
+    """Wraps a function. `name` gets what it returned, and then its arguments."""
 
     def wrapping(original: Callable[..., Any], count: Count) -> Callable[..., Any]:
         def counted(*args: Any) -> Any:
@@ -143,7 +143,7 @@ def _old(original: Callable[..., Any], count: Count) -> Callable[..., Any]:
 
 
 def _not_due(original: Callable[..., Standing], count: Count) -> Callable[..., Standing]:
-    """The log's own look: what it leaves out of a page, recovery never sees."""
+    """Counts the log's own judgement, because recovery never sees what the log leaves out of a page."""
 
     def counted(*args: Any, **named: Any) -> Standing:
         where = original(*args, **named)
@@ -190,7 +190,7 @@ def _released(original: Callable[..., Any], count: Count) -> Callable[..., Any]:
 
 
 def _followed(original: Callable[..., Any], count: Count) -> Callable[..., Any]:
-    """A read: where it ended, and each time that a blob had vanished on the way."""
+    """Counts where a read ended, and each time that a blob had vanished on the way."""
 
     async def counted(reader: Reader, object_id: Any, inline: Any, blob: Any) -> Any:
         async def open_blob(state: Any) -> Any:
@@ -232,7 +232,7 @@ def _expired(original: Callable[..., bool], count: Count) -> Callable[..., bool]
 
 
 def _repeated(original: Callable[..., Any], count: Count) -> Callable[..., Any]:
-    """What is decided while the checker repeats clean-ups is no merit of the world's."""
+    """Does not count what is decided while the checker repeats clean-ups: the world did not do that."""
 
     async def counted(world: World) -> None:
         count("I5 repeatable", "checks")

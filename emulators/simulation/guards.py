@@ -1,14 +1,15 @@
-"""The protocol's guards, and each one's knock-out: what is left of the store, or of a service's word, without it.
+"""The guards of the protocol. Each one can be knocked out, and the simulation must then find a violation.
 
     with GUARDS["won mark in the swap"].knocked_out():
         run(Recipe.of(seed), Coverage())            must find a violation, for some seed of a few thousand
 
-The check that never failed proves nothing. So each rule of the design that data depends on is taken away, one at a time and from
-outside, by replacing a function or a method for as long as a `with` lasts; the product has no hooks. A knock-out takes one thing
-away and leaves the rest as it was. `emulators.simulation.guard_search` counts the seeds; docs/guards.md keeps the counts.
+A check that never failed proves nothing. So each rule of the design that data depends on is taken away, one at a time.
+This is done from outside: a function or a method is replaced for as long as a `with` lasts, because the product has no
+hooks. A knock-out takes one thing away and leaves the rest as it is. `emulators.simulation.guard_search` counts the
+seeds, and docs/guards.md keeps the counts.
 
-Not here are leases: who holds an entry decides how soon recovery acts and how much is done twice, and nothing else. What they are
-made of (the heartbeat's condition, the attempt in the claim) is watched by `Watch` itself.
+Leases are not among them. Who holds an entry decides only how soon recovery acts and how much is done twice. `Watch`
+itself checks what leases are made of: the condition of a heartbeat, and the attempt in a claim.
 """
 
 from __future__ import annotations
@@ -47,14 +48,15 @@ T = TypeVar("T")
 
 INVARIANTS = frozenset({"I1 no dangling", "I2 settle first", "I3 no leak", "I4 honest", "I5 repeatable", "I6 drained", "I7 whole"})
 LEASE = frozenset({"lease"})
-"""What `Watch` says of an entry whose holder changed as it may not."""
+"""What `Watch` calls it when an entry gets a holder that it may not get."""
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """`protects`: what goes wrong without it, in one sentence. `seen`: whose violation counts as having found out.
+    """One guard. `protects`: what goes wrong without it, in one sentence.
 
-    `patches`: owner, name, and what stands there instead.
+    `patches`: the module or class, the name in it, and what stands there instead. `seen`: the invariants whose violation
+    shows that the simulation has found out.
     """
 
     protects: str
@@ -63,7 +65,7 @@ class Guard:
 
     @contextmanager
     def knocked_out(self) -> Iterator[None]:
-        """Within, the guard is gone. One at a time."""
+        """Takes the guard away for as long as the `with` lasts. Only one at a time."""
         with replaced(self.patches):
             yield
 
@@ -72,7 +74,7 @@ class Guard:
 
 
 def _conflicts_but_for(won: bool = False, refused: bool = False, target: bool = False) -> Callable[..., bool]:
-    """A swap's predicate without what is named."""
+    """The predicate of a swap, without the named parts."""
 
     def conflicts(self: SimulatedRows, path: str, token: ChangeId, expected: str | None) -> bool:
         return (
@@ -85,7 +87,7 @@ def _conflicts_but_for(won: bool = False, refused: bool = False, target: bool = 
 
 
 def _replace_inline_but_for(marks: bool = False, target: bool = False) -> Callable[..., Awaitable[bool]]:
-    """An inline write's predicate without what is named."""
+    """The predicate of an inline write, without the named parts."""
 
     async def replace_inline(self: SimulatedRows, call: str, path: str, token: ChangeId, state: Inline | None) -> bool:
         await self._travel()
@@ -147,7 +149,7 @@ async def _claim_whoever_holds_it(self: SimulatedChangeLog, entry: Entry, owner:
 
 
 class _StandsStill:
-    """A runtime that knows no other clock than the one that a suspended machine stops."""
+    """A runtime whose boot-time clock stands still while the machine is suspended."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -165,12 +167,12 @@ def _beat_by_monotonic_clock(self: Heartbeat, log: ChangeLog, runtime: Runtime, 
 
 
 async def _judge_by_the_answer(self: Writer, write: Write, lease: Lease, told: Told) -> Verdict:
-    """What was not told ok is taken to have failed."""
+    """Takes a swap that was not told ok for one that failed."""
     return Verdict(UnavailableError(f"{write.object_id} was not changed, it seems"), None)
 
 
 async def _prepare_unrecorded(self: Writer, write: Write, name: str, metadata: Metadata, body: Body) -> int:
-    """As the store's own, but the upload is finalised at once: only the swap waits for the record."""
+    """Like the store's own, but finalises the upload at once: only the swap waits for the record."""
 
     async def open_upload() -> Upload:
         write.upload = await self._tiers.long_term.open_upload(name, metadata, body.size)

@@ -1,14 +1,14 @@
-"""The published protocol: the same store and the same recovery with the fence taken out, from outside.
+"""The published protocol: the same store and the same recovery, with the fence taken out from outside.
 
-    settle    only reads whether the row shows the revision: it refuses nothing, so what is taken for garbage may still be swapped in
-    swap      compares what is there, nothing included, and remembers no token
-    answer    a conflict is a lost race, and what was written for it is garbage; a lost race is told ok, or no
+    settle    only reads whether the row shows the revision. It refuses nothing, so garbage may still be swapped in
+    swap      compares what is there, which may be nothing, and remembers no token
+    answer    a conflict is a lost race, and its blob is garbage; a lost race is told ok, or no
     touch     writes what was read, with a later deadline
     upload    no session is cancelled, and nobody waits for what may land late
-    read      a blob that is not there is an object that is not there
+    read      if the blob is not there, the object is not there
 
-All else is the product's: the entry before the work, the heartbeat, "is the lease still held?" before the swap, the claim.
-`emulators.demo.unfenced` takes the fence from real backends, for the demo. Never a part of the product.
+Everything else is the product's: the entry before the work, the heartbeat, the look at the lease before the swap, the
+claim. `emulators.demo.unfenced` takes the fence from real backends, for the demo. It is never a part of the product.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Naive:
-    """Which of the published variants. `shown_is_ok`: a swap of what the row shows already is told ok. `lost_is_ok`: so is a lost race."""
+    """A variant of the published protocol.
+
+    `shown_is_ok`: a swap to what the row shows already is told ok. `lost_is_ok`: a lost race is told ok, too.
+    """
 
     shown_is_ok: bool = True
     lost_is_ok: bool = True
@@ -49,7 +52,7 @@ NAIVE = Naive()
 
 
 class UnfencedRows(SimulatedRows):
-    """Rows that remember no token: what is garbage is read, and a swap compares what is there, nothing included."""
+    """Rows that remember no token: `settle` only reads, and `swap` compares what is there, which may be nothing."""
 
     def __init__(self, runtime: Runtime, naive: Naive, *, horizon: bool = True) -> None:
         super().__init__(runtime, horizon=horizon)
@@ -72,7 +75,7 @@ class UnfencedRows(SimulatedRows):
         return True
 
     async def touch(self, path: str, seen: Inline | Tombstone, deadline_ns: int) -> bool:
-        """Writes what was read, with its new deadline."""
+        """Writes what was read, with the new deadline."""
         await self._travel()
         self.states[path] = with_deadline(seen, deadline_ns)
         self._took_effect("rows.touch", path)
@@ -80,7 +83,7 @@ class UnfencedRows(SimulatedRows):
 
 
 class UnfencedBlobs(SimulatedBlobs):
-    """Blobs whose upload sessions nobody cancels: what was sent lands."""
+    """Blobs whose upload sessions nobody cancels. Whatever was sent lands."""
 
     async def cancel(self, session: str) -> None:
         await self._travel()
@@ -88,7 +91,7 @@ class UnfencedBlobs(SimulatedBlobs):
 
 @contextmanager
 def unfenced(naive: Naive) -> Iterator[None]:
-    """Worlds made within know no fence, and the store and its recovery rely on none."""
+    """Worlds that are made within the `with` have no fence, and the store and its recovery rely on none."""
     with replaced([
         (emulators.world.stack, "SimulatedRows", partial(UnfencedRows, naive=naive)),
         (emulators.world.deployment, "SimulatedBlobs", UnfencedBlobs),
@@ -101,7 +104,7 @@ def unfenced(naive: Naive) -> Iterator[None]:
 
 def _commit_of(naive: Naive) -> Callable[[Writer, Write, RowState], Awaitable[Verdict]]:
     async def commit(self: Writer, write: Write, state: RowState) -> Verdict:
-        """What lost the race is garbage; what was not answered is looked up in the row."""
+        """Takes what lost the race for garbage, and looks up in the row what was not answered."""
         lease = write.lease
         assert lease is not None, "its entry was recorded"
         told, change = await self._swap(write, lease, state), lease.entry.change
@@ -122,7 +125,7 @@ def _commit_of(naive: Naive) -> Callable[[Writer, Write, RowState], Awaitable[Ve
 async def follow_once(
     self: Reader, object_id: ObjectId, inline: Callable[[Inline], T], blob: Callable[[Tombstone], Awaitable[T | None]]
 ) -> tuple[T, RowState] | None:
-    """What is not there when it is looked for is not there: a blob that is gone is an object that is gone."""
+    """Reads once: if the blob is gone, the object is gone."""
     state = await self._state(object_id.path)
     if state is None:
         return None
