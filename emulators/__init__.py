@@ -1,10 +1,14 @@
-"""A world to crash in: simulated tiers, log, clock and network, the faults they may have, and the checker of I1-I7.
+"""All that stands in for the real services, and all that is run against it. It is not shipped.
 
-    run_world     one seeded run: virtual time, one repeatable schedule               (runtime)
-    World         rows, blobs and log, and the processes that work on them            (world; rows, blobs, log)
-    Link          a process's connection: each call may fail, be late, or be the last  (faults)
-    Watch         I1 and I2 after every effect                                         (checker)
-    History       what callers were told, and whether an order of effects explains it   (history)
+    world/         simulated rows, blobs, log, clock and network, their faults, and the checker of I1-I7
+    simulation/    seeded runs of the store in that world; each can be replayed by its seed
+    callers/       seeded callers of the library and the command, who do all that a caller may do
+    bigtable/      Google's emulator of Bigtable, one in memory, and a channel that can fail
+    gcs/           an emulator of GCS
+    demo/          real processes that are killed while they work (`python -m emulators demo`)
+    up.py          both emulators, provisioned (`python -m emulators up`)
+    adapter_world.py    the real adapters on the emulators, with faults, judged like the simulated world
 
-Nothing imports this package from below: the product does not know that it is simulated.
+Begin with `__main__.py`, the two commands, or with `world/`. Nothing outside this package and the tests imports it:
+the product does not know that it is simulated.
 """

@@ -1,7 +1,8 @@
 """Two commands to develop with: `python -m emulators up` and `python -m emulators demo`.
 
-    up      starts both emulators, provisioned, until it is interrupted (`emulators.up`). stdout gets two lines once both
-            serve, `BIGTABLE_EMULATOR_HOST=…` and `STORAGE_EMULATOR_HOST=…`; everything else goes to stderr
+    up      starts both emulators, makes tables and bucket in them, and stays until it is interrupted (`emulators.up`).
+            Once both serve, stdout gets two lines, `BIGTABLE_EMULATOR_HOST=…` and `STORAGE_EMULATOR_HOST=…`;
+            everything else goes to stderr
     demo    kills writers in the middle of their work, recovers, and checks that nothing was lost (`emulators.demo`)
 
 Exit codes: 0 done (`up`: after SIGINT or SIGTERM); 1 the demo's check found something; 2 the command line is wrong;

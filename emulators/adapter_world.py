@@ -1,12 +1,13 @@
-"""`AdapterWorld`: the real adapters on real emulators, many processes at once on one deployment, and what they are told.
+"""`AdapterWorld`: the real adapters on emulators, used by many processes at once, and what those processes are told.
 
-    one Bigtable table     rows and changelog; each process has a `FaultyChannel` to it
-    one long-term tier     each process opens its own, through its `Link`, whose points are the calls of the protocol
-    a case                 one process, one object of its own, one thing that goes wrong; its name is the object's key
+    one Bigtable table     holds rows and changelog; each process reaches it through a `FaultyChannel` of its own
+    one long-term tier     each process opens it through its `Link`, which can fail at each call of the protocol
+    a case                 one process, one object that only it uses, one fault; the object's key is the case's name
 
-`emulators.world.deployment` with real time and real services in the place of the simulated ones: nobody looks after every effect here,
-so I2 is asserted before each deletion (a refused token stays refused, which is what keeps I1), and the rest by `findings`,
-which reads everything through channels without faults when all is quiet. What is not the world's is who crashes when.
+It is like `emulators.world.deployment`, but with real time and real servers. Nothing can look at the state after every
+effect here. So I2 is checked before each deletion: a token that was refused stays refused, and this keeps I1. All other
+invariants are checked by `findings`, which reads everything without faults when all is quiet. The tests decide which
+process crashes, and when.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ OpensLog = Callable[[BigtableTable], ChangeLog]
 
 
 class WallClock(SystemRuntime):
-    """The machine's own clocks, with a wall clock that is `skew_s` seconds ahead."""
+    """The machine's own clocks, but with a wall clock that is `skew_s` seconds ahead."""
 
-    def __init__(self, skew_s: float = 0.0) -> None:
+    def __init__(self, skew_s: float) -> None:
         super().__init__()
         self._skew_ns = round(skew_s * NS_PER_S)
 
@@ -60,9 +61,11 @@ def _whole_log(table: BigtableTable) -> ChangeLog:
 
 
 class AdapterWorld:
-    """`network`: the long-term tier's late requests; it is the caller's. `is_open`: whether a session could still be finalised.
+    """One deployment on emulators.
 
-    `settings`: of the processes; `recovery_settings`: of those that recover; `hang_s`: how long what gets no answer waits for it.
+    `network` holds the late requests of the long-term tier; the caller makes it and moves it on. `is_open` says whether
+    an upload session could still be finalised. `settings` are those of writing processes, `recovery_settings` those of
+    recovering ones. `hang_s`: how many seconds a call waits that gets no answer.
     """
 
     def __init__(
@@ -89,7 +92,7 @@ class AdapterWorld:
 
     @asynccontextmanager
     async def client(self, process: Process, script: Script = no_wire_faults, settings: Settings | None = None) -> AsyncIterator[Client]:
-        """An open store in this process."""
+        """Open a store in this process."""
         settings = settings or self._settings
         async with self._backends(process, script) as (table, blobs):
             tiers = Tiers(BigtableRows(table, process.runtime), blobs)
@@ -103,7 +106,7 @@ class AdapterWorld:
     async def recovery(
         self, process: Process, script: Script = no_wire_faults, opens_log: OpensLog = _whole_log, settings: Settings | None = None
     ) -> AsyncIterator[RecoveryLoop]:
-        """A recovery loop in this process. `opens_log`: one that shows a part of the log only."""
+        """Open a recovery loop in this process. `opens_log` may open a log that shows only a part of the entries."""
         async with self._backends(process, script) as (table, blobs):
             tiers, settings = Tiers(BigtableRows(table, process.runtime), blobs), settings or self._recovery_settings
             yield RecoveryLoop(tiers, opens_log(table), process.runtime, settings)
@@ -111,7 +114,10 @@ class AdapterWorld:
     # --- the end -----------------------------------------------------------------------------------
 
     async def age(self) -> dict[str, str]:
-        """Makes every open entry as old as if its owner had died an hour ago. Returns the keys, by the path of their object."""
+        """Make every open entry look as if its owner had died an hour ago.
+
+        Returns the keys of these entries, by the paths of their objects.
+        """
         aged: dict[str, str] = {}
         for entry in await self._entries():
             if isinstance(entry, Entry) and entry.owner and not entry.stuck:
@@ -121,7 +127,10 @@ class AdapterWorld:
         return aged
 
     async def drain(self) -> None:
-        """Passes of a recovery without faults until no entry is open, for some seconds at most. All other processes have ended."""
+        """Recover without faults until no entry is open, for some seconds at most.
+
+        All other processes must have ended.
+        """
         process = self.process("drain")
         for _ in range(DRAIN_PASSES_MAX):
             entries = await self._entries()
@@ -129,16 +138,19 @@ class AdapterWorld:
             if all(entry.stuck for entry in entries) and self.network.quiet:
                 return
             await self.age()
-            async with self.recovery(process) as recovery:  # a new one knows what time it is
+            async with self.recovery(process) as recovery:  # a new loop each time, which reads the clock anew
                 await recovery.run_once()
             await process.runtime.sleep(DRAIN_PAUSE_S)
 
     async def deliver(self, *, once_more: bool = False) -> int:
-        """Lets everybody's late requests land. Returns how many."""
+        """Let the late requests of all processes arrive now. Returns how many there were."""
         return sum([await wire.deliver(once_more=once_more) for wire in self.wires])
 
     async def findings(self) -> list[str]:
-        """What breaks I1-I7, a sentence for each. Call it when processes have ended, the log is drained, the network quiet."""
+        """Return a sentence for each breach of I1-I7.
+
+        Call it when all processes have ended, the log is drained and no late request is left.
+        """
         async with self._opens_blobs(self.process("auditor")) as blobs:
             found = await _all_blobs(blobs)
         rows = await self._all_rows()
@@ -191,7 +203,7 @@ class AdapterWorld:
 
 
 class _Watched:
-    """A long-term tier whose every deletion is preceded by a look at the row (I2). All else is passed on."""
+    """A long-term tier that looks at the row before each deletion (I2). It passes on everything else."""
 
     def __init__(self, blobs: LongTermBackend, rows: BigtableRows, unsettled: list[str]) -> None:
         self._blobs = blobs
@@ -207,7 +219,7 @@ class _Watched:
         await self._blobs.delete(name)
 
     async def _is_settled(self, blob: str) -> bool:
-        """Its revision was refused; or it has none, and its row has been seen to leave it."""
+        """Return whether the blob's revision was refused. If its name has none, its row must no longer name it."""
         path = blob.rpartition("/")[0]
         revision = revision_of(path, blob)
         row = await self._rows.read(blob if revision is None else path, marks=True)
@@ -227,7 +239,7 @@ async def _all_blobs(blobs: LongTermBackend) -> dict[str, BlobInfo]:
 
 
 def _outlives(row: Row, blob: BlobInfo) -> bool:
-    """A touch extends the blob first, so that no row is readable after its blob has expired."""
+    """Return whether the row expires after its blob. It must not: a touch extends the blob first."""
     if blob.deadline_ns is None or row.state is None:
         return False
     return row.state.deadline_ns is None or row.state.deadline_ns > blob.deadline_ns

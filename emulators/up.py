@@ -1,11 +1,11 @@
-"""Both emulators, with the schema and the bucket in them, for as long as somebody wants them.
+"""Start both emulators and make the tables and the bucket in them.
 
-    async with start_emulators() as settings: ...      for tests: settings that name both addresses
-    python -m emulators up                             for everybody else, until SIGINT or SIGTERM (`emulators.__main__`)
+    async with start_emulators() as settings: ...      for tests: the settings contain both addresses
+    python -m emulators up                             by hand: until SIGINT or SIGTERM (`emulators.__main__`)
 
-What is in them is in memory. *Crash here*, be it by a kill -9: the Bigtable emulator is killed by its warden, and the GCS one is in
-this process. *Failure*: a port that is taken, no Bigtable emulator to be had, names that cannot be provisioned: one sentence each,
-and nothing is left running. asyncio only, as the GCS emulator is.
+The emulators keep everything in memory. *Crash*: if this process is killed, even by kill -9, a warden process kills the
+Bigtable emulator; the GCS emulator runs in this process. *Failure*: a taken port, a missing Bigtable emulator and names
+that cannot be provisioned give one sentence each, and nothing keeps running. Only asyncio, like the GCS emulator.
 """
 
 from __future__ import annotations
@@ -35,10 +35,12 @@ BUILT_IN = Settings(
 
 @asynccontextmanager
 async def start_emulators(names: Settings = BUILT_IN, *, bigtable_port: int = 0, gcs_port: int = 0) -> AsyncIterator[Settings]:
-    """Two emulators on loopback (port 0: any free one), with tables and bucket; yields `names` with their addresses in it.
+    """Start two emulators on loopback, with tables and bucket, and yield `names` with their addresses in it.
 
-    Raises `ConfigurationError` if the settings name no Bigtable and GCS, `EmulatorFailedError` and `EmulatorNotFoundError`. A
-    Bigtable emulator that `BIGTABLE_EMULATOR_HOST` names is used instead of one's own, and left running.
+    Port 0 means any free port. If `BIGTABLE_EMULATOR_HOST` is set, that emulator is used, and is left running.
+
+    Raises `ConfigurationError` if the settings do not name Bigtable and GCS, `EmulatorNotFoundError` if there is no
+    Bigtable emulator on this machine, and `EmulatorFailedError` if one does not start or cannot be provisioned.
     """
     if names.bigtable is None or names.gcs is None:
         raise ConfigurationError("this store is in a directory, which needs no emulators: give settings with the sections bigtable and gcs")
@@ -55,7 +57,10 @@ async def start_emulators(names: Settings = BUILT_IN, *, bigtable_port: int = 0,
 
 
 async def run(names: Settings, bigtable_port: int, gcs_port: int) -> None:
-    """Starts both, prints the two addresses as Google's variables, and returns after SIGINT or SIGTERM, when both are gone."""
+    """Start both, print their addresses as Google's two variables, and run until SIGINT or SIGTERM.
+
+    When it returns, both emulators have ended.
+    """
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_serve, names, bigtable_port, gcs_port)
@@ -73,7 +78,7 @@ async def _serve(names: Settings, bigtable_port: int, gcs_port: int) -> None:
 
 
 def _refuse_taken(port: int, option: str) -> None:
-    """Asked in advance, for one sentence: each server has words of its own for it."""
+    """Raise `EmulatorFailedError` if the port is taken. Asked first, since each server would say it in other words."""
     if port == 0:
         return
     with socket.socket() as probe:

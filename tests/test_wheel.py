@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import tarfile
+import time
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -130,16 +131,20 @@ def test_the_command_recovers_from_a_kill_where_only_the_wheel_is_installed(bare
         assert writer.stdout is not None
         try:
             assert writer.stdout.readline() == "half\n"
+            for _ in range(3000):  # its payload may be read before its entry and its upload are there
+                if files(uploads):
+                    break
+                time.sleep(0.01)
         finally:
             writer.kill()
     [entry] = json.loads(run(*tiered, "log", "list", "--json", cwd=directory))
     assert entry["object"] == OBJECT and files(uploads)
 
-    recovered = 0
-    while not recovered:  # its lease has to end first
+    for _ in range(30):
         report = json.loads(run(*tiered, "recover", "--once", "--json", cwd=directory))
         assert (report["failed"], report["parked"]) == (0, 0)
-        recovered = report["recovered"]
+        if report["recovered"]:  # its lease has to end first
+            break
     assert run(*tiered, "log", "list", cwd=directory) == "the changelog is empty\n"
     assert (files(uploads), files(blobs)) == ([], held)
     assert run(*tiered, "get", OBJECT, "-o", "second", cwd=directory) == ""

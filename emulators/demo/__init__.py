@@ -1,9 +1,17 @@
-"""The demo: real processes are killed in the middle of their work, and an independent check says whether anything was lost.
+"""The demo: real processes are killed while they work, and an independent check says whether anything was lost.
 
-    command.py     begin here
-    director.py    who is started, killed and stopped, and when; stage.py and troupe.py: where, and the processes
-    writer.py, daemon.py     what the processes do
-    check.py       compares what is stored with what callers were told; knows the formats, and runs no product code
-    weather.py, relay.py, network.py     what happens to services and to the network
+    command.py     begin here: one run from its options to its verdict
+    director.py    one run step by step: which process is started, killed or stopped, and when
+    stage.py       the options, the directory of a run, and the embedded backend
+    emulators.py   the same on the emulators of Bigtable and GCS; gcs.py runs one of them
+    troupe.py      the processes; writer.py and daemon.py are what they run
+    load.py        which operations a writer does
+    journal.py     what callers were told, written down by each process
+    check.py       compares what is stored with what callers were told; it runs no product code
+    files.py, google.py    read what is stored, for the check: from files, and with Google's own client
+    weather.py     faults of the services; relay.py, network.py: what they do to connections and calls
     unfenced.py    the naive protocol, for comparison
+    audit.py       the audit at the end
+
+Begin with command.py. Nothing imports this folder but `emulators.__main__` and the tests.
 """

@@ -1,8 +1,9 @@
-"""The end of the demo: an audit of the store it leaves, with something planted by hand for it to find.
+"""The last step of the demo: audit the store that it leaves, after something was planted there for the audit to find.
 
-    plant       three orphans, as a process leaves them that dies where there is no changelog, and one tombstone whose blob is gone
-    audit       on Spark, or where it does not start without it, and says why; grace 0, since all is seconds old and nobody writes any more
-    must find   exactly these; whatever else it finds is a flaw of the play
+    plant       three orphans, such as a process leaves that dies without a changelog, and one tombstone without a blob
+    audit       on Spark; if Spark does not start, in processes of this machine, and the demo says why. The grace is 0,
+                because everything is seconds old and nobody writes any more
+    compare     the audit must find what was planted and nothing else, or the demo fails
 """
 
 from __future__ import annotations
@@ -38,7 +39,10 @@ SWAP_DEADLINE_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Audited:
-    """What came of it. `directory`: of the run, which stays; `flaws`: what was found and not planted, or the other way round."""
+    """The audit's result. `directory` holds its files, which are kept.
+
+    `flaws`: a sentence for each doubt, and for each difference between what was planted and what was found.
+    """
 
     manifest: Manifest
     directory: Path
@@ -50,7 +54,10 @@ class Audited:
 
 
 def run_demo_audit(stage: Stage, said: Console) -> Audited:
-    """The run's files stay in a temporary directory. Raises `TieredError` where no audit can be made."""
+    """Plant, audit and compare. The audit's files stay in a temporary directory.
+
+    Raises `TieredError` if no audit can be made.
+    """
     from recovery.cli.audit.output import show_summary
 
     settings = load_settings(stage.config)

@@ -1,16 +1,20 @@
-"""The demo's independent check: compares what is stored, and asks whether what callers were told is true.
+"""The demo's independent check: it compares rows with blobs, and what is stored with what callers were told.
 
-    dangling     a row redirects to a blob that is not there                                    I1
-    orphans      a blob that no row names                                                       I3
-    entries      left in the changelog    uploads    left half-way    parked    set aside       I3, I6
-    lost         what is stored, or was read, ended before an acknowledged write to it began    I4
-    false_no     an operation took effect though its caller was told that it never will         I4
-    mixed_up     bytes that no operation wrote there, or not the one that the metadata name     I7
-    errors       answers that no caller should get, such as "its data is lost"
+It counts these flaws:
 
-It uses none of the code under test: of each backend a `Stored` reads rows, blobs and entries from the formats alone
-(`emulators.demo.files`, `emulators.demo.google`). To be called when all processes have ended, except for
-`dangling` and `unfinished`, which may be asked at any time.
+    dangling     a row redirects to a blob that does not exist                              I1
+    orphans      no row names the blob                                                      I3
+    entries      an entry is left in the changelog                                          I6
+    uploads      an upload was neither finalised nor aborted                                I3
+    parked       recovery gave up an entry                                                  I6
+    lost         a value is stored or was read, although an acknowledged write replaced it  I4
+    false_no     an operation took effect although its caller was told that it never will   I4
+    mixed_up     no operation wrote these bytes there, or another one than the metadata say I7
+    errors       an answer that no caller should get, such as "its data is lost"
+
+It uses none of the code that it judges. For each backend, a `Stored` reads rows, blobs and entries by the stored
+formats alone (`emulators.demo.files`, `emulators.demo.google`). Call `check` when all processes have ended. `dangling`
+and `unfinished` may be called at any time.
 """
 
 from __future__ import annotations
@@ -35,9 +39,9 @@ SHOWN_MAX = 100
 
 @dataclass(slots=True)
 class Findings:
-    """What the check found. `flaws`: how many of each of FLAWS; `details`: a sentence for the first few of each.
+    """What the check found. `flaws` counts each of FLAWS; `details` has a sentence for the first few of each.
 
-    `late`: writes of rows that took effect after they had timed out, which is no flaw.
+    `late`: how many writes of rows took effect after they had timed out. That is no flaw.
     """
 
     objects: int = 0
@@ -55,20 +59,23 @@ class Findings:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What is stored under an object, or was read of it. `by`: the operation that the metadata name."""
+    """What is stored of an object, or was read of it. `by`: the operation that its metadata name."""
 
     digest: str
     by: str | None
 
 
 def content_of(payload: bytes, metadata: bytes) -> Content:
-    """`metadata`: JSON, as rows keep it."""
+    """Return a payload's content. `metadata`: JSON, as rows keep it."""
     return Content(digest(payload), json.loads(metadata).get("custom", {}).get("operation"))
 
 
 @dataclass(frozen=True, slots=True)
 class StoredRow:
-    """An object's row. `target`: the blob that it redirects to; None: it is inline. `content` None: not of the format."""
+    """An object's row. `target`: the blob that it redirects to, or None if it is inline.
+
+    `content`: what an inline row holds, or None if the row does not have the right format.
+    """
 
     path: str
     target: str | None
@@ -76,38 +83,42 @@ class StoredRow:
 
 
 class Stored(Protocol):
-    """What a backend holds. A *place* is where a blob is; `place` says where the one of a name is, or would be."""
+    """Reads what a backend holds. A *place* is where a blob is stored: a path, or a name in a bucket."""
 
     late_s: float
-    """How long after its sender has ended a request may still take effect, in seconds."""
+    """For so many seconds after its sender has ended, a request may still take effect."""
 
     def rows(self) -> Iterable[StoredRow]: ...
 
     def targets(self) -> dict[str, str]:
-        """The blob that each row redirects to, by the row's path, at this moment."""
+        """Return the blob that each row redirects to at this moment, by the row's path."""
 
     def absent(self, names: Collection[str]) -> set[str]:
-        """Those of the names under which there is no blob; one that comes or goes meanwhile may be among them."""
+        """Return the names that have no blob. A blob that is made or deleted meanwhile may be among them."""
 
-    def place(self, name: str) -> str: ...
+    def place(self, name: str) -> str:
+        """Return where the blob of this name is, or would be."""
 
     def places(self) -> Iterable[str]: ...
 
     def blob(self, place: str) -> Content | None:
-        """None: its bytes are not what its checksum says."""
+        """Return the blob's content, or None if its bytes do not match its checksum."""
 
     def won(self) -> Collection[str]:
-        """The changes that are marked to have taken effect."""
+        """Return the changes that are marked as having taken effect."""
 
     def uploads(self) -> Collection[str]:
-        """Those that were begun and would stay for good."""
+        """Return the uploads that were begun and that nothing would ever remove."""
 
     def entries(self) -> Collection[tuple[str, str | None]]:
-        """Key and state of all that is in the changelog; None: open."""
+        """Return key and state of each entry in the changelog. The state of an open entry is None."""
 
 
 def check(stored: Stored, journal: Path, seen_dangling: Collection[str] = ()) -> Findings:
-    """Judges a store by the journals of all who wrote to it, and by the blobs that `dangling` missed meanwhile."""
+    """Judge a store by the journals of all its writers.
+
+    `seen_dangling`: names that `dangling` returned while the processes ran.
+    """
     findings, operations = Findings(), read_operations(journal, stored.late_s)
     contents = _check_tiers(stored, findings)
     for key, state in stored.entries():
@@ -126,10 +137,10 @@ def check(stored: Stored, journal: Path, seen_dangling: Collection[str] = ()) ->
 
 
 def dangling(stored: Stored) -> set[str]:
-    """Names of blobs that a row redirects to and that do not exist, at this moment, whatever else goes on.
+    """Return the names of blobs that a row redirects to and that do not exist. Others may write meanwhile.
 
-    A revision that was replaced never comes back: a row that shows it before and after the look showed it
-    all the while.
+    It reads the rows before and after it looks for the blobs. A revision that was replaced never comes back. So a row
+    that names the same blob both times has named it all the while.
     """
     before = stored.targets()
     absent = stored.absent(before.values())
@@ -140,12 +151,15 @@ def dangling(stored: Stored) -> set[str]:
 
 
 def unfinished(stored: Stored) -> tuple[int, int]:
-    """How many entries are open in the changelog, and how many uploads there are, at this moment."""
+    """Return how many entries are open in the changelog, and how many uploads there are, at this moment."""
     return sum(state is None for _, state in stored.entries()), len(stored.uploads())
 
 
 def _check_tiers(stored: Stored, findings: Findings) -> dict[str, Content | None]:
-    """Rows against blobs, both ways. Returns what each object holds; None where that is lost or broken."""
+    """Compare rows with blobs, and blobs with rows.
+
+    Returns what each object holds; None if that is lost or broken.
+    """
     contents: dict[str, Content | None] = {}
     named, places = set[str](), set(stored.places())
     for row in stored.rows():
@@ -176,11 +190,10 @@ def _check_tiers(stored: Stored, findings: Findings) -> dict[str, Content | None
 
 
 class History:
-    """The operations on one object: is what was seen of it at some moment among what may be seen?
+    """The operations on one object. It says whether what was seen of the object may have been seen at that time.
 
-    Of two writes that do not overlap the later one wins, and an acknowledged one took effect. So a value is
-    lost to sight for good once an acknowledged write began after the value's own write had ended, and
-    has ended before somebody looks.
+    If two writes do not overlap, the later one wins. An acknowledged write took effect. So a value must not be seen any
+    more once an acknowledged write has ended that began after the value's own write had ended.
     """
 
     def __init__(self, operations: Iterable[Operation]) -> None:
@@ -192,7 +205,10 @@ class History:
         self._last_put = _LastBegun([each for each in acknowledged if each.kind is Kind.PUT])
 
     def flaw(self, seen: Content | None, looked: float = math.inf, looked_until: float = math.inf) -> str | None:
-        """Which flaw it is that `seen` (None: nothing) was there between the two moments; None: none."""
+        """Return which flaw it is that `seen` was there between the two moments, or None if it is no flaw.
+
+        `seen` is None if there was no object.
+        """
         if seen is None:
             return self._flaw_of_absence(looked, looked_until)
         put = self._puts.get(seen.digest)
@@ -213,14 +229,14 @@ class History:
 
 
 class _LastBegun:
-    """When the latest-begun of the operations that had ended by some moment began."""
+    """Of the operations that had ended by some moment, when did the one begin that began last?"""
 
     def __init__(self, by_end: list[Operation]) -> None:
         self._ended = [each.ended for each in by_end]
         self._began = list(accumulate((each.began for each in by_end), max))
 
     def before(self, moment: float) -> float:
-        """-inf: none had ended."""
+        """Return that time, or -inf if no operation had ended."""
         index = bisect_left(self._ended, moment)
         return self._began[index - 1] if index else -math.inf
 
@@ -247,5 +263,5 @@ def _said(content: Content | None) -> str:
 
 
 def _short(name: str) -> str:
-    """Long names by their beginning and their end."""
+    """Return the name; of a long one only its beginning and its end."""
     return name if len(name) <= SHOWN_MAX else f"{name[: SHOWN_MAX // 2]}…{name[-SHOWN_MAX // 2 :]}"

@@ -1,17 +1,19 @@
-"""`python -m emulators demo`: real processes on a real disk are killed in the middle of their work, and nothing may be lost.
+"""`python -m emulators demo`: kill real processes while they work on a real disk, and check that nothing is lost.
 
-    writers (N processes)     puts, overwrites, deletes, reads        killed with SIGKILL, or stopped past their lease
-    daemons (M processes)     recovery, as in production              killed and stopped now and then, too
-    director (this process)   kills, stops, restarts; says once a second what happens
-    then                      writers finish, daemons drain the log, and an independent check judges rows, files and
-                              what every caller was told (`emulators.demo.check`)
-    at the end                an audit of the store, with something planted for it to find (`emulators.demo.audit`)
+    writers (N processes)     put, overwrite, delete and read; they are killed with SIGKILL, or stopped past their lease
+    daemons (M processes)     recover, as in production; they are killed and stopped, too, but less often
+    director (this process)   kills, stops and restarts the others; prints once a second what happens
 
-On a directory, or on the Bigtable and GCS emulators, which are frozen and cut off in between
-(`emulators.demo.emulators`). Simulated: the network between a writer and its tiers (`emulators.demo.network`), and
-leases of a second instead of half a minute. Real: everything else. The seed fixes the operations, their payloads and the order
-of the troubles; when a process is killed, and what it was doing, is up to the machine. `unfenced` runs the
-naive protocol of `emulators.demo.unfenced` on the same stage.
+Then the writers finish, the daemons empty the log, and an independent check judges what is stored and what each caller
+was told (`emulators.demo.check`). At the end the store is audited, after something was planted for the audit to find
+(`emulators.demo.audit`).
+
+The store is in a directory, or on the emulators of Bigtable and GCS, which are frozen and cut off meanwhile
+(`emulators.demo.emulators`). Two things are not real: the network between a writer and its tiers is simulated
+(`emulators.demo.network`), and a lease lasts one second instead of half a minute.
+
+The seed decides the operations, their payloads and the order of the faults. It does not decide when a process is
+killed, nor what it was doing then. With `unfenced` the processes run the naive protocol of `emulators.demo.unfenced`.
 """
 
 from __future__ import annotations
@@ -35,10 +37,11 @@ __all__ = ["DemoOptions", "run_demo"]
 
 
 def run_demo(options: DemoOptions, as_json: bool) -> int:
-    """Runs it, prints what happens and the verdict; 0 if nothing was wrong, else 1.
+    """Run the demo, and print what happens and the verdict. Returns 0 if nothing was wrong, else 1.
 
-    With `as_json` stdout gets one JSON document and stderr the rest. Raises `KeyboardInterrupt`, on SIGTERM too, and
-    `UnavailableError` when the processes cannot run; whatever happens, they have ended when it returns.
+    With `as_json`, stdout gets one JSON document and stderr gets the rest. Raises `ConfigurationError` if a package is
+    missing, `UnavailableError` if the processes cannot run, and `KeyboardInterrupt` on SIGINT or SIGTERM. When it
+    returns or raises, all its processes have ended.
     """
     said = Console(stderr=as_json, soft_wrap=True, markup=False, highlight=False)
     given = options.directory is not None
@@ -53,7 +56,7 @@ def run_demo(options: DemoOptions, as_json: bool) -> int:
                 _audit(report, stage, said)
         keep = given or not report["ok"]
     except Exception:
-        keep = given or any(log.stat().st_size for log in root.glob("log/*"))  # they say why
+        keep = given or any(log.stat().st_size for log in root.glob("log/*"))  # the logs say why it failed
         raise
     finally:
         signal.signal(signal.SIGTERM, before)

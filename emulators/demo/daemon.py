@@ -1,8 +1,8 @@
-"""A recovery daemon of the demo: the product's own, in a process of its own, with its log on stderr.
+"""A recovery daemon of the demo: the product's daemon in a process of its own, which logs to stderr.
 
     python -m emulators.demo.daemon CONFIG PARENT_PID [--unfenced]
 
-It stops on SIGTERM, and when its parent is gone.
+It stops on SIGTERM, and when its parent process has ended.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tiered.settings import load_settings
 
 
 async def recover(config: Path, parent: int, unfenced: bool) -> int:
-    """Returns its exit code."""
+    """Run the daemon until SIGTERM or until the parent has ended. Returns the exit code."""
     runtime, settings = SystemRuntime(), load_settings(config)
     async with anyio.create_task_group() as beside:
         beside.start_soon(follow_parent, parent, runtime, lambda: os.kill(os.getpid(), signal.SIGTERM))

@@ -1,14 +1,14 @@
-"""The demo's director: raises the curtain, kills and stops, drains, and has the outcome judged.
+"""One run of the demo: start the processes, kill and stop them, let recovery finish, and judge the result.
 
-    start      all processes; the clock runs when every writer has had its first answer
-    play       every moment or so, one process is killed, or stopped for longer than its lease lasts; and there is weather
-               (`emulators.demo.weather`)
-    drain      writers finish what they are at; daemons work until the log is empty and no upload is left, within a bound
-    judge      `emulators.demo.check`, when all processes have ended
+    start      starts all processes; the time of the run begins when every writer has had its first answer
+    play       again and again kills a process, or stops it for longer than its lease lasts. On emulators, the
+               services fail as well (`emulators.demo.weather`)
+    drain      the writers finish; the daemons work until the log is empty and no upload is left, for a limited time
+    judge      calls `emulators.demo.check` when all processes have ended
 
-Each second a line says how it stands, and rows are compared with blobs while everything runs: I1 holds at every
-moment, not only at the end. On emulators the play goes on until each kind of trouble has happened: one that never
-did proves nothing, and fails the run.
+Each second it prints a line, and compares rows with blobs while everything runs: I1 must hold at every moment, not only
+at the end. On emulators it plays on until each kind of fault has happened at least once. If one has not, the run has
+not shown what the store does then, so it fails.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ from emulators.demo.writer import TASKS, Orders
 STOP_S = (1.5, 2.2)
 FIRST_KILL_S = 0.3
 STRIKES = ("writer_kills",) * 5 + ("writer_stops",) * 5 + ("daemon_kills", "daemon_stops")
-"""A deck that is shuffled and drawn to its end."""
+"""What is done to processes, and how often. The order is shuffled; when all have been done, it begins again."""
 START_WAIT_S = 30.0
 ENCORE_S = 60.0
+"""A run that still lacks a kind of fault goes on for at most so many seconds more."""
 LONG_S = 60.0
-"""A run of so many seconds on the emulators must have seen writes that landed after they had timed out."""
+"""A run of at least so many seconds on emulators must include writes that took effect after they had timed out."""
 LEAVE_WAIT_S = 6.0
 DRAIN_WAIT_S = 30.0
 TICK_S = 0.02
@@ -51,7 +52,7 @@ _RECOVERED = re.compile(rb"\brecovered id=(\S+)")
 
 
 def what_is_wrong(flaws: Mapping[str, int], acknowledged: int, missing: Sequence[str]) -> str | None:
-    """The verdict on a run, unless all is well: its flaws; or what never happened, so that nothing is known of it."""
+    """Return what is wrong with a run, or None: its flaws, or the kinds of fault that never happened."""
     if found := [f"{count} {flaw.replace('_', '-')}" for flaw, count in flaws.items() if count]:
         return ", ".join(found)
     if not acknowledged:
@@ -61,7 +62,7 @@ def what_is_wrong(flaws: Mapping[str, int], acknowledged: int, missing: Sequence
 
 @dataclass(slots=True)
 class Score:
-    """What happened so far."""
+    """What has happened so far."""
 
     begun: int = 0
     answers: Counter[str] = field(default_factory=Counter)
@@ -92,7 +93,7 @@ class Director:
         self._line_at = 0.0
 
     def run(self) -> dict[str, Any]:
-        """The whole of it; returns the report. No process of it is left, whatever happens."""
+        """Run everything and return the report. When it returns or raises, all processes have ended."""
         try:
             self._introduce()
             self._raise_curtain()
@@ -104,7 +105,7 @@ class Director:
         self._look()
         return self._report(check(self._stage.stored, self._stage.journal, self._score.dangling))
 
-    # --- scenes ----------------------------------------------------------------------------------
+    # --- the steps of a run ------------------------------------------------------------------------
 
     def _introduce(self) -> None:
         options = self._options
@@ -119,7 +120,7 @@ class Director:
         )
 
     def _raise_curtain(self) -> None:
-        """Ends when every writer has had an answer, so that a slow start is not part of the show."""
+        """Start all processes, and wait until every writer has had an answer: a slow start must not shorten the run."""
         self._began_at = time.monotonic()
         while not all(self._has_answered(part) for part in self._writers):
             if time.monotonic() - self._began_at > START_WAIT_S:
@@ -134,7 +135,7 @@ class Director:
     def _play(self) -> None:
         self._weather.clear()
         ends_at = self._began_at + self._options.seconds
-        # The first is a kill of a writer, and soon: so that the shortest run has one.
+        # The first thing to happen is a kill, and it happens soon. So even the shortest run has one.
         strike_at, self._deck = self._began_at + FIRST_KILL_S, ["writer_kills"]
         while (now := time.monotonic()) < ends_at or (self._missing() and now < ends_at + ENCORE_S):
             self._troupe.revive(self._writers + self._daemons)
@@ -149,7 +150,7 @@ class Director:
         self._weather.clear()
 
     def _missing(self) -> list[str]:
-        """The kinds of trouble that have not happened, and should have."""
+        """Return the kinds of fault that should have happened and have not."""
         return [kind for kind, count in self._happened().items() if not count] if self._stage.services else []
 
     def _happened(self) -> dict[str, int]:
@@ -168,7 +169,7 @@ class Director:
         self._score.news.append("daemons stopped")
         self._say()
 
-    # --- strikes ---------------------------------------------------------------------------------
+    # --- kills and stops ---------------------------------------------------------------------------
 
     def _strike(self) -> None:
         self._deck = self._deck or self._chance.sample(STRIKES, len(STRIKES))
@@ -185,7 +186,7 @@ class Director:
         self._score.strikes[kind] += 1
         self._score.news.append(f"{'killed' if kills else 'stopped'} {actor.part}")
 
-    # --- the score -------------------------------------------------------------------------------
+    # --- what has happened -------------------------------------------------------------------------
 
     def _say_each_second(self) -> None:
         if time.monotonic() >= self._line_at:
@@ -207,7 +208,7 @@ class Director:
         )
 
     def _look(self) -> None:
-        """Takes in what the processes have written since the last look, and compares rows with blobs."""
+        """Read what the processes have written since the last call, and compare rows with blobs."""
         for line in self._journals.lines():
             if b'"begin":' in line:
                 self._score.begun += 1
@@ -244,7 +245,7 @@ class Director:
         }
 
     def _command(self, name: str) -> list[str]:
-        """How the process of this name is started."""
+        """Return the command that starts the process of this name."""
         if name.startswith("w"):
             journal = self._stage.journal / f"{name}.jsonl"
             return Orders(

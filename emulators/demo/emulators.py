@@ -1,12 +1,13 @@
-"""The demo's stage on the emulators of Bigtable and GCS: real servers in processes of their own, frozen and cut off at random.
+"""The demo's backend on the emulators of Bigtable and GCS, which run in processes of their own and can be made to fail.
 
-    writers, daemons --> relay --> Bigtable emulator          frozen: SIGSTOP          cut, stalled: by the relay
+    writers, daemons --> relay --> Bigtable emulator
     writers, daemons --> relay --> GCS emulator
     director, check  ------------> both, directly
 
-A frozen service keeps the requests that it was sent, so what timed out may land late: no call waits for an answer as long as a
-freeze or a stall lasts (CALL_S), and an aborted upload's entry outlives everything that may still come (GRACE_S). *Crash*: the
-emulators keep all in memory, and their wardens end them with this process.
+SIGSTOP freezes an emulator. Its relay cuts or delays connections. A frozen server keeps the requests that it was sent,
+so a request may take effect after it has timed out. Therefore a call's time limit (CALL_S) is shorter than a freeze,
+and the entry of an aborted upload is kept until nothing of it can arrive any more (GRACE_S). *Crash*: the emulators
+keep everything in memory; warden processes end them when this process ends.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from tiered.settings import Settings
 
 CALL_S = 1.0
 GRACE_S = 8.0
-"""Longer than a process is stopped, plus a stall that its last request meets."""
+"""In seconds. Longer than a process is stopped, plus the longest delay of its last request."""
 
 NAMES = {"project": "tiered-demo", "instance": "demo", "table": "tiered", "changelog_table": "tiered-changelog"}
 BUCKET = "tiered-demo"
@@ -99,7 +100,7 @@ async def _relayed(port: int) -> AsyncIterator[Relay]:
 
 @contextmanager
 def _started_gcs(log: Path) -> Iterator[tuple[int, int]]:
-    """Its process and its port."""
+    """Start the GCS emulator. Yields its process id and its port."""
     command = ["sh", "-c", WITH_WARDEN, "sh", sys.executable, "-m", "emulators.demo.gcs"]
     with (
         log.open("wb") as said,
@@ -114,7 +115,7 @@ def _started_gcs(log: Path) -> Iterator[tuple[int, int]]:
                 raise EmulatorFailedError(f"the GCS emulator did not start, see {log}")
             yield running.pid, int(address.rpartition(":")[2])
         finally:
-            with suppress(BrokenPipeError):  # there is no warden any more
+            with suppress(BrokenPipeError):  # the warden has ended already
                 running.stdin.write(b"\n")
                 running.stdin.flush()
             running.kill()

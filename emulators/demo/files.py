@@ -1,4 +1,7 @@
-"""What the embedded backend holds, for the demo's check: SQLite's rows and the blobs' files, read from the formats alone."""
+"""Read what the embedded backend holds, for the demo's check: the rows in SQLite and the files of the blobs.
+
+It knows the stored formats and uses none of the store's code.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ _FOOTER = struct.Struct(">6sHqqQIII")
 
 
 class StoredFiles:
-    """Implements `Stored` on a store's directory; a place is a path below it. What a process did is done when it ends."""
+    """Implements `Stored` on a store's directory. A place is a path below it.
+
+    `late_s` is 0: nothing that a process did takes effect after it has ended.
+    """
 
     late_s = 0.0
 
@@ -80,12 +86,12 @@ class StoredFiles:
 
 
 def _block_crcs(payload: bytes) -> bytes:
-    """The checksum of each 256 KiB."""
+    """Return the checksums of all blocks of 256 KiB."""
     return b"".join(zlib.crc32(payload[start : start + 262_144]).to_bytes(4, "big") for start in range(0, len(payload), 262_144))
 
 
 def blob_path(name: str) -> Path:
-    """Where the blob's file is, below `blobs/`."""
+    """Return where the blob's file is, below `blobs/`."""
     text = "".join(map(_escape, name.encode()))
     parts = [text[start : start + 199] for start in range(0, len(text), 199)]
     return Path(*[part + "+" for part in parts[:-1]], parts[-1])

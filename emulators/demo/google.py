@@ -1,9 +1,10 @@
-"""What Bigtable and GCS hold, for the demo's check: by Google's own client and plain HTTP, read from the formats alone.
+"""Read what Bigtable and GCS hold, for the demo's check. It knows the stored formats and uses none of the store's code.
 
-    rows, changelog    `google.cloud.bigtable.data`, which shares no code with the store's adapters
-    blobs              GET of the JSON API
+    rows, changelog    with `google.cloud.bigtable.data`, Google's own client
+    blobs              with GET requests of the JSON API
 
-It goes straight to the emulators, past the relays that the demo cuts. Whoever asks a frozen one waits.
+It connects to the emulators directly and not through the relays, so it is not cut off. A call to a frozen emulator
+waits.
 """
 
 from __future__ import annotations
@@ -42,17 +43,17 @@ OPERATION = "x-snme-operation"
 
 
 class StoredInGoogle(AbstractContextManager["StoredInGoogle"]):
-    """Implements `Stored`; a place is a blob's name. `bigtable` and `gcs`: host:port of the emulators themselves."""
+    """Implements `Stored`. A place is a blob's name. `bigtable` and `gcs`: host:port of the emulators themselves."""
 
     def __init__(self, bigtable: str, gcs: str, names: Mapping[str, str], bucket: str, late_s: float) -> None:
         self.late_s = late_s
         self.gcs = gcs
         self._bucket = bucket
         with _variable(HOST_VARIABLE, bigtable), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it says where it connects to
+            warnings.simplefilter("ignore")  # the client warns that it connects to an emulator
             self._client = BigtableDataClient(project=names["project"], credentials=AnonymousCredentials())  # type: ignore[no-untyped-call]
         self.tables = tuple(self._client.get_table(names["instance"], names[table]) for table in ("table", "changelog_table"))
-        """Of the rows and of the changelog."""
+        """The table of the rows, and the table of the changelog."""
 
     def __enter__(self) -> Self:
         return self
@@ -102,7 +103,7 @@ class StoredInGoogle(AbstractContextManager["StoredInGoogle"]):
         return {column.decode()[2:] for _, cells in self._read(WON) for _, column in cells}
 
     def uploads(self) -> tuple[()]:
-        """A session that was opened and never named in an entry shows nothing, costs nothing, and the service ends it in a week."""
+        """Return nothing. An open session that no entry names is invisible and costs nothing; GCS ends it in a week."""
         return ()
 
     def entries(self) -> list[tuple[str, str | None]]:
@@ -128,7 +129,7 @@ class StoredInGoogle(AbstractContextManager["StoredInGoogle"]):
 
 @contextmanager
 def _variable(name: str, value: str) -> Iterator[None]:
-    """Google's client has no other way to be told of an emulator."""
+    """Set an environment variable for a while. Google's client learns of an emulator in no other way."""
     before = os.environ.get(name)
     os.environ[name] = value
     try:

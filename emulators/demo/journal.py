@@ -1,13 +1,13 @@
-"""What the demo's callers were told, kept by each process in a file of its own. The check judges the store by it.
+"""The journals: each process of the demo writes into a file of its own what its callers were told, for the check.
 
     {"at":…,"begin":ID,"object":…,"kind":…,"size":…,"digest":…}       before an operation starts
     {"at":…,"end":ID,"answer":…}                                      after its answer; a read adds "digest" and "by"
-    {"at":…,"process":NAME,"event":…}                                 the director's: killed, stopped, ended, …
-    {"token":…,"became":…}                                            of a row's write that timed out; in files of their own (WRITES)
+    {"at":…,"process":NAME,"event":…}                                 by the director: killed, stopped, ended, …
+    {"token":…,"became":…}                                            a row's write timed out; in other files (WRITES)
 
-A line is one `write` to the end of the file, and is not synchronised: only processes die here, not the machine. A
-kill may cut the last line short; whoever reads it takes it for not written. `at` is CLOCK_MONOTONIC, which
-all processes of a machine share.
+A line is one `write` to the end of the file. It is not synchronised to disk, because only processes die here, not the
+machine. A kill may cut the last line short; a reader ignores such a line. `at` is CLOCK_MONOTONIC in seconds, which all
+processes of a machine share.
 """
 
 from __future__ import annotations
@@ -42,10 +42,11 @@ class Answer(StrEnum):
 
 @dataclass(slots=True)
 class Operation:
-    """One operation as its caller saw it. `began`, `ended`: seconds; what may still take effect has not ended.
+    """One operation as its caller saw it.
 
-    `digest`: of the payload that was put, or of the one that was read (None: the object was absent); `by`: the operation
-    that the metadata which were read name.
+    `began`, `ended`: in seconds. An operation has not ended while it may still take effect.
+    `digest`: of the payload that was put or read; None if a read found no object. `by`: the operation that is named in
+    the metadata that were read.
     """
 
     id: str
@@ -60,7 +61,7 @@ class Operation:
 
 
 class Journal:
-    """Appends lines to one file. One process writes each file."""
+    """Appends lines to one file. Only one process writes to a file."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -73,7 +74,7 @@ class Journal:
 
 
 class Tail:
-    """The whole lines that were added to the files of a directory since the last look."""
+    """Reads the complete lines that were added to the files of a directory since the last call."""
 
     def __init__(self, directory: Path, pattern: str) -> None:
         self._directory = directory
@@ -91,13 +92,19 @@ class Tail:
 
 
 def read_operations(directory: Path, late_s: float = 0.0) -> list[Operation]:
-    """Every operation that began, in no order. What a process left unanswered ended at most `late_s` after the process did."""
+    """Return every operation that began, in no order.
+
+    An operation without an answer counts as ended `late_s` seconds after its process.
+    """
     ends = process_ends(directory)
     return [each for path in sorted(directory.glob("w*.jsonl")) for each in _operations_of(path, ends.get(path.stem, math.inf) + late_s)]
 
 
 def late_writes(directory: Path, won: Collection[str]) -> int:
-    """How many writes of rows took effect though they had timed out: their token is live or has won, and no repetition was told ok."""
+    """Return how many writes of rows took effect although they had timed out.
+
+    Their token is live or is in `won`, and no repetition of the write was told that it took effect.
+    """
     became: defaultdict[str, set[str]] = defaultdict(set)
     for path in directory.glob(f"w*{WRITES}"):
         for line in read_lines(path):
@@ -106,7 +113,7 @@ def late_writes(directory: Path, won: Collection[str]) -> int:
 
 
 def process_ends(directory: Path) -> dict[str, float]:
-    """When each process was seen to be gone, by its name."""
+    """Return when each process was seen to have ended, by its name."""
     return {line["process"]: line["at"] for line in read_lines(directory / DIRECTOR) if line["event"] in ("killed", "ended", "crashed")}
 
 

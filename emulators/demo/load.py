@@ -1,9 +1,9 @@
-"""What the demo's writers do: a function of the seed and an operation's id, so that it can be said again.
+"""Which operations the demo's writers do. The seed and an operation's id decide what it does, so it can be repeated.
 
-    id    w{writer}.{incarnation}-{task}-{number}      the process that began it, and which of its operations
+    id    w{writer}.{incarnation}-{task}-{number}      the process that began it, and which of its operations it is
 
-Which of them a process gets to before it is killed is up to the machine. Payloads are unlike each other, so the
-bytes alone tell which operation wrote them; its id is in their metadata too (`operation`), which must agree.
+How many operations a process does before it is killed depends on the machine. No two payloads are alike, so the bytes
+alone tell which operation wrote them. The metadata contain the operation's id as well (`operation`); both must agree.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _KEYS = ("file-{}.bin", "reports/2031/q{}/résumé größe.pdf", "写真/{}/桜.
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One operation to be done. `payload` is empty unless it is a put. `streamed`: its size is told to nobody."""
+    """One operation to do. `payload` is empty unless it is a put. `streamed`: `put` is not told its size in advance."""
 
     id: str
     kind: Kind
@@ -36,7 +36,7 @@ class Step:
 
 
 def object_ids(count: int) -> list[ObjectId]:
-    """The objects that the writers fight over, in two usecases, with and without scopes."""
+    """Return the objects that all writers share, in two usecases, with and without scopes."""
     scopes = (("org", "17"), ("project", "42"))
     return [
         ObjectId.create("attachments" if number % 2 else "avatars", _KEYS[number % len(_KEYS)].format(number), scopes if number % 2 else ())
@@ -45,13 +45,13 @@ def object_ids(count: int) -> list[ObjectId]:
 
 
 def steps(seed: int, process: str, task: int, objects: list[ObjectId]) -> Iterator[Step]:
-    """What one task of one process does, without an end."""
+    """Yield what one task of one process does, without an end."""
     chance = Random(f"{seed} {process} {task}")
     number = 0
     while True:
         number += 1
         operation = f"{process}-{task}-{number}"
-        # Squared: some objects are fought over, and some are left alone for a while.
+        # Squared, so that many tasks use the same few objects, and others are left alone for a while.
         object_id = objects[int(len(objects) * chance.random() ** 2)]
         (what,) = chance.choices([name for _, name in _MIX], [weight for weight, _ in _MIX])
         match what:

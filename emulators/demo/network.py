@@ -1,11 +1,12 @@
-"""A network's delay in front of a tier, which is a file or a loopback server a few microseconds away; and a witness of it.
+"""A network delay in front of a tier, and a record of the writes that time out.
 
-    far        each call of a tier takes a while
-    witness    notes which writes of a row timed out, so that it can be told which of them landed later all the same
+    far        delays each call of a tier
+    witness    notes which writes of a row timed out, so that the check can count those that took effect later
 
-Each call of a tier waits a random moment on its way there, and another on its way back. Both the fenced and the
-unfenced demo's writers stand behind it, so that being killed or stopped in the middle of an exchange is as likely as it
-is with a real service. Nothing is lost, repeated or reordered here: that is the simulation's part.
+The demo's tiers are files, or servers on this machine, and answer within microseconds. So each call waits a random time
+on its way to the tier, and again on its way back. This makes it as likely as with a real service that a process is
+killed or stopped in the middle of a call. The writers of the fenced and of the unfenced demo both use it. Nothing is
+lost, repeated or reordered here; the simulation does that.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ BACK_MAX_S = 0.005
 
 
 def far(tiers: Tiers, runtime: Runtime) -> Tiers:
-    """The same tiers, a network away."""
+    """Return the same tiers behind a delay."""
     return Tiers(cast(HighVolumeBackend, _Far(tiers.high_volume, runtime)), cast(LongTermBackend, _Far(tiers.long_term, runtime)))
 
 
 class _Far:
-    """Stands for whatever it is given; only calls that are awaited take time."""
+    """Stands for the object that it is given. Only calls that are awaited are delayed."""
 
     def __init__(self, near: object, runtime: Runtime) -> None:
         self._near = near
@@ -51,12 +52,15 @@ class _Far:
 
 
 def witness(tiers: Tiers, journal: Journal, runtime: Runtime, timeout_s: float) -> Tiers:
-    """The same tiers; the journal gets a line for each write of a row that timed out, and for what is known of it later."""
+    """Return the same tiers. The journal gets a line when a write of a row times out, and when more is known of it."""
     return Tiers(cast(HighVolumeBackend, _Witness(tiers.high_volume, journal, runtime, timeout_s)), tiers.long_term)
 
 
 class _Witness:
-    """Stands for rows. What breaks off at once may have arrived in time; only what waited for nearly `timeout_s` is noted."""
+    """Stands for rows. It notes only writes that waited for nearly `timeout_s` seconds.
+
+    A connection that breaks at once says nothing: the write may have arrived in time.
+    """
 
     def __init__(self, rows: HighVolumeBackend, journal: Journal, runtime: Runtime, timeout_s: float) -> None:
         self._rows = rows

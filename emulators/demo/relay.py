@@ -1,11 +1,14 @@
-"""A relay between everybody and one server on loopback, so that its connections can be cut, and requests be late.
+"""A relay between clients and one server on this machine. It can cut connections, and it can make requests late.
 
-    clients --> 127.0.0.1:port --> the server          bytes go through as they come, both ways; an end goes through, too
-    cut ... mend           every connection breaks on both sides at once, whatever was under way, and so do new ones meanwhile
-    stall ... release      what half of the clients send stands still, and then arrives, though its sender may have given it up, or
-                           have died; everybody else's overtakes it
+    clients --> 127.0.0.1:port --> the server
 
-*Failure*: a server that refuses or breaks off is passed on to the client as a broken connection.
+It passes on bytes in both directions as they come, and also the end of a stream.
+
+    cut … mend          breaks all connections on both sides at once, and each new one until `mend`
+    stall … release     holds back what half of the clients send. It arrives after `release`, later than what the others
+                        sent; by then its sender may have given up, or may have died
+
+*Failure*: if the server refuses or breaks a connection, the client's connection breaks, too.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ class _Connection:
 
 
 class Relay:
-    """To `server_port` on loopback, from `port`. `serve` must run; all else in its event loop."""
+    """Relays from `port` to `server_port` on loopback while `serve` runs. Call its methods in the same event loop."""
 
     def __init__(self, server_port: int) -> None:
         self.port = 0
@@ -50,7 +53,10 @@ class Relay:
         self._is_cut = False
 
     def stall(self) -> None:
-        """Of those who joined earlier, or later: connections of one process are made together. The others' turn is next time."""
+        """Hold back half of the connections: the older half, and the newer half the next time.
+
+        One process makes its connections together, so this holds back whole processes.
+        """
         released, half = anyio.Event(), len(self._connections) // 2
         for connection in self._connections[half:] if self._later else self._connections[:half]:
             connection.released = released

@@ -1,8 +1,9 @@
-"""What the demo is told, where a run of it keeps everything, and the stage it plays on: the backend and its settings.
+"""The demo's options, and its stages. A stage is the backend of one run, its settings, and the directory of the run.
 
-    Stage    root: tiered.yaml, journal/, log/      everybody but the stage knows the backend by tiered.yaml alone
+    Stage                  the directory has tiered.yaml, journal/ and log/; only the stage knows the backend, all
+                           others read tiered.yaml
       EmbeddedStage        SQLite and files below `store/`
-      EmulatorStage        `emulators.demo.emulators`: Bigtable and GCS, services that can be frozen and cut off
+      EmulatorStage        Bigtable and GCS, services that can be frozen and cut off (`emulators.demo.emulators`)
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ BACKENDS = ("embedded", "emulators")
 LIMITS = {"writers": (1, 64), "daemons": (1, 16), "seconds": (1, 86_400), "objects": (1, 100_000)}
 EXPIRY_S = 1.0
 
-# A daemon that is killed here on purpose says nothing of the entry it held: hence the many attempts.
+# Many attempts: each kill of a daemon uses up an attempt of the entry that it held, and says nothing of the entry.
 _SETTINGS = {
     "inline_bytes_max": INLINE_BYTES_MAX,
     "store": {"answer_budget_s": 10, "cleanup_budget_s": 5, "drain_budget_s": 4},
@@ -40,7 +41,10 @@ _SETTINGS = {
 
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
-    """How much of everything. `directory` must be new or empty, and is kept; unset: a temporary one."""
+    """What to run, and for how long. `directory` must be new or empty, and is kept; None: a temporary one.
+
+    Raises `InvalidRequestError` if a value is out of its limits or the directory is not empty.
+    """
 
     writers: int = 4
     daemons: int = 2
@@ -67,7 +71,7 @@ class DemoOptions:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A server that everybody's requests go to. Each trouble it can get into has a beginning and an end (`emulators.demo.weather`)."""
+    """A server that all requests go to, and how each kind of its faults begins and ends (`emulators.demo.weather`)."""
 
     name: str
     freeze: Callable[[], None]
@@ -79,15 +83,15 @@ class Service:
 
 
 class Stage(ABC):
-    """Entered, it stands, with its settings in `config`; left, nothing of it runs any more."""
+    """A context: inside it the backend runs, and `config` has its settings; after it, nothing of it runs any more."""
 
     backend: str
     stored: Stored
     services: Sequence[Service] = ()
     pause_s = (0.2, 0.6)
-    """Between two processes that are killed or stopped, at least and at most, in seconds."""
+    """The least and the greatest time between two kills or stops, in seconds."""
     rest_s = 0.0
-    """A process that went on after it was stopped is left alone for so long, in seconds."""
+    """After a stopped process goes on, it is not stopped again for so many seconds."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -101,7 +105,7 @@ class Stage(ABC):
             directory.mkdir(parents=True, exist_ok=True)
         with ExitStack() as whole:
             whole.push(self._standing)
-            # YAML, too.
+            # JSON is YAML, too.
             self.config.write_text(json.dumps(_merged(_SETTINGS, self._raise()), indent=2), "utf-8")
             whole.pop_all()
         return self
@@ -111,19 +115,19 @@ class Stage(ABC):
 
     @abstractmethod
     def _raise(self) -> Mapping[str, Any]:
-        """Starts what has to run, leaves its end to `_standing`, and returns the backend's settings."""
+        """Start the backend, register its end with `_standing`, and return the backend's settings."""
 
     @abstractmethod
     def introduce(self) -> str:
-        """A sentence on what is real here, and what is not."""
+        """Return a sentence that says what is real here, and what is not."""
 
     @abstractmethod
     def farewell(self) -> str:
-        """A sentence on what is left of the run, and where."""
+        """Return a sentence that says what is left of the run, and where."""
 
     @abstractmethod
     def may_stand_still(self) -> bool:
-        """Whether a process that was just stopped may stay so: not if it keeps everybody else from working."""
+        """Return whether a process that was just stopped may stay stopped: not if it blocks all the others."""
 
 
 class EmbeddedStage(Stage):
@@ -145,12 +149,15 @@ class EmbeddedStage(Stage):
         return f"Look at the store with: tiered --config {shlex.quote(str(self.config))} ls    (logs and journals are beside it)"
 
     def may_stand_still(self) -> bool:
-        """A process that is stopped inside of an SQLite transaction keeps the file's lock: that is SQLite's nature, and shows nothing."""
+        """Return whether SQLite's write lock is free. A process that is stopped in a transaction keeps the lock.
+
+        It would block all others, which shows how SQLite works and nothing about the store.
+        """
         return self.stored.write_lock_is_free()
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Both; of a section that both have, both halves."""
+    """Return both together. A section that both have is merged as well."""
     return {**below, **above, **{key: {**below[key], **above[key]} for key in below.keys() & above.keys() if isinstance(below[key], dict)}}
 
 

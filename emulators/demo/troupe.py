@@ -1,8 +1,8 @@
-"""The demo's processes: started, killed, stopped past their lease, and started again.
+"""The demo's processes: it starts them, kills them, stops them past their lease, and starts them again.
 
-Every process is a child that this module started, in a session of its own, so that Ctrl-C reaches the director alone. It
-signals them by their own pids and reaps each before it notes that the process has ended, so nothing that
-process did is later than the note. `end_all` leaves none behind, stopped or not.
+Each process is a child of this one, in a session of its own, so that Ctrl-C reaches only the director. This module
+signals only processes that it started, by their ids. It waits for the end of a process before it notes the end in the
+journal, so a process did nothing later than that note. `end_all` ends all processes, also stopped ones.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ BREATH_S = 0.02
 
 @dataclass(slots=True, eq=False)
 class Actor:
-    """One running process. `part`: `w` or `d` and a number; `name`: with its incarnation, as in `w0.3`."""
+    """One running process. `part`: `w` (writer) or `d` (daemon) and a number.
+
+    `name`: the part, and how often it was started again before, as in `w0.3`.
+    """
 
     part: str
     incarnation: int
@@ -43,7 +46,7 @@ class Actor:
 
 
 class Troupe:
-    """`command` says how the process of a part is started, given its name. Parts begin with `w` or `d`."""
+    """All processes of a run. `command` returns the command line that starts the process of a name."""
 
     def __init__(self, stage: Stage, journal: Journal, command: Callable[[str], list[str]]) -> None:
         self.actors: dict[str, Actor] = {}
@@ -66,14 +69,15 @@ class Troupe:
         return self.actors[part]
 
     def kill(self, actor: Actor) -> None:
-        """SIGKILL; the next `revive` starts it again."""
+        """Kill with SIGKILL. The next `revive` starts the part again."""
         actor.running.kill()
         self._lay_off(actor, {-signal.SIGKILL: "killed", TURNED_AWAY: "ended"}.get(actor.running.wait(), "crashed"))
 
     def stop(self, actor: Actor, seconds: float) -> bool:
-        """SIGSTOP for so long. False: it ended, or stood in everybody's way every time.
+        """Stop a process with SIGSTOP for so many seconds. Returns False if it ended, or may not stay stopped.
 
-        One that may not stand still where it was stopped is let go on, and stopped again a moment later.
+        If it would block all others where it was stopped, it goes on and is stopped again a moment later, STOP_TRIES
+        times at most.
         """
         for _ in range(STOP_TRIES):
             actor.running.send_signal(signal.SIGSTOP)
@@ -99,7 +103,10 @@ class Troupe:
         self._note("resumed", actor.name)
 
     def revive(self, parts: list[str]) -> None:
-        """Starts whoever of these is not running. One that ended by itself has crashed."""
+        """Start those of these parts that do not run. A process that ended by itself has crashed.
+
+        Raises `UnavailableError` after more than CRASHES_MAX crashes.
+        """
         for actor in list(self.actors.values()):
             if (code := actor.running.poll()) is not None:
                 self._lay_off(actor, "ended" if code == TURNED_AWAY else "crashed")
@@ -110,7 +117,7 @@ class Troupe:
                 self.start(part)
 
     def dismiss(self, letter: str, within_s: float) -> list[str]:
-        """SIGTERM to all of this letter; who has not ended in time is killed. Returns their names."""
+        """Send SIGTERM to all parts of this letter, and kill those that do not end in time. Returns their names."""
         leaving = [actor for actor in self.actors.values() if actor.part.startswith(letter)]
         for actor in leaving:
             if actor.resume_at is not None:
@@ -120,7 +127,7 @@ class Troupe:
         for actor in leaving:
             try:
                 code = actor.running.wait(max(0.0, ends_at - time.monotonic()))
-                # One that was told before it could listen ends by the signal itself.
+                # A process that gets SIGTERM before it has a handler ends by the signal itself.
                 self._lay_off(actor, "ended" if code in (0, -signal.SIGTERM, TURNED_AWAY) else "crashed")
             except subprocess.TimeoutExpired:
                 late.append(actor.name)
@@ -128,12 +135,12 @@ class Troupe:
         return late
 
     def end_all(self) -> None:
-        """Leaves nobody behind, on any path."""
+        """Kill all processes that are left."""
         for actor in list(self.actors.values()):
             self.kill(actor)
 
     def idle(self, letter: str) -> Iterator[Actor]:
-        """Those of this letter who run and are not stopped."""
+        """Return the processes of this letter that run and are not stopped."""
         return (actor for actor in self.actors.values() if actor.part.startswith(letter) and actor.resume_at is None)
 
     def _lay_off(self, actor: Actor, event: str) -> None:
@@ -147,6 +154,6 @@ class Troupe:
 
 
 def environment() -> dict[str, str]:
-    """This process's imports, and none of the settings that it was given."""
+    """Return variables for a child: it finds the same packages as this process, and gets none of its settings."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
     return kept | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}

@@ -1,13 +1,13 @@
-"""The naive protocol, for comparison: what the same store and the same recovery lose without the fence.
+"""The naive protocol, for comparison: it shows what the same store and the same recovery lose without the fence.
 
-    settle    only reads whether the row shows the revision: it refuses nothing, so what recovery takes for garbage may still
-              be swapped in
-    swap      a plain compare-and-swap on the row's target: a fresh token each time, so no mark ever says that what recovery has
-              given up must not take effect, or that it took effect already
+    settle    only reads whether the row shows the revision. It refuses nothing, so a blob that recovery takes for
+              garbage may still be swapped in
+    swap      a plain compare-and-swap on the row's target, with a new token each time. So no mark ever says that
+              recovery has given this change up, or that the change took effect already
 
-All else is as in the product: the write-ahead entry, the heartbeat, "is the lease still held?" before the swap, the
-claim. That check and the swap are two moments, and a process can be stopped between them for longer than any lease.
-Never a part of the product.
+Everything else is as in the product: the write-ahead entry, the heartbeat, the check of the lease before the swap, the
+claim. That check and the swap are two steps, and a process can be stopped between them for longer than any lease. The
+product never uses this module.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ logger = logging.getLogger("tiered")
 
 @asynccontextmanager
 async def open_demo_backends(settings: Settings, runtime: Runtime, unfenced: bool) -> AsyncIterator[Backends | None]:
-    """The product's own backends, or the same with unfenced rows; None: they are out of reach."""
+    """Open the product's backends, with unfenced rows if `unfenced`. Yields None if they are out of reach."""
     async with AsyncExitStack() as stack:
         try:
             backends = await stack.enter_async_context(open_backends(settings, runtime))
@@ -49,7 +49,7 @@ def without_fence(rows: HighVolumeBackend, runtime: Runtime) -> HighVolumeBacken
 
 
 class _Unfenced:
-    """Stands for rows, and remembers no token."""
+    """Stands for rows. It keeps no marks."""
 
     def __init__(self, rows: HighVolumeBackend, runtime: Runtime) -> None:
         self._rows = rows

@@ -1,11 +1,14 @@
-"""The demo's weather: at random moments a service stands still, loses its connections, or gets its requests late.
+"""The faults of the demo's services. At random moments a service answers nothing, loses its connections, or is late.
 
-    freeze    it takes requests in and answers none; what timed out meanwhile may still land when it thaws
-    stall     the same for half of the connections, while the others go on: what lands late lands after what was sent later
-    cut       all connections to it break, and so do those that are made within a moment; whether what was sent arrived, nobody knows
+    freeze    the service accepts requests and answers none. A request that timed out meanwhile may still take effect
+              when the freeze ends
+    stall     the same for half of the connections, while the others go on. So a request may take effect after another
+              one that was sent later
+    cut       all its connections break, and new ones break for a moment. Nobody knows whether a request arrived
 
-A freeze and a stall outlive the deadline of every call. One trouble at a time, drawn from a shuffled deck of all
-kinds, so none is rarer than another. Without services there is no weather.
+A freeze and a stall last longer than the time limit of every call. There is one fault at a time. The kinds are drawn
+from a shuffled list of all of them, so that all happen equally often. An embedded store has no services and no such
+faults.
 """
 
 from __future__ import annotations
@@ -23,12 +26,12 @@ FREEZES, STALLS, CUTS = KINDS = tuple(LASTS_S)
 
 
 class Weather:
-    """`happened`: how often each trouble did, as in `gcs_cuts`. `pass_by` must be called all the time."""
+    """Makes faults begin and end. Call `pass_by` all the time. `happened` counts each kind, such as `gcs_cuts`."""
 
     def __init__(self, services: Sequence[Service], chance: Random) -> None:
         self.happened: Counter[str] = Counter({f"{service.name}_{kind}": 0 for service in services for kind in KINDS})
         self.still = False
-        """Whether a service is frozen: whoever asks it now waits until it thaws."""
+        """Whether a service is frozen: a call to it would wait until the freeze ends."""
         self._services = services
         self._chance = chance
         self._deck: list[tuple[Service, str]] = []
@@ -37,7 +40,7 @@ class Weather:
         self.clear()
 
     def pass_by(self) -> str | None:
-        """Does what is due, if anything; returns a word on what begins."""
+        """Begin or end a fault if it is time. Returns a few words if one begins, else None."""
         if not self._services or time.monotonic() < self._turns_at:
             return None
         if self._end is not None:
@@ -57,7 +60,7 @@ class Weather:
         return f"{kind[:-1]} of {service.name}"
 
     def clear(self) -> None:
-        """Ends what is under way; it is a while until the next."""
+        """End the present fault, if there is one, and choose when the next begins."""
         end, self._end = self._end, None
         if end is not None:
             end()

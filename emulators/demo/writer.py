@@ -1,9 +1,10 @@
-"""A writer process of the demo: puts, overwrites, deletes and reads, until it is told to stop or is killed.
+"""A writer process of the demo: it puts, overwrites, deletes and reads, until it is told to stop or is killed.
 
     python -m emulators.demo.writer '{"config":…,"journal":…,"name":"w0.3",…}'
 
-It notes each operation before it begins and after its answer (`emulators.demo.journal`), and judges nothing. SIGTERM ends
-it in order: no new operation, and those under way are finished. It does the same when its parent is gone.
+It notes each operation in its journal before it begins and after its answer (`emulators.demo.journal`). It does not
+judge the answers. On SIGTERM it begins no new operation, finishes those under way, and ends. It does the same when its
+parent process has ended.
 """
 
 from __future__ import annotations
@@ -34,12 +35,15 @@ TASKS = 8
 PARENT_LOOK_S = 0.5
 PIECE_BYTES = 32 * 1024
 TURNED_AWAY = 75
-"""Exit code of a process that found its tiers out of reach when it began (sysexits' EX_TEMPFAIL): it is started again."""
+"""Exit code of a process whose tiers were out of reach when it began (EX_TEMPFAIL): the director starts it again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """`config`: the settings file. `name`: this process and incarnation, as in `w0.3`. `parent`: whose end is its own."""
+    """What a writer is told. `config`: the settings file. `name`: of the process, as in `w0.3`.
+
+    `parent`: the id of the process whose end ends the writer as well.
+    """
 
     config: str
     journal: str
@@ -54,7 +58,7 @@ class Orders:
 
 
 async def write(orders: Orders, runtime: Runtime) -> int:
-    """Works until SIGTERM, or until the parent is gone; returns its exit code."""
+    """Work until SIGTERM, or until the parent has ended. Returns the exit code."""
     told, settings = anyio.Event(), load_settings(Path(orders.config))
     async with anyio.create_task_group() as beside:
         beside.start_soon(heed, told.set)
@@ -87,7 +91,7 @@ async def _work(storage: TieredStorage, journal: Journal, runtime: Runtime, todo
 
 
 async def perform(storage: TieredStorage, journal: Journal, runtime: Runtime, step: Step) -> Answer:
-    """One operation, between its two lines in the journal."""
+    """Do one operation, and write a line into the journal before it and after it."""
     journal.write(
         at=runtime.monotonic(), begin=step.id, object=step.object_id.path, kind=step.kind, size=len(step.payload),
         digest=digest(step.payload) if step.kind is Kind.PUT else None,
@@ -98,7 +102,7 @@ async def perform(storage: TieredStorage, journal: Journal, runtime: Runtime, st
 
 
 async def _answered(storage: TieredStorage, step: Step) -> tuple[Answer, dict[str, Any]]:
-    """What the caller is told, in the words of the journal."""
+    """Do the operation. Returns the answer, and what the journal adds to it."""
     try:
         return Answer.OK, await _carry_out(storage, step)
     except OutcomeUnknownError as error:
@@ -124,7 +128,7 @@ async def _carry_out(storage: TieredStorage, step: Step) -> dict[str, Any]:
 
 
 def _pieces(payload: bytes) -> Iterator[bytes]:
-    """Of a payload that comes like this, nobody knows the size before its end."""
+    """Yield the payload in pieces: so `put` does not know its size before its end."""
     return (payload[start : start + PIECE_BYTES] for start in range(0, len(payload), PIECE_BYTES))
 
 
@@ -135,7 +139,7 @@ async def heed(stop: Callable[[], None]) -> None:
 
 
 async def follow_parent(parent: int, runtime: Runtime, stop: Callable[[], None]) -> None:
-    """Whoever started this process may be killed, too; nobody must be left running then."""
+    """Stop when the parent has ended. It may be killed, too, and must leave no process running."""
     while os.getppid() == parent:
         await runtime.sleep(PARENT_LOOK_S)
     stop()

@@ -25,7 +25,9 @@ def provision(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
     location: Annotated[str | None, typer.Option(help="Where a new bucket is made for good: EU, US, europe-west1, …")] = None,
 ) -> None:
-    """Creates what is missing in Bigtable and GCS: tables, families, GC rules, app profile, bucket. Nothing is removed."""
+    """
+    Creates what is missing in Bigtable and GCS: tables, families, GC rules, app profile, bucket. Nothing is removed.
+    """
 
     async def command() -> None:
         from tiered.provision.findings import Finding, Kind
@@ -43,7 +45,9 @@ def provision(
 
 @shared
 def check() -> None:
-    """Looks whether everything that the store needs is there, and says in a sentence each what is not. Changes nothing."""
+    """
+    Looks whether everything that the store needs is there, and says in a sentence each what is not. Changes nothing.
+    """
 
     async def command() -> None:
         settings = choice.existing()
@@ -84,7 +88,10 @@ async def _stuck(settings: Settings, found: list[Finding]) -> int:
 
 
 def _show_findings(findings: Sequence[Finding], stuck: int = 0) -> None:
-    """Print a line for each finding. Then raise `CorruptRecordError` if entries are stuck, `ConfigurationError` at a problem."""
+    """Print a line for each finding.
+
+    Then raise `CorruptRecordError` if entries are stuck, else `ConfigurationError` if there is a problem.
+    """
     wrong = [finding for finding in findings if finding.kind.value == "problem"]
     if choice.json:
         write(dump({"ok": not wrong, "findings": [{"kind": each.kind.value, "sentence": each.sentence} for each in findings]}))

@@ -13,7 +13,7 @@ from recovery.visible import visible
 
 
 def write(text: str) -> None:
-    """Print a line on stdout. Raises `OSError` if stdout is closed, as it does if the disk is full: neither is a success."""
+    """Print a line on stdout. Raises `OSError` if stdout is closed: a result that nobody gets is no success."""
     if sys.stdout is None:
         raise OSError(errno.EBADF, "it is closed")
     sys.stdout.write(f"{text}\n")

@@ -59,7 +59,7 @@ class Choice:
     json: bool = False
 
     def add(self, config: list[str] | None, directory: list[str] | None, verbose: bool, as_json: bool) -> None:
-        """Take in what one place of the command line says. Raises `typer.BadParameter` if it contradicts another place."""
+        """Take in what one place of the command line says. Raises `typer.BadParameter` if two places contradict."""
         self.config = _one("--config", self.config, config)
         self.directory = _one("--directory", self.directory, directory)
         if self.config is not None and self.directory is not None:

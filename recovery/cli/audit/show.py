@@ -29,7 +29,10 @@ GRACE = "24h"
 
 
 def show_name(settings: Settings, name: str, run: str | None, grace: str | None, as_json: bool) -> int:
-    """Look at one name, print what was found, and return the exit code. `run`: the directory of an audit's run, or None."""
+    """Look at one name, print what was found, and return the exit code.
+
+    `run`: the directory of an audit's run, whose findings are shown as well, or None.
+    """
     told = None if run is None else _told(run, name, settings)
     grace_s = told.grace_s if told is not None and grace is None else lifetime(grace or GRACE).total_seconds()
     looked = anyio.run(_look, settings, name, grace_s)
