@@ -20,7 +20,7 @@ from emulators.callers.model import Violation
 from emulators.callers.values import said
 
 LATEST_S = 0.5
-"""A call that is to be cancelled at an await is cancelled after this long, in case it never comes to that await."""
+"""A call that never comes to the await at which it is to be cancelled is cancelled after so many seconds."""
 
 NO_VALUE = object()
 """The call returned nothing, not even None."""
