@@ -1,8 +1,16 @@
-"""Seeded callers of the real code: what an application may do to the store, and to the command, wrongly too (docs/callers.md).
+"""Seeded callers of the real code: right and wrong things that an application may do (docs/callers.md).
 
-    values.py      arguments: good, wrong, and odd        payloads.py    everything that `put` takes, and what it must refuse
-    recipe.py      what a seed chooses                    interrupt.py   cancellation at the k-th await, by scope or by task
-    model.py       what a read may return                 oracle.py      what a call may raise, and what may be left behind
-    ground.py      embedded stores, simulated tiers       episode.py     one seed is carried out
-    command.py     the command line                       explore.py     many seeds, on all cores
+They call the store, or the command.
+
+    recipe.py      what a seed chooses: begin here
+    values.py      arguments: good, wrong and odd
+    payloads.py    everything that `put` takes, and what it must refuse
+    episode.py     carries out one seed: its sessions and its calls
+    ended.py       runs one call to its end, and cancels it; interrupt.py: at the k-th await, by scope or by task
+    bulk.py        one bulk call; reading.py: ways to read a stored object
+    oracle.py      what a call may answer and raise; model.py: what a read may return
+    ground.py      where it takes place: embedded stores or simulated tiers; what is left behind
+    run.py         one seed in its event loop, and what shows only from outside
+    explore.py     many seeds, on all cores; worker.py: one of its processes
+    command.py     the same for the command line
 """

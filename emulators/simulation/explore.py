@@ -86,7 +86,7 @@ def explore(
 
     It runs at most `seeds` seeds for about `seconds`, from `first` on (None: a random one), on `jobs` processes (None:
     one for each core). It ends at the first violation, unless `keep_going` is set. `tell` is called with what was
-    explored so far. Raises `WorkerError`; what was explored is lost then.
+    explored so far. Raises `WorkerError`; what was explored is not returned then.
     """
     if seeds is None and seconds is None:
         raise ValueError("say how many seeds, or how many seconds")

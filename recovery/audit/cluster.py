@@ -82,7 +82,7 @@ LOCAL = {
 }
 """The settings of a local session. The JVM only hands out numbers, so it starts fast and stays small.
 
-It listens only on the loopback and writes no logs.
+It listens only on the loopback and writes no event log.
 """
 
 CarryOut = Callable[[Job, int], Outcome]

@@ -1,6 +1,6 @@
 """Before an audit: what is compared, up to what time and in which ranges.
 
-Bad settings are refused here, before anything is read.
+Bad settings are refused here, before the audit begins.
 
     table's boundaries (by bytes)  ->  cuts  ->  ["", cut 1) [cut 1, cut 2) ... [cut n, end)   every name is in one
 

@@ -8,7 +8,8 @@ It works in windows of some ten thousand names. In each window it reads in this 
     C  read the changelog      a change under way during L is in it, or has finished and is seen in R
     R  scan the rows           what was committed after L is seen here
 
-A blob is unused if L has it and neither R nor C names it. Only this order never says so of a blob that is in use.
+A blob is unused if L has it and neither R nor C names it. In any other order,
+that may also be true of a blob in use.
 
 A blob that looks like an orphan gets a second look: at the log (its change may have been recorded after C and committed
 before R), at the blob (it must still exist with the generation that was listed, because its clean-up may be done) and

@@ -1,0 +1,148 @@
+"""The rules by which an episode judges its calls: what a call may answer, and what it may raise.
+
+    refused        a good call raised `InvalidRequestError`, or `UnavailableError` though nothing troubled the store
+    taken          a wrong call was not refused
+    raw error      a call raised an error that is not documented
+    wrong answer   an answer that the model does not allow
+    another's row  a call reached a row that is not its object's
+
+Each is the kind of a `Violation`. There are two more: `hang`, if the episode took too long, and `corrupt`, for any
+other error of the store.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from emulators.callers.ended import NO_VALUE, Ended, described
+from emulators.callers.model import Model, Told, Violation, Write
+from emulators.callers.payloads import Made
+from emulators.callers.values import Is, Value, said
+from tiered import (
+    AtCapacityError,
+    InvalidRequestError,
+    LeaseLostError,
+    Metadata,
+    ObjectId,
+    OutcomeUnknownError,
+    PutResult,
+    TieredError,
+    UnavailableError,
+)
+
+
+class Oracle:
+    """Judges calls. Each method raises `Violation`.
+
+    `model`: what was written, and so what reads may return. `closed`: the store is closed, or is being closed.
+    `troubled`: calls may fail, because others run beside them or are cancelled. `tight`: the store has few places, so
+    a call may find it full.
+    """
+
+    def __init__(self, *, troubled: bool, tight: bool) -> None:
+        self.model = Model()
+        self.closed = False
+        self._troubled = troubled
+        self._tight = tight
+
+    def settled(self) -> None:
+        """Note that all stores were closed and recovery has run. Nothing troubles a call any more."""
+        self.model.settled()
+        self._troubled = self._tight = False
+
+    def make(self, value: Value) -> Any:
+        """Make a value. Raises `InvalidRequestError` if its constructor refused it, as it may."""
+        try:
+            return value.make()
+        except InvalidRequestError as error:
+            if value.verdict is Is.GOOD:
+                raise Violation("refused", f"{value} is good, and was refused: {error}") from error
+            raise
+        except Exception as error:
+            raise Violation("raw error", f"{value} raised {type(error).__name__}: {str(error)[:200]}") from error
+
+    def begin(self, object_id: object, metadata: object, made: Made) -> Write | None:
+        """Begin a write in the model, if the call can take effect at all."""
+        if not isinstance(object_id, ObjectId) or not isinstance(metadata, (Metadata, type(None))):
+            return None
+        content = b"" if made.content is None else made.content
+        return self.model.begin(path_of(object_id), content, metadata, known=made.content is not None)
+
+    def judge_write(
+        self, write: Write | None, ended: Ended, verdict: Is, made: Made, object_id: object, *,
+        blocks: bool = False, result: type = PutResult,
+    ) -> None:
+        """Judge a put or a delete, and end its write in the model.
+
+        `write`: None if the call could not take effect. `verdict`: of its arguments together. `blocks`: its payload
+        never ends. `result`: the type that the call returns.
+        """
+        error = ended.error
+        own = error is not None and (any(error is each for each in made.own) or isinstance(error, made.may_raise))
+        if ended.value is not NO_VALUE:
+            if verdict is Is.WRONG or made.fails or blocks:
+                raise Violation("taken", f"it must not be taken, and {described(ended)}")
+            if not isinstance(ended.value, result):
+                raise Violation("wrong answer", f"it {described(ended)}")
+            if write is None:
+                raise Violation("taken", f"no object id, or no metadata, and it {described(ended)}")
+            self.check_own_row(object_id)
+            if isinstance(ended.value, PutResult):
+                if write.known and ended.value.size != len(write.content or b""):
+                    raise Violation("wrong answer", f"of {len(write.content or b'')} bytes it {described(ended)}")
+                self.model.end(write, Told.OK, ended.value.revision)
+            else:
+                self.model.end(write, Told.OK)
+            return
+        told = Told.NO
+        if ended.cancelled or isinstance(error, OutcomeUnknownError):
+            told = Told.MAYBE
+        if write is not None:
+            self.model.end(write, told)
+        if not ended.cancelled and not own:
+            self.judge_error(ended, verdict, writes=True)
+
+    def judge_error(self, ended: Ended, verdict: Is, *, writes: bool = False) -> None:
+        """Judge a call that raised an error. `verdict`: of its arguments. `writes`: it was a put or a delete."""
+        error = ended.error
+        assert error is not None, "told"
+        if isinstance(error, InvalidRequestError):
+            if verdict is Is.GOOD and not self.closed:
+                raise Violation("refused", f"a good call was refused: {error}") from error
+            return
+        if isinstance(error, LeaseLostError):
+            raise Violation("wrong answer", f"nobody runs a recovery here: {error}") from error
+        if isinstance(error, AtCapacityError) and (self._tight or self._troubled):
+            return
+        if self._troubled and isinstance(error, (UnavailableError, OutcomeUnknownError) if writes else UnavailableError):
+            return
+        kind = "refused" if isinstance(error, UnavailableError) else "corrupt" if isinstance(error, TieredError) else "raw error"
+        if type(error).__name__ == "Stuck":
+            kind = "hang"
+        raise Violation(kind, described(ended)) from error
+
+    def check_own_row(self, object_id: object) -> None:
+        """Check that the call reached its own object's row and no other."""
+        path = path_of(object_id)
+        with suppress(InvalidRequestError):
+            if (parsed := ObjectId.parse(path)) == object_id:
+                return
+            raise Violation("another's row", f"{object_id!r} reached the row {path!r}, which is that of {parsed!r}")
+        raise Violation("another's row", f"{object_id!r} reached the row {path!r}, which is no object's")
+
+    def check_listed(self, listed: list[str], prefix: str, began: int) -> None:
+        """Judge a list of paths that began at the tick `began` and ends now."""
+        if listed != sorted(set(listed), key=str.encode):
+            raise Violation("wrong answer", f"a list is not in order: {listed}")
+        for path in {*self.model.writes, *listed}:
+            may, may_not = self.model.names(path, began)
+            if path in listed and not (may and path.startswith(prefix)):
+                raise Violation("wrong answer", f"{path!r} was listed under {prefix!r}")
+            if path not in listed and path.startswith(prefix) and not may_not:
+                raise Violation("wrong answer", f"{path!r} was not listed under {said(prefix)}")
+
+
+def path_of(object_id: object) -> str:
+    """Return the path of an object id; empty for anything else."""
+    return object_id.path if isinstance(object_id, ObjectId) else ""
