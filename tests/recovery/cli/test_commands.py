@@ -18,7 +18,7 @@ import pytest
 
 from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
-from tests.given.command_line import OBJECT, Command, plant, shell
+from tests.given.command_line import OBJECT, OWN_PROCESS, Command, plant, shell, unwritable
 from tiered.embedded.blobs import FileBlobs
 from tiered.metadata import Metadata, TimeToLive
 
@@ -34,6 +34,15 @@ def _interruptible() -> Iterator[None]:
 @pytest.fixture
 def tiered(tmp_path: Path) -> Command:
     return Command(tmp_path)
+
+
+def test_object_is_put_fetched_and_removed_by_processes(tiered: Command) -> None:
+    tiered("put", OBJECT, "-", stdin=b"meow" * 500_000, python=OWN_PROCESS)
+    assert tiered("get", OBJECT, python=OWN_PROCESS) == "meow" * 500_000
+    assert tiered("rm", OBJECT, python=OWN_PROCESS)
+    assert tiered("get", OBJECT, code=1, python=OWN_PROCESS) == ""
+    assert tiered.errors == f"tiered: there is no object {OBJECT}, or it has expired\n"
+    assert tiered("nonsense", code=2, python=OWN_PROCESS) == ""
 
 
 def test_object_is_put_listed_shown_fetched_and_removed(tiered: Command, tmp_path: Path) -> None:
@@ -248,16 +257,29 @@ def test_output_that_is_no_plain_file_is_written_to_and_not_replaced(stored: Com
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
 
 
+FULL = "tiered: the output cannot be written: No space left on device\n"
+
+
 @pytest.mark.parametrize("arguments", [f"get {OBJECT}", "ls", "config show", f"head {OBJECT} --json"])
 def test_output_that_cannot_be_written_is_told_in_a_sentence(stored: Command, arguments: str) -> None:
-    done = shell(stored, f"tiered {arguments} > /dev/full")
-    assert done.returncode == 4
-    assert done.stderr.decode() == "tiered: the output cannot be written: No space left on device\n"
+    with unwritable("full") as stdout:
+        stored(*arguments.split(), stdout=stdout, code=4)
+    assert stored.errors == FULL
 
 
 @pytest.mark.parametrize("arguments", [f"get {OBJECT}", "ls", "config show"])
 def test_output_that_nobody_reads_to_its_end_is_no_error(stored: Command, arguments: str) -> None:
-    done = shell(stored, f"tiered {arguments} | head -c 0")
+    with unwritable("closed") as stdout:
+        stored(*arguments.split(), stdout=stdout)
+    assert stored.errors == ""
+
+
+def test_a_process_that_cannot_write_its_output_adds_no_complaint_of_pythons_own(stored: Command) -> None:
+    done = shell(stored, "tiered config show > /dev/full")
+    assert (done.returncode, done.stderr.decode()) == (4, FULL)
+    done = shell(stored, f"tiered get {OBJECT} | head -c 0")
+    assert (done.returncode, done.stderr) == (0, b"")
+    done = shell(stored, "tiered ls | head -c 0")
     assert (done.returncode, done.stderr) == (0, b"")
 
 
@@ -278,7 +300,7 @@ def test_put_of_an_open_stdin_is_interrupted_at_once(tiered: Command) -> None:
 def test_command_that_is_interrupted_while_it_starts_ends_without_a_traceback(tiered: Command, tmp_path: Path) -> None:
     (tmp_path / "typer.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nsignal.pause()\n")
     tiered.environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(tmp_path), tiered.environment.get("PYTHONPATH"))))
-    assert tiered("ls", code=130) == ""
+    assert tiered("ls", code=130, python=OWN_PROCESS) == ""
     assert tiered.errors == ""
 
 
