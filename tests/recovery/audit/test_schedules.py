@@ -33,6 +33,8 @@ from tiered.metadata import NS_PER_S
 from tiered.protocol.backends import BlobInfo, HighVolumeBackend, Tombstone
 from tiered.protocol.settle import Tiers
 
+pytestmark = pytest.mark.slow
+
 SEEDS = 40
 ONCE_WRONG = (1129, 1245, 1287)
 """Worlds in which a verdict was: a blob expired while it was audited, its row was collected, and it was called an orphan."""

@@ -62,12 +62,14 @@ def test_verdict_that_nobody_could_read_is_none(tiered: Store, arguments: str, h
         tiered("audit", *arguments.split(), stdout=stdout, code=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("output", ["| head -c 0", "> /dev/full"])
 def test_verdict_of_a_process_that_nobody_could_read_is_none(tiered: Store, output: str) -> None:
     done = shell(tiered, f"cd {tiered.directory}; tiered audit run --to run --engine local {output}")
     assert done.returncode == 2 and b"Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_stdout_that_is_closed_is_no_error(tiered: Store) -> None:
     done = shell(tiered, f"cd {tiered.directory}; tiered audit run --engine local --to run >&-")
     assert done.returncode == 1 and done.stderr.decode().splitlines()[1:] == ["to run, on local"]

@@ -121,6 +121,7 @@ def test_where_nobody_listens_both_addresses_are_named_and_the_exit_code_is_3(ti
     assert tiered.errors == "tiered: 2 of these must be mended, see: problem\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["check", "provision"])
 def test_without_the_extra_it_says_what_to_install(tiered: Command, command: str) -> None:
     assert tiered("-c", "production.yaml", command, code=3, python=("-c", WITHOUT_GOOGLE)) == ""
