@@ -9,7 +9,7 @@ ARGS ?=
 STAMP := .venv/installed
 
 .DEFAULT_GOAL := help
-.PHONY: setup demo test check sim sim-guards callers chaos bench mutants clean help
+.PHONY: setup demo test quick check sim sim-guards callers chaos bench mutants clean help
 
 setup: $(STAMP) ## install the project and its tools into .venv (only when pyproject.toml or constraints.txt changed)
 
@@ -21,8 +21,15 @@ $(STAMP): pyproject.toml constraints.txt
 demo: setup ## writers are killed, recovery cleans up, you watch (ARGS="--seconds 10 --seed 7")
 	.venv/bin/python -m emulators demo $(ARGS)
 
-test: setup ## all tests (ARGS="-k swap")
-	.venv/bin/python -m pytest $(ARGS)
+# Files run beside each other, on every core; each worker starts the emulators that its files need.
+PARALLEL := -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
+QUICK := tests/changelog tests/tiered tests/recovery tests/contracts tests/store tests/emulators/world tests/test_architecture.py
+
+test: setup ## all tests, on all cores (ARGS="-k swap")
+	.venv/bin/python -m pytest $(PARALLEL) $(ARGS)
+
+quick: setup ## tests that need no emulator and no process of their own, in a minute (ARGS="-k swap")
+	.venv/bin/python -m pytest $(PARALLEL) -m "not slow" $(QUICK) $(ARGS)
 
 check: setup ## ruff and mypy
 	.venv/bin/ruff check

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import tempfile
+from asyncio import BaseEventLoop, Handle
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from anyio.from_thread import start_blocking_portal
@@ -28,18 +31,67 @@ settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
 
 NOBODY = 65534
-EXPLORED = pytest.StashKey[list[str]]()
+SAID_AT_THE_END = "said at the end"
+
+LONG_FIRST = (
+    "simulation/test_fresh_seeds.py", "callers/test_fresh_callers.py", "crash/test_crash_on_emulators.py", "crash/test_crash_everywhere.py",
+    "test_benchmarks.py", "spark/", "crash/test_chaos.py", "test_wheel.py", "recovery/audit/test_live.py", "recovery/audit/test_merge.py",
+    "simulation/", "recovery/cli/", "crash/", "recovery/audit/test_planted.py", "contracts/",
+)  # fmt: skip
+"""Files and folders in this order, before all others: files run beside each other, and a long one must not be left for the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # `make quick` leaves out what is slow.
+    for item in items:
+        if "bigtable_host" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
+
+    def place(item: pytest.Item) -> int:
+        where = item.path.relative_to(Path(__file__).parent).as_posix()
+        return next((number for number, start in enumerate(LONG_FIRST) if where.startswith(start)), len(LONG_FIRST))
+
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=place)
+
+
+# --- what gRPC does ------------------------------------------------------------------------------
+
+_call_soon_threadsafe = BaseEventLoop.call_soon_threadsafe
+
+
+def _call_soon_unless_closed(self: BaseEventLoop, callback: Callable[..., Any], *args: Any, **named: Any) -> Handle | None:
+    """grpc.aio hands the answer to a call that was cancelled to that call's event loop, and the loop may have been closed.
+
+    The error would come up in the loop that runs now, which is that of another test.
+    """
+    if self.is_closed() and getattr(callback, "__name__", "") == "_handle_callback_wrapper":
+        return None
+    return _call_soon_threadsafe(self, callback, *args, **named)
+
+
+BaseEventLoop.call_soon_threadsafe = _call_soon_unless_closed  # type: ignore[assignment, method-assign]
+
+
+# --- what is said at the end ---------------------------------------------------------------------
 
 
 @pytest.fixture
 def said_at_the_end(request: pytest.FixtureRequest) -> list[str]:
     """Lines for the terminal's summary: what fresh seeds explored, whether or not anything was found."""
-    return request.config.stash.setdefault(EXPLORED, [])
+    lines: list[str] = []
+    request.node.user_properties.append((SAID_AT_THE_END, lines))  # travels with the report from the process that runs the test
+    return lines
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    for line in config.stash.get(EXPLORED, []):
-        terminalreporter.write_line(line)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for report in (report for reports in terminalreporter.stats.values() for report in reports):
+        if isinstance(report, pytest.TestReport) and report.when == "call":
+            for line in dict(report.user_properties).get(SAID_AT_THE_END, ()):
+                terminalreporter.write_line(line)
+
+
+# --- fixtures ------------------------------------------------------------------------------------
 
 
 @pytest.fixture(autouse=True)
@@ -65,11 +117,16 @@ def unprivileged(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def bigtable_host() -> Iterator[str]:
-    """`address:port` of an emulator that outlives any test's event loop. None to be had: skipped, but failed where CI is set."""
-    with start_blocking_portal() as portal:
+def bigtable_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """`address:port` of an emulator that outlives any test's event loop. None to be had: skipped, but failed where CI is set.
+
+    Each worker of pytest-xdist has its own.
+    """
+    with start_blocking_portal() as portal, (tmp_path_factory.getbasetemp().parent / "emulator-lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the first start on a machine builds the emulator, and one worker is enough for that
         try:
             with portal.wrap_async_context_manager(start_bigtable()) as emulator:
+                fcntl.flock(lock, fcntl.LOCK_UN)
                 yield emulator.host
         except EmulatorNotFoundError as missing:
             if os.environ.get("CI"):

@@ -2,7 +2,7 @@
 
 It must be nothing, or it slowly stops working.
 
-    flights, tasks       a write that never ends, a task that never ends
+    writes, tasks        a write that never ends, a task that never ends
     leases               an entry that is renewed for ever, so that nobody may clean it up
     slots, waiters       a place that nobody gives back: in the end every operation is `AtCapacityError`
     touching             an object that is never touched again, and expires while it is read

@@ -45,13 +45,16 @@ IMPLEMENTATIONS = {
     "long_term": ["filesystem", "simulated", "crawling", "gcs"],
     "store": ["embedded", "simulated", "google"],
 }
-ASYNCIO_ONLY = {"bigtable", "gcs", "google"}
+ON_EMULATORS = {"bigtable", "gcs", "google"}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     for fixture, implementations in IMPLEMENTATIONS.items():
         if fixture in metafunc.fixturenames:
-            pairs = [(loop, name) for loop, name in product(LOOPS, implementations) if loop == "asyncio" or name not in ASYNCIO_ONLY]
+            pairs = [
+                pytest.param(loop, name, marks=[pytest.mark.slow] if name in ON_EMULATORS else [])
+                for loop, name in product(LOOPS, implementations) if loop == "asyncio" or name not in ON_EMULATORS
+            ]  # fmt: skip
             metafunc.parametrize(("anyio_backend", fixture), pairs, indirect=True)
 
 

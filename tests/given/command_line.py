@@ -1,42 +1,111 @@
-"""The `tiered` command in a process of its own, a shell line that runs it, and a change whose writer died."""
+"""The `tiered` command, in this process or in one of its own; a shell line that runs it; a change whose writer died."""
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import chdir, contextmanager
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
+from unittest.mock import patch
 
 import anyio
+import pytest
 
 from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId
+from recovery.cli.main import main
+from recovery.cli.shared import choice
 from tiered import Settings
 from tiered.open import open_backends
 
 OBJECT = "photos/org.17/objects/2026/cat.jpg"
+OWN_PROCESS = ("-m", "recovery.cli.main")
 
 
 class Command:
-    """`tiered` in a process of its own, on a store in a temporary directory."""
+    """`tiered` on a store in a temporary directory.
 
-    def __init__(self, directory: Path) -> None:
+    It runs in this process, because a new one takes half a second or more. A call with `python` runs in a process of its
+    own, where `python` is how the interpreter begins. `store`: whether the store's directory is named. `stdout`: takes what
+    is printed, and then nothing is returned.
+    """
+
+    def __init__(self, directory: Path, *, store: bool = True) -> None:
         self.directory = directory
         self.store = directory / "store"
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("TIERED_")}
+        self._names_store = store
 
     def __call__(
-        self, *arguments: str, stdin: bytes = b"", code: int = 0, store: bool = True, python: tuple[str, ...] = ("-m", "recovery.cli.main")
+        self, *arguments: str, stdin: bytes = b"", code: int = 0, store: bool | None = None, python: tuple[str, ...] = (),
+        stdout: TextIOWrapper | None = None,
     ) -> str:
-        where = ["--directory", str(self.store)] if store else []
-        done = subprocess.run(
-            [sys.executable, *python, *where, *arguments],
-            input=stdin, capture_output=True, cwd=self.directory, env=self.environment, timeout=60, check=False,
-        )
-        self.errors = done.stderr.decode()
-        assert done.returncode == code, f"exit code {done.returncode}: {self.errors}"
+        where = ["--directory", str(self.store)] if (self._names_store if store is None else store) else []
+        if python:
+            done = subprocess.run(
+                [sys.executable, *python, *where, *arguments],
+                input=stdin, capture_output=True, cwd=self.directory, env=self.environment, timeout=60, check=False,
+            )
+            ended, out, errors = done.returncode, done.stdout, done.stderr
+        else:
+            printed, complaints = TextIOWrapper(BytesIO(), "utf-8"), TextIOWrapper(BytesIO(), "utf-8")
+            with _as_if_started([*where, *arguments], self.directory, self.environment):
+                ended = _exit_code(TextIOWrapper(BytesIO(stdin)), stdout or printed, complaints)
+            out, errors = _written(printed), _written(complaints)
+        self.errors = errors.decode()
+        assert ended == code, f"exit code {ended}: {self.errors}"
         assert "Traceback" not in self.errors
-        return done.stdout.decode()
+        return out.decode()
+
+
+@contextmanager
+def unwritable(how: str) -> Iterator[TextIOWrapper]:
+    """A stdout that nobody reads (`closed`), or on a disk that is full (`full`)."""
+    if how == "full":
+        number = os.open("/dev/full", os.O_WRONLY)
+    else:
+        reader, number = os.pipe()
+        os.close(reader)
+    with open(number, "w", encoding="utf-8") as stream:
+        yield stream
+
+
+@contextmanager
+def _as_if_started(arguments: list[str], directory: Path, environment: Mapping[str, str]) -> Iterator[None]:
+    """Gives this process what a new one would have, but for its streams."""
+    choice.config = choice.directory = None
+    choice.json = False
+    handlers, level = logging.root.handlers, logging.root.level
+    logging.root.handlers = []
+    try:
+        with chdir(directory), patch.dict(os.environ, environment, clear=True), patch.object(sys, "argv", ["tiered", *arguments]):
+            yield
+    finally:
+        logging.root.handlers = handlers
+        logging.root.setLevel(level)
+        choice.config = choice.directory = None
+        choice.json = False
+
+
+def _exit_code(stdin: TextIOWrapper, stdout: TextIOWrapper, stderr: TextIOWrapper) -> int:
+    with (
+        patch.object(sys, "stdin", stdin), patch.object(sys, "stdout", stdout), patch.object(sys, "stderr", stderr),
+        pytest.raises(SystemExit) as ended,
+    ):  # fmt: skip
+        main()
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+def _written(stream: TextIOWrapper) -> bytes:
+    stream.flush()
+    buffer = stream.buffer
+    assert isinstance(buffer, BytesIO)
+    return buffer.getvalue()
 
 
 def shell(stored: Command, line: str) -> subprocess.CompletedProcess[bytes]:

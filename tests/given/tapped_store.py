@@ -23,6 +23,8 @@ SMALL = b"small"
 LARGE = b"large" * 1000
 INLINE_MAX = 100
 OBJECT = ObjectId.create("attachments", "key", {"org": "17"})
+RARE_BEATS = {"heartbeat_interval_s": 900.0, "expiry_s": 3600.0}
+"""Of a lease, for tests that let days pass: what proves nothing there is the number of beats."""
 
 
 class Tapped:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from changelog.base.errors import ClockBehindError, UnavailableError, UnconfirmedError
-from tests.given.tapped_store import LARGE, OBJECT, World
+from tests.given.tapped_store import LARGE, OBJECT, RARE_BEATS, World
 from tiered import ObjectId, OutcomeUnknownError
 from tiered.protocol.backends import MARK_AGE_MAX_S
 
@@ -70,7 +70,7 @@ async def test_a_swap_in_flight_takes_no_effect_when_a_clock_jumps_and_its_refus
 
 
 async def test_a_put_by_a_clock_that_is_behind_what_was_forgotten_is_told_so_and_leaves_nothing(world: World) -> None:
-    async with world.store() as storage:
+    async with world.store(lease=RARE_BEATS) as storage:
         await storage.put(OBJECT, LARGE)
         await world.runtime.sleep(MARK_AGE_MAX_S + HOUR_S)
         assert await world.rows.target.collect(100) == 1

@@ -12,7 +12,7 @@ import pytest
 from changelog.base.errors import ConfigurationError, CorruptRecordError, UnconfirmedError
 from changelog.change import Change, ChangeId
 from emulators.world.runtime import elapse
-from tests.given.tapped_store import LARGE, OBJECT, SMALL, World
+from tests.given.tapped_store import LARGE, OBJECT, RARE_BEATS, SMALL, World
 from tiered import (
     InvalidRequestError,
     LeaseLostError,
@@ -298,7 +298,7 @@ async def test_change_that_won_and_was_replaced_is_never_told_to_have_had_no_eff
     """Found by `make sim SEED=1842`: its refused mark is written later, by recovery, and so outlives the other."""
     world.rows.hooks["swap"] = answer_lost
     world.rows.hooks["settle"] = unavailable
-    async with world.store() as storage:
+    async with world.store(lease=RARE_BEATS) as storage:
         with pytest.raises(OutcomeUnknownError) as caught:
             await storage.put(OBJECT, LARGE)
         world.rows.hooks.clear()
@@ -514,7 +514,7 @@ async def test_swap_of_a_change_older_than_its_marks_may_be_relied_on_is_never_s
         yield LARGE
         await world.runtime.sleep(25 * 3600)
 
-    async with world.store() as storage:
+    async with world.store(lease=RARE_BEATS) as storage:
         with pytest.raises(UnavailableError, match="took longer"):
             await storage.put(OBJECT, payload())
     assert "swap" not in world.calls

@@ -143,6 +143,7 @@ async def test_puts_at_once_that_do_not_all_fit_are_told_apart(disk: Disk, runti
             await rows.delete(path)
 
 
+@pytest.mark.slow
 async def test_a_store_whose_process_died_on_a_full_disk_is_read_and_emptied(disk: Disk, runtime: ShiftedRuntime) -> None:
     """Its log stays, with what nothing can be moved out of: others have taken the space. The reserve is all there is."""
     writer = f"""

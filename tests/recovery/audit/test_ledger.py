@@ -247,6 +247,7 @@ except UnavailableError as error:
 """
 
 
+@pytest.mark.slow
 def test_disk_that_is_full_is_said_in_a_sentence_and_nothing_is_left(tmp_path: Path) -> None:
     """A limit on the size of files stands in for the disk."""
     ran = subprocess.run(

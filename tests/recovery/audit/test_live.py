@@ -30,6 +30,8 @@ from recovery.loop import RecoveryLoop
 from tiered.open import Backends, open_backends
 from tiered.settings import load_settings
 
+pytestmark = pytest.mark.slow
+
 KILLS = 4
 WRITERS = 2
 OBJECTS = 40

@@ -21,6 +21,8 @@ from tests.given import audit_workers as works
 from tests.given.processes import is_running
 from tests.given.repository import ROOT
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def job(tmp_path: Path) -> Job:

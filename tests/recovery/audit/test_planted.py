@@ -16,7 +16,7 @@ from recovery.audit.verdicts import Kind
 from tests.given.audit_grounds import BEGINS_NS, Ground, SimulatedGround, embedded_ground, emulated_ground
 from tests.given.planted_world import CUTOFF, FAMILY, UNICODE, UNREADABLE, Planted, plant
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 CUTS: dict[str, Sequence[str]] = {
     "whole": (),

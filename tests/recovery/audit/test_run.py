@@ -28,7 +28,7 @@ from tests.given.audited_store import OBJECTS, PLANTED, SIZE, InThread, all_find
 from tests.given.repository import ROOT
 from tiered.settings import Settings
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
 @pytest.fixture

@@ -32,6 +32,8 @@ from tests.given.virtual_time import simulated
 from tiered.metadata import NS_PER_S
 from tiered.protocol.backends import BlobInfo, HighVolumeBackend, Tiers, Tombstone
 
+pytestmark = pytest.mark.slow
+
 SEEDS = 40
 ONCE_WRONG = (1129, 1245, 1287)
 """Worlds in which a verdict was: a blob expired while it was audited, its row was collected, and it was called an orphan."""

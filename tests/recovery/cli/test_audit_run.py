@@ -14,7 +14,7 @@ from recovery.audit.verdicts import MEANING, Kind
 from recovery.cli.audit import commands
 from recovery.cli.audit.output import PipedConsole, show_summary
 from tests.given.audited_store import Store
-from tests.given.command_line import shell
+from tests.given.command_line import shell, unwritable
 
 RUN = ("audit", "run", "--engine", "local", "--parallel", "1", "--to", "run")
 NOW = ("--grace", "0s", "--insist")
@@ -55,13 +55,21 @@ def test_nonsense_ends_with_2_and_says_what_is_wrong_with_it(tiered: Store, argu
 @pytest.mark.parametrize("arguments", [
     "run --to run --engine local", "run --to run --engine local --json", "plan", "plan --json", "show x",
 ])  # fmt: skip
-@pytest.mark.parametrize("output", ["| head -c 0", "> /dev/full"])
-def test_verdict_that_nobody_could_read_is_none(tiered: Store, arguments: str, output: str) -> None:
+@pytest.mark.parametrize("how", ["closed", "full"])
+def test_verdict_that_nobody_could_read_is_none(tiered: Store, arguments: str, how: str) -> None:
     """Neither clean (0) nor findings (1), the codes that Python and rich have for this."""
-    done = shell(tiered, f"cd {tiered.directory}; tiered audit {arguments} {output}")
+    with unwritable(how) as stdout:
+        tiered("audit", *arguments.split(), stdout=stdout, code=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("output", ["| head -c 0", "> /dev/full"])
+def test_verdict_of_a_process_that_nobody_could_read_is_none(tiered: Store, output: str) -> None:
+    done = shell(tiered, f"cd {tiered.directory}; tiered audit run --to run --engine local {output}")
     assert done.returncode == 2 and b"Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_stdout_that_is_closed_is_no_error(tiered: Store) -> None:
     done = shell(tiered, f"cd {tiered.directory}; tiered audit run --engine local --to run >&-")
     assert done.returncode == 1 and done.stderr.decode().splitlines()[1:] == ["to run, on local"]

@@ -3,42 +3,24 @@
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.given.command_line import Command
 
 NOWHERE = {"BIGTABLE_EMULATOR_HOST": "127.0.0.1:1", "STORAGE_EMULATOR_HOST": "http://127.0.0.1:1"}
 PRODUCTION = "changelog: bigtable\nbigtable: {project: project, instance: i}\ngcs: {bucket: blobs}\n"
 WITHOUT_GOOGLE = "import sys; sys.modules['google'] = None; from recovery.cli.main import main; main()"
 
 
-class Command:
-    """`tiered` in a process of its own."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.store = directory / "store"
-        self.environment = {name: value for name, value in os.environ.items() if not name.startswith("TIERED_")} | NOWHERE
-
-    def __call__(self, *arguments: str, code: int = 0, python: tuple[str, ...] = ("-m", "recovery.cli.main"), stdin: bytes = b"") -> str:
-        done = subprocess.run(
-            [sys.executable, *python, *arguments], input=stdin, capture_output=True, cwd=self.directory, env=self.environment,
-            timeout=60, check=False,
-        )
-        self.errors = done.stderr.decode()
-        assert done.returncode == code, f"exit code {done.returncode}: {self.errors}"
-        assert "Traceback" not in self.errors
-        return done.stdout.decode()
-
-
 @pytest.fixture
 def tiered(tmp_path: Path) -> Command:
     (tmp_path / "production.yaml").write_text(PRODUCTION)
-    return Command(tmp_path)
+    command = Command(tmp_path, store=False)
+    command.environment |= NOWHERE
+    return command
 
 
 @pytest.fixture
@@ -139,6 +121,7 @@ def test_where_nobody_listens_both_addresses_are_named_and_the_exit_code_is_3(ti
     assert tiered.errors == "tiered: 2 of these must be mended, see: problem\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["check", "provision"])
 def test_without_the_extra_it_says_what_to_install(tiered: Command, command: str) -> None:
     assert tiered("-c", "production.yaml", command, code=3, python=("-c", WITHOUT_GOOGLE)) == ""

@@ -18,7 +18,7 @@ import pytest
 
 from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
-from tests.given.command_line import OBJECT, Command, plant, shell
+from tests.given.command_line import OBJECT, OWN_PROCESS, Command, plant, shell, unwritable
 from tiered.embedded.blobs import FileBlobs
 from tiered.metadata import Metadata, TimeToLive
 
@@ -34,6 +34,16 @@ def _interruptible() -> Iterator[None]:
 @pytest.fixture
 def tiered(tmp_path: Path) -> Command:
     return Command(tmp_path)
+
+
+@pytest.mark.slow
+def test_object_is_put_fetched_and_removed_by_processes(tiered: Command) -> None:
+    tiered("put", OBJECT, "-", stdin=b"meow" * 500_000, python=OWN_PROCESS)
+    assert tiered("get", OBJECT, python=OWN_PROCESS) == "meow" * 500_000
+    assert tiered("rm", OBJECT, python=OWN_PROCESS)
+    assert tiered("get", OBJECT, code=1, python=OWN_PROCESS) == ""
+    assert tiered.errors == f"tiered: there is no object {OBJECT}, or it has expired\n"
+    assert tiered("nonsense", code=2, python=OWN_PROCESS) == ""
 
 
 def test_object_is_put_listed_shown_fetched_and_removed(tiered: Command, tmp_path: Path) -> None:
@@ -235,6 +245,7 @@ def test_output_keeps_the_files_mode_and_follows_links(stored: Command, tmp_path
     assert stat.S_IMODE((tmp_path / "real").stat().st_mode) == 0o600
 
 
+@pytest.mark.slow
 def test_output_that_is_no_plain_file_is_written_to_and_not_replaced(stored: Command, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     reader = subprocess.Popen(["bash", "-c", "cat pipe > copy"], cwd=tmp_path)
@@ -248,19 +259,34 @@ def test_output_that_is_no_plain_file_is_written_to_and_not_replaced(stored: Com
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
 
 
+FULL = "tiered: the output cannot be written: No space left on device\n"
+
+
 @pytest.mark.parametrize("arguments", [f"get {OBJECT}", "ls", "config show", f"head {OBJECT} --json"])
 def test_output_that_cannot_be_written_is_told_in_a_sentence(stored: Command, arguments: str) -> None:
-    done = shell(stored, f"tiered {arguments} > /dev/full")
-    assert done.returncode == 4
-    assert done.stderr.decode() == "tiered: the output cannot be written: No space left on device\n"
+    with unwritable("full") as stdout:
+        stored(*arguments.split(), stdout=stdout, code=4)
+    assert stored.errors == FULL
 
 
 @pytest.mark.parametrize("arguments", [f"get {OBJECT}", "ls", "config show"])
 def test_output_that_nobody_reads_to_its_end_is_no_error(stored: Command, arguments: str) -> None:
-    done = shell(stored, f"tiered {arguments} | head -c 0")
+    with unwritable("closed") as stdout:
+        stored(*arguments.split(), stdout=stdout)
+    assert stored.errors == ""
+
+
+@pytest.mark.slow
+def test_a_process_that_cannot_write_its_output_adds_no_complaint_of_pythons_own(stored: Command) -> None:
+    done = shell(stored, "tiered config show > /dev/full")
+    assert (done.returncode, done.stderr.decode()) == (4, FULL)
+    done = shell(stored, f"tiered get {OBJECT} | head -c 0")
+    assert (done.returncode, done.stderr) == (0, b"")
+    done = shell(stored, "tiered ls | head -c 0")
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+@pytest.mark.slow
 def test_put_of_an_open_stdin_is_interrupted_at_once(tiered: Command) -> None:
     command = [sys.executable, "-m", "recovery.cli.main", "--directory", str(tiered.store), "put", OBJECT, "-"]
     writing = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=tiered.environment)
@@ -275,13 +301,15 @@ def test_put_of_an_open_stdin_is_interrupted_at_once(tiered: Command) -> None:
         writing.communicate()
 
 
+@pytest.mark.slow
 def test_command_that_is_interrupted_while_it_starts_ends_without_a_traceback(tiered: Command, tmp_path: Path) -> None:
     (tmp_path / "typer.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nsignal.pause()\n")
     tiered.environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(tmp_path), tiered.environment.get("PYTHONPATH"))))
-    assert tiered("ls", code=130) == ""
+    assert tiered("ls", code=130, python=OWN_PROCESS) == ""
     assert tiered.errors == ""
 
 
+@pytest.mark.slow
 def test_interrupts_that_were_ignored_stay_ignored(tiered: Command) -> None:
     """As a shell starts what runs in its background."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -310,6 +338,7 @@ def test_interrupts_that_were_ignored_stay_ignored(tiered: Command) -> None:
     assert tiered("get", OBJECT) == "payload"
 
 
+@pytest.mark.slow
 def test_daemon_warns_of_what_is_stuck_and_names_whose_change_it_recovers(tiered: Command) -> None:
     plant(tiered.store, "someone/objects/else")
     tiered("recover", "--once", code=6)
@@ -334,6 +363,7 @@ def test_daemon_warns_of_what_is_stuck_and_names_whose_change_it_recovers(tiered
         daemon.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_daemon_recovers_and_stops_at_a_signal(tiered: Command, number: signal.Signals) -> None:
     plant(tiered.store, None)
@@ -355,6 +385,7 @@ def test_daemon_recovers_and_stops_at_a_signal(tiered: Command, number: signal.S
         daemon.wait()
 
 
+@pytest.mark.slow
 def test_second_signal_leaves_at_once(tiered: Command, tmp_path: Path) -> None:
     (tmp_path / "tiered.yaml").write_text(
         f"directory: {tiered.store}\nchangelog: sqlite\n"

@@ -214,6 +214,7 @@ def shell(tiered: Command, line: str, **environment: str) -> subprocess.Complete
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("line", "code", "says"), [
     ("$t ls >&-", 4, "the output cannot be written: it is closed"),
     ("$t log list >&-", 4, "the output cannot be written: it is closed"),
@@ -239,6 +240,7 @@ def test_streams_and_surroundings(tiered: Command, line: str, code: int, says: s
         assert done.stdout == "payload"
 
 
+@pytest.mark.slow
 def test_what_a_terminal_cannot_show_is_spelt_out_and_json_stays_json(tiered: Command) -> None:
     tiered("put", "a/objects/猫é", "-")
     environment = {"PYTHONIOENCODING": "ascii", "COLUMNS": "10"}
@@ -247,6 +249,7 @@ def test_what_a_terminal_cannot_show_is_spelt_out_and_json_stays_json(tiered: Co
     assert shell(tiered, "$t nonsense é", **environment).returncode == 2
 
 
+@pytest.mark.slow
 def test_output_appended_to_keeps_what_was_there(tiered: Command) -> None:
     assert shell(tiered, f"echo before > out; $t get {OBJECT} -o /dev/stdout >> out; cat out").stdout == "before\npayload"
 
@@ -263,6 +266,7 @@ def test_the_longest_name_that_a_file_may_have_takes_a_payload(tiered: Command, 
 UNWANTED = ("google", "grpc", "aiohttp", "pyspark", "pyarrow", "jinja2", "rich", "yaml", "msgspec", "emulators")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["head", OBJECT], ["ls"], ["log", "list"], ["recover", "--once"], ["check"]], ids=" ".join)
 def test_a_command_imports_what_it_needs(tiered: Command, arguments: list[str]) -> None:
     code = (
@@ -276,6 +280,7 @@ def test_a_command_imports_what_it_needs(tiered: Command, arguments: list[str]) 
     assert ("recovery.loop" in loaded) is (arguments[0] == "recover") and "recovery.audit.manifest" not in loaded
 
 
+@pytest.mark.slow
 def test_without_its_libraries_the_command_says_what_to_install(tiered: Command) -> None:
     tiered("ls", python=("-c", "import sys; sys.modules['typer'] = None; from recovery.cli.main import main; main()"), code=3)
     assert tiered.errors == "tiered: the command line needs typer; install it with: pip install 'tiered[daemon]'\n"

@@ -825,6 +825,7 @@ anyio.run(main)
 """
 
 
+@pytest.mark.slow
 async def test_on_a_full_disk_an_upload_is_refused_and_leaves_nothing_and_the_store_goes_on(root: Path) -> None:
     done = await anyio.run_process([sys.executable, "-c", FULL, str(root)], cwd=ROOT, check=False, stderr=subprocess.STDOUT)
     said = done.stdout.decode().splitlines()

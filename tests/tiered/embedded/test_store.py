@@ -108,6 +108,7 @@ def run_limited(directory: Path, program: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_full_disk_refuses_the_blob_and_leaves_what_was_there(tmp_path: Path) -> None:
     out = run_limited(tmp_path, """
         async def main():
@@ -129,6 +130,7 @@ def test_full_disk_refuses_the_blob_and_leaves_what_was_there(tmp_path: Path) ->
     assert len(files(tmp_path)) == 1
 
 
+@pytest.mark.slow
 def test_row_that_cannot_be_written_is_honestly_told_and_leaves_what_was_there(tmp_path: Path) -> None:
     # SQLite calls this limit an I/O error, not a full disk, so all that is known is that it will not happen any more.
     out = run_limited(tmp_path, """
@@ -149,6 +151,7 @@ def test_row_that_cannot_be_written_is_honestly_told_and_leaves_what_was_there(t
     assert out.splitlines() == ["True", "True"]
 
 
+@pytest.mark.slow
 def test_gibibyte_is_put_and_read_within_64_mebibytes_of_memory(tmp_path: Path) -> None:
     program = """
         import anyio, resource, sys

@@ -624,6 +624,7 @@ async def test_stalled_pipes_keep_nobody_from_reading_files(tmp_path: Path) -> N
         file.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_stuck_thread_does_not_keep_the_program_from_ending(backend: str) -> None:
     program = f"""
