@@ -87,7 +87,8 @@ def said_at_the_end(request: pytest.FixtureRequest) -> list[str]:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for report in (report for reports in terminalreporter.stats.values() for report in reports):
         if isinstance(report, pytest.TestReport) and report.when == "call":
-            for line in dict(report.user_properties).get(SAID_AT_THE_END, ()):
+            said: dict[str, Any] = dict(report.user_properties)
+            for line in said.get(SAID_AT_THE_END, ()):
                 terminalreporter.write_line(line)
 
 

@@ -55,8 +55,8 @@ LEASE = frozenset({"lease"})
 class Guard:
     """One guard. `protects`: what goes wrong without it, in one sentence.
 
-    `patches`: the module or class, the name in it, and what stands there instead. `seen`: the invariants whose violation
-    shows that the simulation has found out.
+    `patches`: the module or class, the name in it, and what stands there instead. `seen`: the invariants whose
+    violation shows that the simulation has found out.
     """
 
     protects: str
