@@ -670,15 +670,29 @@ def _any_file(directory: Path) -> Path | None:
 
 
 def _make_directory(directory: Path) -> None:
-    """Makes the directory and its parents. Each is durable before anything is put into it."""
-    if directory.is_dir():
-        return
-    if directory.exists():
-        raise NotADirectoryError(errno.ENOTDIR, "it is a file", str(directory))
-    _make_directory(directory.parent)
-    directory.mkdir(exist_ok=True)
-    descriptor = os.open(directory.parent, os.O_RDONLY)
+    """Makes the directory and its parents. Each is durable before anything is put into it.
+
+    If one cannot be made, those that were made before it are removed again.
+    """
+    missing = [each for each in (directory, *directory.parents) if not each.is_dir()]
+    if missing and missing[-1].exists():
+        raise NotADirectoryError(errno.ENOTDIR, "it is a file", str(missing[-1]))
+    made: list[Path] = []
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        for each in reversed(missing):
+            try:
+                each.mkdir()
+                made.append(each)
+            except FileExistsError:
+                if not each.is_dir():  # otherwise another process was faster
+                    raise NotADirectoryError(errno.ENOTDIR, "it is a file", str(each)) from None
+            descriptor = os.open(each.parent, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+    except OSError:
+        for each in reversed(made):
+            with suppress(OSError):
+                each.rmdir()
+        raise

@@ -126,6 +126,12 @@ async def test_a_file_in_place_of_the_directory_is_named(tmp_path: Path, runtime
     assert "cannot be made" in message and (tmp_path / "taken").read_text() == "a file"
 
 
+async def test_a_name_that_no_disk_can_hold_leaves_no_directory_behind(tmp_path: Path, runtime: ShiftedRuntime) -> None:
+    """Found by callers of the command, seed 607691211: the parents of a name of 300 characters were made, and stayed."""
+    message = await refused(tmp_path / "new" / "store" / ("n" * 300) / "tiered.db", runtime)
+    assert "cannot be made" in message and list(tmp_path.iterdir()) == []
+
+
 async def test_a_directory_in_place_of_the_file_is_named(path: Path, runtime: ShiftedRuntime) -> None:
     path.mkdir()
     await refused(path, runtime)
