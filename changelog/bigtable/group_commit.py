@@ -1,6 +1,6 @@
 """`GroupCommit`: writes of single rows that come at the same time go in one MutateRows.
 
-    in flight     [a]  [b]           found a free place and went at once, each as one MutateRow (two places; really four)
+    in flight     [a]  [b]           found a free place and went at once, each as one MutateRow (here two places)
     waiting       c d e f            what comes while all places are taken is collected
     a answered    [c d e f]  [b]     c, who came first, sends for all of them; it is shielded from its own cancellation
 

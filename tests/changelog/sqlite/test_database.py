@@ -127,7 +127,7 @@ async def test_a_file_in_place_of_the_directory_is_named(tmp_path: Path, runtime
 
 
 async def test_a_name_that_no_disk_can_hold_leaves_no_directory_behind(tmp_path: Path, runtime: ShiftedRuntime) -> None:
-    """Found by callers of the command, seed 607691211: the parents of a name of 300 characters were made, and stayed."""
+    """Found by callers of the command, seed 607691211: the parents of such a name were made, and stayed."""
     message = await refused(tmp_path / "new" / "store" / ("n" * 300) / "tiered.db", runtime)
     assert "cannot be made" in message and list(tmp_path.iterdir()) == []
 
