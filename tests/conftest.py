@@ -44,8 +44,10 @@ LONG_FIRST = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # `make quick` leaves out what is slow.
     for item in items:
-        if "bigtable_host" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.slow)
+        if isinstance(item, pytest.Function):
+            given = item.callspec.params.values() if hasattr(item, "callspec") else ()
+            if "bigtable_host" in item.fixturenames or "emulators" in [each for each in given if isinstance(each, str)]:
+                item.add_marker(pytest.mark.slow)
 
     def place(item: pytest.Item) -> int:
         where = item.path.relative_to(Path(__file__).parent).as_posix()

@@ -17,7 +17,7 @@ import pytest
 from tests.given.embedded_store import embedded, files, read
 from tiered import CancelledElsewhereError, ObjectId, PutRequest, TieredStorage, open_storage
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 on_asyncio = pytest.mark.parametrize("anyio_backend", ["asyncio"])
 
 OBJECT = ObjectId.create("attachments", "key", {"org": "17"})

@@ -205,6 +205,7 @@ async def test_a_payload_may_use_the_store(tmp_path: Path) -> None:
         assert await read(storage) == LARGE + b"end" and await read(storage, OTHER) == b"from within, async"
 
 
+@pytest.mark.slow
 async def test_a_buffer_that_changes_while_it_is_stored_can_be_read(tmp_path: Path) -> None:
     """What was summed up is what was written, whatever of the change got into it."""
     buffer, stop = bytearray(20_000_000), threading.Event()
