@@ -1,4 +1,7 @@
-"""The directory of embedded mode: what lies where, what a crash leaves, what is collected, what is said when the disk fails."""
+"""The directory of embedded mode.
+
+What lies where, what a crash leaves, what is collected, and what is said when the disk fails.
+"""
 
 from __future__ import annotations
 

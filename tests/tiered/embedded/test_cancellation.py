@@ -1,4 +1,7 @@
-"""Whose a cancellation is: of a caller, of something that a caller's code awaited, of the store's own tasks. On real directories."""
+"""Whose a cancellation is: of a caller, of something that a caller's code awaited, of the store's own tasks.
+
+On real directories.
+"""
 
 from __future__ import annotations
 

@@ -159,7 +159,10 @@ async def test_pieces_without_end_can_be_cancelled_and_nothing_is_left(tmp_path:
 
 
 async def test_stalled_pipes_keep_nobody_from_anything_and_can_be_cancelled(tmp_path: Path) -> None:
-    """Sixty of them, more than anyio's shared threads; half of them paths, that nobody writes to. A second store opens meanwhile."""
+    """Sixty of them, more than anyio's shared threads; half of them are paths that nobody writes to.
+
+    A second store opens meanwhile.
+    """
     pipes = [os.pipe() for _ in range(30)]
     stalled: list[Any] = [os.fdopen(reading, "rb") for reading, _ in pipes]
     for number in range(30):
