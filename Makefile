@@ -23,7 +23,7 @@ demo: setup ## writers are killed, recovery cleans up, you watch (ARGS="--second
 
 # Files run beside each other, on every core; each worker starts the emulators that its files need.
 PARALLEL := -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
-QUICK := tests/changelog tests/tiered tests/recovery tests/contracts tests/store tests/emulators/world tests/test_architecture.py
+QUICK := tests/changelog tests/tiered tests/recovery tests/contracts tests/store tests/test_architecture.py
 
 test: setup ## all tests, on all cores (ARGS="-k swap")
 	.venv/bin/python -m pytest $(PARALLEL) $(ARGS)

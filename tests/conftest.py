@@ -38,14 +38,16 @@ LONG_FIRST = (
     "test_benchmarks.py", "spark/", "crash/test_chaos.py", "test_wheel.py", "recovery/audit/test_live.py", "recovery/audit/test_merge.py",
     "simulation/", "recovery/cli/", "crash/", "recovery/audit/test_planted.py", "contracts/",
 )  # fmt: skip
-"""Files and folders in this order, before all others: files run beside each other, and a long one must not be left for the end."""
+"""These files and folders run before all others. Files run beside each other, so a long one must not come last."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # `make quick` leaves out what is slow.
     for item in items:
-        if "bigtable_host" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.slow)
+        if isinstance(item, pytest.Function):
+            given = item.callspec.params.values() if hasattr(item, "callspec") else ()
+            if "bigtable_host" in item.fixturenames or "emulators" in [each for each in given if isinstance(each, str)]:
+                item.add_marker(pytest.mark.slow)
 
     def place(item: pytest.Item) -> int:
         where = item.path.relative_to(Path(__file__).parent).as_posix()
@@ -61,9 +63,11 @@ _call_soon_threadsafe = BaseEventLoop.call_soon_threadsafe
 
 
 def _call_soon_unless_closed(self: BaseEventLoop, callback: Callable[..., Any], *args: Any, **named: Any) -> Handle | None:
-    """grpc.aio hands the answer to a call that was cancelled to that call's event loop, and the loop may have been closed.
+    """Drops what grpc.aio has for an event loop that was closed.
 
-    The error would come up in the loop that runs now, which is that of another test.
+
+    When a call was cancelled, its answer may come after its loop has ended. grpc.aio then raises an error in the loop
+    that runs now, and that loop belongs to another test.
     """
     if self.is_closed() and getattr(callback, "__name__", "") == "_handle_callback_wrapper":
         return None
@@ -119,9 +123,9 @@ def unprivileged(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def bigtable_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """`address:port` of an emulator that outlives any test's event loop. None to be had: skipped, but failed where CI is set.
+    """Returns the `address:port` of an emulator that outlives every test's event loop.
 
-    Each worker of pytest-xdist has its own.
+    Each worker of pytest-xdist has its own. Where none can be started the test is skipped; where CI is set, it fails.
     """
     with start_blocking_portal() as portal, (tmp_path_factory.getbasetemp().parent / "emulator-lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # the first start on a machine builds the emulator, and one worker is enough for that

@@ -1,4 +1,4 @@
-"""Callers that nobody has tried before, on all cores, for TIERED_SIM_SECONDS seconds (20): each submission tries others.
+"""Random callers, on all cores, for TIERED_SIM_SECONDS seconds (20). Each run of the tests tries others.
 
 A failure names the seed and shows its smallest recipe; `make callers SEED=…` replays it.
 """

@@ -1,7 +1,8 @@
 """One contract suite per protocol; every implementation is a parameter of its fixture.
 
-Bigtable's and GCS's run on their emulators, and on asyncio only, as `grpc.aio` and aiohttp do. On `MemoryBigtable` (`bigtable-memory`) the
-same adapters run in any loop; in trio in virtual time, as in the simulation, and with answers cut into small pieces.
+Bigtable's and GCS's run on their emulators, and on asyncio only, as `grpc.aio` and aiohttp do. On `MemoryBigtable`
+(`bigtable-memory`) the same adapters run in any loop. In trio they run in virtual time, as in the simulation, and with
+answers that are cut into small pieces.
 """
 
 from __future__ import annotations

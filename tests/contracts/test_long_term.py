@@ -45,7 +45,10 @@ async def metadata_of(blobs: LongTermBackend, name: str) -> Metadata:
 
 
 async def read_back(blobs: LongTermBackend, name: str, metadata: Metadata, size: int) -> Metadata:
-    """What is read of a blob with such metadata: its size and, where none was told, its own time of creation are filled in."""
+    """What is read of a blob with such metadata.
+
+    The size is filled in, and so is the blob's own time of creation where none was given.
+    """
     head = await blobs.head(name)
     assert head is not None
     return replace(metadata, size=size, time_created_ns=head.created_ns if metadata.time_created_ns is None else metadata.time_created_ns)

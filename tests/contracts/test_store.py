@@ -1,4 +1,7 @@
-"""What every store must do with whatever its callers can build: refuse it by name, or keep it and give it back as it was."""
+"""What every store must do with all that its callers can build.
+
+It refuses it with the documented error, or keeps it and gives it back as it was.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,8 @@ async def test_metadata_that_can_be_put_are_got_equal(store: TieredStorage, valu
     try:
         await store.put(OBJECT, payload, value)
     except InvalidRequestError:
-        # What only the call tells: a size that is not the payload's, a deadline without a policy or beyond the year 9999.
+        # Only the call can tell that a size is not the payload's, that a deadline has no policy, or that it is beyond
+        # the year 9999.
         assert value.size not in (None, len(payload)) or value.time_expires_ns is not None or value.expiration is not None
         return
     head, found = await store.head(OBJECT), await store.get(OBJECT)

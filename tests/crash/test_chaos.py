@@ -1,6 +1,9 @@
-"""Chaos on the emulators: processes are killed and stopped, servers frozen, stalled and cut off, and nothing is lost, leaked or mixed up.
+"""Chaos on the emulators: nothing is lost, leaked or mixed up.
 
-I1, I3, I4, I6 and I7 by the demo's independent check. That it can fail is shown here for what reads Bigtable and GCS, and
+Processes are killed and stopped; servers are frozen, stalled and cut off.
+
+The demo's independent check looks for I1, I3, I4, I6 and I7. That it can fail is shown here for what reads Bigtable and
+GCS, and
 in `tests/emulators/demo/test_check.py` for what judges.
 """
 
@@ -79,7 +82,10 @@ def test_a_call_to_a_frozen_service_is_given_up_after_the_time_that_the_settings
 
 
 def write(stage: EmulatorStage, count: int) -> None:
-    """Even objects go into rows, odd ones into blobs; half of those as sessions. The journal is that of their only writer."""
+    """Objects with an even number go into rows, the others into blobs, half of them in upload sessions.
+
+    The journal is that of their only writer.
+    """
     runtime, journal = SystemRuntime(), Journal(stage.journal / "w0.0.jsonl")
 
     async def put_all() -> None:

@@ -43,7 +43,7 @@ Act = Callable[[Client], Awaitable[object]]
 
 @dataclass(frozen=True)
 class Scenario:
-    """`act` by one caller, on the object as `before` describes it: absent, small, large or legacy (a blob without revision)."""
+    """`act` by one caller. `before`: what the object is, absent, small, large or legacy (a blob without revision)."""
 
     name: str
     before: str
@@ -224,7 +224,10 @@ def test_an_operation_during_an_outage_of_any_call_answers_honestly_and_leaves_n
 
 
 def denied_after(point: str, fault: Fault) -> Plan:
-    """From that call on this process may do nothing any more, but for giving an upload up: a session's address suffices for that."""
+    """From that call on, this process may do nothing any more.
+
+    It may still give an upload up, because a session's address suffices for that.
+    """
     passed = False
 
     def plan(made: str) -> Fault | None:

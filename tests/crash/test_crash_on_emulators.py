@@ -1,12 +1,13 @@
 """Every operation, and recovery, of the real adapters on the real emulator, with one thing going wrong at every call.
 
-Each mode of going wrong is one test: all operations and all their calls at once, each on an object of its own. The calls are
-learnt from a run without faults. Then the network heals, recovery drains the log, what is late lands, recovery drains
-again, and everything is read. A finding names its case, as in `put_large_on_large|CheckAndMutateRow object r t v w: #1|CUT`.
+Each mode of going wrong is one test: all operations and all their calls at once, each on an object of its own. The
+calls are learnt from a run without faults. Then the network heals, recovery drains the log, late requests arrive,
+recovery drains it again, and everything is read. A finding names its case, as in
+`put_large_on_large|CheckAndMutateRow object r t v w: #1|CUT`.
 
-`make test` has every operation, call and mode; blobs are in GCS where its requests or its process's death are what goes wrong, and
-simulated where it is Bigtable's calls. `make sim` adds GCS to the latter, outages for as long as an operation tries, and more ways in
-which two things go wrong.
+`make test` has every operation, call and mode. Blobs are in GCS where a request to GCS fails or the process dies; they are
+simulated where a call to Bigtable fails. `make sim` adds GCS to the latter, outages for as long as an operation tries, and
+more ways in which two things go wrong.
 """
 
 from __future__ import annotations
@@ -99,13 +100,14 @@ def anyio_backend() -> str:
 
 
 AnyFault = WireMode | Fault | GcsFault
-"""In a call to Bigtable on the wire; in a call of the long-term tier's protocol; in a request to GCS, as the server sees it."""
+"""Where a fault is: in a call to Bigtable on the wire, in a call of the long-term tier, or in a request to GCS."""
 
 
 class Case:
     """One process with an object of its own, and what goes wrong. `fault` None: nothing.
 
-    `aside` tells cases apart that are alike so far. `cancelled`: its caller is, soon after the fault; `killed`: the process is.
+    `aside` tells cases apart that are alike so far. `cancelled`: the caller is cancelled soon after the fault.
+    `killed`: the process is killed.
     """
 
     def __init__(
@@ -181,7 +183,7 @@ class AtService(GcsFault):
 
 @dataclass(frozen=True)
 class Scenario:
-    """`act` by one caller, on the object as `before` describes it: absent, small, large or legacy (a blob without revision)."""
+    """`act` by one caller. `before`: what the object is, absent, small, large or legacy (a blob without revision)."""
 
     name: str
     before: str
@@ -366,7 +368,7 @@ class Stage:
         assert found[0] == found[1]
 
     async def findings(self, cases: list[Case], recoverers: Sequence[Case] = ()) -> list[str]:
-        """Recovery ends what is left, before and after what is late has landed, and once more after it has landed again."""
+        """Recovery ends what is left: before and after a late request arrives, and once more after it arrives again."""
         for once_more in (None, False, True):
             if once_more is not None:
                 await self.world.deliver(once_more=once_more)

@@ -25,7 +25,10 @@ SEEDS = int(os.environ.get("TIERED_SIM_SEEDS", "20"))
 
 
 async def busy_world(seed: int) -> list[str]:
-    """Three writers and a recoverer at once: one call in twenty is slow or unanswered, one in a hundred kills its writer."""
+    """Three writers and a recoverer at once.
+
+    One call in twenty is slow or gets no answer; one in a hundred kills its writer.
+    """
     async with World(seed) as world:
 
         def plan(point: str) -> Fault | None:

@@ -1,4 +1,4 @@
-"""kill -9, for real: processes on a real directory are killed at random moments, and nothing is lost, leaked or mixed up.
+"""Processes on a real directory are killed with kill -9 at random moments. Nothing is lost, leaked or mixed up.
 
 I1, I3, I4, I6 and I7 by the demo's independent check (`emulators.demo.check`), which is itself tested in
 `tests/emulators/demo/test_check.py`.
@@ -49,7 +49,10 @@ def wait_until_it_works(writer: subprocess.Popen[bytes], journal: Path) -> None:
 
 
 async def recover(store: Path) -> int:
-    """Recovers until the log is empty; returns how many entries it cleaned up. Nobody is alive, so leases may be short."""
+    """Recovers until the log is empty; returns how many entries it cleaned up.
+
+    Nobody is alive, so leases may be short.
+    """
     runtime = SystemRuntime()
     settings = Settings(directory=store, changelog="sqlite", lease=LeaseSettings(heartbeat_interval_s=0.02, expiry_s=0.05))
     async with open_backends(settings, runtime) as backends:

@@ -1,12 +1,12 @@
-"""Audits beside everything else, in virtual time: writers, crashes, recovery, delays, lost answers; and what each verdict may say.
+"""Audits beside writers, crashes, recovery, delays and lost answers, in virtual time; and what each verdict may say.
 
     orphan      wrong if a row names the blob at any moment from the audit's begin on, be it long after its end, or if
                 an entry of the log names it at the verdict; without a log, if a row names it then or later
     dangling    wrong unless the blob is gone while the row names it
     others      wrong: nothing else is planted
 
-In each world one orphan and one dangling tombstone are planted, so an audit that says nothing is found out, too. The grace is 0:
-nothing is spared for its age but what was made after the audit's begin. What a seed chooses, it always chooses.
+In each world one orphan and one dangling tombstone are planted, so an audit that says nothing fails too. The grace is
+0: nothing is spared for its age but what was made after the audit's begin. What a seed chooses, it always chooses.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Named:
 
 @dataclass
 class Scene:
-    """One world of a seed. `wrong`: verdicts that must not have been, in words. `seen`: how often what was found, and done."""
+    """The world of one seed. `wrong`: the wrong verdicts, in words. `seen`: how often each thing was found or done."""
 
     seed: int
     durable: bool = True

@@ -1,8 +1,8 @@
 """Where a world for the audit is planted: the simulated backends, embedded mode, and the emulators.
 
-    Ground    tiers, changelog, and one clock for whoever writes and for the services, which the planter sets as it likes
+    Ground    tiers, changelog, and one clock for writers and services, which the planter sets as it likes
               `blob`, `row`, `inline`, `refuse`, `entry`     through the backends themselves
-              `legacy_row`, `raw_entry`, `oddities`          written past them: what older software left, and what is corrupt
+              `legacy_row`, `raw_entry`, `oddities`          written past them: what older software left, or corrupt
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Ground:
         assert not stuck or await self.log.park(entry, "nobody could clean it up")
 
     async def legacy_row(self, path: str, deadline_ns: int | None, *, empty: bool) -> None:
-        """`empty`: it has an empty `r`; else its `m` says that it is a tombstone. Where both are one, it targets its own path."""
+        """`empty`: it has an empty `r`; else its `m` says that it is a tombstone. Its target is its own path."""
         await self.row(path, path, deadline_ns)
 
     async def raw_entry(self, key: str, value: bytes) -> None:

@@ -45,7 +45,10 @@ def chatter(job: Job, number: int) -> Outcome:
 
 
 def tell_collections(job: Job, number: int) -> Outcome:
-    """After how many new objects this process looks for garbage, and how many that were there before it never looks at."""
+    """Tells two settings of this process's garbage collector.
+
+    `names`: after how many new objects it looks for garbage. `findings`: how many older objects it never looks at.
+    """
     return Outcome(number, names=gc.get_threshold()[0], findings=gc.get_freeze_count())
 
 

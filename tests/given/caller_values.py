@@ -1,7 +1,7 @@
 """What callers may pass, as strategies: values that can be stored, and almost anything else.
 
     object_ids, metadata        what may be put, of every kind that the types allow
-    constructed(kind)           a value of the type, or None where its constructor refused its arguments with an `InvalidRequestError`
+    constructed(kind)           a value of the type, or None where its constructor raised an `InvalidRequestError`
 """
 
 from __future__ import annotations

@@ -29,9 +29,9 @@ OWN_PROCESS = ("-m", "recovery.cli.main")
 class Command:
     """`tiered` on a store in a temporary directory.
 
-    It runs in this process, because a new one takes half a second or more. A call with `python` runs in a process of its
-    own, where `python` is how the interpreter begins. `store`: whether the store's directory is named. `stdout`: takes what
-    is printed, and then nothing is returned.
+    It runs in this process, because a new one takes half a second or more. A call with `python` runs in a process of
+    its own, where `python` holds the interpreter's first arguments. `store`: whether the store's directory is named.
+    `stdout`: takes what is printed, and then nothing is returned.
     """
 
     def __init__(self, directory: Path, *, store: bool = True) -> None:

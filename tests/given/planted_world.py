@@ -1,9 +1,9 @@
 """A world with everything in it that an audit may find, and what must be found of each name: that, and nothing else.
 
-    plant(ground) -> Planted       `expected`: (kind, name) of each blob, and of each row that is wrong; `sizes`: of the blobs
+    plant(ground) -> Planted       `expected`: (kind, name) of each blob and of each wrong row; `sizes`: of the blobs
 
-Blobs of the grounds' three days ago are older than the grace of a day, unless they are planted to be young. What is written past the
-backends, because older software wrote it or because it is corrupt, is planted by raw writes.
+Blobs are three days old, older than the grace of a day, unless they are planted to be young. What older software wrote,
+and what is corrupt, is planted by raw writes past the backends.
 """
 
 from __future__ import annotations

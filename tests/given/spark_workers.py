@@ -1,4 +1,7 @@
-"""What the tests have carried out instead of an audit: module-level, so that workers can import it. `Job.directory` is where marks go."""
+"""What Spark's workers do in tests instead of an audit.
+
+The functions are at module level, so that workers can import them. Marks go to `Job.directory`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The protocol on paper (docs/protocol): it holds, each guard is needed for what it is said to be needed, and the naive one breaks."""
+"""The protocol on paper (docs/protocol) holds; the naive one breaks.
+
+Each guard is needed for what the page says.
+"""
 
 from __future__ import annotations
 

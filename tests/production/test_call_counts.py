@@ -1,4 +1,4 @@
-"""What each operation asks of Bigtable and GCS: the calls that its caller waits for, and those that come after. Counted, not timed."""
+"""Which calls each operation makes to Bigtable and GCS: those that its caller waits for, and those that come after."""
 
 from __future__ import annotations
 

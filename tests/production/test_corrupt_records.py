@@ -1,4 +1,4 @@
-"""Rows and entries that break the format, planted by raw writes, under the whole store: named, parked, never deleted."""
+"""Rows and entries that break the format, under the whole store: they are named, parked and never deleted."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ async def test_recovery_parks_an_entry_that_names_blobs_of_others_and_deletes_no
 
 @pytest.mark.parametrize("fault", ROWS)
 async def test_recovery_over_a_corrupt_row_deletes_only_what_the_row_cannot_show_any_more(world: World, fault: str) -> None:
-    """To settle needs no reading: the refused mark is right whatever else the row holds. What the row may show stays."""
+    """To settle needs no reading: the refused mark is right whatever else the row holds. What the row shows stays."""
     await world.plant(ROWS[fault])
     await world.upload(TARGET.decode())
     await leave_behind(world, OBJECT)

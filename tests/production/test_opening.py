@@ -1,4 +1,4 @@
-"""The store as a service opens it, on both emulators: from settings to objects, and every way in which that can be wrong."""
+"""The store as a service opens it, on both emulators: from settings to objects, and every way this can fail."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ PATH = "theirs/objects/k"
 
 @pytest.fixture
 def theirs(settings: Settings) -> Settings:
-    """A table as the software has it whose formats these are: without marks, without a changelog; with payloads apart."""
+    """A table of the software that this format comes from: without marks, without a changelog, with payloads apart."""
     assert settings.bigtable is not None
     at = settings.bigtable.model_copy(update={"table": f"theirs-{settings.bigtable.table}", "changelog_table": "no-such-table"})
     with open_admin(at) as admin:
@@ -298,7 +298,7 @@ async def test_a_store_clears_payloads_apart_where_the_table_has_their_families(
 
 @pytest.mark.parametrize("families", [[], ["fpm"], [*LEGACY_FAMILIES]])
 async def test_where_a_table_may_not_be_looked_at_deletions_tell_which_families_it_has(families: list[str]) -> None:
-    """By a simulated server, which refuses as the service does; the emulator would delete of a family that there is not."""
+    """The server is simulated and refuses as the service does. The emulator would delete from a family it has not."""
     server = MemoryBigtable(RUNTIME, {"t": {**OBJECT_FAMILIES, **dict.fromkeys(families, OBJECT_FAMILIES["fm"])}})
     assert await told_by_deletions(BigtableTable(MemoryChannel(server), "t")) == set(families)
     assert server.tables["t"].rows == {}

@@ -1,4 +1,7 @@
-"""The emulator dies, or stops for a while, under a store at work: what callers are told, that closing ends, and what is left."""
+"""The emulator dies, or stops for a while, under a store at work.
+
+What callers are told, that closing ends, and what is left.
+"""
 
 from __future__ import annotations
 

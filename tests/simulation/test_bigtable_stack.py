@@ -1,4 +1,7 @@
-"""The real adapters in the simulated world: the same calls do the same as on the simulated services, and meet the same faults."""
+"""The real adapters in the simulated world.
+
+The same calls do the same as on the simulated services, and meet the same faults.
+"""
 
 from __future__ import annotations
 

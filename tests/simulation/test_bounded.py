@@ -1,6 +1,7 @@
 """Every schedule with few delays keeps I1-I7, and the same schedules find what each guard of the protocol is for.
 
-`python -m emulators.simulation.bounded` runs all scenarios with two delays; here are as many schedules as a test run has time for.
+`python -m emulators.simulation.bounded` runs all scenarios with two delays. Here are as many schedules
+as a test run has time for.
 """
 
 from __future__ import annotations

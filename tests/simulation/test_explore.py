@@ -1,4 +1,7 @@
-"""Seeds are explored on several processes without a gap, to the first violation, and whatever a worker does is known by its seed."""
+"""Seeds are explored on several processes, without a gap, to the first violation.
+
+Whatever a worker does is known by its seed.
+"""
 
 from __future__ import annotations
 

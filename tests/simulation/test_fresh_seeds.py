@@ -1,6 +1,6 @@
-"""Seeds that nobody has run before, on all cores, for TIERED_SIM_SECONDS seconds (60): each submission looks somewhere else.
+"""Random seeds, on all cores, for TIERED_SIM_SECONDS seconds (60). Each run of the tests tries others.
 
-A failure names the seed and shows the smallest run; `make sim SEED=…` replays it. The summary says which seeds were run.
+A failure names the seed and shows the smallest run; `make sim SEED=…` replays it. The summary says which seeds ran.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What slowly stops a store, keeps garbage for ever or comes hours late is found, not only what is lost: each by taking a line out."""
+"""The simulation finds what slowly stops a store, keeps garbage for ever or comes hours late, not only what is lost.
+
+Each is shown by taking a line out.
+"""
 
 from __future__ import annotations
 

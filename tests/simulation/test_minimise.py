@@ -20,7 +20,10 @@ PARTS = [*ACTORS, *STEPS, *FAULTS, SUSPENSION]
 
 
 def worlds(broken: Callable[[set[Part]], str | None], parts: Sequence[Part] = PARTS) -> tuple[Run, list[Recipe]]:
-    """A run in which an actor that is left out takes its parts with it; `broken` names the invariant. And all that were run."""
+    """A run in which an actor that is left out takes its parts with it, and all that were run.
+
+    `broken` names the invariant.
+    """
     made: list[Recipe] = []
 
     def run(recipe: Recipe) -> Result:

@@ -1,4 +1,7 @@
-"""A program with a local Spark, for tests to watch: `python -m tests.spark.local_audit DIRECTORY RANGE`. Prints its JVM's pid."""
+"""A program with a local Spark, for tests to watch. It prints its JVM's pid.
+
+    python -m tests.spark.local_audit DIRECTORY RANGE
+"""
 
 from __future__ import annotations
 

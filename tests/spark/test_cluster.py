@@ -1,4 +1,7 @@
-"""Spark as an engine: what comes back when workers die, when it is stopped, when something is missing. One local session serves all."""
+"""Spark as an engine: what comes back when workers die, when it is stopped, when something is missing.
+
+One local session serves all tests.
+"""
 
 from __future__ import annotations
 
@@ -154,7 +157,10 @@ def test_the_packages_that_fit_are_told(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def installed(monkeypatch: pytest.MonkeyPatch, directory: Path, versions: Mapping[str, str | None]) -> None:
-    """What pip leaves of installed packages, and nothing of the packages. A cluster's pyspark is on its path without pip."""
+    """What pip leaves of installed packages, without the packages.
+
+    A cluster's pyspark is on its path without pip.
+    """
     for name, version in versions.items():
         if name != "pyspark" and version is not None:
             about = directory / f"{name}-{version}.dist-info"

@@ -1,4 +1,4 @@
-"""A local Spark seen from outside: what it prints, and that its JVM ends with the program, whatever ends the program."""
+"""A local Spark seen from outside: what it prints, and that its JVM ends with the program, however that ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A cluster of two executors that have nothing but the packed environment, and lose a worker and a whole executor in the middle."""
+"""A cluster of two executors that have nothing but the packed environment.
+
+They lose a worker and a whole executor in the middle.
+"""
 
 from __future__ import annotations
 

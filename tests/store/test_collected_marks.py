@@ -1,4 +1,7 @@
-"""What callers are told when marks have been collected meanwhile: found by the model of the protocol ("answered late")."""
+"""What callers are told when marks have been collected meanwhile.
+
+The model of the protocol found these cases ("answered late").
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ OTHER = ObjectId.create("attachments", "other")
 
 
 async def test_a_put_is_not_told_no_when_its_won_mark_may_have_been_collected(world: World) -> None:
-    """Its swap takes effect, and the machine is suspended for two days before it hears of it. Meanwhile somebody deletes the object."""
+    """Its swap takes effect, and the machine is suspended for two days before the answer comes.
+
+    Meanwhile somebody deletes the object.
+    """
 
     async def suspended(real: Any, *args: Any, **named: Any) -> Any:
         world.rows.hooks.clear()
@@ -41,7 +47,10 @@ async def test_a_put_is_not_told_no_when_its_won_mark_may_have_been_collected(wo
 
 
 async def test_a_swap_in_flight_takes_no_effect_when_a_clock_jumps_and_its_refused_mark_is_collected(world: World) -> None:
-    """Recovery has refused it and deleted its blob; the clock is ahead while marks are collected, and is set right again."""
+    """Recovery has refused it and deleted its blob.
+
+    The clock is ahead while marks are collected, and is set right again.
+    """
 
     async def lost(real: Any, *args: Any, **named: Any) -> Any:
         raise UnavailableError("the log is away")

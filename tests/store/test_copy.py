@@ -158,7 +158,7 @@ def grow(path: Path) -> None:
 async def test_a_file_that_grows_is_stored_as_long_as_it_was_when_it_was_opened(
     world: World, tmp_path: Path, change: Callable[[Path], None]
 ) -> None:
-    """Nobody declared a size, so none is exceeded: not if it grows before its upload is opened, and not if it does afterwards."""
+    """Nobody declared a size, so none is exceeded, whether it grows before its upload is opened or afterwards."""
     path = tmp_path / "log"
     path.write_bytes(bytes(1_000_000))
 

@@ -31,7 +31,10 @@ def other(number: int) -> ObjectId:
 
 
 def puts(numbers: Iterable[int], payload: bytes = SMALL) -> list[PutRequest]:
-    """No generator: those are read in a thread (tests/tiered/embedded/test_many.py), which simulated time knows nothing of."""
+    """No generator: those are read in a thread, which simulated time knows nothing of.
+
+    See tests/tiered/embedded/test_many.py.
+    """
     return [PutRequest(other(number), payload) for number in numbers]
 
 

@@ -182,7 +182,10 @@ async def test_swap_that_never_arrives_is_refused_and_told_unavailable(world: Wo
 
 
 async def test_swap_that_lands_between_the_two_questions_what_became_of_it_is_not_denied(world: World) -> None:
-    """It is refused first, and the row is read then: the other way round it could win and be replaced in between, unseen."""
+    """It is refused first, and then the row is read.
+
+    The other way round it could win and be replaced in between, unseen.
+    """
     sent: list[Any] = []
     won: list[bool] = []
 
@@ -480,7 +483,10 @@ async def test_change_whose_lease_ended_before_its_swap_is_recoverys_to_clean_up
 
 
 async def test_change_whose_machine_was_suspended_past_the_lease_finalises_nothing(world: World) -> None:
-    """Found by `make sim SEED=2236`: a clock that stands still while the machine sleeps calls a lease held that recovery has taken."""
+    """By a clock that stands still while the machine sleeps, a lease is held that recovery has taken.
+
+    Found by `make sim SEED=2236`.
+    """
 
     async def payload() -> AsyncIterator[bytes]:
         yield LARGE

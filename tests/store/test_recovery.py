@@ -234,7 +234,10 @@ async def test_single_request_upload_is_waited_for_and_its_late_blob_deleted(wor
 
 
 async def test_writer_that_lost_its_lease_on_the_way_finalises_nothing(world: World) -> None:
-    """Cut off from the log with a slow payload: recovery has waited out the grace and forgotten the change meanwhile."""
+    """It is cut off from the log with a slow payload.
+
+    Meanwhile recovery has waited out the grace and forgotten the change.
+    """
     world.blobs = Tapped(SimulatedBlobs(world.runtime, sessions=False), world.calls)
     refused: list[Exception] = []
 

@@ -1,4 +1,7 @@
-"""The connections to Bigtable: how calls are spread over them, warmed, replaced and closed, against a scripted server."""
+"""How calls are spread over the connections to Bigtable, and how a connection is warmed, replaced and closed.
+
+The server is scripted.
+"""
 
 from __future__ import annotations
 

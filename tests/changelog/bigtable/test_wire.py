@@ -1,4 +1,4 @@
-"""A table spoken to over real connections, against a server that says what a test tells it to: what goes wrong on a wire."""
+"""What goes wrong on the wire between a table and its server. The connections are real; the server is scripted."""
 
 from __future__ import annotations
 

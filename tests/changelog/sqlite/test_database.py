@@ -201,6 +201,7 @@ def opener(path: Path, records: int) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.slow
 def test_processes_that_open_a_new_file_at_once_all_succeed(path: Path) -> None:
     openers = [opener(path, 3) for _ in range(6)]
     for process in openers:
@@ -858,6 +859,7 @@ async def test_collect_keeps_marks_for_two_days(database: Database, runtime: Shi
     assert row.target == f"{path}/{won}" and row.won == row.refused == frozenset()
 
 
+@pytest.mark.slow
 async def test_the_file_shrinks_when_what_it_held_is_gone(path: Path, runtime: ShiftedRuntime) -> None:
     async with Database.open(path, runtime) as database:
         rows = SqliteRows(database, runtime)

@@ -1,4 +1,7 @@
-"""The file of embedded mode on disks that are full or read-only: real ones, of a few megabytes, where this user may mount them."""
+"""The file of embedded mode on disks that are full or read-only.
+
+The disks are real, with a few megabytes each. Where this user may not mount them, the tests are skipped.
+"""
 
 from __future__ import annotations
 
@@ -145,7 +148,10 @@ async def test_puts_at_once_that_do_not_all_fit_are_told_apart(disk: Disk, runti
 
 @pytest.mark.slow
 async def test_a_store_whose_process_died_on_a_full_disk_is_read_and_emptied(disk: Disk, runtime: ShiftedRuntime) -> None:
-    """Its log stays, with what nothing can be moved out of: others have taken the space. The reserve is all there is."""
+    """Its write-ahead log stays, and nothing can be moved out of it, because others have taken the space.
+
+    The reserve is all there is.
+    """
     writer = f"""
 import anyio, os
 from pathlib import Path

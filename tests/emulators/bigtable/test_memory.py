@@ -1,4 +1,6 @@
-"""The Bigtable in memory: what Google's emulator does not show (atomic failure, collection, scans without a snapshot), and trio.
+"""What the Bigtable in memory shows and Google's emulator does not.
+
+That is: atomic failure, collection, scans without a snapshot, and trio.
 
 That it answers like the emulator where that is right, `test_memory_beside_google.py` shows.
 """

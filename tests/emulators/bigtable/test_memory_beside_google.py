@@ -1,7 +1,9 @@
-"""`MemoryBigtable` beside Google's emulator: both get every request, and every answer and all that they hold is compared.
+"""`MemoryBigtable` beside Google's emulator.
 
-What chance chooses: rows of any content, what the adapters do with them, and filters of every kind that adapters build. Aside are
-only what the two clocks say, and the order of families, which the service does not promise.
+Both get every request. Every answer is compared, and so is all that they hold.
+
+What chance chooses: rows of any content, what the adapters do with them, and filters of every kind that adapters build.
+Not compared are the times of the two clocks, and the order of families, which the service does not promise.
 """
 
 from __future__ import annotations
@@ -172,7 +174,10 @@ async def twins(
 
 
 class Chooser:
-    """Rows, calls and filters. `timestamps` are far from now, so that no answer depends on the millisecond it was made in."""
+    """Rows, calls and filters.
+
+    `timestamps` are far from now, so that no answer depends on the millisecond it was made in.
+    """
 
     def __init__(self, seed: int, table: BigtableTable) -> None:
         self.runtime = SeededRuntime(seed)

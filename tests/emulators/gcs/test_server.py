@@ -153,7 +153,10 @@ TWICE = [
 async def test_a_multipart_upload_whose_content_type_is_told_twice_is_taken(
     server: GcsEmulator, request_headers: str, part_headers: str, cut: int
 ) -> None:
-    """As reqwest sends it, where the header of a form is set again. What is in a body is not looked at; the connection goes on."""
+    """A form as reqwest sends it, with its header set twice.
+
+    The body is not looked at, and the connection goes on.
+    """
     payload = "Content-Type: a\r\nContent-Type: b\r\n\r\n"
     reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.rpartition(":")[2]))
     for name in ("first", "second"):
@@ -753,7 +756,10 @@ async def test_a_truncated_answer_is_seen_by_the_client(client: Client, server: 
 
 @contextmanager
 def threads_ended() -> Iterator[None]:
-    """Waits for the threads that the client starts to look buckets up: they would go on asking after the server has closed."""
+    """Waits for the threads in which the client looks buckets up.
+
+    They would go on asking after the server has closed.
+    """
     before = set(threading.enumerate())
     yield
     for thread in set(threading.enumerate()) - before:

@@ -1,4 +1,7 @@
-"""The check of what callers were told: tiny histories with their verdicts, the same by brute force, and planted violations."""
+"""The check of what callers were told.
+
+Tiny histories with their verdicts, the same by brute force, and planted violations.
+"""
 
 from __future__ import annotations
 
@@ -206,7 +209,10 @@ def test_the_search_finds_an_order_iff_there_is_one(operations: list[Write | Rea
 
 
 def one_register(chance: random.Random, length: int, callers: int, unknown: float = 0.2, label: str = "") -> list[Write | Read]:
-    """What `callers` at once do to one real register and are told. `unknown`: the share of writes that take effect late or never."""
+    """What `callers` at once do to one real register, and what they are told.
+
+    `unknown`: the share of writes that take effect late or never.
+    """
     clock, value = itertools.count(), None
     begun: list[Write | Read] = []
     decided: list[Write | Read] = []
@@ -262,7 +268,10 @@ def test_many_unknown_writes_do_not_slow_the_search_down() -> None:
 
 
 def test_every_order_of_many_writes_at_once_is_not_tried_again() -> None:
-    """11 writes and their reads in any order: 40 million orders lead to 6,000 states, and none of them to the stale read."""
+    """11 writes and their reads in any order.
+
+    40 million orders lead to 6,000 states, and none of them to the stale read.
+    """
     writes = [put(f"p{number}", number, 200 + number) for number in range(11)]
     reads = [read(f"p{number}", 100 + number, 300 + number) for number in range(11)]
     [sentence] = unexplained(*writes, *reads, put("z", 400, 401), read("p0", 402, 403))

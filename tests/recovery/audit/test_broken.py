@@ -1,4 +1,7 @@
-"""What an audit does when it cannot read to the end, or is lied to: it asks again, within bounds; it says so; it never guesses."""
+"""What an audit does when it cannot read to the end, or reads what is not true.
+
+It asks again, within bounds; it says so; it never guesses.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""The audit on real processes: writers are killed with -9 and recovery goes on; it accuses no blob and misses none, with a grace of 0.
+"""The audit beside real processes, with a grace of 0: it accuses no blob wrongly, and misses none.
 
-Whatever a killed writer leaves behind, an entry of the changelog names it until it is gone: so while all runs there is no orphan
-and nothing dangling, and when the log is drained every blob is one that a tombstone names.
+Writers are killed with kill -9, and recovery goes on.
+
+Whatever a killed writer leaves behind, an entry of the changelog names it until it is gone. So there is no orphan and
+nothing dangling while all runs, and when the log is drained, a tombstone names every blob.
 """
 
 from __future__ import annotations

@@ -127,6 +127,7 @@ def cuts(draw: st.DrawFn, world: World) -> list[str]:
     return sorted(set(draw(st.lists(st.one_of(names, near) if things else names, max_size=6))) - {""})
 
 
+@pytest.mark.slow
 @settings(max_examples=500)
 @given(data=st.data(), world=worlds(), window_names=st.integers(1, 5), page=st.integers(1, 4))
 def test_any_cut_of_any_small_world_finds_the_difference_of_the_sets(

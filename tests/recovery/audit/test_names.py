@@ -1,4 +1,7 @@
-"""Names as the audit reads them, and the rows that may name a blob of a range: every range of a small adversarial world."""
+"""How the audit reads names, and which rows may name a blob of a range.
+
+Every range of a small adversarial world is tried.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,10 @@ def test_only_a_rows_own_blobs_are_of_it() -> None:
 
 
 def test_the_rows_of_a_range_are_its_keys_and_those_before_it_in_every_small_world() -> None:
-    """Over all names of up to three characters around the slash, every range: exactly the rows whose blob is in it are read."""
+    """Tries every range over all names of up to three characters around the slash.
+
+    Exactly the rows whose blob is in the range are read.
+    """
     alphabet = "!-/0a"
     keys = ["".join(each) for length in (1, 2, 3) for each in itertools.product(alphabet, repeat=length)]
     bounds = sorted({*keys, *(f"{key}/r" for key in keys if len(key) < 3)})

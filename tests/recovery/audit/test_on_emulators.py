@@ -32,7 +32,10 @@ OBJECTS = 30
 
 @pytest.fixture
 def services(bigtable_host: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
-    """The emulators in a process of their own: Arrow's client holds the interpreter's lock while it waits for an answer."""
+    """The emulators, in a process of their own.
+
+    Arrow's client holds the interpreter's lock while it waits for an answer.
+    """
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}  # both are its own: other tests fill the tables of `bigtable_host`
     command = [sys.executable, "-m", "emulators", "up", "--gcs-port", "0", "--bigtable-port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT, env=environment) as up:

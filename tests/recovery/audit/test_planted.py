@@ -1,4 +1,7 @@
-"""A planted world is audited: each thing that was planted is found to be what it is, and nothing else, however the names are cut."""
+"""A planted world is audited, however the names are cut into ranges.
+
+Each thing that was planted is found to be what it is, and nothing else is found.
+"""
 
 from __future__ import annotations
 

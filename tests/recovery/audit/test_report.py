@@ -1,4 +1,7 @@
-"""The page: whatever a manifest holds, it renders, keeps names in their place, asks the network for nothing, and says what it cuts."""
+"""The page renders whatever a manifest holds.
+
+It keeps names in their place, asks the network for nothing, and says what it cuts.
+"""
 
 from __future__ import annotations
 

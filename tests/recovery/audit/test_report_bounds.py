@@ -1,4 +1,4 @@
-"""`report.html` and the words of a run: what is said first, what is cut, and that names neither steer nor command anything."""
+"""`report.html` and the words of a run: what is said first, what is cut, and that names command nothing."""
 
 from __future__ import annotations
 

@@ -1,14 +1,19 @@
-"""The audit beside writers, crashes and recovery, under many schedules: no verdict is wrong, and what makes it right can be missed.
+"""The audit beside writers, crashes and recovery, under many schedules: no verdict is wrong.
 
-    what is taken away                                      worlds until a verdict is wrong (found once, on this machine's seeds)
+Each part that makes it right is needed: without it, a verdict is wrong.
+
+    what is taken away                                      worlds until a verdict is wrong (found once)
     the second look                                         8
-    the second look, and the log read before the listing    1        rows before the log  2        rows before the listing  86
+    the second look, and the log read before the listing    1
+    the second look, and the rows read before the log       2
+    the second look, and the rows read before the listing   86
     that the blob must still be there at the second look    15
-    the second look at the log                              more than 120: the blob's successor must be recorded, committed and dead
-                                                            between two reads; so that one schedule is played by hand
+    the second look at the log                              more than 120: between two reads, the blob's successor must be
+                                                            recorded, committed and dead; so that schedule is by hand
     the log (Noop), with a grace of 0                       4
 
-The second look is itself list, log, rows in the right order: with it, the order of the first one does no harm (120 worlds each).
+The second look is itself list, log, rows in the right order. With it, the order of the first one does no harm (120
+worlds each).
 """
 
 from __future__ import annotations
@@ -36,7 +41,10 @@ pytestmark = pytest.mark.slow
 
 SEEDS = 40
 ONCE_WRONG = (1129, 1245, 1287)
-"""Worlds in which a verdict was: a blob expired while it was audited, its row was collected, and it was called an orphan."""
+"""Worlds in which a verdict was wrong once.
+
+A blob expired while it was audited, its row was collected, and it was called an orphan.
+"""
 
 GRACE_S = 600.0
 """Longer than any put in these worlds is under way."""

@@ -1,4 +1,4 @@
-"""The audit's decision tables: every combination of facts, against rules that are written independently of their order."""
+"""The audit's decision tables: every combination of facts, against rules that do not depend on their order."""
 
 from __future__ import annotations
 

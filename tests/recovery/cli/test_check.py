@@ -1,4 +1,4 @@
-"""`tiered check` and `tiered provision` as their users meet them: embedded stores, and production form where it is missing."""
+"""`tiered check` and `tiered provision` of embedded stores, and of a production form that is not there."""
 
 from __future__ import annotations
 

@@ -25,7 +25,10 @@ from tiered.metadata import Metadata, TimeToLive
 
 @pytest.fixture(autouse=True)
 def _interruptible() -> Iterator[None]:
-    """What a test starts inherits it, also where the tests themselves run in a shell's background, in which SIGINT is ignored."""
+    """Processes that a test starts can be interrupted.
+
+    They inherit this, also where the tests run in a shell's background, in which SIGINT is ignored.
+    """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

@@ -1,4 +1,7 @@
-"""What holds for every command of `tiered`: help, options that stand anywhere, wrong arguments, JSON, streams that are closed."""
+"""What holds for every command of `tiered`.
+
+Help, options that stand anywhere, wrong arguments, JSON, and streams that are closed.
+"""
 
 from __future__ import annotations
 

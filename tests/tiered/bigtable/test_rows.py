@@ -263,7 +263,10 @@ async def test_an_empty_object_gets_no_payload_that_another_left_behind(table: B
 
 
 async def test_a_table_without_these_families_hears_nothing_of_them() -> None:
-    """The service refuses a mutation that names a family which the table has not, and so does its simulation; the emulator does not."""
+    """The service refuses a mutation that names a family which the table has not.
+
+    Its simulation does so too; the emulator does not.
+    """
     plain = BigtableTable(MemoryChannel(MemoryBigtable(RUNTIME, {"plain": OBJECT_FAMILIES})), "plain")
     rows = BigtableRows(plain, RUNTIME)
     assert await rows.put_inline(PATH, TOKEN, Inline(Metadata(), b"hello")) and await swap(rows, OTHER, None, Tombstone(BLOB))

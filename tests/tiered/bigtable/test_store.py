@@ -1,4 +1,7 @@
-"""The whole store on Bigtable's rows and changelog, with blobs in a directory: its life, and what a dead process left."""
+"""The whole store on Bigtable's rows and changelog, with blobs in a directory.
+
+Its life, and what a dead process left.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The directory of embedded mode: what lies where, what a crash leaves, what is collected, what is said when the disk fails."""
+"""The directory of embedded mode.
+
+What lies where, what a crash leaves, what is collected, and what is said when the disk fails.
+"""
 
 from __future__ import annotations
 
@@ -529,6 +532,7 @@ async def test_the_upload_of_this_process_is_not_collected_while_it_is_open(blob
     assert await read(blobs, NAME) == b"payload"
 
 
+@pytest.mark.slow
 async def test_a_process_killed_at_any_moment_leaves_whole_blobs_and_what_it_said_it_wrote(blobs: FileBlobs, root: Path) -> None:
     for finished in (1, 5, 12):
         process = uploader(root, "write")
@@ -577,6 +581,7 @@ async def many(blobs: FileBlobs, root: Path, runtime: HurriedRuntime, count: int
         os.link(file_of(root, "blob"), file_of(root, f"blob{number}"))
 
 
+@pytest.mark.slow
 async def test_one_collection_goes_through_all_blobs_however_many(blobs: FileBlobs, root: Path, runtime: HurriedRuntime) -> None:
     await many(blobs, root, runtime, 10_500)
     await store(blobs, "immortal")

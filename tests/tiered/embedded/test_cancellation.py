@@ -1,4 +1,7 @@
-"""Whose a cancellation is: of a caller, of something that a caller's code awaited, of the store's own tasks. On real directories."""
+"""Whose a cancellation is: of a caller, of something that a caller's code awaited, of the store's own tasks.
+
+On real directories.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ import pytest
 from tests.given.embedded_store import embedded, files, read
 from tiered import CancelledElsewhereError, ObjectId, PutRequest, TieredStorage, open_storage
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 on_asyncio = pytest.mark.parametrize("anyio_backend", ["asyncio"])
 
 OBJECT = ObjectId.create("attachments", "key", {"org": "17"})

@@ -1,4 +1,7 @@
-"""Disks as they are: full, read-only, and two where one is needed. Small file systems in memory, mounted for the test."""
+"""Disks that are full, read-only, or two where one is needed.
+
+They are small file systems in memory, mounted for the test.
+"""
 
 from __future__ import annotations
 

@@ -159,7 +159,10 @@ async def test_pieces_without_end_can_be_cancelled_and_nothing_is_left(tmp_path:
 
 
 async def test_stalled_pipes_keep_nobody_from_anything_and_can_be_cancelled(tmp_path: Path) -> None:
-    """Sixty of them, more than anyio's shared threads; half of them paths, that nobody writes to. A second store opens meanwhile."""
+    """Sixty of them, more than anyio's shared threads; half of them are paths that nobody writes to.
+
+    A second store opens meanwhile.
+    """
     pipes = [os.pipe() for _ in range(30)]
     stalled: list[Any] = [os.fdopen(reading, "rb") for reading, _ in pipes]
     for number in range(30):
@@ -205,6 +208,7 @@ async def test_a_payload_may_use_the_store(tmp_path: Path) -> None:
         assert await read(storage) == LARGE + b"end" and await read(storage, OTHER) == b"from within, async"
 
 
+@pytest.mark.slow
 async def test_a_buffer_that_changes_while_it_is_stored_can_be_read(tmp_path: Path) -> None:
     """What was summed up is what was written, whatever of the change got into it."""
     buffer, stop = bytearray(20_000_000), threading.Event()

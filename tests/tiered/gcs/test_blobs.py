@@ -39,7 +39,7 @@ from tiered.gcs.upload import SINGLE_BYTES_MAX, GcsUpload
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle
 from tiered.protocol.backends import BlobPage, ByteRange, SoftDeletes
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 KIB, MIB = 1024, 1024 * 1024
 NAME = "attachments/org.17/objects/abc123/018bcfe5-6800-7000-8000-000000000001"

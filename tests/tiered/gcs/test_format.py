@@ -59,7 +59,7 @@ def test_a_plain_blob_is_its_name_and_type() -> None:
 
 
 KNOWN_THERE = {"x-sn-expiration", "x-sn-origin", "x-sn-filename"}
-"""The keys with the prefix `x-sn-` that the software knows whose format this is: it fails on every other, and on other prefixes."""
+"""The keys with the prefix `x-sn-` that the format's own software knows. It fails on every other key and prefix."""
 
 
 @pytest.mark.parametrize("metadata", [Metadata(), FULL, replace(FULL, expiration=TimeToIdle(ns=1))])
