@@ -45,7 +45,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "recovery/cli": {"recovery", "recovery/cli/audit", "tiered/provision"} | LOG | STORE,
     "recovery/cli/audit": {"recovery", "recovery/audit", "recovery/cli/output", "recovery/cli/shared"} | LOG | STORE,
 }  # fmt: skip
-"""What each folder may import besides itself: folders, whose own modules are meant and not their folders', or single modules."""
+"""What each folder may import besides itself. A folder stands for its own modules, not for the folders in it."""
 
 SIMULATORS = "emulators"
 """They implement the protocols, and may import everything; nothing imports them."""
