@@ -91,8 +91,9 @@ def said_at_the_end(request: pytest.FixtureRequest) -> list[str]:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for report in (report for reports in terminalreporter.stats.values() for report in reports):
         if isinstance(report, pytest.TestReport) and report.when == "call":
-            for line in dict(report.user_properties).get(SAID_AT_THE_END, ()):
-                terminalreporter.write_line(line)
+            for name, said in report.user_properties:
+                if name == SAID_AT_THE_END and isinstance(said, list):
+                    terminalreporter.write("".join(f"{line}\n" for line in said))
 
 
 # --- fixtures ------------------------------------------------------------------------------------

@@ -5,9 +5,9 @@ calls are learnt from a run without faults. Then the network heals, recovery dra
 recovery drains it again, and everything is read. A finding names its case, as in
 `put_large_on_large|CheckAndMutateRow object r t v w: #1|CUT`.
 
-`make test` has every operation, call and mode. Blobs are in GCS where a request to GCS fails or the process dies; they are
-simulated where a call to Bigtable fails. `make sim` adds GCS to the latter, outages for as long as an operation tries, and
-more ways in which two things go wrong.
+`make test` has every operation, call and mode. Blobs are in GCS where a request to GCS fails or the process dies; they
+are simulated where a call to Bigtable fails. `make sim` adds GCS to the latter, outages for as long as an operation
+tries, and more ways in which two things go wrong.
 """
 
 from __future__ import annotations
