@@ -65,7 +65,6 @@ _call_soon_threadsafe = BaseEventLoop.call_soon_threadsafe
 def _call_soon_unless_closed(self: BaseEventLoop, callback: Callable[..., Any], *args: Any, **named: Any) -> Handle | None:
     """Drops what grpc.aio has for an event loop that was closed.
 
-
     When a call was cancelled, its answer may come after its loop has ended. grpc.aio then raises an error in the loop
     that runs now, and that loop belongs to another test.
     """
@@ -91,9 +90,9 @@ def said_at_the_end(request: pytest.FixtureRequest) -> list[str]:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for report in (report for reports in terminalreporter.stats.values() for report in reports):
         if isinstance(report, pytest.TestReport) and report.when == "call":
-            for name, said in report.user_properties:
-                if name == SAID_AT_THE_END and isinstance(said, list):
-                    terminalreporter.write("".join(f"{line}\n" for line in said))
+            said: dict[str, Any] = dict(report.user_properties)
+            for line in said.get(SAID_AT_THE_END, ()):
+                terminalreporter.write_line(line)
 
 
 # --- fixtures ------------------------------------------------------------------------------------

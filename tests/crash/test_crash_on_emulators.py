@@ -5,9 +5,9 @@ calls are learnt from a run without faults. Then the network heals, recovery dra
 recovery drains it again, and everything is read. A finding names its case, as in
 `put_large_on_large|CheckAndMutateRow object r t v w: #1|CUT`.
 
-`make test` has every operation, call and mode. Blobs are in GCS where a request to GCS fails or the process dies; they
-are simulated where a call to Bigtable fails. `make sim` adds GCS to the latter, outages for as long as an operation
-tries, and more ways in which two things go wrong.
+`make test` has every operation, call and mode. Blobs are in GCS where a request to GCS fails or the process dies;
+they are simulated where a call to Bigtable fails. `make sim` adds GCS to the latter, outages for as long as an
+operation tries, and more ways in which two things go wrong.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import anyio
 import pytest
 
 import tiered.bigtable.rows
-import tiered.protocol.settle
+import tiered.protocol.finishing
 from changelog.base.errors import UnavailableError, UnconfirmedError
 from changelog.base.runtime import SystemRuntime
 from changelog.bigtable.channel import BigtableTable, Channel, either, insecure_channel, set_cell
@@ -712,7 +712,7 @@ KNOCKED_OUT = {
         {"_targets_another": lambda path, expected: [], "_MARKED_OR_LARGE": lambda token: either(*tiered.bigtable.rows._marked(token))},
         {"I3"},
     ),
-    "no grace for late uploads": Guard(tiered.protocol.settle, {"waits_for_late_upload": lambda change, live: False}, {"I3"}),
+    "no grace for late uploads": Guard(tiered.protocol.finishing, {"waits_for_late_upload": lambda change, live: False}, {"I3"}),
 }
 
 

@@ -47,7 +47,7 @@ Script = Sequence[Any]
 
 @dataclass
 class ScriptedBigtable(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """`scripts[method]`: what the call does, or a function of the request that says so. Without: an empty message."""
+    """`scripts[method]`: what the call does, or a function of the request that says so. None: an empty message."""
 
     scripts: dict[str, Script | Callable[[Any], Script]] = field(default_factory=dict)
     arrived: list[Arrived] = field(default_factory=list)

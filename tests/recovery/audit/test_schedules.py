@@ -8,8 +8,8 @@ Each part that makes it right is needed: without it, a verdict is wrong.
     the second look, and the rows read before the log       2
     the second look, and the rows read before the listing   86
     that the blob must still be there at the second look    15
-    the second look at the log                              more than 120: its successor must be recorded, committed and
-                                                            dead between two reads; so that schedule is by hand
+    the second look at the log                              over 120: between two reads, the blob's successor must be
+                                                            recorded, committed and dead; so that schedule is by hand
     the log (Noop), with a grace of 0                       4
 
 The second look is itself list, log, rows in the right order. With it, the order of the first one does no harm (120
@@ -35,8 +35,7 @@ from tests.given.audit_beside_writers import Scene, first_wrong
 from tests.given.audit_grounds import BEGINS_NS, OLD_NS, SimulatedGround
 from tests.given.virtual_time import simulated
 from tiered.metadata import NS_PER_S
-from tiered.protocol.backends import BlobInfo, HighVolumeBackend, Tombstone
-from tiered.protocol.settle import Tiers
+from tiered.protocol.backends import BlobInfo, HighVolumeBackend, Tiers, Tombstone
 
 pytestmark = pytest.mark.slow
 
