@@ -26,7 +26,7 @@ import anyio
 import pytest
 
 import tiered.bigtable.rows
-import tiered.protocol.finishing
+import tiered.protocol.settle
 from changelog.base.errors import UnavailableError, UnconfirmedError
 from changelog.base.runtime import SystemRuntime
 from changelog.bigtable.channel import BigtableTable, Channel, either, insecure_channel, set_cell
@@ -712,7 +712,7 @@ KNOCKED_OUT = {
         {"_targets_another": lambda path, expected: [], "_MARKED_OR_LARGE": lambda token: either(*tiered.bigtable.rows._marked(token))},
         {"I3"},
     ),
-    "no grace for late uploads": Guard(tiered.protocol.finishing, {"waits_for_late_upload": lambda change, live: False}, {"I3"}),
+    "no grace for late uploads": Guard(tiered.protocol.settle, {"waits_for_late_upload": lambda change, live: False}, {"I3"}),
 }
 
 

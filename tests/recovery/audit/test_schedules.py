@@ -35,7 +35,8 @@ from tests.given.audit_beside_writers import Scene, first_wrong
 from tests.given.audit_grounds import BEGINS_NS, OLD_NS, SimulatedGround
 from tests.given.virtual_time import simulated
 from tiered.metadata import NS_PER_S
-from tiered.protocol.backends import BlobInfo, HighVolumeBackend, Tiers, Tombstone
+from tiered.protocol.backends import BlobInfo, HighVolumeBackend, Tombstone
+from tiered.protocol.settle import Tiers
 
 pytestmark = pytest.mark.slow
 
