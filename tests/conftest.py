@@ -65,7 +65,6 @@ _call_soon_threadsafe = BaseEventLoop.call_soon_threadsafe
 def _call_soon_unless_closed(self: BaseEventLoop, callback: Callable[..., Any], *args: Any, **named: Any) -> Handle | None:
     """Drops what grpc.aio has for an event loop that was closed.
 
-
     When a call was cancelled, its answer may come after its loop has ended. grpc.aio then raises an error in the loop
     that runs now, and that loop belongs to another test.
     """
