@@ -454,9 +454,10 @@ class Database:
 
         `ConfigurationError`: it is not ours, or its format is newer.
         """
-        (application,), = self._writer.execute("PRAGMA application_id")
-        (version,), = self._writer.execute("PRAGMA user_version")
-        (tables,), = self._writer.execute("SELECT count(*) FROM sqlite_schema")
+        # One statement, so one look: another process may sign the file between two.
+        (application, version, tables), = self._writer.execute(
+            "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_schema) FROM pragma_application_id, pragma_user_version"
+        )
         if application == version == tables == 0:
             return None
         if application != APPLICATION_ID:

@@ -11,8 +11,9 @@ import pytest
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError, UnconfirmedError
 from changelog.change import Change, ChangeId
+from emulators.world.blobs import SimulatedBlobs
 from emulators.world.runtime import elapse
-from tests.given.tapped_store import LARGE, OBJECT, RARE_BEATS, SMALL, World
+from tests.given.tapped_store import LARGE, OBJECT, RARE_BEATS, SMALL, Tapped, World
 from tiered import (
     InvalidRequestError,
     LeaseLostError,
@@ -273,6 +274,30 @@ async def test_finalise_whose_answer_is_lost_is_told_unavailable_and_its_blob_re
             await storage.put(OBJECT, LARGE)
     assert await world.is_clean()
     assert "swap" not in world.calls
+
+
+@pytest.mark.parametrize(
+    ("answer", "waits"),
+    [(UnconfirmedError("no answer"), True), (ConfigurationError("forbidden"), False), (InvalidRequestError("too large"), False)],
+)
+async def test_an_upload_that_was_refused_cannot_arrive_late(world: World, answer: Exception, waits: bool) -> None:
+    """Decision 0014: an entry waits for a single request only if nobody told what became of it."""
+    world.blobs = Tapped(SimulatedBlobs(world.runtime, sessions=False), world.calls)
+
+    async def refused(real: Any, *args: Any) -> Any:
+        upload = await real(*args)
+
+        async def finalise() -> None:
+            raise answer
+
+        upload.finalise = finalise
+        return upload
+
+    world.blobs.hooks["open_upload"] = refused
+    async with world.store() as storage:
+        with pytest.raises(UnavailableError if waits else type(answer)):
+            await storage.put(OBJECT, LARGE)
+    assert bool(await world.entries()) is waits
 
 
 # --- unknown outcomes ------------------------------------------------------------------------------

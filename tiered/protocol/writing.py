@@ -228,8 +228,8 @@ class Writer:
         write.may_land_late = True
         try:
             await upload.finalise()
-        except UnavailableError:
-            write.may_land_late = False
+        except TieredError as error:
+            write.may_land_late = isinstance(error, UnconfirmedError)  # every other one is an answer (decision 0014)
             raise
         write.may_land_late = False
         return total

@@ -120,6 +120,33 @@ async def test_a_file_of_a_newer_format_is_refused_and_left_as_it_was(path: Path
     assert path.read_bytes() == before
 
 
+async def test_a_file_that_another_process_signs_meanwhile_is_ours(
+    path: Path, runtime: ShiftedRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by a run of the wheel's test: the file was read in three statements, and signed between two of them."""
+    connect, asked = sqlite3.connect, threading.Event()
+
+    class Watched(sqlite3.Connection):
+        def execute(self, sql: str, *arguments: Any) -> sqlite3.Cursor:
+            rows = super().execute(sql, *arguments)
+            if "application_id" in sql and not asked.is_set():
+                found = rows.fetchall()
+                asked.set()
+                other = connect(path, isolation_level=None)
+                other.execute("BEGIN IMMEDIATE")
+                other.execute(f"PRAGMA application_id={APPLICATION_ID}")
+                other.execute(f"PRAGMA user_version={FORMAT_VERSION}")
+                other.execute("CREATE TABLE of_another_process (id INTEGER)")
+                other.execute("COMMIT")
+                other.close()
+                return connect(":memory:").execute(f"VALUES ({', '.join(map(str, found[0]))})")
+            return rows
+
+    monkeypatch.setattr(sqlite3, "connect", lambda *given, **named: connect(*given, **named, factory=Watched))
+    async with Database.open(path, runtime):
+        assert asked.is_set()
+
+
 async def test_a_file_in_place_of_the_directory_is_named(tmp_path: Path, runtime: ShiftedRuntime) -> None:
     (tmp_path / "taken").write_text("a file")
     message = await refused(tmp_path / "taken" / "store" / "tiered.db", runtime)
