@@ -371,6 +371,10 @@ async def test_operation_that_takes_off_after_the_budget_of_the_drain_is_told_so
     assert not world.blobs.target.uploads, "no entry names it, so nobody else will give it up"
 
 
+async def test_a_storage_that_was_never_entered_has_nothing_to_drain(world: World) -> None:
+    assert await TieredStorage(world.tiers, world.log, world.runtime, world.settings()).aclose() == []
+
+
 async def test_storage_is_entered_once(world: World) -> None:
     async with world.store() as storage:
         with pytest.raises(InvalidRequestError, match="entered once"):
