@@ -40,9 +40,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tiered": {
         "changelog/bigtable", "changelog/sqlite", "tiered/bigtable", "tiered/embedded", "tiered/gcs", "tiered/provision",
     } | LOG | STORE,
-    "recovery": LOG | STORE,
-    "recovery/audit": {"recovery"} | LOG | STORE,
-    "recovery/cli": {"recovery", "recovery/cli/audit", "tiered/provision"} | LOG | STORE,
+    "recovery": {"recovery/statistics"} | LOG | STORE,
+    "recovery/statistics": LOG | STORE,
+    "recovery/audit": {"recovery", "recovery/statistics"} | LOG | STORE,
+    "recovery/cli": {"recovery", "recovery/cli/audit", "recovery/statistics", "tiered/provision"} | LOG | STORE,
     "recovery/cli/audit": {"recovery", "recovery/audit", "recovery/cli/output", "recovery/cli/shared"} | LOG | STORE,
 }  # fmt: skip
 """What each folder may import besides itself. A folder stands for its own modules, not for the folders in it."""

@@ -1,0 +1,81 @@
+"""`verdict`: does a source keep up? A pure function of two samples of its offsets.
+
+    lag        what is still to be dealt with: outstanding - processed
+    inflow     how fast `outstanding` grows; drain: how fast `processed` grows; net: drain - inflow
+
+The first row that fits decides:
+
+    a sample is missing or unknown, the second is not later, or a figure went back    unknown
+    no lag, or no more lag than is drained in `SLACK_S` seconds                       healthy
+    the lag is new: there was none before, less than `SLACK_S` seconds ago            healthy
+    nothing was drained, though there was a lag before                                stalled
+    drain <= inflow                                                                   falling behind
+    otherwise                                                                         catching up, for lag / net seconds
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from recovery.statistics.columns import SourceRow
+
+SLACK_S = 60.0
+"""A lag that is drained within this time worries nobody. It is six times the interval between reports."""
+
+
+class Kind(StrEnum):
+    """What a person wants to know about a source."""
+
+    HEALTHY = "healthy"
+    CATCHING_UP = "catching up"
+    FALLING_BEHIND = "falling behind"
+    STALLED = "stalled"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The offsets of a source at one time. `at_ms`: Unix ms by the server's clock. None: not known then."""
+
+    at_ms: int
+    outstanding: int | None
+    processed: int | None
+
+    @staticmethod
+    def of(row: SourceRow, at_ms: int) -> Sample:
+        """Return the sample of a row."""
+        return Sample(at_ms, row.outstanding_values, row.processed_values)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The answer. The rates are values per second; `caught_up_in_s` is in seconds, and None if that never happens."""
+
+    kind: Kind
+    inflow_per_s: float | None = None
+    drain_per_s: float | None = None
+    caught_up_in_s: float | None = None
+
+
+def verdict(before: Sample | None, after: Sample | None) -> Verdict:
+    """Judge a source by two samples, the older one first. None: there is no such sample."""
+    if before is None or after is None:
+        return Verdict(Kind.UNKNOWN)
+    if before.outstanding is None or before.processed is None or after.outstanding is None or after.processed is None:
+        return Verdict(Kind.UNKNOWN)
+    seconds = (after.at_ms - before.at_ms) / 1000
+    arrived, drained = after.outstanding - before.outstanding, after.processed - before.processed
+    lag, lag_before = after.outstanding - after.processed, before.outstanding - before.processed
+    if seconds <= 0 or min(arrived, drained, lag, lag_before) < 0:
+        return Verdict(Kind.UNKNOWN)
+    inflow, drain = arrived / seconds, drained / seconds
+    net = drain - inflow
+    caught_up_in_s = 0.0 if lag == 0 else lag / net if drained > arrived else None
+    if lag <= drain * SLACK_S or (lag_before == 0 and seconds < SLACK_S):
+        return Verdict(Kind.HEALTHY, inflow, drain, caught_up_in_s)
+    if drained == 0 and lag_before > 0:
+        return Verdict(Kind.STALLED, inflow, drain, None)
+    if drained <= arrived:
+        return Verdict(Kind.FALLING_BEHIND, inflow, drain, None)
+    return Verdict(Kind.CATCHING_UP, inflow, drain, caught_up_in_s)
