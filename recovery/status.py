@@ -17,6 +17,7 @@ import re
 import shlex
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -162,7 +163,8 @@ class StuckEntries:
 class Daemon:
     """An instance of recovery that wrote a presence row within the last day. `seen_s_ago`: seconds since its last one.
 
-    `alive`: that is less than the longest silence of a daemon that works. Otherwise it was stopped, or it died.
+    `alive`: that is no more than `Status.silence_s`. Otherwise it was stopped, or it died. One that ended just now, such
+    as `tiered recover --once`, counts as alive until then.
     """
 
     instance: str
@@ -175,7 +177,7 @@ class Status:
     """All that is known of a store at `at_ms` (Unix ms by the service's clock).
 
     `durable`: a changelog is kept. `answers`: the changelog could be read. `daemons`: None if the presence rows could
-    not be read. `problems`: one sentence for each thing that could not be looked at, or that is wrong.
+    not be read. `silence_s`: for how many seconds a daemon that works may write no presence row. `problems`: one sentence for each thing that could not be looked at, or that is wrong.
     """
 
     at_ms: int
@@ -188,6 +190,7 @@ class Status:
     daemons: Sequence[Daemon] | None
     last_audit: LastAudit | None
     problems: tuple[str, ...]
+    silence_s: float
 
     @property
     def alive(self) -> int | None:
@@ -364,6 +367,7 @@ def as_json(status: Status, *, show_objects: bool = True) -> dict[str, Any]:
             "findings": {kind: {"number": number, "bytes": size} for kind, (number, size) in audit.findings.items()},
         },
         "problems": list(status.problems),
+        "silence_s": status.silence_s,
     }  # fmt: skip
 
 
@@ -447,7 +451,7 @@ class _Look:
         return Status(
             at_ms=self._now_ms, store=store_of(self._settings), durable=self._log.durable, answers=entries.answered,
             sources={}, entries=entries.entries(), stuck=entries.stuck(), daemons=daemons, last_audit=audit,
-            problems=tuple(self._problems.values()),
+            problems=tuple(self._problems.values()), silence_s=longest_silence_s(self._settings),
         )  # fmt: skip
 
     async def _ask(self, what: str, call: Callable[[], Awaitable[Answer]]) -> Answer | None:
@@ -515,8 +519,10 @@ def longest_silence_s(settings: Settings) -> float:
 
 def store_of(settings: Settings) -> Store:
     """Return which store the settings name."""
-    if settings.directory is not None:
-        return Store("embedded", str(settings.directory.absolute()))
+    if (directory := settings.directory) is not None:
+        with suppress(OSError):  # the current directory may be gone
+            directory = directory.absolute()
+        return Store("embedded", str(directory))
     bigtable, gcs = settings.bigtable, settings.gcs
     assert bigtable is not None and gcs is not None, "settings allow one only with the other"
     return Store("google", f"{bigtable.project}/{bigtable.instance}/{bigtable.table} and gs://{gcs.bucket}")

@@ -17,7 +17,6 @@ from typing import Annotated
 
 import anyio
 import typer
-from rich.console import Console
 
 from changelog.base.runtime import SystemRuntime
 from recovery.cli.output import dump, write
@@ -85,6 +84,8 @@ def _show(found: Status, *, watching: bool) -> None:
 
 
 def _draw(lines: list[Line], *, afresh: bool) -> None:
+    from rich.console import Console  # imported here: a pipe and all other commands do without it
+
     if afresh:
         sys.stdout.write(TOP_LEFT_AND_CLEAR)
     console = Console(soft_wrap=True, markup=False, highlight=False, emoji=False)

@@ -223,7 +223,7 @@ def _show_daemons(page: _Page, status: Status) -> None:
         return
     alive = [each for each in status.daemons if each.alive]
     gone = [each for each in status.daemons if not each.alive]
-    page.text("daemons", f"{count(len(alive), 'daemon')} {'lives' if len(alive) == 1 else 'live'}" if alive else "none lives")
+    page.text("daemons", f"{len(alive):,} seen within the last {duration(status.silence_s)}" if alive else "none lives")
     for daemon in alive:
         page.more(_seen(daemon))
     for daemon in gone[:DAEMONS_GONE_MAX]:
