@@ -10,6 +10,9 @@ crash. Renew, claim, release and park are compare-and-swaps on the exact value t
 and they never recreate an entry that was forgotten. Each call is safe to repeat. *Crash* at any call: the entry is in
 the log as a whole, or not at all. *Failure*: `UnavailableError` (nothing happened) or `UnconfirmedError` (unknown;
 repeat the call). The log knows nothing of rows and blobs.
+
+Beside the entries, the log keeps a few small *notes*: bytes under a name, changed by compare-and-swap. No change
+depends on a note, and no scan of entries shows one.
 """
 
 from __future__ import annotations
@@ -27,6 +30,10 @@ LOG_END = "~changelog0"
 
 PRESENCE_AGE_MAX_MS = 24 * 3600 * 1000
 """A presence row is garbage after this time without a write. An instance that is alive writes its own again."""
+
+
+NOTE_BYTES_MAX = 16 << 10
+"""The largest value of a note. A compare-and-swap sends it inside a filter of Bigtable, which may have 20 KB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +126,28 @@ class ChangeLog(Protocol):
 
     async def read(self, change_id: ChangeId) -> Entry | Unreadable | None:
         """The entry of one change, in whatever shard it is. None: there is none."""
+
+    async def presences(self) -> Sequence[tuple[str, int]]:
+        """Every presence row: the instance, and the server's time of its last announcement (Unix ms). In no order.
+
+        The row of an instance that died stays for a day.
+        """
+
+    async def read_note(self, name: str) -> bytes | None:
+        """The value of the note. None: there is none."""
+
+    async def swap_note(self, name: str, expected: bytes | None, value: bytes) -> bool:
+        """Writes the note iff its value is `expected` (None: there is none) or already `value`.
+
+        False: it has another value, and nothing was written. `ValueError`: `value` is empty or larger than
+        `NOTE_BYTES_MAX`.
+        """
+
+
+def check_note(value: bytes) -> None:
+    """Raises `ValueError` if no log can keep this value."""
+    if not 0 < len(value) <= NOTE_BYTES_MAX:
+        raise ValueError(f"a note has 1 to {NOTE_BYTES_MAX} bytes, and not {len(value)}")
 
 
 @runtime_checkable

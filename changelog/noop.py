@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from changelog.change import Change, ChangeId, Entry, Unreadable
 from changelog.lease import Renewal
-from changelog.log import KeyRange, Page
+from changelog.log import KeyRange, Page, check_note
 
 
 class NoopChangeLog:
@@ -56,3 +56,14 @@ class NoopChangeLog:
 
     async def read(self, change_id: ChangeId) -> Entry | Unreadable | None:
         return None
+
+    async def presences(self) -> Sequence[tuple[str, int]]:
+        return ()
+
+    async def read_note(self, name: str) -> bytes | None:
+        return None
+
+    async def swap_note(self, name: str, expected: bytes | None, value: bytes) -> bool:
+        """Keeps nothing, and says that it did: who works with this log has chosen to remember nothing."""
+        check_note(value)
+        return True

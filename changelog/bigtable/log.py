@@ -4,6 +4,7 @@
     ~changelog/{shard:02x}/{id}      c  the entry, JSON (`changelog.change`); its timestamp is the last heartbeat
                                      s  absent: open; {"state":"stuck",…}; {"state":"done"} kept for the feed
     ~daemon/{instance}               c  how often it announced itself; its timestamp is the server's time then
+    ~notes/{name}                    n  the value of the note
 
 Timestamps are the server's. The one exception is 0, on an entry that has no owner: such an entry is stale at once, and
 a search by time finds it. Entries that are recorded or forgotten at the same time share calls
@@ -12,7 +13,8 @@ bytes of the newest `c` and replaces them. The same step removes older versions.
 version, and a server whose clock is behind cannot write beneath one. Calls to the service, if nothing goes wrong:
 
     record, claim, release, park, forget, announce 1   renew 1 for each entry   retry 2   read 1
-    stale, entries 1 for a page                        a compare-and-swap that fails: 1 more, see `_compare_and_mutate`
+    stale, entries, presences 1 for a page             read_note, swap_note 1
+    a compare-and-swap that fails: 1 more, see `_compare_and_mutate` and `swap_note`
 
 The first `record` of a change does not compare, because nobody else can have an entry of a new id. A repeated one
 writes nothing if another value is stored than the first one wrote.
@@ -63,21 +65,24 @@ from changelog.bigtable.group_commit import GroupCommit
 from changelog.bigtable.row_merge import CellRow
 from changelog.change import LOG_PREFIX, Change, ChangeId, Entry, Stuck, Unreadable, decode, encode, encode_stuck
 from changelog.lease import SET_BACK_MS, Renewal, Standing, standing
-from changelog.log import LOG_END, PRESENCE_AGE_MAX_MS, KeyRange, Page, shard_ranges
+from changelog.log import LOG_END, PRESENCE_AGE_MAX_MS, KeyRange, Page, check_note, shard_ranges
 
 FAMILY = "fc"
 DAEMON_PREFIX = "~daemon/"
+NOTE_PREFIX = "~notes/"
 RENEWALS_AT_ONCE = 32
 SHARDS_MAX = 256
 PAGE_ROWS_MIN = 100
+PRESENCES_PAGE = 1000
 
-_ENTRY, _STATE = b"c", b"s"
+_ENTRY, _STATE, _NOTE = b"c", b"s", b"n"
 _READABLE = b'{"v":1,"id":"'
 """The bytes with which every value of this version begins."""
 
 Choice = Callable[[CellRow], Entry | Unreadable | None]
 
 _CURRENT = chain(column_is(FAMILY, _ENTRY), NEWEST)
+_CURRENT_NOTE = chain(column_is(FAMILY, _NOTE), NEWEST)
 _DUE = (Standing.CLAIMABLE, Standing.EXHAUSTED, Standing.UNREADABLE)
 
 
@@ -188,6 +193,34 @@ class BigTableChangeLog:
         found = [entry for row in await self._table.read_all(keys) if (entry := _entry(row)) is not None]
         return found[0] if found else None
 
+    async def presences(self) -> Sequence[tuple[str, int]]:
+        found: list[tuple[str, int]] = []
+        span: KeySpan | None = KeySpan.prefix(DAEMON_PREFIX.encode())
+        while span is not None:
+            rows = await self._table.scan([span], _CURRENT, PRESENCES_PAGE)
+            for row in rows:
+                cell = _cell(row, _ENTRY)
+                if cell is not None:
+                    found.append((row.key.decode(errors="replace").removeprefix(DAEMON_PREFIX), cell[1]))
+            span = span.beginning(rows[-1].key + b"\0") if len(rows) == PRESENCES_PAGE else None
+        return found
+
+    async def read_note(self, name: str) -> bytes | None:
+        row = await self._table.read(_note_key(name), _CURRENT_NOTE)
+        cell = None if row is None else _cell(row, _NOTE)
+        return None if cell is None else cell[0]
+
+    async def swap_note(self, name: str, expected: bytes | None, value: bytes) -> bool:
+        """As in `ChangeLog`. If the comparison fails, the note is read: an earlier try may have written it."""
+        check_note(value)
+        setting = [delete_column(FAMILY, _NOTE), set_cell(FAMILY, _NOTE, value)]
+        if expected is None:
+            if not await self._table.check_and_mutate(_note_key(name), _CURRENT_NOTE, otherwise=setting):
+                return True
+        elif await self._table.check_and_mutate(_note_key(name), chain(_CURRENT_NOTE, value_is(expected)), then=setting):
+            return True
+        return await self.read_note(name) == value
+
     async def collect(self, limit: int) -> int:
         """Removes presence rows older than a day. No GC rule can do this: it would keep the last version for ever."""
         old = chain(column_is(FAMILY, _ENTRY), NEWEST, timestamp_in(0, (self._runtime.wall_ns() // 1_000_000 - PRESENCE_AGE_MAX_MS) * 1000))
@@ -231,6 +264,10 @@ class BigTableChangeLog:
             found += [entry for entry in map(chosen, rows) if entry is not None]
             span = span.beginning(rows[-1].key + b"\0") if len(rows) == rows_max else None
         return Page(tuple(found[:limit]), found[limit].key if len(found) > limit else None)
+
+
+def _note_key(name: str) -> bytes:
+    return f"{NOTE_PREFIX}{name}".encode()
 
 
 def _replacing(entry: Entry) -> list[Message]:

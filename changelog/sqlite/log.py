@@ -1,7 +1,8 @@
-"""`SqliteChangeLog`, the changelog of embedded mode: two tables in a file that may also hold the rows.
+"""`SqliteChangeLog`, the changelog of embedded mode: three tables in a file that may also hold the rows.
 
     changes   key (as in `changelog.change`), value (the entry, JSON), heartbeat_ms, state (JSON; null: open)
     daemons   instance, seen_ms
+    notes     name, value. It is made with the first note, so a store without it can be read on any disk
 
 Each call is one transaction of `changelog.sqlite.database`, and durable before it returns. The *server's clock* of
 embedded mode is this machine's wall clock. All processes on one file share it. If somebody sets it, recovery acts
@@ -23,7 +24,7 @@ from changelog.base.errors import LeaseLostError
 from changelog.base.runtime import Runtime
 from changelog.change import Change, ChangeId, Entry, Stuck, Unreadable, decode, encode, encode_stuck
 from changelog.lease import Renewal, Standing, standing
-from changelog.log import PRESENCE_AGE_MAX_MS, KeyRange, Page, shard_ranges
+from changelog.log import PRESENCE_AGE_MAX_MS, KeyRange, Page, check_note, shard_ranges
 from changelog.sqlite.database import Database
 
 __all__ = ["Database", "SqliteChangeLog"]
@@ -37,6 +38,7 @@ _SCHEMA = (
     ) WITHOUT ROWID""",
     "CREATE TABLE IF NOT EXISTS daemons (instance TEXT PRIMARY KEY, seen_ms INTEGER NOT NULL) WITHOUT ROWID",
 )
+_NOTES = "CREATE TABLE IF NOT EXISTS notes (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID"
 _COLUMNS = "CAST(key AS BLOB), CAST(value AS BLOB), CAST(heartbeat_ms AS INTEGER), CAST(state AS BLOB)"
 """A damaged value may have another type, so all are cast. A heartbeat that is not a number becomes 0, a very old one.
 """
@@ -142,6 +144,29 @@ class SqliteChangeLog:
 
         return await self._database.read(run)
 
+    async def presences(self) -> Sequence[tuple[str, int]]:
+        def run(connection: sqlite3.Connection) -> Sequence[tuple[str, int]]:
+            return connection.execute("SELECT instance, CAST(seen_ms AS INTEGER) FROM daemons").fetchall()
+
+        return await self._database.read(run)
+
+    async def read_note(self, name: str) -> bytes | None:
+        return await self._database.read(lambda connection: _note(connection, name))
+
+    async def swap_note(self, name: str, expected: bytes | None, value: bytes) -> bool:
+        """As in `ChangeLog`. On a full disk it is refused: the space that is left is for deletions."""
+        def run(connection: sqlite3.Connection) -> bool:
+            connection.execute(_NOTES)
+            stored = _note(connection, name)
+            if stored not in (expected, value):
+                return False
+            if stored != value:
+                connection.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (name, value))
+            return True
+
+        check_note(value)
+        return await self._database.write(run, grows=True)
+
     async def collect(self, limit: int) -> int:
         """Removes presence rows older than a day, at most `limit`. Returns how many."""
         def run(connection: sqlite3.Connection) -> int:
@@ -162,6 +187,13 @@ class SqliteChangeLog:
     def _now_ms(self) -> int:
         """The server's clock, in ms since 1970."""
         return self._runtime.wall_ns() // 1_000_000
+
+
+def _note(connection: sqlite3.Connection, name: str) -> bytes | None:
+    if not connection.execute("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'notes'").fetchone():
+        return None
+    found = connection.execute("SELECT CAST(value AS BLOB) FROM notes WHERE name = ?", (name,)).fetchone()
+    return None if found is None else bytes(found[0])
 
 
 def _stored(connection: sqlite3.Connection, key: str) -> Entry | Unreadable | None:

@@ -31,7 +31,7 @@ from google.cloud.bigtable_admin_v2.types import GcRule
 from changelog.base.errors import ConfigurationError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import Runtime
 from changelog.bigtable.channel import BigtableTable, Message
-from changelog.bigtable.log import DAEMON_PREFIX, FAMILY, BigTableChangeLog
+from changelog.bigtable.log import DAEMON_PREFIX, FAMILY, NOTE_PREFIX, BigTableChangeLog
 from changelog.bigtable.row_merge import Cell
 from changelog.change import LOG_PREFIX, Change, ChangeId, Entry
 from changelog.log import ChangeLog, KeyRange, shard_ranges
@@ -162,7 +162,8 @@ def call_name(method: str, request: Message) -> str:
         case "ReadRows" if request.rows.row_keys and request.filter.WhichOneof("filter") == "interleave":
             return "rows.redirects_at"
         case "ReadRows" if request.rows.row_keys:
-            return f"{_service(request.rows.row_keys[0])}.read"
+            key = request.rows.row_keys[0]
+            return "log.read_note" if _is_note(key) else f"{_service(key)}.read"
         case "ReadRows":
             return _scan_name(request)
         case "ReadModifyWriteRow":
@@ -178,7 +179,10 @@ def _scan_name(request: Message) -> str:
     if request.filter.WhichOneof("filter") == "interleave":
         return "rows.redirects"
     if not start.startswith(LOG_PREFIX.encode()):
-        return "log.collect" if start.startswith(DAEMON_PREFIX.encode()) else "rows.scan"
+        if not start.startswith(DAEMON_PREFIX.encode()):
+            return "rows.scan"
+        by_age = any(each.HasField("timestamp_range_filter") for each in request.filter.chain.filters)
+        return "log.collect" if by_age else "log.presences"
     return "log.entries" if request.filter.WhichOneof("filter") == "cells_per_column_limit_filter" else "log.stale"
 
 
@@ -204,6 +208,8 @@ def _row_write(row: Message) -> str:
 
 
 def _log_write(row: Message) -> str:
+    if _is_note(row.row_key):
+        return "swap_note"
     mutations = row.true_mutations or row.false_mutations if hasattr(row, "predicate_filter") else row.mutations
     set_columns = {each.set_cell.column_qualifier: each.set_cell.value for each in mutations if each.HasField("set_cell")}
     if not set_columns:
@@ -218,6 +224,10 @@ def _log_write(row: Message) -> str:
         return "release"
     seen = row.predicate_filter.chain.filters[-1].value_range_filter.start_value_closed
     return "renew" if set_columns[b"c"] == seen else "claim"
+
+
+def _is_note(key: bytes) -> bool:
+    return key.startswith(NOTE_PREFIX.encode())
 
 
 def _service(key: bytes) -> str:
@@ -305,7 +315,7 @@ class MemoryRows(BigtableRows):
 class MemoryLog(ShardedLog):
     """The changelog itself, without faults.
 
-    Implements `InspectedLog`: `stored` and `presence` are as in `SimulatedChangeLog`.
+    Implements `InspectedLog`: `stored`, `presence` and `notes` are as in `SimulatedChangeLog`.
     """
 
     def __init__(self, server: MemoryBigtable, table: str, runtime: Runtime) -> None:
@@ -314,6 +324,7 @@ class MemoryLog(ShardedLog):
         self._shown = Shown[Stored](self._plant)
         self.stored: dict[str, Stored] = self._shown
         self.presence: dict[str, int] = {}
+        self.notes: dict[str, bytes] = {}
         self.observers: list[Observer] = []
         self._server = server
         server.changed.append(self._look)
@@ -334,8 +345,14 @@ class MemoryLog(ShardedLog):
             if entry is not None:
                 self.presence[name.removeprefix(DAEMON_PREFIX)] = entry.timestamp_us // 1000
             return
-        text = None if state is None else state.value.decode()
-        self._shown.show(name, None if entry is None else Stored(entry.value, entry.timestamp_us // 1000, text))
+        if _is_note(key):
+            name = name.removeprefix(NOTE_PREFIX)
+            self.notes.pop(name, None)
+            if (note := cells.get(b"n")) is not None:
+                self.notes[name] = note.value
+        else:
+            text = None if state is None else state.value.decode()
+            self._shown.show(name, None if entry is None else Stored(entry.value, entry.timestamp_us // 1000, text))
         if cause is not None:  # no observer is told of collected older versions
             for observe in self.observers:
                 observe(_write_name(cause), name)

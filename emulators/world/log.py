@@ -2,6 +2,7 @@
 
     stored     row key -> the stored value (bytes as in `changelog.change`), its heartbeat, its state
     presence   instance -> when it was last announced (Unix ms)
+    notes      name -> value
 
 All times are the server's clock. Each call is atomic: after its request has travelled, nothing is awaited, except in a
 slow scan or renewal. Compare-and-swaps compare the entry in its current form, so entries of older software can be
@@ -19,7 +20,7 @@ from changelog.base.errors import LeaseLostError
 from changelog.base.runtime import Runtime
 from changelog.change import SHARDS_DEFAULT, Change, ChangeId, Entry, Stuck, Unreadable, decode, encode, encode_stuck
 from changelog.lease import Renewal, Standing, standing
-from changelog.log import PRESENCE_AGE_MAX_MS, KeyRange, Page, shard_ranges
+from changelog.log import PRESENCE_AGE_MAX_MS, KeyRange, Page, check_note, shard_ranges
 from emulators.world.runtime import Simulated
 
 _DUE = (Standing.CLAIMABLE, Standing.EXHAUSTED, Standing.UNREADABLE)
@@ -46,6 +47,7 @@ class SimulatedChangeLog(Simulated):
         super().__init__(runtime)
         self.stored: dict[str, Stored] = {}
         self.presence: dict[str, int] = {}
+        self.notes: dict[str, bytes] = {}
         self._shards = SHARDS_DEFAULT
 
     def sharded(self, shards: int) -> Self:
@@ -129,6 +131,24 @@ class SimulatedChangeLog(Simulated):
     async def read(self, change_id: ChangeId) -> Entry | Unreadable | None:
         await self._travel()
         return next((self._decoded(key) for key in sorted(self.stored) if key.endswith(change_id)), None)
+
+    async def presences(self) -> Sequence[tuple[str, int]]:
+        await self._travel()
+        return list(self.presence.items())
+
+    async def read_note(self, name: str) -> bytes | None:
+        await self._travel()
+        return self.notes.get(name)
+
+    async def swap_note(self, name: str, expected: bytes | None, value: bytes) -> bool:
+        check_note(value)
+        await self._travel()
+        stored = self.notes.get(name)
+        if stored != expected:
+            return stored == value
+        self.notes[name] = value
+        self._took_effect("log.swap_note", name)
+        return True
 
     async def collect(self, limit: int) -> int:
         """Remove up to `limit` of the presence rows older than a day. Returns how many it removed."""

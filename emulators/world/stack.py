@@ -32,11 +32,13 @@ class InspectedRows(HighVolumeBackend, Protocol):
 
 
 class InspectedLog(ChangeLog, Protocol):
-    """A log with a visible state, as `SimulatedChangeLog`: the stored rows, who announced itself when, and observers.
+    """A log with a visible state, as `SimulatedChangeLog`: the stored rows, who announced itself when, the notes,
+    and observers.
     """
 
     stored: dict[str, Stored]
     presence: dict[str, int]
+    notes: dict[str, bytes]
     observers: list[Observer]
 
     def sharded(self, shards: int) -> Self:

@@ -1,6 +1,6 @@
 """A whole audit: a new one, or one that was interrupted and goes on.
 
-    plan -> manifest.json -> the engine audits ranges, in a thread -> totals -> manifest.json, report.html
+    plan -> manifest.json -> the engine audits ranges, in a thread -> totals -> manifest.json, report.html -> a note
                              `-> meanwhile: which files of findings are there? -> Progress
 
 The directory is the only memory. A range is done if and only if its file is there, whoever wrote it. So the same loop
@@ -14,6 +14,7 @@ may help. If it fails again, the manifest says so and the run is not complete. T
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import signal
@@ -38,7 +39,11 @@ from recovery.audit.report import DANGLING_MAX, render
 from recovery.audit.verdicts import FINDINGS, Kind
 from recovery.audit.words import PRICE_DEFAULT
 from recovery.audit.work import AuditOptions, Engine, Job, Outcome, Progress, check_there, job_of, portable
+from recovery.last_audit import LastAudit, write_last
+from tiered.open import open_backends
 from tiered.settings import Settings
+
+logger = logging.getLogger("tiered")
 
 POLL_S, POLL_AFAR_S = 0.5, 5.0
 """How often the directory is read, in seconds.
@@ -47,6 +52,7 @@ The second one is for a directory elsewhere, where each reading is a request.
 """
 
 EXIT_AT_ONCE = 130
+NOTE_BUDGET_S = 15.0
 ORPHANS = frozenset({Kind.ORPHAN, Kind.LEGACY_ORPHAN})
 
 
@@ -77,7 +83,33 @@ async def run_audit(
     check_cutoff(manifest.cutoff, options, directory.uri)
     price = PRICE_DEFAULT if options.price is None else options.price
     run = _Run(manifest, directory, engine, job_of(manifest, directory.uri, settings), runtime, progress, price)
-    return await run.finish()
+    ended = await run.finish()
+    await _note(settings, ended, directory.uri, runtime)
+    return ended
+
+
+async def _note(settings: Settings, ended: Manifest, where: str, runtime: Runtime) -> None:
+    """Note in the changelog what the run found, for `tiered status`. A failure is logged, and fails nothing else.
+
+    An account that may only read the changelog can audit, too. Then there is no note.
+    """
+    try:
+        with anyio.fail_after(NOTE_BUDGET_S):
+            async with open_backends(settings, runtime, writes=False, verify=False) as backends:
+                await write_last(backends.log, last_audit_of(ended, where))
+    except Exception as error:  # noqa: BLE001 - whatever it is, the audit is done and its report is written
+        logger.warning("audit_not_noted run=%s: %s", ended.run, str(error) or type(error).__name__)
+
+
+def last_audit_of(ended: Manifest, where: str) -> LastAudit:
+    """Return the headline figures of a run that ended. `where`: its directory."""
+    assert ended.ended_ns is not None
+    return LastAudit(
+        run=ended.run, where=where, started_ns=ended.started_ns, ended_ns=ended.ended_ns, complete=ended.complete,
+        blobs=ended.names, tombstones=ended.redirects,
+        findings={kind.value: (each.number, each.size) for kind, each in ended.totals.items() if kind in FINDINGS and each.number},
+        ranges=len(ended.ranges), ranges_missing=len(ended.failures), doubts=len(ended.doubts),
+    )  # fmt: skip
 
 
 def _first_manifest(plan: Plan, engine: Engine, runtime: Runtime) -> Manifest:

@@ -6,7 +6,7 @@ what to do. The options `--config`, `--directory`, `--json` and `--verbose` may 
 Exit codes:
 
     0    done
-    1    there is no such object or (stuck) entry
+    1    there is no such object or (stuck) entry, or `status` found that recovery falls behind or stands still
     2    the command line itself is wrong
     3    the request or the settings are wrong, or `check` or `provision` found a problem
     4    unavailable, or an output cannot be written: try again
@@ -33,11 +33,12 @@ from recovery.cli.objects import get, head, ls, put, rm
 from recovery.cli.output import write
 from recovery.cli.recover import recover
 from recovery.cli.shared import guard, say, shared
+from recovery.cli.status import status
 
 app = typer.Typer(
     help="A blob store over two tiers whose every write survives a kill.", no_args_is_help=True, pretty_exceptions_enable=False
 )
-for command in (put, get, head, rm, ls, recover, provision, check):  # in the order in which --help lists them
+for command in (put, get, head, rm, ls, status, recover, provision, check):  # in the order in which --help lists them
     app.command()(command)
 app.add_typer(log_app, name="log")
 app.add_typer(audit_app, name="audit")

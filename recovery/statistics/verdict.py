@@ -10,7 +10,7 @@ The first row that fits decides:
     the lag is new: there was none before, less than `SLACK_S` seconds ago            healthy
     nothing was drained, though there was a lag before                                stalled
     drain <= inflow                                                                   falling behind
-    otherwise                                                                         catching up, done in lag / net seconds
+    otherwise                                                                         catching up, for lag / net seconds
 """
 
 from __future__ import annotations

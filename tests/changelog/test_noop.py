@@ -25,3 +25,12 @@ async def test_every_lease_lasts_and_nothing_is_recorded(anyio_backend: str) -> 
     assert await log.read(CHANGE.id) is None
     assert (await log.entries("", 10)).entries == () and list(log.ranges()) == []
     await log.forget(entry)
+
+
+async def test_it_keeps_no_note_and_knows_nobody(anyio_backend: str) -> None:
+    log: ChangeLog = NoopChangeLog()
+    await log.announce("me")
+    assert await log.swap_note("a", None, b"1") and await log.swap_note("a", b"another", b"2")
+    assert await log.read_note("a") is None and list(await log.presences()) == []
+    with pytest.raises(ValueError, match="a note has"):
+        await log.swap_note("a", None, b"")

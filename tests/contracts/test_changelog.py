@@ -15,7 +15,7 @@ from changelog.bigtable.channel import set_cell
 from changelog.bigtable.log import BigTableChangeLog
 from changelog.change import LEGACY_OWNER, LOG_PREFIX, Change, ChangeId, Entry, Unreadable, encode
 from changelog.lease import SET_BACK_MS, Renewal
-from changelog.log import ChangeLog, KeyRange
+from changelog.log import NOTE_BYTES_MAX, ChangeLog, KeyRange
 from changelog.sqlite.log import SqliteChangeLog
 from emulators.world.log import SimulatedChangeLog, Stored
 
@@ -475,3 +475,73 @@ async def test_an_entry_of_older_software_can_be_claimed_and_parked(log: ChangeL
     assert await log.claim(claimed, "another") is None
     assert await log.park(parked, "parked") is True
     assert [entry.key for entry in await stale(log, await log.announce("clock") + LATER_MS)] == [claimed.key]
+
+
+# --- presences and notes -----------------------------------------------------------------------------
+
+
+async def test_presences_tell_who_announced_itself_and_when_last(log: ChangeLog, runtime: Runtime) -> None:
+    assert list(await log.presences()) == []
+    await log.announce("recovery-a")
+    told = {"recovery-b/é": await log.announce("recovery-b/é"), "recovery-a": await log.announce("recovery-a")}
+    assert dict(await log.presences()) == told and len(await log.presences()) == 2
+
+
+async def test_presences_are_all_of_them_however_many(log: ChangeLog, runtime: Runtime) -> None:
+    async with anyio.create_task_group() as tasks:
+        for number in range(1_050):
+            tasks.start_soon(log.announce, f"recovery-{number}")
+    assert {instance for instance, _ in await log.presences()} == {f"recovery-{number}" for number in range(1_050)}
+
+
+async def test_a_note_is_written_only_over_what_was_read(log: ChangeLog, runtime: Runtime) -> None:
+    assert await log.read_note("a/b") is None
+    assert await log.swap_note("a/b", b"1", b"2") is False and await log.read_note("a/b") is None
+    assert await log.swap_note("a/b", None, b"1") is True
+    assert await log.swap_note("a/b", None, b"2") is False
+    assert await log.swap_note("a/b", b"0", b"2") is False and await log.read_note("a/b") == b"1"
+    assert await log.swap_note("a/b", b"1", b"2") is True and await log.read_note("a/b") == b"2"
+    assert await log.read_note("a") is None
+
+
+async def test_writing_a_note_is_safe_to_repeat(log: ChangeLog, runtime: Runtime) -> None:
+    for _ in range(2):
+        assert await log.swap_note("a", None, b"1") is True
+    for _ in range(2):
+        assert await log.swap_note("a", b"1", b"2") is True
+    assert await log.swap_note("a", None, b"1") is False and await log.read_note("a") == b"2"
+
+
+async def test_of_many_that_write_a_note_over_the_same_value_exactly_one_does(log: ChangeLog, runtime: Runtime) -> None:
+    assert await log.swap_note("a", None, b"first")
+    won: list[bytes] = []
+
+    async def swap(value: bytes) -> None:
+        if await log.swap_note("a", b"first", value):
+            won.append(value)
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(16):
+            tasks.start_soon(swap, b"%d" % number)
+    assert await log.read_note("a") == only(won)
+
+
+@pytest.mark.parametrize("value", [b"\0", bytes(range(256)), b"\xff" * NOTE_BYTES_MAX], ids=["zero", "all", "largest"])
+async def test_a_note_holds_any_bytes(log: ChangeLog, runtime: Runtime, value: bytes) -> None:
+    assert await log.swap_note("a", None, value) and await log.read_note("a") == value
+    assert await log.swap_note("a", value[:-1] + b"?", b"?") is False
+    assert await log.swap_note("a", value, b"next") and await log.read_note("a") == b"next"
+
+
+@pytest.mark.parametrize("value", [b"", b"x" * (NOTE_BYTES_MAX + 1)], ids=["empty", "too large"])
+async def test_a_note_that_cannot_be_kept_is_refused(log: ChangeLog, runtime: Runtime, value: bytes) -> None:
+    with pytest.raises(ValueError, match="a note has"):
+        await log.swap_note("a", None, value)
+    assert await log.read_note("a") is None
+
+
+async def test_no_scan_of_entries_shows_a_note(log: ChangeLog, runtime: Runtime) -> None:
+    entry = await log.record(some_change(runtime), "me")
+    assert await log.swap_note("a", None, b"1")
+    assert (await log.entries("", 10)).entries == (entry,)
+    assert await stale(log, await log.announce("clock") + LATER_MS) == [entry]

@@ -68,6 +68,8 @@ def log_call(chance: random.Random, changes: list[Change], seen: list[Entry | Un
     owner, after_ms = chance.choice(["me", "you"]), chance.choice([None, 5])
     calls: list[Call] = [lambda log: log.record(change, owner)] * 3
     calls += [lambda log: log.entries("", limit), lambda log: log.stale(LOG_RANGE, 10**13, 30_000, limit), lambda log: log.read(change.id)]
+    expected, value = chance.choice([None, b"1", b"2"]), chance.choice([b"1", b"2"])
+    calls += [lambda log: log.swap_note("note", expected, value), lambda log: log.read_note("note")]
     if seen:
         entry = chance.choice(seen)
         calls += [lambda log: log.park(entry, "failed"), lambda log: log.retry(entry)]
@@ -119,9 +121,11 @@ def test_a_changelog_in_bigtable_does_and_shows_what_the_simulated_one_does(seed
             call = log_call(chance, changes, seen)
             assert comparable(await told(call, log)) == comparable(await told(call, twin))
             assert {key: held(stored) for key, stored in log.stored.items()} == {key: held(stored) for key, stored in twin.stored.items()}
+            assert log.notes == twin.notes
             await anyio.sleep(chance.choice([0.001, 1, 1800]))
         assert effects[0] == effects[1] and len(effects[0]) > 5
         assert await log.announce("me") == await twin.announce("me") and log.presence == twin.presence
+        assert list(await log.presences()) == list(await twin.presences())
 
     run_world(histories, seed)
 

@@ -185,6 +185,11 @@ async def test_each_call_costs_as_many_requests_as_the_module_says(
     assert (await after(log.stale(EVERYTHING, 1, EXPIRY_MS, 10)))[1] == ["scan"]
     assert (await after(log.read(entry.change.id)))[1] == ["read_all"]
     assert (await after(log.forget(entry)))[1] == ["mutate"]
+    assert (await after(log.presences()))[1] == ["scan"]
+    assert (await after(log.read_note("a")))[1] == ["read"]
+    assert (await after(log.swap_note("a", None, b"1"))) == (True, ["check_and_mutate"])
+    assert (await after(log.swap_note("a", b"1", b"2"))) == (True, ["check_and_mutate"])
+    assert (await after(log.swap_note("a", b"1", b"3"))) == (False, ["check_and_mutate", "read"])
 
 
 async def test_changes_recorded_and_forgotten_at_once_share_calls(

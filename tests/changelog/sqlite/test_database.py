@@ -925,6 +925,19 @@ async def test_collect_removes_presence_rows_after_a_day(database: Database, run
     assert await log.read(entry.change.id) == entry
 
 
+async def test_a_store_of_an_earlier_version_has_no_notes_until_the_first_is_written(tmp_path: Path, runtime: ShiftedRuntime) -> None:
+    def tables(connection: sqlite3.Connection) -> set[str]:
+        return {name for name, in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+
+    async with Database.open(tmp_path / "other.db", runtime) as database:
+        log = SqliteChangeLog(database, runtime)
+        entry = await log.record(Change(ChangeId.new(runtime), "u/objects/k"), "me")
+        assert await log.read_note("a") is None and "notes" not in await database.read(tables), "reading makes no table"
+        assert await log.swap_note("a", b"1", b"2") is False
+        assert await log.swap_note("a", None, b"1") and await log.read_note("a") == b"1"
+        assert await log.read(entry.change.id) == entry
+
+
 async def put(rows: SqliteRows, path: str, runtime: ShiftedRuntime, deadline_ns: int | None) -> None:
     token = ChangeId.new(runtime)
     metadata = Metadata(TimeToLive(ns=1) if deadline_ns else None, time_expires_ns=deadline_ns, size=1)

@@ -15,6 +15,7 @@ import pytest
 from changelog.base.errors import ConfigurationError, TieredError, UnavailableError
 from changelog.change import ChangeId
 from changelog.sqlite.database import RESERVE_BYTES, Database
+from changelog.sqlite.log import SqliteChangeLog
 from tests.given.clocks import ShiftedRuntime
 from tests.given.repository import ROOT
 from tests.given.rows_with_log import Rows
@@ -228,3 +229,29 @@ async def test_an_empty_read_only_disk_is_no_store(disk: Disk, runtime: ShiftedR
     with pytest.raises(ConfigurationError):
         async with Database.open(disk.path, runtime):
             pass
+
+
+async def test_statistics_take_no_space_that_deletions_need(disk: Disk, runtime: ShiftedRuntime) -> None:
+    async with Database.open(disk.path, runtime) as database:
+        log, rows = SqliteChangeLog(database, runtime), Rows(database, runtime)
+        await rows.put("a", 100_000)
+        assert await log.swap_note("a", None, b"1")
+        disk.fill()
+        with pytest.raises(UnavailableError, match="the disk is full"):
+            await log.swap_note("a", b"1", b"2")
+        assert await log.read_note("a") == b"1"
+        await rows.delete("a")
+
+
+@pytest.mark.parametrize("noted", [True, False], ids=["with notes", "of an earlier version"])
+async def test_on_a_read_only_disk_notes_are_read_and_writing_one_says_why_not(disk: Disk, runtime: ShiftedRuntime, noted: bool) -> None:
+    async with Database.open(disk.path, runtime) as database:
+        log = SqliteChangeLog(database, runtime)
+        told = {"recovery": await log.announce("recovery")}
+        assert not noted or await log.swap_note("a", None, b"1")
+    disk.remount("ro")
+    async with Database.open(disk.path, runtime) as database:
+        log = SqliteChangeLog(database, runtime)
+        assert await log.read_note("a") == (b"1" if noted else None) and dict(await log.presences()) == told
+        with pytest.raises(UnavailableError, match="is read-only"):
+            await log.swap_note("a", b"1" if noted else None, b"2")

@@ -17,8 +17,8 @@ from tests.given.command_line import OBJECT, Command, plant
 from tests.given.repository import ROOT
 
 COMMANDS: dict[str, list[str]] = {
-    "put": [OBJECT, "payload"], "get": [OBJECT, "-o", "out"], "head": [OBJECT], "rm": [OBJECT], "ls": [], "recover": ["--once"],
-    "provision": [], "check": [], "log list": [], "log show": ["x"], "log retry": ["--all"], "audit plan": [],
+    "put": [OBJECT, "payload"], "get": [OBJECT, "-o", "out"], "head": [OBJECT], "rm": [OBJECT], "ls": [], "status": [],
+    "recover": ["--once"], "provision": [], "check": [], "log list": [], "log show": ["x"], "log retry": ["--all"], "audit plan": [],
     "audit run": ["--engine", "local", "--to", "", "--parallel", "1"], "audit show": [OBJECT], "config show": [],
 }
 """Each with arguments of its own; `audit run` with such as it refuses at once."""

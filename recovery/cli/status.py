@@ -1,0 +1,106 @@
+"""`tiered status`: does recovery keep up, is anything wrong, and what should be typed?
+
+It writes nothing to the store. *Failure* of a service: what is known is shown, and the exit code says it. Exit codes:
+
+    0    nothing is known to be wrong
+    1    recovery falls behind or stands still, or entries wait and no daemon lives
+    4    the changelog does not answer
+    6    an entry is stuck
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from typing import Annotated
+
+import anyio
+import typer
+
+from changelog.base.runtime import SystemRuntime
+from recovery.cli.output import dump, write
+from recovery.cli.shared import choice, guard, shared
+from recovery.cli.status_lines import Line, status_lines
+from recovery.status import Level, Status, as_json, gather
+from tiered.errors import InvalidRequestError
+from tiered.open import open_backends
+
+WATCH_S = 5.0
+WATCH_MIN_S = 0.2
+TOP_LEFT_AND_CLEAR = "\x1b[H\x1b[2J"
+
+STYLES = {Level.OK: "bold green", Level.BEHIND: "bold yellow", Level.STUCK: "bold red", Level.UNKNOWN: "bold"}
+
+
+@shared
+def status(
+    watch: Annotated[bool, typer.Option("--watch", "-w", help=f"Show it again every SECONDS ({WATCH_S:g}), until Ctrl-C.")] = False,
+    seconds: Annotated[float | None, typer.Argument(metavar="[SECONDS]", min=WATCH_MIN_S, max=86_400, help="With --watch.")] = None,
+) -> None:
+    """Says whether recovery keeps up, whether anything is wrong, and what to type. Writes nothing."""
+
+    async def command() -> int:
+        if seconds is not None and not watch:
+            raise InvalidRequestError("SECONDS goes with --watch")
+        settings, runtime = choice.existing(), SystemRuntime()
+        # Opened to read, and not verified: a service that is down must not keep the rest from being shown.
+        async with open_backends(settings, runtime, writes=False, verify=False) as backends:
+            while True:
+                found = await gather(backends, settings, runtime)
+                _show(found, watching=watch)
+                if not watch:
+                    return exit_code(found)
+                await runtime.sleep(WATCH_S if seconds is None else seconds)
+
+    raise typer.Exit(guard(lambda: anyio.run(command)))
+
+
+def exit_code(found: Status) -> int:
+    """Return the exit code that a status means."""
+    match found.level:
+        case Level.STUCK:
+            return 6
+        case Level.BEHIND:
+            return 1
+        case _:
+            return 0 if found.answers else 4
+
+
+def _show(found: Status, *, watching: bool) -> None:
+    if choice.json:
+        write(dump(as_json(found)))
+    elif sys.stdout is not None and sys.stdout.isatty():
+        columns, rows = shutil.get_terminal_size()
+        lines = status_lines(found, columns, _tiered())
+        _draw(_cut(lines, rows) if watching else lines, afresh=watching)
+    else:
+        for line in status_lines(found, None, _tiered()):
+            write(line.text)
+        if watching:
+            write("")
+    if watching and sys.stdout is not None:
+        sys.stdout.flush()
+
+
+def _draw(lines: list[Line], *, afresh: bool) -> None:
+    from rich.console import Console  # imported here: a pipe and all other commands do without it
+
+    if afresh:
+        sys.stdout.write(TOP_LEFT_AND_CLEAR)
+    console = Console(soft_wrap=True, markup=False, highlight=False, emoji=False)
+    for line in lines:
+        console.print(line.text, style=None if line.level is None else STYLES[line.level])
+
+
+def _cut(lines: list[Line], rows: int) -> list[Line]:
+    """Return what fits on the terminal. The answer stands at the top, so it must not scroll away."""
+    room = max(3, rows - 2)
+    return lines if len(lines) <= room else [*lines[:room], Line(f"… {len(lines) - room:,} more lines: 'tiered status' shows all")]
+
+
+def _tiered() -> str:
+    """Return how a command begins that means the same store as this one."""
+    if choice.directory is not None:
+        return f"tiered -d {shlex.quote(str(choice.directory))}"
+    return "tiered" if choice.config is None else f"tiered -c {shlex.quote(str(choice.config))}"

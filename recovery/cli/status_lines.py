@@ -1,0 +1,274 @@
+"""The status of a store as lines for people. Pure: no I/O, and no clock.
+
+The answer comes first, then what to type, then the figures. Whatever others wrote (names, errors) goes through
+`visible`. Text is wrapped to the width of the terminal, but a name or a command is never broken, so that it can be
+copied. What is not known is called unknown, and an estimate is called one.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from changelog.lease import Standing
+from recovery.statistics.columns import SourceRow
+from recovery.status import (
+    AGES_S,
+    DUE,
+    Daemon,
+    Level,
+    Source,
+    Status,
+    StuckEntry,
+    advice,
+    headline,
+    moment,
+    orders,
+)
+from recovery.visible import visible
+
+LABEL = 10
+BAR_MAX = 30
+ERROR_MAX = 400
+"""Characters of an error that are shown. `tiered log show` has all of it."""
+
+DAEMONS_GONE_MAX = 5
+"""So many daemons that are not seen any more are shown. The others are counted."""
+
+STUCK_SHOWN_MAX = 10
+"""So many stuck entries are shown. The others are counted."""
+
+UNITS = {"recovery": ("entry", "entries"), "audit": ("blob", "blobs")}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line. `level`: the line is the answer, and is shown in that level's colour."""
+
+    text: str
+    level: Level | None = None
+
+
+def status_lines(status: Status, width: int | None, tiered: str = "tiered") -> list[Line]:
+    """Return the lines. `width`: columns of the terminal; None: no line is wrapped. `tiered`: how commands begin."""
+    page = _Page(width, tiered)
+    page.answer(headline(status), status.level)
+    for order in orders(status):
+        page.text("do", order.why)
+        page.command(order.type)
+    page.gap()
+    page.text("store", f"{status.store.kind}, {status.store.name}")
+    page.text("at", moment(status.at_ms) or "unknown")
+    for name in dict.fromkeys(["recovery", *status.sources]):
+        _show_source(page, name, status.sources.get(name), status)
+    _show_entries(page, status)
+    _show_stuck(page, status)
+    _show_daemons(page, status)
+    _show_audit(page, status)
+    for problem in status.problems:
+        page.text("problem", problem)
+    return page.lines
+
+
+class _Page:
+    """The lines so far."""
+
+    def __init__(self, width: int | None, tiered: str) -> None:
+        self.lines: list[Line] = []
+        self.width = width
+        self._tiered = tiered
+
+    def answer(self, sentence: str, level: Level) -> None:
+        self.lines += [Line(line, level) for line in self._wrapped(visible(sentence), "", "")]
+
+    def gap(self) -> None:
+        self.lines.append(Line(""))
+
+    def text(self, label: str, text: str) -> None:
+        """Add a text beside its label. The lines after the first are indented."""
+        self.lines += [Line(line) for line in self._wrapped(visible(text), f"{label:<{LABEL}}", " " * LABEL)]
+
+    def more(self, text: str) -> None:
+        self.text("", text)
+
+    def whole(self, label: str, text: str) -> None:
+        """Add a text that is not wrapped, such as a name."""
+        self.lines.append(Line(f"{label:<{LABEL}}{visible(text)}"))
+
+    def command(self, command: str | None) -> None:
+        """Add a command on a line of its own. It is not wrapped, because somebody will copy it."""
+        if command is not None:
+            self.lines.append(Line(visible(f"{' ' * LABEL}$ {self._tiered}{command.removeprefix('tiered')}")))
+
+    def _wrapped(self, text: str, first: str, others: str) -> list[str]:
+        if self.width is None:
+            return [f"{first}{text}".rstrip()]
+        found = textwrap.wrap(
+            text, max(self.width, LABEL + 10), initial_indent=first, subsequent_indent=others, break_long_words=False,
+            break_on_hyphens=False,
+        )  # fmt: skip
+        return found or [first.rstrip()]
+
+
+# --- sources ---------------------------------------------------------------------------------------
+
+
+def _show_source(page: _Page, name: str, source: Source | None, status: Status) -> None:
+    if source is None:
+        if status.durable:
+            page.text(name, "unknown: no daemon has reported anything yet")
+        return
+    one, many = UNITS.get(name, ("value", "values"))
+    row, found = source.total, source.verdict
+    page.text(name, found.kind.value)
+    if found.caught_up_in_s:
+        page.more(f"caught up in about {duration(found.caught_up_in_s)}")
+    bar = snapshot_bar(row, BAR_MAX if page.width is None else min(BAR_MAX, max(10, page.width - LABEL - 2)))
+    page.text("snapshot", f"{bar} {snapshot_words(row, many)}" if bar else snapshot_words(row, many))
+    if found.inflow_per_s is None or found.drain_per_s is None:
+        page.text("rates", "unknown: that takes two reports of each daemon that lives")
+    else:
+        page.text("rates", f"{rate(found.inflow_per_s)} come in, {rate(found.drain_per_s)} are dealt with")
+    page.text("lag", "unknown" if row.lag is None else count(row.lag, one, many))
+    if source.reported_ms is not None:
+        ago_s = max(0.0, (status.at_ms - source.reported_ms) / 1000)
+        page.text("reported", f"{duration(ago_s)} ago, by {count(len(source.workers), 'worker')}")
+
+
+def snapshot_bar(row: SourceRow, columns: int) -> str:
+    """Return the bar of the first pass, as wide as `columns`. Empty if it is not known how far the pass is."""
+    percentage = row.snapshot_percentage
+    if percentage is None:
+        return ""
+    inner = columns - 2
+    full = int(inner * percentage / 100)
+    return f"[{'#' * full}{'-' * (inner - full)}]"
+
+
+def snapshot_words(row: SourceRow, unit: str) -> str:
+    """Return how far the first pass is, in words. A percentage of an estimate is called an estimate."""
+    percentage, read, known = row.snapshot_percentage, row.snapshot_progress, row.snapshot_records_known
+    if row.snapshot_committed:
+        return f"100 %, complete{'' if read is None else f', {read:,} {unit} read'}"
+    if percentage is None:
+        return "unknown" if read is None else f"at least {read:,} {unit} read, of a number that is not known yet"
+    if row.snapshot_known_estimated:
+        return f"about {percentage:.0f} % (estimate), at least {read:,} read of about {known:,} {unit}"
+    return f"{percentage:.0f} %, at least {read:,} of {known:,} {unit} read"
+
+
+# --- entries ---------------------------------------------------------------------------------------
+
+
+def _show_entries(page: _Page, status: Status) -> None:
+    entries = status.entries
+    if not status.durable:
+        page.text("entries", "none: no changelog is kept")
+        return
+    if not status.answers:
+        page.text("entries", "unknown")
+        return
+    more = "" if entries.complete else " or more: not all were counted"
+    page.text("entries", f"{entries.counted:,}{more}")
+    for standing in Standing:
+        if number := entries.by_standing.get(standing, 0):
+            ages = entries.by_age.get(standing, ())
+            shown = ", ".join(f"{each:,} {words}" for each, words in zip(ages, AGE_WORDS, strict=True) if each)
+            due = ", due now" if standing in DUE else ""
+            page.more(f"{standing.name.lower()} {number:,} ({standing.value}{due}){': ' if shown else ''}{shown}")
+    if entries.undated:
+        page.more(f"the age of {entries.undated:,} is not known")
+    if entries.oldest_age_s is not None:
+        of = "" if entries.complete else ", of those that were counted"
+        page.text("oldest", f"{duration(entries.oldest_age_s)} old{of}: change {entries.oldest_id}")
+    elif entries.complete:
+        page.text("oldest", "there is none")
+
+
+def _show_stuck(page: _Page, status: Status) -> None:
+    stuck = status.stuck
+    if not status.durable:
+        return
+    if stuck.count is None:
+        page.text("stuck", "unknown")
+        return
+    page.text("stuck", f"{stuck.count:,}{'' if stuck.complete else ' or more'}")
+    for entry in stuck.entries[:STUCK_SHOWN_MAX]:
+        _show_stuck_entry(page, entry)
+    if (rest := stuck.count - min(len(stuck.entries), STUCK_SHOWN_MAX)) > 0:
+        page.more(f"and {rest:,} more:")
+        page.command("tiered log list --stuck")
+
+
+def _show_stuck_entry(page: _Page, entry: StuckEntry) -> None:
+    page.whole("-", entry.key if entry.object is None else entry.object)
+    since = moment(entry.since_ms) or "a time that is not known"
+    claimed = "" if entry.attempt is None else f", claimed {count(entry.attempt, 'time')}"
+    page.more(f"stuck since {since}{claimed}")
+    error = entry.error if len(entry.error) <= ERROR_MAX else f"{entry.error[:ERROR_MAX]}…"
+    page.more(error or "it has no error text")
+    page.more(advice(entry.error))
+    page.command(entry.command)
+
+
+# --- daemons, audit --------------------------------------------------------------------------------
+
+
+def _show_daemons(page: _Page, status: Status) -> None:
+    if not status.durable:
+        return
+    if status.daemons is None:
+        page.text("daemons", "unknown")
+        return
+    alive = [each for each in status.daemons if each.alive]
+    gone = [each for each in status.daemons if not each.alive]
+    page.text("daemons", f"{len(alive):,} seen within the last {duration(status.silence_s)}" if alive else "none lives")
+    for daemon in alive:
+        page.more(_seen(daemon))
+    for daemon in gone[:DAEMONS_GONE_MAX]:
+        page.more(f"{_seen(daemon)}: stopped, or dead")
+    if (rest := len(gone) - DAEMONS_GONE_MAX) > 0:
+        page.more(f"and {rest:,} more that stopped or died within a day")
+
+
+def _seen(daemon: Daemon) -> str:
+    return f"{daemon.instance}, seen {duration(daemon.seen_s_ago)} ago"
+
+
+def _show_audit(page: _Page, status: Status) -> None:
+    audit = status.last_audit
+    if audit is None:
+        known = status.durable and status.answers and not any("last audit" in problem for problem in status.problems)
+        page.text("audit", "none has ended yet" if known else "unknown")
+        return
+    ago_s = (status.at_ms * 1_000_000 - audit.ended_ns) / 1e9
+    page.text("audit", f"{audit.sentence} (ended {duration(max(0.0, ago_s))} ago)")
+    page.whole("", f"in {audit.where}")
+
+
+# --- words -----------------------------------------------------------------------------------------
+
+
+def duration(seconds: float) -> str:
+    """Return a time in its two largest units, such as `3 h 20 min`."""
+    whole = round(seconds)
+    parts = [(whole // 86_400, "d"), (whole // 3600 % 24, "h"), (whole // 60 % 60, "min"), (whole % 60, "s")]
+    first = next((number for number, (size, _) in enumerate(parts) if size), len(parts) - 1)
+    return " ".join(f"{size:,} {unit}" for size, unit in parts[first : first + 2] if size or unit == parts[first][1])
+
+
+def rate(per_s: float) -> str:
+    return f"{per_s:,.0f}/s" if per_s >= 10 or per_s == 0 else f"{per_s:.2g}/s"
+
+
+def count(number: int, one: str, many: str = "") -> str:
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def _age_words(bounds: Sequence[float]) -> Iterator[str]:
+    yield from (f"under {duration(bound)} old" for bound in bounds)
+    yield f"over {duration(bounds[-1])} old"
+
+
+AGE_WORDS = tuple(_age_words(AGES_S))

@@ -1,0 +1,215 @@
+"""What `tiered status` shows: the answer first, nothing that is not known, nothing that could control a terminal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from changelog.lease import Standing
+from recovery.cli.status_lines import AGE_WORDS, duration, rate, snapshot_bar, snapshot_words, status_lines
+from recovery.last_audit import LastAudit
+from recovery.statistics.columns import SourceRow
+from recovery.statistics.verdict import Kind, Verdict
+from recovery.status import AGES_S, Daemon, Entries, Level, Source, Status, Store, StuckEntries, StuckEntry
+
+NOW_MS = 1_700_000_000_000
+ID = "018bcfe5-6800-7000-8000-000000000001"
+ROW = SourceRow(
+    "recovery", "", "1", snapshot_records_known=1000, snapshot_progress=450, outstanding_values=500, processed_values=465
+)
+HEALTHY = Source(ROW, {"recovery-a": replace(ROW, worker="recovery-a")}, Verdict(Kind.HEALTHY, 12.0, 14.1, 2.0), NOW_MS - 4000)
+STUCK = StuckEntry(ID, f"~changelog/01/{ID}", "a/objects/k", "failed 5 times, at last with: 403 forbidden", NOW_MS - 60_000, 5)
+AUDIT = LastAudit("run", "gs://audits/1", 0, (NOW_MS - 3600_000) * 1_000_000, True, 10, 4, {}, 6, 0, 0)
+
+
+def entries(**numbers: int) -> Entries:
+    by_standing = {each: numbers.get(each.name, 0) for each in Standing}
+    by_age = {each: (number, 0, 0, 0, 0) for each, number in by_standing.items()}
+    return Entries(by_standing, by_age, 0, 12.0 if numbers else None, ID if numbers else None, sum(numbers.values()), True)
+
+
+def status(**parts: object) -> Status:
+    """Of a store that is well."""
+    well = Status(
+        NOW_MS, Store("embedded", "/srv/store"), True, True, {"recovery": HEALTHY}, entries(HELD=3), StuckEntries(0, True),
+        (Daemon("recovery-a", 3.2, True),), AUDIT, (), 150.0,
+    )  # fmt: skip
+    return replace(well, **parts)  # type: ignore[arg-type]
+
+
+def shown(found: Status, width: int | None = None, tiered: str = "tiered") -> str:
+    return "\n".join(line.text for line in status_lines(found, width, tiered))
+
+
+def source(kind: Kind, *rates: float | None, **columns: object) -> dict[str, Source]:
+    return {"recovery": replace(HEALTHY, total=replace(ROW, **columns), verdict=Verdict(kind, *rates))}  # type: ignore[arg-type]
+
+
+def test_a_store_that_is_well() -> None:
+    assert shown(status()) == f"""\
+Recovery keeps up.
+
+store     embedded, /srv/store
+at        2023-11-14T22:13:20Z
+recovery  healthy
+          caught up in about 2 s
+snapshot  [############----------------] 45 %, at least 450 of 1,000 entries read
+rates     12/s come in, 14/s are dealt with
+lag       35 entries
+reported  4 s ago, by 1 worker
+entries   3
+          held 3 (its owner renews it): 3 under 1 min old
+oldest    12 s old: change {ID}
+stuck     0
+daemons   1 seen within the last 2 min 30 s
+          recovery-a, seen 3 s ago
+audit     clean: 10 blobs and 4 tombstones are accounted for (ended 1 h ago)
+          in gs://audits/1"""
+
+
+def test_a_stuck_entry_comes_with_its_error_and_what_to_type() -> None:
+    found = status(stuck=StuckEntries(1, True, (STUCK,)), entries=entries(PARKED=1))
+    lines = shown(found, tiered="tiered -d store").splitlines()
+    assert lines[:3] == [
+        "1 entry is stuck and waits for you. Recovery keeps up.",
+        "do        Entries are stuck. Mend the cause of each, then give it back to recovery.",
+        "          $ tiered -d store log list --stuck",
+    ]
+    at = lines.index("stuck     1")
+    assert lines[at + 1 : at + 6] == [
+        "-         a/objects/k",
+        "          stuck since 2023-11-14T22:12:20Z, claimed 5 times",
+        "          failed 5 times, at last with: 403 forbidden",
+        "          The daemon's account may not do it. Give it the role; then retry the entry.",
+        f"          $ tiered -d store log retry {ID}",
+    ]
+
+
+def test_many_stuck_entries_are_counted_and_not_cut_silently() -> None:
+    found = shown(status(stuck=StuckEntries(10_000, True, (STUCK,) * 100)))
+    assert "10,000 entries are stuck and wait for you." in found
+    assert found.count("log retry") == 10 and "and 9,990 more:\n          $ tiered log list --stuck" in found
+    assert "10,000 or more entries are stuck" in shown(status(stuck=StuckEntries(10_000, False, (STUCK,))))
+
+
+@pytest.mark.parametrize(
+    ("parts", "level", "answer"),
+    [
+        ({}, Level.OK, "Recovery keeps up."),
+        ({"sources": source(Kind.CATCHING_UP, 1.0, 3.0, 90.0)}, Level.OK, "Recovery is catching up."),
+        ({"sources": source(Kind.FALLING_BEHIND, 3.0, 1.0)}, Level.BEHIND, "Recovery falls behind: entries come in at least as fast"),
+        ({"sources": source(Kind.STALLED, 3.0, 0.0)}, Level.BEHIND, "Recovery stands still"),
+        ({"sources": source(Kind.UNKNOWN), "entries": entries(CLAIMABLE=1)}, Level.UNKNOWN, "It is not known whether recovery keeps up"),
+        ({"sources": {}, "entries": entries(), "daemons": ()}, Level.OK, "Nothing waits for recovery, and no daemon lives."),
+        ({"sources": {}, "entries": entries(HELD=2)}, Level.OK, "Nothing waits for recovery."),
+        ({"sources": {}, "entries": entries(CLAIMABLE=2), "daemons": ()}, Level.BEHIND, "Nobody works on 2 entries that wait for recovery"),
+        ({"sources": {}, "entries": entries(CLAIMABLE=1), "daemons": None}, Level.UNKNOWN, "It is not known whether recovery keeps up"),
+        (
+            {"answers": False, "sources": {}, "entries": Entries(), "stuck": StuckEntries(), "daemons": None},
+            Level.UNKNOWN, "The changelog does not answer",
+        ),
+        ({"durable": False, "sources": {}, "entries": entries(), "daemons": ()}, Level.UNKNOWN, "No changelog is kept"),
+        ({"stuck": StuckEntries(0, False)}, Level.UNKNOWN, "Recovery keeps up."),
+        (
+            {"stuck": StuckEntries(2, True), "sources": source(Kind.FALLING_BEHIND, 3.0, 1.0)},
+            Level.STUCK, "2 entries are stuck and wait for you. Recovery falls behind",
+        ),
+        (
+            {"last_audit": replace(AUDIT, findings={"dangling": (2, 0)})},
+            Level.OK, "Recovery keeps up. The last audit found that data is lost.",
+        ),
+        ({"problems": ("x",)}, Level.OK, "Recovery keeps up. Not all could be looked at: see the problems."),
+    ],
+)  # fmt: skip
+def test_the_answer_stands_first(parts: dict[str, object], level: Level, answer: str) -> None:
+    found = status(**parts)
+    [first, *_] = status_lines(found, None)
+    assert found.level is level and first.level is level
+    assert first.text.startswith(answer)
+
+
+def test_what_is_not_known_is_called_unknown_and_never_0() -> None:
+    nothing = status(answers=False, sources={}, entries=Entries(), stuck=StuckEntries(), daemons=None, last_audit=None, problems=("why",))
+    lines = shown(nothing).splitlines()
+    for label in ("recovery", "entries", "stuck", "daemons", "audit"):
+        [line] = [line for line in lines if line.startswith(label)]
+        assert line[10:].startswith("unknown"), line
+    assert not any(" 0" in line for line in lines) and lines[-1] == "problem   why"
+    bare = source(Kind.UNKNOWN, snapshot_records_known=None, snapshot_progress=None, outstanding_values=None, processed_values=None)
+    lines = shown(status(sources=bare)).splitlines()
+    for label in ("recovery", "snapshot", "rates", "lag"):
+        [line] = [line for line in lines if line.startswith(label)]
+        assert line[10:].startswith("unknown"), line
+
+
+@pytest.mark.parametrize(
+    ("columns", "bar", "words"),
+    [
+        ({}, "[####------]", "45 %, at least 450 of 1,000 entries read"),
+        ({"snapshot_known_estimated": True}, "[####------]", "about 45 % (estimate), at least 450 read of about 1,000 entries"),
+        (
+            {"snapshot_known_estimated": True, "snapshot_progress": 2000},
+            "[#########-]", "about 99 % (estimate), at least 2,000 read of about 1,000 entries",
+        ),
+        ({"snapshot_committed": True}, "[##########]", "100 %, complete, 450 entries read"),
+        ({"snapshot_records_known": None}, "", "at least 450 entries read, of a number that is not known yet"),
+        ({"snapshot_progress": None}, "", "unknown"),
+    ],
+)  # fmt: skip
+def test_the_bar_of_the_first_pass(columns: dict[str, object], bar: str, words: str) -> None:
+    row = replace(ROW, **columns)  # type: ignore[arg-type]
+    assert (snapshot_bar(row, 12), snapshot_words(row, "entries")) == (bar, words)
+
+
+def test_names_and_errors_cannot_steer_a_terminal() -> None:
+    evil = "\x1b[2J\r\n\u202eevil"
+    entry = replace(STUCK, id=evil, key=evil, object=evil, error=evil)
+    found = status(
+        store=Store("embedded", evil), stuck=StuckEntries(1, True, (entry,)), daemons=(Daemon(evil, 1.0, True), Daemon(evil, 1e5, False)),
+        last_audit=replace(AUDIT, where=evil, findings={evil: (1, 1)}), problems=(evil,), entries=replace(entries(HELD=1), oldest_id=evil),
+    )
+    for width in (None, 40, 100):
+        for line in status_lines(found, width, f"tiered -d {evil}"):
+            assert line.text.isprintable(), line
+    assert "$ tiered log retry --all" in shown(found), "nobody can type such an ID"
+
+
+def test_a_key_that_a_shell_would_change_is_quoted() -> None:
+    entry = replace(STUCK, id="~changelog/x y", key="~changelog/x y", object=None)
+    assert "$ tiered log retry '~changelog/x y'" in shown(status(stuck=StuckEntries(1, True, (entry,))))
+
+
+@pytest.mark.parametrize("width", [1, 40, 80, 200])
+def test_text_is_wrapped_but_names_and_commands_stay_whole(width: int) -> None:
+    entry = replace(STUCK, error="a long error " * 100, object="usecase/org.17/objects/a  b" + "n" * 100)
+    found = status(stuck=StuckEntries(1, True, (entry,)), problems=("a problem of many words " * 10,), sources={})
+    lines = [line.text for line in status_lines(found, width)]
+    assert f"          $ tiered log retry {ID}" in lines
+    assert any(entry.object is not None and line.endswith(entry.object) for line in lines)
+    for line in lines:
+        assert len(line) <= max(width, 20) or line.lstrip(" -").startswith(("$ ", "usecase/", "in gs:")) or " " not in line[10:], line
+
+
+def test_daemons_that_are_gone_are_counted_beyond_a_few() -> None:
+    gone = tuple(Daemon(f"recovery-{number}", 3600.0, False) for number in range(30))
+    found = shown(status(daemons=gone))
+    assert "daemons   none lives" in found and "do        No daemon lives. Start one.\n          $ tiered recover" in found
+    assert "recovery-0, seen 1 h ago: stopped, or dead" in found and "and 25 more that stopped or died within a day" in found
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0, "0 s"), (0.4, "0 s"), (59.6, "1 min"), (61, "1 min 1 s"), (3600, "1 h"), (3661, "1 h 1 min"), (90_000, "1 d 1 h"),
+        (86_400 * 4000, "4,000 d"),
+    ],
+)  # fmt: skip
+def test_durations(seconds: float, words: str) -> None:
+    assert duration(seconds) == words
+
+
+def test_rates_and_ages_in_words() -> None:
+    assert [rate(each) for each in (0.0, 0.0123, 1.5, 10.4, 12_345.6)] == ["0/s", "0.012/s", "1.5/s", "10/s", "12,346/s"]
+    assert len(AGE_WORDS) == len(AGES_S) + 1
+    assert AGE_WORDS == ("under 1 min old", "under 10 min old", "under 1 h old", "under 1 d old", "over 1 d old")
