@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 import anyio
@@ -39,8 +39,14 @@ So a million blobs do not keep a disk busy all the time.
 """
 
 
-async def run_daemon(backends: Backends, runtime: Runtime, settings: Settings) -> Report:
+Beside = Callable[[RecoveryLoop], Awaitable[None]]
+"""Runs beside the loop until it is cancelled. It raises nothing, because that would end recovery."""
+
+
+async def run_daemon(backends: Backends, runtime: Runtime, settings: Settings, beside_loop: Beside | None = None) -> Report:
     """Run until a signal stops the loop, then return the report of what the loop did.
+
+    `beside_loop`: what else to run as long as the loop runs, such as the HTTP server (`recovery.http.server`).
 
     It must run in the main thread, because only the main thread receives signals. It raises the `TieredError` that
     ended the loop.
@@ -51,6 +57,8 @@ async def run_daemon(backends: Backends, runtime: Runtime, settings: Settings) -
         await beside.start(_heed_signals, loop)
         beside.start_soon(_collect_for_ever, backends, runtime, settings.recovery.collect_every_s)
         beside.start_soon(_warn_of_stuck, backends.log, runtime, settings.recovery.full_pass_every_s)
+        if beside_loop is not None:
+            beside.start_soon(beside_loop, loop)
         logger.info("recovery_started instance=%s", loop.instance)
         try:
             await loop.run()

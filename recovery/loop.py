@@ -80,6 +80,10 @@ class RecoveryLoop:
         self._full_pass_at = -math.inf
         self._held: list[Lease] = []
         self._swept = 0
+        self.answered_at: float | None = None
+        """When the log last answered a page of a pass (`Runtime.monotonic`). None: not yet."""
+        self.passed_at: float | None = None
+        """When the last pass came to its end (`Runtime.monotonic`). None: none has."""
 
     @property
     def stopping(self) -> bool:
@@ -144,6 +148,7 @@ class RecoveryLoop:
         report, self._swept = Report(), 0
         try:
             await self._pass(ranges, report, limit)
+            self.passed_at = self._runtime.monotonic()
         finally:
             self.total.add(report)
         return report
@@ -197,6 +202,7 @@ class RecoveryLoop:
         with self._answered_in_time():
             now_ms = await self._now_ms()
             page = await self._log.stale(within, now_ms, self._expiry_ms, self._settings.page_max)
+        self.answered_at = self._runtime.monotonic()
         rules = (now_ms, self._expiry_ms, self._settings.attempts_max)
         return page, [(entry, standing(entry, *rules)) for entry in page.entries]
 

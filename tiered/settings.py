@@ -191,6 +191,36 @@ class RecoverySettings(_Section):
     collect_every_s: Period = 60.0
 
 
+def _path(value: object) -> object:
+    """The path of a directory, from text or a `Path`. `ValueError` says what is wrong with it."""
+    if value is None:
+        return None
+    if not isinstance(value, str | Path) or not str(value).strip() or "\0" in str(value):
+        raise ValueError("give the path of a directory")
+    try:
+        os.fsencode(value)
+        return Path(value).expanduser()
+    except UnicodeEncodeError:
+        raise ValueError("give the path of a directory; this is no Unicode") from None
+    except RuntimeError:
+        raise ValueError("there is no such user, or no home directory is known: write the path out") from None
+
+
+class DaemonSettings(_Section):
+    """What the recovery daemon shows to others. Docs: docs/http.md.
+
+    `http_port`: the TCP port of its HTTP server. None: it has no server. 0: any free port, which the log names.
+    `http_host`: the address that the server listens on; everybody who reaches it may read. `show_objects`: whether the
+    page and the JSON name objects. `audit_reports`: a directory with run directories of `tiered audit`, which the page
+    lists. Their reports name objects, so the page links to them only if `show_objects` is set, too.
+    """
+
+    http_host: Annotated[str, _matching(r"[A-Za-z0-9_.:%-]{1,253}", "an address or the name of a host, such as 127.0.0.1")] = "127.0.0.1"
+    http_port: Annotated[int, _Number, Field(ge=0, le=65_535)] | None = None
+    show_objects: bool = False
+    audit_reports: Annotated[Path | None, BeforeValidator(_path)] = None
+
+
 class Settings(BaseSettings):
     """All settings of a store and of a recovery daemon. Frozen. The constructor raises `ConfigurationError`.
 
@@ -216,6 +246,7 @@ class Settings(BaseSettings):
     lease: LeaseSettings = LeaseSettings()
     marks: MarkSettings = MarkSettings()
     recovery: RecoverySettings = RecoverySettings()
+    daemon: DaemonSettings = DaemonSettings()
 
     _origins: Mapping[str, str] = PrivateAttr(default_factory=dict)
 
@@ -235,17 +266,7 @@ class Settings(BaseSettings):
     @field_validator("directory", mode="before")
     @classmethod
     def _named(cls, directory: object) -> object:
-        if directory is None:
-            return None
-        if not isinstance(directory, str | Path) or not str(directory).strip() or "\0" in str(directory):
-            raise ValueError("give the path of a directory")
-        try:
-            os.fsencode(directory)
-            return Path(directory).expanduser()
-        except UnicodeEncodeError:
-            raise ValueError("give the path of a directory; this is no Unicode") from None
-        except RuntimeError:
-            raise ValueError("there is no such user, or no home directory is known: write the path out") from None
+        return _path(directory)
 
     @model_validator(mode="after")
     def _related(self) -> Settings:

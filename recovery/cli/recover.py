@@ -7,22 +7,28 @@ something is stuck, could not be collected or could not be recovered, so that a 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+import socket
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from changelog.base.runtime import SystemRuntime
+from changelog.base.runtime import Runtime, SystemRuntime
 from changelog.change import Entry
 from recovery.cli.entries import Listed, open_logged, show_listed, show_nothing
 from recovery.cli.output import show
 from recovery.cli.shared import choice, run_async, shared
 from recovery.entries import count_open, count_stuck, stuck_sentence
-from tiered.errors import CorruptRecordError, InvalidRequestError, TieredError, UnavailableError
+from tiered.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, TieredError, UnavailableError
 
 if TYPE_CHECKING:
+    from recovery.daemon import Beside
     from recovery.loop import Report
+    from tiered.open import Backends
+    from tiered.settings import Settings
 
 
 @shared
@@ -30,16 +36,26 @@ def recover(
     once: Annotated[bool, typer.Option("--once", help="One pass over the log, then exit.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what a pass would work on.")] = False,
     limit: Annotated[int | None, typer.Option(min=1, help="With --once or --dry-run: at most so many entries.")] = None,
+    http_port: Annotated[
+        int | None, typer.Option(min=0, max=65_535, help="The daemon's status page and metrics, instead of daemon.http_port; 0: any port.")
+    ] = None,
 ) -> None:
     """Runs the recovery daemon: cleans up after processes that died. Any number may run side by side."""
 
     async def command() -> None:
         if limit is not None and not (once or dry_run):
             raise InvalidRequestError("--limit goes with --once or --dry-run")
+        if http_port is not None and (once or dry_run):
+            raise InvalidRequestError("--http-port is the daemon's: leave --once and --dry-run out")
+        daemon = not (once or dry_run)
+        chosen = _with_port(choice.settings(), http_port) if daemon else choice.existing()
+        with _listening(chosen, daemon) as bound:  # before the store is opened: a port that is taken is told at once
+            await work(chosen, bound)
+
+    async def work(chosen: Settings, bound: socket.socket | None) -> None:
         from recovery.daemon import collect, run_daemon
         from recovery.loop import RecoveryLoop
 
-        chosen = choice.existing() if once or dry_run else choice.settings()
         async with open_logged(chosen, writes=not dry_run, collecting=not dry_run) as (backends, settings):
             loop = RecoveryLoop(backends.tiers, backends.log, SystemRuntime(), settings)
             if dry_run:
@@ -54,9 +70,40 @@ def recover(
                 _raise_unless_clean(report, stuck, collected.failures)
             else:
                 logging.getLogger("tiered").setLevel(logging.INFO)
-                _show_report(await run_daemon(backends, SystemRuntime(), settings), {})
+                runtime = SystemRuntime()
+                _show_report(await run_daemon(backends, runtime, settings, _beside(bound, backends, runtime, settings)), {})
 
     run_async(command)
+
+
+def _with_port(settings: Settings, http_port: int | None) -> Settings:
+    if http_port is None:
+        return settings
+    return settings.model_copy(update={"daemon": settings.daemon.model_copy(update={"http_port": http_port})})
+
+
+@contextmanager
+def _listening(settings: Settings, daemon: bool) -> Iterator[socket.socket | None]:
+    """Bind the daemon's port, if it has one. Raises `ConfigurationError`."""
+    if not daemon or settings.daemon.http_port is None:
+        yield None
+        return
+    try:
+        from recovery.http.server import listening
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(f"the daemon's HTTP server needs {error.name}; install it with: pip install 'tiered[daemon]'") from None
+    with listening(settings.daemon) as bound:
+        yield bound
+
+
+def _beside(bound: socket.socket | None, backends: Backends, runtime: Runtime, settings: Settings) -> Beside | None:
+    if bound is None:
+        return None
+    from prometheus_client import CollectorRegistry
+
+    from recovery.http.server import serve
+
+    return partial(serve, bound, backends, runtime, settings, CollectorRegistry())
 
 
 def _cells(listed: Listed) -> tuple[str, ...]:

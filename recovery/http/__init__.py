@@ -1,0 +1,14 @@
+"""What a recovery daemon shows over HTTP: health, metrics, its status as JSON, and a page for people. All read-only.
+
+    server.py     binds the port, runs uvicorn beside the loop, and stops with it; begin here
+    app.py        the addresses, the headers, what is refused
+    sampler.py    looks at the store every few seconds, and keeps the last look and its age
+    history.py    the rates and the backlog of the last hours, thinned
+    decisions.py  the last log lines of recovery
+    answer.py     the one sentence that the page begins with, and what to do
+    hiding.py     takes the names of objects out of texts
+    audits.py     the runs of the audit in one directory
+    page/         the page: HTML, CSS, JavaScript, and the chart library uPlot
+
+It knows nothing of how recovery works. Nothing that it does, and no failure of it, may stop the recovery loop.
+"""

@@ -1,0 +1,425 @@
+"use strict";
+// What the page shows, and when: status.json every 3 s, recent.json every 10 s. All text goes in as text, never as HTML.
+// If the daemon gives no answer, the figures stay, greyed, and the page says since when.
+
+const STATUS_EVERY_MS = 3000, RECENT_EVERY_MS = 10000, ANSWER_MS = 8000;
+const LEVELS = { ok: "all is well", behind: "behind", stuck: "needs you", unknown: "not known" };
+const STANDINGS = {
+  HELD: "under way, its owner renews it", WAITING: "waits out the late-upload grace", CLAIMABLE: "waits for recovery",
+  EXHAUSTED: "failed too often, will be parked", UNREADABLE: "cannot be read, will be parked", PARKED: "stuck, waits for you",
+};
+const SOURCES = { recovery: "Recovery", audit: "Audit", feed: "Change feed" };
+const UNITS = { recovery: "entries", audit: "blobs", feed: "changes" };
+
+let status = null, recent = null, answeredAt = null, lost = false;
+const drawn = {};  // section -> what was last shown there: what did not change keeps its focus and its selection
+
+const byId = (id) => document.getElementById(id);
+
+function node(tag, attributes, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes || {})) {
+    if (value === true) made.setAttribute(name, "");
+    else if (value !== false && value !== null && value !== undefined) made.setAttribute(name, value);
+  }
+  made.append(...children.filter((child) => child !== null && child !== undefined).map((child) => child instanceof Node ? child : String(child)));
+  return made;
+}
+
+function show(id, content, children) {
+  const said = JSON.stringify(content);
+  if (drawn[id] === said) return;
+  drawn[id] = said;
+  const place = byId(id), focused = place.contains(document.activeElement) ? document.activeElement.dataset.copies : null;
+  place.replaceChildren(...children());
+  if (focused) place.querySelector(`[data-copies="${CSS.escape(focused)}"]`)?.focus();
+}
+
+// --- numbers and times ----------------------------------------------------------------------------
+
+const whole = (number) => number === null || number === undefined ? "–" : Math.round(number).toLocaleString("en");
+const plural = (number, one, many) => `${whole(number)} ${number === 1 ? one : many}`;
+
+function rate(perSecond) {
+  if (perSecond === null || perSecond === undefined) return "–";
+  return perSecond === 0 ? "0" : perSecond >= 100 ? whole(perSecond) : perSecond >= 0.1 ? perSecond.toFixed(1) : perSecond.toFixed(3);
+}
+
+function long(seconds) {
+  if (seconds === null || seconds === undefined) return "–";
+  const units = [["d", 86400], ["h", 3600], ["min", 60]];
+  for (const [unit, size] of units) if (seconds >= 2 * size) return `${Math.round(seconds / size)} ${unit}`;
+  return `${Math.round(seconds)} s`;
+}
+
+function bytes(count) {
+  if (count === null || count === undefined) return "–";
+  const units = ["B", "kB", "MB", "GB", "TB", "PB"];
+  let power = 0;
+  while (count >= 1000 && power < units.length - 1) { count /= 1000; power += 1; }
+  return `${power ? count.toFixed(1) : count} ${units[power]}`;
+}
+
+const clock = (ms) => new Date(ms).toLocaleTimeString("en-GB");
+const day = (ms) => `${new Date(ms).toLocaleDateString("en-CA")} ${new Date(ms).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" })}`;
+const isToday = (ms) => new Date(ms).toDateString() === new Date().toDateString();
+const moment = (ms) => isToday(ms) ? clock(ms) : day(ms);
+
+// --- commands to copy -----------------------------------------------------------------------------
+
+function command(text) {
+  const code = node("code", {}, text);
+  const button = node("button", { type: "button", "data-copies": text, "aria-label": `Copy: ${text}` }, "Copy");
+  button.addEventListener("click", () => copy(text, code, button));
+  return node("div", { class: "command" }, code, button);
+}
+
+async function copy(text, code, button) {
+  let copied = false;
+  try {
+    await navigator.clipboard.writeText(text);
+    copied = true;
+  } catch {  // a browser allows the clipboard on https and on localhost only
+    const field = node("textarea", { class: "unseen", "aria-hidden": "true" });
+    field.value = text;
+    document.body.append(field);
+    field.select();
+    try { copied = document.execCommand("copy"); } catch { copied = false; }
+    field.remove();
+    button.focus();
+  }
+  if (!copied) getSelection().selectAllChildren(code);
+  button.textContent = copied ? "Copied" : "Ctrl+C";
+  speak(copied ? `Copied: ${text}` : "The text is selected: press Ctrl and C.");
+  setTimeout(() => { button.textContent = "Copy"; }, 2000);
+}
+
+function speak(sentence) { byId("spoken").textContent = sentence; }
+
+// --- the answer -----------------------------------------------------------------------------------
+
+function showAnswer() {
+  const answer = lost ? lostAnswer() : status;
+  const place = byId("answer");
+  if (drawn.headline !== undefined && drawn.headline !== answer.headline) speak(answer.headline);
+  drawn.headline = answer.headline;
+  place.dataset.level = answer.level;
+  byId("level").textContent = LEVELS[answer.level] || answer.level;
+  byId("headline").textContent = answer.headline;
+  const stuck = status?.stuck?.count;
+  document.title = `${stuck && !lost ? `${stuck} stuck` : LEVELS[answer.level] || answer.level} · tiered recovery`;
+  byId("problems").hidden = !answer.problems?.length;
+  show("problems", answer.problems, () => (answer.problems || []).map((problem) => node("li", {}, problem)));
+  show("orders", answer.orders, () => orders(answer.orders || [], answer.level));
+}
+
+function lostAnswer() {
+  return {
+    level: "unknown", problems: [],
+    headline: answeredAt === null ? "The daemon gives no answer." :
+      `The daemon gives no answer since ${moment(answeredAt)}. ${status?.stuck ? "The figures below are from then." : ""}`,
+    orders: [
+      { why: "See whether recovery keeps up without this daemon.", type: "tiered status" },
+      { why: "See why it ended in its log, and start it again.", type: null },
+    ],
+  };
+}
+
+function orders(list, level) {
+  if (!list.length) return [node("p", { class: "nothing" }, level === "ok" ? "Nothing to do." : "")];
+  return [
+    node("p", { class: "todo-title" }, "What to do"),
+    node("ol", { class: "todo" }, ...list.map((order) => node("li", {}, order.why, order.type ? command(order.type) : null))),
+  ];
+}
+
+function showFreshness() {
+  const place = byId("fresh");
+  if (answeredAt === null) { place.textContent = lost ? "no answer yet" : "waiting for the first answer"; return; }
+  const since = (Date.now() - answeredAt) / 1000;
+  if (lost) place.textContent = `no answer for ${long(since)}`;
+  else if (!status.sample || status.sample.age_s === null) place.textContent = "no figures yet";
+  else place.textContent = `figures are ${long(status.sample.age_s + since)} old`;
+}
+
+// --- figures --------------------------------------------------------------------------------------
+
+function showTiles() {
+  const source = status.sources?.recovery, total = source?.total, verdict = source?.verdict;
+  const known = total && total.outstanding_values !== null && total.processed_values !== null;
+  const lag = known ? total.outstanding_values - total.processed_values : null;
+  const alive = status.daemons ? status.daemons.filter((each) => each.alive).length : null;
+  const due = status.entries ? ["CLAIMABLE", "EXHAUSTED", "UNREADABLE"].reduce((sum, name) => sum + (status.entries.by_standing[name] || 0), 0) : null;
+  const kind = verdict?.kind || "unknown";
+  const toneOf = { healthy: "ok", "catching up": "behind", "falling behind": "stuck", stalled: "stuck" };
+  const stuck = status.stuck?.count;
+  const tiles = [
+    ["Pace", kind, "", kind === "catching up" && verdict.caught_up_in_s !== null ? `done in about ${long(verdict.caught_up_in_s)}` :
+      kind === "unknown" ? "takes two reports" : "", toneOf[kind]],
+    ["Backlog", whole(lag ?? (status.entries?.complete ? due : null)), "entries", lag === null ? "" : `${whole(total.processed_values)} dealt with`],
+    ["Comes in", rate(verdict?.inflow_per_s), "per s", ""],
+    ["Is dealt with", rate(verdict?.drain_per_s), "per s", ""],
+    ["Oldest change", long(status.entries?.oldest_age_s), "", status.entries ? `${plural(status.entries.counted, "entry", "entries")}${status.entries.complete ? "" : " or more"}` : ""],
+    ["Stuck", `${whole(stuck)}${status.stuck && !status.stuck.complete && stuck !== null ? "+" : ""}`, stuck === 1 ? "entry" : "entries", stuck ? "each waits for you" : "", stuck ? "stuck" : stuck === 0 ? "ok" : null],
+    ["Daemons alive", whole(alive), "", status.daemons && status.daemons.length > alive ? `${status.daemons.length - alive} silent` : "", alive === 0 ? "stuck" : null],
+  ];
+  show("tiles", tiles, () => tiles.map(([name, value, unit, more, tone]) => node("div", {},
+    node("dt", {}, name),
+    node("dd", { class: "number tone", "data-level": tone }, value, unit && value !== "–" ? node("small", {}, ` ${unit}`) : null),
+    node("dd", { class: "more" }, more || ""),
+  )));
+}
+
+function showBars() {
+  const sources = Object.entries(status.sources || {});
+  byId("snapshots").hidden = !sources.length;
+  const bars = sources.map(([name, { total }]) => {
+    const known = total.snapshot_records_known, progress = total.snapshot_progress, unit = UNITS[name] || "records";
+    const percent = total.snapshot_committed ? 100 : known === null || progress === null ? null : known ? Math.min(99, 100 * progress / known) : 0;
+    const about = total.snapshot_known_estimated ? "about " : "";
+    const said = total.snapshot_committed ? `complete: ${whole(progress)} ${unit}` :
+      percent === null ? `not known yet${progress === null ? "" : `: ${whole(progress)} ${unit} read so far`}` :
+      `${about}${Math.floor(percent)} %: at least ${whole(progress)} of ${about}${whole(known)} ${unit}`;
+    return { name: SOURCES[name] || name, percent, said, estimated: total.snapshot_known_estimated && !total.snapshot_committed };
+  });
+  show("bars", bars, () => bars.map((bar) => {
+    const fill = node("i");
+    fill.style.width = `${bar.percent ?? 0}%`;
+    return node("div", { class: "bar" },
+      node("p", {}, node("b", {}, bar.name), node("span", { class: "muted" }, bar.said)),
+      node("div", {
+        class: `track${bar.estimated ? " estimated" : ""}`, role: "progressbar", "aria-label": `First pass of ${bar.name}`, "aria-valuemin": 0,
+        "aria-valuemax": 100, "aria-valuenow": bar.percent === null ? null : Math.floor(bar.percent), "aria-valuetext": bar.said,
+      }, fill),
+    );
+  }));
+}
+
+function showStuck() {
+  const stuck = status.stuck, content = [stuck, status.show_objects];
+  show("stuck-list", content, () => {
+    if (!stuck || stuck.count === null) return [node("p", { class: "muted" }, "Not known: the changelog could not be read.")];
+    if (!stuck.count) return [node("p", { class: "muted" }, stuck.complete ? "None. Nothing waits for an operator." : "None so far; not all entries were looked at.")];
+    const more = stuck.count - stuck.entries.length;
+    return [
+      node("ul", { class: "items" }, ...stuck.entries.map(stuckEntry)),
+      more > 0 ? node("p", { class: "muted" }, `And ${whole(more)} more: `, command("tiered log list --stuck")) : null,
+      !status.show_objects && stuck.entries.some((entry) => entry.object) ?
+        node("p", { class: "muted" }, "Names of objects are hidden here (daemon.show_objects). tiered log show names them.") : null,
+    ].filter(Boolean);
+  });
+}
+
+function stuckEntry(entry) {
+  const since = entry.since === null ? null : Date.parse(entry.since);
+  const facts = [since === null ? null : `stuck since ${moment(since)}`, entry.attempt ? plural(entry.attempt, "attempt", "attempts") : null];
+  return node("li", {},
+    node("p", { class: "what" }, entry.object && entry.object !== "…" ? entry.object : node("code", {}, entry.id)),
+    node("p", { class: "muted" }, facts.filter(Boolean).join(" · ")),
+    node("p", { class: "error" }, entry.error),
+    entry.advice ? node("p", {}, entry.advice) : null,
+    command(`tiered log show ${entry.type.startsWith("tiered log retry ") && !entry.type.endsWith("--all") ? entry.type.slice(17) : entry.id}`),
+    command(entry.type),
+  );
+}
+
+function showDaemons() {
+  const daemons = status.daemons;
+  show("daemons", [daemons, status.daemon], () => {
+    if (!daemons) return [node("p", { class: "muted" }, "Not known: the changelog could not be read.")];
+    if (!daemons.length) return [node("p", { class: "muted" }, "None has written to the changelog within a day.")];
+    const sorted = [...daemons].sort((one, other) => other.alive - one.alive || one.seen_s_ago - other.seen_s_ago);
+    return [node("ul", { class: "items" }, ...sorted.slice(0, 20).map((each) => node("li", {},
+      node("p", {}, node("span", { class: `dot tone${each.alive ? "" : " hollow"}`, "data-level": each.alive ? "ok" : "unknown" }),
+        node("b", {}, each.instance), each.instance === status.daemon?.instance ? " (shows this page)" : ""),
+      node("p", { class: "muted" }, `${each.alive ? "alive" : "silent"}, seen ${long(each.seen_s_ago)} ago`),
+    ))), sorted.length > 20 ? node("p", { class: "muted" }, `and ${sorted.length - 20} more`) : ""];
+  });
+}
+
+function showServices() {
+  show("services", status.services, () => [node("ul", { class: "items" }, ...(status.services || []).map((service) => {
+    const level = service.answers === null ? "unknown" : service.answers ? "ok" : "stuck";
+    const said = service.answers === null ? "not asked yet" : service.answers ? "answers" : `does not answer, for ${long(service.for_s)}`;
+    return node("li", {},
+      node("p", {}, node("span", { class: `dot tone${service.answers ? "" : " hollow"}`, "data-level": level }), node("b", {}, service.name), ` ${said}`),
+      service.error ? node("p", { class: "error" }, service.error) : null);
+  }))]);
+}
+
+function showEntries() {
+  const entries = status.entries;
+  show("entries", entries, () => {
+    if (!entries || !Object.keys(entries.by_standing).length) return [node("p", { class: "muted" }, "Not known: the changelog could not be read.")];
+    const bounds = entries.ages_s || [];
+    const heads = [...bounds.map((bound) => `< ${long(bound)}`), bounds.length ? "older" : null].filter(Boolean);
+    return [node("table", {},
+      node("thead", {}, node("tr", {}, node("th", { scope: "col" }, "state"), node("th", { scope: "col", class: "n" }, "all"), ...heads.map((head) => node("th", { scope: "col", class: "n" }, head)))),
+      node("tbody", {}, ...Object.entries(entries.by_standing).map(([standing, number]) => node("tr", {},
+        node("th", { scope: "row" }, STANDINGS[standing] || standing.toLowerCase()), cell(number),
+        ...heads.map((_, index) => cell(entries.by_age?.[standing]?.[index] ?? 0)),
+      ))),
+    ), entries.complete ? "" : node("p", { class: "muted" }, `${whole(entries.counted)} were counted; there may be more.`)];
+  });
+}
+
+const cell = (number) => node("td", { class: number ? "n" : "n zero" }, whole(number));
+
+function showColumns() {
+  show("columns", status.sources, () => {
+    const sources = Object.entries(status.sources || {});
+    if (!sources.length) return [node("p", { class: "muted" }, "No source has reported yet.")];
+    const rows = sources.flatMap(([name, source]) => [[`${name}: total`, source.total], ...Object.entries(source.workers || {}).map(([worker, row]) => [`${name}: ${worker}`, row])]);
+    const columns = Object.keys(sources[0][1].total);
+    return [node("table", {},
+      node("thead", {}, node("tr", {}, node("th", { scope: "col" }, "column"), ...rows.map(([name]) => node("th", { scope: "col", class: "n" }, name)))),
+      node("tbody", {}, ...columns.map((column) => node("tr", {}, node("th", { scope: "row" }, node("code", {}, column)), ...rows.map(([, row]) => node("td", { class: "n" }, columnValue(column, row[column])))))),
+    )];
+  });
+}
+
+function columnValue(column, value) {
+  if (value === null || value === undefined) return "not known";
+  if (typeof value === "boolean") return value ? "yes" : "no";
+  return column.startsWith("bytes") ? bytes(value) : whole(value);
+}
+
+// --- what the daemon remembers --------------------------------------------------------------------
+
+function showDecisions() {
+  const list = recent.decisions.map(({ age_s: _, ...rest }) => rest);
+  show("decisions", list, () => list.length ? [node("table", { class: "log" },
+    node("thead", {}, node("tr", {}, ...["when", "event", "what and why"].map((head) => node("th", { scope: "col" }, head)))),
+    node("tbody", {}, ...list.map((each) => node("tr", { "data-severity": each.level },
+      node("td", {}, `${moment(each.at_ms)} `), node("td", { class: "event" }, each.event.replaceAll("_", " "), each.times > 1 ? ` × ${whole(each.times)}` : ""),
+      node("td", {}, each.text)))),
+  )] : [node("p", { class: "muted" }, "None yet since this daemon began.")]);
+}
+
+function showAudits() {
+  const audits = recent?.audits ?? null, last = status?.last_audit ?? null;
+  show("audits", [audits, last], () => {
+    const shown = [];
+    if (last) shown.push(node("p", {}, node("b", {}, "The last one: "), last.sentence), node("p", { class: "muted" }, `ended ${last.ended ? moment(Date.parse(last.ended)) : "–"}, in ${last.where}`));
+    if (audits?.problem) shown.push(node("p", { class: "error" }, audits.problem));
+    if (audits?.runs.length) shown.push(node("ul", { class: "items" }, ...audits.runs.map(auditRun)));
+    if (!shown.length) shown.push(node("p", { class: "muted" }, audits ? "No run yet in daemon.audit_reports." : "None is known. Set daemon.audit_reports to list the runs of a directory here."));
+    return shown;
+  });
+}
+
+function auditRun(run) {
+  const started = run.started_ns === null ? null : moment(run.started_ns / 1e6);
+  const found = run.problem || [
+    run.ended_ns === null ? "still runs, or was interrupted" : run.complete ? "complete" : "not complete", run.ended_ns === null ? null : plural(run.findings, "finding", "findings"),
+    run.blobs ? plural(run.blobs, "blob", "blobs") : null, run.ended_ns === null ? null : `took ${long((run.ended_ns - run.started_ns) / 1e9)}`,
+  ].filter(Boolean).join(" · ");
+  return node("li", {},
+    node("p", {}, node("b", {}, run.name), started ? ` began ${started} ` : " ", run.has_report ? node("a", { href: `audits/${encodeURIComponent(run.name)}` }, "report") : ""),
+    node("p", { class: run.problem ? "error" : "muted" }, found));
+}
+
+// --- charts ---------------------------------------------------------------------------------------
+
+const charts = {};
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+function showCharts() {
+  const { age_s: ages, inflow, drain, backlog } = recent.history;
+  const span = Number(document.querySelector("input[name=span]:checked").value), now = Date.now() / 1000;
+  const first = ages.findIndex((age) => age <= span), from = first < 0 ? ages.length : first;
+  const times = ages.slice(from).map((age) => now - age);
+  const scale = [now - span, now];
+  draw("rates", scale, [times, inflow.slice(from), drain.slice(from)], [
+    { label: "comes in", stroke: colour("--in"), dash: [6, 4], value: (_, value) => value === null ? "–" : `${rate(value)}/s` },
+    { label: "is dealt with", stroke: colour("--out"), value: (_, value) => value === null ? "–" : `${rate(value)}/s` },
+  ], `Entries per second. Now ${rate(lastOf(inflow))} come in and ${rate(lastOf(drain))} are dealt with.`);
+  draw("backlog", scale, [times, backlog.slice(from)], [
+    { label: "waits", stroke: colour("--left"), fill: `${colour("--left")}22`, value: (_, value) => value === null ? "–" : whole(value) },
+  ], `Backlog: ${whole(lastOf(backlog))} entries now, at most ${whole(Math.max(0, ...backlog.slice(from).filter((value) => value !== null)))} in this time.`);
+}
+
+const lastOf = (values) => values.length ? values[values.length - 1] : null;
+
+function draw(id, scale, data, series, said) {
+  const place = byId(id);
+  place.setAttribute("aria-label", said);
+  if (!data.slice(1).some((values) => values.some((value) => value !== null))) {
+    charts[id]?.destroy();
+    delete charts[id];
+    place.replaceChildren(node("p", { class: "empty" }, "No figures from this time. They are kept in the daemon's memory only."));
+    return;
+  }
+  const width = Math.max(160, place.clientWidth);
+  if (charts[id]) {
+    charts[id].scale = scale;
+    charts[id].setData(data);
+    return;
+  }
+  place.replaceChildren();
+  const axis = { stroke: colour("--muted"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line"), width: 1 }, font: "12px system-ui, sans-serif" };
+  const short = (seconds) => new Date(seconds * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
+  charts[id] = new uPlot({
+    width, height: 190, cursor: { drag: { x: false, y: false }, y: false },
+    scales: { x: { time: true, range: () => charts[id]?.scale ?? scale }, y: { range: (_, __, high) => [0, high > 0 ? high * 1.15 : 1] } },
+    axes: [{ ...axis, values: (_, splits) => splits.map(short), space: 60 }, { ...axis, size: 52, values: (_, splits) => splits.map((value) => value >= 10000 ? `${value / 1000}k` : value) }],
+    series: [{ label: "at", value: (_, value) => value === null ? "–" : clock(value * 1000) }, ...series.map((each) => ({ width: 2, points: { show: false }, ...each }))],
+  }, data, place);
+  charts[id].scale = scale;
+}
+
+function redraw() {
+  for (const id of Object.keys(charts)) { charts[id].destroy(); delete charts[id]; }
+  if (recent) showCharts();
+}
+
+// --- asking ---------------------------------------------------------------------------------------
+
+async function ask(address) {
+  const answer = await fetch(address, { cache: "no-store", signal: AbortSignal.timeout(ANSWER_MS) });
+  if (answer.status !== 200 && answer.status !== 503) throw new Error(`${address}: ${answer.status}`);
+  return answer.json();
+}
+
+async function askStatus() {
+  try {
+    status = await ask("status.json");
+    answeredAt = Date.now();
+    lost = false;
+  } catch {
+    lost = true;
+  }
+  document.body.classList.toggle("lost", lost || status?.sample?.stale === true);
+  showAnswer();
+  showFreshness();
+  if (lost) return;
+  byId("store").textContent = status.store ? `${status.store.kind} · ${status.store.name}` : "";
+  byId("self").textContent = `Shown by ${status.daemon.instance}${status.daemon.stopping ? ", which is stopping" : ""}. Nothing can be changed here.`;
+  byId("figures").hidden = !status.store;
+  for (const part of [showTiles, showBars, showStuck, showDaemons, showServices, showEntries, showColumns, showAudits]) part();
+}
+
+async function askRecent() {
+  try { recent = await ask("recent.json"); } catch { return; }
+  for (const part of [showDecisions, showAudits, showCharts]) part();
+}
+
+async function repeat(what, everyMs) {
+  for (;;) {
+    await what();
+    await new Promise((wake) => setTimeout(wake, everyMs));
+  }
+}
+
+byId("spans").addEventListener("change", () => { if (recent) showCharts(); });
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+new ResizeObserver(() => {
+  for (const [id, chart] of Object.entries(charts)) {
+    const width = Math.max(160, byId(id).clientWidth);
+    if (chart.width !== width) chart.setSize({ width, height: 190 });
+  }
+}).observe(byId("figures"));
+document.addEventListener("visibilitychange", () => { if (!document.hidden) { askStatus(); askRecent(); } });
+setInterval(showFreshness, 1000);
+repeat(askStatus, STATUS_EVERY_MS);
+repeat(askRecent, RECENT_EVERY_MS);

@@ -1,0 +1,138 @@
+"""Looks at the store every few seconds, so that a request never does: many readers cost no more than one.
+
+The last good look is kept, with its age and with the reason why there is no newer one. Beside it, each service is asked
+one cheap question, because an idle recovery loop would not notice that a tier is gone.
+
+*Failure* of a look or of a question, whatever it is, ends nothing: it is what the page shows then.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+
+from changelog.base.errors import CorruptRecordError, TieredError
+from changelog.base.runtime import Runtime
+from changelog.base.tasks import elsewhere_is_an_error
+from changelog.change import ChangeId
+from recovery.http.history import History, Point
+from recovery.status import Status
+from tiered.open import Backends
+
+logger = logging.getLogger("tiered")
+
+EVERY_S = 5.0
+LOOK_BUDGET_S = 60.0
+"""More than `recovery.status.gather` takes, which has budgets of its own."""
+
+ASK_BUDGET_S = 5.0
+RESTS = 4
+"""The pause after a look lasts at least this many times as long as the look."""
+
+STALE_AFTER_S = 60.0
+"""Figures that are older are not taken for the present ones."""
+
+NOWHERE = "~reach"
+"""No object, row or blob is called this: their names do not begin with `~`."""
+
+@dataclass(slots=True)
+class Reach:
+    """Whether a service answers. None: not asked yet. `since`: `Runtime.monotonic` of the first answer of this kind."""
+
+    answers: bool | None = None
+    error: str | None = None
+    since: float | None = None
+
+    def heard(self, error: str | None, now: float) -> None:
+        if self.answers is not (error is None):
+            self.answers, self.since = error is None, now
+        self.error = error
+
+
+class Sampler:
+    """`look` returns the status. `questions`: by service, a call that it answers.
+
+    `status`: the last one in which the changelog answered. `error`: why there is no newer one.
+    """
+
+    def __init__(
+        self, look: Callable[[], Awaitable[Status]], questions: Mapping[str, Callable[[], Awaitable[object]]], runtime: Runtime
+    ) -> None:
+        self.status: Status | None = None
+        self.taken_at: float | None = None
+        self.failing_since: float | None = None
+        self.error: str | None = None
+        self.history = History()
+        self.services = {name: Reach() for name in questions}
+        self._look = look
+        self._questions = questions
+        self._runtime = runtime
+
+    async def run(self) -> None:
+        """Look for ever."""
+        while True:
+            began = self._runtime.monotonic()
+            await self.sample()
+            await self._runtime.sleep(max(EVERY_S, RESTS * (self._runtime.monotonic() - began)))
+
+    async def sample(self) -> None:
+        """Look once, and ask every service."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._take)
+            for name in self._questions:
+                tasks.start_soon(self._ask, name)
+
+    @property
+    def stale(self) -> bool:
+        """Whether there are no figures, or only old ones."""
+        return self.taken_at is None or self._runtime.monotonic() - self.taken_at > STALE_AFTER_S
+
+    async def _take(self) -> None:
+        error, status = await _tried(self._look, LOOK_BUDGET_S)
+        now = self._runtime.monotonic()
+        if error is None and (status.answers or not status.durable):
+            self.status, self.taken_at, self.failing_since, self.error = status, now, None, None
+            self.history.add(_point(now, status))
+            return
+        self.error = "; ".join(status.problems) or "the changelog does not answer" if error is None else str(error) or type(error).__name__
+        self.failing_since = now if self.failing_since is None else self.failing_since
+        self.history.add(Point(now))
+
+    async def _ask(self, name: str) -> None:
+        error, _ = await _tried(self._questions[name], ASK_BUDGET_S)
+        answered = error is None or isinstance(error, CorruptRecordError)
+        self.services[name].heard(None if answered else str(error) or type(error).__name__, self._runtime.monotonic())
+
+
+def questions_to(backends: Backends) -> Mapping[str, Callable[[], Awaitable[object]]]:
+    """One cheap read of each service."""
+    tiers, log = backends.tiers, backends.log
+    return {
+        "changelog": lambda: log.read(ChangeId.first(0)),
+        "high-volume tier": lambda: tiers.high_volume.read(NOWHERE),
+        "long-term tier": lambda: tiers.long_term.head(NOWHERE),
+    }
+
+
+async def _tried(call: Callable[[], Awaitable[Any]], budget_s: float) -> tuple[Exception | None, Any]:
+    try:
+        with anyio.fail_after(budget_s), elsewhere_is_an_error("the call was cancelled elsewhere"):
+            return None, await call()
+    except TimeoutError:
+        return TimeoutError(f"no answer within {budget_s:g} s"), None
+    except TieredError as error:
+        return error, None
+    except Exception as error:
+        logger.warning("status_failed: %s", error, exc_info=error)
+        return error, None
+
+
+def _point(now: float, status: Status) -> Point:
+    source = status.sources.get("recovery")
+    if source is None:
+        return Point(now)
+    return Point(now, source.verdict.inflow_per_s, source.verdict.drain_per_s, source.total.lag)

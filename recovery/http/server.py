@@ -1,0 +1,133 @@
+"""The daemon's HTTP server: a socket that is bound before recovery starts, and uvicorn as a task beside the loop.
+
+    with listening(settings.daemon) as server:             port taken, no such host: `ConfigurationError`
+        run_daemon(…, partial(serve, server, …))            until the daemon cancels it
+
+The signals stay the daemon's: uvicorn's own handlers are never installed. It stops within `STOP_S` seconds after the
+loop has ended. *Failure*: recovery goes on without the server, and the log says so. uvicorn needs asyncio; a daemon
+without a port needs neither.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from ipaddress import ip_address
+
+import anyio
+import uvicorn
+from prometheus_client import CollectorRegistry
+from starlette.types import ASGIApp
+
+from changelog.base.errors import ConfigurationError
+from changelog.base.runtime import Runtime
+from recovery.http.app import make_app
+from recovery.http.decisions import Decisions
+from recovery.http.sampler import Sampler, questions_to
+from recovery.http.view import View, Worker
+from recovery.status import gather
+from tiered.open import Backends
+from tiered.settings import DaemonSettings, Settings
+
+logger = logging.getLogger("tiered")
+
+STOP_S = 1
+"""Seconds that requests under way have when the server stops."""
+
+CONNECTIONS_MAX = 200
+KEEP_ALIVE_S = 5
+HEAD_BYTES_MAX = 16 * 1024
+
+
+@contextmanager
+def listening(daemon: DaemonSettings) -> Iterator[socket.socket]:
+    """Bind the port that the settings name. `ConfigurationError`, in one sentence, if that cannot be."""
+    host, port = daemon.http_host, daemon.http_port
+    assert port is not None
+    try:
+        [(family, kind, protocol, _, address), *_] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (socket.gaierror, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigurationError(f"daemon.http_host is {host!r}, which is no host that this machine knows: {reason}") from None
+    with socket.socket(family, kind, protocol) as bound:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port that was just given up is free
+        try:
+            bound.bind(address)
+            bound.listen()
+        except OSError as error:
+            raise ConfigurationError(_why_not(error, host, port)) from None
+        bound.setblocking(False)
+        yield bound
+
+
+def _why_not(error: OSError, host: str, port: int) -> str:
+    match error.errno:
+        case errno.EADDRINUSE:
+            return f"port {port} of {host} is taken by another program: choose another one (daemon.http_port, --http-port)"
+        case errno.EACCES:
+            return f"this user may not listen on port {port}: choose one above 1023 (daemon.http_port, --http-port)"
+        case errno.EADDRNOTAVAIL:
+            return f"daemon.http_host is {host!r}, which is no address of this machine: use 127.0.0.1, or 0.0.0.0 for all"
+        case _:
+            return f"the daemon cannot listen on port {port} of {host}: {error.strerror}"
+
+
+async def serve(
+    bound: socket.socket, backends: Backends, runtime: Runtime, settings: Settings, registry: CollectorRegistry, worker: Worker
+) -> None:
+    """Serve until it is cancelled. Raises nothing else."""
+    decisions = Decisions(runtime)
+    sampler = Sampler(partial(gather, backends, settings, runtime), questions_to(backends), runtime)
+    app = make_app(View(sampler, decisions, worker, runtime, settings), registry, names_of(bound, settings.daemon.http_host))
+    logger.addHandler(decisions)
+    logger.info("http_started url=%s", _url(bound))
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(sampler.run)
+            tasks.start_soon(_run_uvicorn, app, bound)
+    except Exception as error:
+        logger.error("http_failed: recovery goes on without its page and its metrics: %s", error, exc_info=error)
+    finally:
+        logger.removeHandler(decisions)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without signal handlers: the daemon's stay in place."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def _run_uvicorn(app: ASGIApp, bound: socket.socket) -> None:
+    server = _Server(uvicorn.Config(
+        app, http="h11", ws="none", lifespan="off", interface="asgi3", log_config=None, access_log=False, server_header=False,
+        proxy_headers=False, limit_concurrency=CONNECTIONS_MAX, timeout_keep_alive=KEEP_ALIVE_S, timeout_graceful_shutdown=STOP_S,
+        h11_max_incomplete_event_size=HEAD_BYTES_MAX,
+    ))  # fmt: skip
+
+    async def run() -> None:
+        with anyio.CancelScope(shield=True):  # it stops when it is told to, and closes its connections then
+            await server.serve([bound])
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run)
+        try:
+            await anyio.sleep_forever()
+        finally:
+            server.should_exit = True
+
+
+def names_of(bound: socket.socket, host: str) -> set[str] | None:
+    """The names that requests may use for a server that listens on this machine alone. None: any name."""
+    address = str(bound.getsockname()[0])
+    return {"localhost", "127.0.0.1", "::1", host, address} if ip_address(address.partition("%")[0]).is_loopback else None
+
+
+def _url(bound: socket.socket) -> str:
+    host, port = bound.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/"

@@ -1,0 +1,147 @@
+"""What the server tells, as plain JSON: the status with its age, readiness, and what it remembers.
+
+It claims only what it knows. Old figures are shown with their age, and then the level is `unknown` and the headline
+says since when. The names of objects are left out unless `daemon.show_objects` is set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from changelog.base.runtime import Runtime
+from recovery.http.decisions import Decisions
+from recovery.http.hiding import without_names
+from recovery.http.sampler import EVERY_S, Reach, Sampler
+from recovery.status import Level, as_json
+from tiered.settings import Settings
+
+
+class Worker(Protocol):
+    """What is asked of the recovery loop. Times are `Runtime.monotonic`; None: never yet."""
+
+    instance: str
+    answered_at: float | None
+    passed_at: float | None
+
+    @property
+    def stopping(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """All that the server shows. Nothing here waits or asks a service."""
+
+    sampler: Sampler
+    decisions: Decisions
+    worker: Worker
+    runtime: Runtime
+    settings: Settings
+
+    def status(self) -> dict[str, Any] | None:
+        """The status as `tiered status --json` prints it, corrected for its age. None: there has been none yet."""
+        sampler = self.sampler
+        if sampler.status is None:
+            return None
+        known = as_json(sampler.status, show_objects=self._names_shown)
+        known["problems"] = [self._hidden(each) for each in known["problems"]]
+        down = [name for name, reach in sampler.services.items() if reach.answers is False]
+        if sampler.error is not None or sampler.stale:
+            known["level"] = Level.UNKNOWN.value
+            known["headline"] = f"It is not known whether recovery keeps up. These figures are {self._age()} old."
+            known["orders"].insert(0, {"why": "The changelog cannot be read. See what is missing or out of reach.", "type": "tiered check"})
+            known["problems"] = [self._failure(), *known["problems"]]
+        elif down:
+            known["level"] = Level.UNKNOWN.value if known["level"] == Level.OK else known["level"]
+            does = "does" if len(down) == 1 else "do"
+            known["headline"] = f"The {' and the '.join(down)} {does} not answer, so recovery waits. {known['headline']}"
+            known["orders"].insert(0, {"why": "A service does not answer. See what is missing or out of reach.", "type": "tiered check"})
+        return known
+
+    def about(self) -> dict[str, Any]:
+        """What the server knows besides: how old the status is, whether the services answer, and itself."""
+        sampler, now = self.sampler, self.runtime.monotonic()
+        return {
+            "sample": {
+                "age_s": _ago(now, sampler.taken_at), "stale": sampler.stale, "every_s": EVERY_S,
+                "failing_for_s": _ago(now, sampler.failing_since), "error": None if sampler.error is None else self._hidden(sampler.error),
+            },
+            "services": [{"name": name, **self._reach(reach, now)} for name, reach in sampler.services.items()],
+            "daemon": {
+                "instance": self.worker.instance, "stopping": self.worker.stopping, "last_pass_s_ago": _ago(now, self.worker.passed_at),
+                "not_ready": self.reasons(),
+            },
+            "show_objects": self._names_shown,
+        }  # fmt: skip
+
+    def nothing_yet(self) -> dict[str, Any]:
+        """What `status` is before the first look that succeeded."""
+        failed = self.sampler.error is not None
+        return {
+            "level": Level.UNKNOWN.value,
+            "headline": "The changelog could not be read yet." if failed else "There are no figures yet: the daemon reads the changelog.",
+            "orders": [{"why": "See what is missing or out of reach.", "type": "tiered check"}] if failed else [],
+            "problems": [self._failure()] if failed else [],
+        }
+
+    def reasons(self) -> list[str]:
+        """Why the daemon is not ready, one sentence each. Empty: it is."""
+        worker, now, recovery = self.worker, self.runtime.monotonic(), self.settings.recovery
+        reasons = ["the daemon is stopping"] if worker.stopping else []
+        for name, reach in self.sampler.services.items():
+            if reach.answers is None:
+                reasons.append(f"the {name} was not asked yet")
+            elif not reach.answers:
+                reasons.append(f"the {name} does not answer: {self._hidden(reach.error or '')}")
+        silent_s = _ago(now, worker.answered_at)
+        slow_s = recovery.attempt_budget_s + 3 * (recovery.backoff_max_s + recovery.idle_s + recovery.page_max / recovery.rate_per_s)
+        if silent_s is None:
+            reasons.append("no pass has read the changelog yet")
+        elif silent_s > slow_s:
+            reasons.append(f"no pass has read the changelog for {silent_s:.0f} s")
+        return reasons
+
+    def recent(self) -> dict[str, Any]:
+        """What it remembers: points of the charts, oldest first, and the last log lines, newest first."""
+        now, points = self.runtime.monotonic(), self.sampler.history.points()
+        status = self.sampler.status
+        names = [] if status is None else [name for entry in status.stuck.entries for name in entry.names]
+        return {
+            "history": {
+                "age_s": [round(now - point.at, 1) for point in points],
+                **{name: [_rounded(getattr(point, name)) for point in points] for name in ("inflow", "drain", "backlog")},
+            },
+            "decisions": [
+                each.shown(now, names_of_objects=self._names_shown, known=names) for each in self.decisions.newest_first()
+            ],
+        }  # fmt: skip
+
+    @property
+    def _names_shown(self) -> bool:
+        return self.settings.daemon.show_objects
+
+    def _hidden(self, text: str) -> str:
+        return text if self._names_shown else without_names(text)
+
+    def _reach(self, reach: Reach, now: float) -> Mapping[str, Any]:
+        error = None if reach.error is None else self._hidden(reach.error)
+        return {"answers": reach.answers, "for_s": _ago(now, reach.since), "error": error}
+
+    def _failure(self) -> str:
+        return f"the last look failed: {self._hidden(self.sampler.error or 'it takes too long')}"
+
+    def _age(self) -> str:
+        age_s = _ago(self.runtime.monotonic(), self.sampler.taken_at) or 0.0
+        for unit, seconds in (("h", 3600), ("min", 60)):
+            if age_s >= 2 * seconds:
+                return f"{age_s / seconds:.0f} {unit}"
+        return f"{age_s:.0f} s"
+
+
+def _ago(now: float, then: float | None) -> float | None:
+    return None if then is None else round(max(0.0, now - then), 1)
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
