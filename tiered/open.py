@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import anyio
 
+from changelog.base.events import events
 from changelog.base.runtime import Runtime, SystemRuntime
 from changelog.log import ChangeLog
 from changelog.noop import NoopChangeLog
@@ -20,8 +20,6 @@ from tiered.errors import ConfigurationError
 from tiered.protocol.backends import Tiers
 from tiered.settings import Settings, load_settings
 from tiered.storage import TieredStorage
-
-logger = logging.getLogger("tiered")
 
 DATABASE_NAME = "tiered.db"
 
@@ -67,8 +65,8 @@ async def open_backends(settings: Settings, runtime: Runtime, *, writes: bool = 
     bucket are not looked at. Use it in one of many processes, when another has just looked at them.
     """
     if settings.changelog is None and writes:
-        logger.warning(
-            "no changelog is set, so what a killed process leaves behind stays there for good; "
+        events.warning(
+            "no_changelog", "no changelog is set, so what a killed process leaves behind stays there for good; "
             "set changelog: bigtable (or changelog: noop to accept it)"
         )
     opening = _open_embedded(settings, runtime, writes) if settings.directory else _open_google(settings, runtime, writes, verify)

@@ -191,6 +191,17 @@ class RecoverySettings(_Section):
     collect_every_s: Period = 60.0
 
 
+class DaemonSettings(_Section):
+    """What a recovery daemon tells its operator.
+
+    `log_format`: lines of text for people, or one JSON object a line. `alive_every_s`: how often a recovery says that
+    it is alive, even if it has nothing to do.
+    """
+
+    log_format: Literal["text", "json"] = "text"
+    alive_every_s: Period = 300.0
+
+
 class Settings(BaseSettings):
     """All settings of a store and of a recovery daemon. Frozen. The constructor raises `ConfigurationError`.
 
@@ -216,6 +227,7 @@ class Settings(BaseSettings):
     lease: LeaseSettings = LeaseSettings()
     marks: MarkSettings = MarkSettings()
     recovery: RecoverySettings = RecoverySettings()
+    daemon: DaemonSettings = DaemonSettings()
 
     _origins: Mapping[str, str] = PrivateAttr(default_factory=dict)
 
