@@ -99,6 +99,10 @@ class RecoveryLoop:
     def stopping(self) -> bool:
         return self._stopping.is_set()
 
+    async def stopped(self) -> None:
+        """Waits for `stop`."""
+        await self._stopping.wait()
+
     def stop(self) -> None:
         """Tells the loop to claim nothing more. `run` returns once each entry that it holds is finished or released."""
         self._stopping.set()
@@ -404,12 +408,12 @@ class RecoveryLoop:
 
     def _facts(self, entry: Entry | Unreadable) -> dict[str, Any]:
         """What every decision says of its entry. One that cannot be read has only its key."""
-        readable = isinstance(entry, Entry)
+        readable, key = (entry, None) if isinstance(entry, Entry) else (None, entry.key)
         began_at = self._began_at.get(entry.key)
         return {
-            "id": entry.change.id if readable else None,
-            "object": entry.change.object if readable else None,
-            "key": None if readable else entry.key,
-            "attempt": entry.attempt if readable else None,
+            "id": readable and readable.change.id,
+            "object": readable and readable.change.object,
+            "key": key,
+            "attempt": readable and readable.attempt,
             "duration_s": None if began_at is None else round(self._runtime.monotonic() - began_at, 3),
         }
