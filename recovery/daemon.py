@@ -90,6 +90,7 @@ class Recovery:
     def __init__(self, backends: Backends, runtime: Runtime, settings: Settings) -> None:
         self.loop = RecoveryLoop(backends.tiers, backends.log, runtime, settings)
         self.collected = 0
+        self.said_end = False
         self._backends = backends
         self._runtime = runtime
         self._settings = settings
@@ -134,13 +135,18 @@ class Recovery:
         )
 
     async def say_end(self) -> Done:
-        """Log what this recovery did, and return it."""
+        """Count what is stuck, log what this recovery did, and return it."""
         stuck: int | None = None
         with anyio.move_on_after(LAST_COUNT_S):
             try:
                 stuck = await count_stuck(self._backends.log)
             except TieredError as error:
                 events.warning("entries_not_counted", error, instance=self.loop.instance)
+        return self.say_stopped(stuck)
+
+    def say_stopped(self, stuck: int | None) -> Done:
+        """Log what this recovery did, and return it. `stuck`: how many entries are stuck; None: nobody knows."""
+        self.said_end = True
         done = Done(self.loop.total, self.collected, stuck)
         events.info(
             "recovery_stopped", instance=self.loop.instance, passes=self.loop.passes, **asdict(done.report),
