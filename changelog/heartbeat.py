@@ -11,20 +11,18 @@ Where the log keeps nothing (`durable` False), nobody can take an entry over, so
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Sequence
 
 import anyio
 
 from changelog.base.errors import TieredError
+from changelog.base.events import events
 from changelog.base.runtime import Runtime
 from changelog.base.tasks import elsewhere_is_an_error
 from changelog.change import Change, Entry
 from changelog.lease import Lease, Renewal
 from changelog.log import ChangeLog
-
-logger = logging.getLogger("tiered")
 
 BATCH_MAX = 100
 TICKS_PER_INTERVAL = 4
@@ -83,9 +81,12 @@ class Heartbeat:
             try:
                 with elsewhere_is_an_error("the renewal was cancelled elsewhere"):
                     renewals = await self._log.renew([lease.entry for lease in leases])
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - logged, with its traceback where it is no error of ours
                 # Each stays held until its expiry; the next tick tries again.
-                logger.warning("renewal_failed count=%d: %s", len(leases), error, exc_info=not isinstance(error, TieredError))
+                events.warning(
+                    "renewal_failed", error, exc_info=None if isinstance(error, TieredError) else error,
+                    count=len(leases), owner=self.owner,
+                )
         for lease, renewal in zip(leases, renewals, strict=True):
             lease.after(renewal, sent_at)
             if not self.held(lease):

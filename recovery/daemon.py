@@ -1,33 +1,37 @@
-"""The recovery daemon: the recovery loop, the garbage collection of embedded mode, and the handling of signals.
+"""The recovery daemon: the recovery loop, what runs beside it, and the handling of signals.
 
     SIGTERM, SIGINT      stop claiming; finish what is held within `recovery.shutdown_budget_s`; release the rest
     the second signal    exit at once; this is safe, because the claims go stale and another daemon takes them over
+    SIGHUP               nothing: no settings are read again, and the end of a terminal ends no daemon
 
-If SIGINT was ignored when the daemon began (nohup, a shell's background job), it stays ignored.
+If SIGINT or SIGHUP was ignored when the daemon began (nohup, a shell's background job), it stays ignored.
 
-*Crash*: at any moment, a crash is as safe as the second signal. Any number of daemons may run at the same time.
+*Crash*: at any moment, a crash is as safe as the second signal. Any number of daemons may run at the same time. Two
+that were given one name (`instance`) do no harm: claims are told apart by the number of the attempt. They look like one
+daemon wherever daemons are listed.
 """
 
 from __future__ import annotations
 
-import logging
 import os
+import platform
 import signal
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import NoReturn
 
 import anyio
 from anyio.abc import TaskStatus
 
+from changelog.base.events import events
 from changelog.base.runtime import Runtime
-from changelog.log import ChangeLog, Collects, LeftGarbageError
+from changelog.log import Collects, LeftGarbageError
 from recovery.entries import count_stuck, stuck_sentence
-from recovery.loop import RecoveryLoop, Report
+from recovery.loop import RELEASE_BUDGET_S, RecoveryLoop, Report
 from tiered.errors import TieredError
 from tiered.open import Backends
 from tiered.settings import Settings
-
-logger = logging.getLogger("tiered")
 
 COLLECT_PAGE = 1000
 EXIT_AT_ONCE = 130
@@ -38,37 +42,170 @@ RESTS = 4
 So a million blobs do not keep a disk busy all the time.
 """
 
+LAST_COUNT_S = 5.0
+"""How long the end of a recovery waits for the number of stuck entries."""
 
 Beside = Callable[[RecoveryLoop], Awaitable[None]]
 """Runs beside the loop until it is cancelled. It raises nothing, because that would end recovery."""
 
 
-async def run_daemon(backends: Backends, runtime: Runtime, settings: Settings, beside_loop: Beside | None = None) -> Report:
-    """Run until a signal stops the loop, then return the report of what the loop did.
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a recovery did from its start to its end. `collected`: things deleted by the collection of embedded mode.
+
+    `stuck`: how many entries are stuck at the end; None: the log did not say.
+    """
+
+    report: Report
+    collected: int
+    stuck: int | None
+
+
+async def run_daemon(backends: Backends, runtime: Runtime, settings: Settings, beside_loop: Beside | None = None) -> Done:
+    """Run until a signal stops the loop, then return what was done.
 
     `beside_loop`: what else to run as long as the loop runs, such as the HTTP server (`recovery.http.server`).
 
     It must run in the main thread, because only the main thread receives signals. It raises the `TieredError` that
     ended the loop.
     """
-    loop = RecoveryLoop(backends.tiers, backends.log, runtime, settings)
+    recovery = Recovery(backends, runtime, settings)
     failure: TieredError | None = None
     async with anyio.create_task_group() as beside:
-        await beside.start(_heed_signals, loop)
-        beside.start_soon(_collect_for_ever, backends, runtime, settings.recovery.collect_every_s)
-        beside.start_soon(_warn_of_stuck, backends.log, runtime, settings.recovery.full_pass_every_s)
+        await beside.start(_heed_signals, recovery.loop)
+        beside.start_soon(recovery.run_beside)
         if beside_loop is not None:
-            beside.start_soon(beside_loop, loop)
-        logger.info("recovery_started instance=%s", loop.instance)
+            beside.start_soon(beside_loop, recovery.loop)
+        recovery.say_start()
         try:
-            await loop.run()
+            await recovery.run_loop()
         except TieredError as error:  # raised below, because the task group would wrap it in an exception group
             failure = error
         beside.cancel_scope.cancel()
     if failure is not None:
         raise failure
-    logger.info("recovery_stopped instance=%s", loop.instance)
-    return loop.total
+    return await recovery.say_end()
+
+
+class Recovery:
+    """A recovery loop and what runs beside it, in a daemon or inside a service. It says what it will do and did.
+
+    Run `run_loop` and `run_beside` in two tasks. `loop.stop()` ends the first; cancel the second. `instance`: the
+    loop's name in the changelog; by default that of the settings, or one of its own.
+    """
+
+    def __init__(self, backends: Backends, runtime: Runtime, settings: Settings) -> None:
+        self.loop = RecoveryLoop(backends.tiers, backends.log, runtime, settings)
+        self.collected = 0
+        self.said_end = False
+        self._backends = backends
+        self._runtime = runtime
+        self._settings = settings
+
+    async def run_loop(self) -> None:
+        """Run the loop until `loop.stop()`. Raises the `TieredError` that ended it: the log is damaged as a whole.
+
+        After `stop` it ends within `recovery.shutdown_budget_s` and a few seconds, also if the log does not answer.
+        """
+        with anyio.CancelScope() as bounded:
+            async with anyio.create_task_group() as watch:
+                watch.start_soon(self._bound_end, bounded)
+                failure: TieredError | None = None
+                try:
+                    await self.loop.run()
+                except TieredError as error:  # raised below, because the task group would wrap it
+                    failure = error
+                watch.cancel_scope.cancel()
+            if failure is not None:
+                events.error("recovery_broken", failure, instance=self.loop.instance)
+                raise failure
+
+    async def run_beside(self) -> NoReturn:
+        """Collect, count what is stuck, and say now and then that the loop is alive. Ends only when it is cancelled."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._collect_for_ever)
+            tasks.start_soon(self._warn_of_stuck)
+            tasks.start_soon(self._say_alive)
+        raise AssertionError("these tasks do not end")
+
+    def say_start(self) -> None:
+        """Log what this recovery will do, with the settings that matter."""
+        lease, recovery = self._settings.lease, self._settings.recovery
+        events.info(
+            "recovery_started",
+            f"it takes over changes that nobody renewed for {lease.expiry_s:g} s, looks at recent changes every"
+            f" {recovery.idle_s:g} s and at all of them every {recovery.full_pass_every_s:g} s",
+            instance=self.loop.instance, store=_store_of(self._settings), changelog=self._settings.changelog or "noop",
+            version=_version(), python=platform.python_version(), expiry_s=lease.expiry_s, attempts_max=recovery.attempts_max,
+            concurrency_max=recovery.concurrency_max, rate_per_s=recovery.rate_per_s,
+            late_upload_grace_s=recovery.late_upload_grace_s, collect_every_s=recovery.collect_every_s,
+        )
+
+    async def say_end(self) -> Done:
+        """Count what is stuck, log what this recovery did, and return it."""
+        stuck: int | None = None
+        with anyio.move_on_after(LAST_COUNT_S):
+            try:
+                stuck = await count_stuck(self._backends.log)
+            except TieredError as error:
+                events.warning("entries_not_counted", error, instance=self.loop.instance)
+        return self.say_stopped(stuck)
+
+    def say_stopped(self, stuck: int | None) -> Done:
+        """Log what this recovery did, and return it. `stuck`: how many entries are stuck; None: nobody knows."""
+        self.said_end = True
+        done = Done(self.loop.total, self.collected, stuck)
+        events.info(
+            "recovery_stopped", instance=self.loop.instance, passes=self.loop.passes, **asdict(done.report),
+            collected=done.collected, stuck=done.stuck,
+        )
+        return done
+
+    async def _bound_end(self, scope: anyio.CancelScope) -> None:
+        """The loop keeps to its budget itself, except while it waits for the log between two passes."""
+        await self.loop.stopped()
+        scope.deadline = anyio.current_time() + self._settings.recovery.shutdown_budget_s + RELEASE_BUDGET_S
+
+    async def _collect_for_ever(self) -> None:
+        every_s = self._settings.recovery.collect_every_s
+        while True:
+            began = self._runtime.monotonic()
+            if removed := (await collect(self._backends)).removed:
+                self.collected += removed
+                events.info(
+                    "collected", count=removed, duration_s=round(self._runtime.monotonic() - began, 3), instance=self.loop.instance
+                )
+            rest_s = RESTS * (self._runtime.monotonic() - began)
+            await self._runtime.sleep(max(rest_s, every_s * self._runtime.random.uniform(0.5, 1.0)))
+
+    async def _warn_of_stuck(self) -> None:
+        """Log how many entries are stuck: at the start, and whenever the number has changed.
+
+        The loop logs each entry when it parks it, but an operator who starts to watch later would not see that line.
+        """
+        every_s = self._settings.recovery.full_pass_every_s
+        known = 0
+        while True:
+            try:
+                if (count := await count_stuck(self._backends.log)) != known:
+                    events.warning("entries_stuck", stuck_sentence(count) if count else "none any more", count=count)
+                    known = count
+            except TieredError as error:
+                events.warning("entries_not_counted", error, instance=self.loop.instance)
+            await self._runtime.sleep(every_s * self._runtime.random.uniform(0.5, 1.0))
+
+    async def _say_alive(self) -> None:
+        """Log at a fixed rate that the loop is alive. An idle loop would log nothing else."""
+        while True:
+            await self._runtime.sleep(self._settings.daemon.alive_every_s)
+            passed_at = self.loop.passed_at
+            events.info(
+                "recovery_alive",
+                f"these do not answer: {', '.join(sorted(out))}" if (out := self.loop.outages.present) else None,
+                instance=self.loop.instance, passes=self.loop.passes,
+                last_pass_s_ago=None if passed_at is None else round(self._runtime.monotonic() - passed_at, 1),
+                **asdict(self.loop.total), collected=self.collected,
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,42 +240,36 @@ async def collect(backends: Backends) -> Collected:
         except TieredError as error:
             removed += error.removed if isinstance(error, LeftGarbageError) else 0
             failures.append(error)
-            logger.warning("collection_failed: %s", error)
+            events.warning("collection_failed", error)
     return Collected(removed, failures)
 
 
-async def _collect_for_ever(backends: Backends, runtime: Runtime, every_s: float) -> None:
-    while True:
-        began = runtime.monotonic()
-        if removed := (await collect(backends)).removed:
-            logger.info("collected count=%d", removed)
-        rest_s = RESTS * (runtime.monotonic() - began)
-        await runtime.sleep(max(rest_s, every_s * runtime.random.uniform(0.5, 1.0)))
-
-
-async def _warn_of_stuck(log: ChangeLog, runtime: Runtime, every_s: float) -> None:
-    """Log how many entries are stuck: at the start, and whenever the number has changed.
-
-    The loop logs each entry when it parks it, but an operator who starts to watch later would not see that line.
-    """
-    known = 0
-    while True:
-        try:
-            if (count := await count_stuck(log)) != known:
-                logger.warning("entries_stuck count=%d: %s", count, stuck_sentence(count) if count else "none any more")
-                known = count
-        except TieredError as error:
-            logger.warning("entries_not_counted: %s", error)
-        await runtime.sleep(every_s * runtime.random.uniform(0.5, 1.0))
-
-
 async def _heed_signals(loop: RecoveryLoop, *, task_status: TaskStatus[None]) -> None:
-    heeded = [signal.SIGTERM] if signal.getsignal(signal.SIGINT) is signal.SIG_IGN else [signal.SIGTERM, signal.SIGINT]
-    with anyio.open_signal_receiver(*heeded) as signals:
+    # One that is ignored already stays so.
+    heeded = [number for number in (signal.SIGINT, signal.SIGHUP) if signal.getsignal(number) is not signal.SIG_IGN]
+    with anyio.open_signal_receiver(signal.SIGTERM, *heeded) as signals:
         task_status.started()
         async for number in signals:
+            name = signal.Signals(number).name
+            if number == signal.SIGHUP:
+                events.info("signal_ignored", "no settings are read again: restart the daemon for that", signal=name)
+                continue
             if loop.stopping:
                 os._exit(EXIT_AT_ONCE)
-            logger.info("recovery_stopping signal=%s: once more to leave at once", signal.Signals(number).name)
+            events.info("recovery_stopping", "once more to leave at once", signal=name)
             loop.stop()
 
+
+def _store_of(settings: Settings) -> str:
+    if settings.directory is not None:
+        return str(settings.directory)
+    assert settings.bigtable is not None and settings.gcs is not None, "settings allow one only with the other"
+    at = settings.bigtable
+    return f"bigtable:{at.project}/{at.instance}/{at.table}+gcs:{settings.gcs.bucket}"
+
+
+def _version() -> str:
+    try:
+        return version("tiered")
+    except PackageNotFoundError:  # it runs from a checkout that nobody installed
+        return "unknown"

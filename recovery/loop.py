@@ -12,31 +12,37 @@ claim them. *Failure* of a tier or of the log: the claim is left to go stale, an
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 import anyio
 from anyio.abc import TaskGroup
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError, LeaseLostError, TieredError, UnavailableError, UnconfirmedError
+from changelog.base.events import events
 from changelog.base.runtime import Runtime, instance_name
 from changelog.base.tasks import elsewhere_is_an_error
 from changelog.change import Entry, Unreadable
 from changelog.heartbeat import Heartbeat
 from changelog.lease import Lease, Standing, standing
 from changelog.log import ChangeLog, KeyRange, Page
+from recovery.outages import CHANGELOG, HIGH_VOLUME, LONG_TERM, TIERS, Outages, asked, last_asked
 from recovery.rate import TokenBucket
 from tiered.protocol.backends import Tiers
 from tiered.protocol.finishing import Ending, finish
 from tiered.protocol.retry import persist
 from tiered.settings import Settings
 
-logger = logging.getLogger("tiered")
-
 RELEASE_BUDGET_S = 5.0
+PROBE_S = 5.0
+"""How long one small question waits for its answer."""
+
+_NOT_ANSWERED = (UnavailableError, UnconfirmedError, ConfigurationError)
+"""A service is down, or it refuses: a permission is taken away, and given back."""
+
 CONTESTED_MIN = 4
 """Claims lost in one range, and at least a quarter of them: other instances work there."""
 
@@ -63,13 +69,20 @@ class Report:
 
 
 class RecoveryLoop:
-    """Call `run`, which goes on until `stop`, or `run_once`. `total` counts everything since the loop was made."""
+    """Call `run`, which goes on until `stop`, or `run_once`.
+
+    `total` and `passes` count everything since the loop was made. `passed_at`: when the last whole pass ended, by the
+    runtime's monotonic clock; None: none did yet. `outages`: the services that do not answer now.
+    """
 
     def __init__(self, tiers: Tiers, log: ChangeLog, runtime: Runtime, settings: Settings) -> None:
         self.instance = settings.instance or instance_name(runtime, "recovery")
         self.total = Report()
-        self._tiers = tiers
-        self._log = log
+        self.passes = 0
+        self.passed_at: float | None = None
+        self.outages = Outages(runtime, self.instance)
+        self._tiers = Tiers(asked(tiers.high_volume, HIGH_VOLUME), asked(tiers.long_term, LONG_TERM))
+        self._log = log = asked(log, CHANGELOG)
         self._runtime = runtime
         self._settings = settings.recovery
         self._expiry_ms = round(settings.lease.expiry_s * 1000)
@@ -79,15 +92,18 @@ class RecoveryLoop:
         self._log_now_ms, self._asked_at = 0, -math.inf
         self._full_pass_at = -math.inf
         self._held: list[Lease] = []
-        self._swept = 0
+        self._began_at: dict[str, float] = {}
+        self._swept = self._claimed = 0
         self.answered_at: float | None = None
         """When the log last answered a page of a pass (`Runtime.monotonic`). None: not yet."""
-        self.passed_at: float | None = None
-        """When the last pass came to its end (`Runtime.monotonic`). None: none has."""
 
     @property
     def stopping(self) -> bool:
         return self._stopping.is_set()
+
+    async def stopped(self) -> None:
+        """Waits for `stop`."""
+        await self._stopping.wait()
 
     def stop(self) -> None:
         """Tells the loop to claim nothing more. `run` returns once each entry that it holds is finished or released."""
@@ -105,8 +121,11 @@ class RecoveryLoop:
         while not self._stopping.is_set():
             try:
                 report = await self._run_next()
+                await self._note_answers(report)
             except (UnavailableError, ConfigurationError) as error:
-                logger.warning("recovery_pass_failed instance=%s: %s", self.instance, error)
+                self.outages.suspect(last_asked(), error)
+                self.outages.confirm()
+                events.warning("recovery_pass_failed", error, instance=self.instance)
                 report = Report(failed=1)
             if report.failed:
                 self._full_pass_at = -math.inf
@@ -119,14 +138,19 @@ class RecoveryLoop:
 
         `UnavailableError`: the log is out of reach. `CorruptRecordError`: it is damaged as a whole.
         """
-        return await self._counted(self._log.ranges(), math.inf if limit is None else limit)
+        return await self._counted("full", self._log.ranges(), math.inf if limit is None else limit)
 
     async def survey(self) -> AsyncIterator[tuple[Entry | Unreadable, Standing]]:
-        """Yields what a pass would work on, in key order. Writes nothing but the presence row. Raises as `run_once`."""
+        """Yields what a pass would work on, in key order. Writes nothing. Raises as `run_once`.
+
+        It judges by this machine's clock, because asking the log for its own means writing the presence row. So it may
+        be wrong about entries that got stale just now, by as much as the two clocks differ.
+        """
+        now_ms = self._runtime.wall_ns() // 1_000_000
         for within in sorted(self._log.ranges(), key=lambda each: each.start):
             start: str | None = within.start
             while start is not None:
-                page, found = await self._page(KeyRange(start, within.end))
+                page, found = await self._page(KeyRange(start, within.end), now_ms)
                 for each in found:
                     yield each
                 start = page.next_start
@@ -142,16 +166,41 @@ class RecoveryLoop:
             return report
         with self._answered_in_time():
             since_ms = await self._now_ms() - round(self._settings.recent_s * 1000)
-        return await self._counted([within.since(since_ms) for within in self._log.ranges()], math.inf)
+        return await self._counted("recent", [within.since(since_ms) for within in self._log.ranges()], math.inf)
 
-    async def _counted(self, ranges: Sequence[KeyRange], limit: float) -> Report:
-        report, self._swept = Report(), 0
+    async def _counted(self, kind: str, ranges: Sequence[KeyRange], limit: float) -> Report:
+        report, self._swept, self._claimed = Report(), 0, 0
+        began = self._runtime.monotonic()
         try:
             await self._pass(ranges, report, limit)
-            self.passed_at = self._runtime.monotonic()
         finally:
             self.total.add(report)
+        self.passes += 1
+        self.passed_at = self._runtime.monotonic()
+        write = events.info if report.seen else events.debug  # an idle daemon makes a pass every few seconds
+        write("pass_done", instance=self.instance, kind=kind, **asdict(report), duration_s=round(self.passed_at - began, 3))
         return report
+
+    async def _note_answers(self, report: Report) -> None:
+        """After a pass over the log: notes which services answer, and which do not.
+
+        A tier that was out is asked for something small if the pass had nothing to ask it for. Otherwise nobody would
+        learn that it answers again.
+        """
+        self.outages.confirm()
+        if report.failed or self.stopping:
+            return
+        self.outages.answered(CHANGELOG)
+        for service in self.outages.to_probe():
+            try:
+                with anyio.fail_after(PROBE_S):
+                    if service == HIGH_VOLUME:
+                        await self._tiers.high_volume.scan("", b"", 1)
+                    else:
+                        await self._tiers.long_term.list("", None, 1)
+            except (TieredError, TimeoutError):
+                continue
+            self.outages.answered(service)
 
     async def _pass(self, ranges: Sequence[KeyRange], report: Report, limit: float) -> None:
         failure: TieredError | None = None
@@ -197,10 +246,15 @@ class RecoveryLoop:
                     workers.start_soon(self._work_on, entry, where, report, free)
                 start = page.next_start
 
-    async def _page(self, within: KeyRange) -> tuple[Page, list[tuple[Entry | Unreadable, Standing]]]:
-        """Reads the next page, and judges each entry. No call stays open while the entries are worked on."""
+    async def _page(
+        self, within: KeyRange, known_ms: int | None = None
+    ) -> tuple[Page, list[tuple[Entry | Unreadable, Standing]]]:
+        """Reads the next page, and judges each entry. No call stays open while the entries are worked on.
+
+        `known_ms`: the present time (Unix ms) to judge by; None: the log is asked for its own.
+        """
         with self._answered_in_time():
-            now_ms = await self._now_ms()
+            now_ms = await self._now_ms() if known_ms is None else known_ms
             page = await self._log.stale(within, now_ms, self._expiry_ms, self._settings.page_max)
         self.answered_at = self._runtime.monotonic()
         rules = (now_ms, self._expiry_ms, self._settings.attempts_max)
@@ -241,7 +295,7 @@ class RecoveryLoop:
                 try:
                     await self._log.release(lease.entry, lease.entry.cleanup_after_ms)
                 except TieredError as error:
-                    logger.warning("release_failed key=%s: %s", lease.entry.key, error)
+                    events.warning("release_failed", error, id=lease.entry.change.id, object=lease.entry.change.object)
 
     async def _pause(self, failures: int) -> None:
         """Waits for about `idle_s` seconds, and longer after each failure in a row. Ends at once on `stop`."""
@@ -254,12 +308,16 @@ class RecoveryLoop:
     async def _work_on(self, entry: Entry | Unreadable, found: Standing, report: Report, free: anyio.Semaphore) -> None:
         try:
             await self._bucket.take()
+            self._began_at[entry.key] = self._runtime.monotonic()
             with elsewhere_is_an_error("the work on it was cancelled elsewhere"):
                 await self._judge(entry, found, report)
         except Exception as error:  # noqa: BLE001 - it is this entry's: the others must not wait for it, nor end with it (I6)
+            if last_asked() == CHANGELOG and not self._claimed and isinstance(error, _NOT_ANSWERED):
+                self.outages.suspect(CHANGELOG, error)
             report.failed += 1
-            _log_failure(entry, error)
+            self._log_failure(entry, error)
         finally:
+            self._began_at.pop(entry.key, None)
             free.release()
 
     async def _judge(self, entry: Entry | Unreadable, found: Standing, report: Report) -> None:
@@ -278,8 +336,9 @@ class RecoveryLoop:
             except UnconfirmedError:  # if it is one, it was nobody's failed attempt: five of them would park the entry
                 await self._log.release(entry.claimed_by(self.instance), entry.cleanup_after_ms)
                 raise
+        self._claimed += 1
         if lease is None:
-            report.lost += 1
+            self._count_lost(entry, "another instance was faster, or its owner still lives", report)
             return
         try:
             await self._finish(lease, entry.owner, report)
@@ -296,12 +355,15 @@ class RecoveryLoop:
                 lambda: finish(self._tiers, self._log, self._heartbeat, lease, None, grace_ms),
                 self._runtime, self._settings.attempt_budget_s,
             )
-        except LeaseLostError:
-            report.lost += 1
+        except LeaseLostError as error:
+            self._count_lost(lease.entry, str(error), report)
         except CorruptRecordError as error:
             await self._park(lease.entry, str(error), report)
-        except (UnavailableError, UnconfirmedError, ConfigurationError) as error:  # a permission is taken away, and given back
-            await self._fail(lease, error, report, alone=self._swept > 0)
+        except _NOT_ANSWERED as error:
+            alone = self._swept > 0
+            if not alone:
+                self.outages.suspect(last_asked(), error)
+            await self._fail(lease, error, report, alone=alone)
         except Exception as error:  # noqa: BLE001 - logged with its traceback, and counted
             await self._fail(lease, error, report, alone=True)
         else:
@@ -313,7 +375,7 @@ class RecoveryLoop:
         Otherwise there is an outage, perhaps of one tier only, and it is not counted as a failed attempt of this entry.
         """
         entry = lease.entry
-        _log_failure(entry, error)
+        self._log_failure(entry, error)
         if alone and entry.attempt >= self._settings.attempts_max:
             await self._park(entry, f"failed {entry.attempt} times, at last with: {error}", report)
             return
@@ -326,18 +388,35 @@ class RecoveryLoop:
             report.deferred += 1
         else:
             report.recovered += 1
-        self._swept += ending is not Ending.FORGOTTEN
-        logger.info("recovered id=%s object=%s owner_was=%s: %s", entry.change.id, entry.change.object, owner_was, ending.value)
+        is_swept = ending is not Ending.FORGOTTEN
+        self._swept += is_swept
+        self.outages.answered(*(TIERS if is_swept else (HIGH_VOLUME,)))  # without garbage only the row was asked
+        events.info("recovered", ending.value, **self._facts(entry), verdict=ending.name.lower(), owner_was=owner_was)
 
     async def _park(self, entry: Entry | Unreadable, error: str, report: Report) -> None:
         if await self._log.park(entry, error):
             report.parked += 1
-            logger.error("entry_parked key=%s: %s", entry.key, error)
+            events.error("entry_parked", error, **self._facts(entry), verdict="parked")
         else:
-            report.lost += 1
+            self._count_lost(entry, "it changed before it could be parked", report)
 
+    def _count_lost(self, entry: Entry | Unreadable, why: str, report: Report) -> None:
+        report.lost += 1
+        events.info("entry_lost", why, **self._facts(entry), verdict="lost")
 
-def _log_failure(entry: Entry | Unreadable, error: Exception) -> None:
-    """Logs the error, with a traceback only if it is no error of ours."""
-    unforeseen = None if isinstance(error, TieredError) else error
-    logger.warning("recovery_failed key=%s: %s", entry.key, str(error) or type(error).__name__, exc_info=unforeseen)
+    def _log_failure(self, entry: Entry | Unreadable, error: Exception) -> None:
+        """Logs the error, with a traceback only if it is no error of ours."""
+        unforeseen = None if isinstance(error, TieredError) else error
+        events.warning("recovery_failed", error, exc_info=unforeseen, **self._facts(entry), verdict="failed")
+
+    def _facts(self, entry: Entry | Unreadable) -> dict[str, Any]:
+        """What every decision says of its entry. One that cannot be read has only its key."""
+        readable, key = (entry, None) if isinstance(entry, Entry) else (None, entry.key)
+        began_at = self._began_at.get(entry.key)
+        return {
+            "id": readable and readable.change.id,
+            "object": readable and readable.change.object,
+            "key": key,
+            "attempt": readable and readable.attempt,
+            "duration_s": None if began_at is None else round(self._runtime.monotonic() - began_at, 3),
+        }

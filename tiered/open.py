@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from typing import Protocol
 
 import anyio
 
+from changelog.base.events import events
 from changelog.base.runtime import Runtime, SystemRuntime
 from changelog.log import ChangeLog
 from changelog.noop import NoopChangeLog
@@ -21,9 +23,10 @@ from tiered.protocol.backends import Tiers
 from tiered.settings import Settings, load_settings
 from tiered.storage import TieredStorage
 
-logger = logging.getLogger("tiered")
-
 DATABASE_NAME = "tiered.db"
+
+INSIDE = "recovery.inside"
+"""The module that runs recovery beside a store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,7 @@ class Backends:
 
 @asynccontextmanager
 async def open_storage(
-    source: str | Path | Settings, runtime: Runtime | None = None, *, writes: bool = True
+    source: str | Path | Settings, runtime: Runtime | None = None, *, writes: bool = True, recover: bool = False
 ) -> AsyncIterator[TieredStorage]:
     """Opens a store. `source` is the path of a YAML file, or `Settings`.
 
@@ -45,16 +48,51 @@ async def open_storage(
     In embedded mode the directory is created. Any number of stores and processes may have one store open at once.
     `writes` False opens it for reading only. Then a Bigtable table that other software wrote is enough, and a put or
     delete raises `ConfigurationError`.
+
+    `recover` True also does what `tiered recover` does, beside the store and as long as it is open: it cleans up after
+    processes that died, and deletes what has expired from a directory. No error of this work ends the block, and it
+    touches no signal. Leaving the block takes up to `recovery.shutdown_budget_s` seconds and a few more.
     """
     if source is None:  # `load_settings` reads the environment alone for None; here None is a forgotten argument
         raise ConfigurationError("pass Settings(…), or the path of a settings file, not None")
     settings = source if isinstance(source, Settings) else load_settings(source)
     runtime = runtime or SystemRuntime()
+    if recover:
+        _check_may_recover(settings, writes)
     async with (
         open_backends(settings, runtime, writes=writes) as backends,
+        _recovery_beside(backends, runtime, settings, recover) as stop_recovery,
         TieredStorage(backends.tiers, backends.log, runtime, settings, writes=writes) as storage,
     ):
-        yield storage
+        try:
+            yield storage
+        finally:
+            stop_recovery()  # it ends while the store drains
+
+
+def _check_may_recover(settings: Settings, writes: bool) -> None:
+    if not writes:
+        raise ConfigurationError("recover=True deletes and writes, and writes=False forbids both: leave one of them out")
+    if settings.changelog in (None, "noop") and settings.directory is None:
+        raise ConfigurationError("recover=True has nothing to recover without a changelog: set changelog: bigtable, or leave it out")
+
+
+class _BesideStore(Protocol):
+    def stop(self) -> None: ...
+
+
+@asynccontextmanager
+async def _recovery_beside(
+    backends: Backends, runtime: Runtime, settings: Settings, wanted: bool
+) -> AsyncIterator[Callable[[], None]]:
+    """Runs recovery beside the block, if it is wanted. Yields what tells it to stop."""
+    if not wanted:
+        yield lambda: None
+        return
+    # Found by its name: `recovery` is built on `tiered`, and no module of `tiered` imports it.
+    beside: AbstractAsyncContextManager[_BesideStore] = import_module(INSIDE).RecoveryInside(backends, runtime, settings)
+    async with beside as recovery:
+        yield recovery.stop
 
 
 @asynccontextmanager
@@ -67,8 +105,8 @@ async def open_backends(settings: Settings, runtime: Runtime, *, writes: bool = 
     bucket are not looked at. Use it in one of many processes, when another has just looked at them.
     """
     if settings.changelog is None and writes:
-        logger.warning(
-            "no changelog is set, so what a killed process leaves behind stays there for good; "
+        events.warning(
+            "no_changelog", "no changelog is set, so what a killed process leaves behind stays there for good; "
             "set changelog: bigtable (or changelog: noop to accept it)"
         )
     opening = _open_embedded(settings, runtime, writes) if settings.directory else _open_google(settings, runtime, writes, verify)

@@ -11,11 +11,11 @@ verified: without its families nothing can be written, and marks that are collec
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from changelog.base.errors import ConfigurationError, InvalidRequestError, UnavailableError, UnconfirmedError
+from changelog.base.events import events
 from changelog.base.runtime import Runtime
 from changelog.bigtable.channel import BigtableTable, delete_family
 from changelog.bigtable.log import BigTableChangeLog
@@ -27,8 +27,6 @@ from tiered.gcs.auth import GoogleAuthorization
 from tiered.gcs.blobs import GcsBlobs
 from tiered.protocol.backends import Tiers
 from tiered.settings import BIGTABLE_EMULATOR, GCS_EMULATOR, BigtableSettings, GcsSettings, Settings
-
-logger = logging.getLogger("tiered")
 
 PROBED_ROW = b"~families"
 """A row key that belongs to no object and to no entry."""
@@ -66,7 +64,7 @@ async def open_google(settings: Settings, runtime: Runtime, *, writes: bool, ver
                 # Says now, not at the first large put, that the bucket is missing or forbidden.
                 await blobs.list("", None, 1)
         except UnavailableError as error:  # small objects and the changelog work without the bucket
-            logger.warning("bucket_not_reached bucket=%s: %s", gcs.bucket, error)
+            events.warning("bucket_not_reached", error, bucket=gcs.bucket)
         rows, entries = (
             BigtableTable(channel, f"{instance}/tables/{table}", bigtable.app_profile, bigtable.timeout_s)
             for table in (bigtable.table, bigtable.changelog_table)

@@ -207,18 +207,22 @@ def _path(value: object) -> object:
 
 
 class DaemonSettings(_Section):
-    """What the recovery daemon shows to others. Docs: docs/http.md.
+    """What the recovery daemon shows to others, over HTTP (docs/http.md) and in its log (docs/logs.md).
 
     `http_port`: the TCP port of its HTTP server. None: it has no server. 0: any free port, which the log names.
     `http_host`: the address that the server listens on; everybody who reaches it may read. `show_objects`: whether the
     page and the JSON name objects. `audit_reports`: a directory with run directories of `tiered audit`, which the page
-    lists. Their reports name objects, so the page links to them only if `show_objects` is set, too.
+    lists. Their reports name objects, so the page links to them only if `show_objects` is set, too. `log_format`: lines
+    of text for people, or one JSON object a line. `alive_every_s`: how often a recovery says that it is alive, even if
+    it has nothing to do.
     """
 
     http_host: Annotated[str, _matching(r"[A-Za-z0-9_.:%-]{1,253}", "an address or the name of a host, such as 127.0.0.1")] = "127.0.0.1"
     http_port: Annotated[int, _Number, Field(ge=0, le=65_535)] | None = None
     show_objects: bool = False
     audit_reports: Annotated[Path | None, BeforeValidator(_path)] = None
+    log_format: Literal["text", "json"] = "text"
+    alive_every_s: Period = 300.0
 
 
 class Settings(BaseSettings):

@@ -6,7 +6,6 @@ slot bounds what is under way: it is given back when the operation's clean-up is
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import replace
@@ -16,6 +15,7 @@ from typing import Self
 
 import anyio
 
+from changelog.base.events import events
 from changelog.base.runtime import Runtime, instance_name
 from changelog.base.tasks import elsewhere_is_an_error
 from changelog.change import ChangeId
@@ -41,8 +41,6 @@ from tiered.protocol.writing import Body, Outcome, Writer, check_declared
 from tiered.settings import Settings
 from tiered.stored import ObjectHead, PutResult, StoredObject
 from tiered.text import plain, shown
-
-logger = logging.getLogger("tiered")
 
 LIST_PAGE = 1000
 
@@ -200,7 +198,7 @@ class TieredStorage:
                 page = await self._page(prefix, start)
             now_ns = self._runtime.wall_ns()
             for damaged in page.corrupt:
-                logger.warning("corrupt_row path=%s: %s", damaged.path, damaged.fault)
+                events.warning("corrupt_row", damaged.fault, path=damaged.path)
             for row in page.rows:
                 if not is_expired(row.deadline_ns, now_ns) and (object_id := _parse_stored(row.path)) is not None:
                     yield object_id
@@ -288,7 +286,7 @@ class TieredStorage:
             with anyio.move_on_after(self._settings.store.answer_budget_s):
                 await self._reader.touch(object_id, state)
         except TieredError as error:
-            logger.warning("touch_failed object=%s: %s", object_id, error)
+            events.warning("touch_failed", error, object=str(object_id))
         finally:
             self._touching.discard(object_id.path)
 
@@ -314,5 +312,5 @@ def _parse_stored(path: str) -> ObjectId | None:
     try:
         return ObjectId.parse(path)
     except InvalidRequestError as error:
-        logger.warning("unparseable_row skipped: %s", error)
+        events.warning("unparseable_row", f"it is skipped: {error}")
         return None

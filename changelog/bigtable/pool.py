@@ -15,7 +15,6 @@ for the replacement of an older connection, that one stays for another turn. `gr
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Self
@@ -32,6 +31,7 @@ from google.cloud.bigtable_v2.services.bigtable.transports.grpc_asyncio import B
 from google.cloud.bigtable_v2.types import bigtable
 
 from changelog.base.errors import ConfigurationError, TieredError
+from changelog.base.events import events
 from changelog.base.runtime import Runtime
 from changelog.base.tasks import end_tasks
 from changelog.base.threads import in_thread
@@ -45,8 +45,6 @@ from changelog.bigtable.channel import (
     insecure_channel,
     translated,
 )
-
-logger = logging.getLogger("tiered")
 
 HOST = "bigtable.googleapis.com:443"
 SCOPE = "https://www.googleapis.com/auth/bigtable.data"
@@ -186,7 +184,7 @@ class ChannelPool:
             except ConfigurationError as mistake:
                 mistakes.append(mistake)
             except TieredError as error:
-                logger.warning("warm_up_failed instance=%s: %s", self._instance, error)
+                events.warning("warm_up_failed", error, instance=self._instance)
 
         async with anyio.create_task_group() as tasks:
             for connection in self._connections:
@@ -203,7 +201,7 @@ class ChannelPool:
             try:
                 await fresh.warm(self._instance, self._app_profile)
             except TieredError as error:
-                logger.warning("warm_up_failed instance=%s, its older connection stays: %s", self._instance, error)
+                events.warning("warm_up_failed", f"its older connection stays: {error}", instance=self._instance)
                 old = fresh
             else:
                 self._connections[place] = fresh

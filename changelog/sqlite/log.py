@@ -14,13 +14,13 @@ form, so entries of older software can be claimed, too (I6).
 
 from __future__ import annotations
 
-import logging
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
 from changelog.base.errors import LeaseLostError
+from changelog.base.events import events
 from changelog.base.runtime import Runtime
 from changelog.change import Change, ChangeId, Entry, Stuck, Unreadable, decode, encode, encode_stuck
 from changelog.lease import Renewal, Standing, standing
@@ -28,8 +28,6 @@ from changelog.log import PRESENCE_AGE_MAX_MS, KeyRange, Page, check_note, shard
 from changelog.sqlite.database import Database
 
 __all__ = ["Database", "SqliteChangeLog"]
-
-logger = logging.getLogger("tiered")
 
 
 _SCHEMA = (
@@ -219,7 +217,7 @@ def _readable(rows: Iterable[_Stored]) -> Iterator[Entry | Unreadable]:
         try:
             yield _decode(row)
         except UnicodeDecodeError:
-            logger.warning("unreadable_key skipped: %r", row[0])
+            events.warning("unreadable_key", "it is skipped: no entry has such a key", key=repr(row[0]))
 
 
 def _decode(row: _Stored) -> Entry | Unreadable:

@@ -19,8 +19,6 @@ Exit codes:
 
 from __future__ import annotations
 
-import logging
-import sys
 from typing import Annotated
 
 import typer
@@ -34,6 +32,7 @@ from recovery.cli.output import write
 from recovery.cli.recover import recover
 from recovery.cli.shared import guard, say, shared
 from recovery.cli.status import status
+from recovery.logs import write_to_stderr
 
 app = typer.Typer(
     help="A blob store over two tiers whose every write survives a kill.", no_args_is_help=True, pretty_exceptions_enable=False
@@ -63,7 +62,7 @@ def choose(
 
 def run() -> int:
     """Run what the command line says, and return the exit code."""
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    write_to_stderr()
     return guard(_parse)
 
 

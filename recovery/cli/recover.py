@@ -22,6 +22,7 @@ from recovery.cli.entries import Listed, open_logged, show_listed, show_nothing
 from recovery.cli.output import show
 from recovery.cli.shared import choice, run_async, shared
 from recovery.entries import count_open, count_stuck, stuck_sentence
+from recovery.logs import use_format
 from tiered.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, TieredError, UnavailableError
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ def recover(
         from recovery.daemon import collect, run_daemon
         from recovery.loop import RecoveryLoop
 
+        use_format(chosen.daemon.log_format)
         async with open_logged(chosen, writes=not dry_run, collecting=not dry_run) as (backends, settings):
             loop = RecoveryLoop(backends.tiers, backends.log, SystemRuntime(), settings)
             if dry_run:
@@ -71,7 +73,8 @@ def recover(
             else:
                 logging.getLogger("tiered").setLevel(logging.INFO)
                 runtime = SystemRuntime()
-                _show_report(await run_daemon(backends, runtime, settings, _beside(bound, backends, runtime, settings)), {})
+                done = await run_daemon(backends, runtime, settings, _beside(bound, backends, runtime, settings))
+                _show_report(done.report, {"collected": done.collected, "stuck": done.stuck})
 
     run_async(command)
 
@@ -119,7 +122,7 @@ def _nothing_yet(open_count: int) -> str:
 
 def _show_report(report: Report, more: Mapping[str, Any]) -> None:
     value = asdict(report) | dict(more)
-    show(value, "  ".join(f"{name} {count}" for name, count in value.items()), choice.json)
+    show(value, "  ".join(f"{name} {'-' if count is None else count}" for name, count in value.items()), choice.json)
 
 
 def _raise_unless_clean(report: Report, stuck: int, failures: Iterable[TieredError]) -> None:

@@ -23,6 +23,8 @@ from typing import Annotated, Any
 import anyio
 import typer
 
+from changelog.base.events import events
+from recovery.logs import is_json
 from recovery.visible import visible
 from tiered.errors import (
     ConfigurationError,
@@ -229,7 +231,13 @@ def _drop_output() -> None:
 
 
 def say(sentence: str) -> None:
-    """Print a sentence on stderr. If that fails, nothing happens: the exit code stays as it is."""
+    """Print a sentence on stderr. If that fails, nothing happens: the exit code stays as it is.
+
+    Where stderr has JSON lines, the sentence is one, too.
+    """
+    if is_json():
+        events.error("command_ended", sentence)
+        return
     if sys.stderr is not None:
         with suppress(OSError):
             lines = "\n".join(visible(line) for line in sentence.split("\n"))

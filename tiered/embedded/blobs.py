@@ -20,7 +20,6 @@ module does not decide which blobs are garbage, except for those that have expir
 from __future__ import annotations
 
 import errno
-import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -36,6 +35,7 @@ from changelog.base.errors import (
     UnavailableError,
     UnconfirmedError,
 )
+from changelog.base.events import events
 from changelog.base.runtime import Runtime
 from changelog.base.threads import in_thread
 from changelog.change import ChangeId
@@ -50,8 +50,6 @@ from tiered.stored import PIECE_BYTES
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
-
-logger = logging.getLogger("tiered")
 
 THREADS_MAX = 16
 COLLECT_AT_ONCE = 256
@@ -125,7 +123,7 @@ class FileBlobs:
             if error.errno in _NOT_NOW:
                 if verify:
                     raise _translated(f"write blobs in {root}", error) from error
-                logger.warning("blobs_cannot_be_written directory=%s: %s", root, error.strerror)
+                events.warning("blobs_cannot_be_written", error.strerror, directory=str(root))
                 return blobs
             raise ConfigurationError(
                 f"{root} cannot hold blobs ({error.strerror}: {error.filename2 or error.filename}): give a directory that this process"
@@ -217,11 +215,11 @@ class _Collection:
                 self._left += 1
                 self._first = self._first or fault
             if self._found <= LOGGED_MAX:
-                logger.warning("%s name=%r: %s", fault.event, fault.what, fault.why)
+                events.warning(fault.event, fault.why, name=fault.what)
 
     def end(self, removed: int) -> None:
         if self._found > LOGGED_MAX:
-            logger.warning("collection_found count=%d: only the first %d are logged", self._found, LOGGED_MAX)
+            events.warning("collection_found", f"only the first {LOGGED_MAX} are logged", count=self._found)
         if self._first is not None:
             raise LeftGarbageError(
                 f"{self._left} {'file' if self._left == 1 else 'files'} could not be looked at or collected, the first is"

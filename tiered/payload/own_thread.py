@@ -15,7 +15,6 @@ that waits for one for a task that waits for ever.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator
 from contextlib import suppress
 from contextvars import copy_context
@@ -29,6 +28,7 @@ from typing import Self, TypeVar
 from anyio import CapacityLimiter, Event, fail_after, from_thread, move_on_after
 from anyio.lowlevel import EventLoopToken, RunVar, current_token
 
+from changelog.base.events import events
 from tiered.errors import AtCapacityError, UnavailableError
 
 try:
@@ -37,8 +37,6 @@ except ImportError:  # without sniffio, nobody looks for the event loop in the c
     current_async_library_cvar = None  # type: ignore[assignment]
 
 T = TypeVar("T")
-
-logger = logging.getLogger("tiered")
 
 THREADS_MAX = 200
 WAIT_MAX_S = 5.0
@@ -178,4 +176,4 @@ def _carry_out_alone(last: Callable[[], object]) -> None:
     try:
         last()
     except Exception as error:  # noqa: BLE001 - nobody is there to take it
-        logger.warning("abandoned_payload_not_closed error=%r", error)
+        events.warning("abandoned_payload_not_closed", repr(error))

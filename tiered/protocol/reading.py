@@ -14,10 +14,10 @@ tombstone before and after its blob was not found, the blob is lost. Only reader
 from __future__ import annotations
 
 import itertools
-import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from changelog.base.events import events
 from changelog.base.runtime import Runtime
 from tiered.errors import DanglingTombstoneError, UnavailableError
 from tiered.metadata import Expiration, Metadata, is_expired, touch_deadline
@@ -26,8 +26,6 @@ from tiered.protocol.backends import ByteRange, Inline, RowState, Tiers, Tombsto
 from tiered.protocol.retry import ask
 from tiered.settings import Settings
 from tiered.stored import ObjectHead, StoredObject, Tier
-
-logger = logging.getLogger("tiered")
 
 T = TypeVar("T")
 
@@ -117,7 +115,7 @@ class Reader:
 
     def _lost(self, object_id: ObjectId, blob: str) -> DanglingTombstoneError:
         self.dangling += 1
-        logger.error("dangling_tombstone object=%s blob=%s", object_id, blob)
+        events.error("dangling_tombstone", object=str(object_id), blob=blob)
         return DanglingTombstoneError(f"{object_id} redirects to the blob {blob!r}, which does not exist: its data is lost")
 
 

@@ -12,7 +12,6 @@ it, nor that of the scope around the store. Only the end of the drain's budget d
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Self
@@ -20,6 +19,7 @@ from typing import Self
 import anyio
 from anyio.abc import TaskGroup
 
+from changelog.base.events import events
 from changelog.base.runtime import Runtime
 from changelog.base.tasks import elsewhere_is_an_error, end_tasks, wait_out
 from changelog.change import Change, ChangeId
@@ -30,8 +30,6 @@ from tiered.metadata import NS_PER_S
 from tiered.object_id import ObjectId
 from tiered.protocol.admission import Slot
 from tiered.protocol.backends import Upload
-
-logger = logging.getLogger("tiered")
 
 
 @dataclass(slots=True, eq=False)
@@ -175,9 +173,9 @@ class WritesUnderWay:
         try:
             with elsewhere_is_an_error(f"change {write.id} was cancelled elsewhere"), _shield(write):
                 await work()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - logged, with its traceback
             # The entry stays for recovery. A bug in one change must not cancel the caller's other work.
-            logger.exception("change_failed id=%s object=%s", write.id, write.object_id)
+            events.error("change_failed", error, exc_info=error, id=write.id, object=str(write.object_id))
             write.answer(self._unknown(write, error))
         finally:
             slot.release()
@@ -187,9 +185,9 @@ class WritesUnderWay:
         try:
             with slot, elsewhere_is_an_error("it was cancelled elsewhere"):
                 await work()
-        except Exception:
+        except Exception as error:  # noqa: BLE001 - logged, with its traceback
             # Nobody waits for it, so it must end nobody's block.
-            logger.exception("work_beside_failed")
+            events.error("work_beside_failed", error, exc_info=error)
 
     async def _drain(self, drained: anyio.Event, idle: Callable[[], Awaitable[None]], budget_s: float) -> None:
         try:
@@ -200,7 +198,7 @@ class WritesUnderWay:
                 _stop(write)
             self._left = sorted(write.id for write in self._writes.values() if write.change is not None)
             if self._left:
-                logger.warning("closed_with_changes_left_to_recovery count=%d ids=%s", len(self._left), ",".join(self._left))
+                events.warning("closed_with_changes_left_to_recovery", count=len(self._left), ids=",".join(self._left))
             drained.set()
 
     def _end(self, write: Write) -> None:

@@ -21,7 +21,6 @@ lease. A write holds its slot until its clean-up is done. A payload is never hel
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from functools import partial
 
 import anyio
 
+from changelog.base.events import events
 from changelog.base.runtime import Runtime
 from changelog.base.tasks import is_asked_to_end
 from changelog.change import Change, ChangeId
@@ -56,8 +56,6 @@ from tiered.protocol.retry import ask, persist
 from tiered.protocol.under_way import Write, WritesUnderWay
 from tiered.settings import Settings
 from tiered.stored import PutResult, Tier
-
-logger = logging.getLogger("tiered")
 
 CLOCKS_APART_MAX_S = 3600
 """Seconds that two clocks may be apart before `outcome` could take an old change for a young one. Used only there."""
@@ -340,7 +338,7 @@ class Writer:
                 self._runtime, self._settings.store.cleanup_budget_s,
             )
         except TieredError as error:
-            logger.warning("change_left_to_recovery id=%s object=%s: %s", write.id, lease.entry.change.object, error)
+            events.warning("change_left_to_recovery", error, id=write.id, object=lease.entry.change.object)
 
     async def _abandon(self, write: Write) -> None:
         """Undoes a change whose swap was never sent."""
@@ -405,7 +403,7 @@ def _logged(event: str, write: Write) -> Iterator[None]:
     try:
         yield
     except TieredError as error:
-        logger.warning("%s id=%s object=%s: %s", event, write.id, write.object_id, error)
+        events.warning(event, error, id=write.id, object=str(write.object_id))
 
 
 def _lease_of(write: Write) -> Lease:

@@ -16,7 +16,6 @@ The functions block: use worker threads.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -33,12 +32,11 @@ from google.cloud.bigtable_admin_v2.services.bigtable_table_admin.transports.grp
 from google.cloud.bigtable_admin_v2.types import AppProfile, ColumnFamily, GcRule, ModifyColumnFamiliesRequest, Table
 
 from changelog.base.errors import ConfigurationError, UnavailableError
+from changelog.base.events import events
 from changelog.base.threads import in_thread
 from tiered.provision.findings import Finding, Kind, Mend, MendFailedError, problems
 from tiered.provision.schema import harm, tables_of, waste, words
 from tiered.settings import BigtableSettings, MarkSettings
-
-logger = logging.getLogger("tiered")
 
 CALL_S = 5.0
 CREATE_S = 60.0
@@ -132,7 +130,7 @@ async def verify_on_open(
         raise ConfigurationError("\n".join(wrong))
     for finding in findings:
         if finding.kind is Kind.NOTE:
-            logger.log(logging.INFO if at.emulator_host else logging.WARNING, "%s", finding.sentence)
+            (events.info if at.emulator_host else events.warning)("schema_note", finding.sentence)
     return None if objects is None else frozenset(objects.column_families)
 
 

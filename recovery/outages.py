@@ -1,0 +1,100 @@
+"""Which services do not answer recovery: says so once when one stops, and once when it answers again.
+
+    asked(...)     marks which service the present task asks, so that a failure can be told to its service
+    suspect        an entry could not be cleaned up; it may be this entry alone
+    confirm        nothing was cleaned up since: the service is what fails       -> service_unreachable, once
+    answered       it did its work again                                         -> service_healthy_again, once
+
+One bad entry is no outage: while others are cleaned up, a suspicion is dropped. A service that answers and refuses,
+because a permission was taken away, is out, too; only work that succeeds ends that, and no `probe` does.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+from changelog.base.errors import ConfigurationError
+from changelog.base.events import events
+from changelog.base.runtime import Runtime
+
+CHANGELOG, HIGH_VOLUME, LONG_TERM = "changelog", "high_volume", "long_term"
+TIERS = (HIGH_VOLUME, LONG_TERM)
+PATIENCE_S = 30.0
+"""A suspicion that is older than this is confirmed, also in the middle of a pass."""
+
+_asked: ContextVar[str] = ContextVar("_asked", default=CHANGELOG)
+T = TypeVar("T")
+
+
+class _Asked:
+    def __init__(self, target: object, service: str) -> None:
+        self._target = target
+        self._service = service
+
+    def __getattr__(self, name: str) -> Any:
+        _asked.set(self._service)
+        return getattr(self._target, name)
+
+
+def asked(target: T, service: str) -> T:
+    """Return the service itself, but each use of it marks it as the one that the present task asks."""
+    return cast(T, _Asked(target, service))
+
+
+def last_asked() -> str:
+    """The service that the present task asked last."""
+    return _asked.get()
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """`since`: the runtime's monotonic clock, in seconds, at the first failure. `error`: the last one."""
+
+    since: float
+    error: Exception
+
+    @property
+    def is_refusal(self) -> bool:
+        return isinstance(self.error, ConfigurationError)
+
+
+class Outages:
+    """The outages that one recovery loop knows of. `present`: by service."""
+
+    def __init__(self, runtime: Runtime, instance: str) -> None:
+        self.present: dict[str, Outage] = {}
+        self._suspected: dict[str, Outage] = {}
+        self._runtime = runtime
+        self._instance = instance
+
+    def suspect(self, service: str, error: Exception) -> None:
+        """Something failed at this service. Long suspicions become outages at once, others at `confirm`."""
+        now = self._runtime.monotonic()
+        if (known := self.present.get(service)) is not None:
+            self.present[service] = Outage(known.since, error)
+            return
+        known = self._suspected.get(service)
+        self._suspected[service] = Outage(now if known is None else known.since, error)
+        if known is not None and now - known.since > PATIENCE_S:
+            self.confirm()
+
+    def confirm(self) -> None:
+        """A pass is over, and nothing has dropped these suspicions: the services are out."""
+        suspected, self._suspected = self._suspected, {}
+        for service, outage in suspected.items():
+            self.present[service] = outage
+            events.warning("service_unreachable", outage.error, service=service, instance=self._instance)
+
+    def answered(self, *services: str) -> None:
+        """These services did their work: whatever was said or suspected of them is over."""
+        for service in services:
+            self._suspected.pop(service, None)
+            if (outage := self.present.pop(service, None)) is not None:
+                outage_s = round(self._runtime.monotonic() - outage.since, 3)
+                events.info("service_healthy_again", service=service, instance=self._instance, outage_s=outage_s)
+
+    def to_probe(self) -> list[str]:
+        """The tiers that did not answer, and of which one call that succeeds proves that they do again."""
+        return [service for service in TIERS if service in self.present and not self.present[service].is_refusal]
