@@ -1,5 +1,8 @@
 """The program for spark-submit: the `tiered` command, on the session that spark-submit made. See docs/audit.md."""
 
+See docs/audit.md, "On a cluster".
+"""
+
 from recovery.cli.main import main
 
 main()

@@ -1,0 +1,242 @@
+"""Backups of an embedded store that is in use. A restored store has every blob that a row names, and no other."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import anyio
+import pytest
+
+from changelog.base.runtime import SystemRuntime
+from deploy.backup import BLOBS, DATABASE, BackupError, back_up, copy_database, mirror, writers_wait
+from recovery.loop import RecoveryLoop
+from tests.given.busy_writer import payload, settings
+from tests.given.repository import ROOT
+from tiered import ObjectId, Settings, open_storage
+from tiered.embedded.file import path_of
+from tiered.open import open_backends
+
+BACKUPS = 8
+OBJECT = ObjectId.create("notes", "photo")
+
+
+def rows(store: Path) -> list[str]:
+    """The blobs that the rows name."""
+    with closing(sqlite3.connect(store / DATABASE)) as database:
+        return [target for target, in database.execute("SELECT target FROM rows WHERE target IS NOT NULL")]
+
+
+def logged(store: Path) -> set[str]:
+    """The blobs that the changelog names."""
+    with closing(sqlite3.connect(store / DATABASE)) as database:
+        changes = [json.loads(value) for value, in database.execute("SELECT value FROM changes")]
+    return {blob for change in changes for blob in (change.get("new"), change.get("old")) if blob}
+
+
+def blobs(store: Path) -> set[Path]:
+    return {path.relative_to(store / BLOBS) for path in (store / BLOBS).rglob("*") if path.is_file()}
+
+
+def paths(names: Iterator[str] | list[str] | set[str]) -> set[Path]:
+    return {Path(path_of(name)) for name in names}
+
+
+@pytest.fixture
+def writers(tmp_path: Path) -> Iterator[Callable[[], None]]:
+    """Two processes that write to the store. A call kills one of them, and starts another."""
+    store, running = tmp_path / "store", []
+
+    def start() -> None:
+        name = f"writer{len(os.listdir(tmp_path))}"
+        command = [sys.executable, "-m", "tests.given.busy_writer", store, name]
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        running.append(process)
+        assert process.stdout is not None and process.stdout.readline() == "stored\n"
+
+    def replace() -> None:
+        end(running.pop(0))
+        start()
+
+    def end(process: subprocess.Popen[str]) -> None:
+        with process:
+            process.kill()
+
+    start()
+    start()
+    yield replace
+    for process in running:
+        end(process)
+
+
+@pytest.mark.slow
+def test_what_is_restored_has_every_blob_that_a_row_names_and_no_orphan(
+    writers: Callable[[], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def mirror_slowly(source: Path, target: Path) -> None:
+        """As on a large store: without the lock, rows and blobs would be of different moments."""
+        mirror(source, target)
+        time.sleep(0.1)
+
+    monkeypatch.setattr("deploy.backup.mirror", mirror_slowly)
+    entries = 0
+    for number in range(BACKUPS):
+        if number % 3 == 2:
+            writers()
+        back_up(tmp_path / "store", into := tmp_path / "backup")
+        shutil.copytree(into, restored := tmp_path / f"restored{number}")
+        shutil.rmtree(into)
+
+        named = rows(restored)
+        assert named and paths(named) <= blobs(restored)
+        assert blobs(restored) <= paths(named) | paths(logged(restored))
+        entries += len(logged(restored))
+        anyio.run(read_all, restored)
+        anyio.run(recover_all, restored)
+        assert blobs(restored) == paths(rows(restored)) == paths(named)
+        anyio.run(read_all, restored)
+    assert entries > 0, "no backup was made in the middle of a change, so the test proves little"
+    verify(restored)
+
+
+async def read_all(store: Path) -> None:
+    async with open_storage(settings(store)) as storage:
+        found = [object_id async for object_id in storage.list()]
+        assert found
+        for object_id in found:
+            stored = await storage.get(object_id)
+            assert stored is not None
+            content = await stored.read()
+            assert content == payload(object_id, int(content.split()[1]))
+
+
+async def recover_all(store: Path) -> None:
+    """Nobody who could hold an entry is alive, so recovery finishes all of them as soon as their leases have ended."""
+    chosen, runtime = settings(store), SystemRuntime()
+    async with open_backends(chosen, runtime) as backends:
+        loop = RecoveryLoop(backends.tiers, backends.log, runtime, chosen)
+        with anyio.fail_after(30):
+            while (await backends.log.entries("", 1)).entries:
+                await loop.run_once()
+                await anyio.sleep(0.1)
+    assert loop.total.failed == loop.total.parked == 0
+
+
+def verify(store: Path) -> None:
+    """The commands that docs/production.md says."""
+    tiered = [sys.executable, "-m", "recovery.cli.main", "--directory", store]
+    for arguments in (["check"], ["audit", "run", "--engine", "local", "--parallel", "1", "--to", store.with_suffix(".audit")]):
+        done = subprocess.run([*tiered, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.anyio
+async def test_a_backup_holds_what_was_there_and_nothing_of_later(tmp_path: Path) -> None:
+    async with open_storage(settings(tmp_path / "store")) as storage:
+        await storage.put(OBJECT, b"first" * 1000)
+        back_up(tmp_path / "store", tmp_path / "backup")
+        await storage.put(OBJECT, b"second" * 1000)
+    async with open_storage(settings(tmp_path / "backup")) as restored:
+        stored = await restored.get(OBJECT)
+        assert stored is not None and await stored.read() == b"first" * 1000
+
+
+async def rows_first(store: Path, into: Path, between: Callable[[], Awaitable[None]]) -> None:
+    with closing(sqlite3.connect(store / DATABASE)) as source:
+        copy_database(source, into / DATABASE)
+    await between()
+    mirror(store / BLOBS, into / BLOBS)
+
+
+async def blobs_first(store: Path, into: Path, between: Callable[[], Awaitable[None]]) -> None:
+    mirror(store / BLOBS, into / BLOBS)
+    await between()
+    with closing(sqlite3.connect(store / DATABASE)) as source:
+        copy_database(source, into / DATABASE)
+
+
+@pytest.mark.parametrize("naive", [rows_first, blobs_first])
+@pytest.mark.anyio
+async def test_without_the_lock_both_orders_lose_a_blob(naive: Callable[..., Awaitable[None]], tmp_path: Path) -> None:
+    (into := tmp_path / "backup").mkdir()
+    async with open_storage(settings(tmp_path / "store")) as storage:
+        await storage.put(OBJECT, b"first" * 1000)
+
+        async def replaced() -> None:
+            await storage.put(OBJECT, b"second" * 1000)
+            await forgotten(tmp_path / "store")
+
+        await naive(tmp_path / "store", into, replaced)
+    assert not paths(rows(into)) <= blobs(into)
+
+
+async def forgotten(store: Path) -> None:
+    """Waits until no change is under way: its old blob is deleted."""
+    with anyio.fail_after(10):
+        while logged(store):  # noqa: ASYNC110 a file tells nobody
+            await anyio.sleep(0.01)
+
+
+@pytest.mark.anyio
+async def test_while_the_lock_is_held_no_row_changes_and_no_named_blob_goes(tmp_path: Path) -> None:
+    async with open_storage(settings(tmp_path / "store")) as storage:
+        await storage.put(OBJECT, b"first" * 1000)
+        [name] = rows(tmp_path / "store")
+        async with anyio.create_task_group() as tasks:
+            with writers_wait(tmp_path / "store"):
+                tasks.start_soon(storage.put, OBJECT, b"second" * 1000)
+                await anyio.sleep(0.5)
+                assert rows(tmp_path / "store") == [name] and paths([name]) <= blobs(tmp_path / "store")
+        stored = await storage.get(OBJECT)
+        assert stored is not None and await stored.read() == b"second" * 1000
+
+
+@pytest.mark.anyio
+async def test_an_interrupted_backup_is_begun_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_storage(settings(tmp_path / "store")) as storage:
+        await storage.put(OBJECT, b"first" * 1000)
+        monkeypatch.setattr("deploy.backup.copy_database", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            back_up(tmp_path / "store", tmp_path / "backup")
+        monkeypatch.undo()
+        assert not (tmp_path / "backup").exists()
+        await storage.put(OBJECT, b"second" * 1000)  # the lock is gone
+        await forgotten(tmp_path / "store")
+        back_up(tmp_path / "store", tmp_path / "backup")
+    assert sorted(os.listdir(tmp_path)) == ["backup", "store"]
+    assert paths(rows(tmp_path / "backup")) == blobs(tmp_path / "backup")
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_what_is_no_store_and_what_exists_already_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BackupError, match=r"there is no store in .*: it has no tiered\.db"):
+        back_up(tmp_path, tmp_path / "backup")
+    (tmp_path / DATABASE).touch()
+    (tmp_path / "backup").mkdir()
+    with pytest.raises(BackupError, match="exists already"):
+        back_up(tmp_path, tmp_path / "backup")
+
+
+@pytest.mark.anyio
+async def test_it_runs_without_anything_but_python(tmp_path: Path) -> None:
+    async with open_storage(Settings(directory=tmp_path / "store")) as storage:
+        await storage.put(OBJECT, b"small")
+
+    def run(*arguments: Path) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-I", "-S", ROOT / "deploy/backup.py", *arguments]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    done = run(tmp_path / "store", tmp_path / "backup")
+    assert done.returncode == 0 and "is complete; writers waited for 0." in done.stdout
+    assert run(tmp_path / "store", tmp_path / "backup").returncode == 3

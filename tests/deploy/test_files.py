@@ -1,0 +1,321 @@
+"""What is in `deploy/` is well-formed, fits together, and fits the code. docs/runbook.md has a section for each alert.
+
+Tools that are not on this machine are left out with a reason: promtool, kubectl, systemd-analyze.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import warnings
+from collections.abc import Iterator
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.given.repository import ROOT
+from tests.test_prose import anchors
+from tiered import Settings, load_settings
+
+DEPLOY = ROOT / "deploy"
+KUBERNETES = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+UNITS = sorted((DEPLOY / "systemd").glob("*.service")) + sorted((DEPLOY / "systemd").glob("*.timer"))
+RULES = yaml.safe_load((DEPLOY / "prometheus/rules.yaml").read_text())
+ALERTS = [rule for group in RULES["groups"] for rule in group["rules"]]
+METRICS = ROOT / "docs/metrics.md"
+OF_OTHERS = ("up", "kube_job_status_failed", "kube_cronjob_status_last_successful_time")
+PORT = 9464
+
+Manifest = dict[str, Any]
+
+
+def tool(name: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        pytest.skip(f"{name} is not installed")
+    return found
+
+
+def run(*command: str | Path, cwd: Path = ROOT) -> str:
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def manifests(*kinds: str) -> Iterator[Manifest]:
+    for path in KUBERNETES:
+        yield from (each for each in yaml.safe_load_all(path.read_text()) if not kinds or each["kind"] in kinds)
+
+
+def pods() -> Iterator[Manifest]:
+    """The specifications of the pods."""
+    for each in manifests("Deployment"):
+        yield each["spec"]["template"]["spec"]
+    for each in manifests("CronJob"):
+        yield each["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+
+
+def one(kind: str, name: str | None = None) -> Manifest:
+    [found] = [each for each in manifests(kind) if name in (None, each["metadata"]["name"])]
+    return found
+
+
+def accepted(text: str, tmp_path: Path) -> Settings:
+    """The settings. Until the daemon has its HTTP server, the section about it is left out."""
+    values = yaml.safe_load(text)
+    if "daemon" not in Settings.model_fields:
+        del values["daemon"]
+    (tmp_path / "tiered.yaml").write_text(yaml.safe_dump(values))
+    return load_settings(tmp_path / "tiered.yaml")
+
+
+# --- Kubernetes ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", KUBERNETES, ids=lambda path: path.stem)
+def test_the_manifests_fit_the_schemas_of_kubernetes(path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import kubernetes_validate  # noqa: PLC0415 it warns of its own imports
+    for manifest in yaml.safe_load_all(path.read_text()):
+        if manifest["apiVersion"].startswith(("monitoring.coreos.com/", "kustomize.config.k8s.io/")):
+            continue  # not Kubernetes' own: another test looks at them
+        kubernetes_validate.validate(manifest, kubernetes_validate.latest_version(), strict=True)
+
+
+def test_a_manifest_with_a_typo_would_be_found() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import kubernetes_validate  # noqa: PLC0415
+    wrong = one("Deployment")
+    wrong["spec"]["template"]["spec"]["containers"][0]["readinesProbe"] = {}
+    with pytest.raises(kubernetes_validate.ValidationError, match="readinesProbe"):
+        kubernetes_validate.validate(wrong, kubernetes_validate.latest_version(), strict=True)
+
+
+def test_kustomize_puts_every_manifest_together() -> None:
+    rendered = list(yaml.safe_load_all(run(tool("kubectl"), "kustomize", DEPLOY / "kubernetes")))
+    alone = [each for each in manifests() if each["kind"] not in ("Kustomization", "ServiceMonitor")]
+    assert sorted((each["kind"], each["metadata"]["name"]) for each in rendered) == sorted(
+        (each["kind"], each["metadata"]["name"]) for each in alone
+    )
+    assert {each["metadata"]["namespace"] for each in rendered} == {"tiered"}
+    images = re.findall(r"image: (\S+)", yaml.safe_dump_all(rendered))
+    assert len(images) == 2 and all(re.fullmatch(r"registry\.example\.com/tiered:\d+\.\d+\.\d+", image) for image in images)
+
+
+def test_the_pods_may_do_next_to_nothing() -> None:
+    found = list(pods())
+    assert len(found) == 2
+    for pod in found:
+        [container] = pod["containers"]
+        assert pod["securityContext"] == {
+            "runAsNonRoot": True, "runAsUser": 65532, "runAsGroup": 65532, "seccompProfile": {"type": "RuntimeDefault"}
+        }
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}
+        }
+        assert pod["automountServiceAccountToken"] is False
+        assert container["resources"]["limits"]["memory"] and container["resources"]["requests"]["cpu"]
+        assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
+    accounts = [pod["serviceAccountName"] for pod in found]
+    assert sorted(accounts) == sorted(each["metadata"]["name"] for each in manifests("ServiceAccount"))
+
+
+def test_no_variable_of_a_service_is_taken_for_a_setting() -> None:
+    """Kubernetes sets NAME_PORT and others for each Service of the namespace. Settings refuse unknown TIERED_ names."""
+    assert not any(each["metadata"]["name"].startswith("tiered") for each in manifests("Service"))
+    assert all(pod["enableServiceLinks"] is False for pod in pods())
+
+
+def test_everything_selects_the_daemons_and_finds_their_port() -> None:
+    deployment, service, monitor = one("Deployment"), one("Service"), one("ServiceMonitor")
+    [container] = deployment["spec"]["template"]["spec"]["containers"]
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    wanted = deployment["spec"]["selector"]["matchLabels"]
+    assert deployment["spec"]["replicas"] == 2 and wanted.items() <= labels.items()
+    assert one("PodDisruptionBudget")["spec"]["selector"]["matchLabels"] == wanted == service["spec"]["selector"]
+    assert one("NetworkPolicy", "tiered-recovery")["spec"]["podSelector"]["matchLabels"] == wanted
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    assert service["metadata"]["labels"][monitor["spec"]["jobLabel"]] == "tiered-recovery"
+    [port], [served], [endpoint] = container["ports"], service["spec"]["ports"], monitor["spec"]["endpoints"]
+    assert port == {"name": "http", "containerPort": PORT} and served["targetPort"] == "http" and endpoint["port"] == served["name"]
+    [into] = one("NetworkPolicy", "tiered-recovery")["spec"]["ingress"]
+    assert into["ports"] == [{"protocol": "TCP", "port": PORT}]
+    probes = {name: container[name]["httpGet"]["path"] for name in ("startupProbe", "livenessProbe", "readinessProbe")}
+    assert probes == {"startupProbe": "/healthz", "livenessProbe": "/healthz", "readinessProbe": "/readyz"}
+
+
+def test_the_settings_of_the_cluster_are_accepted(tmp_path: Path) -> None:
+    text = one("ConfigMap")["data"]["tiered.yaml"]
+    settings = accepted(text, tmp_path)
+    assert settings.changelog == "bigtable"
+    assert yaml.safe_load(text)["daemon"]["http_port"] == PORT
+    grace_s = one("Deployment")["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+    assert grace_s > settings.recovery.shutdown_budget_s + 10
+
+
+def test_the_commands_of_the_cluster_exist() -> None:
+    for pod in pods():
+        arguments = [each.replace("$(JOB_NAME)", "job") for each in pod["containers"][0]["args"]]
+        while arguments[0].startswith("-"):
+            arguments = arguments[2:]
+        _accepts(arguments)
+
+
+def _accepts(arguments: list[str]) -> None:
+    """Asserts that there is such a command, with such options."""
+    command = list(takewhile(lambda each: not each.startswith("-"), arguments))
+    page = run(sys.executable, "-m", "recovery.cli.main", *command, "--help")
+    for option in (each for each in arguments if each.startswith("--")):
+        assert option in page, f"{arguments} has {option}"
+
+
+# --- the image -----------------------------------------------------------------------------------
+
+
+def instructions(stage: int) -> list[tuple[str, str]]:
+    """The instructions of one stage of the Dockerfile: name and the rest, on one line."""
+    lines = "\n".join(line for line in (DEPLOY / "Dockerfile").read_text().splitlines() if not line.startswith("#"))
+    found = [tuple(line.split(maxsplit=1)) for line in re.sub(r"\s*\\\n\s*", " ", lines).splitlines() if line]
+    starts = [number for number, (name, _) in enumerate(found) if name == "FROM"] + [len(found)]
+    return found[starts[stage] : starts[stage + 1]]  # type: ignore[return-value]
+
+
+def test_the_image_is_built_from_what_is_there() -> None:
+    copied = [path for name, rest in instructions(0) if name == "COPY" for path in rest.split()[:-1]]
+    sent = [line.removeprefix("!") for line in (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines() if line.startswith("!")]
+    assert sorted(copied) == sorted(sent) and all((ROOT / path).exists() for path in copied)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert set(project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]) | {project["project"]["readme"]} <= set(copied)
+    [extras] = re.findall(r"\[([a-z,]+)\]\"", (DEPLOY / "Dockerfile").read_text())
+    assert set(extras.split(",")) == {"daemon", "gcp", "audit"} <= set(project["project"]["optional-dependencies"])
+
+
+def test_the_image_has_a_pinned_base_no_root_and_a_health_check() -> None:
+    bases = [rest.split()[0] for stage in (0, 1) for name, rest in instructions(stage) if name == "FROM"]
+    assert len(set(bases)) == 1 and re.fullmatch(r"python:3\.11-slim-[a-z]+", bases[0])
+    last = dict(instructions(1))
+    assert last["USER"] == "65532:65532" and last["EXPOSE"] == str(PORT)
+    assert f"http://127.0.0.1:{PORT}/healthz" in last["HEALTHCHECK"] and f"TIERED_DAEMON__HTTP_PORT={PORT}" in last["ENV"]
+    assert json.loads(last["ENTRYPOINT"]) == ["tiered"] and json.loads(last["CMD"]) == ["recover"]
+    assert list(dict(instructions(1))).index("USER") < list(dict(instructions(1))).index("ENTRYPOINT")
+
+
+# --- systemd -------------------------------------------------------------------------------------
+
+
+def test_systemd_accepts_the_units_and_they_may_do_little(tmp_path: Path) -> None:
+    for unit in UNITS:
+        text = unit.read_text().replace("/opt/tiered/bin/tiered", "/bin/true")
+        (tmp_path / unit.name).write_text(re.sub(r"(?m)^(User|Group)=.*\n", "", text))  # this machine has no such user
+    said = run(tool("systemd-analyze"), "verify", *[f"./{unit.name}" for unit in UNITS], cwd=tmp_path)
+    assert "Unknown" not in said, said
+    for unit in UNITS:
+        if unit.suffix == ".service":
+            shutil.copy(unit, tmp_path)
+            run(tool("systemd-analyze"), "security", "--offline=true", "--threshold=20", f"./{unit.name}", cwd=tmp_path)
+
+
+def test_each_unit_runs_a_command_that_exists_and_each_timer_a_unit(tmp_path: Path) -> None:
+    for unit in UNITS:
+        if unit.suffix == ".timer":
+            assert unit.with_suffix(".service").exists()
+            continue
+        [command] = re.findall(r"(?m)^ExecStart=/opt/tiered/bin/tiered --config /etc/tiered/tiered\.yaml (.*)$", unit.read_text())
+        _accepts(command.split())
+    settings = accepted((DEPLOY / "systemd/tiered.yaml").read_text(), tmp_path)
+    assert settings.directory == Path("/var/lib/tiered/store")  # below StateDirectory=tiered, which the units may write to
+
+
+# --- Prometheus and Grafana ----------------------------------------------------------------------
+
+
+def test_promtool_accepts_the_rules_and_their_tests_pass() -> None:
+    promtool = tool("promtool")
+    run(promtool, "check", "rules", DEPLOY / "prometheus/rules.yaml")
+    run(promtool, "check", "config", DEPLOY / "prometheus/scrape.yaml")
+    run(promtool, "test", "rules", DEPLOY / "prometheus/rules_test.yaml")
+
+
+def test_promtool_accepts_the_queries_of_the_dashboard(tmp_path: Path) -> None:
+    promtool = tool("promtool")
+    rules = [{"record": f"query:{number}", "expr": _filled_in(query)} for number, query in enumerate(queries())]
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": rules}]}))
+    run(promtool, "check", "rules", tmp_path / "rules.yaml")
+
+
+def test_every_alert_is_tested() -> None:
+    tested = yaml.safe_load((DEPLOY / "prometheus/rules_test.yaml").read_text())["tests"][0]["alert_rule_test"]
+    assert sorted(each["alertname"] for each in tested) == sorted(rule["alert"] for rule in ALERTS)
+
+
+@pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: rule["alert"])
+def test_every_alert_leads_to_its_section_of_the_runbook(rule: dict[str, Any]) -> None:
+    page, _, anchor = rule["annotations"]["runbook"].partition("#")
+    assert page == "docs/runbook.md" and anchor == rule["alert"].lower() and anchor in anchors(ROOT / page)
+    section = (ROOT / page).read_text().split(f"## {rule['alert']}\n")[1].split("\n## ")[0]
+    for part in ("**It means**", "**Look at**", "**Type**", "**Wake someone**"):
+        assert part in section, f"{rule['alert']} does not say {part}"
+    assert rule["labels"]["severity"] in ("page", "ticket")
+
+
+def test_the_runbook_has_no_section_of_an_alert_that_is_gone() -> None:
+    headings = re.findall(r"(?m)^## (Tiered\w+)$", (ROOT / "docs/runbook.md").read_text())
+    assert headings == [rule["alert"] for rule in ALERTS]
+
+
+def test_the_rules_as_an_object_of_the_operator_are_the_same_rules() -> None:
+    printed = yaml.safe_load(run("sh", DEPLOY / "prometheus/as_prometheusrule.sh"))
+    assert printed["kind"] == "PrometheusRule" and printed["spec"] == RULES
+
+
+def queries() -> list[str]:
+    panels = json.loads((DEPLOY / "grafana/tiered.json").read_text())["panels"]
+    return [target["expr"] for panel in panels for target in panel.get("targets", ())]
+
+
+def _filled_in(query: str) -> str:
+    return re.sub(r"\$\w+", ".*", query)
+
+
+def names(expression: str) -> set[str]:
+    """The metrics that a query names: what is followed by a selector or a bracket that is no call, or stands alone."""
+    bare = re.sub(r"\{[^}]*\}|\"[^\"]*\"|\b(by|on|without|ignoring)\s*\([^)]*\)", " ", expression)
+    return {name for name in re.findall(r"\b[a-z_]+\b(?!\s*\()", bare) if name == "up" or name.startswith(("tiered_", "kube_"))}
+
+
+def test_the_names_in_a_query_are_found() -> None:
+    query = 'sum by (tiered_x) (rate(tiered_a_total{b="tiered_c"}[5m])) / tiered_d > time() - up'
+    assert names(query) == {"tiered_a_total", "tiered_d", "up"}
+
+
+def test_every_metric_that_is_asked_for_is_documented() -> None:
+    asked = set().union(*map(names, [*(rule["expr"] for rule in ALERTS), *queries()]))
+    assert len(asked) > 20
+    ours = {re.sub(r"_(bucket|count|sum)$", "", name) for name in asked if name not in OF_OTHERS}
+    if not METRICS.exists():
+        pytest.skip("docs/metrics.md is not there yet")
+    documented = set(re.findall(r"\btiered_[a-z_]+\b", METRICS.read_text()))
+    assert sorted(ours - documented - {f"{name}_total" for name in documented}) == []
+
+
+def test_the_dashboard_is_whole() -> None:
+    dashboard = json.loads((DEPLOY / "grafana/tiered.json").read_text())
+    panels = dashboard["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels) and len({panel["title"] for panel in panels}) == len(panels)
+    squares = [
+        (x, y) for panel in panels for x in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
+        for y in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
+    ]
+    assert len(set(squares)) == len(squares) and max(x for x, _ in squares) < 24, "panels overlap, or are too far to the right"
+    variables = {each["name"] for each in dashboard["templating"]["list"]}
+    assert set(re.findall(r"\$\{?(\w+)", json.dumps(panels))) <= variables
+    assert all("$job" in query and "$namespace" in query for query in queries())

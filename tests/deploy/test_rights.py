@@ -1,0 +1,103 @@
+"""The roles in `deploy/iam` grant what the calls in the code need, and nothing else.
+
+The tables below say which right each call needs. A call that is new in the code is in no table, and fails the test.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.given.repository import ROOT
+from tiered.provision import bucket, tables
+
+READING_ROWS = {"bigtable.tables.readRows"}
+WRITING_ROWS = {"bigtable.tables.mutateRows"}
+
+BIGTABLE = {
+    "ReadRows": READING_ROWS,
+    "CheckAndMutateRow": WRITING_ROWS,
+    "ReadModifyWriteRow": WRITING_ROWS,
+    "MutateRow": WRITING_ROWS,
+    "MutateRows": WRITING_ROWS,
+    "SampleRowKeys": {"bigtable.tables.sampleRowKeys"},
+    "PingAndWarm": {"bigtable.instances.ping"},
+}
+"""Data calls, as `changelog/bigtable` names them."""
+
+OPENING = {"get_table": {"bigtable.tables.get"}, "get_app_profile": {"bigtable.appProfiles.get"}}
+"""What opening a store asks of Bigtable's administration.
+
+`instances.get` is not in a role: it only says more about a table that is missing.
+"""
+
+GCS = {
+    "GET": {"storage.objects.get", "storage.objects.list"},
+    "POST": {"storage.objects.create"},
+    "PUT": set[str](),      # to a session, whose address is the right
+    "DELETE": {"storage.objects.delete"},
+    "PATCH": {"storage.objects.update"},
+}
+"""HTTP methods, as `tiered/gcs` uses them."""
+
+ALWAYS = BIGTABLE["PingAndWarm"] | READING_ROWS | OPENING["get_table"] | OPENING["get_app_profile"]
+
+WANTED = {
+    "rows-writer": ALWAYS | WRITING_ROWS,
+    "rows-reader": ALWAYS,
+    "rows-auditor": ALWAYS | BIGTABLE["SampleRowKeys"],
+    "blobs-writer": set[str]().union(*GCS.values()),
+    "blobs-reader": GCS["GET"],
+    "blobs-sweeper": GCS["DELETE"] | {"storage.objects.list"},  # opening a store lists, and so does a 404 that is not clear
+}
+
+
+def granted(role: str) -> list[str]:
+    found: list[str] = yaml.safe_load((ROOT / f"deploy/iam/{role}.yaml").read_text())["includedPermissions"]
+    return found
+
+
+@pytest.mark.parametrize("role", WANTED)
+def test_a_role_grants_what_is_needed_and_nothing_else(role: str) -> None:
+    assert granted(role) == sorted(WANTED[role])
+
+
+def test_every_role_is_tested_and_can_be_created() -> None:
+    roles = sorted((ROOT / "deploy/iam").glob("*.yaml"))
+    assert [path.stem for path in roles] == sorted(WANTED)
+    for path in roles:
+        role = yaml.safe_load(path.read_text())
+        assert set(role) == {"title", "description", "stage", "includedPermissions"} and len(role["title"]) <= 100
+        assert len(role["description"]) <= 256 and role["stage"] == "GA"
+
+
+def sources(*folders: str) -> str:
+    return "\n".join(path.read_text() for folder in folders for path in sorted((ROOT / folder).glob("*.py")))
+
+
+def test_every_call_to_bigtable_is_known() -> None:
+    text = sources("changelog/bigtable", "tiered/bigtable")
+    assert set(re.findall(r'_(?:unary|stream)\(channel, "(\w+)"', text)) | set(re.findall(r"\{SERVICE\}(\w+)", text)) == set(BIGTABLE)
+
+
+def test_every_call_to_gcs_is_known() -> None:
+    text = sources("tiered/gcs")
+    assert set(re.findall(r'"(GET|POST|PUT|DELETE|PATCH|HEAD)"', text)) == set(GCS)
+
+
+def test_opening_asks_what_the_roles_allow() -> None:
+    text = Path(tables.__file__).read_text()
+    asked = set(re.findall(r"admin\.(?:tables|instances)\.(get_\w+|list_\w+)\(", text))
+    assert asked - {"get_instance", "list_clusters"} == set(OPENING)
+
+
+def test_what_check_demands_is_in_the_writers_roles() -> None:
+    assert set(tables.PERMISSIONS) <= set(granted("rows-writer")) and set(bucket.PERMISSIONS) <= set(granted("blobs-writer"))
+
+
+def test_who_recovers_may_not_read_or_write_payloads_and_who_audits_may_change_nothing() -> None:
+    assert not {"storage.objects.create", "storage.objects.get", "storage.objects.update"} & set(granted("blobs-sweeper"))
+    assert not {"storage.objects.delete", "bigtable.tables.mutateRows"} & {*granted("rows-auditor"), *granted("blobs-reader")}
