@@ -1,4 +1,4 @@
-"""The program for spark-submit: the `tiered` command, on the session that spark-submit made. See docs/audit.md."""
+"""What spark-submit runs: the `tiered` command, on the session that spark-submit made.
 
 See docs/audit.md, "On a cluster".
 """
