@@ -19,16 +19,16 @@ import signal
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import NoReturn
 
 import anyio
 from anyio.abc import TaskStatus
 
 from changelog.base.events import events
 from changelog.base.runtime import Runtime
-from changelog.log import Collects, LeftGarbageError
+from changelog.log import ChangeLog, Collects, LeftGarbageError
 from recovery.entries import count_stuck, stuck_sentence
 from recovery.loop import RELEASE_BUDGET_S, RecoveryLoop, Report
+from recovery.statistics.recovery_source import RecoverySource
 from tiered.errors import TieredError
 from tiered.open import Backends
 from tiered.settings import Settings
@@ -82,6 +82,7 @@ async def run_daemon(backends: Backends, runtime: Runtime, settings: Settings, b
         except TieredError as error:  # raised below, because the task group would wrap it in an exception group
             failure = error
         beside.cancel_scope.cancel()
+    await recovery.leave()
     if failure is not None:
         raise failure
     return await recovery.say_end()
@@ -96,6 +97,7 @@ class Recovery:
 
     def __init__(self, backends: Backends, runtime: Runtime, settings: Settings) -> None:
         self.loop = RecoveryLoop(backends.tiers, backends.log, runtime, settings)
+        self._source = source_of(self.loop, backends.log, runtime, settings)
         self.collected = 0
         self.said_end = False
         self._backends = backends
@@ -120,13 +122,13 @@ class Recovery:
                 events.error("recovery_broken", failure, instance=self.loop.instance)
                 raise failure
 
-    async def run_beside(self) -> NoReturn:
+    async def run_beside(self) -> None:
         """Collect, count what is stuck, and say now and then that the loop is alive. Ends only when it is cancelled."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._collect_for_ever)
+            tasks.start_soon(self._source.run)
             tasks.start_soon(self._warn_of_stuck)
             tasks.start_soon(self._say_alive)
-        raise AssertionError("these tasks do not end")
 
     def say_start(self) -> None:
         """Log what this recovery will do, with the settings that matter."""
@@ -140,6 +142,10 @@ class Recovery:
             concurrency_max=recovery.concurrency_max, rate_per_s=recovery.rate_per_s,
             late_upload_grace_s=recovery.late_upload_grace_s, collect_every_s=recovery.collect_every_s,
         )
+
+    async def leave(self) -> None:
+        """Report the statistics for the last time, and that this recovery has ended."""
+        await self._source.report(left=True)
 
     async def say_end(self) -> Done:
         """Count what is stuck, log what this recovery did, and return it."""
@@ -206,6 +212,11 @@ class Recovery:
                 last_pass_s_ago=None if passed_at is None else round(self._runtime.monotonic() - passed_at, 1),
                 **asdict(self.loop.total), collected=self.collected,
             )
+
+
+def source_of(loop: RecoveryLoop, log: ChangeLog, runtime: Runtime, settings: Settings) -> RecoverySource:
+    """What reports the statistics of the loop."""
+    return RecoverySource(log, runtime, settings, loop.instance, loop.counts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,7 @@ class RecoveryInside:
         try:
             if error is None or isinstance(error, Exception):
                 await self._ended.wait()
+                await self._recovery.leave()
                 await self._recovery.say_end()
                 return
         except BaseException as late:

@@ -31,6 +31,7 @@ from changelog.lease import Lease, Standing, standing
 from changelog.log import ChangeLog, KeyRange, Page
 from recovery.outages import CHANGELOG, HIGH_VOLUME, LONG_TERM, TIERS, Outages, asked, last_asked
 from recovery.rate import TokenBucket
+from recovery.statistics.recovery_source import Counts
 from tiered.protocol.backends import Tiers
 from tiered.protocol.finishing import Ending, finish
 from tiered.protocol.retry import persist
@@ -72,12 +73,14 @@ class RecoveryLoop:
     """Call `run`, which goes on until `stop`, or `run_once`.
 
     `total` and `passes` count everything since the loop was made. `passed_at`: when the last whole pass ended, by the
-    runtime's monotonic clock; None: none did yet. `outages`: the services that do not answer now.
+    runtime's monotonic clock; None: none did yet. `outages`: the services that do not answer now. `counts`: what it
+    counts for the statistics.
     """
 
     def __init__(self, tiers: Tiers, log: ChangeLog, runtime: Runtime, settings: Settings) -> None:
         self.instance = settings.instance or instance_name(runtime, "recovery")
         self.total = Report()
+        self.counts = Counts()
         self.passes = 0
         self.passed_at: float | None = None
         self.outages = Outages(runtime, self.instance)
@@ -138,7 +141,10 @@ class RecoveryLoop:
 
         `UnavailableError`: the log is out of reach. `CorruptRecordError`: it is damaged as a whole.
         """
-        return await self._counted("full", self._log.ranges(), math.inf if limit is None else limit)
+        self.counts.begin_full_pass()
+        report = await self._counted("full", self._log.ranges(), math.inf if limit is None else limit)
+        self.counts.end_full_pass(complete=limit is None and not report.failed and not self.stopping)
+        return report
 
     async def survey(self) -> AsyncIterator[tuple[Entry | Unreadable, Standing]]:
         """Yields what a pass would work on, in key order. Writes nothing. Raises as `run_once`.
@@ -233,6 +239,7 @@ class RecoveryLoop:
             lost, seen, contested = report.lost, report.seen, False
             while start is not None and not contested:
                 page, found = await self._page(KeyRange(start, within.end))
+                self.counts.add_page(page.entries)
                 self._runtime.random.shuffle(found)
                 for entry, where in found:
                     await free.acquire()
@@ -340,6 +347,7 @@ class RecoveryLoop:
         if lease is None:
             self._count_lost(entry, "another instance was faster, or its owner still lives", report)
             return
+        self.counts.claimed += 1
         try:
             await self._finish(lease, entry.owner, report)
         except anyio.get_cancelled_exc_class():
@@ -388,6 +396,8 @@ class RecoveryLoop:
             report.deferred += 1
         else:
             report.recovered += 1
+        self.counts.finished += 1
+        self.counts.processed += 1
         is_swept = ending is not Ending.FORGOTTEN
         self._swept += is_swept
         self.outages.answered(*(TIERS if is_swept else (HIGH_VOLUME,)))  # without garbage only the row was asked
@@ -396,6 +406,7 @@ class RecoveryLoop:
     async def _park(self, entry: Entry | Unreadable, error: str, report: Report) -> None:
         if await self._log.park(entry, error):
             report.parked += 1
+            self.counts.processed += 1
             events.error("entry_parked", error, **self._facts(entry), verdict="parked")
         else:
             self._count_lost(entry, "it changed before it could be parked", report)
