@@ -34,6 +34,7 @@ from changelog.log import ChangeLog
 from recovery.entries import PAGE
 from recovery.last_audit import LastAudit, read_last
 from recovery.statistics.columns import SourceRow
+from recovery.statistics.persisted import AUDIT, RECOVERY, read_statistics
 from recovery.statistics.verdict import Kind, Verdict
 from tiered.metadata import NS_PER_S
 from tiered.open import Backends
@@ -48,6 +49,9 @@ ANSWER_S = 10.0
 
 STUCK_LISTED_MAX = 100
 """So many stuck entries are described. All are counted."""
+
+REPORT_AGE_MAX_S = 60.0
+"""Figures that are older, in seconds, say nothing of the present: their verdict is unknown."""
 
 SKEW_MAX_S = 60.0
 """By how many seconds this machine's clock may differ from the service's before `problems` says so."""
@@ -84,7 +88,8 @@ class Store:
 class Source:
     """The statistics of one source.
 
-    `workers`: each worker's row, by its name. `reported_ms`: when one of them last reported (Unix ms).
+    `workers`: each worker's row, by its name. `verdict`: unknown if the figures are older than `REPORT_AGE_MAX_S`.
+    `reported_ms`: when a worker last reported (Unix ms).
     """
 
     total: SourceRow
@@ -206,7 +211,7 @@ class Status:
     @property
     def verdict(self) -> Verdict | None:
         """The verdict on recovery. None: no daemon has reported anything."""
-        return self.sources["recovery"].verdict if "recovery" in self.sources else None
+        return self.sources[RECOVERY].verdict if RECOVERY in self.sources else None
 
     @property
     def level(self) -> Level:
@@ -435,6 +440,11 @@ class _Look:
         entries = _Scan(self._log, self._now_ms, self._settings)
         presences: Sequence[tuple[str, int]] | None = None
         audit: LastAudit | None = None
+        sources: dict[str, Source] = {}
+
+        async def read_source(name: str) -> None:
+            if (found := await self._source(name)) is not None:
+                sources[name] = found
 
         async def read_presences() -> None:
             nonlocal presences
@@ -447,12 +457,15 @@ class _Look:
         async with anyio.create_task_group() as group:
             group.start_soon(self._count, entries)
             group.start_soon(read_presences)
+            group.start_soon(read_source, RECOVERY)
+            group.start_soon(read_source, AUDIT)
             group.start_soon(read_audit)
         daemons = None if presences is None else self._daemons(presences)
         return Status(
             at_ms=self._now_ms, store=store_of(self._settings), durable=self._log.durable, answers=entries.answered,
-            sources={}, entries=entries.entries(), stuck=entries.stuck(), daemons=daemons, last_audit=audit,
-            problems=tuple(self._problems.values()), silence_s=longest_silence_s(self._settings),
+            sources={name: sources[name] for name in (RECOVERY, AUDIT) if name in sources}, entries=entries.entries(),
+            stuck=entries.stuck(), daemons=daemons, last_audit=audit,
+            problems=tuple(self._problems[each] for each in sorted(self._problems)), silence_s=longest_silence_s(self._settings),
         )  # fmt: skip
 
     async def _ask(self, what: str, call: Callable[[], Awaitable[Answer]]) -> Answer | None:
@@ -477,6 +490,15 @@ class _Look:
             side = "ahead of" if ahead_s > 0 else "behind"
             self._problems["the clock"] = f"this machine's clock is {abs(ahead_s):,.0f} s {side} the service's, by which ages are shown"
         return there_ns // NS_PER_MS
+
+    async def _source(self, name: str) -> Source | None:
+        """Read the statistics of a source. None: nobody has reported, or they cannot be read."""
+        found = await self._ask(f"the statistics of {name}", lambda: read_statistics(self._log, name))
+        if found is None or not found.at_ms:
+            return None
+        sampled_ms = found.samples[-1][0] if found.samples else 0
+        fresh = abs(self._now_ms - sampled_ms) <= REPORT_AGE_MAX_S * 1000
+        return Source(found.total(), found.rows(), found.verdict() if fresh else Verdict(Kind.UNKNOWN), found.at_ms)
 
     async def _count(self, scan: _Scan) -> None:
         """Count all entries. If that is cut short, count those that are stuck besides, because they matter most."""

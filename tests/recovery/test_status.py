@@ -18,7 +18,10 @@ from changelog.noop import NoopChangeLog
 from emulators.world.log import Stored
 from recovery import status as module
 from recovery.last_audit import NOTE, LastAudit, write_last
-from recovery.status import ADVICE, DAMAGED, MEND, Level, Status, advice, as_json, gather, headline
+from recovery.statistics.columns import Offsets, SourceRow
+from recovery.statistics.persisted import RECOVERY, Document, change_statistics, note_name
+from recovery.statistics.verdict import Kind, Verdict
+from recovery.status import ADVICE, COLUMNS, DAMAGED, MEND, Level, Status, advice, as_json, gather, headline
 from tests.given.tapped_store import OBJECT, World
 from tiered.open import Backends
 
@@ -261,6 +264,63 @@ async def test_entries_that_nobody_works_on_are_told(world: World) -> None:
     assert (await look(world)).level is Level.UNKNOWN, "somebody lives, and has reported nothing yet"
 
 
+# --- sources -----------------------------------------------------------------------------------------
+
+
+async def report(world: World, outstanding: int, processed: int, source: str = RECOVERY, **columns: Any) -> None:
+    row = SourceRow(source, "recovery-1", "", outstanding_values=outstanding, processed_values=processed, **columns)
+    now_ms = world.runtime.wall_ns() // 1_000_000
+
+    def change(document: Document) -> Document:
+        return document.with_report(row, "run", now_ms, 60_000, snapshot="s", probe=Offsets(outstanding, processed))
+
+    assert await change_statistics(world.log.target, source, change)
+
+
+async def test_recovery_keeps_up_only_once_it_has_reported_twice(world: World) -> None:
+    await world.log.target.announce("recovery-1")
+    await report(world, 10, 5)
+    found = await look(world)
+    assert found.verdict == Verdict(Kind.UNKNOWN) and found.sources["recovery"].total.lag == 5
+    await world.runtime.sleep(40)
+    await report(world, 50, 49)
+    found = await look(world)
+    assert found.verdict is not None and found.verdict.kind is Kind.HEALTHY and headline(found) == "Recovery keeps up."
+    shown = as_json(found)["sources"]["recovery"]
+    assert shown["verdict"]["inflow_per_s"] == 1.0 and shown["total"]["outstanding_values"] == 50
+    assert set(shown["workers"]) == {"recovery-1"} and set(shown["total"]) == set(COLUMNS)
+
+
+@pytest.mark.parametrize(("later", "level"), [((100, 10), Level.BEHIND), ((100, 9), Level.BEHIND), ((100, 60), Level.OK)])
+async def test_the_verdict_decides_the_level(world: World, later: tuple[int, int], level: Level) -> None:
+    await report(world, 50, 9)
+    await world.runtime.sleep(30)
+    await report(world, *later)
+    assert (await look(world)).level is level
+
+
+async def test_figures_of_a_daemon_that_is_silent_say_nothing_of_the_present(world: World) -> None:
+    await report(world, 10, 10)
+    await world.runtime.sleep(30)
+    await report(world, 20, 20)
+    await world.runtime.sleep(61)
+    found = await look(world)
+    assert found.verdict == Verdict(Kind.UNKNOWN) and found.sources["recovery"].total.processed_values == 20
+    await record(world)
+    await world.runtime.sleep(31)
+    assert (await look(world)).level is Level.BEHIND, "an entry waits, and nobody lives"
+
+
+@pytest.mark.parametrize("raw", [b"?", b'{"v":2}', b"{}"])
+async def test_damaged_statistics_are_told_and_hide_nothing_else(world: World, raw: bytes) -> None:
+    assert await world.log.target.swap_note(note_name(RECOVERY), None, raw)
+    await report(world, 10, 5, "audit", snapshot_records_known=10, snapshot_progress=5)
+    found = await look(world)
+    assert set(found.sources) == {"audit"} and found.stuck.count == 0
+    [problem] = found.problems
+    assert problem.startswith("the statistics of recovery could not be read: ")
+
+
 # --- what cannot be seen -----------------------------------------------------------------------------
 
 
@@ -368,7 +428,7 @@ async def test_a_swap_that_was_not_confirmed_is_tried_again(world: World) -> Non
         return tries[-1]
 
     world.log.hooks["swap_note"] = unconfirmed
-    await write_last(world.log, AUDIT)  # type: ignore[arg-type]
+    await write_last(world.log, AUDIT)
     assert (await look(world)).last_audit == AUDIT
 
 

@@ -52,12 +52,11 @@ Recovery keeps up.
 
 store     embedded, /srv/store
 at        2023-11-14T22:13:20Z
-recovery  healthy
-          caught up in about 2 s
+recovery  healthy, caught up in about 2 s
 snapshot  [############----------------] 45 %, at least 450 of 1,000 entries read
 rates     12/s come in, 14/s are dealt with
 lag       35 entries
-reported  4 s ago, by 1 worker
+reported  4 s ago
 entries   3
           held 3 (its owner renews it): 3 under 1 min old
 oldest    12 s old: change {ID}
