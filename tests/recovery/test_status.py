@@ -434,7 +434,7 @@ async def test_a_swap_that_was_not_confirmed_is_tried_again(world: World) -> Non
 
 def test_the_worst_result_of_an_audit_is_said_first() -> None:
     lost = replace(AUDIT, findings={"orphan": (2, 40), "dangling": (1, 0)})
-    assert lost.is_loss and lost.sentence == "DATA LOSS: 1 live tombstones name blobs that are gone"
+    assert lost.is_loss and lost.sentence == "DATA LOSS: 1 live tombstone names a blob that is gone"
     doubtful = replace(AUDIT, complete=False, ranges_missing=2, ranges=6)
     assert doubtful.sentence == "incomplete: 2 of 6 ranges were not audited; it has 2 findings, which may be wrong"
     assert replace(AUDIT, findings={}).sentence == "clean: 12 blobs and 10 tombstones are accounted for"
