@@ -476,7 +476,7 @@ class _Look:
         except TimeoutError:
             self._problems[what] = f"{what} could not be read: no answer within {ANSWER_S:g} s"
         except TieredError as error:
-            self._problems[what] = f"{what} could not be read: {error}"
+            self._problems[what] = f"{what} could not be read: {'; '.join(str(error).splitlines())}"
         return None
 
     async def _time_ms(self) -> int:
@@ -561,7 +561,7 @@ class _Scan:
         self._now_ms = now_ms
         self._ages = {each: [0] * (len(AGES_S) + 1) for each in Standing}
         self._counts = dict.fromkeys(Standing, 0)
-        self._undated = 0
+        self._undated = dict.fromkeys(Standing, 0)
         self._oldest: tuple[int, str] | None = None
         self._stuck: list[StuckEntry] = []
         self._stuck_only = self._stuck_complete = False
@@ -569,7 +569,8 @@ class _Scan:
     def begin_stuck(self) -> None:
         """Begin a second scan, of the stuck entries alone."""
         self._stuck_only = True
-        self._counts[Standing.PARKED], self._ages[Standing.PARKED] = 0, [0] * (len(AGES_S) + 1)
+        self._counts[Standing.PARKED], self._undated[Standing.PARKED] = 0, 0
+        self._ages[Standing.PARKED] = [0] * (len(AGES_S) + 1)
         self._stuck = []
 
     def take(self, entries: Sequence[Entry | Unreadable]) -> None:
@@ -586,7 +587,7 @@ class _Scan:
         self._counts[where] += 1
         created_ms = _created_ms(entry)
         if created_ms is None:
-            self._undated += 1
+            self._undated[where] += 1
         else:
             age_s = max(0.0, (self._now_ms - created_ms) / 1000)
             self._ages[where][bisect_right(AGES_S, age_s)] += 1
@@ -599,7 +600,8 @@ class _Scan:
         if not self.answered:
             return Entries()
         return Entries(
-            by_standing=dict(self._counts), by_age={each: tuple(ages) for each, ages in self._ages.items()}, undated=self._undated,
+            by_standing=dict(self._counts), by_age={each: tuple(ages) for each, ages in self._ages.items()},
+            undated=sum(self._undated.values()),
             oldest_age_s=None if self._oldest is None else max(0.0, (self._now_ms - self._oldest[0]) / 1000),
             oldest_id=None if self._oldest is None else self._oldest[1],
             counted=sum(self._counts.values()), complete=self.complete,

@@ -114,7 +114,8 @@ def test_a_store_that_is_not_there_is_not_made(tmp_path: Path) -> None:
 
 def test_seconds_go_with_watch(tiered: Command) -> None:
     assert tiered("status", "5", code=3) == "" and "SECONDS goes with --watch" in tiered.errors
-    tiered("status", "--watch", "0", code=2)
+    for seconds in ("0", "nan", "inf", "-1", "x"):
+        tiered("status", "--watch", "--", seconds, code=2)
 
 
 # --- kinds of stores ---------------------------------------------------------------------------------
