@@ -53,6 +53,10 @@ STUCK_LISTED_MAX = 100
 REPORT_AGE_MAX_S = 60.0
 """Figures that are older, in seconds, say nothing of the present: their verdict is unknown."""
 
+SILENCE_MAX_S = 60.0
+"""For how many seconds a daemon that works may write no presence row. It writes one with every report: every 10 s, if a
+report does not take long, and every 31 s if each takes all the time that it may take."""
+
 SKEW_MAX_S = 60.0
 """By how many seconds this machine's clock may differ from the service's before `problems` says so."""
 
@@ -88,8 +92,8 @@ class Store:
 class Source:
     """The statistics of one source.
 
-    `workers`: each worker's row, by its name. `verdict`: unknown if the figures are older than `REPORT_AGE_MAX_S`.
-    `reported_ms`: when a worker last reported (Unix ms).
+    `workers`: the row of each worker that has not ended, by its name. `verdict`: unknown if the figures are older than
+    `REPORT_AGE_MAX_S`. `reported_ms`: when a worker last reported (Unix ms).
     """
 
     total: SourceRow
@@ -168,13 +172,14 @@ class StuckEntries:
 class Daemon:
     """An instance of recovery that wrote a presence row within the last day. `seen_s_ago`: seconds since its last one.
 
-    `alive`: that is no more than `Status.silence_s`. Otherwise it was stopped, or it died. One that ended just now,
-    such as `tiered recover --once`, counts as alive until then.
+    `ended`: its last report says that it ended. `alive`: it did not say so, and was seen within `SILENCE_MAX_S`.
+    An instance that is neither was killed, or it cannot reach the changelog.
     """
 
     instance: str
     seen_s_ago: float
     alive: bool
+    ended: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +187,7 @@ class Status:
     """All that is known of a store at `at_ms` (Unix ms by the service's clock).
 
     `durable`: a changelog is kept. `answers`: the changelog could be read. `daemons`: None if the presence rows could
-    not be read. `silence_s`: for how many seconds a daemon that works may write no presence row. `problems`: one
-    sentence for each thing that could not be looked at, or that is wrong.
+    not be read. `problems`: one sentence for each thing that could not be looked at, or that is wrong.
     """
 
     at_ms: int
@@ -196,7 +200,6 @@ class Status:
     daemons: Sequence[Daemon] | None
     last_audit: LastAudit | None
     problems: tuple[str, ...]
-    silence_s: float
 
     @property
     def alive(self) -> int | None:
@@ -364,7 +367,7 @@ def as_json(status: Status, *, show_objects: bool = True) -> dict[str, Any]:
             "count": stuck.count, "complete": stuck.complete, "entries": [_stuck_json(each, show_objects) for each in stuck.entries],
         },
         "daemons": None if status.daemons is None else [
-            {"instance": each.instance, "seen_s_ago": each.seen_s_ago, "alive": each.alive} for each in status.daemons
+            {"instance": each.instance, "seen_s_ago": each.seen_s_ago, "alive": each.alive, "ended": each.ended} for each in status.daemons
         ],
         "last_audit": None if audit is None else {
             "run": audit.run, "where": audit.where, "started": moment(audit.started_ns // NS_PER_MS),
@@ -373,7 +376,6 @@ def as_json(status: Status, *, show_objects: bool = True) -> dict[str, Any]:
             "findings": {kind: {"number": number, "bytes": size} for kind, (number, size) in audit.findings.items()},
         },
         "problems": list(status.problems),
-        "silence_s": status.silence_s,
     }  # fmt: skip
 
 
@@ -425,7 +427,7 @@ async def gather(backends: Backends, settings: Settings, runtime: Runtime) -> St
 
 
 class _Look:
-    """One look at a store. `_problems`: the sentences, by what was looked at."""
+    """One look at a store. `_problems`: the sentences, by what was looked at. `_ended`: workers that said so."""
 
     def __init__(self, backends: Backends, settings: Settings, runtime: Runtime) -> None:
         self._tiers = backends.tiers
@@ -434,6 +436,7 @@ class _Look:
         self._runtime = runtime
         self._problems: dict[str, str] = {}
         self._now_ms = 0
+        self._ended: set[str] = set()
 
     async def gather(self) -> Status:
         self._now_ms = await self._time_ms()
@@ -465,7 +468,7 @@ class _Look:
             at_ms=self._now_ms, store=store_of(self._settings), durable=self._log.durable, answers=entries.answered,
             sources={name: sources[name] for name in (RECOVERY, AUDIT) if name in sources}, entries=entries.entries(),
             stuck=entries.stuck(), daemons=daemons, last_audit=audit,
-            problems=tuple(self._problems[each] for each in sorted(self._problems)), silence_s=longest_silence_s(self._settings),
+            problems=tuple(self._problems[each] for each in sorted(self._problems)),
         )  # fmt: skip
 
     async def _ask(self, what: str, call: Callable[[], Awaitable[Answer]]) -> Answer | None:
@@ -498,7 +501,9 @@ class _Look:
             return None
         sampled_ms = found.samples[-1][0] if found.samples else 0
         fresh = abs(self._now_ms - sampled_ms) <= REPORT_AGE_MAX_S * 1000
-        return Source(found.total(), found.rows(), found.verdict() if fresh else Verdict(Kind.UNKNOWN), found.at_ms)
+        self._ended |= {worker for worker, each in found.workers.items() if each.left}
+        present = {worker: each.row for worker, each in found.workers.items() if not each.left}
+        return Source(found.total(), present, found.verdict() if fresh else Verdict(Kind.UNKNOWN), found.at_ms)
 
     async def _count(self, scan: _Scan) -> None:
         """Count all entries. If that is cut short, count those that are stuck besides, because they matter most."""
@@ -522,22 +527,13 @@ class _Look:
         self._problems.setdefault("count", f"there are more than {seen:,} entries, and no more were counted")
 
     def _daemons(self, presences: Sequence[tuple[str, int]]) -> list[Daemon]:
-        silence_s = longest_silence_s(self._settings)
         found = []
         for instance, seen_ms in sorted(presences, key=lambda each: (-each[1], each[0])):
             ago_ms = self._now_ms - seen_ms
-            found.append(Daemon(instance, max(0.0, ago_ms / 1000), -SET_BACK_MS < ago_ms <= silence_s * 1000))
+            ended = instance in self._ended
+            alive = not ended and -SET_BACK_MS < ago_ms <= SILENCE_MAX_S * 1000
+            found.append(Daemon(instance, max(0.0, ago_ms / 1000), alive, ended))
         return found
-
-
-def longest_silence_s(settings: Settings) -> float:
-    """Return for how many seconds a daemon that works may write no presence row.
-
-    It writes one with each page that it reads. In an outage it works on a page for `attempt_budget_s` and then waits
-    for `backoff_max_s`.
-    """
-    recovery = settings.recovery
-    return settings.lease.expiry_s + recovery.attempt_budget_s + max(recovery.backoff_max_s, recovery.idle_s)
 
 
 def store_of(settings: Settings) -> Store:

@@ -17,6 +17,7 @@ from recovery.statistics.persisted import AUDIT, RECOVERY
 from recovery.status import (
     AGES_S,
     DUE,
+    SILENCE_MAX_S,
     Daemon,
     Level,
     Source,
@@ -234,13 +235,13 @@ def _show_daemons(page: _Page, status: Status) -> None:
         return
     alive = [each for each in status.daemons if each.alive]
     gone = [each for each in status.daemons if not each.alive]
-    page.text("daemons", f"{len(alive):,} seen within the last {duration(status.silence_s)}" if alive else "none lives")
+    page.text("daemons", f"{len(alive):,} seen within the last {duration(SILENCE_MAX_S)}" if alive else "none lives")
     for daemon in alive:
         page.more(_seen(daemon))
     for daemon in gone[:DAEMONS_GONE_MAX]:
-        page.more(f"{_seen(daemon)}: stopped, or dead")
+        page.more(f"{_seen(daemon)}: {'ended' if daemon.ended else 'killed, or out of reach'}")
     if (rest := len(gone) - DAEMONS_GONE_MAX) > 0:
-        page.more(f"and {rest:,} more that stopped or died within a day")
+        page.more(f"and {rest:,} more that were seen within a day")
 
 
 def _seen(daemon: Daemon) -> str:

@@ -21,7 +21,7 @@ from recovery.last_audit import NOTE, LastAudit, write_last
 from recovery.statistics.columns import Offsets, SourceRow
 from recovery.statistics.persisted import RECOVERY, Document, change_statistics, note_name
 from recovery.statistics.verdict import Kind, Verdict
-from recovery.status import ADVICE, COLUMNS, DAMAGED, MEND, Level, Status, advice, as_json, gather, headline
+from recovery.status import ADVICE, COLUMNS, DAMAGED, MEND, Daemon, Level, Status, advice, as_json, gather, headline
 from tests.given.tapped_store import OBJECT, World
 from tiered.open import Backends
 
@@ -237,14 +237,21 @@ async def test_names_are_hidden_everywhere(world: World) -> None:
 
 async def test_daemons_are_told_from_those_that_are_gone(world: World) -> None:
     await world.log.target.announce("old")
-    await world.runtime.sleep(140)
+    await world.runtime.sleep(50)
     await world.log.target.announce("new")
     found = await look(world)
     assert found.daemons is not None and [(each.instance, each.alive) for each in found.daemons] == [("new", True), ("old", True)]
     await world.runtime.sleep(20)
     found = await look(world)
     assert found.daemons is not None and [(each.instance, each.alive) for each in found.daemons] == [("new", True), ("old", False)]
-    assert found.daemons[1].seen_s_ago == pytest.approx(160, abs=1) and found.alive == 1
+    assert found.daemons[1].seen_s_ago == pytest.approx(70, abs=1) and found.alive == 1
+
+
+async def test_a_daemon_that_ended_is_not_alive_and_one_that_was_killed_is_told_from_it(world: World) -> None:
+    await world.log.target.announce("recovery-1")
+    await report(world, 10, 10, left=True)
+    found = await look(world)
+    assert found.daemons == [Daemon("recovery-1", 0.0, alive=False, ended=True)] and found.sources["recovery"].workers == {}
 
 
 async def test_a_presence_from_before_the_clock_was_set_back_is_no_life(world: World) -> None:
@@ -267,12 +274,12 @@ async def test_entries_that_nobody_works_on_are_told(world: World) -> None:
 # --- sources -----------------------------------------------------------------------------------------
 
 
-async def report(world: World, outstanding: int, processed: int, source: str = RECOVERY, **columns: Any) -> None:
+async def report(world: World, outstanding: int, processed: int, source: str = RECOVERY, *, left: bool = False, **columns: Any) -> None:
     row = SourceRow(source, "recovery-1", "", outstanding_values=outstanding, processed_values=processed, **columns)
     now_ms = world.runtime.wall_ns() // 1_000_000
 
     def change(document: Document) -> Document:
-        return document.with_report(row, "run", now_ms, 60_000, snapshot="s", probe=Offsets(outstanding, processed))
+        return document.with_report(row, "run", now_ms, 60_000, snapshot="s", probe=Offsets(outstanding, processed), left=left)
 
     assert await change_statistics(world.log.target, source, change)
 
@@ -454,5 +461,5 @@ async def test_the_json_has_the_keys_that_others_rely_on(world: World) -> None:
     assert stuck["type"] == f"tiered log retry {entry.change.id}"
     assert {"id", "key", "object", "error", "since", "attempt", "type"} <= set(stuck)
     [daemon] = shown["daemons"]
-    assert set(daemon) == {"instance", "seen_s_ago", "alive"}
+    assert set(daemon) == {"instance", "seen_s_ago", "alive", "ended"}
     assert shown["at"] == "2023-11-14T22:13:20Z" and shown["level"] == "stuck"

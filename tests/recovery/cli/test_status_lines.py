@@ -35,7 +35,7 @@ def status(**parts: object) -> Status:
     """Of a store that is well."""
     well = Status(
         NOW_MS, Store("embedded", "/srv/store"), True, True, {"recovery": HEALTHY}, entries(HELD=3), StuckEntries(0, True),
-        (Daemon("recovery-a", 3.2, True),), AUDIT, (), 150.0,
+        (Daemon("recovery-a", 3.2, True),), AUDIT, (),
     )  # fmt: skip
     return replace(well, **parts)  # type: ignore[arg-type]
 
@@ -63,7 +63,7 @@ entries   3
           held 3 (its owner renews it): 3 under 1 min old
 oldest    12 s old: change {ID}
 stuck     0
-daemons   1 seen within the last 2 min 30 s
+daemons   1 seen within the last 1 min
           recovery-a, seen 3 s ago
 audit     clean: 10 blobs and 4 tombstones are accounted for (ended 1 h ago)
           in gs://audits/1"""
@@ -196,7 +196,7 @@ def test_daemons_that_are_gone_are_counted_beyond_a_few() -> None:
     gone = tuple(Daemon(f"recovery-{number}", 3600.0, False) for number in range(30))
     found = shown(status(daemons=gone))
     assert "daemons   none lives" in found and "do        No daemon lives. Start one.\n          $ tiered recover" in found
-    assert "recovery-0, seen 1 h ago: stopped, or dead" in found and "and 25 more that stopped or died within a day" in found
+    assert "recovery-0, seen 1 h ago: killed, or out of reach" in found and "and 25 more that were seen within a day" in found
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_the_page_shows_what_is_printed() -> None:
         last_audit=LastAudit(
             "run", "gs://my-audits/2026-11-22", 0, (at_ms - 26_040_000) * 1_000_000, True, 1_204_551, 1_198_020, {}, 100, 0, 0
         ),
-        problems=(), silence_s=150.0,
+        problems=(),
     )  # fmt: skip
     assert shown(found, 200, "tiered -c tiered.yaml") in PAGE
     for key in keys_of(as_json(found)):
