@@ -18,7 +18,7 @@ import shlex
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import partial
@@ -93,7 +93,7 @@ class Source:
     """The statistics of one source.
 
     `workers`: the row of each worker that has not ended, by its name. `verdict`: unknown if the figures are older than
-    `REPORT_AGE_MAX_S`. `reported_ms`: when a worker last reported (Unix ms).
+    `REPORT_AGE_MAX_S`, or if nobody is left who works. `reported_ms`: when a worker last reported (Unix ms).
     """
 
     total: SourceRow
@@ -464,6 +464,8 @@ class _Look:
             group.start_soon(read_source, AUDIT)
             group.start_soon(read_audit)
         daemons = None if presences is None else self._daemons(presences)
+        if RECOVERY in sources and daemons is not None and not any(each.alive for each in daemons):
+            sources[RECOVERY] = replace(sources[RECOVERY], verdict=Verdict(Kind.UNKNOWN))  # it was about the past
         return Status(
             at_ms=self._now_ms, store=store_of(self._settings), durable=self._log.durable, answers=entries.answered,
             sources={name: sources[name] for name in (RECOVERY, AUDIT) if name in sources}, entries=entries.entries(),

@@ -291,6 +291,7 @@ async def test_recovery_keeps_up_only_once_it_has_reported_twice(world: World) -
     assert found.verdict == Verdict(Kind.UNKNOWN) and found.sources["recovery"].total.lag == 5
     await world.runtime.sleep(40)
     await report(world, 50, 49)
+    await world.log.target.announce("recovery-1")
     found = await look(world)
     assert found.verdict is not None and found.verdict.kind is Kind.HEALTHY and headline(found) == "Recovery keeps up."
     shown = as_json(found)["sources"]["recovery"]
@@ -303,6 +304,8 @@ async def test_the_verdict_decides_the_level(world: World, later: tuple[int, int
     await report(world, 50, 9)
     await world.runtime.sleep(30)
     await report(world, *later)
+    assert (await look(world)).verdict == Verdict(Kind.UNKNOWN), "nobody was seen"
+    await world.log.target.announce("recovery-1")
     assert (await look(world)).level is level
 
 

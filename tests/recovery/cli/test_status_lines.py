@@ -160,7 +160,7 @@ def test_what_is_not_known_is_called_unknown_and_never_0() -> None:
 )  # fmt: skip
 def test_the_bar_of_the_first_pass(columns: dict[str, object], bar: str, words: str) -> None:
     row = replace(ROW, **columns)  # type: ignore[arg-type]
-    assert (snapshot_bar(row, 12), snapshot_words(row, "entries")) == (bar, words)
+    assert (snapshot_bar(row, 12), snapshot_words(row, "entry", "entries")) == (bar, words)
 
 
 def test_names_and_errors_cannot_steer_a_terminal() -> None:
