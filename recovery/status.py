@@ -163,8 +163,8 @@ class StuckEntries:
 class Daemon:
     """An instance of recovery that wrote a presence row within the last day. `seen_s_ago`: seconds since its last one.
 
-    `alive`: that is no more than `Status.silence_s`. Otherwise it was stopped, or it died. One that ended just now, such
-    as `tiered recover --once`, counts as alive until then.
+    `alive`: that is no more than `Status.silence_s`. Otherwise it was stopped, or it died. One that ended just now,
+    such as `tiered recover --once`, counts as alive until then.
     """
 
     instance: str
@@ -177,7 +177,8 @@ class Status:
     """All that is known of a store at `at_ms` (Unix ms by the service's clock).
 
     `durable`: a changelog is kept. `answers`: the changelog could be read. `daemons`: None if the presence rows could
-    not be read. `silence_s`: for how many seconds a daemon that works may write no presence row. `problems`: one sentence for each thing that could not be looked at, or that is wrong.
+    not be read. `silence_s`: for how many seconds a daemon that works may write no presence row. `problems`: one
+    sentence for each thing that could not be looked at, or that is wrong.
     """
 
     at_ms: int
@@ -307,7 +308,7 @@ ADVICE: tuple[tuple[str, str], ...] = (
     (r"^the entry at .* cannot be read|names the (new|old) blob", DAMAGED),
     (r"^its state cannot be read", "Only the mark that says why it is stuck is damaged. Retry the entry."),
     (r"^claimed \d+ times", "Daemons died while they worked on it. Their logs say why, such as too little memory; then retry the entry."),
-    (r"(?i)permission|forbidden|denied|\b40[13]\b", "The daemon's account may not do it. Give it the role; then retry the entry."),
+    (r"(?i)grant roles/|permission|forbidden|\b40[13]\b", "The daemon's account may not do it. Grant it the role; then retry the entry."),
     (r"^failed \d+ times", MEND),
     (
         r"breaks the format|does not match its checksum|\bthe row\b",

@@ -2,5 +2,5 @@
 
 `columns.py` has the row that each source reports and the rules of its sums. `verdict.py` judges two samples. Both are
 pure. `persisted.py` keeps the figures in the changelog. `recovery_source.py` and `audit_source.py` fill them.
-Begin with `columns.py`. This folder knows no command and no page: they read `SourceRow` and `Verdict`.
+Begin with `columns.py`. This folder knows no command and no page: they read `Document`, `SourceRow` and `Verdict`.
 """

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +103,12 @@ def total(rows: Iterable[SourceRow], workers: Collection[str], incarnation: str,
         known = [value for value in values if value is not None]
         return sum(known) if complete and len(known) == len(values) else None
 
+    sums: dict[str, Any] = {name: column(name) for name in NULLABLE} | {name: sum(getattr(row, name) for row in rows) for name in COUNTERS}
     return SourceRow(
         source=source or next((row.source for row in rows), ""), worker="", incarnation=incarnation,
         snapshot_known_estimated=any(row.snapshot_known_estimated for row in current.values()),
         snapshot_committed=complete and all(row.snapshot_committed for row in current.values()),
-        **{name: column(name) for name in NULLABLE},
-        **{name: sum(getattr(row, name) for row in rows) for name in COUNTERS},
+        **sums,
     )  # fmt: skip
 
 

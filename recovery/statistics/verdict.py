@@ -20,8 +20,8 @@ from enum import StrEnum
 
 from recovery.statistics.columns import SourceRow
 
-SLACK_S = 30.0
-"""A lag that is drained within this time worries nobody. It is three times the interval between reports."""
+SLACK_S = 60.0
+"""A lag that is drained within this time worries nobody. It is six times the interval between reports."""
 
 
 class Kind(StrEnum):

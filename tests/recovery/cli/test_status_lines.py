@@ -81,7 +81,7 @@ def test_a_stuck_entry_comes_with_its_error_and_what_to_type() -> None:
         "-         a/objects/k",
         "          stuck since 2023-11-14T22:12:20Z, claimed 5 times",
         "          failed 5 times, at last with: 403 forbidden",
-        "          The daemon's account may not do it. Give it the role; then retry the entry.",
+        "          The daemon's account may not do it. Grant it the role; then retry the entry.",
         f"          $ tiered -d store log retry {ID}",
     ]
 

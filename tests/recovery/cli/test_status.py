@@ -1,0 +1,272 @@
+"""`tiered status` as users meet it: exit codes, JSON, --watch, and stores that are read-only, damaged or out of reach."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import sqlite3
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from changelog.base.runtime import SystemRuntime
+from changelog.change import ChangeId
+from recovery.last_audit import NOTE
+from tests.given.command_line import OBJECT, OWN_PROCESS, Command, plant, unwritable
+from tiered import Settings
+from tiered.open import DATABASE_NAME, open_backends
+
+NOWHERE = {"BIGTABLE_EMULATOR_HOST": "127.0.0.1:1", "STORAGE_EMULATOR_HOST": "http://127.0.0.1:1"}
+PRODUCTION = "changelog: {changelog}\nbigtable: {{project: project, instance: i, timeout_s: 1}}\ngcs: {{bucket: blobs, timeout_s: 1}}\n"
+
+
+@pytest.fixture
+def tiered(tmp_path: Path) -> Command:
+    command = Command(tmp_path)
+    command("put", OBJECT, "-", stdin=b"payload")
+    return command
+
+
+@pytest.fixture
+def anew() -> Iterator[None]:
+    """What a test starts can be interrupted, also where the tests run in a shell's background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def announce(store: Path, instance: str) -> None:
+    async def call() -> None:
+        async with open_backends(Settings(directory=store), SystemRuntime()) as backends:
+            await backends.log.announce(instance)
+
+    anyio.run(call)
+
+
+def status(tiered: Command, code: int = 0) -> dict[str, Any]:
+    return json.loads(tiered("status", "--json", code=code))  # type: ignore[no-any-return]
+
+
+# --- exit codes --------------------------------------------------------------------------------------
+
+
+def test_a_store_in_which_nothing_waits_is_well(tiered: Command) -> None:
+    lines = tiered("status").splitlines()
+    assert lines[:3] == [
+        "Nothing waits for recovery, and no daemon lives.", "do        No daemon lives. Start one.",
+        f"          $ tiered -d {tiered.store} recover",
+    ]
+    assert tiered.errors == "" and status(tiered)["level"] == "ok"
+
+
+def test_entries_that_nobody_works_on_end_with_1(tiered: Command) -> None:
+    plant(tiered.store, None)
+    assert tiered("status", code=1).startswith("Nobody works on 1 entry that waits for recovery: no daemon lives.\n")
+    assert status(tiered, code=1)["level"] == "behind"
+    announce(tiered.store, "recovery-1")
+    assert status(tiered)["level"] == "unknown"
+
+
+def test_what_is_stuck_ends_with_6_until_it_is_given_back(tiered: Command) -> None:
+    change = plant(tiered.store, "someone/objects/else")
+    tiered("recover", "--once", code=6)
+    told = tiered("status", code=6)
+    assert told.startswith("1 entry is stuck and waits for you.")
+    assert f"-         {OBJECT}\n" in told and "names the old blob" in told
+    [command] = [line.strip().removeprefix("$ ") for line in told.splitlines() if "log retry" in line]
+    assert command == f"tiered -d {tiered.store} log retry {change}"
+    subprocess.run([sys.executable, *OWN_PROCESS, *command.split()[1:]], check=True, capture_output=True, timeout=60)
+    assert status(tiered)["stuck"] == {"count": 0, "complete": True, "entries": []}
+
+
+def test_a_store_that_does_not_answer_ends_with_4_and_a_status_all_the_same(tiered: Command, tmp_path: Path) -> None:
+    (tmp_path / "p.yaml").write_text(PRODUCTION.format(changelog="bigtable"))
+    tiered.environment |= NOWHERE
+    found = json.loads(tiered("-c", "p.yaml", "status", "--json", store=False, code=4))
+    assert found["level"] == "unknown" and found["store"]["kind"] == "google" and found["stuck"]["count"] is None
+    assert len(found["problems"]) >= 3
+    told = tiered("-c", "p.yaml", "status", store=False, code=4)
+    assert told.startswith("The changelog does not answer") and "$ tiered -c p.yaml check\n" in told
+
+
+def test_without_a_changelog_it_says_so(tiered: Command) -> None:
+    tiered.environment["TIERED_CHANGELOG"] = "noop"
+    told = tiered("status")
+    assert told.startswith("No changelog is kept") and "Set 'changelog: sqlite'" in told and "entries   none: no changelog is kept" in told
+    assert status(tiered)["level"] == "unknown"
+
+
+def test_a_store_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    tiered = Command(tmp_path)
+    assert tiered("status", code=3) == "" and "there is no store in" in tiered.errors
+    assert not tiered.store.exists()
+
+
+def test_seconds_go_with_watch(tiered: Command) -> None:
+    assert tiered("status", "5", code=3) == "" and "SECONDS goes with --watch" in tiered.errors
+    tiered("status", "--watch", "0", code=2)
+
+
+# --- kinds of stores ---------------------------------------------------------------------------------
+
+
+def test_a_store_of_an_earlier_version_has_no_notes_and_is_shown(tiered: Command) -> None:
+    with sqlite3.connect(tiered.store / DATABASE_NAME) as connection:
+        connection.execute("DROP TABLE IF EXISTS notes")
+    connection.close()
+    assert status(tiered)["problems"] == [] and "audit     none has ended yet" in tiered("status")
+
+
+def test_a_read_only_directory_is_shown(tiered: Command) -> None:
+    plant(tiered.store, None)
+    paths = [tiered.store, *tiered.store.rglob("*")]
+    modes = {path: path.stat().st_mode for path in paths}
+    try:
+        for path in paths:
+            path.chmod(0o555 if path.is_dir() else 0o444)
+        assert tiered("status", code=1).startswith("Nobody works on 1 entry")
+    finally:
+        for path, mode in modes.items():
+            path.chmod(mode)
+
+
+def test_ten_thousand_entries_are_counted(tiered: Command) -> None:
+    value = b'{"v":1,"id":"a/objects/k","new":null,"old":null,"upload":null,"owner":"","attempt":0,"cleanup_after":null,"trace":null}'
+    runtime = SystemRuntime()
+    with sqlite3.connect(tiered.store / DATABASE_NAME) as connection:
+        rows = [(ChangeId.new(runtime).row_key(), value, 0, None) for _ in range(10_000)]
+        connection.executemany("INSERT INTO changes VALUES (?, ?, ?, ?)", rows)
+    connection.close()
+    found = status(tiered, code=1)
+    assert (found["entries"]["counted"], found["entries"]["complete"]) == (10_000, True)
+    assert "claimable 10,000 (nobody works on it, due now): 10,000 under 1 min old" in tiered("status", code=1)
+
+
+def test_damaged_entries_and_notes_are_shown_and_cannot_steer_the_terminal(tiered: Command) -> None:
+    with sqlite3.connect(tiered.store / DATABASE_NAME) as connection:
+        for key in ("~changelog/00/\x1b[2J", "~changelog/00/x"):
+            stuck = json.dumps({"state": "stuck", "error": "torn \x1b]0;title\x07 \u202e", "at": 1})
+            connection.execute("INSERT INTO changes VALUES (?, ?, ?, ?)", (key, b"\xff{", 0, stuck))
+        connection.execute("CREATE TABLE IF NOT EXISTS notes (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID")
+        connection.execute("INSERT INTO notes VALUES (?, ?)", (NOTE, b"\x1b?"))
+    connection.close()
+    told = tiered("status", code=6)
+    assert told.startswith("2 entries are stuck") and all(line.isprintable() for line in told.splitlines())
+    assert "log retry --all" in told and "log retry '~changelog/00/x'" in told
+    assert "problem   the result of the last audit could not be read" in told
+    assert len(json.loads(tiered("status", "--json", code=6))["problems"]) == 1
+
+
+@pytest.mark.parametrize("how", ["closed", "full"])
+def test_an_output_that_cannot_be_written(tiered: Command, how: str) -> None:
+    with unwritable(how) as stream:
+        tiered("status", stdout=stream, code=0 if how == "closed" else 4)
+
+
+# --- --watch -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("anew")
+@pytest.mark.parametrize("as_json", [False, True])
+def test_in_a_pipe_watch_prints_a_block_each_tick_until_it_is_interrupted(tiered: Command, as_json: bool) -> None:
+    command = [sys.executable, *OWN_PROCESS, "-d", str(tiered.store), "status", "--watch", "0.2", *["--json"][:as_json]]
+    watching = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=tiered.environment, text=True)
+    assert watching.stdout is not None
+    blocks = 0
+    for line in watching.stdout:
+        blocks += "Nothing waits for recovery" in line
+        assert not as_json or json.loads(line)["level"] == "ok"
+        if blocks == 3:
+            break
+    watching.send_signal(signal.SIGINT)
+    _, errors = watching.communicate(timeout=60)
+    assert (watching.returncode, errors) == (130, "")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("anew")
+def test_on_a_narrow_terminal_watch_draws_again_and_keeps_the_answer_in_sight(tiered: Command) -> None:
+    main, side = os.openpty()
+    fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 8, 40, 0, 0))
+    environment = {name: value for name, value in tiered.environment.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
+    command = [sys.executable, *OWN_PROCESS, "-d", str(tiered.store), "status", "--watch", "0.2"]
+    watching = subprocess.Popen(command, stdout=side, stderr=subprocess.PIPE, env=environment | {"TERM": "xterm"})
+    os.close(side)
+    seen = b""
+    while seen.count(b"\x1b[2J") < 3:
+        seen += os.read(main, 4096)
+    watching.send_signal(signal.SIGINT)
+    watching.communicate(timeout=60)
+    os.close(main)
+    assert watching.returncode == 130
+    drawn = seen.split(b"\x1b[2J")[1].decode().splitlines()
+    assert "Nothing waits for recovery, and no" in drawn[0] and len(drawn) <= 9
+    assert any("more lines" in line for line in drawn)
+
+
+# --- end to end --------------------------------------------------------------------------------------
+
+DYING = """
+import os, signal, sys, anyio
+from pathlib import Path
+from tiered import ObjectId, Settings, open_storage
+
+async def payload():
+    for _ in range(40):
+        yield b"x" * 100_000
+        await anyio.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+async def main():
+    settings = Settings(directory=Path(sys.argv[1]), inline_bytes_max=100)
+    async with open_storage(settings) as storage:
+        await storage.put(ObjectId("photos", (), "large"), payload())
+
+anyio.run(main)
+"""
+
+
+def told_by_a_process(tiered: Command) -> dict[str, Any]:
+    command = [sys.executable, *OWN_PROCESS, "-d", str(tiered.store), "status", "--json"]
+    done = subprocess.run(command, env=tiered.environment, capture_output=True, check=False, timeout=60)
+    assert done.returncode in (0, 1) and done.stderr == b""
+    return json.loads(done.stdout)  # type: ignore[no-any-return]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("anew")
+def test_a_writer_is_killed_a_daemon_recovers_it_and_status_says_each_step(tiered: Command) -> None:
+    quick = {"TIERED_LEASE__HEARTBEAT_INTERVAL_S": "0.2", "TIERED_LEASE__EXPIRY_S": "0.5", "TIERED_RECOVERY__IDLE_S": "0.1",
+             "TIERED_RECOVERY__ATTEMPT_BUDGET_S": "0.5", "TIERED_RECOVERY__BACKOFF_MAX_S": "0.2"}  # fmt: skip
+    tiered.environment |= quick
+    died = subprocess.run([sys.executable, "-c", DYING, str(tiered.store)], env=tiered.environment, check=False, timeout=60)
+    assert died.returncode == -signal.SIGKILL
+    time.sleep(0.6)
+    assert tiered("status", code=1).startswith("Nobody works on 1 entry that waits for recovery")
+    daemon = subprocess.Popen(
+        [sys.executable, *OWN_PROCESS, "-d", str(tiered.store), "recover"], env=tiered.environment, stderr=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        for _ in range(300):
+            found = told_by_a_process(tiered)
+            if found["entries"]["counted"] == 0 and any(each["alive"] for each in found["daemons"]):
+                break
+            time.sleep(0.1)
+        assert found["level"] in ("ok", "unknown") and found["stuck"]["count"] == 0 and found["entries"]["complete"]
+    finally:
+        daemon.kill()
+        daemon.wait()
+    time.sleep(1.5)
+    assert "none lives" in tiered("status") and "stopped, or dead" in tiered("status")

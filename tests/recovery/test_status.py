@@ -1,0 +1,398 @@
+"""`gather`: what it says of a store is so, it says what it could not see, and it raises nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import anyio
+import pytest
+from trio.testing import MockClock
+
+from changelog.base.errors import CorruptRecordError, UnavailableError, UnconfirmedError
+from changelog.change import Change, ChangeId, Entry
+from changelog.lease import Standing
+from changelog.noop import NoopChangeLog
+from emulators.world.log import Stored
+from recovery import status as module
+from recovery.last_audit import NOTE, LastAudit, write_last
+from recovery.status import ADVICE, DAMAGED, MEND, Level, Status, advice, as_json, gather, headline
+from tests.given.tapped_store import OBJECT, World
+from tiered.open import Backends
+
+pytestmark = pytest.mark.anyio
+
+AUDIT = LastAudit("run", "/audits/1", 1_000_000, 2_000_000, True, 12, 10, {"orphan": (2, 40)}, 6, 0, 0)
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    return "trio", {"clock": MockClock(autojump_threshold=0)}
+
+
+@pytest.fixture
+async def world(anyio_backend: Any) -> World:
+    return World()
+
+
+async def look(world: World, **values: Any) -> Status:
+    return await gather(Backends(world.tiers, world.log), world.settings(**values), world.runtime)
+
+
+async def record(world: World, owner: str = "writer", path: str = OBJECT.path) -> Entry:
+    change = Change(ChangeId.new(world.runtime), path)
+    return await world.log.target.record(change, owner)  # type: ignore[no-any-return]
+
+
+def store_raw(world: World, key: str, value: bytes, state: str | None = None) -> None:
+    world.log.target.stored[key] = Stored(value, 0, state)
+
+
+async def hang(*_: object, **__: object) -> None:
+    await anyio.sleep_forever()
+
+
+def fail(error: Exception) -> Callable[..., Any]:
+    async def call(*_: object, **__: object) -> None:
+        raise error
+
+    return call
+
+
+def numbers(found: Status) -> dict[str, int]:
+    return {each.name: number for each, number in found.entries.by_standing.items() if number}
+
+
+# --- entries -----------------------------------------------------------------------------------------
+
+
+async def test_of_an_empty_store_nothing_waits_and_nothing_is_made_up(world: World) -> None:
+    found = await look(world)
+    assert (found.level, found.problems, found.answers) == (Level.OK, (), True)
+    assert numbers(found) == {} and set(found.entries.by_standing) == set(Standing)
+    assert (found.entries.oldest_age_s, found.entries.complete, found.stuck.count, found.daemons) == (None, True, 0, [])
+    assert found.last_audit is None and found.sources == {}
+    assert headline(found) == "Nothing waits for recovery, and no daemon lives."
+
+
+async def test_it_writes_nothing(world: World) -> None:
+    await record(world)
+    await look(world)
+    assert sorted(set(world.calls) - {"read_note"}) == ["entries", "now_ns", "presences"]
+
+
+async def test_every_standing_is_counted_with_its_age(world: World) -> None:
+    dead = await record(world)
+    await world.runtime.sleep(1)
+    released = await record(world)
+    waiting = await record(world)
+    await world.log.target.release(released)
+    exhausted = await record(world)
+    for _ in range(5):
+        exhausted = await world.log.target.claim(exhausted, "recovery")
+    parked = await record(world)
+    assert await world.log.target.park(parked, "why")
+    store_raw(world, f"~changelog/00/{ChangeId.new(world.runtime)}", b"?")
+    await world.runtime.sleep(699)
+    now_ms = world.runtime.wall_ns() // 1_000_000
+    await world.log.target.release(waiting, now_ms + 900_000)
+    await record(world)
+    found = await look(world)
+    assert numbers(found) == {"HELD": 1, "WAITING": 1, "CLAIMABLE": 2, "EXHAUSTED": 1, "UNREADABLE": 1, "PARKED": 1}
+    assert found.entries.by_age[Standing.HELD] == (1, 0, 0, 0, 0) and found.entries.by_age[Standing.CLAIMABLE] == (0, 0, 2, 0, 0)
+    assert found.entries.oldest_age_s == pytest.approx(700, abs=2) and found.entries.oldest_id == dead.change.id
+    assert (found.entries.counted, found.entries.complete, found.entries.due) == (7, True, 4)
+
+
+async def test_all_pages_of_ten_thousand_entries_are_counted(world: World) -> None:
+    for number in range(10_000):
+        entry = await record(world, path=f"a/objects/{number}")
+        if number % 50 == 0:
+            assert await world.log.target.park(entry, "why")
+    found = await look(world)
+    assert numbers(found) == {"HELD": 9800, "PARKED": 200} and found.entries.complete and found.problems == ()
+    assert (found.stuck.count, found.stuck.complete, len(found.stuck.entries)) == (200, True, 100)
+    json.dumps(as_json(found))
+
+
+async def test_beyond_the_bound_the_count_is_flagged_and_what_is_stuck_is_counted_all_the_same(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "COUNT_MAX", 1000)
+    for number in range(2000):
+        entry = await record(world, path=f"a/objects/{number}")
+        if number >= 1500:
+            assert await world.log.target.park(entry, "why")
+    found = await look(world)
+    assert not found.entries.complete and found.entries.counted >= 1000
+    assert (found.stuck.count, found.stuck.complete, found.level) == (500, True, Level.STUCK)
+    assert found.entries.by_standing[Standing.PARKED] == 500
+    assert found.problems == ("there are more than 1,000 entries, and no more were counted",)
+
+
+async def test_a_slow_log_is_counted_for_a_few_seconds(world: World) -> None:
+    async def slow(entries: Callable[..., Any], start: str, limit: int, **named: Any) -> Any:
+        await world.runtime.sleep(2)
+        return await entries(start, 1, **named)
+
+    for _ in range(20):
+        await record(world)
+    world.log.hooks["entries"] = slow
+    found = await look(world)
+    assert 2 <= found.entries.counted <= 4 and not found.entries.complete
+    assert (found.stuck.count, found.stuck.complete) == (0, True) and found.level is Level.UNKNOWN
+
+
+# --- what is stuck -----------------------------------------------------------------------------------
+
+
+async def test_damaged_entries_are_shown_with_what_can_be_typed(world: World) -> None:
+    odd, evil = "~changelog/00/not an id", "~changelog/00/\x1b[2J"
+    for key in (odd, evil):
+        store_raw(world, key, b"{", '{"state":"stuck","error":"the entry cannot be read: x","at":5000}')
+    entry = await record(world)
+    world.log.target.stored[entry.key] = replace(world.log.target.stored[entry.key], state="?")
+    found = await look(world)
+    assert found.stuck.count == 3 and found.entries.undated == 2
+    commands = {each.key: each.command for each in found.stuck.entries}
+    assert commands == {
+        odd: "tiered log retry '~changelog/00/not an id'", evil: "tiered log retry --all", entry.key: f"tiered log retry {entry.change.id}",
+    }
+    by_key = {each.key: each for each in found.stuck.entries}
+    assert by_key[entry.key].error == "its state cannot be read: ?" and by_key[entry.key].since_ms is None
+    assert by_key[odd].since_ms == 5000 and by_key[odd].object is None and by_key[odd].attempt is None
+
+
+@pytest.mark.parametrize("state", ['{"state":"stuck","error":"e","at":' + "9" * 400 + "}", '{"state":"stuck","error":"e","at":-9}'])
+async def test_a_date_beyond_any_calendar_is_unknown(world: World, state: str) -> None:
+    store_raw(world, "~changelog/00/x", b"{", state)
+    [entry] = as_json(await look(world))["stuck"]["entries"]
+    assert entry["error"] == "e" and entry["since"] in (None, "1969-12-31T23:59:59Z")
+
+
+async def test_each_reason_that_recovery_parks_for_has_its_advice(world: World) -> None:
+    def raw(path: str, **more: Any) -> bytes:
+        return json.dumps({"v": 1, "id": path, "owner": "", "attempt": 0} | more).encode()
+
+    def key() -> str:
+        return f"~changelog/00/{ChangeId.new(world.runtime)}"
+
+    store_raw(world, newer := key(), b'{"v":2}')
+    store_raw(world, torn := key(), b"{")
+    store_raw(world, foreign := key(), raw("a/objects/k", new="b/objects/other"))
+    store_raw(world, tired := key(), raw("a/objects/k", attempt=5))
+    store_raw(world, row := key(), raw("a/objects/row"))
+    store_raw(world, failing := key(), raw("a/objects/failing", attempt=4))
+
+    async def read(method: Callable[..., Any], path: str, *args: Any, **named: Any) -> Any:
+        if path == "a/objects/row":
+            raise CorruptRecordError(f"the row {path} breaks the format: x")
+        if path == "a/objects/failing":
+            raise ValueError("a bug")
+        return await method(path, *args, **named)
+
+    for name in ("read", "settle", "swap"):
+        world.rows.hooks[name] = read
+    await world.recovery().run_once()
+    found = {each.key: each for each in (await look(world)).stuck.entries}
+    said = {each: advice(found[each].error) for each in found}
+    assert said[newer].startswith("Newer software wrote it") and said[torn] == DAMAGED and said[foreign] == DAMAGED
+    assert said[tired].startswith("Daemons died") and said[row].startswith("A stored record is damaged")
+    assert found[failing].error == "failed 5 times, at last with: a bug" and said[failing] == MEND
+
+
+def test_every_advice_is_reached_by_an_error_of_its_own() -> None:
+    errors = [
+        "the entry at k cannot be read: it has version 2; this software reads version 1", "the entry at k cannot be read: not JSON",
+        "its state cannot be read: ?", "claimed 5 times, and each time its claimer died or gave up",
+        "failed 5 times, at last with: 403 the account may not delete", "failed 5 times, at last with: no answer",
+        "the row a breaks the format: x",
+    ]
+    assert [advice(error) for error in errors] == [what for _, what in ADVICE]
+    assert advice("something else") == MEND
+
+
+async def test_names_are_hidden_everywhere(world: World) -> None:
+    secret = "secret/objects/name"
+    change = Change(ChangeId.new(world.runtime), secret, f"{secret}/new", f"{secret}/old")
+    entry = await world.log.target.record(change, "writer")
+    await world.log.target.park(entry, f"change of {secret} names {secret}/old, see '{secret}/new'")
+    store_raw(world, "~changelog/00/x", b"{", json.dumps({"state": "stuck", "error": f"cannot be read: {secret}", "at": 1}))
+    found = await look(world)
+    assert secret in json.dumps(as_json(found))
+    hidden = as_json(found, show_objects=False)
+    assert "secret" not in json.dumps(hidden)
+    entries = {each["key"]: each for each in hidden["stuck"]["entries"]}
+    assert entries[entry.key]["object"] == "…" and entries[entry.key]["error"] == "change of … names …, see '…'"
+    assert entries["~changelog/00/x"]["object"] is None
+
+
+# --- daemons -----------------------------------------------------------------------------------------
+
+
+async def test_daemons_are_told_from_those_that_are_gone(world: World) -> None:
+    await world.log.target.announce("old")
+    await world.runtime.sleep(140)
+    await world.log.target.announce("new")
+    found = await look(world)
+    assert found.daemons is not None and [(each.instance, each.alive) for each in found.daemons] == [("new", True), ("old", True)]
+    await world.runtime.sleep(20)
+    found = await look(world)
+    assert found.daemons is not None and [(each.instance, each.alive) for each in found.daemons] == [("new", True), ("old", False)]
+    assert found.daemons[1].seen_s_ago == pytest.approx(160, abs=1) and found.alive == 1
+
+
+async def test_a_presence_from_before_the_clock_was_set_back_is_no_life(world: World) -> None:
+    world.log.target.presence["ahead"] = world.runtime.wall_ns() // 1_000_000 + 2 * 3_600_000
+    world.log.target.presence["a little"] = world.runtime.wall_ns() // 1_000_000 + 2000
+    found = await look(world)
+    assert found.daemons is not None and {each.instance: each.alive for each in found.daemons} == {"ahead": False, "a little": True}
+    assert all(each.seen_s_ago == 0 for each in found.daemons)
+
+
+async def test_entries_that_nobody_works_on_are_told(world: World) -> None:
+    await record(world)
+    await world.runtime.sleep(31)
+    found = await look(world)
+    assert found.level is Level.BEHIND and "Nobody works on 1 entry that waits" in headline(found)
+    await world.log.target.announce("recovery")
+    assert (await look(world)).level is Level.UNKNOWN, "somebody lives, and has reported nothing yet"
+
+
+# --- what cannot be seen -----------------------------------------------------------------------------
+
+
+async def test_without_a_changelog_nothing_is_claimed(world: World) -> None:
+    found = await gather(Backends(world.tiers, NoopChangeLog()), world.settings(), world.runtime)
+    assert (found.level, found.durable, found.answers, found.problems) == (Level.UNKNOWN, False, True, ())
+    assert headline(found).startswith("No changelog is kept")
+
+
+@pytest.mark.parametrize("failing", [*(fail(kind("gone")) for kind in (UnavailableError, UnconfirmedError, CorruptRecordError)), hang])
+async def test_a_service_that_is_down_gives_a_status_with_what_is_known(world: World, failing: Callable[..., Any]) -> None:
+    await record(world)
+    for name in ("entries", "presences", "read_note"):
+        world.log.hooks[name] = failing
+    began = world.runtime.monotonic()
+    found = await look(world)
+    assert world.runtime.monotonic() - began < 30
+    assert not found.answers and found.level is Level.UNKNOWN
+    assert (found.entries.by_standing, found.stuck.count, found.daemons, found.last_audit) == ({}, None, None, None)
+    assert len(found.problems) >= 3 and all("could not be read" in problem for problem in found.problems)
+    shown = as_json(found)
+    assert shown["stuck"]["count"] is None and shown["daemons"] is None and shown["entries"]["by_standing"] == {}
+
+
+@pytest.mark.parametrize(("name", "tier"), [("entries", "log"), ("presences", "log"), ("read_note", "log"), ("now_ns", "blobs")])
+async def test_one_thing_that_cannot_be_read_hides_nothing_else(world: World, name: str, tier: str) -> None:
+    await world.log.target.announce("recovery")
+    await write_last(world.log.target, AUDIT)
+    entry = await record(world)
+    await world.log.target.park(entry, "why")
+    getattr(world, tier).hooks[name] = fail(UnavailableError("gone"))
+    found = await look(world)
+    assert found.problems and all("gone" in problem for problem in found.problems)
+    assert found.answers is (name != "entries")
+    assert (found.stuck.count == 1) is (name != "entries")
+    assert (found.daemons is None) is (name == "presences")
+    assert (found.last_audit is None) is (name == "read_note")
+
+
+async def test_a_page_that_does_not_come_leaves_what_came_before(world: World) -> None:
+    async def second_fails(entries: Callable[..., Any], start: str, limit: int, **named: Any) -> Any:
+        if start:
+            raise UnavailableError("gone")
+        return await entries(start, 3, **named)
+
+    for _ in range(5):
+        await record(world)
+    world.log.hooks["entries"] = second_fails
+    found = await look(world)
+    assert found.answers and (found.entries.counted, found.entries.complete) == (3, False)
+    assert found.level is Level.UNKNOWN and found.problems == ("the changelog could not be read: gone",)
+
+
+async def test_a_clock_that_is_wrong_is_told_and_ages_are_by_the_services(world: World) -> None:
+    async def later(now_ns: Callable[..., Any]) -> int:
+        return await now_ns() + 3600 * 10**9  # type: ignore[no-any-return]
+
+    await record(world)
+    world.blobs.hooks["now_ns"] = later
+    found = await look(world)
+    assert found.problems == ("this machine's clock is 3,600 s behind the service's, by which ages are shown",)
+    assert found.entries.oldest_age_s == pytest.approx(3600, abs=2)
+
+
+# --- the last audit ----------------------------------------------------------------------------------
+
+
+async def test_the_last_audit_is_shown(world: World) -> None:
+    await write_last(world.log.target, AUDIT)
+    found = await look(world)
+    assert found.last_audit == AUDIT and found.problems == ()
+    shown = as_json(found)["last_audit"]
+    assert shown["sentence"] == "findings: 2 orphan (40 bytes)" and shown["findings"] == {"orphan": {"number": 2, "bytes": 40}}
+
+
+async def test_an_audit_that_ended_earlier_does_not_replace_a_later_one(world: World) -> None:
+    await write_last(world.log.target, AUDIT)
+    await write_last(world.log.target, replace(AUDIT, run="earlier", ended_ns=1))
+    assert (await look(world)).last_audit == AUDIT
+    await write_last(world.log.target, later := replace(AUDIT, run="later", ended_ns=AUDIT.ended_ns + 1))
+    assert (await look(world)).last_audit == later
+
+
+@pytest.mark.parametrize("raw", [
+    b"?", b"[]", b"{}", b'{"v":2}', b'{"v":1}', b"[" * 5000, b"\xff",
+    b'{"v":1,"run":"r","where":"w","started_ns":1,"ended_ns":-1,"complete":true,"blobs":0,"tombstones":0,"findings":{},"ranges":1}',
+])  # fmt: skip
+async def test_a_damaged_note_is_told_and_the_next_audit_replaces_it(world: World, raw: bytes) -> None:
+    assert await world.log.target.swap_note(NOTE, None, raw)
+    found = await look(world)
+    assert found.last_audit is None and found.level is Level.OK
+    [problem] = found.problems
+    assert problem.startswith(f"the result of the last audit could not be read: the note {NOTE} ")
+    await write_last(world.log.target, AUDIT)
+    assert (await look(world)).last_audit == AUDIT
+
+
+async def test_a_swap_that_was_not_confirmed_is_tried_again(world: World) -> None:
+    tries = []
+
+    async def unconfirmed(swap: Callable[..., Any], *args: Any) -> Any:
+        tries.append(await swap(*args))
+        if len(tries) == 1:
+            raise UnconfirmedError("no answer")
+        return tries[-1]
+
+    world.log.hooks["swap_note"] = unconfirmed
+    await write_last(world.log, AUDIT)  # type: ignore[arg-type]
+    assert (await look(world)).last_audit == AUDIT
+
+
+def test_the_worst_result_of_an_audit_is_said_first() -> None:
+    lost = replace(AUDIT, findings={"orphan": (2, 40), "dangling": (1, 0)})
+    assert lost.is_loss and lost.sentence == "DATA LOSS: 1 live tombstones name blobs that are gone"
+    doubtful = replace(AUDIT, complete=False, ranges_missing=2, ranges=6)
+    assert doubtful.sentence == "incomplete: 2 of 6 ranges were not audited; it has 2 findings, which may be wrong"
+    assert replace(AUDIT, findings={}).sentence == "clean: 12 blobs and 10 tombstones are accounted for"
+
+
+# --- its JSON ----------------------------------------------------------------------------------------
+
+
+async def test_the_json_has_the_keys_that_others_rely_on(world: World) -> None:
+    entry = await record(world)
+    await world.log.target.park(entry, "why")
+    await world.log.target.announce("recovery")
+    shown = as_json(await look(world))
+    assert {"at", "store", "sources", "entries", "stuck", "daemons", "last_audit", "problems", "level"} <= set(shown)
+    assert {"kind", "name"} <= set(shown["store"]) and {"by_standing", "oldest_age_s", "counted", "complete"} <= set(shown["entries"])
+    [stuck] = shown["stuck"]["entries"]
+    assert stuck["type"] == f"tiered log retry {entry.change.id}"
+    assert {"id", "key", "object", "error", "since", "attempt", "type"} <= set(stuck)
+    [daemon] = shown["daemons"]
+    assert set(daemon) == {"instance", "seen_s_ago", "alive"}
+    assert shown["at"] == "2023-11-14T22:13:20Z" and shown["level"] == "stuck"
