@@ -1,9 +1,10 @@
-"""What the server remembers: points that grow no longer than a day, lines that grow no more than a hundred, texts without names."""
+"""What the server remembers: a day of points, a hundred lines, and texts without names of objects."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -40,7 +41,7 @@ def test_history_loses_no_peak_of_what_it_still_covers(steps: list[tuple[float, 
         history.add(Point(at, None, None, backlog))
     points = history.points()
     assert max([point.backlog or 0.0 for point in points], default=0.0) == peak or len(points) > COARSE_MAX
-    assert all(later.at > earlier.at for earlier, later in zip(points, points[1:], strict=False))
+    assert all(later.at > earlier.at for earlier, later in pairwise(points))
 
 
 @pytest.fixture
