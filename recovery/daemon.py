@@ -1,4 +1,4 @@
-"""The recovery daemon: the recovery loop, the garbage collection of embedded mode, and the handling of signals.
+"""The recovery daemon: the recovery loop, its statistics, the garbage collection of embedded mode, and signals.
 
     SIGTERM, SIGINT      stop claiming; finish what is held within `recovery.shutdown_budget_s`; release the rest
     the second signal    exit at once; this is safe, because the claims go stale and another daemon takes them over
@@ -13,8 +13,9 @@ from __future__ import annotations
 import logging
 import os
 import signal
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import anyio
 from anyio.abc import TaskStatus
@@ -23,6 +24,7 @@ from changelog.base.runtime import Runtime
 from changelog.log import ChangeLog, Collects, LeftGarbageError
 from recovery.entries import count_stuck, stuck_sentence
 from recovery.loop import RecoveryLoop, Report
+from recovery.statistics.recovery_source import Counts, RecoverySource
 from tiered.errors import TieredError
 from tiered.open import Backends
 from tiered.settings import Settings
@@ -39,7 +41,7 @@ So a million blobs do not keep a disk busy all the time.
 """
 
 
-Beside = Callable[[RecoveryLoop], Awaitable[None]]
+Beside = Callable[[RecoveryLoop], Coroutine[Any, Any, None]]
 """Runs beside the loop until it is cancelled. It raises nothing, because that would end recovery."""
 
 
@@ -52,10 +54,12 @@ async def run_daemon(backends: Backends, runtime: Runtime, settings: Settings, b
     ended the loop.
     """
     loop = RecoveryLoop(backends.tiers, backends.log, runtime, settings)
+    source = observe(loop, backends.log, runtime, settings)
     failure: TieredError | None = None
     async with anyio.create_task_group() as beside:
         await beside.start(_heed_signals, loop)
         beside.start_soon(_collect_for_ever, backends, runtime, settings.recovery.collect_every_s)
+        beside.start_soon(source.run)
         beside.start_soon(_warn_of_stuck, backends.log, runtime, settings.recovery.full_pass_every_s)
         if beside_loop is not None:
             beside.start_soon(beside_loop, loop)
@@ -65,10 +69,17 @@ async def run_daemon(backends: Backends, runtime: Runtime, settings: Settings, b
         except TieredError as error:  # raised below, because the task group would wrap it in an exception group
             failure = error
         beside.cancel_scope.cancel()
+    await source.report(left=True)
     if failure is not None:
         raise failure
     logger.info("recovery_stopped instance=%s", loop.instance)
     return loop.total
+
+
+def observe(loop: RecoveryLoop, log: ChangeLog, runtime: Runtime, settings: Settings) -> RecoverySource:
+    """Let the loop count what it does, and return what reports it."""
+    loop.counts = Counts()
+    return RecoverySource(log, runtime, settings, loop.instance, loop.counts)
 
 
 @dataclass(frozen=True, slots=True)

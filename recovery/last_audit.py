@@ -57,7 +57,8 @@ class LastAudit:
             gap = f"{self.ranges_missing:,} of {self.ranges:,} ranges were not audited" if self.ranges_missing else "it is doubtful"
             return f"incomplete: {gap}; it has {number:,} findings, which may be wrong"
         if lost:
-            return f"DATA LOSS: {lost:,} live tombstones name blobs that are gone"
+            gone = "tombstone names a blob that is gone" if lost == 1 else "tombstones name blobs that are gone"
+            return f"DATA LOSS: {lost:,} live {gone}"
         if number:
             found = ", ".join(f"{count:,} {kind} ({size:,} bytes)" for kind, (count, size) in self.findings.items())
             return f"findings: {found}"

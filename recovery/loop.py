@@ -29,6 +29,7 @@ from changelog.heartbeat import Heartbeat
 from changelog.lease import Lease, Standing, standing
 from changelog.log import ChangeLog, KeyRange, Page
 from recovery.rate import TokenBucket
+from recovery.statistics.recovery_source import Counts
 from tiered.protocol.backends import Tiers
 from tiered.protocol.finishing import Ending, finish
 from tiered.protocol.retry import persist
@@ -63,11 +64,15 @@ class Report:
 
 
 class RecoveryLoop:
-    """Call `run`, which goes on until `stop`, or `run_once`. `total` counts everything since the loop was made."""
+    """Call `run`, which goes on until `stop`, or `run_once`. `total` counts everything since the loop was made.
+
+    `counts`: what the loop counts for the statistics. None, as it is at first: nobody wants them.
+    """
 
     def __init__(self, tiers: Tiers, log: ChangeLog, runtime: Runtime, settings: Settings) -> None:
         self.instance = settings.instance or instance_name(runtime, "recovery")
         self.total = Report()
+        self.counts: Counts | None = None
         self._tiers = tiers
         self._log = log
         self._runtime = runtime
@@ -119,7 +124,12 @@ class RecoveryLoop:
 
         `UnavailableError`: the log is out of reach. `CorruptRecordError`: it is damaged as a whole.
         """
-        return await self._counted(self._log.ranges(), math.inf if limit is None else limit)
+        if self.counts is not None:
+            self.counts.begin_full_pass()
+        report = await self._counted(self._log.ranges(), math.inf if limit is None else limit)
+        if self.counts is not None:
+            self.counts.end_full_pass(complete=limit is None and not report.failed and not self.stopping)
+        return report
 
     async def survey(self) -> AsyncIterator[tuple[Entry | Unreadable, Standing]]:
         """Yields what a pass would work on, in key order. Writes nothing but the presence row. Raises as `run_once`."""
@@ -184,6 +194,8 @@ class RecoveryLoop:
             lost, seen, contested = report.lost, report.seen, False
             while start is not None and not contested:
                 page, found = await self._page(KeyRange(start, within.end))
+                if self.counts is not None:
+                    self.counts.add_page(page.entries)
                 self._runtime.random.shuffle(found)
                 for entry, where in found:
                     await free.acquire()
@@ -281,6 +293,8 @@ class RecoveryLoop:
         if lease is None:
             report.lost += 1
             return
+        if self.counts is not None:
+            self.counts.claimed += 1
         try:
             await self._finish(lease, entry.owner, report)
         except anyio.get_cancelled_exc_class():
@@ -326,12 +340,17 @@ class RecoveryLoop:
             report.deferred += 1
         else:
             report.recovered += 1
+        if self.counts is not None:
+            self.counts.finished += 1
+            self.counts.processed += 1
         self._swept += ending is not Ending.FORGOTTEN
         logger.info("recovered id=%s object=%s owner_was=%s: %s", entry.change.id, entry.change.object, owner_was, ending.value)
 
     async def _park(self, entry: Entry | Unreadable, error: str, report: Report) -> None:
         if await self._log.park(entry, error):
             report.parked += 1
+            if self.counts is not None:
+                self.counts.processed += 1
             logger.error("entry_parked key=%s: %s", entry.key, error)
         else:
             report.lost += 1

@@ -34,6 +34,7 @@ from changelog.log import ChangeLog
 from recovery.entries import PAGE
 from recovery.last_audit import LastAudit, read_last
 from recovery.statistics.columns import SourceRow
+from recovery.statistics.persisted import AUDIT, RECOVERY, read_statistics
 from recovery.statistics.verdict import Kind, Verdict
 from tiered.metadata import NS_PER_S
 from tiered.open import Backends
@@ -48,6 +49,13 @@ ANSWER_S = 10.0
 
 STUCK_LISTED_MAX = 100
 """So many stuck entries are described. All are counted."""
+
+REPORT_AGE_MAX_S = 60.0
+"""Figures that are older, in seconds, say nothing of the present: their verdict is unknown."""
+
+SILENCE_MAX_S = 60.0
+"""For how many seconds a daemon that works may write no presence row. It writes one with every report: every 10 s, if a
+report does not take long, and every 31 s if each takes all the time that it may take."""
 
 SKEW_MAX_S = 60.0
 """By how many seconds this machine's clock may differ from the service's before `problems` says so."""
@@ -84,7 +92,8 @@ class Store:
 class Source:
     """The statistics of one source.
 
-    `workers`: each worker's row, by its name. `reported_ms`: when one of them last reported (Unix ms).
+    `workers`: the row of each worker that has not ended, by its name. `verdict`: unknown if the figures are older than
+    `REPORT_AGE_MAX_S`. `reported_ms`: when a worker last reported (Unix ms).
     """
 
     total: SourceRow
@@ -163,13 +172,14 @@ class StuckEntries:
 class Daemon:
     """An instance of recovery that wrote a presence row within the last day. `seen_s_ago`: seconds since its last one.
 
-    `alive`: that is no more than `Status.silence_s`. Otherwise it was stopped, or it died. One that ended just now,
-    such as `tiered recover --once`, counts as alive until then.
+    `ended`: its last report says that it ended. `alive`: it did not say so, and was seen within `SILENCE_MAX_S`.
+    An instance that is neither was killed, or it cannot reach the changelog.
     """
 
     instance: str
     seen_s_ago: float
     alive: bool
+    ended: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +187,7 @@ class Status:
     """All that is known of a store at `at_ms` (Unix ms by the service's clock).
 
     `durable`: a changelog is kept. `answers`: the changelog could be read. `daemons`: None if the presence rows could
-    not be read. `silence_s`: for how many seconds a daemon that works may write no presence row. `problems`: one
-    sentence for each thing that could not be looked at, or that is wrong.
+    not be read. `problems`: one sentence for each thing that could not be looked at, or that is wrong.
     """
 
     at_ms: int
@@ -191,7 +200,6 @@ class Status:
     daemons: Sequence[Daemon] | None
     last_audit: LastAudit | None
     problems: tuple[str, ...]
-    silence_s: float
 
     @property
     def alive(self) -> int | None:
@@ -206,7 +214,7 @@ class Status:
     @property
     def verdict(self) -> Verdict | None:
         """The verdict on recovery. None: no daemon has reported anything."""
-        return self.sources["recovery"].verdict if "recovery" in self.sources else None
+        return self.sources[RECOVERY].verdict if RECOVERY in self.sources else None
 
     @property
     def level(self) -> Level:
@@ -359,7 +367,7 @@ def as_json(status: Status, *, show_objects: bool = True) -> dict[str, Any]:
             "count": stuck.count, "complete": stuck.complete, "entries": [_stuck_json(each, show_objects) for each in stuck.entries],
         },
         "daemons": None if status.daemons is None else [
-            {"instance": each.instance, "seen_s_ago": each.seen_s_ago, "alive": each.alive} for each in status.daemons
+            {"instance": each.instance, "seen_s_ago": each.seen_s_ago, "alive": each.alive, "ended": each.ended} for each in status.daemons
         ],
         "last_audit": None if audit is None else {
             "run": audit.run, "where": audit.where, "started": moment(audit.started_ns // NS_PER_MS),
@@ -368,7 +376,6 @@ def as_json(status: Status, *, show_objects: bool = True) -> dict[str, Any]:
             "findings": {kind: {"number": number, "bytes": size} for kind, (number, size) in audit.findings.items()},
         },
         "problems": list(status.problems),
-        "silence_s": status.silence_s,
     }  # fmt: skip
 
 
@@ -420,7 +427,7 @@ async def gather(backends: Backends, settings: Settings, runtime: Runtime) -> St
 
 
 class _Look:
-    """One look at a store. `_problems`: the sentences, by what was looked at."""
+    """One look at a store. `_problems`: the sentences, by what was looked at. `_ended`: workers that said so."""
 
     def __init__(self, backends: Backends, settings: Settings, runtime: Runtime) -> None:
         self._tiers = backends.tiers
@@ -429,12 +436,18 @@ class _Look:
         self._runtime = runtime
         self._problems: dict[str, str] = {}
         self._now_ms = 0
+        self._ended: set[str] = set()
 
     async def gather(self) -> Status:
         self._now_ms = await self._time_ms()
         entries = _Scan(self._log, self._now_ms, self._settings)
         presences: Sequence[tuple[str, int]] | None = None
         audit: LastAudit | None = None
+        sources: dict[str, Source] = {}
+
+        async def read_source(name: str) -> None:
+            if (found := await self._source(name)) is not None:
+                sources[name] = found
 
         async def read_presences() -> None:
             nonlocal presences
@@ -447,12 +460,15 @@ class _Look:
         async with anyio.create_task_group() as group:
             group.start_soon(self._count, entries)
             group.start_soon(read_presences)
+            group.start_soon(read_source, RECOVERY)
+            group.start_soon(read_source, AUDIT)
             group.start_soon(read_audit)
         daemons = None if presences is None else self._daemons(presences)
         return Status(
             at_ms=self._now_ms, store=store_of(self._settings), durable=self._log.durable, answers=entries.answered,
-            sources={}, entries=entries.entries(), stuck=entries.stuck(), daemons=daemons, last_audit=audit,
-            problems=tuple(self._problems.values()), silence_s=longest_silence_s(self._settings),
+            sources={name: sources[name] for name in (RECOVERY, AUDIT) if name in sources}, entries=entries.entries(),
+            stuck=entries.stuck(), daemons=daemons, last_audit=audit,
+            problems=tuple(self._problems[each] for each in sorted(self._problems)),
         )  # fmt: skip
 
     async def _ask(self, what: str, call: Callable[[], Awaitable[Answer]]) -> Answer | None:
@@ -463,7 +479,7 @@ class _Look:
         except TimeoutError:
             self._problems[what] = f"{what} could not be read: no answer within {ANSWER_S:g} s"
         except TieredError as error:
-            self._problems[what] = f"{what} could not be read: {error}"
+            self._problems[what] = f"{what} could not be read: {'; '.join(str(error).splitlines())}"
         return None
 
     async def _time_ms(self) -> int:
@@ -477,6 +493,17 @@ class _Look:
             side = "ahead of" if ahead_s > 0 else "behind"
             self._problems["the clock"] = f"this machine's clock is {abs(ahead_s):,.0f} s {side} the service's, by which ages are shown"
         return there_ns // NS_PER_MS
+
+    async def _source(self, name: str) -> Source | None:
+        """Read the statistics of a source. None: nobody has reported, or they cannot be read."""
+        found = await self._ask(f"the statistics of {name}", lambda: read_statistics(self._log, name))
+        if found is None or not found.at_ms:
+            return None
+        sampled_ms = found.samples[-1][0] if found.samples else 0
+        fresh = abs(self._now_ms - sampled_ms) <= REPORT_AGE_MAX_S * 1000
+        self._ended |= {worker for worker, each in found.workers.items() if each.left}
+        present = {worker: each.row for worker, each in found.workers.items() if not each.left}
+        return Source(found.total(), present, found.verdict() if fresh else Verdict(Kind.UNKNOWN), found.at_ms)
 
     async def _count(self, scan: _Scan) -> None:
         """Count all entries. If that is cut short, count those that are stuck besides, because they matter most."""
@@ -500,22 +527,13 @@ class _Look:
         self._problems.setdefault("count", f"there are more than {seen:,} entries, and no more were counted")
 
     def _daemons(self, presences: Sequence[tuple[str, int]]) -> list[Daemon]:
-        silence_s = longest_silence_s(self._settings)
         found = []
         for instance, seen_ms in sorted(presences, key=lambda each: (-each[1], each[0])):
             ago_ms = self._now_ms - seen_ms
-            found.append(Daemon(instance, max(0.0, ago_ms / 1000), -SET_BACK_MS < ago_ms <= silence_s * 1000))
+            ended = instance in self._ended
+            alive = not ended and -SET_BACK_MS < ago_ms <= SILENCE_MAX_S * 1000
+            found.append(Daemon(instance, max(0.0, ago_ms / 1000), alive, ended))
         return found
-
-
-def longest_silence_s(settings: Settings) -> float:
-    """Return for how many seconds a daemon that works may write no presence row.
-
-    It writes one with each page that it reads. In an outage it works on a page for `attempt_budget_s` and then waits
-    for `backoff_max_s`.
-    """
-    recovery = settings.recovery
-    return settings.lease.expiry_s + recovery.attempt_budget_s + max(recovery.backoff_max_s, recovery.idle_s)
 
 
 def store_of(settings: Settings) -> Store:
@@ -539,7 +557,7 @@ class _Scan:
         self._now_ms = now_ms
         self._ages = {each: [0] * (len(AGES_S) + 1) for each in Standing}
         self._counts = dict.fromkeys(Standing, 0)
-        self._undated = 0
+        self._undated = dict.fromkeys(Standing, 0)
         self._oldest: tuple[int, str] | None = None
         self._stuck: list[StuckEntry] = []
         self._stuck_only = self._stuck_complete = False
@@ -547,7 +565,8 @@ class _Scan:
     def begin_stuck(self) -> None:
         """Begin a second scan, of the stuck entries alone."""
         self._stuck_only = True
-        self._counts[Standing.PARKED], self._ages[Standing.PARKED] = 0, [0] * (len(AGES_S) + 1)
+        self._counts[Standing.PARKED], self._undated[Standing.PARKED] = 0, 0
+        self._ages[Standing.PARKED] = [0] * (len(AGES_S) + 1)
         self._stuck = []
 
     def take(self, entries: Sequence[Entry | Unreadable]) -> None:
@@ -564,7 +583,7 @@ class _Scan:
         self._counts[where] += 1
         created_ms = _created_ms(entry)
         if created_ms is None:
-            self._undated += 1
+            self._undated[where] += 1
         else:
             age_s = max(0.0, (self._now_ms - created_ms) / 1000)
             self._ages[where][bisect_right(AGES_S, age_s)] += 1
@@ -577,7 +596,8 @@ class _Scan:
         if not self.answered:
             return Entries()
         return Entries(
-            by_standing=dict(self._counts), by_age={each: tuple(ages) for each, ages in self._ages.items()}, undated=self._undated,
+            by_standing=dict(self._counts), by_age={each: tuple(ages) for each, ages in self._ages.items()},
+            undated=sum(self._undated.values()),
             oldest_age_s=None if self._oldest is None else max(0.0, (self._now_ms - self._oldest[0]) / 1000),
             oldest_id=None if self._oldest is None else self._oldest[1],
             counted=sum(self._counts.values()), complete=self.complete,

@@ -53,7 +53,7 @@ def recover(
             await work(chosen, bound)
 
     async def work(chosen: Settings, bound: socket.socket | None) -> None:
-        from recovery.daemon import collect, run_daemon
+        from recovery.daemon import collect, observe, run_daemon
         from recovery.loop import RecoveryLoop
 
         async with open_logged(chosen, writes=not dry_run, collecting=not dry_run) as (backends, settings):
@@ -63,7 +63,12 @@ def recover(
                     show_nothing(_nothing_yet(await count_open(backends.log)), choice.json)
             elif once:
                 collected = await collect(backends)  # before recovery, which may need the space
-                report = await loop.run_once(limit)
+                source = observe(loop, backends.log, SystemRuntime(), settings)
+                await source.report()
+                try:
+                    report = await loop.run_once(limit)
+                finally:
+                    await source.report(left=True)
                 stuck = await count_stuck(backends.log)
                 cut = {"more": "maybe"} if report.seen == limit else {}
                 _show_report(report, {"collected": collected.removed, "stuck": stuck} | cut)

@@ -73,7 +73,7 @@ def _show(found: Status, *, watching: bool) -> None:
     elif sys.stdout is not None and sys.stdout.isatty():
         columns, rows = shutil.get_terminal_size()
         lines = status_lines(found, columns, _tiered())
-        _draw(_cut(lines, rows) if watching else lines, afresh=watching)
+        _draw(_cut(lines, columns, rows) if watching else lines, afresh=watching)
     else:
         for line in status_lines(found, None, _tiered()):
             write(line.text)
@@ -93,10 +93,14 @@ def _draw(lines: list[Line], *, afresh: bool) -> None:
         console.print(line.text, style=None if line.level is None else STYLES[line.level])
 
 
-def _cut(lines: list[Line], rows: int) -> list[Line]:
+def _cut(lines: list[Line], columns: int, rows: int) -> list[Line]:
     """Return what fits on the terminal. The answer stands at the top, so it must not scroll away."""
-    room = max(3, rows - 2)
-    return lines if len(lines) <= room else [*lines[:room], Line(f"… {len(lines) - room:,} more lines: 'tiered status' shows all")]
+    room, shown = rows - 2, 0
+    for number, line in enumerate(lines):
+        shown += max(1, -(-len(line.text) // max(1, columns)))  # the terminal breaks a line that is too long
+        if shown > room and number:
+            return [*lines[:number], Line(f"… {len(lines) - number:,} more lines")]
+    return lines
 
 
 def _tiered() -> str:

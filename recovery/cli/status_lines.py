@@ -13,9 +13,11 @@ from dataclasses import dataclass
 
 from changelog.lease import Standing
 from recovery.statistics.columns import SourceRow
+from recovery.statistics.persisted import AUDIT, RECOVERY
 from recovery.status import (
     AGES_S,
     DUE,
+    SILENCE_MAX_S,
     Daemon,
     Level,
     Source,
@@ -39,7 +41,11 @@ DAEMONS_GONE_MAX = 5
 STUCK_SHOWN_MAX = 10
 """So many stuck entries are shown. The others are counted."""
 
-UNITS = {"recovery": ("entry", "entries"), "audit": ("blob", "blobs")}
+WORKERS_SHOWN_MAX = 10
+"""So many workers of a source are shown. The others are counted."""
+
+LABELS = {RECOVERY: "recovery", AUDIT: "auditing"}
+UNITS = {RECOVERY: ("entry", "entries"), AUDIT: ("blob", "blobs")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +66,13 @@ def status_lines(status: Status, width: int | None, tiered: str = "tiered") -> l
     page.gap()
     page.text("store", f"{status.store.kind}, {status.store.name}")
     page.text("at", moment(status.at_ms) or "unknown")
-    for name in dict.fromkeys(["recovery", *status.sources]):
-        _show_source(page, name, status.sources.get(name), status)
+    _show_source(page, RECOVERY, status.sources.get(RECOVERY), status)
     _show_entries(page, status)
     _show_stuck(page, status)
     _show_daemons(page, status)
     _show_audit(page, status)
+    if (audit := status.sources.get(AUDIT)) is not None and not audit.total.snapshot_committed:
+        _show_source(page, AUDIT, audit, status)
     for problem in status.problems:
         page.text("problem", problem)
     return page.lines
@@ -117,23 +124,28 @@ class _Page:
 def _show_source(page: _Page, name: str, source: Source | None, status: Status) -> None:
     if source is None:
         if status.durable:
-            page.text(name, "unknown: no daemon has reported anything yet")
+            told = any("statistics of recovery" in problem for problem in status.problems)
+            page.text(LABELS[name], "unknown" if told else "unknown: no daemon has reported anything yet")
         return
-    one, many = UNITS.get(name, ("value", "values"))
+    one, many = UNITS[name]
     row, found = source.total, source.verdict
-    page.text(name, found.kind.value)
-    if found.caught_up_in_s:
-        page.more(f"caught up in about {duration(found.caught_up_in_s)}")
+    soon = f", caught up in about {duration(found.caught_up_in_s)}" if found.caught_up_in_s else ""
+    page.text(LABELS[name], f"{found.kind.value}{soon}")
     bar = snapshot_bar(row, BAR_MAX if page.width is None else min(BAR_MAX, max(10, page.width - LABEL - 2)))
-    page.text("snapshot", f"{bar} {snapshot_words(row, many)}" if bar else snapshot_words(row, many))
+    page.text("snapshot", f"{bar} {snapshot_words(row, many)}".strip())
     if found.inflow_per_s is None or found.drain_per_s is None:
-        page.text("rates", "unknown: that takes two reports of each daemon that lives")
+        page.text("rates", "unknown: that takes two reports within the last minute")
     else:
         page.text("rates", f"{rate(found.inflow_per_s)} come in, {rate(found.drain_per_s)} are dealt with")
     page.text("lag", "unknown" if row.lag is None else count(row.lag, one, many))
     if source.reported_ms is not None:
-        ago_s = max(0.0, (status.at_ms - source.reported_ms) / 1000)
-        page.text("reported", f"{duration(ago_s)} ago, by {count(len(source.workers), 'worker')}")
+        page.text("reported", f"{duration(max(0.0, (status.at_ms - source.reported_ms) / 1000))} ago")
+    if len(source.workers) > 1:
+        for worker, each in list(source.workers.items())[:WORKERS_SHOWN_MAX]:
+            done = "unknown" if each.processed_values is None else f"{each.processed_values:,}"
+            page.more(f"{worker}: {done} {many} dealt with")
+        if (rest := len(source.workers) - WORKERS_SHOWN_MAX) > 0:
+            page.more(f"and {rest:,} more workers")
 
 
 def snapshot_bar(row: SourceRow, columns: int) -> str:
@@ -223,13 +235,13 @@ def _show_daemons(page: _Page, status: Status) -> None:
         return
     alive = [each for each in status.daemons if each.alive]
     gone = [each for each in status.daemons if not each.alive]
-    page.text("daemons", f"{len(alive):,} seen within the last {duration(status.silence_s)}" if alive else "none lives")
+    page.text("daemons", f"{len(alive):,} seen within the last {duration(SILENCE_MAX_S)}" if alive else "none lives")
     for daemon in alive:
         page.more(_seen(daemon))
     for daemon in gone[:DAEMONS_GONE_MAX]:
-        page.more(f"{_seen(daemon)}: stopped, or dead")
+        page.more(f"{_seen(daemon)}: {'ended' if daemon.ended else 'killed, or out of reach'}")
     if (rest := len(gone) - DAEMONS_GONE_MAX) > 0:
-        page.more(f"and {rest:,} more that stopped or died within a day")
+        page.more(f"and {rest:,} more that were seen within a day")
 
 
 def _seen(daemon: Daemon) -> str:

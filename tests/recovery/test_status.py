@@ -18,7 +18,10 @@ from changelog.noop import NoopChangeLog
 from emulators.world.log import Stored
 from recovery import status as module
 from recovery.last_audit import NOTE, LastAudit, write_last
-from recovery.status import ADVICE, DAMAGED, MEND, Level, Status, advice, as_json, gather, headline
+from recovery.statistics.columns import Offsets, SourceRow
+from recovery.statistics.persisted import RECOVERY, Document, change_statistics, note_name
+from recovery.statistics.verdict import Kind, Verdict
+from recovery.status import ADVICE, COLUMNS, DAMAGED, MEND, Daemon, Level, Status, advice, as_json, gather, headline
 from tests.given.tapped_store import OBJECT, World
 from tiered.open import Backends
 
@@ -234,14 +237,21 @@ async def test_names_are_hidden_everywhere(world: World) -> None:
 
 async def test_daemons_are_told_from_those_that_are_gone(world: World) -> None:
     await world.log.target.announce("old")
-    await world.runtime.sleep(140)
+    await world.runtime.sleep(50)
     await world.log.target.announce("new")
     found = await look(world)
     assert found.daemons is not None and [(each.instance, each.alive) for each in found.daemons] == [("new", True), ("old", True)]
     await world.runtime.sleep(20)
     found = await look(world)
     assert found.daemons is not None and [(each.instance, each.alive) for each in found.daemons] == [("new", True), ("old", False)]
-    assert found.daemons[1].seen_s_ago == pytest.approx(160, abs=1) and found.alive == 1
+    assert found.daemons[1].seen_s_ago == pytest.approx(70, abs=1) and found.alive == 1
+
+
+async def test_a_daemon_that_ended_is_not_alive_and_one_that_was_killed_is_told_from_it(world: World) -> None:
+    await world.log.target.announce("recovery-1")
+    await report(world, 10, 10, left=True)
+    found = await look(world)
+    assert found.daemons == [Daemon("recovery-1", 0.0, alive=False, ended=True)] and found.sources["recovery"].workers == {}
 
 
 async def test_a_presence_from_before_the_clock_was_set_back_is_no_life(world: World) -> None:
@@ -259,6 +269,63 @@ async def test_entries_that_nobody_works_on_are_told(world: World) -> None:
     assert found.level is Level.BEHIND and "Nobody works on 1 entry that waits" in headline(found)
     await world.log.target.announce("recovery")
     assert (await look(world)).level is Level.UNKNOWN, "somebody lives, and has reported nothing yet"
+
+
+# --- sources -----------------------------------------------------------------------------------------
+
+
+async def report(world: World, outstanding: int, processed: int, source: str = RECOVERY, *, left: bool = False, **columns: Any) -> None:
+    row = SourceRow(source, "recovery-1", "", outstanding_values=outstanding, processed_values=processed, **columns)
+    now_ms = world.runtime.wall_ns() // 1_000_000
+
+    def change(document: Document) -> Document:
+        return document.with_report(row, "run", now_ms, 60_000, snapshot="s", probe=Offsets(outstanding, processed), left=left)
+
+    assert await change_statistics(world.log.target, source, change)
+
+
+async def test_recovery_keeps_up_only_once_it_has_reported_twice(world: World) -> None:
+    await world.log.target.announce("recovery-1")
+    await report(world, 10, 5)
+    found = await look(world)
+    assert found.verdict == Verdict(Kind.UNKNOWN) and found.sources["recovery"].total.lag == 5
+    await world.runtime.sleep(40)
+    await report(world, 50, 49)
+    found = await look(world)
+    assert found.verdict is not None and found.verdict.kind is Kind.HEALTHY and headline(found) == "Recovery keeps up."
+    shown = as_json(found)["sources"]["recovery"]
+    assert shown["verdict"]["inflow_per_s"] == 1.0 and shown["total"]["outstanding_values"] == 50
+    assert set(shown["workers"]) == {"recovery-1"} and set(shown["total"]) == set(COLUMNS)
+
+
+@pytest.mark.parametrize(("later", "level"), [((100, 10), Level.BEHIND), ((100, 9), Level.BEHIND), ((100, 60), Level.OK)])
+async def test_the_verdict_decides_the_level(world: World, later: tuple[int, int], level: Level) -> None:
+    await report(world, 50, 9)
+    await world.runtime.sleep(30)
+    await report(world, *later)
+    assert (await look(world)).level is level
+
+
+async def test_figures_of_a_daemon_that_is_silent_say_nothing_of_the_present(world: World) -> None:
+    await report(world, 10, 10)
+    await world.runtime.sleep(30)
+    await report(world, 20, 20)
+    await world.runtime.sleep(61)
+    found = await look(world)
+    assert found.verdict == Verdict(Kind.UNKNOWN) and found.sources["recovery"].total.processed_values == 20
+    await record(world)
+    await world.runtime.sleep(31)
+    assert (await look(world)).level is Level.BEHIND, "an entry waits, and nobody lives"
+
+
+@pytest.mark.parametrize("raw", [b"?", b'{"v":2}', b"{}"])
+async def test_damaged_statistics_are_told_and_hide_nothing_else(world: World, raw: bytes) -> None:
+    assert await world.log.target.swap_note(note_name(RECOVERY), None, raw)
+    await report(world, 10, 5, "audit", snapshot_records_known=10, snapshot_progress=5)
+    found = await look(world)
+    assert set(found.sources) == {"audit"} and found.stuck.count == 0
+    [problem] = found.problems
+    assert problem.startswith("the statistics of recovery could not be read: ")
 
 
 # --- what cannot be seen -----------------------------------------------------------------------------
@@ -368,13 +435,13 @@ async def test_a_swap_that_was_not_confirmed_is_tried_again(world: World) -> Non
         return tries[-1]
 
     world.log.hooks["swap_note"] = unconfirmed
-    await write_last(world.log, AUDIT)  # type: ignore[arg-type]
+    await write_last(world.log, AUDIT)
     assert (await look(world)).last_audit == AUDIT
 
 
 def test_the_worst_result_of_an_audit_is_said_first() -> None:
     lost = replace(AUDIT, findings={"orphan": (2, 40), "dangling": (1, 0)})
-    assert lost.is_loss and lost.sentence == "DATA LOSS: 1 live tombstones name blobs that are gone"
+    assert lost.is_loss and lost.sentence == "DATA LOSS: 1 live tombstone names a blob that is gone"
     doubtful = replace(AUDIT, complete=False, ranges_missing=2, ranges=6)
     assert doubtful.sentence == "incomplete: 2 of 6 ranges were not audited; it has 2 findings, which may be wrong"
     assert replace(AUDIT, findings={}).sentence == "clean: 12 blobs and 10 tombstones are accounted for"
@@ -394,5 +461,5 @@ async def test_the_json_has_the_keys_that_others_rely_on(world: World) -> None:
     assert stuck["type"] == f"tiered log retry {entry.change.id}"
     assert {"id", "key", "object", "error", "since", "attempt", "type"} <= set(stuck)
     [daemon] = shown["daemons"]
-    assert set(daemon) == {"instance", "seen_s_ago", "alive"}
+    assert set(daemon) == {"instance", "seen_s_ago", "alive", "ended"}
     assert shown["at"] == "2023-11-14T22:13:20Z" and shown["level"] == "stuck"

@@ -222,7 +222,7 @@ function stuckEntry(entry) {
     node("p", { class: "muted" }, facts.filter(Boolean).join(" · ")),
     node("p", { class: "error" }, entry.error),
     entry.advice ? node("p", {}, entry.advice) : null,
-    command(`tiered log show ${entry.type.startsWith("tiered log retry ") && !entry.type.endsWith("--all") ? entry.type.slice(17) : entry.id}`),
+    entry.type.endsWith(" --all") ? null : command(entry.type.replace(" log retry ", " log show ")),
     command(entry.type),
   );
 }

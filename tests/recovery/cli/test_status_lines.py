@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
@@ -11,7 +12,8 @@ from recovery.cli.status_lines import AGE_WORDS, duration, rate, snapshot_bar, s
 from recovery.last_audit import LastAudit
 from recovery.statistics.columns import SourceRow
 from recovery.statistics.verdict import Kind, Verdict
-from recovery.status import AGES_S, Daemon, Entries, Level, Source, Status, Store, StuckEntries, StuckEntry
+from recovery.status import AGES_S, COLUMNS, Daemon, Entries, Level, Source, Status, Store, StuckEntries, StuckEntry, as_json
+from tests.given.repository import ROOT
 
 NOW_MS = 1_700_000_000_000
 ID = "018bcfe5-6800-7000-8000-000000000001"
@@ -33,7 +35,7 @@ def status(**parts: object) -> Status:
     """Of a store that is well."""
     well = Status(
         NOW_MS, Store("embedded", "/srv/store"), True, True, {"recovery": HEALTHY}, entries(HELD=3), StuckEntries(0, True),
-        (Daemon("recovery-a", 3.2, True),), AUDIT, (), 150.0,
+        (Daemon("recovery-a", 3.2, True),), AUDIT, (),
     )  # fmt: skip
     return replace(well, **parts)  # type: ignore[arg-type]
 
@@ -52,17 +54,16 @@ Recovery keeps up.
 
 store     embedded, /srv/store
 at        2023-11-14T22:13:20Z
-recovery  healthy
-          caught up in about 2 s
+recovery  healthy, caught up in about 2 s
 snapshot  [############----------------] 45 %, at least 450 of 1,000 entries read
 rates     12/s come in, 14/s are dealt with
 lag       35 entries
-reported  4 s ago, by 1 worker
+reported  4 s ago
 entries   3
           held 3 (its owner renews it): 3 under 1 min old
 oldest    12 s old: change {ID}
 stuck     0
-daemons   1 seen within the last 2 min 30 s
+daemons   1 seen within the last 1 min
           recovery-a, seen 3 s ago
 audit     clean: 10 blobs and 4 tombstones are accounted for (ended 1 h ago)
           in gs://audits/1"""
@@ -195,7 +196,7 @@ def test_daemons_that_are_gone_are_counted_beyond_a_few() -> None:
     gone = tuple(Daemon(f"recovery-{number}", 3600.0, False) for number in range(30))
     found = shown(status(daemons=gone))
     assert "daemons   none lives" in found and "do        No daemon lives. Start one.\n          $ tiered recover" in found
-    assert "recovery-0, seen 1 h ago: stopped, or dead" in found and "and 25 more that stopped or died within a day" in found
+    assert "recovery-0, seen 1 h ago: killed, or out of reach" in found and "and 25 more that were seen within a day" in found
 
 
 @pytest.mark.parametrize(
@@ -213,3 +214,54 @@ def test_rates_and_ages_in_words() -> None:
     assert [rate(each) for each in (0.0, 0.0123, 1.5, 10.4, 12_345.6)] == ["0/s", "0.012/s", "1.5/s", "10/s", "12,346/s"]
     assert len(AGE_WORDS) == len(AGES_S) + 1
     assert AGE_WORDS == ("under 1 min old", "under 10 min old", "under 1 h old", "under 1 d old", "over 1 d old")
+
+
+# --- docs/status.md ----------------------------------------------------------------------------------
+
+PAGE = (ROOT / "docs/status.md").read_text("utf-8")
+
+
+def test_the_page_shows_what_is_printed() -> None:
+    at_ms = int(datetime(2026, 11, 22, 8, tzinfo=UTC).timestamp() * 1000)
+    row = replace(
+        ROW, snapshot_records_known=10_000, snapshot_known_estimated=True, snapshot_progress=4712, outstanding_values=500,
+        processed_values=494,
+    )
+    standings = dict.fromkeys(Standing, 0) | {Standing.HELD: 2, Standing.CLAIMABLE: 6, Standing.PARKED: 1}
+    ages = {Standing.HELD: (2, 0, 0, 0, 0), Standing.CLAIMABLE: (0, 6, 0, 0, 0), Standing.PARKED: (0, 0, 0, 1, 0)}
+    stuck = StuckEntry(
+        "01a20218-11aa-7c31-9c1d-6f1f4e6f0a55", "key", "photos/org.17/objects/2026/cat.jpg",
+        "failed 5 times, at last with: deleting blob 'x' failed: 403; grant roles/storage.objectUser on the bucket",
+        int(datetime(2026, 11, 22, 5, 12, 9, tzinfo=UTC).timestamp() * 1000), 5,
+    )
+    found = Status(
+        at_ms=at_ms, store=Store("google", "my-project/tiered/objects and gs://my-blobs"), durable=True, answers=True,
+        sources={"recovery": Source(row, {"a": row}, Verdict(Kind.HEALTHY, 12.0, 14.0, 3.0), at_ms - 4000)},
+        entries=Entries(standings, ages, 0, 200.0, "01a20240-88a3-7222-a8f7-a95a1ed378e8", 9, True), stuck=StuckEntries(1, True, (stuck,)),
+        daemons=(
+            Daemon("recovery-3f9c0d1e2b4a5968", 2.0, True), Daemon("recovery-77b0c1d2e3f4a5b6", 5.0, True),
+            Daemon("recovery-0a1b2c3d4e5f6071", 10_920.0, False),
+        ),
+        last_audit=LastAudit(
+            "run", "gs://my-audits/2026-11-22", 0, (at_ms - 26_040_000) * 1_000_000, True, 1_204_551, 1_198_020, {}, 100, 0, 0
+        ),
+        problems=(),
+    )  # fmt: skip
+    assert shown(found, 200, "tiered -c tiered.yaml") in PAGE
+    for key in keys_of(as_json(found)):
+        assert f"`{key}`" in PAGE or f'"{key}"' in PAGE, key
+
+
+def keys_of(value: object) -> set[str]:
+    """All but the names of states, of workers and of columns, which `docs/statistics.md` explains."""
+    if isinstance(value, list):
+        return set().union(*map(keys_of, value))
+    if not isinstance(value, dict):
+        return set()
+    told = {key for key in value if key.islower() and len(key) > 1 and key not in COLUMNS}
+    return told.union(*(keys_of(each) for each in value.values()))
+
+
+def test_the_page_has_every_state() -> None:
+    for each in Standing:
+        assert f"| {each.name.lower()} |" in PAGE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,9 +15,9 @@ COUNT = st.integers(0, 2**40)
 PROGRESS = st.dictionaries(st.sampled_from("abcd"), COUNT)
 
 
-def row(worker: str, incarnation: str = "now", **columns: object) -> SourceRow:
+def row(worker: str, incarnation: str = "now", **columns: Any) -> SourceRow:
     known = SourceRow("recovery", worker, incarnation, 10, False, 4, False, 20, 15, 7, 700, 6, 5)
-    return replace(known, **columns)  # type: ignore[arg-type]
+    return replace(known, **columns)
 
 
 ROWS = st.lists(
@@ -47,7 +48,8 @@ def test_the_total_is_the_sum_of_the_workers() -> None:
 
 @pytest.mark.parametrize("column", NULLABLE)
 def test_a_column_is_null_until_every_worker_has_reported_it(column: str) -> None:
-    assert getattr(total([row("a"), row("b", **{column: None})], {"a", "b"}, "now"), column) is None
+    missing: dict[str, Any] = {column: None}
+    assert getattr(total([row("a"), row("b", **missing)], {"a", "b"}, "now"), column) is None
     assert getattr(total([row("a")], {"a", "b"}, "now"), column) is None
     assert getattr(total([], set(), "now"), column) is None
 

@@ -37,7 +37,7 @@ def reported(document: Document, worker: str, done: int, at_s: float = 0, *, run
     processed = document.processed(run) + done
     probe = Offsets(processed + backlog, processed)
     columns = {name: options.pop(name) for name in list(options) if name in SourceRow.__dataclass_fields__}
-    given = {"snapshot": "first pass", "probe": probe} | options
+    given: dict[str, Any] = {"snapshot": "first pass", "probe": probe} | options
     return document.with_report(row(worker, done, backlog, **columns), run, T0 + round(at_s * 1000), GONE_MS, **given)
 
 
@@ -251,7 +251,7 @@ class Source(RuleBasedStateMachine):
 
 
 Source.TestCase.settings = hypothesis_settings(max_examples=60, stateful_step_count=40, deadline=None)
-test_source = Source.TestCase
+TestSource = Source.TestCase
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 300)), min_size=1, max_size=30))

@@ -1,0 +1,237 @@
+"""The statistics of recovery: what a loop counts, how much there is to do, and the reports about both.
+
+    RecoveryLoop --counts--> Counts --every REPORT_EVERY_S--> RecoverySource --> note `statistics/recovery`
+
+The unit is an entry of the changelog. *Processed* are the entries that a worker cleaned up or parked. The *backlog* is
+what is due now: entries that nobody works on, those that must be parked, and those that a recoverer holds. Entries that
+wait, and those that their writer holds, are no backlog.
+
+A report costs an announcement, the reading and the writing of a note, and, for the responsible worker, a reading of the
+changelog that is bounded. None of it is in the way of a write or of a pass. *Crash*: what was not reported yet is
+missing in the counters, and the next probe finds it gone from the backlog. *Failure*, of whatever kind: it is logged
+once, and recovery goes on without statistics until a report succeeds.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import anyio
+
+from changelog.base.errors import TieredError
+from changelog.base.runtime import Runtime
+from changelog.change import Entry, Unreadable, encode
+from changelog.lease import Standing, standing
+from changelog.log import ChangeLog
+from recovery.statistics.columns import Offsets, SourceRow
+from recovery.statistics.persisted import RECOVERY, Document, change_statistics, read_statistics
+from tiered.settings import Settings
+
+logger = logging.getLogger("tiered")
+
+REPORT_EVERY_S = 10.0
+REPORT_BUDGET_S = 20.0
+"""How long one report may take, in seconds."""
+FINAL_BUDGET_S, FINAL_PROBE_S = 5.0, 2.0
+"""The same of the last report, for which the end of the process waits, and of the probe in it."""
+RESTS = 4
+"""A probe is followed by a pause of at least this many times its own length."""
+
+PROBE_PAGE = 500
+PROBE_ENTRIES_MAX = 50_000
+PROBE_S = 5.0
+"""Up to so many entries and seconds the backlog is counted exactly. Beyond that it is estimated."""
+
+GONE_EXPIRIES = 4
+"""A worker is gone if it did not report for so many times the expiry of a lease."""
+
+SNAPSHOT = "first pass"
+_DUE = (Standing.CLAIMABLE, Standing.EXHAUSTED, Standing.UNREADABLE)
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a recovery loop has done since it was made. The loop adds to it, without a call to anything.
+
+    `read` and `read_bytes`: entries that passes found, and their encoded bytes. `claimed`: claims won. `finished`:
+    entries that were cleaned up. `processed`: these, and those that were parked. `progress`: how many entries the first
+    full pass has read. `passed`: that pass is complete, and all it found was dealt with.
+    """
+
+    read: int = 0
+    read_bytes: int = 0
+    claimed: int = 0
+    finished: int = 0
+    processed: int = 0
+    progress: int = 0
+    passed: bool = False
+    passing: bool = False
+
+    def begin_full_pass(self) -> None:
+        """A full pass begins. Unless an earlier one was complete, the progress starts anew."""
+        if not self.passed:
+            self.progress, self.passing = 0, True
+
+    def end_full_pass(self, *, complete: bool) -> None:
+        """The pass has ended. `complete`: it read the whole log, and nothing of it failed."""
+        if self.passing:
+            self.passed, self.passing = complete, False
+
+    def add_page(self, entries: Iterable[Entry | Unreadable]) -> None:
+        """A pass has read these entries."""
+        for entry in entries:
+            self.read += 1
+            self.read_bytes += len(entry.raw if isinstance(entry, Unreadable) else encode(entry))
+            self.progress += self.passing
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """How many entries are due. `estimated`: there are too many to count, and this is an estimate."""
+
+    entries: int
+    estimated: bool
+
+
+async def count_backlog(log: ChangeLog, runtime: Runtime, now_ms: int, settings: Settings, within_s: float = PROBE_S) -> Backlog:
+    """Count what is due at `now_ms` (the server's time), by reading the changelog within bounds.
+
+    The ids of changes are spread evenly over the ranges of the log. So the ranges that were counted in full tell what
+    the others have. Raises the errors of `ChangeLog.entries`.
+    """
+    began = runtime.monotonic()
+    rules = (now_ms, round(settings.lease.expiry_s * 1000), settings.recovery.attempts_max)
+    starts = sorted(within.start for within in log.ranges())
+    due = [0] * max(1, len(starts))
+    counted, start = 0, ""
+    while True:
+        page = await log.entries(start, PROBE_PAGE)
+        for entry in page.entries:
+            counted += 1
+            due[max(0, bisect_right(starts, entry.key) - 1)] += _is_due(entry, standing(entry, *rules))
+        if page.next_start is None:
+            return Backlog(sum(due), estimated=False)
+        start = page.next_start
+        if counted >= PROBE_ENTRIES_MAX or runtime.monotonic() - began >= within_s:
+            whole = max(0, bisect_right(starts, start) - 1)  # ranges that were counted in full
+            known = sum(due[:whole]) / whole if whole else due[0]
+            return Backlog(max(sum(due), round(known * len(due))), estimated=True)
+
+
+def _is_due(entry: Entry | Unreadable, found: Standing) -> bool:
+    """Whether recovery has to do something about it now, or is doing it."""
+    return found in _DUE or (found is Standing.HELD and isinstance(entry, Entry) and entry.attempt > 0)
+
+
+class RecoverySource:
+    """Reports what one recovery loop does. `run` goes on until it is cancelled; `report` reports once.
+
+    `instance`: the name of the worker. `counts`: what the loop adds to.
+    """
+
+    def __init__(self, log: ChangeLog, runtime: Runtime, settings: Settings, instance: str, counts: Counts) -> None:
+        self._log = log
+        self._runtime = runtime
+        self._settings = settings
+        self._instance = instance
+        self._counts = counts
+        self._gone_ms = round(GONE_EXPIRIES * settings.lease.expiry_s * 1000)
+        self._run = f"{runtime.random.getrandbits(64):016x}"
+        self._known: Backlog | None = None
+        self._backlog: Backlog | None = None
+        self._probe_at = -math.inf
+        self._stored = False
+        self._before = Counts()
+        self._told = Counts()
+        self._fails = False
+
+    async def run(self) -> None:
+        """Report at once, and then every `REPORT_EVERY_S` seconds. Ends only when it is cancelled."""
+        while True:
+            await self.report()
+            await self._runtime.sleep(REPORT_EVERY_S * self._runtime.random.uniform(0.9, 1.1))
+
+    async def report(self, *, left: bool = False) -> None:
+        """Report once. `left`: it is the last report. Whatever fails is logged and not raised."""
+        if not self._log.durable:
+            return
+        try:
+            with anyio.fail_after(FINAL_BUDGET_S if left else REPORT_BUDGET_S):
+                await self._report(left)
+        except (TieredError, TimeoutError) as error:
+            self._failed(error, None)
+        except Exception as error:  # noqa: BLE001 - recovery is worth more than its statistics
+            self._failed(error, error)
+        else:
+            if self._fails:
+                logger.info("statistics_reported_again instance=%s", self._instance)
+            self._fails = False
+
+    def _failed(self, error: Exception, unforeseen: Exception | None) -> None:
+        if not self._fails:
+            logger.warning(
+                "statistics_not_reported instance=%s: %s", self._instance, str(error) or type(error).__name__, exc_info=unforeseen
+            )
+        self._fails = True
+
+    async def _report(self, left: bool) -> None:
+        now_ms = await self._log.announce(self._instance)
+        found = await read_statistics(self._log, RECOVERY) or Document(RECOVERY)
+        self._begin_anew_if_forgotten(found)
+        # What is processed is read before what is due is counted. What is finished in between is in neither, and so it
+        # seems to have vanished until the next report. The other way round it would be counted twice.
+        processed = self._counts.processed - self._before.processed
+        probe = None
+        if found.responsible(now_ms, self._gone_ms) in (None, self._run) and (left or self._runtime.monotonic() >= self._probe_at):
+            backlog = await self._look(now_ms, FINAL_PROBE_S if left else PROBE_S)
+            everything = found.processed(self._run) + processed
+            probe = Offsets(everything + backlog.entries, everything)
+        row = self._row(processed)
+        self._told = self._copy()
+        written = await change_statistics(self._log, RECOVERY, lambda document: document.with_report(
+            row, self._run, now_ms, self._gone_ms, snapshot=SNAPSHOT, probe=probe, left=left
+        ))  # fmt: skip
+        self._stored = self._stored or written is not None
+
+    async def _look(self, now_ms: int, within_s: float) -> Backlog:
+        began = self._runtime.monotonic()
+        done, passed = self._counts.processed, self._counts.passed
+        self._backlog = backlog = await count_backlog(self._log, self._runtime, now_ms, self._settings, within_s)
+        ended = self._runtime.monotonic()
+        self._probe_at = ended + RESTS * (ended - began)
+        if self._known is None and not passed:
+            self._known = Backlog(done + backlog.entries, backlog.estimated)
+        return backlog
+
+    def _row(self, processed: int) -> SourceRow:
+        counts, before = self._counts, self._before
+        known = self._known
+        if known is None and counts.passed:  # the pass was faster than the first probe
+            known = Backlog(counts.progress, estimated=False)
+        return SourceRow(
+            source=RECOVERY, worker=self._instance, incarnation=self._run,
+            snapshot_records_known=None if known is None else known.entries,
+            snapshot_known_estimated=known is not None and known.estimated,
+            snapshot_progress=counts.progress, snapshot_committed=counts.passed,
+            outstanding_values=None if self._backlog is None else processed + self._backlog.entries, processed_values=processed,
+            messages_received=counts.read - before.read, bytes_received=counts.read_bytes - before.read_bytes,
+            updates_staged=counts.claimed - before.claimed, updates_committed=counts.finished - before.finished,
+        )  # fmt: skip
+
+    def _begin_anew_if_forgotten(self, found: Document) -> None:
+        """Begin at 0 under another name if the document does not remember this worker any more.
+
+        Its figures are in the base by now, or the document is a new one.
+        """
+        known = self._run in found.folded or any(each.run == self._run for each in found.workers.values())
+        if self._stored and not known:
+            self._run = f"{self._runtime.random.getrandbits(64):016x}"
+            self._before, self._stored = self._told, False
+
+    def _copy(self) -> Counts:
+        counts = self._counts
+        return Counts(counts.read, counts.read_bytes, counts.claimed, counts.finished, counts.processed)
