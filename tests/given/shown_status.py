@@ -67,9 +67,10 @@ def healthy() -> Status:
         entries=Entries(
             dict.fromkeys(Standing, 0) | {Standing.HELD: 14}, dict.fromkeys(Standing, (0, 0, 0, 0, 0)), 0, 5.0, STUCK_ID, 14, True
         ),
-        stuck=StuckEntries(0, True), daemons=[Daemon("recovery-3f9c0a1b2c3d4e5f", 1.2, True), Daemon("recovery-gone", 4000.0, False)],
+        stuck=StuckEntries(0, True), daemons=[Daemon("recovery-3f9c0a1b2c3d4e5f", 1.2, True), Daemon("recovery-gone", 4000.0, False),
+        Daemon("recovery-ended", 5000.0, False, True)],
         last_audit=LastAudit("r0", "/var/audits/1", NOW_MS * 10**6 - 10**13, NOW_MS * 10**6 - 9 * 10**12, True, 4012, 4012, {}, 64, 0, 0),
-        problems=(), silence_s=150.0,
+        problems=(),
     )  # fmt: skip
 
 

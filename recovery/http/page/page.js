@@ -149,6 +149,7 @@ function showTiles() {
   const known = total && total.outstanding_values !== null && total.processed_values !== null;
   const lag = known ? total.outstanding_values - total.processed_values : null;
   const alive = status.daemons ? status.daemons.filter((each) => each.alive).length : null;
+  const silent = status.daemons ? status.daemons.filter((each) => !each.alive && !each.ended).length : 0;
   const due = status.entries ? ["CLAIMABLE", "EXHAUSTED", "UNREADABLE"].reduce((sum, name) => sum + (status.entries.by_standing[name] || 0), 0) : null;
   const kind = verdict?.kind || "unknown";
   const toneOf = { healthy: "ok", "catching up": "behind", "falling behind": "stuck", stalled: "stuck" };
@@ -160,7 +161,7 @@ function showTiles() {
     ["Comes in", rate(verdict?.inflow_per_s), "per s", ""],
     ["Is dealt with", rate(verdict?.drain_per_s), "per s", known ? `${whole(total.processed_values)} so far` : ""],
     ["Stuck entries", `${whole(stuck)}${status.stuck && !status.stuck.complete && stuck !== null ? "+" : ""}`, "", stuck ? "each waits for you" : "", stuck ? "stuck" : stuck === 0 ? "ok" : null],
-    ["Daemons alive", whole(alive), "", status.daemons && status.daemons.length > alive ? `${status.daemons.length - alive} silent` : "", alive === 0 ? "stuck" : null],
+    ["Daemons alive", whole(alive), "", silent ? `${silent} silent` : "", alive === 0 ? "stuck" : null],
   ];
   show("tiles", tiles, () => tiles.map(([name, value, unit, more, tone]) => node("div", {},
     node("dt", {}, name),
@@ -234,9 +235,9 @@ function showDaemons() {
     if (!daemons.length) return [node("p", { class: "muted" }, "None has written to the changelog within a day.")];
     const sorted = [...daemons].sort((one, other) => other.alive - one.alive || one.seen_s_ago - other.seen_s_ago);
     return [node("ul", { class: "items" }, ...sorted.slice(0, 20).map((each) => node("li", {},
-      node("p", {}, node("span", { class: `dot tone${each.alive ? "" : " hollow"}`, "data-level": each.alive ? "ok" : "unknown" }),
+      node("p", {}, node("span", { class: `dot tone${each.alive ? "" : " hollow"}`, "data-level": each.alive ? "ok" : each.ended ? "unknown" : "behind" }),
         node("b", {}, each.instance), each.instance === status.daemon?.instance ? " (shows this page)" : ""),
-      node("p", { class: "muted" }, `${each.alive ? "alive" : "silent"}, seen ${long(each.seen_s_ago)} ago`),
+      node("p", { class: "muted" }, `${each.alive ? "alive" : each.ended ? "ended in order" : "silent: killed, or out of reach"}, seen ${long(each.seen_s_ago)} ago`),
     ))), sorted.length > 20 ? node("p", { class: "muted" }, `and ${sorted.length - 20} more`) : ""];
   });
 }
