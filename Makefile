@@ -9,7 +9,7 @@ ARGS ?=
 STAMP := .venv/installed
 
 .DEFAULT_GOAL := help
-.PHONY: setup demo test quick check sim sim-guards callers chaos bench mutants clean help
+.PHONY: setup demo test test-browser quick check sim sim-guards callers chaos bench mutants clean help
 
 setup: $(STAMP) ## install the project and its tools into .venv (only when pyproject.toml or constraints.txt changed)
 
@@ -27,6 +27,9 @@ QUICK := tests/changelog tests/tiered tests/recovery tests/contracts tests/store
 
 test: setup ## all tests, on all cores (ARGS="-k swap")
 	.venv/bin/python -m pytest $(PARALLEL) $(ARGS)
+
+test-browser: setup ## the status page in chromium, without a screen (SCREENSHOTS=DIR keeps pictures)
+	.venv/bin/python -m pytest -m browser tests/recovery/http/test_page.py $(ARGS)
 
 quick: setup ## tests that need no emulator and no process of their own, in a minute (ARGS="-k swap")
 	.venv/bin/python -m pytest $(PARALLEL) -m "not slow" $(QUICK) $(ARGS)
@@ -81,4 +84,4 @@ clean: ## remove what tests and builds left here; .venv stays
 	find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

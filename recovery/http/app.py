@@ -3,7 +3,7 @@
     /healthz       200: the process lives and its event loop runs
     /readyz        200 or 503, with the reasons
     /metrics       for Prometheus
-    /status.json   the status, its age, the services; 503 as long as there is no status
+    /status.json   the status, its age, and whether each service answers
     /recent.json   points of the charts, the last log lines, the runs of the audit
     /audits/RUN    the report of a run, if `daemon.audit_reports` and `daemon.show_objects` are set
     /              the page, and its files
@@ -78,7 +78,7 @@ def make_app(view: View, registry: CollectorRegistry, hosts: Collection[str] | N
 
     async def status(_: Request) -> Response:
         known = view.status()
-        return _json({**(view.nothing_yet() if known is None else known), **view.about()}, 503 if known is None else 200)
+        return _json({**(view.nothing_yet() if known is None else known), **view.about()})
 
     async def recent(_: Request) -> Response:
         return _json({**view.recent(), "audits": await audits.shown(linked=view.settings.daemon.show_objects)})

@@ -15,7 +15,7 @@ from typing import Any
 
 import anyio
 
-from changelog.base.errors import CorruptRecordError, TieredError
+from changelog.base.errors import CorruptRecordError, TieredError, UnavailableError
 from changelog.base.runtime import Runtime
 from changelog.base.tasks import elsewhere_is_an_error
 from changelog.change import ChangeId
@@ -98,6 +98,8 @@ class Sampler:
             self.status, self.taken_at, self.failing_since, self.error = status, now, None, None
             self.history.add(_point(now, status))
             return
+        if error is not None and self.failing_since is None:
+            _log_unforeseen(error)
         self.error = "; ".join(status.problems) or "the changelog does not answer" if error is None else str(error) or type(error).__name__
         self.failing_since = now if self.failing_since is None else self.failing_since
         self.history.add(Point(now))
@@ -105,6 +107,8 @@ class Sampler:
     async def _ask(self, name: str) -> None:
         error, _ = await _tried(self._questions[name], ASK_BUDGET_S)
         answered = error is None or isinstance(error, CorruptRecordError)
+        if error is not None and self.services[name].answers is not False:
+            _log_unforeseen(error)
         self.services[name].heard(None if answered else str(error) or type(error).__name__, self._runtime.monotonic())
 
 
@@ -123,12 +127,15 @@ async def _tried(call: Callable[[], Awaitable[Any]], budget_s: float) -> tuple[E
         with anyio.fail_after(budget_s), elsewhere_is_an_error("the call was cancelled elsewhere"):
             return None, await call()
     except TimeoutError:
-        return TimeoutError(f"no answer within {budget_s:g} s"), None
-    except TieredError as error:
+        return UnavailableError(f"no answer within {budget_s:g} s"), None
+    except Exception as error:  # noqa: BLE001 - recovery goes on, whatever is wrong with what shows it
         return error, None
-    except Exception as error:
+
+
+def _log_unforeseen(error: Exception) -> None:
+    """Log an error that is none of ours, with its traceback. The page shows the others."""
+    if not isinstance(error, TieredError):
         logger.warning("status_failed: %s", error, exc_info=error)
-        return error, None
 
 
 def _point(now: float, status: Status) -> Point:

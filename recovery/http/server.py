@@ -88,7 +88,7 @@ async def serve(
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(sampler.run)
-            tasks.start_soon(_run_uvicorn, app, bound)
+            tasks.start_soon(run_uvicorn, app, bound)
     except Exception as error:
         logger.error("http_failed: recovery goes on without its page and its metrics: %s", error, exc_info=error)
     finally:
@@ -103,7 +103,8 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def _run_uvicorn(app: ASGIApp, bound: socket.socket) -> None:
+async def run_uvicorn(app: ASGIApp, bound: socket.socket) -> None:
+    """Serve the application on the socket until this is cancelled. Only on asyncio."""
     server = _Server(uvicorn.Config(
         app, http="h11", ws="none", lifespan="off", interface="asgi3", log_config=None, access_log=False, server_header=False,
         proxy_headers=False, limit_concurrency=CONNECTIONS_MAX, timeout_keep_alive=KEEP_ALIVE_S, timeout_graceful_shutdown=STOP_S,

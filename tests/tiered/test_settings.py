@@ -377,7 +377,8 @@ def test_of_very_many_mistakes_the_first_are_told(written: Path) -> None:
 
 def numbers() -> dict[str, Any]:
     settings = Settings(bigtable={"project": "my-project", "instance": "main"}, gcs={"bucket": "blobs"})
-    return {key: each["value"] for key, each in settings.shown().items() if isinstance(each["value"], int | float)}
+    values = {key: each["value"] for key, each in settings.shown().items()}
+    return {key: value for key, value in values.items() if isinstance(value, int | float) and not isinstance(value, bool)}
 
 
 def refused(key: str, value: object) -> list[str]:

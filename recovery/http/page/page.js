@@ -5,8 +5,8 @@
 const STATUS_EVERY_MS = 3000, RECENT_EVERY_MS = 10000, ANSWER_MS = 8000;
 const LEVELS = { ok: "all is well", behind: "behind", stuck: "needs you", unknown: "not known" };
 const STANDINGS = {
-  HELD: "under way, its owner renews it", WAITING: "waits out the late-upload grace", CLAIMABLE: "waits for recovery",
-  EXHAUSTED: "failed too often, will be parked", UNREADABLE: "cannot be read, will be parked", PARKED: "stuck, waits for you",
+  HELD: "under way", WAITING: "in the late-upload grace", CLAIMABLE: "due for recovery", EXHAUSTED: "failed too often",
+  UNREADABLE: "cannot be read", PARKED: "stuck",
 };
 const SOURCES = { recovery: "Recovery", audit: "Audit", feed: "Change feed" };
 const UNITS = { recovery: "entries", audit: "blobs", feed: "changes" };
@@ -149,23 +149,23 @@ function showTiles() {
   const known = total && total.outstanding_values !== null && total.processed_values !== null;
   const lag = known ? total.outstanding_values - total.processed_values : null;
   const alive = status.daemons ? status.daemons.filter((each) => each.alive).length : null;
+  const silent = status.daemons ? status.daemons.filter((each) => !each.alive && !each.ended).length : 0;
   const due = status.entries ? ["CLAIMABLE", "EXHAUSTED", "UNREADABLE"].reduce((sum, name) => sum + (status.entries.by_standing[name] || 0), 0) : null;
   const kind = verdict?.kind || "unknown";
   const toneOf = { healthy: "ok", "catching up": "behind", "falling behind": "stuck", stalled: "stuck" };
   const stuck = status.stuck?.count;
   const tiles = [
     ["Pace", kind, "", kind === "catching up" && verdict.caught_up_in_s !== null ? `done in about ${long(verdict.caught_up_in_s)}` :
-      kind === "unknown" ? "takes two reports" : "", toneOf[kind]],
-    ["Backlog", whole(lag ?? (status.entries?.complete ? due : null)), "entries", lag === null ? "" : `${whole(total.processed_values)} dealt with`],
+      kind === "unknown" ? "takes two reports" : "", toneOf[kind] || null],
+    ["Backlog, entries", whole(lag ?? (status.entries?.complete ? due : null)), "", status.entries?.oldest_age_s == null ? "" : `oldest change ${long(status.entries.oldest_age_s)}`],
     ["Comes in", rate(verdict?.inflow_per_s), "per s", ""],
-    ["Is dealt with", rate(verdict?.drain_per_s), "per s", ""],
-    ["Oldest change", long(status.entries?.oldest_age_s), "", status.entries ? `${plural(status.entries.counted, "entry", "entries")}${status.entries.complete ? "" : " or more"}` : ""],
-    ["Stuck", `${whole(stuck)}${status.stuck && !status.stuck.complete && stuck !== null ? "+" : ""}`, stuck === 1 ? "entry" : "entries", stuck ? "each waits for you" : "", stuck ? "stuck" : stuck === 0 ? "ok" : null],
-    ["Daemons alive", whole(alive), "", status.daemons && status.daemons.length > alive ? `${status.daemons.length - alive} silent` : "", alive === 0 ? "stuck" : null],
+    ["Is dealt with", rate(verdict?.drain_per_s), "per s", known ? `${whole(total.processed_values)} so far` : ""],
+    ["Stuck entries", `${whole(stuck)}${status.stuck && !status.stuck.complete && stuck !== null ? "+" : ""}`, "", stuck ? "each waits for you" : "", stuck ? "stuck" : stuck === 0 ? "ok" : null],
+    ["Daemons alive", whole(alive), "", silent ? `${silent} silent` : "", alive === 0 ? "stuck" : null],
   ];
   show("tiles", tiles, () => tiles.map(([name, value, unit, more, tone]) => node("div", {},
     node("dt", {}, name),
-    node("dd", { class: "number tone", "data-level": tone }, value, unit && value !== "–" ? node("small", {}, ` ${unit}`) : null),
+    node("dd", { class: `number${tone ? " tone" : ""}${name === "Pace" ? " word" : ""}`, "data-level": tone }, value, unit && value !== "–" ? node("small", {}, ` ${unit}`) : null),
     node("dd", { class: "more" }, more || ""),
   )));
 }
@@ -196,7 +196,7 @@ function showBars() {
 }
 
 function showStuck() {
-  const stuck = status.stuck, content = [stuck, status.show_objects];
+  const stuck = status.stuck, content = [stuck, status.show_objects, stuck?.entries.map((entry) => sinceWhen(entry))];
   show("stuck-list", content, () => {
     if (!stuck || stuck.count === null) return [node("p", { class: "muted" }, "Not known: the changelog could not be read.")];
     if (!stuck.count) return [node("p", { class: "muted" }, stuck.complete ? "None. Nothing waits for an operator." : "None so far; not all entries were looked at.")];
@@ -210,15 +210,20 @@ function showStuck() {
   });
 }
 
+function sinceWhen(entry) {
+  if (entry.since === null) return null;
+  const since = Date.parse(entry.since);
+  return `stuck since ${moment(since)} (${long(Math.max(0, (Date.now() - since) / 1000))})`;
+}
+
 function stuckEntry(entry) {
-  const since = entry.since === null ? null : Date.parse(entry.since);
-  const facts = [since === null ? null : `stuck since ${moment(since)}`, entry.attempt ? plural(entry.attempt, "attempt", "attempts") : null];
+  const facts = [sinceWhen(entry), entry.attempt ? plural(entry.attempt, "attempt", "attempts") : null];
   return node("li", {},
     node("p", { class: "what" }, entry.object && entry.object !== "…" ? entry.object : node("code", {}, entry.id)),
     node("p", { class: "muted" }, facts.filter(Boolean).join(" · ")),
     node("p", { class: "error" }, entry.error),
     entry.advice ? node("p", {}, entry.advice) : null,
-    command(`tiered log show ${entry.type.startsWith("tiered log retry ") && !entry.type.endsWith("--all") ? entry.type.slice(17) : entry.id}`),
+    entry.type.endsWith(" --all") ? null : command(entry.type.replace(" log retry ", " log show ")),
     command(entry.type),
   );
 }
@@ -230,9 +235,9 @@ function showDaemons() {
     if (!daemons.length) return [node("p", { class: "muted" }, "None has written to the changelog within a day.")];
     const sorted = [...daemons].sort((one, other) => other.alive - one.alive || one.seen_s_ago - other.seen_s_ago);
     return [node("ul", { class: "items" }, ...sorted.slice(0, 20).map((each) => node("li", {},
-      node("p", {}, node("span", { class: `dot tone${each.alive ? "" : " hollow"}`, "data-level": each.alive ? "ok" : "unknown" }),
+      node("p", {}, node("span", { class: `dot tone${each.alive ? "" : " hollow"}`, "data-level": each.alive ? "ok" : each.ended ? "unknown" : "behind" }),
         node("b", {}, each.instance), each.instance === status.daemon?.instance ? " (shows this page)" : ""),
-      node("p", { class: "muted" }, `${each.alive ? "alive" : "silent"}, seen ${long(each.seen_s_ago)} ago`),
+      node("p", { class: "muted" }, `${each.alive ? "alive" : each.ended ? "ended in order" : "silent: killed, or out of reach"}, seen ${long(each.seen_s_ago)} ago`),
     ))), sorted.length > 20 ? node("p", { class: "muted" }, `and ${sorted.length - 20} more`) : ""];
   });
 }
@@ -354,6 +359,7 @@ function draw(id, scale, data, series, said) {
   if (charts[id]) {
     charts[id].scale = scale;
     charts[id].setData(data);
+    readLast(charts[id]);
     return;
   }
   place.replaceChildren();
@@ -361,11 +367,18 @@ function draw(id, scale, data, series, said) {
   const short = (seconds) => new Date(seconds * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
   charts[id] = new uPlot({
     width, height: 190, cursor: { drag: { x: false, y: false }, y: false },
+    legend: { markers: { width: 2, stroke: (_, index) => series[index - 1]?.stroke, fill: () => "transparent", dash: (_, index) => series[index - 1]?.dash ? "dashed" : "solid" } },
+    hooks: { setCursor: [(chart) => { if (chart.cursor.left < 0) readLast(chart); }] },
     scales: { x: { time: true, range: () => charts[id]?.scale ?? scale }, y: { range: (_, __, high) => [0, high > 0 ? high * 1.15 : 1] } },
     axes: [{ ...axis, values: (_, splits) => splits.map(short), space: 60 }, { ...axis, size: 52, values: (_, splits) => splits.map((value) => value >= 10000 ? `${value / 1000}k` : value) }],
     series: [{ label: "at", value: (_, value) => value === null ? "–" : clock(value * 1000) }, ...series.map((each) => ({ width: 2, points: { show: false }, ...each }))],
   }, data, place);
   charts[id].scale = scale;
+  readLast(charts[id]);
+}
+
+function readLast(chart) {  // without a pointer on it, a chart's legend tells the last figures
+  if (chart.data[0].length) chart.setLegend({ idx: chart.data[0].length - 1 });
 }
 
 function redraw() {
@@ -377,7 +390,7 @@ function redraw() {
 
 async function ask(address) {
   const answer = await fetch(address, { cache: "no-store", signal: AbortSignal.timeout(ANSWER_MS) });
-  if (answer.status !== 200 && answer.status !== 503) throw new Error(`${address}: ${answer.status}`);
+  if (!answer.ok) throw new Error(`${address}: ${answer.status}`);
   return answer.json();
 }
 
@@ -389,13 +402,13 @@ async function askStatus() {
   } catch {
     lost = true;
   }
-  document.body.classList.toggle("lost", lost || status?.sample?.stale === true);
+  document.body.classList.toggle("bare", !status?.store);
+  document.body.classList.toggle("lost", lost || Boolean(status?.store && status.sample.stale));
   showAnswer();
   showFreshness();
   if (lost) return;
   byId("store").textContent = status.store ? `${status.store.kind} · ${status.store.name}` : "";
   byId("self").textContent = `Shown by ${status.daemon.instance}${status.daemon.stopping ? ", which is stopping" : ""}. Nothing can be changed here.`;
-  byId("figures").hidden = !status.store;
   for (const part of [showTiles, showBars, showStuck, showDaemons, showServices, showEntries, showColumns, showAudits]) part();
 }
 

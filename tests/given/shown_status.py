@@ -1,0 +1,128 @@
+"""A status made by hand, and what a daemon's HTTP server shows of it, with a clock that a test puts forward."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from starlette.types import ASGIApp
+
+from changelog.base.runtime import SystemRuntime
+from changelog.lease import Standing
+from recovery.http.app import make_app
+from recovery.http.decisions import Decisions
+from recovery.http.sampler import Sampler
+from recovery.http.view import View
+from recovery.last_audit import LastAudit
+from recovery.statistics.columns import SourceRow
+from recovery.statistics.verdict import Kind, Verdict
+from recovery.status import Daemon, Entries, Source, Status, Store, StuckEntries, StuckEntry
+from tiered.settings import DaemonSettings, Settings
+
+NAME = "photos/org.17/objects/2026/holiday pictures/cat.jpg"
+STUCK_ID = "018bcfe5-6800-7000-8000-000000000001"
+BROKEN_KEY = "~changelog/07/018bcfe5-6800-7000-8000-0000000000ff"
+ERROR = f"the row {NAME} does not match its checksum: bytes on the disk have changed; write or delete the object"
+NOW_MS = 1_795_334_400_000
+SERVICES = ("changelog", "high-volume tier", "long-term tier")
+
+
+class SetClock(SystemRuntime):
+    """The machine's chance, and clocks that stand until a test sets them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wall_ns(self) -> int:
+        return NOW_MS * 1_000_000 + round((self.now - 1000) * 1e9)
+
+
+@dataclass(slots=True)
+class SetWorker:
+    """A recovery loop's figures."""
+
+    instance: str = "recovery-3f9c0a1b2c3d4e5f"
+    stopping: bool = False
+    answered_at: float | None = 999.0
+    passed_at: float | None = 999.0
+
+
+def healthy() -> Status:
+    """Everything is well: nothing is stuck, a daemon lives, an audit was clean."""
+    total = SourceRow("recovery", "", "i1", 52_300, False, 52_300, True, 1_040_012, 1_040_000, 31_200, 9_400_000, 31_000, 30_100)
+    audit = SourceRow("audit", "", "r1", 4_000_000, True, 1_250_000, False, 4_000_000, 1_250_000)
+    return Status(
+        at_ms=NOW_MS, store=Store("embedded", "/var/lib/tiered"), durable=True, answers=True,
+        sources={
+            "recovery": Source(total, {"recovery-3f9c0a1b2c3d4e5f": total}, Verdict(Kind.HEALTHY, 12.4, 12.5, 0.0)),
+            "audit": Source(audit, {}, Verdict(Kind.UNKNOWN)),
+        },
+        entries=Entries(
+            dict.fromkeys(Standing, 0) | {Standing.HELD: 14}, dict.fromkeys(Standing, (0, 0, 0, 0, 0)), 0, 5.0, STUCK_ID, 14, True
+        ),
+        stuck=StuckEntries(0, True), daemons=[Daemon("recovery-3f9c0a1b2c3d4e5f", 1.2, True), Daemon("recovery-gone", 4000.0, False),
+        Daemon("recovery-ended", 5000.0, False, True)],
+        last_audit=LastAudit("r0", "/var/audits/1", NOW_MS * 10**6 - 10**13, NOW_MS * 10**6 - 9 * 10**12, True, 4012, 4012, {}, 64, 0, 0),
+        problems=(),
+    )  # fmt: skip
+
+
+def stuck() -> Status:
+    """One entry is stuck with an error that names its object, and one cannot be read."""
+    entries = (
+        StuckEntry(STUCK_ID, f"~changelog/01/{STUCK_ID}", NAME, f"failed 5 times, at last with: {ERROR}", NOW_MS - 7_500_000, 5, (NAME,)),
+        StuckEntry(BROKEN_KEY, BROKEN_KEY, None, f"the entry at {BROKEN_KEY} cannot be read: 'id' is [{NAME!r}], not text", None, None),
+    )
+    return replace(healthy(), stuck=StuckEntries(2, True, entries))
+
+
+def unanswered() -> Status:
+    """The changelog does not answer."""
+    return replace(
+        healthy(), answers=False, sources={}, entries=Entries(), stuck=StuckEntries(), daemons=None, last_audit=None,
+        problems=("the changelog could not be read: no answer within 10 s",),
+    )  # fmt: skip
+
+
+class Shown:
+    """A server's application without a server. `sample` looks once; `status` is what it finds, or an error.
+
+    `down`: the error of each service that does not answer.
+    """
+
+    def __init__(
+        self, status: Status | Exception | None = None, *, runtime: SetClock | None = None, show_objects: bool = False,
+        audit_reports: Path | None = None, hosts: set[str] | None = None,
+    ) -> None:  # fmt: skip
+        self.status = status or healthy()
+        self.down: dict[str, Exception] = {}
+        self.runtime = runtime or SetClock()
+        self.worker = SetWorker()
+        self.decisions = Decisions(self.runtime)
+        self.registry = CollectorRegistry()
+        self.sampler = Sampler(self._look, {name: self._question(name) for name in SERVICES}, self.runtime)
+        settings = Settings(directory=Path("store"), daemon=DaemonSettings(show_objects=show_objects, audit_reports=audit_reports))
+        self.view = View(self.sampler, self.decisions, self.worker, self.runtime, settings)
+        self.app: ASGIApp = make_app(self.view, self.registry, hosts)
+
+    async def sample(self) -> None:
+        await self.sampler.sample()
+
+    async def _look(self) -> Status:
+        if isinstance(self.status, Exception):
+            raise self.status
+        return self.status
+
+    def _question(self, name: str) -> Callable[[], Awaitable[Any]]:
+        async def ask() -> None:
+            if name in self.down:
+                raise self.down[name]
+
+        return ask

@@ -1,0 +1,231 @@
+"""A real daemon and its HTTP server.
+
+It is under load, killed and restarted, stopped in the middle of a request, and refused its port; its services go away.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+
+import anyio
+import httpx
+import pytest
+from anyio import to_thread
+from prometheus_client.parser import text_string_to_metric_families
+
+from changelog.base.errors import ConfigurationError
+from changelog.base.runtime import SystemRuntime
+from emulators.bigtable.emulator import start_bigtable
+from emulators.gcs.server import GcsEmulator
+from emulators.up import BUILT_IN
+from recovery.http.server import listening, names_of
+from recovery.loop import RecoveryLoop
+from tests.given.command_line import OBJECT, plant
+from tests.given.daemon_process import PATIENCE_S, QUICK, running_daemon, wait_for
+from tiered import ObjectId, open_storage
+from tiered.open import open_backends
+from tiered.provision.production import provision
+from tiered.settings import DaemonSettings, Settings
+
+pytestmark = pytest.mark.slow
+
+# --- the port, before anything else -----------------------------------------------------------------
+
+
+@contextmanager
+def taken_port() -> Iterator[int]:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        yield taken.getsockname()[1]
+
+
+def test_a_port_that_is_taken_is_told_in_one_sentence_before_the_store_is_opened(tmp_path: Path) -> None:
+    with taken_port() as port:
+        command = [sys.executable, "-m", "recovery.cli.main", "--directory", str(tmp_path / "store"), "recover", "--http-port", str(port)]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert ended.returncode == 3
+    assert ended.stderr == (
+        f"tiered: port {port} of 127.0.0.1 is taken by another program: choose another one (daemon.http_port, --http-port)\n"
+    )
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize(
+    ("host", "told"),
+    [("nowhere.invalid", "no host that this machine knows"), ("192.0.2.1", "no address of this machine"), ("a" * 200, "no host that this")],
+)
+def test_a_host_that_cannot_be_listened_on_is_told(host: str, told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told), listening(DaemonSettings(http_host=host, http_port=0)):
+        pass
+
+
+@pytest.mark.parametrize(("number", "told"), [(errno.EACCES, "choose one above 1023"), (errno.EMFILE, "cannot listen on port 80")])
+def test_a_port_that_the_system_refuses_is_told(monkeypatch: pytest.MonkeyPatch, number: int, told: str) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(socket.socket, "bind", refuse)
+    with pytest.raises(ConfigurationError, match=told), listening(DaemonSettings(http_port=80)):
+        pass
+
+
+def test_other_names_are_refused_only_where_this_machine_alone_is_served() -> None:
+    with listening(DaemonSettings(http_port=0)) as bound:
+        assert names_of(bound, "127.0.0.1") == {"localhost", "127.0.0.1", "::1"}
+    with listening(DaemonSettings(http_host="0.0.0.0", http_port=0)) as bound:
+        assert names_of(bound, "0.0.0.0") is None
+
+
+@pytest.mark.parametrize("mode", ["--once", "--dry-run"])
+def test_a_pass_has_no_server(tmp_path: Path, mode: str) -> None:
+    command = [sys.executable, "-m", "recovery.cli.main", "--directory", str(tmp_path / "store"), "recover", mode, "--http-port", "0"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert (ended.returncode, "--http-port is the daemon's" in ended.stderr) == (3, True)
+
+
+# --- alive, under load, dead, back ----------------------------------------------------------------
+
+
+async def put_many(directory: Path, done: threading.Event) -> None:
+    async with open_storage(Settings(directory=directory, changelog="sqlite", inline_bytes_max=100)) as storage:
+        number = 0
+        while not done.is_set():
+            await storage.put(ObjectId.create("load", f"key-{number % 7}"), b"x" * 1000)
+            number += 1
+
+
+def test_it_answers_under_load_is_killed_and_is_back_on_its_port(tmp_path: Path) -> None:
+    store, done = tmp_path / "store", threading.Event()
+    plant(store, None)
+    load = threading.Thread(target=anyio.run, args=(put_many, store, done))
+    load.start()
+    try:
+        with running_daemon(tmp_path) as daemon:
+            port = daemon.port
+            said = daemon.until(lambda said: said["level"] == "ok" and said["stuck"]["count"] == 0)
+            assert said["daemons"][0]["alive"] and said["store"]["kind"] == "embedded"
+            recent = daemon.until(lambda said: any(each["event"] == "recovered" for each in said["decisions"]), "recent.json")
+            assert OBJECT not in str(recent)
+            for _ in range(50):
+                assert daemon.get("healthz").status_code == 200
+                list(text_string_to_metric_families(daemon.get("metrics").text))
+            wait_for(lambda: daemon.get("readyz").status_code == 200)
+            assert daemon.get("").text.startswith("<!doctype html>")
+            daemon.end(signal.SIGKILL)
+            with pytest.raises(httpx.ConnectError):
+                daemon.get("healthz")
+        plant(store, None)
+        with running_daemon(tmp_path, port=port) as daemon:
+            assert daemon.port == port
+            daemon.until(lambda said: any(each["event"] == "recovered" for each in said["decisions"]), "recent.json")
+            assert daemon.end() == 0
+    finally:
+        done.set()
+        load.join()
+
+
+def test_it_stops_in_the_middle_of_a_request_and_the_signals_stay_the_daemons(tmp_path: Path) -> None:
+    with running_daemon(tmp_path) as daemon, socket.create_connection(("127.0.0.1", daemon.port)) as half:
+        half.sendall(b"GET /status.json HT")
+        idle = httpx.Client(trust_env=False)
+        assert idle.get(f"{daemon.url}healthz").status_code == 200  # and the connection stays open
+        assert daemon.end() == 0
+        idle.close()
+        log = daemon.log.read_text()
+    assert re.search(r"recovery_stopping.* signal=SIGTERM", log)
+    assert "recovery_stopped" in log
+    assert "Traceback" not in log
+
+
+def test_many_connections_that_say_nothing_do_not_stop_recovery(tmp_path: Path) -> None:
+    with running_daemon(tmp_path) as daemon, ExitStack() as silent:
+        for _ in range(250):
+            silent.enter_context(socket.create_connection(("127.0.0.1", daemon.port)))
+        plant(tmp_path / "store", None)
+        wait_for(lambda: "recovered " in daemon.log.read_text())
+        assert daemon.end() == 0
+
+
+def test_an_entry_that_is_stuck_is_shown_with_the_command_to_type(tmp_path: Path) -> None:
+    change_id = plant(tmp_path / "store", "notes/objects/of-another/018bcfe5-6800-7000-8000-000000000001")
+    with running_daemon(tmp_path) as daemon:
+        said = daemon.until(lambda said: said["level"] == "stuck")
+        [entry] = said["stuck"]["entries"]
+        assert (entry["object"], entry["type"]) == ("…", f"tiered log retry {change_id}")
+        assert OBJECT not in str(said)
+        assert OBJECT not in str(daemon.get("recent.json").json())
+
+
+def test_two_servers_of_one_store_say_the_same(tmp_path: Path) -> None:
+    with running_daemon(tmp_path) as one, running_daemon(tmp_path) as other:
+        def both(said: dict[str, object]) -> bool:
+            daemons = said.get("daemons")
+            return isinstance(daemons, list) and len(daemons) == 2
+
+        assert {each["instance"] for each in one.until(both)["daemons"]} == {each["instance"] for each in other.until(both)["daemons"]}
+
+
+# --- services that go away --------------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.usefixtures("bigtable_host")
+async def test_a_service_that_goes_away_is_told_with_its_name_and_told_again_when_it_is_back(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        bigtable = await stack.enter_async_context(start_bigtable(own=True))
+        gcs = GcsEmulator()
+        await gcs.__aenter__()
+        assert BUILT_IN.bigtable is not None and BUILT_IN.gcs is not None
+        at = BUILT_IN.model_copy(update={
+            "bigtable": BUILT_IN.bigtable.model_copy(update={"emulator_host": bigtable.host}),
+            "gcs": BUILT_IN.gcs.model_copy(update={"endpoint": gcs.url}),
+        })  # fmt: skip
+        await provision(at)
+        environment = QUICK | {
+            "TIERED_CHANGELOG": "bigtable", "TIERED_BIGTABLE__PROJECT": "emulated-project", "TIERED_BIGTABLE__INSTANCE": "emulated",
+            "TIERED_GCS__BUCKET": "tiered-blobs", "BIGTABLE_EMULATOR_HOST": bigtable.host, "STORAGE_EMULATOR_HOST": gcs.url,
+            "TIERED_BIGTABLE__TIMEOUT_S": "1", "TIERED_GCS__TIMEOUT_S": "1",
+        }  # fmt: skip
+        daemon = await to_thread.run_sync(stack.enter_context, running_daemon(tmp_path, environment=environment))
+        until = partial(to_thread.run_sync, abandon_on_cancel=True)
+        await until(lambda: wait_for(lambda: daemon.get("readyz").status_code == 200))
+        await gcs.__aexit__(None, None, None)
+        await until(lambda: wait_for(lambda: daemon.get("readyz").status_code == 503))
+        said = await to_thread.run_sync(daemon.status)
+        assert [service["name"] for service in said["services"] if not service["answers"]] == ["long-term tier"]
+        assert said["headline"].startswith("The long-term tier does not answer")
+        bigtable.freeze()
+        try:
+            said = await until(daemon.until, lambda said: said["sample"]["error"] is not None)
+            assert said["level"] == "unknown"
+            assert said["store"]["kind"] == "google"
+            assert (await until(daemon.get, "healthz")).status_code == 200
+        finally:
+            bigtable.thaw()
+        said = await until(daemon.until, lambda said: said["sample"]["error"] is None)
+        assert [service["name"] for service in said["services"] if not service["answers"]] == ["long-term tier"]
+
+
+# --- beside the loop --------------------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+async def test_a_daemon_without_a_port_needs_no_asyncio(tmp_path: Path) -> None:
+    async with open_backends(Settings(directory=tmp_path), SystemRuntime()) as backends:
+        loop = RecoveryLoop(backends.tiers, backends.log, SystemRuntime(), Settings(directory=tmp_path))
+        assert loop.passed_at is None
+        await loop.run_once()
+        assert loop.passed_at is not None and loop.answered_at is not None

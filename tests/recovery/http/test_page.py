@@ -1,0 +1,345 @@
+"""The status page in a real browser without a screen: what it shows, to whom, and when nothing answers. `make test-browser`.
+
+The browser is Debian's chromium (`apt-get install chromium`), or what the variable CHROMIUM names. Where there is none,
+these tests are skipped. `SCREENSHOTS=DIR` keeps pictures of each state.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect, sync_playwright
+
+from changelog.base.runtime import SystemRuntime
+from recovery.http.history import Point
+from recovery.http.server import listening, run_uvicorn
+from recovery.statistics.verdict import Kind, Verdict
+from recovery.status import Status
+from tests.given.command_line import plant
+from tests.given.daemon_process import PATIENCE_S, running_daemon
+from tests.given.shown_status import BROKEN_KEY, NAME, STUCK_ID, SetClock, Shown, healthy, stuck, unanswered
+from tests.recovery.http.test_audits import plant as plant_run
+from tiered.errors import UnavailableError
+from tiered.settings import DaemonSettings
+
+CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium")
+pytestmark = [
+    pytest.mark.slow, pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here: apt-get install chromium, or name one in CHROMIUM"),
+]  # fmt: skip
+FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        yield started
+        started.close()
+
+
+class Watched:
+    """A page, the errors that its console told, and the hosts that it asked for anything. `keep` takes a picture."""
+
+    def __init__(self, browser: Browser, url: str, *, width: int = 1200, scheme: Any = "light") -> None:
+        self.context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, reduced_motion="reduce")
+        self.context.grant_permissions(["clipboard-read", "clipboard-write"], origin=url.rstrip("/"))
+        self.errors: list[str] = []
+        self.hosts: set[str] = set()
+        self.page: Page = self.context.new_page()
+        self.page.set_default_timeout(PATIENCE_S * 1000)
+        self.page.on("console", self._note)
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.on("request", self._ask)
+        self.page.goto(url)
+
+    def _note(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            self.errors.append(message.text)
+
+    def _ask(self, request: Request) -> None:
+        self.hosts.add(httpx.URL(request.url).netloc.decode())
+
+    def text(self, selector: str) -> str:
+        return self.page.locator(selector).inner_text()
+
+    def until(self, selector: str, text: str | re.Pattern[str]) -> None:
+        expect(self.page.locator(selector)).to_contain_text(text, timeout=PATIENCE_S * 1000)
+
+    def keep(self, name: str) -> None:
+        if where := os.environ.get("SCREENSHOTS"):
+            self.page.wait_for_timeout(500)
+            self.page.screenshot(path=Path(where, f"{name}.png"), full_page=True)
+
+    def wider_than_screen(self) -> int:
+        return int(self.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"))
+
+
+@contextmanager
+def served(shown: Shown) -> Iterator[str]:
+    """The URL of a server that looks once a quarter of a second, in a thread of its own."""
+    stop = threading.Event()
+    with listening(DaemonSettings(http_port=0)) as bound:
+        async def serve() -> None:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(run_uvicorn, shown.app, bound)
+                while not stop.is_set():
+                    await shown.sample()
+                    await SystemRuntime().sleep(0.25)
+                tasks.cancel_scope.cancel()
+
+        thread = threading.Thread(target=partial(anyio.run, serve))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{bound.getsockname()[1]}/"
+        finally:
+            stop.set()
+            thread.join()
+
+
+class RunningClock(SetClock):
+    """`SetClock` that goes on, and that a test puts forward."""
+
+    ahead_s = 0.0
+
+    def monotonic(self) -> float:
+        return SystemRuntime.monotonic(self) + self.ahead_s
+
+    def wall_ns(self) -> int:
+        return SystemRuntime.wall_ns(self)
+
+
+def shown(status: Status | Exception, **more: Any) -> Shown:
+    made = Shown(status, runtime=RunningClock(), **more)
+    made.worker.answered_at = made.worker.passed_at = made.runtime.monotonic()
+    return made
+
+
+def with_history(made: Shown) -> Shown:
+    now = made.runtime.monotonic()
+    for number in range(720):
+        gap = 300 <= number < 330
+        made.sampler.history.add(Point(now - (720 - number) * 5) if gap else Point(now - (720 - number) * 5, 12.0, 15.0, float(720 - number)))
+    return made
+
+
+# --- what it shows ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1200, 400])
+def test_it_shows_what_the_status_says_in_both_schemes_and_on_a_narrow_screen(browser: Browser, scheme: str, width: int) -> None:
+    with served(with_history(shown(stuck(), show_objects=True))) as url:
+        watched = Watched(browser, url, width=width, scheme=scheme)
+        said = httpx.get(f"{url}status.json", trust_env=False).json()
+        watched.until("#headline", said["headline"])
+        watched.until("#tiles", "12.4 per s")
+        assert "12" in watched.text("#tiles div:nth-child(2) dd.number")
+        assert watched.text("#level").lower() == "needs you"
+        assert [watched.page.locator("#orders code").nth(0).inner_text()] == [order["type"] for order in said["orders"]][:1]
+        for entry in said["stuck"]["entries"]:
+            for part in (entry["error"], entry["type"], entry["advice"]):
+                assert part in watched.text("#stuck-list")
+        assert NAME in watched.text("#stuck-list")
+        for daemon in said["daemons"]:
+            assert daemon["instance"] in watched.text("#daemons")
+        assert "clean: 4,012 blobs" in watched.text("#audits")
+        assert watched.page.get_by_role("progressbar", name="First pass of Recovery").get_attribute("aria-valuenow") == "100"
+        assert watched.page.get_by_role("progressbar", name="First pass of Audit").get_attribute("aria-valuetext") == (
+            "about 31 %: at least 1,250,000 of about 4,000,000 blobs"
+        )
+        watched.page.wait_for_selector("#rates canvas")
+        assert "are dealt with" in (watched.page.locator("#rates").get_attribute("aria-label") or "")
+        watched.page.locator("summary").click()
+        for column, value in said["sources"]["recovery"]["total"].items():
+            assert column in watched.text("#columns")
+            assert value is None or isinstance(value, bool) or column.startswith("bytes") or f"{value:,}" in watched.text("#columns")
+        assert watched.wider_than_screen() <= 0
+        back = watched.page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (sum(map(int, re.findall(r"\d+", back)[:3])) > 380) == (scheme == "light")
+        watched.keep(f"stuck-{scheme}-{width}")
+        assert watched.errors == []
+        assert watched.hosts == {httpx.URL(url).netloc.decode()}
+
+
+def test_contrast_is_enough_for_every_text_in_both_schemes(browser: Browser) -> None:
+    for scheme in ("light", "dark"):
+        with served(with_history(shown(stuck(), show_objects=True))) as url:
+            watched = Watched(browser, url, scheme=scheme)
+            watched.until("#stuck-list", STUCK_ID)
+            assert watched.page.evaluate(LOW_CONTRAST) == []
+
+
+LOW_CONTRAST = """() => {
+  const parts = (text) => { const m = text.match(/[\\d.]+/g).map(Number); return m.length === 3 ? [...m, 1] : m; };
+  const light = ([r, g, b]) => [r, g, b].map((c) => { c /= 255; return c <= .03928 ? c / 12.92 : ((c + .055) / 1.055) ** 2.4; })
+    .reduce((sum, c, i) => sum + c * [.2126, .7152, .0722][i], 0);
+  const behind = (node) => { for (; node; node = node.parentElement) { const c = parts(getComputedStyle(node).backgroundColor); if (c[3]) return c; } return [255, 255, 255, 1]; };
+  const low = [];
+  for (const node of document.querySelectorAll("main *, header *, footer *")) {
+    if (![...node.childNodes].some((child) => child.nodeType === 3 && child.textContent.trim()) || !node.checkVisibility()) continue;
+    const [one, other] = [light(parts(getComputedStyle(node).color)), light(behind(node))].sort((a, b) => b - a);
+    if ((one + .05) / (other + .05) < 4.5) low.push(`${node.textContent.slice(0, 40)}: ${((one + .05) / (other + .05)).toFixed(2)}`);
+  }
+  return low;
+}"""
+
+
+def test_all_is_well(browser: Browser) -> None:
+    with served(with_history(shown(healthy()))) as url:
+        watched = Watched(browser, url, scheme="dark")
+        watched.until("#headline", "Recovery keeps up.")
+        watched.until("#orders", "Nothing to do.")
+        watched.until("#stuck-list", "None. Nothing waits for an operator.")
+        assert watched.page.title() == "all is well · tiered recovery"
+        watched.keep("well-dark-1200")
+        assert watched.errors == []
+
+
+def test_what_changes_is_shown_without_a_reload_and_spoken(browser: Browser) -> None:
+    made = shown(healthy())
+    with served(made) as url:
+        watched = Watched(browser, url)
+        watched.until("#headline", "Recovery keeps up.")
+        source = made.status.sources["recovery"] if isinstance(made.status, Status) else None
+        assert source is not None
+        made.status = replace(healthy(), sources={"recovery": replace(source, verdict=Verdict(Kind.FALLING_BEHIND, 99.0, 9.0))})
+        watched.until("#headline", "Recovery falls behind")
+        watched.until("#spoken", "Recovery falls behind")
+        assert watched.page.locator("#answer").get_attribute("data-level") == "behind"
+        watched.keep("behind-light-1200")
+
+
+def test_names_are_hidden_and_text_is_never_taken_for_html(browser: Browser) -> None:
+    with served(shown(stuck())) as url:
+        watched = Watched(browser, url)
+        watched.until("#stuck-list", STUCK_ID)
+        assert "holiday" not in watched.page.content()
+    evil = "<img src=x onerror=alert(1)><script>document.title='owned'</script>"
+    entry = replace(stuck().stuck.entries[0], object=evil, error=evil, names=(evil,))
+    with served(shown(replace(stuck(), stuck=replace(stuck().stuck, entries=(entry,))), show_objects=True)) as url:
+        watched = Watched(browser, url)
+        watched.until("#stuck-list", evil)
+        assert watched.page.locator("#stuck-list img, #stuck-list script").count() == 0
+        assert watched.errors == []
+
+
+def test_audits_are_listed_and_their_reports_open(browser: Browser, tmp_path: Path) -> None:
+    plant_run(tmp_path, "2026-11-22 night")
+    with served(shown(healthy(), show_objects=True, audit_reports=tmp_path)) as url:
+        watched = Watched(browser, url)
+        watched.until("#audits", "2026-11-22 night")
+        watched.page.get_by_role("link", name="report").click()
+        expect(watched.page).to_have_title("2026-11-22 night", timeout=PATIENCE_S * 1000)
+        assert watched.errors == []
+
+
+# --- by keyboard ------------------------------------------------------------------------------------
+
+
+def test_every_command_is_reached_by_tab_and_copied_by_a_key_and_keeps_the_focus(browser: Browser) -> None:
+    with served(shown(stuck(), show_objects=True)) as url:
+        watched = Watched(browser, url, width=400)
+        watched.until("#stuck-list", STUCK_ID)
+        reached = []
+        for _ in range(40):
+            watched.page.keyboard.press("Tab")
+            focused = watched.page.evaluate("document.activeElement.dataset.copies || document.activeElement.id || document.activeElement.name")
+            reached.append(focused)
+            if focused == f"tiered log retry {STUCK_ID}":
+                watched.page.keyboard.press("Enter")
+                watched.until("#spoken", f"Copied: tiered log retry {STUCK_ID}")
+                assert watched.page.evaluate("navigator.clipboard.readText()") == focused
+                assert watched.page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+                watched.page.wait_for_timeout(4000)  # it asked again meanwhile
+                assert watched.page.evaluate("document.activeElement.dataset.copies") == focused
+        commands = ["tiered log list --stuck", f"tiered log show {STUCK_ID}", f"tiered log retry {STUCK_ID}", f"tiered log retry '{BROKEN_KEY}'"]
+        assert [command for command in dict.fromkeys(reached) if command in commands] == commands
+        assert {"span", "decisions", "entries"} <= set(reached)
+
+
+def test_a_link_leads_to_the_stuck_entries_at_once(browser: Browser) -> None:
+    with served(shown(stuck())) as url:
+        watched = Watched(browser, url)
+        watched.until("#stuck-list", STUCK_ID)
+        watched.page.keyboard.press("Tab")
+        watched.page.keyboard.press("Enter")
+        watched.page.keyboard.press("Tab")
+        assert watched.page.evaluate("document.activeElement.dataset.copies") == f"tiered log show {STUCK_ID}"
+
+
+# --- when something does not answer -----------------------------------------------------------------
+
+
+def test_before_the_first_look_it_says_that_it_knows_nothing(browser: Browser) -> None:
+    with served(shown(unanswered())) as url:
+        watched = Watched(browser, url)
+        watched.until("#headline", "The changelog could not be read yet.")
+        watched.until("#orders", "tiered check")
+        watched.until("#services", "changelog")
+        assert watched.page.locator("#tiles").is_hidden()
+        watched.keep("nothing-light-1200")
+        assert watched.errors == []
+
+
+def test_when_the_changelog_goes_away_old_figures_are_marked_as_old(browser: Browser) -> None:
+    made = shown(healthy())
+    with served(made) as url:
+        watched = Watched(browser, url)
+        watched.until("#headline", "Recovery keeps up.")
+        made.down["changelog"] = UnavailableError("connection refused")
+        made.status = unanswered()
+        assert isinstance(made.runtime, RunningClock)
+        made.runtime.ahead_s = 600
+        watched.until("#headline", "It is not known whether recovery keeps up. These figures are 10 min old.")
+        watched.until("#services", "changelog does not answer")
+        watched.until("#problems", "no answer within 10 s")
+        assert watched.page.evaluate("document.body.classList.contains('lost')")
+        watched.keep("stale-light-1200")
+        assert watched.errors == []
+
+
+def test_no_daemon_lives_and_a_tier_is_down(browser: Browser) -> None:
+    made = shown(replace(healthy(), daemons=[]))
+    made.down["long-term tier"] = UnavailableError("connection refused")
+    with served(made) as url:
+        watched = Watched(browser, url)
+        watched.until("#headline", "The long-term tier does not answer")
+        watched.until("#daemons", "None has written to the changelog within a day.")
+        watched.until("#orders", "No daemon lives.")
+
+
+def test_a_live_daemon_is_killed_and_restarted_under_an_open_page(browser: Browser, tmp_path: Path) -> None:
+    planting = threading.Thread(target=plant, args=(tmp_path / "store", None))  # playwright has an event loop in this thread
+    planting.start()
+    planting.join()
+    with running_daemon(tmp_path) as daemon:
+        watched = Watched(browser, daemon.url)
+        watched.until("#headline", re.compile("Recovery keeps up|Nothing waits"))
+        watched.until("#decisions", "recovered")
+        url, port = daemon.url, daemon.port
+        daemon.process.kill()
+        daemon.process.wait()
+        watched.until("#headline", re.compile(r"The daemon gives no answer since \d\d:\d\d:\d\d"))
+        watched.until("#fresh", "no answer for")
+        assert watched.page.title() == "not known · tiered recovery"
+        assert watched.page.evaluate("document.body.classList.contains('lost')")
+        watched.keep("lost-light-1200")
+        assert all("ERR_CONNECTION" in error for error in watched.errors)
+    with running_daemon(tmp_path, port=port) as daemon:
+        assert daemon.url == url
+        watched.until("#headline", re.compile("Recovery keeps up|Nothing waits"))
+        assert not watched.page.evaluate("document.body.classList.contains('lost')")
+        watched.until("#self", daemon.status()["daemon"]["instance"])
