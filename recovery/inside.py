@@ -69,9 +69,11 @@ class RecoveryInside:
             cut = late
             raise
         finally:
-            await end_tasks(tasks, cut)
-            if not self._recovery.said_end:  # the block was cancelled: nobody may wait for a number now
-                self._recovery.say_stopped(None)
+            try:
+                await end_tasks(tasks, cut)
+            finally:
+                if not self._recovery.said_end:  # the block was cancelled: nobody may wait for a number now
+                    self._recovery.say_stopped(None)
 
     async def _run_loop(self) -> None:
         """Run the loop until `stop`, whatever happens to it. Only a cancellation ends it before."""

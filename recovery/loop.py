@@ -38,6 +38,12 @@ from tiered.protocol.retry import persist
 from tiered.settings import Settings
 
 RELEASE_BUDGET_S = 5.0
+EVIDENCE_S = 5.0
+"""How long an entry that failed waits for the clean-up of another one, which shows that the services answer."""
+
+FAILED_ALONE_MAX = 10_000
+"""Of so many entries it is remembered how often they failed while others did not."""
+
 PROBE_S = 5.0
 """How long one small question waits for its answer."""
 
@@ -96,9 +102,11 @@ class RecoveryLoop:
         self._full_pass_at = -math.inf
         self._held: list[Lease] = []
         self._began_at: dict[str, float] = {}
+        self._failed_alone: dict[str, int] = {}
         self._swept = self._claimed = 0
         self.answered_at: float | None = None
         """When the log last answered a page of a pass (`Runtime.monotonic`). None: not yet."""
+        self._first_sweep = anyio.Event()
 
     @property
     def stopping(self) -> bool:
@@ -175,7 +183,7 @@ class RecoveryLoop:
         return await self._counted("recent", [within.since(since_ms) for within in self._log.ranges()], math.inf)
 
     async def _counted(self, kind: str, ranges: Sequence[KeyRange], limit: float) -> Report:
-        report, self._swept, self._claimed = Report(), 0, 0
+        report, self._swept, self._claimed, self._first_sweep = Report(), 0, 0, anyio.Event()
         began = self._runtime.monotonic()
         try:
             await self._pass(ranges, report, limit)
@@ -368,14 +376,24 @@ class RecoveryLoop:
         except CorruptRecordError as error:
             await self._park(lease.entry, str(error), report)
         except _NOT_ANSWERED as error:
-            alone = self._swept > 0
+            service = last_asked()
+            alone = await self._others_are_cleaned_up()
             if not alone:
-                self.outages.suspect(last_asked(), error)
+                self.outages.suspect(service, error)
             await self._fail(lease, error, report, alone=alone)
         except Exception as error:  # noqa: BLE001 - logged with its traceback, and counted
             await self._fail(lease, error, report, alone=True)
         else:
             self._count(lease.entry, owner_was, ending, report)
+
+    async def _others_are_cleaned_up(self) -> bool:
+        """Whether garbage of another entry was deleted in this pass: then both tiers answer, and this entry is at fault.
+
+        Waits a moment for it. A refusal comes at once, before the others had the time to be cleaned up.
+        """
+        with anyio.move_on_after(EVIDENCE_S):
+            await self._first_sweep.wait()
+        return self._swept > 0
 
     async def _fail(self, lease: Lease, error: Exception, report: Report, *, alone: bool) -> None:
         """`alone`: only this entry fails. The garbage of others was deleted in this pass, so both tiers answer.
@@ -384,14 +402,21 @@ class RecoveryLoop:
         """
         entry = lease.entry
         self._log_failure(entry, error)
-        if alone and entry.attempt >= self._settings.attempts_max:
-            await self._park(entry, f"failed {entry.attempt} times, at last with: {error}", report)
+        # The entry's own count begins anew when it is released, as it is in every pass that cleans up nothing else.
+        times = max(entry.attempt, self._failed_alone.get(entry.key, 0) + 1)
+        if alone and times >= self._settings.attempts_max:
+            await self._park(entry, f"failed {times} times, at last with: {error}", report)
             return
+        if alone:
+            if len(self._failed_alone) >= FAILED_ALONE_MAX:
+                self._failed_alone.clear()
+            self._failed_alone[entry.key] = times
         if not alone:
             await self._log.release(entry, entry.cleanup_after_ms)
         report.failed += 1
 
     def _count(self, entry: Entry, owner_was: str, ending: Ending, report: Report) -> None:
+        self._failed_alone.pop(entry.key, None)
         if ending is Ending.DEFERRED:
             report.deferred += 1
         else:
@@ -400,11 +425,14 @@ class RecoveryLoop:
         self.counts.processed += 1
         is_swept = ending is not Ending.FORGOTTEN
         self._swept += is_swept
+        if is_swept:
+            self._first_sweep.set()
         self.outages.answered(*(TIERS if is_swept else (HIGH_VOLUME,)))  # without garbage only the row was asked
         events.info("recovered", ending.value, **self._facts(entry), verdict=ending.name.lower(), owner_was=owner_was)
 
     async def _park(self, entry: Entry | Unreadable, error: str, report: Report) -> None:
         if await self._log.park(entry, error):
+            self._failed_alone.pop(entry.key, None)
             report.parked += 1
             self.counts.processed += 1
             events.error("entry_parked", error, **self._facts(entry), verdict="parked")

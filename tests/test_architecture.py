@@ -285,7 +285,9 @@ def test_a_library_away_from_its_home_is_found(clean: Path, file: str, content: 
     assert found.endswith(f" imports {target}")
 
 
-@pytest.mark.parametrize("content", ["from importlib import import_module", "import importlib\nimportlib.import_module('recovery')", "__import__('x')"])
+@pytest.mark.parametrize(
+    "content", ["from importlib import import_module", "import importlib\nimportlib.import_module('recovery')", "__import__('x')"]
+)
 def test_an_import_by_name_is_found(clean: Path, content: str) -> None:
     plant(clean, "tiered/open.py", content)
     assert imported_by_name(clean) == []

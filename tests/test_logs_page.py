@@ -20,6 +20,7 @@ from tests.given.repository import ROOT
 
 PACKAGES = ("changelog", "tiered", "recovery")
 LEVELS = {"debug", "info", "warning", "error"}
+LOGGING = {*LEVELS, "exception", "critical", "log", "basicConfig"}
 DOOR = "changelog/base/events.py"
 
 COMPUTED: dict[str, set[str]] = {
@@ -59,7 +60,7 @@ def in_code(files: dict[str, str]) -> Found:
 
 def _look(file: str, tree: ast.Module, call: ast.Call, found: Found) -> None:
     match call.func:
-        case ast.Attribute(ast.Name("logger" | "logging" | "log"), name) if name in {*LEVELS, "exception", "critical", "log", "basicConfig"}:
+        case ast.Attribute(ast.Name("logger" | "logging" | "log"), name) if name in LOGGING:
             if (file, name) != ("recovery/logs.py", "basicConfig"):
                 found.wrong.append(f"{file}:{call.lineno} logs without an event")
             return

@@ -19,7 +19,7 @@ from pathlib import Path
 from changelog.base.errors import CorruptRecordError
 from changelog.change import ChangeId
 from tiered.embedded.file import DIRECTORY_SUFFIX, is_component
-from tiered.embedded.tree import is_of_this_process, read_footer, unlink_if
+from tiered.embedded.tree import BEGINNING, is_of_this_process, read_footer, unlink_if
 from tiered.embedded.walk import look_at
 from tiered.metadata import is_expired
 from tiered.protocol.backends import Oddity
@@ -119,7 +119,8 @@ def _entries(directory: Path | str) -> Iterator[os.DirEntry[str] | Fault]:
 def _stray(entry: os.DirEntry[str]) -> bool | Fault:
     if not ChangeId.matches(entry.name) or not entry.is_file(follow_symlinks=False):
         return False
-    return _remove(entry.path, lambda file: True)
+    with BEGINNING:
+        return _remove(entry.path, lambda file: True)
 
 
 def _remove(path: str, doomed: Callable[[io.FileIO], bool]) -> bool | Fault:

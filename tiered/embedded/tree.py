@@ -125,17 +125,25 @@ class UploadFile:
             self._file.close()
 
 
+BEGINNING = Lock()
+"""Held while an upload's file is made and locked, and while this process collects such a file.
+
+A service may collect beside its own writes, and would meet its own new files often. Other processes meet them rarely.
+"""
+
+
 def _create_locked(path: Path) -> io.FileIO:
-    file = io.FileIO(path, "xb")
-    try:
-        # Between its creation and its lock the file looks abandoned, so another process may have collected it.
-        if not _lock(file) or not _is_at(file, path):
-            raise UnavailableError(f"the upload {path.name} was collected before it began; try again")
-    except BaseException:
-        file.close()
-        unlink(path)
-        raise
-    return file
+    with BEGINNING:
+        file = io.FileIO(path, "xb")
+        try:
+            # Between its creation and its lock the file looks abandoned, so another process may have collected it.
+            if not _lock(file) or not _is_at(file, path):
+                raise UnavailableError(f"the upload {path.name} was collected before it began; try again")
+        except BaseException:
+            file.close()
+            unlink(path)
+            raise
+        return file
 
 
 def _write_all(file: io.FileIO, view: memoryview) -> None:

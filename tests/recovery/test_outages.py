@@ -1,0 +1,315 @@
+"""What recovery logs as it happens: its decisions, and outages of services, once each, with their length."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+from trio.testing import MockClock
+
+from changelog.base.errors import ConfigurationError, UnavailableError, UnconfirmedError
+from changelog.change import Change, ChangeId, Entry
+from recovery.loop import RecoveryLoop
+from tests.given.tapped_store import LARGE, OBJECT, World
+from tiered.metadata import Metadata
+from tiered.object_id import blob_name
+
+pytestmark = pytest.mark.anyio
+
+SECRET = "upload-session-that-nobody-may-see"
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    return "trio", {"clock": MockClock(autojump_threshold=0)}
+
+
+@pytest.fixture
+async def world(anyio_backend: Any) -> World:
+    return World()
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level(logging.DEBUG, "tiered")
+    return caplog
+
+
+def events(log: pytest.LogCaptureFixture, *names: str) -> list[dict[str, Any]]:
+    """The fields of these events, in order, with the event and why."""
+    return [
+        {"event": record.event, "why": record.why, "level": record.levelname, **record.fields}
+        for each in log.records if (record := vars_of(each)).event in names
+    ]
+
+
+def vars_of(record: logging.LogRecord) -> Any:
+    return record
+
+
+async def plant(world: World, *, session: str | None = "session") -> Change:
+    token = ChangeId.new(world.runtime)
+    name = blob_name(OBJECT.path, token)
+    upload = await world.blobs.target.open_upload(name, Metadata(), None)
+    await upload.write(LARGE)
+    await upload.finalise()
+    change = Change(token, OBJECT.path, name, None, upload.session if session == "session" else session)
+    await world.log.target.record(change, "dead")
+    return change
+
+
+async def stale(world: World) -> None:
+    await world.runtime.sleep(31)
+
+
+@asynccontextmanager
+async def running(world: World, **values: Any) -> AsyncIterator[RecoveryLoop]:
+    recovery = world.recovery(recovery=values)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(recovery.run)
+        yield recovery
+        recovery.stop()
+
+
+def fails(error: Exception) -> Any:
+    async def fail(real: Any, *args: Any, **named: Any) -> Any:
+        raise error
+
+    return fail
+
+
+# --- decisions -------------------------------------------------------------------------------------
+
+
+async def test_each_decision_is_one_line_with_the_change_the_verdict_and_its_duration(world: World, log: pytest.LogCaptureFixture) -> None:
+    async def slow(real: Any, *args: Any) -> Any:
+        await world.runtime.sleep(2)
+        return await real(*args)
+
+    swept = await plant(world)
+    plain = Change(ChangeId.new(world.runtime), OBJECT.path)
+    await world.log.target.record(plain, "dead")
+    waiting = await plant(world, session=None)
+    await stale(world)
+    world.blobs.hooks["delete"] = slow
+    await world.recovery().run_once()
+    told = {each["id"]: each for each in events(log, "recovered")}
+    assert {id: each["verdict"] for id, each in told.items()} == {swept.id: "swept", plain.id: "forgotten", waiting.id: "deferred"}
+    assert told[swept.id] == {
+        "event": "recovered", "level": "INFO", "id": swept.id, "object": OBJECT.path, "key": None, "attempt": 1,
+        "duration_s": pytest.approx(2, abs=0.5), "verdict": "swept", "owner_was": "dead",
+        "why": "done: its garbage is deleted, and the entry is removed",
+    }
+    [done] = events(log, "pass_done")
+    assert (done["kind"], done["seen"], done["recovered"], done["deferred"], done["level"]) == ("full", 3, 2, 1, "INFO")
+    assert done["duration_s"] >= 2
+
+
+async def test_a_lost_claim_and_a_parked_entry_are_decisions_too(world: World, log: pytest.LogCaptureFixture) -> None:
+    async def lost(real: Any, entry: Entry, owner: str) -> None:
+        return None
+
+    change = await plant(world)
+    foreign = Change(ChangeId.new(world.runtime), OBJECT.path, "another/objects/blob", None, None)
+    await stale(world)
+    world.log.hooks["claim"] = lost
+    await world.recovery().run_once()
+    [one] = events(log, "entry_lost")
+    assert (one["id"], one["verdict"], one["attempt"]) == (change.id, "lost", 0)
+    world.log.hooks.clear()
+    await world.recovery().run_once()
+    await world.log.target.record(foreign, "dead")
+    await stale(world)
+    await world.recovery().run_once()
+    [parked] = events(log, "entry_parked")
+    assert (parked["id"], parked["verdict"], parked["level"]) == (foreign.id, "parked", "ERROR")
+    assert "which is no revision of it" in parked["why"]
+
+
+async def test_an_idle_pass_is_no_line_at_info(world: World, log: pytest.LogCaptureFixture) -> None:
+    async with running(world):
+        await world.runtime.sleep(3600)
+    passes = events(log, "pass_done")
+    assert len(passes) > 500 and {each["level"] for each in passes} == {"DEBUG"}
+
+
+async def test_no_line_has_an_upload_session(world: World, log: pytest.LogCaptureFixture) -> None:
+    await plant(world, session=SECRET)
+    await stale(world)
+    for error in (UnavailableError("down"), RuntimeError("bug"), ConfigurationError("forbidden")):
+        world.blobs.hooks["cancel"] = fails(error)
+        await world.recovery().run_once()
+        await stale(world)
+    assert len(events(log, "recovery_failed")) == 3
+    assert SECRET not in log.text and not any(SECRET in str(vars(record)) for record in log.records)
+
+
+# --- outages ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [UnavailableError("down"), ConfigurationError("403: grant roles/bigtable.user")])
+@pytest.mark.parametrize("call", ["announce", "stale"])
+async def test_a_log_that_stops_answering_is_told_once_and_so_is_its_return(
+    world: World, log: pytest.LogCaptureFixture, call: str, error: Exception
+) -> None:
+    async with running(world) as recovery:
+        await world.runtime.sleep(100)
+        world.log.hooks[call] = fails(error)
+        await world.runtime.sleep(3600)
+        assert set(recovery.outages.present) == {"changelog"}
+        world.log.hooks.clear()
+        await world.runtime.sleep(300)
+        assert recovery.outages.present == {}
+    out, back = events(log, "service_unreachable", "service_healthy_again")
+    assert (out["event"], out["service"], out["why"], out["level"]) == ("service_unreachable", "changelog", str(error), "WARNING")
+    assert (back["event"], back["service"], back["level"]) == ("service_healthy_again", "changelog", "INFO")
+    assert back["outage_s"] == pytest.approx(3600, abs=120)
+
+
+async def test_a_log_that_never_answers_is_out_too(world: World, log: pytest.LogCaptureFixture) -> None:
+    async def hangs(real: Any, *args: Any) -> Any:
+        await world.runtime.sleep(1e6)
+
+    async with running(world):
+        await world.runtime.sleep(100)
+        world.log.hooks["announce"] = hangs
+        await world.runtime.sleep(1000)
+        world.log.hooks.clear()
+        await world.runtime.sleep(300)
+    out, back = events(log, "service_unreachable", "service_healthy_again")
+    assert out["why"].startswith("the changelog did not answer") and back["service"] == "changelog"
+
+
+async def test_claims_that_fail_while_the_log_is_read_are_an_outage_of_the_log(world: World, log: pytest.LogCaptureFixture) -> None:
+    for _ in range(3):
+        await plant(world)
+    await stale(world)
+    world.log.hooks["claim"] = fails(UnconfirmedError("no answer within 10 s"))
+    async with running(world):
+        await world.runtime.sleep(1000)
+        world.log.hooks.clear()
+        await world.runtime.sleep(300)
+    told = events(log, "service_unreachable", "service_healthy_again")
+    assert [(each["event"], each["service"]) for each in told] == [
+        ("service_unreachable", "changelog"), ("service_healthy_again", "changelog"),
+    ]
+    assert await world.is_clean()
+
+
+@pytest.mark.parametrize(("tier", "call", "service"), [("rows", "settle", "high_volume"), ("blobs", "delete", "long_term")])
+@pytest.mark.parametrize("error", [UnavailableError("down"), UnconfirmedError("no answer"), ConfigurationError("403")])
+async def test_a_tier_that_is_out_is_named_and_nothing_is_parked(
+    world: World, log: pytest.LogCaptureFixture, tier: str, call: str, service: str, error: Exception
+) -> None:
+    for _ in range(20):
+        await plant(world)
+    await stale(world)
+    getattr(world, tier).hooks[call] = fails(error)
+    async with running(world) as recovery:
+        await world.runtime.sleep(3600)
+        getattr(world, tier).hooks.clear()
+        await world.runtime.sleep(300)
+        assert recovery.total.parked == 0 and await world.is_clean()
+    out, back = events(log, "service_unreachable", "service_healthy_again")
+    assert (out["event"], out["service"], out["why"]) == ("service_unreachable", service, str(error))
+    assert (back["event"], back["service"]) == ("service_healthy_again", service)
+    assert back["outage_s"] == pytest.approx(3600, abs=200)
+
+
+async def test_a_tier_that_hangs_is_named(world: World, log: pytest.LogCaptureFixture) -> None:
+    async def hangs(real: Any, *args: Any) -> Any:
+        await world.runtime.sleep(1e6)
+
+    await plant(world)
+    await stale(world)
+    world.blobs.hooks["delete"] = hangs
+    async with running(world):
+        await world.runtime.sleep(300)
+        world.blobs.hooks.clear()
+        await world.runtime.sleep(300)
+    out, back = events(log, "service_unreachable", "service_healthy_again")
+    assert (out["service"], out["why"], back["service"]) == ("long_term", "no answer within 60 s", "long_term")
+
+
+async def test_a_return_is_noticed_without_anything_left_to_clean_up(world: World, log: pytest.LogCaptureFixture) -> None:
+    """Another instance has cleaned up meanwhile. The tier is asked for something small."""
+    await plant(world)
+    await stale(world)
+    world.blobs.hooks["delete"] = world.blobs.hooks["list"] = fails(UnavailableError("down"))
+    async with running(world):
+        await world.runtime.sleep(300)
+        for entry in await world.entries():
+            await world.log.target.forget(entry)
+        await world.runtime.sleep(300)
+        assert events(log, "service_healthy_again") == [], "its small question fails, too"
+        world.blobs.hooks.clear()
+        await world.runtime.sleep(120)
+        assert len(events(log, "service_healthy_again")) == 1
+
+
+async def test_a_permission_that_is_missing_is_not_given_back_by_a_read(world: World, log: pytest.LogCaptureFixture) -> None:
+    await plant(world)
+    await stale(world)
+    world.blobs.hooks["delete"] = fails(ConfigurationError("403: grant storage.objects.delete"))
+    async with running(world):
+        await world.runtime.sleep(300)
+        for entry in await world.entries():
+            await world.log.target.forget(entry)
+        await world.runtime.sleep(3600)
+    assert len(events(log, "service_unreachable")) == 1 and events(log, "service_healthy_again") == []
+
+
+async def test_one_bad_entry_is_no_outage_and_is_parked_with_its_error(world: World, log: pytest.LogCaptureFixture) -> None:
+    """A daemon that may not delete one blob: that entry is at fault as long as others are cleaned up."""
+    bad = await plant(world)
+
+    async def delete(real: Any, name: str) -> Any:
+        if name == bad.new:
+            raise ConfigurationError("403: this object is under a hold")
+        return await real(name)
+
+    await stale(world)
+    world.blobs.hooks["delete"] = delete
+    async with running(world) as recovery:
+        for _ in range(100):
+            for _ in range(5):
+                await plant(world)
+            await world.runtime.sleep(60)
+        assert recovery.total.parked == 1
+    [parked] = events(log, "entry_parked")
+    assert parked["id"] == bad.id and "under a hold" in parked["why"]
+
+
+async def test_two_loops_with_one_name_recover_everything_and_park_nothing(world: World, log: pytest.LogCaptureFixture) -> None:
+    changes = [await plant(world) for _ in range(60)]
+    await stale(world)
+    loops = [world.recovery(instance="same", recovery={"rate_per_s": 1e6}) for _ in range(2)]
+    assert {loop.instance for loop in loops} == {"same"}
+    async with anyio.create_task_group() as tasks:
+        for loop in loops:
+            tasks.start_soon(loop.run)
+        await world.runtime.sleep(300)
+        for loop in loops:
+            loop.stop()
+    assert sum(loop.total.recovered for loop in loops) == len(changes)
+    assert sum(loop.total.parked for loop in loops) == 0 and await world.is_clean()
+
+
+@pytest.mark.parametrize("jump_s", [-86_400.0, -1800.0, 1800.0, 86_400.0])
+async def test_a_clock_that_jumps_makes_no_duration_negative_and_loses_nothing(
+    world: World, log: pytest.LogCaptureFixture, jump_s: float
+) -> None:
+    """The wall clock of the machine is the server's clock of an embedded store."""
+    await plant(world)
+    async with running(world) as recovery:
+        await world.runtime.sleep(20)
+        world.runtime.skew_s += jump_s
+        await plant(world)
+        await world.runtime.sleep(7200)
+        assert recovery.total.recovered == 2 and recovery.total.parked == 0
+        assert await world.is_clean()
+    assert min(each["duration_s"] for each in events(log, "recovered", "pass_done")) >= 0
