@@ -28,6 +28,8 @@ from tiered.open import open_backends
 BACKUPS = 8
 OBJECT = ObjectId.create("notes", "photo")
 
+Command = list[str | Path]
+
 
 def rows(store: Path) -> list[str]:
     """The blobs that the rows name."""
@@ -57,7 +59,7 @@ def writers(tmp_path: Path) -> Iterator[Callable[[], None]]:
 
     def start() -> None:
         name = f"writer{len(os.listdir(tmp_path))}"
-        command = [sys.executable, "-m", "tests.given.busy_writer", store, name]
+        command: Command = [sys.executable, "-m", "tests.given.busy_writer", store, name]
         process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
         running.append(process)
         assert process.stdout is not None and process.stdout.readline() == "stored\n"
@@ -132,8 +134,9 @@ async def recover_all(store: Path) -> None:
 
 def verify(store: Path) -> None:
     """The commands that docs/production.md says."""
-    tiered = [sys.executable, "-m", "recovery.cli.main", "--directory", store]
-    for arguments in (["check"], ["audit", "run", "--engine", "local", "--parallel", "1", "--to", store.with_suffix(".audit")]):
+    tiered: Command = [sys.executable, "-m", "recovery.cli.main", "--directory", store]
+    commands: list[Command] = [["check"], ["audit", "run", "--engine", "local", "--parallel", "1", "--to", store.with_suffix(".audit")]]
+    for arguments in commands:
         done = subprocess.run([*tiered, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
 
@@ -234,7 +237,7 @@ async def test_it_runs_without_anything_but_python(tmp_path: Path) -> None:
         await storage.put(OBJECT, b"small")
 
     def run(*arguments: Path) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-I", "-S", ROOT / "deploy/backup.py", *arguments]
+        command: Command = [sys.executable, "-I", "-S", ROOT / "deploy/backup.py", *arguments]
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
 
     done = run(tmp_path / "store", tmp_path / "backup")

@@ -16,6 +16,7 @@ from changelog.base.runtime import SystemRuntime
 from recovery.loop import RecoveryLoop
 from tiered import ObjectId, Settings, TieredStorage
 from tiered.open import open_backends
+from tiered.settings import LeaseSettings, RecoverySettings
 
 KEYS = 6
 BLOB_BYTES = 2000
@@ -23,8 +24,9 @@ BLOB_BYTES = 2000
 
 def settings(directory: Path) -> Settings:
     return Settings(
-        directory=directory, inline_bytes_max=100, lease={"heartbeat_interval_s": 0.2, "expiry_s": 1.0}, recovery={"idle_s": 0.1}
-    )  # type: ignore[arg-type]
+        directory=directory, inline_bytes_max=100, lease=LeaseSettings(heartbeat_interval_s=0.2, expiry_s=1.0),
+        recovery=RecoverySettings(idle_s=0.1),
+    )  # fmt: skip
 
 
 def payload(object_id: ObjectId, number: int) -> bytes:

@@ -1,0 +1,169 @@
+"""With the rights of its role on the bucket, each identity can do its work, and with fewer it cannot.
+
+The bucket is that of our emulator, which refuses (403) each call whose right is not granted. The rows are in SQLite. So
+the rights on Bigtable are checked in `test_rights.py` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import anyio
+import pytest
+
+from changelog.base.errors import ConfigurationError, TieredError
+from changelog.base.runtime import SystemRuntime
+from changelog.change import Change, ChangeId
+from changelog.sqlite.database import Database
+from changelog.sqlite.log import SqliteChangeLog
+from emulators.gcs.faults import FaultMode, GcsFault
+from emulators.gcs.server import GcsEmulator
+from recovery.loop import RecoveryLoop
+from tests.deploy.test_rights import granted
+from tiered import Metadata, ObjectId, Settings, TieredStorage, TimeToIdle
+from tiered.embedded.rows import SqliteRows
+from tiered.gcs.blobs import GcsBlobs
+from tiered.object_id import blob_name
+from tiered.open import Backends
+from tiered.protocol.backends import Tiers
+from tiered.settings import LeaseSettings, RecoverySettings
+
+RIGHT_OF = {
+    "object.get": "storage.objects.get",
+    "object.list": "storage.objects.list",
+    "object.patch": "storage.objects.update",
+    "object.delete": "storage.objects.delete",
+    "upload.start": "storage.objects.create",
+    "upload.multipart": "storage.objects.create",
+}
+"""The right that each call of the emulator needs. Calls to a session need none: its address is the right."""
+
+RUNTIME = SystemRuntime()
+OBJECT = ObjectId.create("photos", "cat")
+LARGE = b"large" * 500
+BLOBS = 4
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+async def server(anyio_backend: str) -> AsyncIterator[GcsEmulator]:
+    async with GcsEmulator() as server:
+        server.create_bucket("blobs")
+        yield server
+
+
+@pytest.fixture
+async def backends(server: GcsEmulator, tmp_path: Path) -> AsyncIterator[Backends]:
+    async with Database.open(tmp_path / "rows.db", RUNTIME) as database, opened(server) as blobs:
+        yield Backends(Tiers(SqliteRows(database, RUNTIME), blobs), SqliteChangeLog(database, RUNTIME))
+
+
+@asynccontextmanager
+async def opened(server: GcsEmulator) -> AsyncIterator[GcsBlobs]:
+    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url) as blobs:
+        yield blobs
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(
+        directory=tmp_path, inline_bytes_max=100, lease=LeaseSettings(heartbeat_interval_s=0.1, expiry_s=0.3),
+        recovery=RecoverySettings(idle_s=0.05, late_upload_grace_s=0.2, backoff_max_s=0.1),
+    )  # fmt: skip
+
+
+def grant(server: GcsEmulator, rights: Iterable[str]) -> None:
+    """From now on the bucket refuses what these rights do not allow."""
+    assert set(rights) <= set(RIGHT_OF.values())
+    server.faults[:] = [
+        GcsFault(FaultMode.STATUS, kind=kind, times=None, status=403) for kind, right in RIGHT_OF.items() if right not in rights
+    ]
+
+
+async def write_and_read(backends: Backends, settings: Settings) -> None:
+    async with TieredStorage(backends.tiers, backends.log, RUNTIME, settings) as storage:
+        await storage.put(OBJECT, LARGE, Metadata(expiration=TimeToIdle(timedelta(hours=1))))
+        stored = await storage.get(OBJECT)
+        assert stored is not None and await stored.read() == LARGE
+        await storage.put(OBJECT, pieces())
+        assert await storage.head(OBJECT) is not None
+        await storage.delete(OBJECT)
+
+
+async def pieces() -> AsyncIterator[bytes]:
+    for _ in range(3):
+        yield LARGE
+
+
+async def test_a_writer_needs_every_right_of_its_role(server: GcsEmulator, backends: Backends, settings: Settings) -> None:
+    grant(server, granted("blobs-writer"))
+    await write_and_read(backends, settings)
+    assert not server.buckets["blobs"].objects
+    assert await backends.tiers.long_term.touch("nothing", 1) is False
+    for right in ("storage.objects.create", "storage.objects.get"):
+        grant(server, set(granted("blobs-writer")) - {right})
+        with pytest.raises(ConfigurationError, match="grant"):
+            await write_and_read(backends, settings)
+
+
+async def test_a_reader_and_an_audit_only_look(server: GcsEmulator, backends: Backends, settings: Settings) -> None:
+    async with TieredStorage(backends.tiers, backends.log, RUNTIME, settings) as storage:
+        await storage.put(OBJECT, LARGE)
+        grant(server, granted("blobs-reader"))
+        stored = await storage.get(OBJECT)
+        assert stored is not None and await stored.read() == LARGE
+        blobs = backends.tiers.long_term
+        assert isinstance(blobs, GcsBlobs)
+        [blob] = (await blobs.list("", None, 10)).blobs
+        assert await blobs.head(blob.name) is not None and await blobs.head(f"{blob.name}x") is None
+        assert await blobs.now_ns() > 0 and await blobs.soft_deleted(blob.name) == []
+        with pytest.raises(TieredError, match="grant"):
+            await blobs.delete(blob.name)
+        grant(server, granted("blobs-writer"))
+
+
+async def plant_what_dead_writers_leave(backends: Backends) -> None:
+    """Two blobs that no row names, each with its entry: one of a session, one of a single request; and two uploads."""
+    for size in (None, len(LARGE)):
+        for finalised in (True, False):
+            token = ChangeId.new(RUNTIME)
+            name = blob_name(OBJECT.path, token)
+            upload = await backends.tiers.long_term.open_upload(name, Metadata(), size)
+            await backends.log.record(Change(token, OBJECT.path, name, None, upload.session), "dead")
+            await upload.write(LARGE)
+            if finalised:
+                await upload.finalise()
+
+
+async def recovered(backends: Backends, settings: Settings, within_s: float) -> bool:
+    """Whether recovery finishes every entry in time."""
+    loop = RecoveryLoop(backends.tiers, backends.log, RUNTIME, settings)
+    with anyio.move_on_after(within_s):
+        while (await backends.log.entries("", 1)).entries:
+            await loop.run_once()
+            await anyio.sleep(0.05)
+        return True
+    return False
+
+
+async def test_the_daemon_cleans_up_with_the_rights_of_a_sweeper_and_goes_on_when_it_gets_one_back(
+    server: GcsEmulator, backends: Backends, settings: Settings
+) -> None:
+    await plant_what_dead_writers_leave(backends)
+    assert len(server.buckets["blobs"].objects) == 2
+    grant(server, set(granted("blobs-sweeper")) - {"storage.objects.delete"})
+    assert not await recovered(backends, settings, within_s=2)
+    assert len(server.buckets["blobs"].objects) == 2 and len((await backends.log.entries("", 10)).entries) == BLOBS
+
+    grant(server, granted("blobs-sweeper"))
+    for entry in (await backends.log.entries("", 10, stuck_only=True)).entries:
+        await backends.log.retry(entry)
+    assert await recovered(backends, settings, within_s=20)
+    assert not server.buckets["blobs"].objects
