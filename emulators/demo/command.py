@@ -13,7 +13,8 @@ The store is in a directory, or on the emulators of Bigtable and GCS, which are 
 (`emulators.demo.network`), and a lease lasts one second instead of half a minute.
 
 The seed decides the operations, their payloads and the order of the faults. It does not decide when a process is
-killed, nor what it was doing then. With `unfenced` the processes run the naive protocol of `emulators.demo.unfenced`.
+killed, nor what it was doing then. With `unfenced` the processes run the published protocol of
+`emulators.demo.unfenced`.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ class Director:
 
     def _introduce(self) -> None:
         options = self._options
-        protocol = "the naive protocol, without the fence" if options.unfenced else "the protocol as it is"
+        protocol = "the published protocol, without the fence" if options.unfenced else "the protocol as it is"
         self._said.print(
             f"{options.writers} writers of {TASKS} tasks, {options.daemons} recovery daemons, {options.objects} objects,"
             f" {options.seconds:g} s, seed {self._seed}: {protocol}."

@@ -1,4 +1,4 @@
-"""The naive protocol, for comparison: it shows what the same store and the same recovery lose without the fence.
+"""The published protocol, for comparison: it shows what the same store and the same recovery lose without the fence.
 
     settle    only reads whether the row shows the revision. It refuses nothing, so a blob that recovery takes for
               garbage may still be swapped in
