@@ -6,7 +6,7 @@ They are counted, not timed.
     NotingChannel   a Bigtable channel that tells the ledger of each call, by the name of its purpose
     GcsEmulator     knows itself what it was asked; the ledger looks there whenever something else happens
 
-Calls are the cost of the production form: each is a round trip, and each is billed.
+Calls are the cost of a store on Bigtable and GCS: each is a round trip, and each is billed.
 `tests/production/test_call_counts.py` checks the numbers that are goals.
 """
 

@@ -24,7 +24,7 @@ LIBRARIES = ("grpcio", "google-cloud-bigtable", "google-cloud-storage", "aiohttp
 
 @dataclass(frozen=True)
 class Figures:
-    """A table. `notes`: what a reader must know to judge it, one sentence each."""
+    """A table. `notes`: what a reader must know to judge it; each is one sentence."""
 
     title: str
     columns: list[str]

@@ -1,4 +1,4 @@
-"""The figures of the production form, on Google's Bigtable emulator and ours of GCS: `make bench`, or
+"""The figures of a store on Bigtable and GCS, on Google's Bigtable emulator and ours of GCS: `make bench`, or
 
     python -m benchmarks.production --size 1                 some five minutes on two cores
     python -m benchmarks.production --only calls --size 0.1
@@ -64,7 +64,7 @@ async def main(parts: list[str], size: float, docs: Path | None) -> int:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser("python -m benchmarks.production", description="Figures of the production form, on emulators.")
+    parser = argparse.ArgumentParser("python -m benchmarks.production", description="Figures of a store on Bigtable and GCS, on emulators.")
     parser.add_argument("--size", type=float, default=1.0, help="scales how much each part does (1: some five minutes)")
     parser.add_argument("--only", choices=PARTS, action="append", help="this part (repeatable)")
     parser.add_argument("--docs", type=Path, help="a page with places for the figures, such as docs/benchmarks.md")

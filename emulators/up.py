@@ -5,7 +5,8 @@
 
 The emulators keep everything in memory. *Crash*: if this process is killed, even by kill -9, a warden process kills the
 Bigtable emulator; the GCS emulator runs in this process. *Failure*: a taken port, a missing Bigtable emulator and names
-that cannot be provisioned give one sentence each, and nothing keeps running. Only asyncio, like the GCS emulator.
+that cannot be provisioned give one sentence for each of them, and nothing keeps running. Only asyncio, like the GCS
+emulator.
 """
 
 from __future__ import annotations

@@ -234,7 +234,7 @@ class _Look:
         return (counted[0], MEANING[counted[0]], of_row) if counted else (None, "it went while it was looked at", of_row)
 
     async def remedy(self, name: str) -> tuple[str, ...]:
-        """Return what can be done about a blob that is gone, one sentence each."""
+        """Return what can be done about a blob that is gone: one sentence for each way."""
         blobs = self._backends.tiers.long_term
         if not isinstance(blobs, SoftDeletes):
             return ("nothing keeps what was deleted here: it is lost, unless a backup has it",)

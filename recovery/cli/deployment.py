@@ -46,7 +46,7 @@ def provision(
 @shared
 def check() -> None:
     """
-    Looks whether everything that the store needs is there, and says in a sentence each what is not. Changes nothing.
+    Looks whether all that the store needs is there, and prints one sentence for each that is not. Changes nothing.
     """
 
     async def command() -> None:
