@@ -37,7 +37,7 @@ async def run_part(part: str, size: float) -> list[Figures]:
 
 
 async def take_apart(part: str, size: float) -> list[Figures] | None:
-    """Run a part in its own process. None: it failed, and stderr says why."""
+    """Runs a part in its own process. None: it failed, and stderr says why."""
     try:
         async with started("benchmarks.production", PART_OPTION, part, "--size", f"{size:g}", within_s=PART_S * max(1.0, size)) as told:
             return loaded(told)
@@ -49,7 +49,7 @@ async def take_apart(part: str, size: float) -> list[Figures] | None:
 
 
 async def main(parts: list[str], size: float, docs: Path | None) -> int:
-    """Show each part's figures as soon as they are there. Return 1 if a part failed, else 0."""
+    """Shows each part's figures as soon as they are there. Returns 1 if a part failed, else 0."""
     failures, load = 0, os.getloadavg()[0]
     for part in parts:
         figures = await take_apart(part, size)

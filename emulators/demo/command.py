@@ -38,7 +38,7 @@ __all__ = ["DemoOptions", "run_demo"]
 
 
 def run_demo(options: DemoOptions, as_json: bool) -> int:
-    """Run the demo, and print what happens and the verdict. Returns 0 if nothing was wrong, else 1.
+    """Runs the demo, and prints what happens and the verdict. Returns 0 if nothing was wrong, else 1.
 
     With `as_json`, stdout gets one JSON document and stderr gets the rest. Raises `ConfigurationError` if a package is
     missing, `UnavailableError` if the processes cannot run, and `KeyboardInterrupt` on SIGINT or SIGTERM. When it

@@ -30,7 +30,7 @@ logger = logging.getLogger("tiered")
 
 @asynccontextmanager
 async def open_demo_backends(settings: Settings, runtime: Runtime, unfenced: bool) -> AsyncIterator[Backends | None]:
-    """Open the product's backends, with unfenced rows if `unfenced`. Yields None if they are out of reach."""
+    """Opens the product's backends, with unfenced rows if `unfenced`. Yields None if they are out of reach."""
     async with AsyncExitStack() as stack:
         try:
             backends = await stack.enter_async_context(open_backends(settings, runtime))

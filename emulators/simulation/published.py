@@ -264,7 +264,7 @@ class Played:
 
 
 def play(schedule: Schedule) -> Played:
-    """Play a schedule with our protocol.
+    """Plays a schedule with our protocol.
 
     Raises the first `InvariantViolation`, also one that only the watch saw on the way.
     """
@@ -306,7 +306,7 @@ Act = Callable[[Client], Awaitable[object]]
 
 
 async def _live(world: World, name: str, act: Act, plan: Plan = no_faults) -> None:
-    """Run a process that opens a store and does one thing."""
+    """Runs a process that opens a store and does one thing."""
     process = world.process(name, plan)
 
     async def life() -> None:
@@ -317,7 +317,7 @@ async def _live(world: World, name: str, act: Act, plan: Plan = no_faults) -> No
 
 
 async def _recover(world: World) -> None:
-    """Run one pass of recovery, after the leases of the dead have ended."""
+    """Runs one pass of recovery, after the leases of the dead have ended."""
     await world.runtime.sleep(AFTER_EXPIRY_S)
     await world.recovery(world.process("recoverer")).run_once()
 
