@@ -694,7 +694,7 @@ def closed_file() -> BinaryIO:
         (released, "released memoryview object"),
         (lambda: array("I", [1, 2]), "type int: yield bytes"),
         (lambda: [released()], r"cannot be read \(operation forbidden on released"),
-        (closed_file, r"test_payload\.py' is closed"),
+        (closed_file, r"test_streams\.py' is closed"),
         (open_for_writing, "'/dev/null' is open for writing only: open it with 'rb'"),
         (AsyncRead, "type AsyncRead has an async read: pass an async iterator"),
         (PathOfNumber, "type PathOfNumber is no path"),
