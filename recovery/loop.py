@@ -1,10 +1,10 @@
 """The recovery loop: takes over the entries of processes that died, and removes what they left behind.
 
     for each key range, in random order: announce (learn the log's now) -> a page of stale entries
-      each entry, as a worker is free: claim (CAS) -> heartbeat -> settle, sweep -> forget | wait out the grace
+      each entry, as a worker is free: claim (CAS) -> heartbeat -> settle, clean up -> forget | wait out the grace
                                        lost the race: someone else has it      unreadable, or failed too often: park
 
-Any number of instances run side by side, and none leads. Recovery only collects garbage: it finishes no put, and it
+Any number of instances run side by side, and none leads. Recovery only collects garbage: it completes no put, and it
 changes no tombstone (I1 and I2 are kept by `tiered.protocol.finishing`). I5: another instance may repeat whatever it
 did. I6: a bad entry is parked with its error, so it never blocks the others. *Crash*: its claims go stale, and others
 claim them. *Failure* of a tier or of the log: the claim is left to go stale, and the loop backs off.
@@ -38,7 +38,7 @@ logger = logging.getLogger("tiered")
 
 RELEASE_BUDGET_S = 5.0
 CONTESTED_MIN = 4
-"""Claims lost in one range, and at least a quarter of them: other instances work there."""
+"""Leave a range to other instances after losing more claims there than this, and than a quarter of the entries seen."""
 
 
 @dataclass(slots=True)
@@ -79,7 +79,7 @@ class RecoveryLoop:
         self._log_now_ms, self._asked_at = 0, -math.inf
         self._full_pass_at = -math.inf
         self._held: list[Lease] = []
-        self._swept = 0
+        self._cleaned = 0
 
     @property
     def stopping(self) -> bool:
@@ -141,7 +141,7 @@ class RecoveryLoop:
         return await self._counted([within.since(since_ms) for within in self._log.ranges()], math.inf)
 
     async def _counted(self, ranges: Sequence[KeyRange], limit: float) -> Report:
-        report, self._swept = Report(), 0
+        report, self._cleaned = Report(), 0
         try:
             await self._pass(ranges, report, limit)
         finally:
@@ -295,7 +295,7 @@ class RecoveryLoop:
         except CorruptRecordError as error:
             await self._park(lease.entry, str(error), report)
         except (UnavailableError, UnconfirmedError, ConfigurationError) as error:  # a permission is taken away, and given back
-            await self._fail(lease, error, report, alone=self._swept > 0)
+            await self._fail(lease, error, report, alone=self._cleaned > 0)
         except Exception as error:  # noqa: BLE001 - logged with its traceback, and counted
             await self._fail(lease, error, report, alone=True)
         else:
@@ -320,7 +320,7 @@ class RecoveryLoop:
             report.deferred += 1
         else:
             report.recovered += 1
-        self._swept += ending is not Ending.FORGOTTEN
+        self._cleaned += ending is not Ending.FORGOTTEN
         logger.info("recovered id=%s object=%s owner_was=%s: %s", entry.change.id, entry.change.object, owner_was, ending.value)
 
     async def _park(self, entry: Entry | Unreadable, error: str, report: Report) -> None:

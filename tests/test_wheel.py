@@ -17,7 +17,8 @@ from zipfile import ZipFile
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.given.repository import ROOT
+
 PACKAGES = ("changelog", "recovery", "tiered")
 HELD = {f"{package}/py.typed" for package in PACKAGES} | {"recovery/audit/report.html.j2"}
 NOT_SHIPPED = ("emulators", "tests", "benchmarks", "pytest", "hypothesis", "trio")

@@ -61,7 +61,7 @@ def choose(
 
 
 def run() -> int:
-    """Run what the command line says, and return the exit code."""
+    """Runs what the command line says, and returns the exit code."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     return guard(_parse)
 
