@@ -459,7 +459,7 @@ async def test_tiny_pieces_are_joined(make: Any) -> None:
 
 
 def test_pieces_that_come_steadily_but_slowly_are_not_held_back() -> None:
-    """Each comes before the one in hand is late. A clock that began anew with each piece would hold all of them back."""
+    """Each comes before the one in hand is late. A clock that began anew with each piece would hold all back."""
     held_s: list[float] = []
 
     async def look() -> None:
