@@ -58,7 +58,7 @@ endif
 sim-guards: setup ## knocks out each guard of the protocol in turn, and counts the seeds until the simulation finds out
 	$(SIMULATION) guards $(ARGS)
 
-callers: setup ## callers of the library and the command who do all that they may, and what they may not (MINUTES=60, N=1000, SEED=7, ARGS=--command)
+callers: setup ## callers that use the API and the command correctly and wrongly (MINUTES=60, N=1000, SEED=7, ARGS=--command)
 ifneq ($(SEED),)
 	$(CALLERS) --seed $(SEED) $(ARGS)
 else ifneq ($(N)$(MINUTES),)

@@ -99,12 +99,12 @@ async def measure(side: Side, asked: Asked) -> Run:
 
 
 async def compare(asked: Asked, sides: Sequence[Side], rounds: int) -> list[list[Run]]:
-    """Return the runs of each side."""
+    """Returns the runs of each side."""
     return await take_turns([partial(measure, side, asked) for side in sides], rounds)
 
 
 def beside(asked: Asked, sides: Sequence[Side], runs: list[list[Run]]) -> Figures:
-    """Compare the sides with the first one."""
+    """Compares the sides with the first one."""
     rows = []
     for side, each in zip(sides, runs, strict=True):
         ratio = Ratio.of([run.cpu_s for run in runs[0]], [run.cpu_s for run in each])
@@ -120,7 +120,7 @@ def beside(asked: Asked, sides: Sequence[Side], runs: list[list[Run]]) -> Figure
 
 
 def growth(names: Sequence[int], runs: list[list[list[Run]]], sides: Sequence[Side]) -> Figures:
-    """Show how the costs grow. `runs`: by names, by side."""
+    """Shows how the costs grow. `runs`: by names, by side."""
     rows = []
     for place, side in enumerate(sides):
         costs = [median(run.cpu_s for run in each[place]) for each in runs]
@@ -135,18 +135,18 @@ def growth(names: Sequence[int], runs: list[list[list[Run]]], sides: Sequence[Si
 
 
 def per_core_s(names: int, runs: Sequence[Run]) -> float:
-    """Return blobs per core-second."""
+    """Returns blobs per core-second."""
     return names / median(run.cpu_s for run in runs)
 
 
 def sizes(size: float) -> list[int]:
-    """Return the powers of ten up to the largest size, which is compared with others."""
+    """Returns the powers of ten up to the largest size, which is compared with others."""
     largest = max(SMALLEST, round(NAMES * size))
     return [*(number for power in range(4, 9) if (number := 10**power) < largest), largest]
 
 
 async def figures(size: float, sides: Sequence[Side] = SIDES, rounds: int = ROUNDS) -> tuple[list[Figures], Figures]:
-    """Return what was measured, and what follows from it on paper."""
+    """Returns what was measured, and what follows from it on paper."""
     *smaller, largest = sizes(size)
     grown = (GENERATOR, LOCAL, SPARK)
     async with started("benchmarks.audit_gcs") as url, started("benchmarks.audit_bigtable") as host:

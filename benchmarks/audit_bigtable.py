@@ -49,7 +49,7 @@ async def read_rows(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -
 
 
 def _numbers(world: World, rows: Any) -> Iterable[tuple[int, int]]:
-    """Yield the ranges of row numbers that a row set asks for: keys first, each as a range of its own.
+    """Yields the ranges of row numbers that a row set asks for: keys first, each as a range of its own.
 
     If it asks for none, all rows.
     """
@@ -81,7 +81,7 @@ def _sample(key: bytes, offset: int) -> bytes:
 
 @cache
 def entries() -> list[tuple[bytes, str, bytes, int, bytes]]:
-    """Return entries of changes that began when this server did, and never end."""
+    """Returns entries of changes that began when this server did, and never end."""
     runtime, found = SystemRuntime(), []
     for _ in range(ENTRIES):
         change, of = ChangeId.new(runtime), "attachments/org.999/project.999/objects/busy"

@@ -29,7 +29,7 @@ def find(asked: Asked, ready: Ready) -> Found:
 
 
 def export(asked: Asked) -> None:
-    """Write what DuckDB is given."""
+    """Writes what DuckDB is given."""
     for file, among in ((BLOBS, blobs_among), (ROWS, rows_among)):
         with parquet.ParquetWriter(asked.exported(file), pa.schema([("name", pa.string())])) as writer:
             for start in range(0, asked.names, PER_PROJECT):

@@ -27,7 +27,7 @@ JSON = "application/json; charset=UTF-8"
 
 
 def answer(target: str) -> tuple[str, bytes]:
-    """Return status and body."""
+    """Returns status and body."""
     parts = urlsplit(target)
     found = ROUTE.fullmatch(parts.path)
     if found is None:
@@ -50,7 +50,7 @@ def _blob(world: World, wanted: str, fields: frozenset[str] | None) -> tuple[str
 
 
 def _page(world: World, query: dict[str, str], fields: frozenset[str] | None) -> bytes:
-    """Return a page of as many names as were asked for.
+    """Returns a page of as many names as were asked for.
 
     It is shorter if tombstones among them are dangling: those have no blob.
     """

@@ -45,7 +45,7 @@ def find(asked: Asked, ready: Ready) -> Found:
 
 
 def open_session(asked: Asked) -> SparkSession:
-    """Return a session with memory for a shuffle. It prints nothing."""
+    """Returns a session with memory for a shuffle. It prints nothing."""
     os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_DIRS": asked.directory}
     conf = SparkConf().setAppName("join").setMaster(f"local[{asked.slots}]").setAll(list(CONF.items()))
     silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
@@ -59,7 +59,7 @@ async def boundaries(asked: Asked) -> list[str]:
 
 
 async def read_blobs(asked: Asked, start: str, end: str | None) -> list[Any]:
-    """Return the blobs of one range, which is small, as Arrow batches."""
+    """Returns the blobs of one range, which is small, as Arrow batches."""
     found, next_start = [], cast(str | None, start)
     async with open_backends(asked.settings, RUNTIME) as backends:
         while next_start is not None:
@@ -85,7 +85,7 @@ async def read_targets(asked: Asked, start: str, end: str | None) -> list[Any]:
 def in_turn(
     read: Callable[[Asked, str, str | None], Awaitable[list[Any]]], asked: Asked, cuts: list[str], batches: Iterable[Any]
 ) -> Iterator[Any]:
-    """Yield what is read of the ranges that a task was given."""
+    """Yields what is read of the ranges that a task was given."""
     for batch in batches:
         for number in batch.column(0).to_pylist():
             yield from anyio.run(read, asked, cuts[number], cuts[number + 1] if number + 1 < len(cuts) else None)

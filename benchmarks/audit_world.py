@@ -73,11 +73,11 @@ class World:
         return self.names - self.orphans
 
     def first_name(self, start: bytes) -> int:
-        """Return the number of the first name of a blob that is not before `start`, or `names` if there is none."""
+        """Returns the number of the first name of a blob that is not before `start`, or `names` if there is none."""
         return self._first(start, name)
 
     def first_path(self, start: bytes) -> int:
-        """Return the same for the rows' keys."""
+        """Returns the same for the rows' keys."""
         return self._first(start, path)
 
     def _first(self, start: bytes, text: Callable[[int], bytes]) -> int:
@@ -86,17 +86,17 @@ class World:
 
 
 def stem(number: int) -> bytes:
-    """Return how the name of a number begins. Stems sort in the order of the numbers, and no two are the same."""
+    """Returns how the name of a number begins. Stems sort in the order of the numbers, and no two are the same."""
     return STEM % (*place(number), number % PER_PROJECT * KEY_STEP)
 
 
 def place(number: int) -> tuple[int, int]:
-    """Return the organisation and project of a number."""
+    """Returns the organisation and project of a number."""
     return 100 + number // PER_ORG, 100 + number // PER_PROJECT % 100
 
 
 def names_of(numbers: Numbers) -> Bytes:
-    """Return a line for each of these names, which are of one project."""
+    """Returns a line for each of these names, which are of one project."""
     lines = _NAMES[numbers % PER_PROJECT]
     if len(lines):
         _put_place(lines, 0, int(numbers[0]))
@@ -120,7 +120,7 @@ def rows_among(numbers: Numbers) -> Numbers:
 
 
 def blocks(numbers: Numbers) -> Iterator[Numbers]:
-    """Split the numbers into parts of one project each."""
+    """Splits the numbers into parts of one project each."""
     return iter(np.split(numbers, np.flatnonzero(np.diff(numbers // PER_PROJECT)) + 1)) if len(numbers) else iter(())
 
 
@@ -128,7 +128,7 @@ def blocks(numbers: Numbers) -> Iterator[Numbers]:
 
 
 def _chance(salt: int) -> NDArray[np.uint64]:
-    """Return 64 bits for each name of a project. They are the same in every run (splitmix64)."""
+    """Returns 64 bits for each name of a project. They are the same in every run (splitmix64)."""
     mixed = (np.arange(PER_PROJECT, dtype=np.uint64) + np.uint64(salt << 32)) * np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -136,7 +136,7 @@ def _chance(salt: int) -> NDArray[np.uint64]:
 
 
 def _lines(texts: Iterable[bytes]) -> Bytes:
-    """Return the lines of texts of one length."""
+    """Returns the lines of texts of one length."""
     whole = list(texts)
     return np.frombuffer(b"".join(whole), np.uint8).reshape(len(whole), -1)
 
@@ -156,7 +156,7 @@ _NAMES = _lines(_names())
 
 
 def _put_place(lines: Bytes, at: int, number: int) -> None:
-    """Write the project of a number into names that stand at column `at`."""
+    """Writes the project of a number into names that stand at column `at`."""
     org, project = (np.frombuffer(b"%03d" % each, np.uint8) for each in place(number))
     lines[:, at + ORG_AT : at + ORG_AT + 3] = org
     lines[:, at + PROJECT_AT : at + PROJECT_AT + 3] = project
@@ -178,14 +178,14 @@ class Items:
     @staticmethod
     @cache
     def of(fields: frozenset[str] | None) -> Items:
-        """Return the items with these fields. None: all fields."""
+        """Returns the items with these fields. None: all fields."""
         chosen = [each for each in ITEM if fields is None or each in fields]
         lines = _lines(_item(number, chosen) for number in range(PER_PROJECT))
         first = lines[0].tobytes().find(_NAMES[0].tobytes())
         return Items(lines, None if first < 0 else first)
 
     def text(self, numbers: Numbers) -> bytes:
-        """Return these objects, which are of one project, one after the other with commas between."""
+        """Returns these objects, which are of one project, one after the other with commas between."""
         lines = self.lines[numbers % PER_PROJECT]
         if self.name_at is not None and len(lines):
             _put_place(lines, self.name_at, int(numbers[0]))
@@ -205,7 +205,7 @@ def _item(number: int, fields: Iterable[str]) -> bytes:
 
 
 def rows_message(cells: Iterable[tuple[bytes, str, bytes, int, bytes]]) -> bytes:
-    """Return a ReadRowsResponse of rows of one cell: key, family, column, microseconds, value."""
+    """Returns a ReadRowsResponse of rows of one cell: key, family, column, microseconds, value."""
     chunk = bigtable.ReadRowsResponse.CellChunk
     chunks = [
         chunk(row_key=key, family_name=family, qualifier=column, timestamp_micros=at_us, value=value, commit_row=True)
@@ -216,7 +216,7 @@ def rows_message(cells: Iterable[tuple[bytes, str, bytes, int, bytes]]) -> bytes
 
 @cache
 def _rows() -> tuple[Bytes, int, int]:
-    """Return the tombstones of a project, each as the cell that names its blob; and the columns of key and value."""
+    """Returns the tombstones of a project, each as the cell that names its blob; and the columns of key and value."""
     names = [line.tobytes() for line in _NAMES]
     lines = _lines(rows_message([(each[:PATH_BYTES], "fm", b"r", OLDEST_MS * 1000, each)]) for each in names)
     value_at = lines[0].tobytes().index(names[0])
@@ -224,7 +224,7 @@ def _rows() -> tuple[Bytes, int, int]:
 
 
 def row_messages(numbers: Numbers) -> Iterator[bytes]:
-    """Yield the messages of these tombstones, which are of one project."""
+    """Yields the messages of these tombstones, which are of one project."""
     every, key_at, value_at = _rows()
     for start in range(0, len(numbers), ROWS_PER_MESSAGE):
         some = numbers[start : start + ROWS_PER_MESSAGE]

@@ -91,7 +91,7 @@ class BareRows:
         await self._replace(path, token, [])
 
     async def ask_to_delete(self, path: str, token: str) -> bool:
-        """Delete an inline object. Return whether there was no tombstone."""
+        """Deletes an inline object. Returns whether there was no tombstone."""
         return not await self._conflicts(path.encode(), _conflict(token), _CLEAR)
 
     async def get(self, path: str) -> bytes | None:
@@ -102,7 +102,7 @@ class BareRows:
         return None if value is None else value.decode()
 
     async def record(self, path: str, token: str, new: str | None, old: str | None) -> None:
-        """Write an entry of the changelog. Its id is new, so nobody else has one."""
+        """Writes an entry of the changelog. Its id is new, so nobody else has one."""
         value = (
             f'{{"v":1,"id":"{path}","new":{_quoted(new)},"old":{_quoted(old)},"upload":null,"owner":"bare","attempt":0,'
             '"cleanup_after":null,"trace":null}'
@@ -147,7 +147,7 @@ class BareRows:
         await self._mutate(request, timeout=TIMEOUT_S, metadata=self._metadata)
 
     async def _value(self, path: str, wanted: bytes) -> bytes | None:
-        """Return the value of the only cell of that column, if it came in one piece."""
+        """Returns the value of the only cell of that column, if it came in one piece."""
         request = _Read(table_name=self._table, rows=_RowSet(row_keys=[path.encode()]), filter=_STATE, rows_limit=1)
         found: bytes | None = None
         async for response in self._read(request, timeout=TIMEOUT_S, metadata=self._metadata):

@@ -6,7 +6,7 @@ They are counted, not timed.
     NotingChannel   a Bigtable channel that tells the ledger of each call, by the name of its purpose
     GcsEmulator     knows itself what it was asked; the ledger looks there whenever something else happens
 
-Calls are the cost of the production form: each is a round trip, and each is billed.
+Calls are the cost of a store on Bigtable and GCS: each is a round trip, and each is billed.
 `tests/production/test_call_counts.py` checks the numbers that are goals.
 """
 
@@ -83,7 +83,7 @@ class Ledger:
         return [call.name for call in self._calls if call not in self._before]
 
     def _look(self) -> None:
-        """Write down what GCS was asked since the last look."""
+        """Writes down what GCS was asked since the last look."""
         new, self._looked_at = self._server.calls[self._looked_at :], len(self._server.calls)
         self._calls += [Noted(f"gcs {kind}", done=True) for kind in new]
 
@@ -113,7 +113,7 @@ class NotingChannel:
 
 
 def purpose(method: str, request: Any) -> str:
-    """Name a call in the words of the protocol, by what the request would write."""
+    """Names a call in the words of the protocol, by what the request would write."""
     if method == "ReadRows":
         return "read"
     if method == "ReadModifyWriteRow":
@@ -165,7 +165,7 @@ class CountedStore:
         self._settings = Servers(host, server.url).settings(name.rpartition("/")[2], "bigtable")
 
     async def run(self, *operations: Operation) -> None:
-        """Run operations without counting."""
+        """Runs operations without counting."""
         for operation in operations:
             async with self._store() as storage:
                 await operation(storage)
@@ -185,7 +185,7 @@ class CountedStore:
 
 @asynccontextmanager
 async def counted_store(host: str) -> AsyncIterator[CountedStore]:
-    """Open a store on a table and in a bucket of its own. The emulator of GCS runs in this process."""
+    """Opens a store on a table and in a bucket of its own. The emulator of GCS runs in this process."""
     runtime = LaterRuntime()
     async with GcsEmulator() as server:
         server.create_bucket(BUCKET)
@@ -209,7 +209,7 @@ class Case:
 
 
 def cases() -> list[Case]:
-    """Return the cases. 2 MiB go to GCS in a single request, 16 MiB in a session."""
+    """Returns the cases. 2 MiB go to GCS in a single request, 16 MiB in a session."""
 
     def put(size: int, metadata: Metadata | None = None) -> Operation:
         return lambda storage: storage.put(COUNTED, bytes(size), metadata)

@@ -53,7 +53,7 @@ class Side(Protocol):
     """A side that puts, gets and deletes its own objects. `token`: an id of the write."""
 
     def ready(self) -> AbstractAsyncContextManager[object]:
-        """Wrap some operations. When the block ends, all work that they left running has ended."""
+        """Wraps some operations. When the block ends, all work that they left running has ended."""
 
     async def put(self, path: str, token: ChangeId, payload: bytes) -> None: ...
     async def get(self, path: str) -> bytes | None: ...
@@ -114,7 +114,7 @@ class Contest:
     operations: int
 
     async def rows(self, rounds: int) -> list[list[str]]:
-        """Return the lines of the table: ours, official and bare, for each operation."""
+        """Returns the lines of the table: ours, official and bare, for each operation."""
         names = count()
         measured = await take_turns([partial(self._round, side, names) for side in self.sides], rounds)
         lines = []
@@ -125,7 +125,7 @@ class Contest:
         return lines
 
     async def _round(self, side: Side, names: Iterator[int]) -> tuple[float, ...]:
-        """Return seconds of CPU per operation, for each kind of operation."""
+        """Returns seconds of CPU per operation, for each kind of operation."""
         token = partial(ChangeId.new, RUNTIME)
         items = [(f"bench/objects/{self.in_flight}/{name}", token(), token()) for name in islice(names, self.operations)]
 

@@ -53,7 +53,7 @@ class Case:
 
 
 async def compare(case: Case, names: count[int]) -> tuple[float, float, Ratio]:
-    """Return milliseconds per put of both (medians of the rounds), and the ratio of `left`'s time to `right`'s."""
+    """Returns milliseconds per put of both (medians of the rounds), and the ratio of `left`'s time to `right`'s."""
     payload = os.urandom(case.size_bytes)
 
     async def seconds(put: Put) -> float:

@@ -24,7 +24,7 @@ LIBRARIES = ("grpcio", "google-cloud-bigtable", "google-cloud-storage", "aiohttp
 
 @dataclass(frozen=True)
 class Figures:
-    """A table. `notes`: what a reader must know to judge it, one sentence each."""
+    """A table. `notes`: what a reader must know to judge it; each is one sentence."""
 
     title: str
     columns: list[str]
@@ -55,7 +55,7 @@ def loaded(text: str) -> list[Figures]:
 
 
 def put_into(page: Path, name: str, figures: list[Figures], size: float, load: float) -> None:
-    """Replace what the page says between the marks of `name`. `load`: the machine's load average before the run."""
+    """Replaces what the page says between the marks of `name`. `load`: the machine's load average before the run."""
     begin, end = f"<!-- figures {name} -->", f"<!-- end of {name} -->"
     told = f"Measured on {date.today()} at size {size:g}, with a load of {load:.1f} before, on {machine()}.\n"
     block = "\n".join([begin, told, *(each.markdown() for each in figures), end])
@@ -67,7 +67,7 @@ def put_into(page: Path, name: str, figures: list[Figures], size: float, load: f
 
 
 def machine() -> str:
-    """Describe the machine on which the figures were taken."""
+    """Describes the machine on which the figures were taken."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1024**3
     libraries = ", ".join(f"{name} {version(name)}" for name in LIBRARIES)

@@ -58,7 +58,7 @@ class Sink:
         return web.json_response(upload.resource())
 
     def _ended(self, content_range: str, size: int) -> bool:
-        """Tell whether the upload has ended.
+        """Tells whether the upload has ended.
 
         With an open end (`bytes 0-*/*`) the body's end is the end; else the total must have come.
         """

@@ -59,7 +59,7 @@ async def figures(servers: Servers, size: float) -> list[Figures]:
 
 
 def peak_kib() -> int:
-    """Return the most memory that this process has ever held, in KiB on Linux."""
+    """Returns the most memory that this process has ever held, in KiB on Linux."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 

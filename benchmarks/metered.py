@@ -91,7 +91,7 @@ def measure(command: list[str]) -> Taken:
 
 
 def _look(main: int, ticks: dict[int, int], peaks_kib: dict[str, int]) -> float:
-    """Return the seconds of CPU that everything has taken until now, and update the peaks.
+    """Returns the seconds of CPU that everything has taken until now, and updates the peaks.
 
     `ticks` keeps the CPU of each process.
     """

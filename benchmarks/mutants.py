@@ -149,14 +149,14 @@ class _Breaks(ast.NodeVisitor):
 
 
 def mutants(path: str, source: bytes) -> list[Mutant]:
-    """Return all breaks of one file, which is at `path`."""
+    """Returns all breaks of one file, which is at `path`."""
     breaks = _Breaks(path, source)
     breaks.visit(ast.parse(source))
     return breaks.found
 
 
 def try_out(mutant: Mutant | None, tree: Path, limits_s: dict[str, float]) -> str:
-    """Return the stage that notices the mutant, or `SURVIVED` if none does.
+    """Returns the stage that notices the mutant, or `SURVIVED` if none does.
 
     `mutant` None: the tree as it is, which shows how long a stage may take.
     """
@@ -191,14 +191,15 @@ def _passes(command: Sequence[str], tree: Path, limit_s: float) -> bool:
 
 
 def _end_all_of(process: subprocess.Popen[bytes]) -> None:
-    """Kill the process and everything that the tests started: it is all in the process's session."""
+    """Kills the process and everything that the tests started: it is all in the process's session."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, 9)
     process.wait()
 
 
 def explore(chosen: Sequence[Mutant], jobs: int) -> Iterator[tuple[Mutant, str]]:
-    """Try the mutants out, each worker on its own copy of the tree. Raises `SystemExit` if the unchanged tree fails."""
+    """Tries the mutants out, each worker on its own copy of the tree. Raises `SystemExit` if the unchanged tree fails.
+    """
     with tempfile.TemporaryDirectory() as place:
         trees = [Path(place) / str(number) for number in range(jobs)]
         for tree in trees:

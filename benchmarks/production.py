@@ -1,4 +1,4 @@
-"""The figures of the production form, on Google's Bigtable emulator and ours of GCS: `make bench`, or
+"""The figures of a store on Bigtable and GCS, on Google's Bigtable emulator and ours of GCS: `make bench`, or
 
     python -m benchmarks.production --size 1                 some five minutes on two cores
     python -m benchmarks.production --only calls --size 0.1
@@ -37,7 +37,7 @@ async def run_part(part: str, size: float) -> list[Figures]:
 
 
 async def take_apart(part: str, size: float) -> list[Figures] | None:
-    """Run a part in its own process. None: it failed, and stderr says why."""
+    """Runs a part in its own process. None: it failed, and stderr says why."""
     try:
         async with started("benchmarks.production", PART_OPTION, part, "--size", f"{size:g}", within_s=PART_S * max(1.0, size)) as told:
             return loaded(told)
@@ -49,7 +49,7 @@ async def take_apart(part: str, size: float) -> list[Figures] | None:
 
 
 async def main(parts: list[str], size: float, docs: Path | None) -> int:
-    """Show each part's figures as soon as they are there. Return 1 if a part failed, else 0."""
+    """Shows each part's figures as soon as they are there. Returns 1 if a part failed, else 0."""
     failures, load = 0, os.getloadavg()[0]
     for part in parts:
         figures = await take_apart(part, size)
@@ -64,7 +64,7 @@ async def main(parts: list[str], size: float, docs: Path | None) -> int:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser("python -m benchmarks.production", description="Figures of the production form, on emulators.")
+    parser = argparse.ArgumentParser("python -m benchmarks.production", description="Figures of a store on Bigtable and GCS, on emulators.")
     parser.add_argument("--size", type=float, default=1.0, help="scales how much each part does (1: some five minutes)")
     parser.add_argument("--only", choices=PARTS, action="append", help="this part (repeatable)")
     parser.add_argument("--docs", type=Path, help="a page with places for the figures, such as docs/benchmarks.md")

@@ -112,7 +112,7 @@ async def _run(servers: Servers, daemons: int, entries: int) -> Run:
 
 @asynccontextmanager
 async def _daemon(path: Path, settings: Settings) -> AsyncIterator[Process]:
-    """Run a daemon. It dies with this process, even while it is stopped."""
+    """Runs a daemon. It dies with this process, even while it is stopped."""
     config = path.with_suffix(".yaml")  # JSON is YAML
     told = settings.model_dump(mode="json", include={"bigtable", "gcs", "changelog"})
     config.write_text(json.dumps(told | SETTINGS))
@@ -150,7 +150,7 @@ def _signal(running: list[Process], number: signal.Signals) -> None:
 
 
 async def _fill(servers: Servers, table: str, backends: Backends, entries: int) -> None:
-    """Fill the log. The rows are written without the changelog, because through it nobody can choose a heartbeat."""
+    """Fills the log. The rows are written without the changelog, because through it nobody can choose a heartbeat."""
     beat_us = RUNTIME.wall_ns() // 1_000_000 * 1000 - DEAD_FOR_S * 1_000_000
     async with insecure_channel(servers.bigtable_host) as channel:
         rows = BigtableTable(channel, servers.full_name(table))

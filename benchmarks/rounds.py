@@ -43,7 +43,7 @@ class Ratio:
 
 
 async def take_turns(sides: Sequence[Callable[[], Awaitable[Measured]]], rounds: int) -> list[list[Measured]]:
-    """Run the rounds, and return what each side returned in each round.
+    """Runs the rounds, and returns what each side returned in each round.
 
     The side that begins changes from round to round.
     """
@@ -56,7 +56,7 @@ async def take_turns(sides: Sequence[Callable[[], Awaitable[Measured]]], rounds:
 
 
 async def run_in_flight(work: Callable[[Item], Awaitable[object]], items: Iterable[Item], in_flight: int) -> None:
-    """Work on all items, `in_flight` of them at once."""
+    """Works on all items, `in_flight` of them at once."""
     to_do = iter(items)
 
     async def worker() -> None:
@@ -69,7 +69,7 @@ async def run_in_flight(work: Callable[[Item], Awaitable[object]], items: Iterab
 
 
 async def timed(work: Awaitable[object], clock: Callable[[], float] = time.perf_counter) -> float:
-    """Return the seconds that the work takes by `clock`. `time.process_time` counts this process's CPU, in all threads.
+    """Returns the seconds that the work takes by `clock`. `time.process_time` counts the CPU of all threads.
     """
     began = clock()
     await work

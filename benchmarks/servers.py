@@ -44,7 +44,7 @@ class Servers:
     gcs_url: str
 
     async def new_table(self) -> str:
-        """Make an empty table for objects and changelog. Return its id."""
+        """Makes an empty table for objects and changelog. Returns its id."""
         name = f"bench-{ChangeId.new(SystemRuntime())}"
         await provision(self.bigtable_host, PROJECT, INSTANCE, name, name)
         return name
@@ -68,7 +68,7 @@ async def started_servers() -> AsyncIterator[Servers]:
 
 @asynccontextmanager
 async def delayed(servers: Servers, bigtable_ms: float, gcs_ms: float) -> AsyncIterator[Servers]:
-    """Return the same servers behind a relay that delays every answer."""
+    """Returns the same servers behind a relay that delays every answer."""
     targets = [servers.bigtable_host, str(bigtable_ms), servers.gcs_url.removeprefix("http://"), str(gcs_ms)]
     async with started("benchmarks.relay", *targets) as addresses:
         bigtable, gcs = addresses.split()
@@ -77,7 +77,7 @@ async def delayed(servers: Servers, bigtable_ms: float, gcs_ms: float) -> AsyncI
 
 @asynccontextmanager
 async def started(module: str, *arguments: str, within_s: float = START_S) -> AsyncIterator[str]:
-    """Run one of our modules in another process until the block ends. Yield the one line that it prints.
+    """Runs one of our modules in another process until the block ends. Yields the one line that it prints.
 
     Raises `TimeoutError` if it printed none in time, and `anyio.IncompleteRead` if it ended without one; stderr says
     why.
@@ -94,7 +94,7 @@ async def started(module: str, *arguments: str, within_s: float = START_S) -> As
 
 
 async def left_alone() -> None:
-    """Return when stdin ends. That happens when the process that started this one needs it no more, or is dead."""
+    """Returns when stdin ends. That happens when the process that started this one needs it no more, or is dead."""
     # This reads without a buffer. A thread in the middle of a buffered read would cause an error at the end of the
     # process.
     while await to_thread.run_sync(os.read, sys.stdin.fileno(), 4096, abandon_on_cancel=True):
@@ -102,9 +102,9 @@ async def left_alone() -> None:
 
 
 async def unless_left_alone(work: Callable[[], Awaitable[Result]]) -> Result:
-    """Do the work in a process that `started` has started.
+    """Does the work in a process that `started` has started.
 
-    If stdin ends, give up the work and everything that it has started.
+    If stdin ends, it gives up the work and everything that it has started.
     """
     done: list[Result] = []
 
@@ -122,7 +122,7 @@ async def unless_left_alone(work: Callable[[], Awaitable[Result]]) -> Result:
 
 
 async def stop(running: Process, within_s: float) -> None:
-    """End the process's stdin, wait for it to end, and kill it after `within_s` seconds."""
+    """Ends the process's stdin, waits for it to end, and kills it after `within_s` seconds."""
     assert running.stdin is not None
     with anyio.CancelScope(shield=True):
         with suppress(anyio.BrokenResourceError):

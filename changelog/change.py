@@ -1,6 +1,6 @@
 """A change, its id, and its entry in the log: the words that everything else is written in.
 
-    Change   one mutation that may touch both tiers: object, new blob, old blob, upload session.
+    Change   one put or delete that may touch both tiers: object, new blob, old blob, upload session.
     Entry    the change as recorded: who owns it, how often it was claimed, when it last beat.
 
 A change's id is its *token* in the row. If the change uploads a blob, it is that blob's *revision*, too. An entry is
@@ -69,7 +69,7 @@ class ChangeId(str):
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class Change:
-    """One mutation that may touch both tiers. `new` and `old` are blob names.
+    """One put or delete that may touch both tiers. `new` and `old` are blob names.
 
     `upload`: the name of an upload session. Whoever knows it can end the upload, so it is never shown.
     """

@@ -56,8 +56,8 @@ class KeyRange:
 def shard_ranges(shards: int = SHARDS_DEFAULT) -> Sequence[KeyRange]:
     """One range for each shard. Daemons begin at different ones, so they seldom want the same entry.
 
-    Together they hold the whole log: the first has the keys without a shard, and the last has the shards of software
-    that uses more of them.
+    Together they hold the whole log. A key without a shard, from older software, falls into whichever range it sorts
+    into. The shards of software that uses more of them are in the last range.
     """
     starts = [LOG_PREFIX, *(f"{LOG_PREFIX}{shard:02x}/" for shard in range(1, shards))]
     return [KeyRange(start, end) for start, end in zip(starts, [*starts[1:], LOG_END], strict=True)]

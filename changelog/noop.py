@@ -1,6 +1,6 @@
 """`NoopChangeLog`, the log that records nothing.
 
-For those who can do without clean-up but do not want to wait for a log.
+For a store that accepts garbage after a crash, in order to save the write to the log.
 
 Owners work with it as with any other log: every renewal succeeds, and no entry is ever there to be claimed. *Crash*:
 what a process leaves behind when it dies stays until the audit finds it. So I3 holds only if no process dies. I1, I2

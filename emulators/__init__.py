@@ -2,7 +2,7 @@
 
     world/         simulated rows, blobs, log, clock and network, their faults, and the checker of I1-I7
     simulation/    seeded runs of the store in that world; each can be replayed by its seed
-    callers/       seeded callers of the library and the command, who do all that a caller may do
+    callers/       seeded callers of the library and the command, who use the API correctly and wrongly
     bigtable/      Google's emulator of Bigtable, one in memory, and a channel that can fail
     gcs/           an emulator of GCS
     demo/          real processes that are killed while they work (`python -m emulators demo`)

@@ -27,7 +27,7 @@ EXTRAS = {"google": "gcp", "grpc": "gcp", "aiohttp": "gcp", "multidict": "gcp", 
 
 
 def main() -> int:
-    """Run what the command line says, and return the exit code."""
+    """Runs what the command line says, and returns the exit code."""
     given = _parser().parse_args()
     logging.basicConfig(level=logging.INFO if given.verbose else logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     try:

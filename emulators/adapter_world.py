@@ -92,7 +92,7 @@ class AdapterWorld:
 
     @asynccontextmanager
     async def client(self, process: Process, script: Script = no_wire_faults, settings: Settings | None = None) -> AsyncIterator[Client]:
-        """Open a store in this process."""
+        """Opens a store in this process."""
         settings = settings or self._settings
         async with self._backends(process, script) as (table, blobs):
             tiers = Tiers(BigtableRows(table, process.runtime), blobs)
@@ -106,7 +106,7 @@ class AdapterWorld:
     async def recovery(
         self, process: Process, script: Script = no_wire_faults, opens_log: OpensLog = _whole_log, settings: Settings | None = None
     ) -> AsyncIterator[RecoveryLoop]:
-        """Open a recovery loop in this process. `opens_log` may open a log that shows only a part of the entries."""
+        """Opens a recovery loop in this process. `opens_log` may open a log that shows only a part of the entries."""
         async with self._backends(process, script) as (table, blobs):
             tiers, settings = Tiers(BigtableRows(table, process.runtime), blobs), settings or self._recovery_settings
             yield RecoveryLoop(tiers, opens_log(table), process.runtime, settings)
@@ -114,7 +114,7 @@ class AdapterWorld:
     # --- the end -----------------------------------------------------------------------------------
 
     async def age(self) -> dict[str, str]:
-        """Make every open entry look as if its owner had died an hour ago.
+        """Makes every open entry look as if its owner had died an hour ago.
 
         Returns the keys of these entries, by the paths of their objects.
         """
@@ -127,7 +127,7 @@ class AdapterWorld:
         return aged
 
     async def drain(self) -> None:
-        """Recover without faults until no entry is open, for some seconds at most.
+        """Recovers without faults until no entry is open, for some seconds at most.
 
         All other processes must have ended.
         """
@@ -143,11 +143,11 @@ class AdapterWorld:
             await process.runtime.sleep(DRAIN_PAUSE_S)
 
     async def deliver(self, *, once_more: bool = False) -> int:
-        """Let the late requests of all processes arrive now. Returns how many there were."""
+        """Lets the late requests of all processes arrive now. Returns how many there were."""
         return sum([await wire.deliver(once_more=once_more) for wire in self.wires])
 
     async def findings(self) -> list[str]:
-        """Return a sentence for each breach of I1-I7.
+        """Returns a sentence for each breach of I1-I7.
 
         Call it when all processes have ended, the log is drained and no late request is left.
         """
@@ -219,7 +219,7 @@ class _Watched:
         await self._blobs.delete(name)
 
     async def _is_settled(self, blob: str) -> bool:
-        """Return whether the blob's revision was refused. If its name has none, its row must no longer name it."""
+        """Returns whether the blob's revision was refused. If its name has none, its row must no longer name it."""
         path = blob.rpartition("/")[0]
         revision = revision_of(path, blob)
         row = await self._rows.read(blob if revision is None else path, marks=True)
@@ -239,7 +239,7 @@ async def _all_blobs(blobs: LongTermBackend) -> dict[str, BlobInfo]:
 
 
 def _outlives(row: Row, blob: BlobInfo) -> bool:
-    """Return whether the row expires after its blob. It must not: a touch extends the blob first."""
+    """Returns whether the row expires after its blob. It must not: a touch extends the blob first."""
     if blob.deadline_ns is None or row.state is None:
         return False
     return row.state.deadline_ns is None or row.state.deadline_ns > blob.deadline_ns

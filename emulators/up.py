@@ -1,11 +1,12 @@
-"""Start both emulators and make the tables and the bucket in them.
+"""Starts both emulators and makes the tables and the bucket in them.
 
     async with start_emulators() as settings: ...      for tests: the settings contain both addresses
     python -m emulators up                             by hand: until SIGINT or SIGTERM (`emulators.__main__`)
 
 The emulators keep everything in memory. *Crash*: if this process is killed, even by kill -9, a warden process kills the
 Bigtable emulator; the GCS emulator runs in this process. *Failure*: a taken port, a missing Bigtable emulator and names
-that cannot be provisioned give one sentence each, and nothing keeps running. Only asyncio, like the GCS emulator.
+that cannot be provisioned give one sentence for each of them, and nothing keeps running. Only asyncio, like the GCS
+emulator.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ BUILT_IN = Settings(
 
 @asynccontextmanager
 async def start_emulators(names: Settings = BUILT_IN, *, bigtable_port: int = 0, gcs_port: int = 0) -> AsyncIterator[Settings]:
-    """Start two emulators on loopback, with tables and bucket, and yield `names` with their addresses in it.
+    """Starts two emulators on loopback, with tables and bucket, and yields `names` with their addresses in it.
 
     Port 0 means any free port. If `BIGTABLE_EMULATOR_HOST` is set, that emulator is used, and is left running.
 
@@ -57,7 +58,7 @@ async def start_emulators(names: Settings = BUILT_IN, *, bigtable_port: int = 0,
 
 
 async def run(names: Settings, bigtable_port: int, gcs_port: int) -> None:
-    """Start both, print their addresses as Google's two variables, and run until SIGINT or SIGTERM.
+    """Starts both, prints their addresses as Google's two variables, and runs until SIGINT or SIGTERM.
 
     When it returns, both emulators have ended.
     """
@@ -78,7 +79,7 @@ async def _serve(names: Settings, bigtable_port: int, gcs_port: int) -> None:
 
 
 def _refuse_taken(port: int, option: str) -> None:
-    """Raise `EmulatorFailedError` if the port is taken. Asked first, since each server would say it in other words."""
+    """Raises `EmulatorFailedError` if the port is taken. Asked first, since each server would say it in other words."""
     if port == 0:
         return
     with socket.socket() as probe:

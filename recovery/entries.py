@@ -1,4 +1,4 @@
-"""Read all entries of a changelog, page by page.
+"""Reads all entries of a changelog, page by page.
 
 The command line lists them, and the daemon counts those that are stuck.
 
@@ -17,7 +17,7 @@ PAGE = 500
 
 
 async def all_entries(log: ChangeLog, *, stuck_only: bool = False) -> AsyncIterator[Entry | Unreadable]:
-    """Yield the entries in key order. It raises the errors of `ChangeLog.entries`."""
+    """Yields the entries in key order. It raises the errors of `ChangeLog.entries`."""
     start: str | None = ""
     while start is not None:
         page = await log.entries(start, PAGE, stuck_only=stuck_only)
@@ -27,12 +27,12 @@ async def all_entries(log: ChangeLog, *, stuck_only: bool = False) -> AsyncItera
 
 
 async def count_open(log: ChangeLog) -> int:
-    """Count the entries that are not stuck: changes that are under way, and changes whose owner died."""
+    """Counts the entries that are not stuck: changes that are under way, and changes whose owner died."""
     return len([None async for entry in all_entries(log) if entry.stuck is None])
 
 
 async def count_stuck(log: ChangeLog) -> int:
-    """Count the entries that are stuck and wait for an operator."""
+    """Counts the entries that are stuck and wait for an operator."""
     return len([None async for _ in all_entries(log, stuck_only=True)])
 
 

@@ -1,10 +1,10 @@
 """The recovery loop: takes over the entries of processes that died, and removes what they left behind.
 
     for each key range, in random order: announce (learn the log's now) -> a page of stale entries
-      each entry, as a worker is free: claim (CAS) -> heartbeat -> settle, sweep -> forget | wait out the grace
+      each entry, as a worker is free: claim (CAS) -> heartbeat -> settle, clean up -> forget | wait out the grace
                                        lost the race: someone else has it      unreadable, or failed too often: park
 
-Any number of instances run side by side, and none leads. Recovery only collects garbage: it finishes no put, and it
+Any number of instances run side by side, and none leads. Recovery only collects garbage: it completes no put, and it
 changes no tombstone (I1 and I2 are kept by `tiered.protocol.finishing`). I5: another instance may repeat whatever it
 did. I6: a bad entry is parked with its error, so it never blocks the others. *Crash*: its claims go stale, and others
 claim them. *Failure* of a tier or of the log: the claim is left to go stale, and the loop backs off.
@@ -51,7 +51,7 @@ _NOT_ANSWERED = (UnavailableError, UnconfirmedError, ConfigurationError)
 """A service is down, or it refuses: a permission is taken away, and given back."""
 
 CONTESTED_MIN = 4
-"""Claims lost in one range, and at least a quarter of them: other instances work there."""
+"""Leave a range to other instances after losing more claims there than this, and than a quarter of the entries seen."""
 
 
 @dataclass(slots=True)
@@ -103,10 +103,10 @@ class RecoveryLoop:
         self._held: list[Lease] = []
         self._began_at: dict[str, float] = {}
         self._failed_alone: dict[str, int] = {}
-        self._swept = self._claimed = 0
+        self._cleaned = self._claimed = 0
         self.answered_at: float | None = None
         """When the log last answered a page of a pass (`Runtime.monotonic`). None: not yet."""
-        self._first_sweep = anyio.Event()
+        self._first_cleaned = anyio.Event()
 
     @property
     def stopping(self) -> bool:
@@ -183,7 +183,7 @@ class RecoveryLoop:
         return await self._counted("recent", [within.since(since_ms) for within in self._log.ranges()], math.inf)
 
     async def _counted(self, kind: str, ranges: Sequence[KeyRange], limit: float) -> Report:
-        report, self._swept, self._claimed, self._first_sweep = Report(), 0, 0, anyio.Event()
+        report, self._cleaned, self._claimed, self._first_cleaned = Report(), 0, 0, anyio.Event()
         began = self._runtime.monotonic()
         try:
             await self._pass(ranges, report, limit)
@@ -392,8 +392,8 @@ class RecoveryLoop:
         Waits a moment for it. A refusal comes at once, before the others had the time to be cleaned up.
         """
         with anyio.move_on_after(EVIDENCE_S):
-            await self._first_sweep.wait()
-        return self._swept > 0
+            await self._first_cleaned.wait()
+        return self._cleaned > 0
 
     async def _fail(self, lease: Lease, error: Exception, report: Report, *, alone: bool) -> None:
         """`alone`: only this entry fails. The garbage of others was deleted in this pass, so both tiers answer.
@@ -423,11 +423,11 @@ class RecoveryLoop:
             report.recovered += 1
         self.counts.finished += 1
         self.counts.processed += 1
-        is_swept = ending is not Ending.FORGOTTEN
-        self._swept += is_swept
-        if is_swept:
-            self._first_sweep.set()
-        self.outages.answered(*(TIERS if is_swept else (HIGH_VOLUME,)))  # without garbage only the row was asked
+        is_cleaned = ending is not Ending.FORGOTTEN
+        self._cleaned += is_cleaned
+        if is_cleaned:
+            self._first_cleaned.set()
+        self.outages.answered(*(TIERS if is_cleaned else (HIGH_VOLUME,)))  # without garbage only the row was asked
         events.info("recovered", ending.value, **self._facts(entry), verdict=ending.name.lower(), owner_was=owner_was)
 
     async def _park(self, entry: Entry | Unreadable, error: str, report: Report) -> None:

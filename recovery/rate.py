@@ -14,7 +14,7 @@ class TokenBucket:
         self._filled_at = runtime.monotonic()
 
     async def take(self) -> None:
-        """Wait until the next start is allowed. Callers get their turns in the order of their calls."""
+        """Waits until the next start is allowed. Callers get their turns in the order of their calls."""
         now = self._runtime.monotonic()
         self._tokens = min(self._burst, self._tokens + (now - self._filled_at) * self._rate_per_s)
         self._filled_at = now

@@ -1,4 +1,4 @@
-"""Show text that others wrote, so that it cannot control a terminal."""
+"""Shows text that others wrote, so that it cannot control a terminal."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ _STEERING = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-
 
 
 def visible(text: str) -> str:
-    """Return the text with each character that could control a terminal written as `\\uXXXX`."""
+    """Returns the text with each character that could control a terminal written as `\\uXXXX`."""
     return _STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.given.repository import ROOT
+
 WIDTH_MAX = 120
 
 GENERATED = re.compile(r"<!-- (?!end of)(?:figures )?[\w ]+ -->")

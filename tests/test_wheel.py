@@ -17,7 +17,8 @@ from zipfile import ZipFile
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.given.repository import ROOT
+
 PACKAGES = ("changelog", "recovery", "tiered")
 PAGE = (
     "index.html", "page.css", "page.js", "icon.svg",

@@ -1,4 +1,16 @@
-"""A blob store over two tiers. Every write survives a kill of the process. Begin at `open_storage` and `TieredStorage`.
+"""A blob store over two tiers. Every write survives a kill of the process. All that a caller needs is imported here.
+
+    storage.py       begin here: `TieredStorage`, with put, get, head, delete, list
+    open.py          `open_storage`: opens the backends that the settings name; production.py opens Bigtable and GCS
+    bulk.py          many operations in one call
+    object_id.py, metadata.py, stored.py, errors.py, settings.py     what a caller passes and gets
+    text.py          shows values in messages
+    protocol/        how two tiers that share no transaction lose nothing
+    payload/         turns what a caller passes into pieces of bytes
+    embedded/, bigtable/, gcs/       the tiers
+    provision/       makes and checks what a store needs before it is opened
+
+Knows nothing of recovery, the audit and the command.
 """
 
 from tiered.bulk import Bulk, ItemResult, LoadedObject, PutRequest

@@ -1,4 +1,4 @@
-"""Opens the production form from settings: rows and changelog in Bigtable, blobs in GCS. Only `tiered.open` calls it.
+"""Opens a store on Bigtable and GCS: rows and changelog in Bigtable, blobs in GCS. Only `tiered.open` calls it.
 
     one pool of connections -> BigtableTable, objects   -> BigtableRows
                             -> BigtableTable, changelog -> BigTableChangeLog

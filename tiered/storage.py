@@ -1,7 +1,9 @@
 """`TieredStorage`: put, get, head, delete, list over two tiers, and many of them at once.
 
 Each operation checks its arguments, takes a slot, and hands over to `protocol/reading.py` or `protocol/writing.py`. A
-slot bounds what is under way: it is given back when the operation's clean-up is done, after its caller was answered.
+slot bounds what is under way. A write gives it back when its clean-up is done, after its caller was answered. `get`
+gives it back before the bytes are read. So slots do not bound how many objects are open for reading; only a service's
+connections do (`gcs.connections_max`).
 """
 
 from __future__ import annotations
@@ -114,9 +116,9 @@ class TieredStorage:
         """Stores the payload under the id, and replaces what is there. It is durable when the call returns.
 
         The payload is bytes, a path, an open binary file, an iterator or async iterator of bytes of any length, or a
-        `StoredObject`, which is closed at the end. The length of a regular file is fixed when it is opened. Only
-        `metadata.size` declares a size (bytes). What may block is read in a thread of its own; `AtCapacityError` is
-        raised when there are too many of these (`tiered/payload/own_thread.py`).
+        `StoredObject`, which is closed at the end. The length of a regular file is fixed when it is opened. If
+        `metadata.size` (bytes) is given, the payload must have that size. What may block is read in a thread of its
+        own; `AtCapacityError` is raised when there are too many of these (`tiered/payload/own_thread.py`).
 
         Raises also `OutcomeUnknownError` (it may have happened; ask `outcome`), and whatever the payload's own iterator
         raises (nothing was stored). If something that this iterator awaits is cancelled, and this task is not, the

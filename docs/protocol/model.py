@@ -6,7 +6,7 @@ It needs only the standard library.
     python3 docs/protocol/model.py --all [--docs]     all scenarios, every guard knocked out; --docs: to protocol.md
 
 docs/protocol.md says what is modelled. There is one line for each scenario and protocol. The exit code is 1 if our
-protocol is broken, if the naive protocol is not, or if a guard can be left out without a violation. It is 2 if the
+protocol is broken, if the published protocol is not, or if a guard can be left out without a violation. It is 2 if the
 command line is wrong.
 
     state.py      what exists, and the guards        services.py   row, bucket, network, time
@@ -26,17 +26,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from docs.protocol.scenarios import KNOCK_OUTS, SCENARIOS, world
 from docs.protocol.search import Result, check
-from docs.protocol.state import GUARDS, NAIVE, OURS
+from docs.protocol.state import GUARDS, OURS, PUBLISHED
 
 DOCS = Path(__file__).resolve().parents[1] / "protocol.md"
-SHOWN = ("settle_before_delete", "won_in_swap", "presence", "late_sweep", "reread", "young_marks_answer")
+SHOWN = ("settle_before_delete", "won_in_swap", "presence", "late_cleanup", "reread", "young_marks_answer")
 """The guards whose counterexamples are shown in the page."""
-NAIVE_STATES_MAX = 100_000
-"""The naive protocol breaks long before this number of states. The search for further violations ends here."""
+PUBLISHED_STATES_MAX = 100_000
+"""The published protocol breaks long before this number of states. The search for further violations ends here."""
 
 
 def check_scenario(name: str) -> dict[str, Result]:
-    return {"ours": check(world(name, OURS)), "naive": check(world(name, NAIVE), states_max=NAIVE_STATES_MAX)}
+    return {"ours": check(world(name, OURS)), "published": check(world(name, PUBLISHED), states_max=PUBLISHED_STATES_MAX)}
 
 
 def check_without(guard: str) -> Result:

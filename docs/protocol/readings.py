@@ -43,7 +43,7 @@ class Entry(NamedTuple):
     token: str
     new: str
     old: str
-    pc: str = ""                # how far recovery is with it: "" | sweep | forget
+    pc: str = ""                # how far recovery is with it: "" | clean-up | forget
     garbage: Names = NONE
 
 
@@ -134,10 +134,10 @@ def _recover(s: Audited, entry: Entry) -> tuple[str, Audited]:
     match entry.pc:
         case "":
             settled, garbage = _settle(s, entry.new, entry.token, entry.old)
-            return f"recovery settles {entry.token}", settled._replace(log=others | {entry._replace(pc="sweep", garbage=garbage)})
-        case "sweep":
-            swept = s._replace(blobs=s.blobs - entry.garbage, log=others | {entry._replace(pc="forget", garbage=NONE)})
-            return f"recovery deletes for {entry.token}", swept
+            return f"recovery settles {entry.token}", settled._replace(log=others | {entry._replace(pc="clean-up", garbage=garbage)})
+        case "clean-up":
+            cleaned = s._replace(blobs=s.blobs - entry.garbage, log=others | {entry._replace(pc="forget", garbage=NONE)})
+            return f"recovery deletes for {entry.token}", cleaned
         case _:
             return f"recovery forgets {entry.token}", s._replace(log=others)
 

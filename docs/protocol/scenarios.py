@@ -69,7 +69,7 @@ class KnockOut:
 
 
 KNOCK_OUTS = {
-    "refused_in_swap": KnockOut("large", "DANGLING", "I1, I4: a swap that lands after its blob was swept"),
+    "refused_in_swap": KnockOut("large", "DANGLING", "I1, I4: a swap that lands after its blob was deleted"),
     "won_in_swap": KnockOut("put and delete", "LATE", "I4: a repeated swap that brings back what somebody deleted"),
     "settle_before_delete": KnockOut("large", "DANGLING", "I1, I2: a swap that lands between the look and the deletion"),
     "presence": KnockOut("touch", "DANGLING", "I1: an expired tombstone loses its blob, and a touch under way may revive it"),
@@ -83,8 +83,8 @@ KNOCK_OUTS = {
     "create_only": KnockOut("upload twice", "DANGLING", "I1: a second arrival that takes a touch back"),
     "record_before_finalise": KnockOut("large", "LEAK", "I3: a blob that no entry names"),
     "held_before_finalise": KnockOut("single", "LEAK", "I3: a single request that is sent when recovery is done with it"),
-    "cancel_session": KnockOut("large", "LEAK", "I3: a session that is finalised after its blob was swept"),
-    "late_sweep": KnockOut("single", "LEAK", "I3: a single request that lands after its blob was swept"),
+    "cancel_session": KnockOut("large", "LEAK", "I3: a session that is finalised after its blob was deleted"),
+    "late_cleanup": KnockOut("single", "LEAK", "I3: a single request that lands after its blob was deleted"),
     "settle_unknown_inline": KnockOut("small", "LATE", "I4: an inline write that lands after its caller was answered"),
     "inline_once": KnockOut("small and small", "LATE", "I4: its second copy, which no mark keeps from landing over a later write"),
     "reread": KnockOut("reader", "FALSE-LOSS", "I4: a read during an overwrite"),

@@ -19,7 +19,7 @@ NOBODY = ""
 class Guards:
     """What the protocol does to be safe. Each comment says what is done when the guard is on.
 
-    All on is our protocol. All off is the naive protocol.
+    All on is our protocol. All off is the published protocol.
     """
 
     refused_in_swap: bool = True        # a swap (and an inline write) conflicts with a refused mark of its token
@@ -37,7 +37,7 @@ class Guards:
     record_before_finalise: bool = True  # an upload is finalised only when its entry is recorded
     held_before_finalise: bool = True   # ... and only while the lease is held
     cancel_session: bool = True         # the clean-up of a change that is not live cancels its upload session
-    late_sweep: bool = True             # an upload without a session may arrive late: wait, and delete once more
+    late_cleanup: bool = True           # an upload without a session may arrive late: wait, and delete once more
     settle_unknown_inline: bool = True  # an inline write without an answer is settled before the caller is answered
     inline_once: bool = True            # an inline write is sent once
     reread: bool = True                 # a reader whose blob disappeared reads the row again
@@ -50,7 +50,7 @@ class Guards:
 
 GUARDS = tuple(field.name for field in fields(Guards))
 OURS = Guards()
-NAIVE = Guards(**dict.fromkeys(GUARDS, False))
+PUBLISHED = Guards(**dict.fromkeys(GUARDS, False))
 
 
 class Entry(NamedTuple):

@@ -58,7 +58,7 @@ def hear(g: Guards, s: State, k: int, ok: bool) -> State:
         case "wait", True:
             return tell(s, k, p, "ok", after_settle(p, g, live=True))
         case _ if not g.settle_before_answer and not g.row_before_answer:
-            return tell(s, k, p, "ok", p._replace(pc="settle"))  # naive: a lost race is no error
+            return tell(s, k, p, "ok", p._replace(pc="settle"))  # published: a lost race is no error
         case _:
             return move(s, k, p._replace(pc="judge"))
 
@@ -169,7 +169,7 @@ def clean_up(s: State, k: int, p: Proc, g: Guards, entry: Entry, may_land_late: 
             yield f"{me}: deletes {', '.join(p.gone)}", move(services.delete(s, g, p.gone), k, p._replace(pc="forget"))
         case "forget":
             done = p._replace(pc="start", gone=(), entry=None, aged=False) if p.kind == "recover" else p.ended()
-            if g.late_sweep and may_land_late and token in p.gone and not entry.waits:
+            if g.late_cleanup and may_land_late and token in p.gone and not entry.waits:
                 waiting = s.entries - {entry} | {entry._replace(waits=True)} if entry in s.entries else s.entries
                 yield f"{me}: leaves {token} to wait out the grace", move(s._replace(entries=waiting), k, done)
             else:

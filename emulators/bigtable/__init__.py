@@ -1,5 +1,10 @@
-"""Bigtable without Google: `emulator.py` runs Google's emulator, and `memory.py` answers in memory.
+"""Bigtable without Google, for tests, simulations and the demo.
 
-`stack.py` puts the real adapters over `memory.py` into a simulated world. `faulty_channel.py` cuts, delays and
-duplicates their calls.
+    emulator.py          begin here: runs Google's own emulator, and makes tables in it
+    faulty_channel.py    a gRPC channel that cuts, delays and duplicates calls
+    memory.py            answers the requests that the adapters send, from memory, in any event loop
+    filters.py           Bigtable's filters, for memory.py
+    stack.py             puts the real adapters over memory.py into a simulated world
+
+Knows nothing of GCS. Only stack.py knows what the adapters store in their rows.
 """

@@ -83,11 +83,11 @@ class BigtableEmulator:
     pid: int | None
 
     def freeze(self) -> None:
-        """Stop the emulator. Requests arrive, but none is answered until `thaw`."""
+        """Stops the emulator. Requests arrive, but none is answered until `thaw`."""
         freeze(self._own_pid())
 
     def thaw(self) -> None:
-        """Let it go on with everything that arrived meanwhile. A write whose deadline has passed may still take effect.
+        """Lets it go on with all that arrived meanwhile. A write whose deadline has passed may still take effect.
         """
         os.kill(self._own_pid(), signal.SIGCONT)
 
@@ -98,7 +98,7 @@ class BigtableEmulator:
 
 
 def freeze(pid: int) -> None:
-    """Stop a child of this process, and return when it stands still."""
+    """Stops a child of this process, and returns when it stands still."""
     os.kill(pid, signal.SIGSTOP)
     # A signal takes a moment to reach every thread, and a thread could answer a request in that moment.
     os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
@@ -106,7 +106,7 @@ def freeze(pid: int) -> None:
 
 @asynccontextmanager
 async def start_bigtable(port: int = 0, *, own: bool = False, said: IO[bytes] | None = None) -> AsyncIterator[BigtableEmulator]:
-    """Run an emulator that answers, on a loopback port (0: any free one). It is stopped at the end of the block.
+    """Runs an emulator that answers, on a loopback port (0: any free one). It is stopped at the end of the block.
 
     An emulator that `BIGTABLE_EMULATOR_HOST` names is used and never stopped. `own`: start one that may be frozen, even
     if another was named. `said`: receives its stderr. Raises `EmulatorNotFoundError`, or `EmulatorFailedError` if it
@@ -132,9 +132,9 @@ async def start_bigtable(port: int = 0, *, own: bool = False, said: IO[bytes] | 
 
 
 async def provision(host: str, project: str, instance: str, table: str, changelog_table: str) -> list[str]:
-    """Do what `tiered provision` does for the two tables, which may be one.
+    """Does what `tiered provision` does for the two tables, which may be one.
 
-    Return a sentence for each thing that was done.
+    Returns a sentence for each thing that was done.
     """
     at = BigtableSettings(project=project, instance=instance, table=table, changelog_table=changelog_table, emulator_host=host)
     findings = await anyio.to_thread.run_sync(lambda: list(provision_tables(at, MarkSettings())))
@@ -142,7 +142,7 @@ async def provision(host: str, project: str, instance: str, table: str, changelo
 
 
 def find_cbtemulator() -> Path | None:
-    """Return the binary of an emulator that is already on this machine, or None."""
+    """Returns the binary of an emulator that is already on this machine, or None."""
     if found := _which("cbtemulator"):
         return found
     root, gcloud = os.environ.get("CLOUDSDK_ROOT_DIR"), _which("gcloud")
@@ -155,7 +155,7 @@ def find_cbtemulator() -> Path | None:
 
 
 async def _build() -> Path:
-    """Build the emulator in another directory and move it into place in one step.
+    """Builds the emulator in another directory and moves it into place in one step.
 
     If two build at the same time, both succeed.
     """
@@ -183,7 +183,7 @@ def _cached() -> Path:
 
 
 def _which(command: str) -> Path | None:
-    """Find a command on PATH, or beside this Python, where wheels put their commands."""
+    """Finds a command on PATH, or beside this Python, where wheels put their commands."""
     places = [*os.environ.get("PATH", "").split(os.pathsep), str(Path(sys.executable).parent)]
     found = shutil.which(command, path=os.pathsep.join(place for place in places if place))
     return Path(found) if found else None
@@ -193,7 +193,7 @@ def _which(command: str) -> Path | None:
 
 
 async def _await_start(running: Process, binary: str) -> str:
-    """Read the emulator's only line, `… running on 127.0.0.1:34885`. Return the address."""
+    """Reads the emulator's only line, `… running on 127.0.0.1:34885`. Returns the address."""
     assert running.stdout is not None
     try:
         with anyio.fail_after(START_S):
@@ -204,7 +204,7 @@ async def _await_start(running: Process, binary: str) -> str:
 
 
 async def _await_answer(host: str, cure: str) -> None:
-    """Ask for a table that does not exist. The error that says so is an answer, too."""
+    """Asks for a table that does not exist. The error that says so is an answer, too."""
 
     def ask() -> None:
         with open_admin(BigtableSettings(project="any", instance="any", emulator_host=host)) as admin, suppress(NotFound):

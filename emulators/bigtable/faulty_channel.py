@@ -124,7 +124,7 @@ class FaultyChannel:
         return self._callable(method, exchange)
 
     async def deliver(self, *, once_more: bool = False) -> int:
-        """Deliver what is late now, in the order in which it was sent.
+        """Delivers what is late now, in the order in which it was sent.
 
         `once_more`: deliver also what was delivered before.
 
@@ -191,7 +191,7 @@ class FaultyChannel:
             await anyio.sleep_forever()
 
     async def _refuse_if_dead(self) -> None:
-        """Refuse the call if the process is dead.
+        """Refuses the call if the process is dead.
 
         The tasks of a dead process are being cancelled. Code that is shielded against that gets no further.
         """
@@ -225,7 +225,7 @@ class Call:
         return self._messages.popleft()
 
     def cancel(self) -> bool:
-        """End the call. Nothing is under way between two messages."""
+        """Ends the call. Nothing is under way between two messages."""
         self._messages = deque()
         return True
 
@@ -240,7 +240,7 @@ def _keys(groups: list[Message]) -> Iterator[bytes]:
 
 
 def _without_token(column: bytes) -> str:
-    """Return the column without its token. Marks are columns of their own, one for each token."""
+    """Returns the column without its token. Marks are columns of their own, one for each token."""
     head, colon, _ = column.decode(errors="replace").partition(":")
     return head + colon
 

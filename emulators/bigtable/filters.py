@@ -32,7 +32,7 @@ _Filter = data.RowFilter.pb()
 
 
 def place(cell: Cell) -> tuple[str, bytes, int]:
-    """Return the cell's place in its row: by family, by column, newest first."""
+    """Returns the cell's place in its row: by family, by column, newest first."""
     return cell.family, cell.column, -cell.timestamp_us
 
 
@@ -45,7 +45,7 @@ class Bounds:
 
     @staticmethod
     def of(message: Message, what: str) -> Bounds:
-        """Read the bounds of a range of `qualifier`s, `value`s or `key`s.
+        """Reads the bounds of a range of `qualifier`s, `value`s or `key`s.
 
         The first bytes after x are x and a zero byte.
         """
@@ -60,7 +60,7 @@ class Bounds:
 
 
 def yields(filter: Message) -> Yields:
-    """Return what the filter does, as a function. Raises `NotImplementedError` for a filter that no adapter uses."""
+    """Returns what the filter does, as a function. Raises `NotImplementedError` for a filter that no adapter uses."""
     return _remembered(filter.SerializeToString())
 
 

@@ -63,7 +63,7 @@ class MemoryTable:
         self._keys: list[bytes] = []
 
     def put(self, key: bytes, cells: Cells) -> None:
-        """Set the row's cells."""
+        """Sets the row's cells."""
         if cells and key not in self.rows:
             insort(self._keys, key)
         if cells:
@@ -72,13 +72,13 @@ class MemoryTable:
             del self._keys[bisect_left(self._keys, key)]
 
     def first(self, start: bytes, end: bytes | None) -> bytes | None:
-        """Return the first key of a row, from `start` (inclusive) to `end` (exclusive), or None."""
+        """Returns the first key of a row, from `start` (inclusive) to `end` (exclusive), or None."""
         index = bisect_left(self._keys, start)
         key = self._keys[index] if index < len(self._keys) else None
         return key if key is not None and (end is None or key < end) else None
 
     def mutated(self, key: bytes, mutations: Sequence[Message], now_us: int) -> Cells:
-        """Return the row's cells after the mutations, in their order.
+        """Returns the row's cells after the mutations, in their order.
 
         Raises the service's error if a mutation is wrong.
         """
@@ -110,7 +110,7 @@ class MemoryTable:
             raise rpc_error(grpc.StatusCode.NOT_FOUND, f"Requested column family {family} not found")
 
     def kept(self, key: bytes, now_us: int, goes: Callable[[], bool]) -> Cells:
-        """Return the row's cells without those that a rule allows to go and that `goes` chooses."""
+        """Returns the row's cells without those that a rule allows to go and that `goes` chooses."""
         found: list[Cell] = []
         column, version = None, 0
         for cell in self.rows[key]:
@@ -143,7 +143,7 @@ class MemoryBigtable(Simulated):
         }
 
     async def call(self, method: str, request: Message) -> list[Message]:
-        """Answer one request, which travels first. Return its only answer, or all messages of a stream."""
+        """Answers one request, which travels first. Returns its only answer, or all messages of a stream."""
         pause_s = await self._travel()  # the pause between two rows of a slow scan
         if method == "ReadRows":
             return await self._read_rows(request, pause_s)
@@ -152,7 +152,7 @@ class MemoryBigtable(Simulated):
         return self._methods[method](request)
 
     def collect(self, chance: Random, share: float = 1.0, limit: int | None = None) -> int:
-        """Collect garbage. Return how many cells were removed.
+        """Collects garbage. Returns how many cells were removed.
 
         `share`: how many of the cells that may go do go, from 0 to 1. `limit`: remove at most this many.
         """
@@ -229,7 +229,7 @@ class MemoryBigtable(Simulated):
         return [response]
 
     def _sample_row_keys(self, request: Message) -> list[Message]:
-        """Return some of the keys, and the end of the table."""
+        """Returns some of the keys, and the end of the table."""
         offset, found = 0, []
         for number, (key, cells) in enumerate(sorted(self._table(request).rows.items()), 1):
             offset += len(key) + sum(len(cell.value) for cell in cells)
@@ -270,7 +270,7 @@ class MemoryChannel:
         return call
 
     def unary_stream(self, method: str, request_serializer: Any = None, response_deserializer: Any = None) -> Any:
-        """Return the callable for a stream.
+        """Returns the callable for a stream.
 
         Without a `response_deserializer` the messages come as bytes, as gRPC hands them out.
         """
@@ -285,7 +285,7 @@ class MemoryChannel:
         return call
 
     async def send(self, method: str, request: Message) -> list[Message]:
-        """Carry one request to the server and its answers back."""
+        """Carries one request to the server and its answers back."""
         return await self._server.call(method, request)
 
     async def _exchange(self, method: str, request: Message, timeout_s: float) -> list[Message]:
@@ -298,7 +298,7 @@ class MemoryChannel:
 
 
 def _walk(table: MemoryTable, rows: Message) -> Iterator[bytes]:
-    """Yield the keys of the row set, in order. Each is looked up when the one before it has been read."""
+    """Yields the keys of the row set, in order. Each is looked up when the one before it has been read."""
     spans = [(key, key + b"\0") for key in rows.row_keys]
     for each in rows.row_ranges:
         bounds = Bounds.of(each, "key")
@@ -312,7 +312,7 @@ def _walk(table: MemoryTable, rows: Message) -> Iterator[bytes]:
 
 
 def _chunks(key: bytes, cells: Sequence[Cell], piece_bytes: int) -> Iterator[Message]:
-    """Yield the chunks of one row. A field that is the same as in the chunk before is left out."""
+    """Yields the chunks of one row. A field that is the same as in the chunk before is left out."""
     family = column = None
     for number, cell in enumerate(cells, 1):
         chunk = _Chunk(timestamp_micros=cell.timestamp_us)
@@ -341,7 +341,7 @@ def _timestamp_us(wanted_us: int, now_us: int) -> int:
 
 
 def _counted(rule: Message, newest: Cell | None, now_us: int) -> Cell:
-    """Return the column's new cell. It is never older than the cell that it continues."""
+    """Returns the column's new cell. It is never older than the cell that it continues."""
     value, timestamp_us = (newest.value, newest.timestamp_us) if newest else (bytes(COUNTER_BYTES), 0)
     if len(value) != COUNTER_BYTES:
         raise rpc_error(grpc.StatusCode.FAILED_PRECONDITION, f"the cell has {len(value)} bytes, a counter has {COUNTER_BYTES}")
@@ -350,7 +350,7 @@ def _counted(rule: Message, newest: Cell | None, now_us: int) -> Cell:
 
 
 def _may_go(rule: GcRule, cell: Cell, version: int, now_us: int) -> bool:
-    """Tell whether the rule allows this cell to go. `version`: 1 is the column's newest."""
+    """Tells whether the rule allows this cell to go. `version`: 1 is the column's newest."""
     match rule._pb.WhichOneof("rule"):
         case None:
             return False

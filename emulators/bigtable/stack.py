@@ -91,7 +91,7 @@ class LinkedChannel(MemoryChannel):
         self._process = process
 
     async def send(self, method: str, request: Message) -> list[Message]:
-        """Send a message. An error of the server or of the link is raised as gRPC's own error."""
+        """Sends a message. An error of the server or of the link is raised as gRPC's own error."""
         given_at = now_s()
 
         async def asked() -> Any:
@@ -113,7 +113,7 @@ class LinkedChannel(MemoryChannel):
         return messages
 
     async def _asked(self, method: str, request: Message) -> Any:
-        """Ask the server. Its refusal is returned as an answer, so it reaches only a caller that still waits."""
+        """Asks the server. Its refusal is returned as an answer, so it reaches only a caller that still waits."""
         try:
             return await super().send(method, request)
         except grpc.aio.AioRpcError as refused:
@@ -155,7 +155,7 @@ class _ShardedId(ChangeId):
 
 
 def call_name(method: str, request: Message) -> str:
-    """Return the call of `HighVolumeBackend` or `ChangeLog` that sends such a message, such as `rows.swap`."""
+    """Returns the call of `HighVolumeBackend` or `ChangeLog` that sends such a message, such as `rows.swap`."""
     match method:
         case "SampleRowKeys":
             return "rows.boundaries"
@@ -187,7 +187,7 @@ def _scan_name(request: Message) -> str:
 
 
 def _write_name(row: Message) -> str:
-    """Name a request that writes a row, or an entry of MutateRows, by what it would write."""
+    """Names a request that writes a row, or an entry of MutateRows, by what it would write."""
     service = _service(row.row_key)
     if service == "rows":
         return f"rows.{_row_write(row)}"
@@ -253,7 +253,7 @@ class Shown(dict[str, T]):
         self._plant(name, None)
 
     def show(self, name: str, item: T | None) -> None:
-        """Note that the row is this now. None: the row is absent."""
+        """Notes that the row is this now. None: the row is absent."""
         if item is None:
             self.pop(name, None)
         else:
@@ -278,7 +278,7 @@ class MemoryRows(BigtableRows):
         server.changed.append(self._look)
 
     async def collect(self, limit: int) -> int:
-        """Remove some of the cells in both tables that may go, at most `limit`. Return how many."""
+        """Removes some of the cells in both tables that may go, at most `limit`. Returns how many."""
         chance = self._runtime.random
         return self._server.collect(chance, chance.choice((0.5, 1.0)), limit)
 
@@ -301,7 +301,7 @@ class MemoryRows(BigtableRows):
                 marks[path] = found
 
     def _plant(self, path: str, state: RowState) -> None:
-        """Store what no adapter writes: a tombstone as older software left it, or nothing."""
+        """Stores what no adapter writes: a tombstone as older software left it, or nothing."""
         if isinstance(state, Tombstone) and state.token is None and state.deadline_ns is None and state.target == path:
             cells: Cells = (Cell(MANUAL, b"m", 0, b'{"is_redirect_tombstone":true}'), Cell(MANUAL, b"p", 0, b""))
         else:
@@ -330,7 +330,7 @@ class MemoryLog(ShardedLog):
         server.changed.append(self._look)
 
     def sharded(self, shards: int) -> Self:
-        """Return the same log, as a process sees it that records under this many shards."""
+        """Returns the same log, as a process sees it that records under this many shards."""
         view = copy.copy(self)
         view._shards, view._sharded = shards, WeakKeyDictionary()
         return view
@@ -368,7 +368,7 @@ class MemoryLog(ShardedLog):
 
 
 def _state(path: str, cells: Cells) -> RowState:
-    """Return what the row holds, by `formats.md`. An expiring row whose cells were partly collected counts as absent.
+    """Returns what the row holds, by `formats.md`. An expiring row whose cells were partly collected counts as absent.
     """
     shown: dict[bytes, bytes] = {}
     deadlines_ns: set[int | None] = set()

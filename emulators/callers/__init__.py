@@ -1,4 +1,4 @@
-"""Seeded callers of the real code: right and wrong things that an application may do (docs/callers.md).
+"""Seeded callers of the real code, who use the API correctly and wrongly (docs/callers.md).
 
 They call the store, or the command.
 

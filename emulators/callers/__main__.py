@@ -56,7 +56,7 @@ def main() -> int:
 
 
 def report(explored: Explored, *, command_line: bool = False) -> list[str]:
-    """Return the totals and the violations, and for the first violation what is needed to show it."""
+    """Returns the totals and the violations, and for the first violation what is needed to show it."""
     lines = [str(explored), *(f"seed {seed}: {what}" for seed, _, what in explored.violations)]
     for seed, kind, _ in explored.violations[:1]:
         if kind != "hang":

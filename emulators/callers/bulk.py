@@ -94,7 +94,7 @@ class BulkCall:
         self._began.append(0)
 
     def _hand_out(self, position: int) -> Any:
-        """Return a request to the store. From now on it may take effect."""
+        """Returns a request to the store. From now on it may take effect."""
         host, request = self._host, self._requests[position]
         self._began[position] = host.oracle.model.tick()
         made = self._made[position]
@@ -157,7 +157,7 @@ class BulkCall:
             await anext(bulk)
 
     def _judge(self, result: ItemResult[Any, Any]) -> None:
-        """Judge one result. It must be what the single call would have answered."""
+        """Judges one result. It must be what the single call would have answered."""
         host, position = self._host, result.position
         if not said(result.request).endswith("of many digits"):  # Python itself cannot show such a request
             repr(result)

@@ -80,7 +80,7 @@ class CommandResult:
 
 
 def recipe(seed: int) -> tuple[str, list[Line]]:
-    """Return the settings file and the command lines of a seed."""
+    """Returns the settings file and the command lines of a seed."""
     random = Random(f"{seed}/command")
     wrong = random.choice((0.0, 0.15, 0.5))
     text = _YAML[random.randrange(2)] if random.random() > wrong else random.choice(_YAML)
@@ -173,7 +173,7 @@ def _judge(line: Line, done: Done, directory: Path, before: set[str]) -> None:
 
 
 def _is_part(name: str, asked: str) -> bool:
-    """Tell whether a file is what was asked for, lies in it, or is a directory on the way to it."""
+    """Tells whether a file is what was asked for, lies in it, or is a directory on the way to it."""
     return name == asked or name.startswith(f"{asked}/") or asked.startswith(f"{name}/")
 
 
@@ -189,7 +189,7 @@ def _check_stored(line: Line, directory: Path) -> None:
 
 
 def call(line: Line, directory: Path) -> Done:
-    """Run a command line in a child. Its output goes into temporary files elsewhere.
+    """Runs a command line in a child. Its output goes into temporary files elsewhere.
 
     A child that does not end is killed.
     """
@@ -218,7 +218,7 @@ def _wait(child: int, line: Line) -> int:
 
 
 def _become(line: Line, directory: Path, stdin: int, stdout: int, stderr: int) -> None:
-    """Run the command itself in this process. It does not return."""
+    """Runs the command itself in this process. It does not return."""
     code = 70
     try:
         os.chdir(directory)
@@ -258,9 +258,9 @@ def _listed(directory: Path) -> set[str]:
 
 
 def replayed(seed: int) -> tuple[bool, Iterator[str]]:
-    """Run a seed.
+    """Runs a seed.
 
-    Return whether all went well, and the settings file, the command lines with their results, and the verdict.
+    Returns whether all went well, and the settings file, the command lines with their results, and the verdict.
     """
     result = run(seed)
 

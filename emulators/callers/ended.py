@@ -1,4 +1,4 @@
-"""Run one call to its end, cancel it on the way if its step says so, and tell how it ended.
+"""Runs one call to its end, cancels it on the way if its step says so, and tells how it ended.
 
     run_to_end    drives the call, and returns its `Ended`: a value, an error, or its cancellation
     moments       what cancels a call at its k-th await
@@ -43,7 +43,7 @@ class Ended:
 
 
 def described(ended: Ended) -> str:
-    """Return how a call ended, for a violation: of an error, its type and at most 400 characters of its text."""
+    """Returns how a call ended, for a violation: of an error, its type and at most 400 characters of its text."""
     if ended.error is None:
         return str(ended)
     return f"raised {type(ended.error).__name__}: {str(ended.error)[:400]}"
@@ -52,7 +52,7 @@ def described(ended: Ended) -> str:
 async def run_to_end(
     call: Awaitable[Any], interrupt: Interrupt | None = None, steps: Steps | None = None, scope: anyio.CancelScope | None = None
 ) -> Ended:
-    """Run a call to its end. Cancel it if `interrupt` says so, and report how it ended."""
+    """Runs a call to its end. Cancels it if `interrupt` says so, and reports how it ended."""
     steps, scope, ended = steps or Steps(), scope or anyio.CancelScope(), Ended()
     task = _current_task()
     timer: asyncio.TimerHandle | None = None
@@ -84,7 +84,7 @@ async def run_to_end(
 
 
 async def _take_back(task: asyncio.Task[Any], ended: Ended) -> None:
-    """Check that a cancelled task was told so, now or at its next await, and take the cancellation back."""
+    """Checks that a cancelled task was told so, now or at its next await, and takes the cancellation back."""
     pending = False
     for _ in range(2):  # a task that was cancelled twice may be told twice
         try:
@@ -98,7 +98,7 @@ async def _take_back(task: asyncio.Task[Any], ended: Ended) -> None:
 
 
 def moments(interrupt: Interrupt, scope: anyio.CancelScope) -> dict[int, Callable[[], object]]:
-    """Return what cancels a call, by the number of the await at which it is to happen."""
+    """Returns what cancels a call, by the number of the await at which it is to happen."""
     assert interrupt.at is not None or interrupt.how, "counted"
     at = interrupt.at or 1
     task = _current_task()

@@ -1,4 +1,4 @@
-"""Carry out one seed: make its calls as the recipe says, and judge their answers.
+"""Carries out one seed: makes its calls as the recipe says, and judges their answers.
 
     session     the store is opened, the calls of its steps are made, each in a task of its own, and it is closed
     ended       how a call ended: a value, an error, or its cancellation
@@ -158,7 +158,7 @@ class Episode:
             raise self._found
 
     async def _wait_until_idle(self) -> None:
-        """Wait until the clean-up after the answers is done. The store must hold nothing then."""
+        """Waits until the clean-up after the answers is done. The store must hold nothing then."""
         with anyio.move_on_after(self._ground.budget_s) as waiting:
             for admission in (self.storage._writes, self.storage._reads, self.storage._touches):
                 await admission.wait_idle()
@@ -171,7 +171,7 @@ class Episode:
         self._find(Violation("left behind", f"the store still holds {what} when all calls have ended"))
 
     async def _look_around(self) -> None:
-        """Check what is left when all stores are closed. Recovery runs first."""
+        """Checks what is left when all stores are closed. Recovery runs first."""
         checked = self._recovered or not self._abrupt
         left = await self._ground.left_behind(recovered=self._recovered)
         if left and checked:
@@ -205,7 +205,7 @@ class Episode:
     async def run_to_end(
         self, call: Awaitable[Any], interrupt: Interrupt | None = None, steps: Steps | None = None, scope: anyio.CancelScope | None = None
     ) -> Ended:
-        """Run a call to its end, and count it."""
+        """Runs a call to its end, and counts it."""
         self.calls += 1
         return await run_to_end(call, interrupt, steps, scope)
 

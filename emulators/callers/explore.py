@@ -1,4 +1,4 @@
-"""Run seeds on all cores, for a time or a number of seeds, until one shows a violation. Then make its recipe small.
+"""Runs seeds on all cores, for a time or a number of seeds, until one shows a violation. Then makes its recipe small.
 
 Each worker (`emulators.callers.worker`) runs a share of the seeds. A worker that dies, or says nothing for too long,
 counts as a violation of the seed that it was running.
@@ -60,7 +60,7 @@ def explore(
     first: int, *, seeds: int | None = None, seconds: float | None = None, jobs: int | None = None, keep_going: bool = False,
     tell: Tell = lambda explored: None, command: bool = False,
 ) -> Explored:
-    """Run seeds from `first` on, and return what was explored.
+    """Runs seeds from `first` on, and returns what was explored.
 
     It ends when `seeds` were run, `seconds` are over, or there is a violation, unless `keep_going` is set. `jobs`: how
     many processes; None: one for each core. `tell` is called from time to time. `command`: callers of the command.
@@ -136,7 +136,7 @@ def _end(workers: dict[int, subprocess.Popen[str]], listeners: list[threading.Th
 
 
 def smallest(result: Result) -> Result:
-    """Return a run with as few steps as show a violation of the same kind.
+    """Returns a run with as few steps as show a violation of the same kind.
 
     It tries to leave out half of the steps, then a quarter, and so on down to one.
     """
@@ -164,7 +164,7 @@ def smallest(result: Result) -> Result:
 
 
 def replayed(seed: int, *, whole: bool = False) -> tuple[bool, Iterator[str]]:
-    """Run a seed. Return whether all went well, and what it chose, how the calls ended, and the verdict.
+    """Runs a seed. Returns whether all went well, and what it chose, how the calls ended, and the verdict.
 
     If there is a violation, that is its smallest recipe, unless `whole` is set.
     """

@@ -43,7 +43,7 @@ class Ground(Protocol):
 
     def open(self, settings: Mapping[str, Any]) -> AbstractAsyncContextManager[TieredStorage]: ...
     async def left_behind(self, *, recovered: bool) -> list[str]:
-        """Run recovery if `recovered` is set. Then return what no row needs, and what rows miss."""
+        """Runs recovery if `recovered` is set. Then returns what no row needs, and what rows miss."""
 
     def close(self) -> None: ...
 

@@ -1,4 +1,4 @@
-"""Cancel a call at an exact await. The call is driven step by step, and its k-th suspension is the moment.
+"""Cancels a call at an exact await. The call is driven step by step, and its k-th suspension is the moment.
 
     Steps          drives an awaitable and counts how often it suspends its task; the k-th time it acts as armed
     ForeignTask    a task that others cancel; whoever awaits it gets a `CancelledError` that nobody here asked for
@@ -50,7 +50,7 @@ class Steps:
         self._at: dict[int, Callable[[], object]] = {}
 
     def arm(self, at: dict[int, Callable[[], object]]) -> None:
-        """Set what to do at the k-th suspension from now on. It is done before the task waits."""
+        """Sets what to do at the k-th suspension from now on. It is done before the task waits."""
         self.count, self._at = 0, at
 
     @types.coroutine
@@ -81,6 +81,6 @@ class ForeignTask:
         self._task.cancel()
 
     async def cancelled(self) -> None:
-        """Wait for the task and end with a `CancelledError` that no scope and no task of ours has asked for."""
+        """Waits for the task and ends with a `CancelledError` that no scope and no task of ours has asked for."""
         asyncio.get_running_loop().call_soon(self._task.cancel)
         await self._task

@@ -88,14 +88,14 @@ class Model:
             write.happened_by = self.tick()
 
     def settled(self) -> None:
-        """Note that all stores were closed and recovery has run. No write happens later."""
+        """Notes that all stores were closed and recovery has run. No write happens later."""
         now = self.tick()
         for writes in self.writes.values():
             for write in writes:
                 write.happened_by = min(write.happened_by, now)
 
     def check(self, path: str, seen: Seen, began: int, cut: Callable[[bytes], bytes | None] = bytes) -> None:
-        """Check a read that began at the tick `began` and ends now. Raises `Violation` if no write explains it.
+        """Checks a read that began at the tick `began` and ends now. Raises `Violation` if no write explains it.
 
         `cut`: returns the part of a content that the read asked for.
         """
@@ -107,7 +107,7 @@ class Model:
         raise Violation("wrong answer", f"{path} reads as {_shown(seen)}; possible is: {told}")
 
     def names(self, path: str, began: int) -> tuple[bool, bool]:
-        """Return whether a listing may show this path, and whether it may leave it out."""
+        """Returns whether a listing may show this path, and whether it may leave it out."""
         self.tick()
         possible = self._possible(path, began)
         return any(write.content is not None for write in possible), any(write.content is None or write.mortal for write in possible)
@@ -133,7 +133,7 @@ def _explains(write: Write, seen: Seen, cut: Callable[[bytes], bytes | None]) ->
 
 
 def same_metadata(write: Write, read: Metadata) -> bool:
-    """Tell whether `read` is what was given, plus what the store fills in."""
+    """Tells whether `read` is what was given, plus what the store fills in."""
     given = write.metadata or Metadata()
     filled = read.time_created_ns is not None and (read.time_expires_ns is not None) == (given.expiration is not None)
     size = read.size if not write.known else len(write.content or b"")
@@ -145,7 +145,7 @@ def same_metadata(write: Write, read: Metadata) -> bool:
 
 
 def _same(given: Any, read: Any) -> bool:
-    """Tell whether two values are equal. True is not the same as 1, and a tuple is not the same as a list."""
+    """Tells whether two values are equal. True is not the same as 1, and a tuple is not the same as a list."""
     if isinstance(given, dict) and isinstance(read, dict):
         return given.keys() == read.keys() and all(_same(value, read[key]) for key, value in given.items()) and \
             all(type(key) is str or not isinstance(key, str) for key in read)

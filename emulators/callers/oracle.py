@@ -47,12 +47,12 @@ class Oracle:
         self._tight = tight
 
     def settled(self) -> None:
-        """Note that all stores were closed and recovery has run. Nothing troubles a call any more."""
+        """Notes that all stores were closed and recovery has run. Nothing troubles a call any more."""
         self.model.settled()
         self._troubled = self._tight = False
 
     def make(self, value: Value) -> Any:
-        """Make a value. Raises `InvalidRequestError` if its constructor refused it, as it may."""
+        """Makes a value. Raises `InvalidRequestError` if its constructor refused it, as it may."""
         try:
             return value.make()
         except InvalidRequestError as error:
@@ -63,7 +63,7 @@ class Oracle:
             raise Violation("raw error", f"{value} raised {type(error).__name__}: {str(error)[:200]}") from error
 
     def begin(self, object_id: object, metadata: object, made: Made) -> Write | None:
-        """Begin a write in the model, if the call can take effect at all."""
+        """Begins a write in the model, if the call can take effect at all."""
         if not isinstance(object_id, ObjectId) or not isinstance(metadata, (Metadata, type(None))):
             return None
         content = b"" if made.content is None else made.content
@@ -73,7 +73,7 @@ class Oracle:
         self, write: Write | None, ended: Ended, verdict: Is, made: Made, object_id: object, *,
         blocks: bool = False, result: type = PutResult,
     ) -> None:
-        """Judge a put or a delete, and end its write in the model.
+        """Judges a put or a delete, and ends its write in the model.
 
         `write`: None if the call could not take effect. `verdict`: of its arguments together. `blocks`: its payload
         never ends. `result`: the type that the call returns.
@@ -104,7 +104,7 @@ class Oracle:
             self.judge_error(ended, verdict, writes=True)
 
     def judge_error(self, ended: Ended, verdict: Is, *, writes: bool = False) -> None:
-        """Judge a call that raised an error. `verdict`: of its arguments. `writes`: it was a put or a delete."""
+        """Judges a call that raised an error. `verdict`: of its arguments. `writes`: it was a put or a delete."""
         error = ended.error
         assert error is not None, "told"
         if isinstance(error, InvalidRequestError):
@@ -123,7 +123,7 @@ class Oracle:
         raise Violation(kind, described(ended)) from error
 
     def check_own_row(self, object_id: object) -> None:
-        """Check that the call reached its own object's row and no other."""
+        """Checks that the call reached its own object's row and no other."""
         path = path_of(object_id)
         with suppress(InvalidRequestError):
             if (parsed := ObjectId.parse(path)) == object_id:
@@ -132,7 +132,7 @@ class Oracle:
         raise Violation("another's row", f"{object_id!r} reached the row {path!r}, which is no object's")
 
     def check_listed(self, listed: list[str], prefix: str, began: int) -> None:
-        """Judge a list of paths that began at the tick `began` and ends now."""
+        """Judges a list of paths that began at the tick `began` and ends now."""
         if listed != sorted(set(listed), key=str.encode):
             raise Violation("wrong answer", f"a list is not in order: {listed}")
         for path in {*self.model.writes, *listed}:
@@ -144,5 +144,5 @@ class Oracle:
 
 
 def path_of(object_id: object) -> str:
-    """Return the path of an object id; empty for anything else."""
+    """Returns the path of an object id; empty for anything else."""
     return object_id.path if isinstance(object_id, ObjectId) else ""

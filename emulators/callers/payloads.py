@@ -217,7 +217,7 @@ def _text(spec: Payload, place: Place) -> Made:
 
 
 def _watched(pieces: Iterator[bytes], place: Place, shows: list[str]) -> Iterator[bytes]:
-    """Yield the pieces. It may block, so it must not run in the thread of the event loop; `shows` records if it does.
+    """Yields the pieces. It may block, so it must not run in the thread of the event loop; `shows` records if it does.
     """
     if threading.get_ident() == place.loop_thread:
         shows.append("loop: a synchronous generator runs in the event loop's thread")
@@ -635,7 +635,7 @@ def _path_of_a_pipe(spec: Payload, place: Place) -> Made:
 
 
 def _end_of_pipe(path: Path, writer: threading.Thread) -> None:
-    """Read the rest of the pipe, so that a writer that nobody heard ends as well."""
+    """Reads the rest of the pipe, so that a writer that nobody heard ends as well."""
     reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     deadline = time.monotonic() + 10
     while writer.is_alive() and time.monotonic() < deadline:
@@ -651,7 +651,7 @@ def _path_of_a_pipe_without_a_writer(spec: Payload, place: Place) -> Made:
     os.mkfifo(path)
 
     def unblock() -> None:
-        """Give a writer, which ends at once, to every thread that waits for one."""
+        """Gives a writer, which ends at once, to every thread that waits for one."""
         deadline = time.monotonic() + 5
         while time.monotonic() < deadline:
             with suppress(OSError):  # nobody reads, so nobody waits
@@ -664,7 +664,7 @@ def _path_of_a_pipe_without_a_writer(spec: Payload, place: Place) -> Made:
 
 
 def _opens(thread: threading.Thread) -> bool:
-    """Tell whether the thread waits in a function of `tiered/payload/streams.py`, which opens and reads files."""
+    """Tells whether the thread waits in a function of `tiered/payload/streams.py`, which opens and reads files."""
     import sys
 
     frame = sys._current_frames().get(thread.ident or 0)

@@ -11,7 +11,7 @@ from tiered import ByteRange, InvalidRequestError, ObjectHead, StoredObject
 
 
 async def read_as(stored: StoredObject, manner: str, seen: list[Seen]) -> None:
-    """Use a stored object in this manner, and add to `seen` what it showed.
+    """Uses a stored object in this manner, and adds to `seen` what it showed.
 
     Raises `Violation` if the object allows a misuse.
     """
@@ -75,12 +75,12 @@ async def read_as(stored: StoredObject, manner: str, seen: list[Seen]) -> None:
 
 
 def of_head(head: ObjectHead | None) -> Seen:
-    """Return what a `head` showed."""
+    """Returns what a `head` showed."""
     return Seen(None, None, None) if head is None else Seen(None, head.metadata, head.revision, whole=False)
 
 
 def within(content: bytes, range: object) -> bytes | None:
-    """Return the part of a content that a range asks for, or None if the range does not fit."""
+    """Returns the part of a content that a range asks for, or None if the range does not fit."""
     if not isinstance(range, ByteRange):
         return content
     try:

@@ -1,4 +1,4 @@
-"""Run the episode of a seed in its event loop, and check what can be seen only from outside.
+"""Runs the episode of a seed in its event loop, and checks what can be seen only from outside.
 
 That is errors of tasks and generators that nobody awaits, coroutines that were never awaited, and threads and files
 that stay.
@@ -52,7 +52,7 @@ class Result:
 
 
 def run(recipe: Recipe) -> Result:
-    """Run a recipe. A sweep runs one world for each await of its step."""
+    """Runs a recipe. A sweep runs one world for each await of its step."""
     if recipe.sweep is None or all(step.number != recipe.sweep for step in recipe.steps):
         return _run_once(recipe)
     result = Result(recipe)
@@ -75,7 +75,7 @@ class Stuck(BaseException):
 
 
 def _waiting() -> Iterator[str]:
-    """Yield for each asyncio task what it waits for, from the inside to the outside."""
+    """Yields for each asyncio task what it waits for, from the inside to the outside."""
     try:
         tasks = asyncio.all_tasks()
     except RuntimeError:
@@ -96,7 +96,8 @@ def _first(coroutine: Any, *names: str) -> Any:
 
 @contextmanager
 def _alarmed() -> Iterator[None]:
-    """Stop the episode after `STUCK_AFTER_S`. It needs a signal, because code that never yields cannot be cancelled."""
+    """Stops the episode after `STUCK_AFTER_S`. It needs a signal, because code that never yields cannot be cancelled.
+    """
     def raise_stuck(number: int, frame: FrameType | None) -> None:
         where = [f"{each.filename}:{each.lineno} {each.name}" for each in traceback.extract_stack(frame)]
         waiting = "; ".join(_waiting())
@@ -134,7 +135,7 @@ def _run_once(recipe: Recipe) -> Result:
 
 
 def _unforeseen(error: BaseException) -> Violation:
-    """Make a violation from a deadlock of the simulated world, or from an error that no call has raised."""
+    """Makes a violation from a deadlock of the simulated world, or from an error that no call has raised."""
     while isinstance(error, BaseExceptionGroup):
         error = next((each for each in error.exceptions if isinstance(each, (Violation, Stuck))), error.exceptions[0])
     if isinstance(error, Violation):
@@ -195,7 +196,7 @@ def _watched() -> Iterator[None]:
 
 
 def _threads() -> set[threading.Thread]:
-    """Return the threads that run now, without trio's, which trio keeps for later."""
+    """Returns the threads that run now, without trio's, which trio keeps for later."""
     return {each for each in threading.enumerate() if not each.name.startswith("Trio thread")}
 
 

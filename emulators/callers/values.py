@@ -27,7 +27,7 @@ class Is(Enum):
     ODD = "odd"
 
     def __and__(self, other: Is) -> Is:
-        """Return the verdict of a call that is made with both."""
+        """Returns the verdict of a call that is made with both."""
         if Is.WRONG in (self, other):
             return Is.WRONG
         return Is.ODD if Is.ODD in (self, other) else Is.GOOD
@@ -46,7 +46,7 @@ class Value:
 
 
 def said(value: object) -> str:
-    """Return `ascii(value)`, shortened to `TEXT_MAX` characters and the length."""
+    """Returns `ascii(value)`, shortened to `TEXT_MAX` characters and the length."""
     try:
         text = ascii(value)
     except ValueError:  # Python does not print an integer of so many digits
@@ -88,7 +88,7 @@ JUNK: tuple[object, ...] = (
 
 
 def junk(random: Random, *but: type) -> Value:
-    """Return a value of no type in `but`, which is wrong."""
+    """Returns a value of no type in `but`, which is wrong."""
     return exactly(random.choice([each for each in JUNK if not isinstance(each, but)]), Is.WRONG)
 
 
@@ -107,7 +107,7 @@ def good_id(random: Random) -> Value:
 
 
 def any_id(random: Random) -> Value:
-    """Return an id that is mostly wrong: made by the constructor, by `create` or by `parse`, or not an id at all."""
+    """Returns an id that is mostly wrong: made by the constructor, by `create` or by `parse`, or not an id at all."""
     match random.randrange(5):
         case 0:
             return junk(random)
@@ -203,7 +203,7 @@ def good_metadata(random: Random) -> Value:
 
 
 def any_metadata(random: Random) -> Value:
-    """Return metadata with one or two odd or wrong fields, or something that is not metadata."""
+    """Returns metadata with one or two odd or wrong fields, or something that is not metadata."""
     if random.random() < 0.08:
         return junk(random, type(None))
     fields: dict[str, Value] = {}
@@ -271,7 +271,7 @@ _NESTED = {
 
 
 def any_settings(random: Random) -> Value:
-    """Return an argument for `Settings(**…)`, `load_settings(path)` or `open_storage(source)`.
+    """Returns an argument for `Settings(**…)`, `load_settings(path)` or `open_storage(source)`.
 
     It is a dict, YAML as `bytes`, or anything else.
     """

@@ -10,7 +10,7 @@
     check.py       compares what is stored with what callers were told; it runs no product code
     files.py, google.py    read what is stored, for the check: from files, and with Google's own client
     weather.py     faults of the services; relay.py, network.py: what they do to connections and calls
-    unfenced.py    the naive protocol, for comparison
+    unfenced.py    the published protocol, for comparison
     audit.py       the audit at the end
 
 Begin with command.py. Nothing imports this folder but `emulators.__main__` and the tests.

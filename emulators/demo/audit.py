@@ -54,7 +54,7 @@ class Audited:
 
 
 def run_demo_audit(stage: Stage, said: Console) -> Audited:
-    """Plant, audit and compare. The audit's files stay in a temporary directory.
+    """Plants, audits and compares. The audit's files stay in a temporary directory.
 
     Raises `TieredError` if no audit can be made.
     """

@@ -66,7 +66,7 @@ class Content:
 
 
 def content_of(payload: bytes, metadata: bytes) -> Content:
-    """Return a payload's content. `metadata`: JSON, as rows keep it."""
+    """Returns a payload's content. `metadata`: JSON, as rows keep it."""
     return Content(digest(payload), json.loads(metadata).get("custom", {}).get("operation"))
 
 
@@ -91,31 +91,31 @@ class Stored(Protocol):
     def rows(self) -> Iterable[StoredRow]: ...
 
     def targets(self) -> dict[str, str]:
-        """Return the blob that each row redirects to at this moment, by the row's path."""
+        """Returns the blob that each row redirects to at this moment, by the row's path."""
 
     def absent(self, names: Collection[str]) -> set[str]:
-        """Return the names that have no blob. A blob that is made or deleted meanwhile may be among them."""
+        """Returns the names that have no blob. A blob that is made or deleted meanwhile may be among them."""
 
     def place(self, name: str) -> str:
-        """Return where the blob of this name is, or would be."""
+        """Returns where the blob of this name is, or would be."""
 
     def places(self) -> Iterable[str]: ...
 
     def blob(self, place: str) -> Content | None:
-        """Return the blob's content, or None if its bytes do not match its checksum."""
+        """Returns the blob's content, or None if its bytes do not match its checksum."""
 
     def won(self) -> Collection[str]:
-        """Return the changes that are marked as having taken effect."""
+        """Returns the changes that are marked as having taken effect."""
 
     def uploads(self) -> Collection[str]:
-        """Return the uploads that were begun and that nothing would ever remove."""
+        """Returns the uploads that were begun and that nothing would ever remove."""
 
     def entries(self) -> Collection[tuple[str, str | None]]:
-        """Return key and state of each entry in the changelog. The state of an open entry is None."""
+        """Returns key and state of each entry in the changelog. The state of an open entry is None."""
 
 
 def check(stored: Stored, journal: Path, seen_dangling: Collection[str] = ()) -> Findings:
-    """Judge a store by the journals of all its writers.
+    """Judges a store by the journals of all its writers.
 
     `seen_dangling`: names that `dangling` returned while the processes ran.
     """
@@ -137,7 +137,7 @@ def check(stored: Stored, journal: Path, seen_dangling: Collection[str] = ()) ->
 
 
 def dangling(stored: Stored) -> set[str]:
-    """Return the names of blobs that a row redirects to and that do not exist. Others may write meanwhile.
+    """Returns the names of blobs that a row redirects to and that do not exist. Others may write meanwhile.
 
     It reads the rows before and after it looks for the blobs. A revision that was replaced never comes back. So a row
     that names the same blob both times has named it all the while.
@@ -151,12 +151,12 @@ def dangling(stored: Stored) -> set[str]:
 
 
 def unfinished(stored: Stored) -> tuple[int, int]:
-    """Return how many entries are open in the changelog, and how many uploads there are, at this moment."""
+    """Returns how many entries are open in the changelog, and how many uploads there are, at this moment."""
     return sum(state is None for _, state in stored.entries()), len(stored.uploads())
 
 
 def _check_tiers(stored: Stored, findings: Findings) -> dict[str, Content | None]:
-    """Compare rows with blobs, and blobs with rows.
+    """Compares rows with blobs, and blobs with rows.
 
     Returns what each object holds; None if that is lost or broken.
     """
@@ -205,7 +205,7 @@ class History:
         self._last_put = _LastBegun([each for each in acknowledged if each.kind is Kind.PUT])
 
     def flaw(self, seen: Content | None, looked: float = math.inf, looked_until: float = math.inf) -> str | None:
-        """Return which flaw it is that `seen` was there between the two moments, or None if it is no flaw.
+        """Returns which flaw it is that `seen` was there between the two moments, or None if it is no flaw.
 
         `seen` is None if there was no object.
         """
@@ -236,7 +236,7 @@ class _LastBegun:
         self._began = list(accumulate((each.began for each in by_end), max))
 
     def before(self, moment: float) -> float:
-        """Return that time, or -inf if no operation had ended."""
+        """Returns that time, or -inf if no operation had ended."""
         index = bisect_left(self._ended, moment)
         return self._began[index - 1] if index else -math.inf
 
@@ -263,5 +263,5 @@ def _said(content: Content | None) -> str:
 
 
 def _short(name: str) -> str:
-    """Return the name; of a long one only its beginning and its end."""
+    """Returns the name; of a long one only its beginning and its end."""
     return name if len(name) <= SHOWN_MAX else f"{name[: SHOWN_MAX // 2]}…{name[-SHOWN_MAX // 2 :]}"

@@ -13,7 +13,8 @@ The store is in a directory, or on the emulators of Bigtable and GCS, which are 
 (`emulators.demo.network`), and a lease lasts one second instead of half a minute.
 
 The seed decides the operations, their payloads and the order of the faults. It does not decide when a process is
-killed, nor what it was doing then. With `unfenced` the processes run the naive protocol of `emulators.demo.unfenced`.
+killed, nor what it was doing then. With `unfenced` the processes run the published protocol of
+`emulators.demo.unfenced`.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ __all__ = ["DemoOptions", "run_demo"]
 
 
 def run_demo(options: DemoOptions, as_json: bool) -> int:
-    """Run the demo, and print what happens and the verdict. Returns 0 if nothing was wrong, else 1.
+    """Runs the demo, and prints what happens and the verdict. Returns 0 if nothing was wrong, else 1.
 
     With `as_json`, stdout gets one JSON document and stderr gets the rest. Raises `ConfigurationError` if a package is
     missing, `UnavailableError` if the processes cannot run, and `KeyboardInterrupt` on SIGINT or SIGTERM. When it

@@ -23,7 +23,7 @@ from tiered.settings import load_settings
 
 
 async def recover(config: Path, parent: int, unfenced: bool) -> int:
-    """Run the daemon until SIGTERM or until the parent has ended. Returns the exit code."""
+    """Runs the daemon until SIGTERM or until the parent has ended. Returns the exit code."""
     runtime, settings = SystemRuntime(), load_settings(config)
     async with anyio.create_task_group() as beside:
         beside.start_soon(follow_parent, parent, runtime, lambda: os.kill(os.getpid(), signal.SIGTERM))

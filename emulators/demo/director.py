@@ -52,7 +52,7 @@ _RECOVERED = re.compile(rb"\brecovered id=(\S+)")
 
 
 def what_is_wrong(flaws: Mapping[str, int], acknowledged: int, missing: Sequence[str]) -> str | None:
-    """Return what is wrong with a run, or None: its flaws, or the kinds of fault that never happened."""
+    """Returns what is wrong with a run, or None: its flaws, or the kinds of fault that never happened."""
     if found := [f"{count} {flaw.replace('_', '-')}" for flaw, count in flaws.items() if count]:
         return ", ".join(found)
     if not acknowledged:
@@ -93,7 +93,7 @@ class Director:
         self._line_at = 0.0
 
     def run(self) -> dict[str, Any]:
-        """Run everything and return the report. When it returns or raises, all processes have ended."""
+        """Runs everything and returns the report. When it returns or raises, all processes have ended."""
         try:
             self._introduce()
             self._raise_curtain()
@@ -109,7 +109,7 @@ class Director:
 
     def _introduce(self) -> None:
         options = self._options
-        protocol = "the naive protocol, without the fence" if options.unfenced else "the protocol as it is"
+        protocol = "the published protocol, without the fence" if options.unfenced else "the protocol as it is"
         self._said.print(
             f"{options.writers} writers of {TASKS} tasks, {options.daemons} recovery daemons, {options.objects} objects,"
             f" {options.seconds:g} s, seed {self._seed}: {protocol}."
@@ -120,7 +120,8 @@ class Director:
         )
 
     def _raise_curtain(self) -> None:
-        """Start all processes, and wait until every writer has had an answer: a slow start must not shorten the run."""
+        """Starts all processes, and waits until every writer has had an answer: a slow start must not shorten the run.
+        """
         self._began_at = time.monotonic()
         while not all(self._has_answered(part) for part in self._writers):
             if time.monotonic() - self._began_at > START_WAIT_S:
@@ -150,7 +151,7 @@ class Director:
         self._weather.clear()
 
     def _missing(self) -> list[str]:
-        """Return the kinds of fault that should have happened and have not."""
+        """Returns the kinds of fault that should have happened and have not."""
         return [kind for kind, count in self._happened().items() if not count] if self._stage.services else []
 
     def _happened(self) -> dict[str, int]:
@@ -208,7 +209,7 @@ class Director:
         )
 
     def _look(self) -> None:
-        """Read what the processes have written since the last call, and compare rows with blobs."""
+        """Reads what the processes have written since the last call, and compares rows with blobs."""
         for line in self._journals.lines():
             if b'"begin":' in line:
                 self._score.begun += 1
@@ -245,7 +246,7 @@ class Director:
         }
 
     def _command(self, name: str) -> list[str]:
-        """Return the command that starts the process of this name."""
+        """Returns the command that starts the process of this name."""
         if name.startswith("w"):
             journal = self._stage.journal / f"{name}.jsonl"
             return Orders(

@@ -100,7 +100,7 @@ async def _relayed(port: int) -> AsyncIterator[Relay]:
 
 @contextmanager
 def _started_gcs(log: Path) -> Iterator[tuple[int, int]]:
-    """Start the GCS emulator. Yields its process id and its port."""
+    """Starts the GCS emulator. Yields its process id and its port."""
     command = ["sh", "-c", WITH_WARDEN, "sh", sys.executable, "-m", "emulators.demo.gcs"]
     with (
         log.open("wb") as said,

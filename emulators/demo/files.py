@@ -1,4 +1,4 @@
-"""Read what the embedded backend holds, for the demo's check: the rows in SQLite and the files of the blobs.
+"""Reads what the embedded backend holds, for the demo's check: the rows in SQLite and the files of the blobs.
 
 It knows the stored formats and uses none of the store's code.
 """
@@ -86,12 +86,12 @@ class StoredFiles:
 
 
 def _block_crcs(payload: bytes) -> bytes:
-    """Return the checksums of all blocks of 256 KiB."""
+    """Returns the checksums of all blocks of 256 KiB."""
     return b"".join(zlib.crc32(payload[start : start + 262_144]).to_bytes(4, "big") for start in range(0, len(payload), 262_144))
 
 
 def blob_path(name: str) -> Path:
-    """Return where the blob's file is, below `blobs/`."""
+    """Returns where the blob's file is, below `blobs/`."""
     text = "".join(map(_escape, name.encode()))
     parts = [text[start : start + 199] for start in range(0, len(text), 199)]
     return Path(*[part + "+" for part in parts[:-1]], parts[-1])

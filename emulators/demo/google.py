@@ -1,4 +1,4 @@
-"""Read what Bigtable and GCS hold, for the demo's check. It knows the stored formats and uses none of the store's code.
+"""Reads what Bigtable and GCS hold, for the demo's check. It knows the stored formats and runs no code of the store.
 
     rows, changelog    with `google.cloud.bigtable.data`, Google's own client
     blobs              with GET requests of the JSON API
@@ -103,7 +103,8 @@ class StoredInGoogle(AbstractContextManager["StoredInGoogle"]):
         return {column.decode()[2:] for _, cells in self._read(WON) for _, column in cells}
 
     def uploads(self) -> tuple[()]:
-        """Return nothing. An open session that no entry names is invisible and costs nothing; GCS ends it in a week."""
+        """Returns nothing. An open session that no entry names is invisible and costs nothing; GCS ends it in a week.
+        """
         return ()
 
     def entries(self) -> list[tuple[str, str | None]]:
@@ -129,7 +130,7 @@ class StoredInGoogle(AbstractContextManager["StoredInGoogle"]):
 
 @contextmanager
 def _variable(name: str, value: str) -> Iterator[None]:
-    """Set an environment variable for a while. Google's client learns of an emulator in no other way."""
+    """Sets an environment variable for a while. Google's client learns of an emulator in no other way."""
     before = os.environ.get(name)
     os.environ[name] = value
     try:

@@ -92,7 +92,7 @@ class Tail:
 
 
 def read_operations(directory: Path, late_s: float = 0.0) -> list[Operation]:
-    """Return every operation that began, in no order.
+    """Returns every operation that began, in no order.
 
     An operation without an answer counts as ended `late_s` seconds after its process.
     """
@@ -101,7 +101,7 @@ def read_operations(directory: Path, late_s: float = 0.0) -> list[Operation]:
 
 
 def late_writes(directory: Path, won: Collection[str]) -> int:
-    """Return how many writes of rows took effect although they had timed out.
+    """Returns how many writes of rows took effect although they had timed out.
 
     Their token is live or is in `won`, and no repetition of the write was told that it took effect.
     """
@@ -113,7 +113,7 @@ def late_writes(directory: Path, won: Collection[str]) -> int:
 
 
 def process_ends(directory: Path) -> dict[str, float]:
-    """Return when each process was seen to have ended, by its name."""
+    """Returns when each process was seen to have ended, by its name."""
     return {line["process"]: line["at"] for line in read_lines(directory / DIRECTOR) if line["event"] in ("killed", "ended", "crashed")}
 
 

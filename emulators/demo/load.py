@@ -36,7 +36,7 @@ class Step:
 
 
 def object_ids(count: int) -> list[ObjectId]:
-    """Return the objects that all writers share, in two usecases, with and without scopes."""
+    """Returns the objects that all writers share, in two usecases, with and without scopes."""
     scopes = (("org", "17"), ("project", "42"))
     return [
         ObjectId.create("attachments" if number % 2 else "avatars", _KEYS[number % len(_KEYS)].format(number), scopes if number % 2 else ())
@@ -45,7 +45,7 @@ def object_ids(count: int) -> list[ObjectId]:
 
 
 def steps(seed: int, process: str, task: int, objects: list[ObjectId]) -> Iterator[Step]:
-    """Yield what one task of one process does, without an end."""
+    """Yields what one task of one process does, without an end."""
     chance = Random(f"{seed} {process} {task}")
     number = 0
     while True:

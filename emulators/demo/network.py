@@ -26,7 +26,7 @@ BACK_MAX_S = 0.005
 
 
 def far(tiers: Tiers, runtime: Runtime) -> Tiers:
-    """Return the same tiers behind a delay."""
+    """Returns the same tiers behind a delay."""
     return Tiers(cast(HighVolumeBackend, _Far(tiers.high_volume, runtime)), cast(LongTermBackend, _Far(tiers.long_term, runtime)))
 
 
@@ -52,7 +52,7 @@ class _Far:
 
 
 def witness(tiers: Tiers, journal: Journal, runtime: Runtime, timeout_s: float) -> Tiers:
-    """Return the same tiers. The journal gets a line when a write of a row times out, and when more is known of it."""
+    """Returns the same tiers. The journal gets a line when a write of a row times out, and when more is known of it."""
     return Tiers(cast(HighVolumeBackend, _Witness(tiers.high_volume, journal, runtime, timeout_s)), tiers.long_term)
 
 

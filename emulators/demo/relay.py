@@ -53,7 +53,7 @@ class Relay:
         self._is_cut = False
 
     def stall(self) -> None:
-        """Hold back half of the connections: the older half, and the newer half the next time.
+        """Holds back half of the connections: the older half, and the newer half the next time.
 
         One process makes its connections together, so this holds back whole processes.
         """

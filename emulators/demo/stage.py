@@ -115,19 +115,19 @@ class Stage(ABC):
 
     @abstractmethod
     def _raise(self) -> Mapping[str, Any]:
-        """Start the backend, register its end with `_standing`, and return the backend's settings."""
+        """Starts the backend, registers its end with `_standing`, and returns the backend's settings."""
 
     @abstractmethod
     def introduce(self) -> str:
-        """Return a sentence that says what is real here, and what is not."""
+        """Returns a sentence that says what is real here, and what is not."""
 
     @abstractmethod
     def farewell(self) -> str:
-        """Return a sentence that says what is left of the run, and where."""
+        """Returns a sentence that says what is left of the run, and where."""
 
     @abstractmethod
     def may_stand_still(self) -> bool:
-        """Return whether a process that was just stopped may stay stopped: not if it blocks all the others."""
+        """Returns whether a process that was just stopped may stay stopped: not if it blocks all the others."""
 
 
 class EmbeddedStage(Stage):
@@ -149,7 +149,7 @@ class EmbeddedStage(Stage):
         return f"Look at the store with: tiered --config {shlex.quote(str(self.config))} ls    (logs and journals are beside it)"
 
     def may_stand_still(self) -> bool:
-        """Return whether SQLite's write lock is free. A process that is stopped in a transaction keeps the lock.
+        """Returns whether SQLite's write lock is free. A process that is stopped in a transaction keeps the lock.
 
         It would block all others, which shows how SQLite works and nothing about the store.
         """
@@ -157,7 +157,7 @@ class EmbeddedStage(Stage):
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Return both together. A section that both have is merged as well."""
+    """Returns both together. A section that both have is merged as well."""
     return {**below, **above, **{key: {**below[key], **above[key]} for key in below.keys() & above.keys() if isinstance(below[key], dict)}}
 
 

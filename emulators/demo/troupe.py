@@ -69,12 +69,12 @@ class Troupe:
         return self.actors[part]
 
     def kill(self, actor: Actor) -> None:
-        """Kill with SIGKILL. The next `revive` starts the part again."""
+        """Kills with SIGKILL. The next `revive` starts the part again."""
         actor.running.kill()
         self._lay_off(actor, {-signal.SIGKILL: "killed", TURNED_AWAY: "ended"}.get(actor.running.wait(), "crashed"))
 
     def stop(self, actor: Actor, seconds: float) -> bool:
-        """Stop a process with SIGSTOP for so many seconds. Returns False if it ended, or may not stay stopped.
+        """Stops a process with SIGSTOP for so many seconds. Returns False if it ended, or may not stay stopped.
 
         If it would block all others where it was stopped, it goes on and is stopped again a moment later, STOP_TRIES
         times at most.
@@ -103,7 +103,7 @@ class Troupe:
         self._note("resumed", actor.name)
 
     def revive(self, parts: list[str]) -> None:
-        """Start those of these parts that do not run. A process that ended by itself has crashed.
+        """Starts those of these parts that do not run. A process that ended by itself has crashed.
 
         Raises `UnavailableError` after more than CRASHES_MAX crashes.
         """
@@ -117,7 +117,7 @@ class Troupe:
                 self.start(part)
 
     def dismiss(self, letter: str, within_s: float) -> list[str]:
-        """Send SIGTERM to all parts of this letter, and kill those that do not end in time. Returns their names."""
+        """Sends SIGTERM to all parts of this letter, and kills those that do not end in time. Returns their names."""
         leaving = [actor for actor in self.actors.values() if actor.part.startswith(letter)]
         for actor in leaving:
             if actor.resume_at is not None:
@@ -135,12 +135,12 @@ class Troupe:
         return late
 
     def end_all(self) -> None:
-        """Kill all processes that are left."""
+        """Kills all processes that are left."""
         for actor in list(self.actors.values()):
             self.kill(actor)
 
     def idle(self, letter: str) -> Iterator[Actor]:
-        """Return the processes of this letter that run and are not stopped."""
+        """Returns the processes of this letter that run and are not stopped."""
         return (actor for actor in self.actors.values() if actor.part.startswith(letter) and actor.resume_at is None)
 
     def _lay_off(self, actor: Actor, event: str) -> None:
@@ -154,6 +154,6 @@ class Troupe:
 
 
 def environment() -> dict[str, str]:
-    """Return variables for a child: it finds the same packages as this process, and gets none of its settings."""
+    """Returns variables for a child: it finds the same packages as this process, and gets none of its settings."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
     return kept | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}

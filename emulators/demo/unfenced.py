@@ -1,4 +1,4 @@
-"""The naive protocol, for comparison: it shows what the same store and the same recovery lose without the fence.
+"""The published protocol, for comparison: it shows what the same store and the same recovery lose without the fence.
 
     settle    only reads whether the row shows the revision. It refuses nothing, so a blob that recovery takes for
               garbage may still be swapped in
@@ -30,7 +30,7 @@ logger = logging.getLogger("tiered")
 
 @asynccontextmanager
 async def open_demo_backends(settings: Settings, runtime: Runtime, unfenced: bool) -> AsyncIterator[Backends | None]:
-    """Open the product's backends, with unfenced rows if `unfenced`. Yields None if they are out of reach."""
+    """Opens the product's backends, with unfenced rows if `unfenced`. Yields None if they are out of reach."""
     async with AsyncExitStack() as stack:
         try:
             backends = await stack.enter_async_context(open_backends(settings, runtime))

@@ -40,7 +40,7 @@ class Weather:
         self.clear()
 
     def pass_by(self) -> str | None:
-        """Begin or end a fault if it is time. Returns a few words if one begins, else None."""
+        """Begins or ends a fault if it is time. Returns a few words if one begins, else None."""
         if not self._services or time.monotonic() < self._turns_at:
             return None
         if self._end is not None:
@@ -60,7 +60,7 @@ class Weather:
         return f"{kind[:-1]} of {service.name}"
 
     def clear(self) -> None:
-        """End the present fault, if there is one, and choose when the next begins."""
+        """Ends the present fault, if there is one, and chooses when the next begins."""
         end, self._end = self._end, None
         if end is not None:
             end()

@@ -58,7 +58,7 @@ class Orders:
 
 
 async def write(orders: Orders, runtime: Runtime) -> int:
-    """Work until SIGTERM, or until the parent has ended. Returns the exit code."""
+    """Works until SIGTERM, or until the parent has ended. Returns the exit code."""
     told, settings = anyio.Event(), load_settings(Path(orders.config))
     async with anyio.create_task_group() as beside:
         beside.start_soon(heed, told.set)
@@ -91,7 +91,7 @@ async def _work(storage: TieredStorage, journal: Journal, runtime: Runtime, todo
 
 
 async def perform(storage: TieredStorage, journal: Journal, runtime: Runtime, step: Step) -> Answer:
-    """Do one operation, and write a line into the journal before it and after it."""
+    """Does one operation, and writes a line into the journal before it and after it."""
     journal.write(
         at=runtime.monotonic(), begin=step.id, object=step.object_id.path, kind=step.kind, size=len(step.payload),
         digest=digest(step.payload) if step.kind is Kind.PUT else None,
@@ -102,7 +102,7 @@ async def perform(storage: TieredStorage, journal: Journal, runtime: Runtime, st
 
 
 async def _answered(storage: TieredStorage, step: Step) -> tuple[Answer, dict[str, Any]]:
-    """Do the operation. Returns the answer, and what the journal adds to it."""
+    """Does the operation. Returns the answer, and what the journal adds to it."""
     try:
         return Answer.OK, await _carry_out(storage, step)
     except OutcomeUnknownError as error:
@@ -128,7 +128,7 @@ async def _carry_out(storage: TieredStorage, step: Step) -> dict[str, Any]:
 
 
 def _pieces(payload: bytes) -> Iterator[bytes]:
-    """Yield the payload in pieces: so `put` does not know its size before its end."""
+    """Yields the payload in pieces: so `put` does not know its size before its end."""
     return (payload[start : start + PIECE_BYTES] for start in range(0, len(payload), PIECE_BYTES))
 
 
@@ -139,7 +139,7 @@ async def heed(stop: Callable[[], None]) -> None:
 
 
 async def follow_parent(parent: int, runtime: Runtime, stop: Callable[[], None]) -> None:
-    """Stop when the parent has ended. It may be killed, too, and must leave no process running."""
+    """Stops when the parent has ended. It may be killed, too, and must leave no process running."""
     while os.getppid() == parent:
         await runtime.sleep(PARENT_LOOK_S)
     stop()

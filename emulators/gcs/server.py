@@ -68,11 +68,11 @@ class GcsEmulator:
         return self._service.sessions
 
     def create_bucket(self, name: str, settings: dict[str, Any] | None = None) -> Bucket:
-        """Create a bucket. `settings`: as in the call's JSON, such as `lifecycle`."""
+        """Creates a bucket. `settings`: as in the call's JSON, such as `lifecycle`."""
         return self._service.create_bucket(name, settings)
 
     async def apply_lifecycle(self) -> list[str]:
-        """Do what the service does about once a day. Return the names of what was deleted."""
+        """Does what the service does about once a day. Returns the names of what was deleted."""
         return self._service.apply_lifecycle()
 
     async def __aenter__(self) -> Self:
@@ -100,7 +100,7 @@ class GcsEmulator:
             return web.Response(status=503)
 
     async def _answer(self, request: web.BaseRequest) -> tuple[Answer, bool]:
-        """Return the answer, and whether only half of it is to be sent."""
+        """Returns the answer, and whether only half of it is to be sent."""
         try:
             call = Call.parse(request.method, request.raw_path, request.headers)
         except GcsError as error:
@@ -129,7 +129,7 @@ class GcsEmulator:
         del self.calls[:-CALLS_KEPT]
 
     async def _wait(self, fault: GcsFault) -> None:
-        """Wait before the effect, when the whole body has come. A client that gives up meanwhile changes nothing."""
+        """Waits before the effect, when the whole body has come. A client that gives up meanwhile changes nothing."""
         if fault.mode is FaultMode.STALL_BEFORE:
             await self._closing.wait()
             raise _ConnectionLostError
@@ -137,7 +137,7 @@ class GcsEmulator:
             await self._runtime.sleep(fault.seconds)
 
     async def _receive(self, request: web.BaseRequest, call: Call) -> tuple[Answer | None, bytes]:
-        """Return the whole body, or a refusal. The body of a resumable upload goes to its session."""
+        """Returns the whole body, or a refusal. The body of a resumable upload goes to its session."""
         if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
             request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         if call.kind not in ("upload.put", "upload.status"):

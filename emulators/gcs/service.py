@@ -34,14 +34,14 @@ class GcsService:
         }  # fmt: skip
 
     def answer(self, call: Call, body: bytes) -> Answer:
-        """Carry the call out, or return why not."""
+        """Carries the call out, or returns why not."""
         try:
             return self._steps[call.kind](call, body)
         except GcsError as error:
             return error.answer()
 
     def apply_lifecycle(self) -> list[str]:
-        """Do what the service does about once a day. Return the names of what was deleted."""
+        """Does what the service does about once a day. Returns the names of what was deleted."""
         return [name for bucket in self.buckets.values() for name in bucket.expire(self._runtime.wall_ns())]
 
     # --- uploads
@@ -74,12 +74,12 @@ class GcsService:
         return Answer(200, headers={"Location": f"{root}?uploadType=resumable&upload_id={upload_id}", "X-GUploader-UploadID": upload_id})
 
     def _forget_sessions(self, now_ns: int) -> None:
-        """Forget sessions a week after they expired. They are in order of age."""
+        """Forgets sessions a week after they expired. They are in order of age."""
         while self.sessions and now_ns - (oldest := next(iter(self.sessions.values()))).created_ns > 2 * SESSION_AGE_MAX_NS:
             del self.sessions[oldest.id]
 
     def arrive(self, call: Call) -> tuple[Session, ContentRange]:
-        """Return the session to which the body of this request is to be added, and its range.
+        """Returns the session to which the body of this request is to be added, and its range.
 
         Raises `GcsError` if it must not be.
         """
@@ -97,7 +97,7 @@ class GcsService:
         return session
 
     def _finish(self, call: Call, body: bytes) -> Answer:
-        """Finalise the session if it is complete. The body is in it already."""
+        """Finalises the session if it is complete. The body is in it already."""
         session = self._session(call)
         if session.stored is None and session.complete:
             session.stored = self._finalise(session, call).resource()
@@ -108,7 +108,7 @@ class GcsService:
         return Answer(308, headers={"Range": f"bytes=0-{held - 1}"} if held else {})
 
     def _finalise(self, session: Session, call: Call) -> StoredObject:
-        """Make the object and check it. A wrong checksum ends the session.
+        """Makes the object and checks it. A wrong checksum ends the session.
 
         After a failed precondition the client may try again.
         """
@@ -123,7 +123,7 @@ class GcsService:
             raise
 
     def _cancel(self, call: Call, body: bytes) -> Answer:
-        """Cancel the session. After 499 it can never be finalised.
+        """Cancels the session. After 499 it can never be finalised.
 
         An object that was finalised stays, and the answer is 404.
         """
@@ -163,7 +163,7 @@ class GcsService:
         return _shown({"kind": "storage#objects", **{key: value for key, value in found.items() if value}}, call)
 
     def _batch(self, call: Call, body: bytes) -> Answer:
-        """Carry out each call by itself. A call that fails says so in its own part."""
+        """Carries out each call by itself. A call that fails says so in its own part."""
         answers = []
         for content_id, method, target, headers, part in list(batch_calls(call.headers.get("Content-Type", ""), body)):
             try:
@@ -184,7 +184,7 @@ class GcsService:
         return self.buckets[call.bucket]
 
     def create_bucket(self, name: str, settings: Mapping[str, Any] | None = None) -> Bucket:
-        """Create a bucket, as the call does. Raises `GcsError` if it exists or its settings are not allowed."""
+        """Creates a bucket, as the call does. Raises `GcsError` if it exists or its settings are not allowed."""
         if not re.fullmatch(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]", name):
             raise GcsError(400, f"Invalid bucket name: '{name}'")
         if name in self.buckets:
@@ -225,7 +225,7 @@ class GcsService:
 
 
 def _described(resource: dict[str, Any], call: Call, content_type: str | None) -> dict[str, Any]:
-    """Return an upload's metadata, completed from the query and the headers."""
+    """Returns an upload's metadata, completed from the query and the headers."""
     by_query = {key: call.query[key] for key in ("name", "contentEncoding") if key in call.query}
     name = str(resource.get("name") or by_query.get("name") or "")
     if not name:
@@ -234,20 +234,20 @@ def _described(resource: dict[str, Any], call: Call, content_type: str | None) -
 
 
 def _told_hashes(call: Call) -> list[tuple[str, object]]:
-    """Return the hashes of `X-Goog-Hash: crc32c=...,md5=...`, which may come several times."""
+    """Returns the hashes of `X-Goog-Hash: crc32c=...,md5=...`, which may come several times."""
     told = [pair.strip().partition("=") for header in call.headers.getall("X-Goog-Hash", []) for pair in header.split(",")]
     return [(kind, value) for kind, _, value in told]
 
 
 def _shown(resource: Mapping[str, Any], call: Call) -> Answer:
-    """Return the resource as an answer. With `fields`, only these fields."""
+    """Returns the resource as an answer. With `fields`, only these fields."""
     answer = Answer.of_json(select(resource, parse_fields(call.query["fields"])) if call.query.get("fields") else resource)
     etag = resource.get("etag")
     return Answer(200, answer.body, {**answer.headers, "ETag": etag}) if etag else answer
 
 
 def _media_headers(stored: StoredObject) -> dict[str, str]:
-    """Return the headers of a download. The JSON API shows custom metadata only in the object's metadata, not here."""
+    """Returns the headers of a download. The JSON API shows custom metadata only in the object's metadata, not here."""
     content = {re.sub("(?<=[a-z])(?=[A-Z])", "-", key).title(): value for key, value in stored.content.items()}
     encoding = stored.content.get("contentEncoding", "identity")
     return {
@@ -260,7 +260,7 @@ def _media_headers(stored: StoredObject) -> dict[str, str]:
 
 
 def _span(header: str | None, size: int) -> tuple[int, int] | None:
-    """Return start and stop of one range. None: everything, also if the header makes no sense.
+    """Returns start and stop of one range. None: everything, also if the header makes no sense.
 
     Raises 416 if the range is empty.
     """

@@ -33,7 +33,7 @@ class ContentRange:
 
     @classmethod
     def parse(cls, text: str | None) -> ContentRange:
-        """Read the header. None: there was no header, so the body is the whole object.
+        """Reads the header. None: there was no header, so the body is the whole object.
 
         Raises `GcsError` 400 if it makes no sense.
         """
@@ -86,7 +86,7 @@ class Session:
             raise GcsError(410, "The upload session was cancelled or has expired.")
 
     def begin(self, sent: ContentRange) -> None:
-        """Check a request against what is known. If it raises `GcsError`, nothing of the request is kept."""
+        """Checks a request against what is known. If it raises `GcsError`, nothing of the request is kept."""
         if sent.total is not None and self.total not in (None, sent.total):
             raise GcsError(400, f"Invalid request. The total size was {self.total} byte(s) before and is {sent.total} now.")
         if sent.total is not None and sent.total < len(self.arrived):
@@ -97,7 +97,7 @@ class Session:
         self.total = sent.total if self.total is None else self.total
 
     def take(self, position: int, piece: bytes) -> None:
-        """Keep what is new of a piece that starts at `position`. If the session has ended, keep nothing.
+        """Keeps what is new of a piece that starts at `position`. If the session has ended, it keeps none.
 
         Raises `GcsError` 503 on a gap: another request broke off in the meantime.
         """
@@ -109,7 +109,8 @@ class Session:
         self.arrived += piece[held - position :]
 
     def end(self, sent: ContentRange, count: int) -> None:
-        """Note that the body has ended, after `count` bytes. Raises `GcsError` 400 if the header had said otherwise."""
+        """Notes that the body has ended, after `count` bytes. Raises `GcsError` 400 if the header had said otherwise.
+        """
         if sent.first is None:
             return
         if sent.last is not None and count != (expected := sent.last - sent.first + 1):
@@ -126,6 +127,6 @@ class Session:
             self.break_off()
 
     def break_off(self) -> None:
-        """Keep only whole granules."""
+        """Keeps only whole granules."""
         if self.open:
             del self.arrived[len(self.arrived) // GRANULE * GRANULE :]

@@ -56,7 +56,7 @@ class StoredObject:
         return base64.b64encode(f"{self.generation}/{self.metageneration}".encode()).decode()
 
     def resource(self) -> dict[str, Any]:
-        """Return its metadata as the JSON API shows them. Numbers of 64 bits are text, and empty fields are absent."""
+        """Returns its metadata as the JSON API shows them. Numbers of 64 bits are text, and empty fields are absent."""
         times = {"timeCreated": self.created, "updated": self.updated, "timeFinalized": self.created, "customTime": self.custom_time}
         path = f"b/{quote(self.bucket, safe='')}/o/{quote(self.name, safe='')}"
         return {
@@ -89,7 +89,7 @@ def rfc3339(time: datetime) -> str:
 
 
 def from_ns(ns: int) -> datetime:
-    """Return the time in whole milliseconds, as the service shows its own times."""
+    """Returns the time in whole milliseconds, as the service shows its own times."""
     return EPOCH + timedelta(milliseconds=ns // 1_000_000)
 
 
@@ -121,7 +121,7 @@ def check_name(name: str) -> None:
 
 
 def check_preconditions(query: Mapping[str, str], current: StoredObject | None, *, reading: bool = False) -> None:
-    """Raise `GcsError` if a precondition does not hold. Generation 0 stands for absence.
+    """Raises `GcsError` if a precondition does not hold. Generation 0 stands for absence.
 
     A failed *not* is 304 for reads. Every other failure is 412.
     """
@@ -141,13 +141,13 @@ def check_preconditions(query: Mapping[str, str], current: StoredObject | None, 
 
 
 def hashes(payload: bytes) -> tuple[str, str]:
-    """Return crc32c and md5 in base64."""
+    """Returns crc32c and md5 in base64."""
     crc32c = google_crc32c.value(payload).to_bytes(4, "big")
     return base64.b64encode(crc32c).decode(), base64.b64encode(hashlib.md5(payload, usedforsecurity=False).digest()).decode()
 
 
 def check_hashes(expected: Iterable[tuple[str, object]], crc32c: str, md5: str) -> None:
-    """Check hashes. `expected`: (crc32c or md5, base64) as the client sent them. Other kinds are ignored.
+    """Checks hashes. `expected`: (crc32c or md5, base64) as the client sent them. Other kinds are ignored.
 
     Raises `GcsError` 400.
     """
@@ -162,7 +162,7 @@ def check_hashes(expected: Iterable[tuple[str, object]], crc32c: str, md5: str) 
 
 
 def merged(old: Mapping[str, str], change: object) -> dict[str, str]:
-    """Return custom metadata after a JSON merge: null removes a key."""
+    """Returns custom metadata after a JSON merge: null removes a key."""
     if change is None:
         return {}
     if not isinstance(change, dict) or not all(value is None or isinstance(value, str) for value in change.values()):
@@ -198,7 +198,7 @@ class Bucket:
     _last_generation: int = 0
 
     def get(self, name: str, query: Mapping[str, str], *, reading: bool = False) -> StoredObject:
-        """Return an object.
+        """Returns an object.
 
         Raises 404 if it, or the generation that was asked for, does not exist; 412 or 304 by preconditions.
         """
@@ -210,7 +210,7 @@ class Bucket:
 
     def insert(self, name: str, payload: bytes, resource: Mapping[str, Any], query: Mapping[str, str],
                told: Iterable[tuple[str, object]], now_ns: int) -> StoredObject:  # fmt: skip
-        """Create or replace an object in one step. If it raises `GcsError`, nothing changes.
+        """Creates or replaces an object in one step. If it raises `GcsError`, nothing changes.
 
         `told`: hashes besides those in `resource`.
         """
@@ -243,7 +243,7 @@ class Bucket:
             self._soft_deleted.append(SoftDeletedObject(gone.resource(), gone.name, gone.generation, *times))
 
     def soft_deleted(self, query: Mapping[str, str], now_ns: int) -> Page:
-        """Return one page of what was deleted, by name and generation.
+        """Returns one page of what was deleted, by name and generation.
 
         Its tokens are valid as long as nothing more is deleted."""
         if query.get("versions") == "true":
@@ -271,7 +271,7 @@ class Bucket:
         return new
 
     def page(self, query: Mapping[str, str]) -> Page:
-        """Return one page of the listing. Its objects and prefixes together are at most `maxResults`."""
+        """Returns one page of the listing. Its objects and prefixes together are at most `maxResults`."""
         prefix, delimiter, end = (query.get(key, "").encode() for key in ("prefix", "delimiter", "endOffset"))
         limit = parse_int(query, "maxResults") or PAGE_MAX
         if limit < 1:
@@ -298,7 +298,7 @@ class Bucket:
         return key if key is not None and key.startswith(prefix) and (not end or key < end) else None
 
     def expire(self, now_ns: int) -> list[str]:
-        """Delete what a lifecycle rule says. Return the names."""
+        """Deletes what a lifecycle rule says. Returns the names."""
         conditions = [rule["condition"] for rule in lifecycle_rules(self.settings)]
         gone = [name for name, stored in self.objects.items() if any(_applies(each, stored, from_ns(now_ns)) for each in conditions)]
         for name in gone:
@@ -317,7 +317,7 @@ def _from_token(token: str) -> bytes:
 
 
 def lifecycle_rules(settings: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the rules of a bucket's settings.
+    """Returns the rules of a bucket's settings.
 
     Raises 400 for a rule that this emulator lacks, so that no test depends on it.
     """
@@ -330,7 +330,7 @@ def lifecycle_rules(settings: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _applies(condition: Mapping[str, Any], stored: StoredObject, now: datetime) -> bool:
-    """Tell whether all of the condition holds."""
+    """Tells whether all of the condition holds."""
     custom = stored.custom_time
     tests: dict[str, Callable[[Any], bool]] = {
         "age": lambda days: now >= stored.created + timedelta(days=int(days)),

@@ -80,7 +80,7 @@ class Call:
 
     @classmethod
     def parse(cls, method: str, target: str, headers: MultiMapping[str]) -> Call:
-        """Read a request. `target`: the path and query as sent, or a whole URL.
+        """Reads a request. `target`: the path and query as sent, or a whole URL.
 
         Raises `GcsError` if there is no such route.
         """
@@ -97,7 +97,7 @@ class Call:
 
 
 def with_one_content_type(head: bytes) -> bytes:
-    """Return a request's head with only the last of its Content-Type headers.
+    """Returns a request's head with only the last of its Content-Type headers.
 
     The client set the last one, after its library had set one.
     """
@@ -150,7 +150,7 @@ Fields = dict[str, "Fields"]
 
 
 def parse_fields(text: str) -> Fields:
-    """Parse `items(name,metadata/a),nextPageToken` into a tree."""
+    """Parses `items(name,metadata/a),nextPageToken` into a tree."""
     fields, rest = _fields(text)
     if rest:
         raise GcsError(400, f"Invalid field selection {text}", "invalidParameter")
@@ -158,7 +158,7 @@ def parse_fields(text: str) -> Fields:
 
 
 def _fields(text: str) -> tuple[Fields, str]:
-    """Parse the comma-separated list at the start of `text`. Return it and what follows it."""
+    """Parses the comma-separated list at the start of `text`. Returns it and what follows it."""
     fields: Fields = {}
     while True:
         name, text = _field(text)
@@ -196,7 +196,7 @@ def select(value: Any, fields: Fields) -> Any:
 
 
 def multipart_upload(content_type: str, body: bytes) -> tuple[dict[str, Any], str | None, bytes]:
-    """Return the metadata, the content type and the bytes of a multipart/related upload."""
+    """Returns the metadata, the content type and the bytes of a multipart/related upload."""
     boundary = message_from_string(f"Content-Type: {content_type}\n\n").get_boundary()
     if not boundary:
         raise GcsError(400, "Missing multipart boundary")
@@ -211,7 +211,7 @@ def multipart_upload(content_type: str, body: bytes) -> tuple[dict[str, Any], st
 
 
 def batch_calls(content_type: str, body: bytes) -> Iterator[tuple[str | None, str, str, CIMultiDict[str], bytes]]:
-    """Yield (content id, method, target, headers, body) of each call of a batch."""
+    """Yields (content id, method, target, headers, body) of each call of a batch."""
     parts = message_from_bytes(f"Content-Type: {content_type}\r\n\r\n".encode() + body).get_payload()
     if not isinstance(parts, list):
         raise GcsError(400, "Failed to parse batch request: no parts")

@@ -107,7 +107,7 @@ def knock_out_guards(
 
 
 def _progress(seeds: int | None, seconds: float | None, prefix: str = "") -> Tell:
-    """Return a function that shows the progress: on a terminal one line, elsewhere a line from time to time.
+    """Returns a function that shows the progress: on a terminal one line, elsewhere a line from time to time.
     """
     terminal, told_at = sys.stderr.isatty(), 0.0
     goal = "" if seeds is None else f" of {seeds}"

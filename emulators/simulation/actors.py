@@ -96,18 +96,18 @@ class Stage:
         ]  # fmt: skip
 
     def process(self, actor: Actor, life: int) -> Process:
-        """Make the actor's process for its `life`th life."""
+        """Makes the actor's process for its `life`th life."""
         name = f"{actor.name}.{life}"
         process = self.world.process(name, lambda point: self._fault(actor, process, point), actor.skew_s, partial(self._travel, name))
         self.clocks[actor.name] = process.clock
         return process
 
     def goes_on(self, actor: Actor) -> bool:
-        """Tell whether an actor without steps goes on: the callers have not finished, and its own time is not over."""
+        """Tells whether an actor without steps goes on: the callers have not finished, and its own time is not over."""
         return not self.over.is_set() and anyio.current_time() < actor.ends_s
 
     def through(self, actor: Actor) -> None:
-        """Note that the actor has done its work."""
+        """Notes that the actor has done its work."""
         self._through[actor.name].set()
 
     async def wait_through(self, actors: Iterable[Actor]) -> None:
@@ -149,7 +149,7 @@ class Stage:
 
 
 async def live(stage: Stage, actor: Actor) -> None:
-    """Play the actor from its beginning to its end, in as many processes as it needs."""
+    """Plays the actor from its beginning to its end, in as many processes as it needs."""
     await elapse(actor.starts_s)
     stage.played[actor_part(actor)] = None
     try:
@@ -179,7 +179,7 @@ async def _play(stage: Stage, actor: Actor) -> None:
 
 
 async def _again_and_again(stage: Stage, actor: Actor, work: Callable[[Stage, Actor, Process], Awaitable[None]]) -> None:
-    """Repeat the work until the callers have finished. After each crash, go on in a new process."""
+    """Repeats the work until the callers have finished. After each crash, it goes on in a new process."""
     life = 0
     while not stage.leave.is_set() if actor.stays else stage.goes_on(actor):
         process = stage.process(actor, life)
@@ -207,7 +207,7 @@ async def _call(stage: Stage, actor: Actor) -> None:
 
 
 async def _work(stage: Stage, actor: Actor, process: Process, steps: deque[int]) -> None:
-    """Do steps in one process, until none are left, a step says to reopen the store, or the process dies."""
+    """Does steps in one process, until none are left, a step says to reopen the store, or the process dies."""
     async with stage.world.client(process, actor.shards) as client:
         reopen = anyio.Event()
         async with anyio.create_task_group() as tasks:
@@ -303,7 +303,7 @@ async def _stop_when_over(stage: Stage, actor: Actor, stop: Callable[[], None]) 
 
 
 async def _audit(stage: Stage, actor: Actor, process: Process) -> None:
-    """Audit again and again, and delete the orphans. Only the settle before the deletion protects what is live.
+    """Audits again and again, and deletes the orphans. Only the settle before the deletion protects what is live.
 
     A blind auditor has no changelog, and it spares no blob for its age.
     """
@@ -325,7 +325,7 @@ async def _audit(stage: Stage, actor: Actor, process: Process) -> None:
 
 
 def _judge(stage: Stage, actor: Actor, found: Iterable[Finding]) -> None:
-    """Report what no audit may say of a store whose blobs are all where they belong (I1)."""
+    """Reports what no audit may say of a store whose blobs are all where they belong (I1)."""
     for finding in found:
         stage.checked[f"audited: {finding.kind}"] += 1
         if finding.kind not in (Verdict.ORPHAN, Verdict.LEGACY_ORPHAN):

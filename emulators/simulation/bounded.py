@@ -1,4 +1,4 @@
-"""Run every schedule of the real code with few delays: two writers, a recoverer, a reader, one object, one fault.
+"""Runs every schedule of the real code with few delays: two writers, a recoverer, a reader, one object, one fault.
 
     scenario   what the writers do, and what is there before           put_large+delete on large
     schedule   where a process is delayed (see `conductor`), and       : delays at 5, 11;
@@ -109,7 +109,7 @@ class _HastyWorld(World):
         return RecoveryLoop(self.tiers_of(process), log, process.runtime, ONE_AT_A_TIME)
 
     def begin_as(self, found: World) -> None:
-        """Begin with what the other world holds, and nothing under way."""
+        """Begins with what the other world holds, and nothing under way."""
         self.rows.states |= found.rows.states
         self.rows.won |= deepcopy(found.rows.won)
         self.blobs.blobs |= found.blobs.blobs
@@ -122,7 +122,7 @@ class _HastyWorld(World):
 
 @cache
 def _before(scenario: Scenario) -> World:
-    """Return the world as an earlier writer left it."""
+    """Returns the world as an earlier writer left it."""
 
     async def put() -> World:
         async with _HastyWorld(SEED, sessions=scenario.sessions) as world:
@@ -154,7 +154,7 @@ class Ran:
 
 
 def run(schedule: Schedule) -> Ran:
-    """Run a schedule.
+    """Runs a schedule.
 
     An error that is neither a violation nor a valid answer to a caller is raised, with the schedule in its notes.
     """
@@ -183,9 +183,9 @@ async def _run(schedule: Schedule, conductor: Conductor, found: World) -> None:
 
 
 async def _conduct(world: World, schedule: Schedule, conductor: Conductor) -> list[str]:
-    """Let all four live at once, call by call. After that, what is still under way may arrive.
+    """Lets all four live at once, call by call. After that, what is still under way may arrive.
 
-    Return what the reader found lost.
+    Returns what the reader found lost.
     """
     lost: list[str] = []
     scenario, world.network.turn = schedule.scenario, conductor.turn
@@ -258,7 +258,7 @@ class Explored:
 
 
 def each(scenario: Scenario, delays_max: int, wrongs: Collection[Mode] = (), victims: Collection[str] = ROUND[:1]) -> Iterator[Ran]:
-    """Run every schedule with few delays, in which at most one call goes wrong.
+    """Runs every schedule with few delays, in which at most one call goes wrong.
 
     There are at most `delays_max` delays, and at most one call of one of the `victims` goes wrong, in one of the ways
     `wrongs`. Schedules with fewer choices come first. The questions that a schedule was asked tell which further
@@ -274,7 +274,7 @@ def each(scenario: Scenario, delays_max: int, wrongs: Collection[Mode] = (), vic
 def explore(
     scenario: Scenario, delays_max: int, wrongs: Collection[Mode] = (), budget: int | None = None, victims: Collection[str] = ROUND[:1]
 ) -> Explored:
-    """Run `each` and sum up. `budget`: how many schedules at most."""
+    """Runs `each` and sums up. `budget`: how many schedules at most."""
     explored = Explored()
     for ran in each(scenario, delays_max, wrongs, victims):
         if explored.schedules == budget:
@@ -288,12 +288,12 @@ def explore(
 
 
 def replay(text: str) -> Ran:
-    """Run the schedule that one line describes. Raises `InvalidRequestError` if the line describes none."""
+    """Runs the schedule that one line describes. Raises `InvalidRequestError` if the line describes none."""
     return run(schedule_of(text))
 
 
 def _further(ran: Ran, delays_max: int, wrongs: Collection[Mode], victims: Collection[str]) -> Iterator[Schedule]:
-    """Yield the schedules that have one choice more than this one, made after all of its own."""
+    """Yields the schedules that have one choice more than this one, made after all of its own."""
     schedule, delayed = ran.schedule, set[tuple[str, str]]()
     last = max([*schedule.delays, _number_of(schedule.wrong, ran.questions)], default=0)
     for number, asked in enumerate(ran.questions, 1):
@@ -310,7 +310,7 @@ def _further(ran: Ran, delays_max: int, wrongs: Collection[Mode], victims: Colle
 
 
 def _number_of(wrong: Wrong | None, questions: Sequence[Question]) -> int:
-    """Return the number of the question for the call that went wrong. 0: no call did."""
+    """Returns the number of the question for the call that went wrong. 0: no call did."""
     if wrong is None:
         return 0
     made = (wrong.process, wrong.point)
@@ -329,7 +329,7 @@ def _makes_a_difference(mode: Mode, asked: Question, was_delayed: bool) -> bool:
 
 
 def main(arguments: Sequence[str] | None = None, write: Callable[[str], object] = sys.stdout.write) -> int:
-    """Explore all scenarios, or replay one schedule. Return 0 if no violation was found, else 1."""
+    """Explores all scenarios, or replays one schedule. Returns 0 if no violation was found, else 1."""
     parser = ArgumentParser("python -m emulators.simulation.bounded", description="every schedule with few delays, on the real code")
     parser.add_argument("--delays", type=int, default=2, help="at most so many, beside a death; beside another fault at most one (2)")
     parser.add_argument("--scenario", help="only this one, as in 'put_large+delete on large'")
@@ -352,7 +352,7 @@ def _show(ran: Ran, write: Callable[[str], object]) -> int:
 
 
 def _show_all(named: Sequence[Scenario], delays_max: int, write: Callable[[str], object]) -> int:
-    """Write a line for each scenario and kind of fault, with the first violation in full. Then write the sum."""
+    """Writes a line for each scenario and kind of fault, with the first violation in full. Then writes the sum."""
     clock, schedules, violations = SystemRuntime(), 0, 0
     began = clock.monotonic()
     for scenario in named:

@@ -71,11 +71,11 @@ class Conductor:
         self._ended = False
 
     async def begin(self, name: str, operation: str) -> None:
-        """Wait for the moment at which the operation begins. Give each operation of one process a name of its own."""
+        """Waits for the moment at which the operation begins. Gives each operation of one process a name of its own."""
         await self.turn(name, f"{BEGIN}{operation}")
 
     async def turn(self, name: str, point: str) -> None:
-        """Wait until the call may go on."""
+        """Waits until the call may go on."""
         if self._ended or name not in self._round:
             return
         event = self._waiting[name][point] = anyio.Event()
@@ -86,7 +86,7 @@ class Conductor:
             del self._waiting[name][point]
 
     async def run(self) -> None:
-        """Let one call after the other go on, until it is cancelled."""
+        """Lets one call after the other go on, until it is cancelled."""
         while True:
             await anyio.wait_all_tasks_blocked()
             if able := [name for name in self._round if self._waiting[name]]:
@@ -103,7 +103,7 @@ class Conductor:
                 event.set()
 
     def _ask(self, able: Sequence[str]) -> None:
-        """Ask one process after the other until one goes on."""
+        """Asks one process after the other until one goes on."""
         for name in itertools.cycle(able):
             question = self._question(name, alone=len(able) == 1)
             self.questions.append(question)
@@ -121,7 +121,7 @@ class Conductor:
         return Question(name, point, is_open=True, delayed=len(self.questions) + 1 in self._delays)
 
     def _note_progress(self, question: Question) -> None:
-        """Note whether the process has made a visible call since its operation began.
+        """Notes whether the process has made a visible call since its operation began.
 
         Before its first visible call, nobody can tell that the operation has begun.
         """

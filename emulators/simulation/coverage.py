@@ -25,7 +25,7 @@ Names = frozenset[str]
 
 
 def members(word: str, kind: type[Enum]) -> Names:
-    """Return `word MEMBER` for each member of the enum."""
+    """Returns `word MEMBER` for each member of the enum."""
     return frozenset(f"{word} {each.name}" for each in kind)
 
 
@@ -92,7 +92,7 @@ class Coverage:
             self.sections[section].update(counts)
 
     def missing(self, but: Names = frozenset()) -> list[str]:
-        """Return `section: name` for all that must occur and did not, in order. Names in `but` are left out."""
+        """Returns `section: name` for all that must occur and did not, in order. Names in `but` are left out."""
         return [
             f"{section}: {name}" for section, names in REQUIRED.items() for name in sorted(names - but)
             if not self.sections.get(section, Counter())[name]

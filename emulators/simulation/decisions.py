@@ -263,7 +263,7 @@ _WRAPPINGS: tuple[tuple[Any, str, Wrapping], ...] = (
     (tiered.protocol.writing, "finish", _answer(lambda ending: f"writer's clean-up {ending.name}")),
     (tiered.protocol.finishing, "may_delete_legacy", _answer_sync(_may_delete_legacy)),
     (tiered.protocol.finishing, "_is_garbage", _old),
-    (tiered.protocol.finishing, "clean_up", _answer(lambda swept: f"clean-up: {'something' if swept else 'nothing'}")),
+    (tiered.protocol.finishing, "clean_up", _answer(lambda garbage: f"clean-up: {'something' if garbage else 'nothing'}")),
     (recovery.loop, "finish", _answer(lambda ending: f"recovery's clean-up {ending.name}")),
     (recovery.loop, "standing", _answer_sync(lambda where, *_: f"entry {where.name}")),
     (emulators.world.log, "standing", _not_due),

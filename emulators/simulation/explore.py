@@ -1,4 +1,4 @@
-"""Run seeds on several processes, until enough are done, the time is over, or one violates an invariant.
+"""Runs seeds on several processes, until enough are done, the time is over, or one violates an invariant.
 
     explore  --"12000 20"-->  worker: run(Recipe.of(12000), coverage), …
              <----"@12000"--          which seed it is at
@@ -63,7 +63,7 @@ class Explored:
         return self.totals.worlds / self.totals.cpu_s if self.totals.cpu_s else 0.0
 
     def missing(self) -> list[str]:
-        """Return what was never met, as far as that many worlds can tell."""
+        """Returns what was never met, as far as that many worlds can tell."""
         if self.totals.worlds < SEEDS_TO_TELL_MIN:
             return []
         return self.totals.coverage.missing(but=RARE if self.totals.worlds < SEEDS_TO_TELL_ALL else frozenset())
@@ -82,7 +82,7 @@ def explore(
     tell: Tell = lambda explored: None,
     worker: Sequence[str] = WORKER,
 ) -> Explored:
-    """Run seeds and return what was explored.
+    """Runs seeds and returns what was explored.
 
     It runs at most `seeds` seeds for about `seconds`, from `first` on (None: a random one), on `jobs` processes (None:
     one for each core). It ends at the first violation, unless `keep_going` is set. `tell` is called with what was
@@ -122,7 +122,7 @@ class _Explorer:
                 tasks.start_soon(self._keep_asking)
 
     async def _keep_asking(self) -> None:
-        """Use one worker after the other. Each is replaced when it has run its share."""
+        """Uses one worker after the other. Each is replaced when it has run its share."""
         while self._goes_on():
             async with _Worker(self._worker) as worker:
                 for _ in range(SEEDS_OF_A_WORKER // SEEDS_AT_ONCE):
@@ -131,7 +131,7 @@ class _Explorer:
                     self._add(await worker.ask(self.explored.first + self._asked - count, count))
 
     def _next(self) -> int:
-        """Return how many seeds to run now, and count them as asked for."""
+        """Returns how many seeds to run now, and counts them as asked for."""
         left = SEEDS_AT_ONCE if self._seeds is None else min(SEEDS_AT_ONCE, self._seeds - self._asked)
         count = left if self._goes_on() else 0
         self._asked += count

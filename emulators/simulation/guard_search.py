@@ -1,4 +1,4 @@
-"""Count how many seeds it takes until the simulation finds that a guard is missing, and keep the counts on a page.
+"""Counts how many seeds it takes until the simulation finds that a guard is missing, and keeps the counts on a page.
 
     search(name)                from seed 1 on, on all cores, with the guard knocked out in every worker
     put_into(page, found)       the table of docs/guards.md, between its two marks; `recorded` reads it back
@@ -44,7 +44,7 @@ class Found:
 
 
 def run_without(name: str, recipe: Recipe, coverage: Coverage) -> Result:
-    """Run a recipe. A violation counts only if it is one by which this guard's absence is known."""
+    """Runs a recipe. A violation counts only if it is one by which this guard's absence is known."""
     result = run(recipe, coverage)
     if result.violation is not None and result.violation.invariant not in GUARDS[name].seen:
         result.violation = None
@@ -52,14 +52,14 @@ def run_without(name: str, recipe: Recipe, coverage: Coverage) -> Result:
 
 
 def search(name: str, seeds: int, jobs: int | None = None, tell: Tell = lambda explored: None) -> Found:
-    """Return the first of `seeds` seeds that finds the missing guard. Raises `WorkerError`, as `explore`."""
+    """Returns the first of `seeds` seeds that finds the missing guard. Raises `WorkerError`, as `explore`."""
     worker = (sys.executable, "-m", "emulators.simulation.guard_search", name)
     violations = explore(seeds, first=1, jobs=jobs, tell=tell, worker=worker).totals.violations
     return Found(name, violations[0][0], NAME_ENDS.sub("", violations[0][1])) if violations else Found(name)
 
 
 def put_into(page: Path, found: Iterable[Found]) -> None:
-    """Write the table into the page. Guards that were not searched keep their row.
+    """Writes the table into the page. Guards that were not searched keep their row.
 
     Raises `ValueError` if the page has no marks.
     """
@@ -74,7 +74,7 @@ def put_into(page: Path, found: Iterable[Found]) -> None:
 
 
 def recorded(page: Path) -> list[Found]:
-    """Return what the page says, in its order."""
+    """Returns what the page says, in its order."""
     return _rows(page.read_text("utf-8").partition(BEGIN)[2].partition(END)[0])
 
 

@@ -319,7 +319,7 @@ GUARDS: dict[str, Guard] = {
         "An upload that was given up stays open, and may be finalised after all is cleaned up.",
         ((SimulatedBlobs, "cancel", UnfencedBlobs.cancel),),
     ),
-    "late-upload sweep": Guard(
+    "late-upload clean-up": Guard(
         "A single-request upload lands after its blob was deleted and its entry forgotten.",
         ((tiered.protocol.finishing, "waits_for_late_upload", lambda change, live: False),),
     ),

@@ -19,7 +19,7 @@ from tiered.storage import TieredStorage
 
 
 def held_by_store(storage: TieredStorage) -> list[str]:
-    """Return what the store holds, one line for each kind."""
+    """Returns what the store holds, one line for each kind."""
     tasks: Any = storage._under_way._tasks
     held = {
         "writes": len(storage._under_way._writes),
@@ -35,11 +35,11 @@ def held_by_store(storage: TieredStorage) -> list[str]:
 
 
 def _count(tasks: Any) -> int:
-    """Count the tasks of the group, on trio or asyncio."""
+    """Counts the tasks of the group, on trio or asyncio."""
     return len(tasks._nursery.child_tasks if hasattr(tasks, "_nursery") else tasks._tasks)
 
 
 def held_by_recovery(recovery: RecoveryLoop) -> list[str]:
-    """Return what the recovery holds between its passes."""
+    """Returns what the recovery holds between its passes."""
     held = {"leases": len(recovery._heartbeat._leases), "entries to release": len(recovery._held)}
     return [f"{count} {name}" for name, count in held.items() if count]

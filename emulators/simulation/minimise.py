@@ -1,4 +1,4 @@
-"""Make a small failing run from a large one: leave out what the violation does not need.
+"""Makes a small failing run from a large one: leave out what the violation does not need.
 
     actors -> steps -> outages, faults, suspensions      again from the first, until no stage leaves anything out
 
@@ -26,7 +26,7 @@ def run_uncounted(recipe: Recipe) -> Result:
 
 
 def minimise(recipe: Recipe, result: Result, runs_max: int = 400, run: Run = run_uncounted) -> tuple[Recipe, Result]:
-    """Return the smallest recipe found whose run violates the same invariant as `result`, and that run."""
+    """Returns the smallest recipe found whose run violates the same invariant as `result`, and that run."""
     search = _Search(recipe, result, runs_max, run)
     while any(search.reduce(kinds) for kinds in STAGES):  # begin again if a stage left something out
         pass
@@ -46,7 +46,7 @@ class _Search:
         self._tried: set[frozenset[Part]] = set()
 
     def reduce(self, kinds: Sequence[str]) -> bool:
-        """Do one stage: ddmin over the parts of these kinds. Return whether anything could be left out."""
+        """Does one stage: ddmin over the parts of these kinds. Returns whether anything could be left out."""
         began = self._size()
         parts, pieces = self._parts(kinds), 1
         while parts and pieces <= len(parts):
@@ -60,7 +60,7 @@ class _Search:
         return self._size() < began
 
     def _any_smaller(self, parts: list[Part], pieces: int) -> bool:
-        """Try to keep nothing or only one piece. Then try to leave out one piece."""
+        """Tries to keep nothing or only one piece. Then tries to leave out one piece."""
         cut = list(_cut(parts, pieces))
         kept: list[list[Part]] = [[]] if pieces == 1 else []
         if pieces > 1:
@@ -70,7 +70,7 @@ class _Search:
         return any(self._try(frozenset(parts) - frozenset(each)) for each in kept)
 
     def _try(self, less: frozenset[Part]) -> bool:
-        """Leave these parts out too, if the run still fails and has become smaller."""
+        """Leaves these parts out too, if the run still fails and has become smaller."""
         recipe = self.recipe.without(less)
         if self._runs_left <= 0 or recipe.left_out in self._tried:
             return False
@@ -89,7 +89,7 @@ class _Search:
         return self._size_of(self.result)
 
     def _size_of(self, result: Result) -> tuple[int, ...]:
-        """Return the number of parts by stage.
+        """Returns the number of parts by stage.
 
         A run without an actor may have more faults, but it counts as smaller all the same. So the search ends.
         """
@@ -97,6 +97,6 @@ class _Search:
 
 
 def _cut(parts: list[Part], pieces: int) -> Iterator[list[Part]]:
-    """Cut the parts into this many pieces, as equal as possible, in order."""
+    """Cuts the parts into this many pieces, as equal as possible, in order."""
     for number in range(pieces):
         yield parts[len(parts) * number // pieces : len(parts) * (number + 1) // pieces]

@@ -10,7 +10,7 @@ Each is one schedule on the real code: it breaks the unfenced protocol, but not 
     the same, and another replaced it             I4 (told no)    the row and its marks are read before the answer
     lost race told ok                             I4 (told ok)    absence is no precondition of a swap
     unconditional idle touch                      I1              a touch compares the row with what was read
-    late put after clean-up                       I3              the late-upload sweep; of a session: its cancelling
+    late put after clean-up                       I3              the late-upload clean-up; of a session: its cancelling
     read during overwrite                         I4              a reader whose blob vanished reads the row again
 
 Each schedule is played on the product as it is, and on the product without its fence (`unfenced`). No chance is
@@ -27,7 +27,7 @@ from functools import partial
 
 import anyio
 
-from emulators.simulation.unfenced import NAIVE, Naive, unfenced
+from emulators.simulation.unfenced import PUBLISHED, Published, unfenced
 from emulators.world.checker import dangling, orphans
 from emulators.world.client import Client
 from emulators.world.deployment import SETTINGS, World
@@ -199,7 +199,7 @@ class Schedule:
     answer: Answer
     left: str | None
     steps: tuple[str, ...]
-    naive: Naive = NAIVE
+    published: Published = PUBLISHED
     sessions: bool = True
 
 
@@ -226,11 +226,11 @@ SCHEDULES: dict[str, Schedule] = {
     ),
     "retried swap that won and reports lost": Schedule(
         retried_swap_that_won_and_reports_lost, I1, Answer.OK, "new",
-        (*SENT_TWICE, "writer: blobs.delete #1", "writer: log.forget #1"), Naive(shown_is_ok=False),
+        (*SENT_TWICE, "writer: blobs.delete #1", "writer: log.forget #1"), Published(shown_is_ok=False),
     ),
     "retried swap that won and was replaced": Schedule(
         retried_swap_that_won_and_was_replaced, I4, Answer.OK, "other",
-        (*SENT_TWICE, "reader: blobs.open #1", "other: blobs.delete #1", "writer: log.forget #1"), Naive(lost_is_ok=False),
+        (*SENT_TWICE, "reader: blobs.open #1", "other: blobs.delete #1", "writer: log.forget #1"), Published(lost_is_ok=False),
     ),
     "lost race told ok": Schedule(
         lost_race_told_ok, I4, Answer.OK, "new",
@@ -264,7 +264,7 @@ class Played:
 
 
 def play(schedule: Schedule) -> Played:
-    """Play a schedule with our protocol.
+    """Plays a schedule with our protocol.
 
     Raises the first `InvariantViolation`, also one that only the watch saw on the way.
     """
@@ -272,7 +272,7 @@ def play(schedule: Schedule) -> Played:
 
 
 def play_unfenced(schedule: Schedule) -> Played:
-    with unfenced(schedule.naive):
+    with unfenced(schedule.published):
         return run_world(partial(_play, schedule, verified=False), SEED)
 
 
@@ -306,7 +306,7 @@ Act = Callable[[Client], Awaitable[object]]
 
 
 async def _live(world: World, name: str, act: Act, plan: Plan = no_faults) -> None:
-    """Run a process that opens a store and does one thing."""
+    """Runs a process that opens a store and does one thing."""
     process = world.process(name, plan)
 
     async def life() -> None:
@@ -317,7 +317,7 @@ async def _live(world: World, name: str, act: Act, plan: Plan = no_faults) -> No
 
 
 async def _recover(world: World) -> None:
-    """Run one pass of recovery, after the leases of the dead have ended."""
+    """Runs one pass of recovery, after the leases of the dead have ended."""
     await world.runtime.sleep(AFTER_EXPIRY_S)
     await world.recovery(world.process("recoverer")).run_once()
 

@@ -143,7 +143,7 @@ class Outage:
     actor: str | None = None
 
     def meets(self, point: str) -> bool:
-        """Tell whether this call belongs to the service and can meet the fault.
+        """Tells whether this call belongs to the service and can meet the fault.
 
         Uploads and readers belong to the blobs.
         """
@@ -213,7 +213,7 @@ class Recipe:
         return part not in self.left_out
 
     def fault(self, actor: Actor, process: str, point: str) -> Fault | None:
-        """Return the fault that the weather has for this call, or None."""
+        """Returns the fault that the weather has for this call, or None."""
         weather, chance = actor.weather or self.weather, self._chances(process, point)
         if not weather.modes or chance[0] >= weather.rate:
             return None
@@ -222,7 +222,7 @@ class Recipe:
         return Fault(mode, seconds) if fits and self.has(fault_part(process, point)) else None
 
     def suspension(self, actor: Actor, process: str, point: str) -> Fault | None:
-        """Return how the process's machine is suspended at this call, or None.
+        """Returns how the process's machine is suspended at this call, or None.
 
         It is suspended before the request leaves, or before its answer arrives.
         """
@@ -233,12 +233,12 @@ class Recipe:
         return Fault(mode, weather.suspend_s)
 
     def travel(self, process: str, point: str) -> tuple[float, float]:
-        """Return the seconds that a request and its answer travel."""
+        """Returns the seconds that a request and its answer travel."""
         chance = self._chances(process, point)
         return chance[5] * self.weather.travel_s, chance[6] * self.weather.travel_s
 
     def _chances(self, process: str, point: str) -> tuple[float, ...]:
-        """Return numbers from 0 to 1 that only this call of this seed has."""
+        """Returns numbers from 0 to 1 that only this call of this seed has."""
         digest = blake2b(f"{self.seed} {process} {point}".encode(), digest_size=7 * 8).digest()
         return tuple(number / 2**64 for number in unpack("<7Q", digest))
 
@@ -376,7 +376,7 @@ class _Chooser:
         return writers + readers
 
     def _idlers(self) -> list[Actor]:
-        """Return actors for objects with a time to idle: reads come close to the deadlines."""
+        """Returns actors for objects with a time to idle: reads come close to the deadlines."""
         kinds = (Kind.PUT_LARGE, Kind.PUT_LARGE, Kind.PUT_LARGE, Kind.PUT_SMALL, Kind.DELETE)
         writes = [Step(self.chance.choice(kinds), number, self.chance.uniform(0, 600) * number, Life.IDLE) for number in range(3)]
         reads = [[Step(Kind.GET, self.chance.randrange(2), self.chance.uniform(20, 160)) for _ in range(10)] for _ in range(2)]
@@ -397,7 +397,7 @@ class _Chooser:
         return 0.0 if self._on(0.3) else self.chance.uniform(0, pace_s)
 
     def _beside(self, busy_s: float, lingers_s: float) -> list[Actor]:
-        """Return the other actors. They work until the callers have finished, and linger. Each has its own pace."""
+        """Returns the other actors. They work until the callers have finished, and linger. Each has its own pace."""
         some = [
             (Role.RECOVERER, self.chance.choice((0, 1, 1, 1, 2, 3)), (5.0, 20.0)), (Role.AUDITOR, int(self._on(0.15)), (0.3, 5.0, 60.0)),
             (Role.BLIND_AUDITOR, int(self._on(0.15)), (0.3, 5.0, 60.0)), (Role.OPERATOR, int(self._on(0.15)), (5.0, 20.0)),
@@ -414,7 +414,7 @@ class _Chooser:
         return actors
 
     def _of_ages(self, actors: list[Actor], durable: bool) -> list[Actor]:
-        """Return the actors of a world that lasts for days.
+        """Returns the actors of a world that lasts for days.
 
         Machines sleep, one caller comes late, marks are collected, and the other actors work from time to time.
         """

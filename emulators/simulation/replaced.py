@@ -1,4 +1,4 @@
-"""Replace parts of the product, or of the simulated services, from outside. The product has no hooks for this."""
+"""Replaces parts of the product, or of the simulated services, from outside. The product has no hooks for this."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Replacement = tuple[Any, str, Any]
 
 @contextmanager
 def replaced(replacements: Iterable[Replacement]) -> Iterator[None]:
-    """Make the replacements, one after the other, for as long as the block runs. They end with it, also after an error.
+    """Makes the replacements, one after the other, as long as the block runs. They end with it, even after an error.
     """
     with ExitStack() as stack:
         for owner, name, instead in replacements:

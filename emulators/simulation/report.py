@@ -17,7 +17,7 @@ AFTERWARDS = "afterwards:"
 
 
 def replayed(seed: int, *, whole: bool = False) -> tuple[bool, Iterator[str]]:
-    """Run a seed. Return whether all went well, and what happened.
+    """Runs a seed. Returns whether all went well, and what happened.
 
     That is the whole run, or, if there is a violation, the smallest run that shows it.
     """
@@ -29,14 +29,14 @@ def replayed(seed: int, *, whole: bool = False) -> tuple[bool, Iterator[str]]:
 
 
 def first_violation(explored: Explored) -> Iterator[str]:
-    """Yield the smallest run that shows the first violation, or nothing if there is none."""
+    """Yields the smallest run that shows the first violation, or nothing if there is none."""
     for seed, _ in explored.totals.violations[:1]:
         well, lines = replayed(seed)
         yield from [f"seed {seed} violates nothing when it is run again: the simulation does not repeat itself"] if well else lines
 
 
 def minimised(recipe: Recipe, result: Result) -> Iterator[str]:
-    """Yield the smallest run that violates the same invariant, up to that moment."""
+    """Yields the smallest run that violates the same invariant, up to that moment."""
     small, found = minimise(recipe, result)
     yield from chosen(small.without([part for part in _parts(small) if part not in found.parts]))
     yield f"minimised: {len(found.parts)} of {len(result.parts)} parts are needed"
@@ -46,7 +46,7 @@ def minimised(recipe: Recipe, result: Result) -> Iterator[str]:
 
 
 def chosen(recipe: Recipe) -> Iterator[str]:
-    """Yield what the seed chose: features, actors with their steps, outages."""
+    """Yields what the seed chose: features, actors with their steps, outages."""
     uploads, log = "sessions" if recipe.sessions else "single requests", "durable" if recipe.durable else "none"
     weather = recipe.weather
     modes = ", ".join(mode.name for mode in weather.modes) or "none"
@@ -59,7 +59,7 @@ def chosen(recipe: Recipe) -> Iterator[str]:
 
 
 def _parts(recipe: Recipe) -> dict[Part, str]:
-    """Return a line for each actor, each of its steps, and each outage."""
+    """Returns a line for each actor, each of its steps, and each outage."""
     lines: dict[Part, str] = {}
     for actor in recipe.actors:
         lines[actor_part(actor)] = f"  {actor}"
@@ -69,7 +69,7 @@ def _parts(recipe: Recipe) -> dict[Part, str]:
 
 
 def happened(result: Result) -> Iterator[str]:
-    """Yield the trace and the verdict. A violation appears at the place where it was seen."""
+    """Yields the trace and the verdict. A violation appears at the place where it was seen."""
     moment = len(result.trace) if result.violation is None else _moment(result.violation, result.trace)
     yield from result.trace[:moment]
     if result.violation is not None:
@@ -83,13 +83,13 @@ def happened(result: Result) -> Iterator[str]:
 
 
 def _moment(violation: InvariantViolation, trace: list[str]) -> int:
-    """Return how much of the trace led to the violation: its message ends with the last line of that part."""
+    """Returns how much of the trace led to the violation: its message ends with the last line of that part."""
     last = str(violation).splitlines()[-1].removeprefix("    ")
     return next((number for number in range(len(trace), 0, -1) if trace[number - 1] == last), len(trace))
 
 
 def figures(explored: Explored) -> list[tuple[str, str]]:
-    """Return the summary, as names and values."""
+    """Returns the summary, as names and values."""
     totals = explored.totals
     hours, rate = totals.simulated_s / 3600, 1 / max(explored.elapsed_s, 1e-9)
     slowest_s, slowest = totals.slowest
@@ -106,14 +106,14 @@ def figures(explored: Explored) -> list[tuple[str, str]]:
 
 
 def problems(explored: Explored) -> list[str]:
-    """Return what is wrong: violations, and what no world met. Empty if nothing is wrong."""
+    """Returns what is wrong: violations, and what no world met. Empty if nothing is wrong."""
     return [f"seed {seed}: {what}" for seed, what in explored.totals.violations] + [
         f"never met, in {explored.totals.worlds} worlds: {name}" for name in explored.missing()
     ]
 
 
 def too_short(explored: Explored) -> str | None:
-    """Return a sentence if the run was too short to tell all that is missing, else None."""
+    """Returns a sentence if the run was too short to tell all that is missing, else None."""
     worlds = explored.totals.worlds
     if worlds >= SEEDS_TO_TELL_ALL:
         return None
@@ -124,13 +124,13 @@ def too_short(explored: Explored) -> str | None:
 
 
 def counts(explored: Explored) -> list[tuple[str, list[tuple[str, int]]]]:
-    """Return by section how often each name was met."""
+    """Returns by section how often each name was met."""
     sections = explored.totals.coverage.sections
     return [(section, sorted(names.items())) for section, names in sorted(sections.items()) if names]
 
 
 def record(explored: Explored) -> dict[str, object]:
-    """Return everything, for a file."""
+    """Returns everything, for a file."""
     return {
         "first": explored.first, "last": explored.last, "jobs": explored.jobs, "elapsed_s": round(explored.elapsed_s, 1),
         "seeds_per_s_and_core": round(explored.seeds_per_s, 2), "missing": explored.missing(), **explored.totals.to_json(),

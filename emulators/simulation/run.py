@@ -74,7 +74,7 @@ class Result:
 
 
 def run(recipe: Recipe, coverage: Coverage) -> Result:
-    """Run a recipe. `coverage` counts what was exercised.
+    """Runs a recipe. `coverage` counts what was exercised.
 
     The product's decisions are counted only if the caller has switched that on (`decisions_counted`).
     """
@@ -136,7 +136,7 @@ async def _play(stage: Stage) -> None:
 
 
 async def _rest(stage: Stage) -> None:
-    """Check that the stores that are still open hold nothing any more, and can put."""
+    """Checks that the stores that are still open hold nothing any more, and can put."""
     world = stage.world
     await elapse(LOOKS_EVERY_S)  # what was under way when it became calm may still stop its process
     for number, (process, client) in enumerate(stage.clients):
@@ -146,7 +146,7 @@ async def _rest(stage: Stage) -> None:
 
 
 async def _recover(stage: Stage) -> None:
-    """Check that the recoveries that still run find a new entry soon, and an old one somewhat later."""
+    """Checks that the recoveries that still run find a new entry soon, and an old one somewhat later."""
     world = stage.world
     if not any(process.alive for process, _ in stage.recoveries) or not stage.recipe.durable:
         return
@@ -167,7 +167,7 @@ async def _recover(stage: Stage) -> None:
 
 
 async def _leave_behind(world: World, when: str, skew_s: float) -> str:
-    """Leave an entry in the log, as a process that died does. `skew_s`: how wrong its clock was. Return its key.
+    """Leaves an entry in the log, as a process that died does. `skew_s`: how wrong its clock was. Returns its key.
 
     It goes under the first shard, where old entries are skipped.
     """
@@ -194,7 +194,7 @@ async def _holds_nothing(stage: Stage, process: Process, held: Callable[[], list
 
 
 async def _drain(stage: Stage) -> None:
-    """Converge. What operators parked is retried. What cannot be read was parked by recovery, and is removed here."""
+    """Converges. What operators parked is retried. What cannot be read was parked by recovery, and is removed here."""
     world = stage.world
     await world.drain()  # an operator's late request may still park something
     log = world.log_of(world.process("last-operator"))
@@ -208,7 +208,7 @@ async def _drain(stage: Stage) -> None:
 
 
 async def _prove_alive(stage: Stage) -> None:
-    """Check that each object can be put, read and deleted now, whatever happened before."""
+    """Checks that each object can be put, read and deleted now, whatever happened before."""
     world, stays = stage.world, any(actor.stays for actor in stage.recipe.actors)
     if stays:
         await _prove_patience(stage, OBJECTS[0])
@@ -225,7 +225,7 @@ async def _prove_alive(stage: Stage) -> None:
 
 
 async def _prove_in_time(stage: Stage, client: Client, object_id: ObjectId, name: str) -> None:
-    """Check slow puts and expiry.
+    """Checks slow puts and expiry.
 
     A put that takes longer than a lease succeeds. An object that is read in time does not expire, and one that is not
     read does.
@@ -250,7 +250,7 @@ async def _prove_in_time(stage: Stage, client: Client, object_id: ObjectId, name
 
 
 async def _prove_patience(stage: Stage, object_id: ObjectId) -> None:
-    """Check that a caller is answered within its budgets if the service does not answer."""
+    """Checks that a caller is answered within its budgets if the service does not answer."""
     world = stage.world
     hangs = Fault(Mode.SLOW, HANGS_S)
     async with world.client(world.process("waiting", lambda point: hangs if point.startswith("rows.read") else None)) as client:
@@ -271,7 +271,7 @@ def _count(stage: Stage, coverage: Coverage) -> None:
 
 
 def _violation(error: BaseException, trace: list[str]) -> InvariantViolation:
-    """Return the first error of those that a group of tasks raised together, as a violation."""
+    """Returns the first error of those that a group of tasks raised together, as a violation."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, InvariantViolation):
@@ -284,7 +284,7 @@ def _violation(error: BaseException, trace: list[str]) -> InvariantViolation:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Switch the product's log records off. They are for operators of real deployments, and a world's trace tells more.
+    """Switches the product's log records off. They are for operators of real deployments. A world's trace tells more.
     """
     logger = logging.getLogger("tiered")
     disabled, logger.disabled = logger.disabled, True

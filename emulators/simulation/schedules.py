@@ -36,7 +36,7 @@ class Scenario:
 
 
 def scenarios() -> list[Scenario]:
-    """Return all scenarios. The kind of upload makes a difference to large puts only."""
+    """Returns all scenarios. The kind of upload makes a difference to large puts only."""
     return [
         Scenario(first, second, before, sessions)
         for sessions in (True, False)
@@ -48,7 +48,7 @@ def scenarios() -> list[Scenario]:
 
 
 def scenario_named(text: str) -> Scenario:
-    """Return the scenario of this name. Raises `InvalidRequestError` if there is none."""
+    """Returns the scenario of this name. Raises `InvalidRequestError` if there is none."""
     for scenario in scenarios():
         if str(scenario) == text:
             return scenario
@@ -92,7 +92,7 @@ _LINE = re.compile(r"(.+): (?:no delays|delays at (\d+(?:, \d+)*))(?:; (\S+) ([A
 
 
 def schedule_of(text: str) -> Schedule:
-    """Return the schedule that is printed like this. Raises `InvalidRequestError` if none is."""
+    """Returns the schedule that is printed like this. Raises `InvalidRequestError` if none is."""
     found = _LINE.fullmatch(text.strip())
     if found is None or (found[4] is not None and (found[3] not in ROUND or found[4] not in Mode.__members__)):
         raise InvalidRequestError(f"{text!r} is no schedule; give a line such as 'put_large+delete on large: delays at 5, 11'")

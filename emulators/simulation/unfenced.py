@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Naive:
+class Published:
     """A variant of the published protocol.
 
     `shown_is_ok`: a swap to what the row shows already is told ok. `lost_is_ok`: a lost race is told ok, too.
@@ -48,15 +48,15 @@ class Naive:
     lost_is_ok: bool = True
 
 
-NAIVE = Naive()
+PUBLISHED = Published()
 
 
 class UnfencedRows(SimulatedRows):
     """Rows that remember no token: `settle` only reads, and `swap` compares what is there, which may be nothing."""
 
-    def __init__(self, runtime: Runtime, naive: Naive, *, horizon: bool = True) -> None:
+    def __init__(self, runtime: Runtime, published: Published, *, horizon: bool = True) -> None:
         super().__init__(runtime, horizon=horizon)
-        self._naive = naive
+        self._published = published
 
     async def settle(self, path: str, token: ChangeId) -> bool:
         await self._travel()
@@ -66,9 +66,9 @@ class UnfencedRows(SimulatedRows):
     async def swap(self, path: str, token: ChangeId, expected: str | None, state: RowState, deadline_s: float) -> bool:
         await self._travel()
         present, new = self._target(path), Row(state).target
-        if self._naive.shown_is_ok and new is not None and present == new:
+        if self._published.shown_is_ok and new is not None and present == new:
             return True
-        if present != expected and not (self._naive.shown_is_ok and present == new):
+        if present != expected and not (self._published.shown_is_ok and present == new):
             return False
         self._write(path, token, state)
         self._took_effect("rows.swap", path)
@@ -90,19 +90,19 @@ class UnfencedBlobs(SimulatedBlobs):
 
 
 @contextmanager
-def unfenced(naive: Naive) -> Iterator[None]:
+def unfenced(published: Published) -> Iterator[None]:
     """Worlds that are made within the `with` have no fence, and the store and its recovery rely on none."""
     with replaced([
-        (emulators.world.stack, "SimulatedRows", partial(UnfencedRows, naive=naive)),
+        (emulators.world.stack, "SimulatedRows", partial(UnfencedRows, published=published)),
         (emulators.world.deployment, "SimulatedBlobs", UnfencedBlobs),
-        (Writer, "_commit", _commit_of(naive)),
+        (Writer, "_commit", _commit_of(published)),
         (tiered.protocol.finishing, "waits_for_late_upload", lambda change, live: False),
         (Reader, "_follow", follow_once),
     ]):  # fmt: skip
         yield
 
 
-def _commit_of(naive: Naive) -> Callable[[Writer, Write, RowState], Awaitable[Verdict]]:
+def _commit_of(published: Published) -> Callable[[Writer, Write, RowState], Awaitable[Verdict]]:
     async def commit(self: Writer, write: Write, state: RowState) -> Verdict:
         """Takes what lost the race for garbage, and looks up in the row what was not answered."""
         lease = write.lease
@@ -113,7 +113,7 @@ def _commit_of(naive: Naive) -> Callable[[Writer, Write, RowState], Awaitable[Ve
             case Told.OK:
                 return Verdict(None, live=True)
             case Told.CONFLICT:
-                return Verdict(None if naive.lost_is_ok else lost, live=False)
+                return Verdict(None if published.lost_is_ok else lost, live=False)
             case Told.LEASE_LOST:
                 return Verdict(lost, None, ours=False)
         live = await self._tiers.high_volume.settle(change.object, change.id)

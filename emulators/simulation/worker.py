@@ -29,7 +29,7 @@ RunCounted = Callable[[Recipe, Coverage], Result]
 
 
 def work(requests: TextIO, answers: TextIO, run: RunCounted = run) -> None:
-    """Serve requests until there are no more."""
+    """Serves requests until there are no more."""
     with decisions_counted(Coverage()):  # wrap the product once, for all requests
         for request in requests:
             first, count = map(int, request.split())
@@ -55,7 +55,7 @@ def _run(seed: int, totals: Totals, run: RunCounted) -> None:
 
 
 def _cpu_s() -> float:
-    """Return the seconds of CPU that this process has used. Other processes on the machine do not count."""
+    """Returns the seconds of CPU that this process has used. Other processes on the machine do not count."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 

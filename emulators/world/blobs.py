@@ -110,7 +110,7 @@ class SimulatedBlobs(Simulated):
         return self._runtime.wall_ns()
 
     async def collect(self, limit: int) -> int:
-        """Remove some of what is due.
+        """Removes some of what is due.
 
         That is blobs that expired `collect_after_s` ago, as a bucket's lifecycle does, and sessions older than a week.
 
@@ -183,7 +183,7 @@ class SimulatedUpload:
         self.payload += piece
 
     async def finalise(self) -> None:
-        """Make the blob visible.
+        """Makes the blob visible.
 
         Raises `UnavailableError` if the upload was cancelled, is older than a week, or a blob of this name exists.
         Raises `UnconfirmedError` if a single request stood still for too long, and `InvalidRequestError` if the size is
@@ -201,13 +201,13 @@ class SimulatedUpload:
         self._blobs._create(self._name, self._metadata, bytes(self.payload))
 
     async def finalise_copy(self) -> None:
-        """Deliver a single request a second time, as the network may do. No client asks for this."""
+        """Delivers a single request a second time, as the network may do. No client asks for this."""
         payload = bytes(self.payload)
         await self._blobs._travel()
         self._blobs._create(self._name, self._metadata, payload, copy=True)
 
     async def abort(self) -> None:
-        """Give the upload up. A single request has nothing at the service, and one that was sent goes on."""
+        """Gives the upload up. A single request has nothing at the service, and one that was sent goes on."""
         await self._blobs._travel()
         if self.session is not None:
             self._ended = True

@@ -48,7 +48,7 @@ class InvariantViolation(AssertionError):
 
 
 def dangling(rows: InspectedRows, blobs: SimulatedBlobs, now_ns: int) -> list[str]:
-    """Return the paths of tombstones whose blob is missing (I1).
+    """Returns the paths of tombstones whose blob is missing (I1).
 
     A tombstone is left out if the bucket's lifecycle collected its blob and both have expired.
     """
@@ -60,7 +60,7 @@ def dangling(rows: InspectedRows, blobs: SimulatedBlobs, now_ns: int) -> list[st
 
 
 def orphans(rows: InspectedRows, blobs: SimulatedBlobs, now_ns: int) -> list[str]:
-    """Return the names of blobs that no tombstone names and that have not expired (I3).
+    """Returns the names of blobs that no tombstone names and that have not expired (I3).
 
     Expired ones are the bucket lifecycle's.
 
@@ -71,7 +71,8 @@ def orphans(rows: InspectedRows, blobs: SimulatedBlobs, now_ns: int) -> list[str
 
 
 def left_over(log: InspectedLog, uploads: Sequence[str]) -> list[str]:
-    """Return the entries in the log, parked or not (I6), and those of `uploads` (sessions) that are still open (I3)."""
+    """Returns the entries in the log, parked or not (I6), and those of `uploads` (sessions) that are still open (I3).
+    """
     return [f"entry {key}: {stored.value!r} {stored.state or ''}" for key, stored in log.stored.items()] + [
         f"upload {session}" for session in uploads
     ]
@@ -105,7 +106,7 @@ class Watch:
             service.observers.append(self._look)
 
     def verify(self) -> None:
-        """Raise the first violation that was seen."""
+        """Raises the first violation that was seen."""
         for violation in self._violations:
             raise violation
 
@@ -119,7 +120,7 @@ class Watch:
         return {change.upload for change in self.recorded.values() if change.upload is not None}
 
     def report(self, invariant: str, finding: str) -> None:
-        """Keep a violation, with the trace so far."""
+        """Keeps a violation, with the trace so far."""
         self._violations.append(InvariantViolation(invariant, finding, list(self._trace)))
 
     def _look(self, call: str, what: str) -> None:
@@ -147,7 +148,7 @@ class Watch:
             self.report("I1 no dangling", f"{path} names a blob that does not exist, after {call} of {what}")
 
     def _may_delete(self, blob: str) -> bool:
-        """Tell whether the blob may be deleted.
+        """Tells whether the blob may be deleted.
 
         Its revision was refused. Or it has no revision, and the row's state and marks show that the row has left it.
         """
@@ -159,7 +160,7 @@ class Watch:
         return Row(state).target != blob and (state is not None or any(mark == "won" for mark, _ in self._marked[blob]))
 
     def _look_at_entry(self, call: str, key: str) -> None:
-        """Check who holds the entry now, and whether that changed only as it may.
+        """Checks who holds the entry now, and whether that changed only as it may.
 
         A renewal keeps the holder. A claim adds one to the attempts of the claim before.
         """
@@ -180,7 +181,8 @@ class Watch:
                 self.report("lease", f"{key} was claimed by {holder}, and held by {before}")
 
     def _count_claims(self, call: str, key: str) -> None:
-        """Check that an entry is parked only after enough claims without a release, or because an operator wants it."""
+        """Checks that an entry is parked only after enough claims without a release, or because an operator wants it.
+        """
         if call == "log.claim":
             self._claims[key] += 1
         if call in ("log.release", "log.retry", "log.forget"):

@@ -57,7 +57,8 @@ class Client:
     async def put(
         self, object_id: ObjectId, label: str, size: int, *, payload: Payload | None = None, expiration: Expiration = None
     ) -> Answer:
-        """Put `content(label, size)`, as `payload` if that is given. A payload that gives up raises `BrokenPayload`."""
+        """Puts `content(label, size)`, as `payload` if that is given. A payload that gives up raises `BrokenPayload`.
+        """
         metadata = Metadata(expiration, custom={"label": label})
         lives_s = inf if expiration is None else expiration.ns / 1e9 - 2 * self._skew_max_s
         async with self._write(object_id, label, anyio.current_time() + lives_s) as write:
@@ -73,7 +74,8 @@ class Client:
         return write.answer
 
     async def get(self, object_id: ObjectId, pause_s: float = 0.0) -> str | None:
-        """Read an object `pause_s` after it was opened. Return its label, or None if there is nothing or no answer."""
+        """Reads an object `pause_s` after it was opened. Returns its label, or None if there is nothing or no answer.
+        """
         with self._read(object_id) as read:
             with self._timed("get"):
                 stored = await self.storage.get(object_id)
@@ -86,7 +88,7 @@ class Client:
         return read.found if isinstance(read.found, str) else None
 
     async def head(self, object_id: ObjectId) -> str | None:
-        """Return the label of the object, or None if there is nothing or no answer."""
+        """Returns the label of the object, or None if there is nothing or no answer."""
         with self._read(object_id) as read:
             with self._timed("head"):
                 found = await self.storage.head(object_id)
@@ -94,7 +96,7 @@ class Client:
         return read.found if isinstance(read.found, str) else None
 
     async def list(self, prefix: str = "") -> None:
-        """List objects, and let the ghost judge what is in the list and what is not."""
+        """Lists objects, and lets the ghost judge what is in the list and what is not."""
         began, began_s = self._history.tick(), anyio.current_time()
         try:
             found = [object_id.path async for object_id in self.storage.list(prefix)]
@@ -104,7 +106,7 @@ class Client:
             self._ghost.listed(began, set(found), began_s)
 
     async def put_many(self, object_ids: Sequence[ObjectId], label: str, size: int) -> None:
-        """Put to each of these objects. Each write's label ends with its position."""
+        """Puts to each of these objects. Each write's label ends with its position."""
         writes: dict[int, Write] = {}
         begun: list[Write] = []
 
@@ -143,7 +145,7 @@ class Client:
                     raise result.error
 
     async def _many(self, bulk: Bulk[Any, Any], writes: dict[int, Write]) -> None:
-        """Read the results.
+        """Reads the results.
 
         What was begun but not answered when the caller was cancelled stays unknown until the store has closed.
         """
@@ -159,7 +161,7 @@ class Client:
             self._cancelled += writes.values()
 
     async def ask(self) -> None:
-        """Ask for the outcome of the writes that this caller does not know."""
+        """Asks for the outcome of the writes that this caller does not know."""
         asked, self.unknown = self.unknown, []
         for write, error in asked:
             try:
@@ -173,7 +175,7 @@ class Client:
             self._end(write, answers[outcome], outcome)
 
     def note_end(self) -> None:
-        """Note that the store has closed and left nothing behind.
+        """Notes that the store has closed and left nothing behind.
 
         A cancelled write has then had its effect, or never will.
 
@@ -202,7 +204,7 @@ class Client:
 
     @contextmanager
     def _timed(self, what: str) -> Iterator[None]:
-        """Check that the operation ends within its budgets, however it ends, if its process did not stand still."""
+        """Checks that the operation ends within its budgets, however it ends, if its process did not stand still."""
         began_s = anyio.current_time()
         try:
             yield
@@ -212,7 +214,7 @@ class Client:
 
     @contextmanager
     def _read(self, object_id: ObjectId) -> Iterator[Read]:
-        """Record a read. A read that fails has found nothing out."""
+        """Records a read. A read that fails has found nothing out."""
         read = self._history.begin_read(object_id.path)
         read.began_s = anyio.current_time()
         try:
@@ -227,7 +229,7 @@ class Client:
         self._ghost.found(read)
 
     def _answered(self, write: Write, answer: Answer, unknown: OutcomeUnknownError | None) -> None:
-        """Record the answer to a write. If the process is dead, nobody heard the answer."""
+        """Records the answer to a write. If the process is dead, nobody heard the answer."""
         if not self.process.alive:
             return
         if unknown is not None:
@@ -241,7 +243,7 @@ class Client:
 
 
 def content(label: str, size: int) -> bytes:
-    """Return `size` bytes that repeat the label."""
+    """Returns `size` bytes that repeat the label."""
     word = f"{label} ".encode()
     return (word * (size // len(word) + 1))[:size]
 

@@ -91,7 +91,7 @@ class World:
 
     @asynccontextmanager
     async def client(self, process: Process, shards: int | None = None) -> AsyncIterator[Client]:
-        """Open a store in this process. `shards`: how many shards of the log its software knows; None: the default."""
+        """Opens a store in this process. `shards`: how many shards of the log its software knows; None: the default."""
         log = self.log_of(process, shards)
         async with TieredStorage(self.tiers_of(process), log, process.runtime, self._settings) as storage:
             client = Client(process, storage, self.history, self.watch.ghost, self._skew_max_s)
@@ -100,7 +100,7 @@ class World:
                 client.note_end()
 
     def plant_legacy(self, object_id: ObjectId, label: str, size: int) -> None:
-        """Store an object as older software did: a tombstone without a token; the blob's name is the storage path."""
+        """Stores an object as older software did: a tombstone without a token; the blob's name is the storage path."""
         metadata = Metadata(custom={"label": label}, size=size)
         self.blobs.blobs[object_id.path] = Blob(metadata, content(label, size), self.runtime.wall_ns(), 0)
         self.rows.states[object_id.path] = Tombstone(object_id.path)
@@ -114,17 +114,17 @@ class World:
         return RecoveryLoop(self.tiers_of(process), self.log_of(process, shards), process.runtime, self._settings)
 
     def log_of(self, process: Process, shards: int | None = None) -> ChangeLog:
-        """Return the log as this process sees it."""
+        """Returns the log as this process sees it."""
         if not self._durable:
             return NoopChangeLog()
         return self.stack.log_of(process, shards)
 
     def tiers_of(self, process: Process) -> Tiers:
-        """Return the tiers as this process sees them."""
+        """Returns the tiers as this process sees them."""
         return Tiers(self.stack.rows_of(process), process.link.blobs(self.blobs))
 
     async def drain(self) -> None:
-        """Run passes of a recovery without faults until no entry is open and the network is quiet, or for some hours.
+        """Runs passes of a recovery without faults until no entry is open and the network is quiet, or for some hours.
         """
         recovery, pause_s = self.recovery(self.process("drain"), shards=1), SETTINGS.lease.expiry_s + 1
         for _ in range(DRAIN_PASSES_MAX):
@@ -135,7 +135,7 @@ class World:
             pause_s *= 2
 
     async def repeat(self) -> None:
-        """Clean up once more after every change that was ever recorded, in a random order.
+        """Cleans up once more after every change that was ever recorded, in a random order.
 
         That must change nothing (I5).
 
@@ -154,7 +154,7 @@ class World:
         return [name for name in orphans(self.rows, self.blobs, self.runtime.wall_ns()) if not self._is_left_to_others(name)]
 
     def _is_left_to_others(self, blob: str) -> bool:
-        """Tell whether somebody else than recovery deletes this blob.
+        """Tells whether somebody else than recovery deletes this blob.
 
         The audit deletes a legacy blob if its marks were collected before recovery came: nothing proves then that its
         row has left it (0002). The bucket's lifecycle deletes a blob that a reader touched before that reader died: the
@@ -163,7 +163,7 @@ class World:
         return blob in self.watch.touched or (blob in self.legacy and self.runtime.boot_time() > MARK_AGE_MAX_S)
 
     def _lasting(self) -> tuple[dict[str, Inline | Tombstone], dict[str, Blob]]:
-        """Return what is stored, without what others may delete at any time: expired blobs and strays."""
+        """Returns what is stored, without what others may delete at any time: expired blobs and strays."""
         def lasts(name: str, blob: Blob) -> bool:
             is_ours = name not in self.blobs.strays and not self._is_left_to_others(name)
             return is_ours and not is_expired(blob.metadata.time_expires_ns, self.runtime.wall_ns())
@@ -172,7 +172,7 @@ class World:
         return self.rows.states.copy(), blobs
 
     def verify(self) -> None:
-        """Raise the first `InvariantViolation`. Call it when the processes have ended and the log is drained."""
+        """Raises the first `InvariantViolation`. Call it when the processes have ended and the log is drained."""
         self.watch.verify()
         uploads = [session for session in self.blobs.uploads if session in self.watch.uploads]
         kept = [("I3 no leak", self._orphans()), ("I6 drained", left_over(self.log, uploads))] if self._durable else []

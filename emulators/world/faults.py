@@ -89,7 +89,7 @@ Turn = Callable[[str, str], Awaitable[None]]
 
 
 def call_of(point: str) -> str:
-    """Return the call that is made at this point, such as `rows.swap`."""
+    """Returns the call that is made at this point, such as `rows.swap`."""
     return point.partition(" #")[0]
 
 
@@ -132,16 +132,17 @@ class Network:
         return self._under_way == 0
 
     def send(self, point: str, request: Callable[[], Awaitable[object]], seconds: float) -> None:
-        """Send a request that arrives in so many seconds. Nobody waits for its answer."""
+        """Sends a request that arrives in so many seconds. Nobody waits for its answer."""
         self.take_over(point, Request(request()), seconds)
 
     def take_over(self, point: str, request: Request[Any], seconds: float) -> None:
-        """Carry on a request that is under way and needs so many seconds more."""
+        """Carries on a request that is under way and needs so many seconds more."""
         self._under_way += 1
         self._tasks.start_soon(self._deliver, point, request, seconds)
 
     async def carry(self, point: str, request: Callable[[], Awaitable[T]], seconds: float) -> T:
-        """Send a request and wait for the answer. If the sender gives up waiting, the request arrives all the same."""
+        """Sends a request and waits for the answer. If the sender gives up waiting, the request arrives all the same.
+        """
         answers: list[T] = []
         errors: list[TieredError] = []
         answered = anyio.Event()
@@ -220,7 +221,7 @@ class Link:
             stop.cancel()
 
     async def call(self, name: str, request: Callable[[], Awaitable[T]]) -> T:
-        """Make one call. It returns, raises, or never ends; in the last case the process is dead."""
+        """Makes one call. It returns, raises, or never ends; in the last case the process is dead."""
         if self.severed or self._stalled_until:
             await self._awake()
         self._calls[name] += 1
@@ -247,7 +248,7 @@ class Link:
         return answer
 
     async def _ask(self, name: str, point: str, request: Request[T], there_s: float, row_s: float) -> T:
-        """Wait for the answer.
+        """Waits for the answer.
 
         If the caller is cancelled while the request is under way, the network carries the request on.
         """
@@ -292,7 +293,7 @@ class Link:
         await self._awake()
 
     async def _answered(self, point: str, mode: Mode | None, seconds: float, back_s: float) -> None:
-        """Do what happens between the effect and its answer. It may raise instead of answering."""
+        """Does what happens between the effect and its answer. It may raise instead of answering."""
         match mode:
             case Mode.CRASH_AFTER:
                 self._process.crash()
@@ -309,7 +310,7 @@ class Link:
             raise UnavailableError(f"what {point} of {self._process.name} stored was damaged on its way: delete it, try again")
 
     async def _go_on(self) -> None:
-        """Wait until the process runs again.
+        """Waits until the process runs again.
 
         It stopped just before it sends, so none of its own timers may wake it before that.
         """
@@ -327,7 +328,7 @@ class Link:
 
 
 def _copy(request: Callable[[], Awaitable[object]]) -> Callable[[], Awaitable[object]]:
-    """Return the network's copy of the request.
+    """Returns the network's copy of the request.
 
     A client ends an upload only once, so that copy is not one of the client's calls.
     """
@@ -396,7 +397,7 @@ class Process:
         return self.link._stalled_until
 
     async def run(self, life: Callable[[], Awaitable[None]]) -> None:
-        """Run until `life` ends or the process crashes. Nobody hears what a dying process raises."""
+        """Runs until `life` ends or the process crashes. Nobody hears what a dying process raises."""
         with self._scope:
             try:
                 await life()
@@ -405,12 +406,13 @@ class Process:
                     raise
 
     def crash(self) -> None:
-        """Kill the process, as kill -9: nothing that it does from now on takes effect. What it had sent already may."""
+        """Kills the process, as kill -9: nothing that it does from now on takes effect. What it had sent already may.
+        """
         self.link.sever()
         self._scope.cancel()
 
     def stall(self, seconds: float) -> None:
-        """Stop the process, as SIGSTOP with a SIGCONT later.
+        """Stops the process, as SIGSTOP with a SIGCONT later.
 
         No request leaves, no answer arrives, and a timer cannot replace one.
         """
@@ -423,7 +425,7 @@ class Process:
         return self.runtime
 
     def suspend(self, seconds: float) -> None:
-        """Let the process's machine sleep. This is `stall`, and its monotonic clock stands still.
+        """Lets the process's machine sleep. This is `stall`, and its monotonic clock stands still.
 
         Its boot-time and wall clocks go on.
         """

@@ -40,7 +40,7 @@ EFFECTS = {"rows.swap", "rows.put_inline", "rows.delete_inline"}
 
 @contextmanager
 def acts(write: Write) -> Iterator[None]:
-    """Let whatever happens within the block, and whatever it starts or sends, belong to this write."""
+    """Lets whatever happens within the block, and whatever it starts or sends, belong to this write."""
     token = acting.set(write)
     try:
         yield
@@ -67,7 +67,7 @@ class Ghost:
         self._effects: dict[str, list[Effect]] = defaultdict(list)
 
     def took_effect(self, path: str) -> None:
-        """Note that the row at `path` changed just now."""
+        """Notes that the row at `path` changed just now."""
         write = acting.get()
         if write is None:
             return
@@ -79,7 +79,7 @@ class Ghost:
         self._effects[path].append(Effect(self._history.tick(), write))
 
     def told(self, write: Write, outcome: Outcome | None = None) -> None:
-        """Judge the answer to a write.
+        """Judges the answer to a write.
 
         `outcome`: what the caller heard when it asked later. Only then does "superseded" not count as an effect.
         """
@@ -93,7 +93,7 @@ class Ghost:
                 self._report("I4 honest", f"FALSE NO: the {write} took effect")
 
     def found(self, read: Read) -> None:
-        """Judge a read that has ended with `read.found`."""
+        """Judges a read that has ended with `read.found`."""
         self.checked["I4 I7 read is of its time"] += 1
         possible = [effect.write for effect in self._since(read.path, read.began)]
         if not any(write.value == read.found or (read.found is None and write.mortal_at_s <= read.ended_s) for write in possible):
@@ -103,7 +103,7 @@ class Ghost:
             self._report("I4 honest", f"EXPIRED: {read.path} was read as {read.found!r}, which had expired before")
 
     def listed(self, began: int, paths: set[str], began_s: float = 0.0) -> None:
-        """Judge a list of all objects. It began at the event `began` and the second `began_s`, and has just ended."""
+        """Judges a list of all objects. It began at the event `began` and the second `began_s`, and has just ended."""
         self.checked["I4 list is of its time"] += 1
         for path in {*paths, *self._effects}:
             held = [effect.write for effect in self._since(path, began)]
@@ -114,20 +114,20 @@ class Ghost:
                 self._report("I4 honest", f"STALE LIST: {path} was {said}, and held {', '.join(repr(write.value) for write in held)}")
 
     def ordered(self, earlier: Write, later: Write) -> None:
-        """Judge two writes of one object in one bulk call, both told ok. They must take effect in their order."""
+        """Judges two writes of one object in one bulk call, both told ok. They must take effect in their order."""
         self.checked["bulk writes keep their order"] += 1
         effects = [effect.write for effect in self._effects[earlier.path] if effect.write in (earlier, later)]
         if effects == [later, earlier]:
             self._report("I4 honest", f"UNORDERED: the {earlier} took effect after the {later} of the same call")
 
     def lasted(self, what: str, seconds: float, at_most_s: float) -> None:
-        """Judge how long an operation took, in a process that never stood still."""
+        """Judges how long an operation took, in a process that never stood still."""
         self.checked["I6 answered in time"] += 1
         if seconds > at_most_s:
             self._report("I6 drained", f"TOO LATE: a {what} took {seconds:.0f} s, and its budgets are less than {at_most_s:g} s")
 
     def sized(self, write: Write, told: int, size: int) -> None:
-        """Judge how many bytes a put was told that it has stored."""
+        """Judges how many bytes a put was told that it has stored."""
         if told != size:
             self._report("I4 honest", f"the {write} was told that it stored {told} bytes, of {size}")
 
@@ -141,7 +141,7 @@ class Ghost:
         return any(effect.write is write for effect in self._effects[write.path])
 
     def _since(self, path: str, event: int) -> list[Effect]:
-        """Return what the register held at that event and after it, in order."""
+        """Returns what the register held at that event and after it, in order."""
         effects = [Effect(-1, Write(path, None, -1, -1, Answer.OK)), *self._effects[path]]
         before = [effect for effect in effects if effect.event < event]
         return [before[-1], *(effect for effect in effects if effect.event > event)]

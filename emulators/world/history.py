@@ -85,7 +85,7 @@ class History:
     _events: Iterator[int] = field(default_factory=itertools.count)
 
     def tick(self) -> int:
-        """Return the number of an event that is neither the beginning nor the end of an operation."""
+        """Returns the number of an event that is neither the beginning nor the end of an operation."""
         return next(self._events)
 
     def begin_write(self, path: str, value: object, mortal_at_s: float = inf) -> Write:
@@ -103,7 +103,7 @@ class History:
         read.ended, read.found, read.ended_s = next(self._events), found, ended_s
 
     def unexplained(self) -> list[str]:
-        """Return a text for each path whose operations no order explains (I4, I7).
+        """Returns a text for each path whose operations no order explains (I4, I7).
 
         It says which answer is the first that cannot be explained, and shows all operations.
         """
@@ -118,7 +118,7 @@ class History:
 
 
 def _explanation(operations: Sequence[Write | Read], until: float = inf) -> list[Write | Read] | None:
-    """Return the operations in an order that explains the answers up to that event, or None if there is none.
+    """Returns the operations in an order that explains the answers up to that event, or None if there is none.
 
     It is a register where the last writer wins. A superseded write was overwritten at once, so it counts as any other
     write that is OK.
@@ -133,7 +133,7 @@ def _explanation(operations: Sequence[Write | Read], until: float = inf) -> list
 
 
 def _has_effect(each: Write | Read, until: float) -> bool:
-    """Tell whether the operation counts. A write that was answered NO has no effect.
+    """Tells whether the operation counts. A write that was answered NO has no effect.
 
     A read that has not ended has found nothing.
     """
@@ -160,7 +160,7 @@ def _is_over(each: Write | Read, until: float) -> bool:
 
 
 def _accusation(path: str, operations: Sequence[Write | Read]) -> str:
-    """Return the accusation. It accuses the first answer after which no order explains all answers so far."""
+    """Returns the accusation. It accuses the first answer after which no order explains all answers so far."""
     ended = sorted((each for each in operations if each.ended is not None), key=lambda each: each.ended or 0)
     first = bisect_left(ended, True, key=lambda each: _explanation(operations, each.ended or 0) is None)
     explained = _explanation(operations, ended[first - 1].ended or 0) if first > 0 else []

@@ -1,4 +1,4 @@
-"""Find an order of operations that explains what the readers of one register found, if there is one.
+"""Finds an order of operations that explains what the readers of one register found, if there is one.
 
     began ├────────── write 1 ──────────┤ ended
                 ├─ read: 1 ─┤
@@ -55,7 +55,7 @@ class Operation:
 
 
 def explaining_order(operations: Sequence[Operation]) -> list[int] | None:
-    """Return the operations' positions in an order that explains all reads, or None if there is no such order.
+    """Returns the operations' positions in an order that explains all reads, or None if there is no such order.
 
     Optional writes that the order does not need are left out.
     """
@@ -127,7 +127,7 @@ class _Search:
         return placed
 
     def _next_writes(self, placed: int) -> list[tuple[int, int]]:
-        """Return the writes that may come next, and their states.
+        """Returns the writes that may come next, and their states.
 
         The write that ended first is last, because it is tried first.
         """
@@ -147,7 +147,7 @@ class _Search:
     # --- what may come next --------------------------------------------------------------------------
 
     def _candidates(self, placed: int) -> int:
-        """Return the operations that may come next: no unplaced required operation must precede them.
+        """Returns the operations that may come next: no unplaced required operation must precede them.
 
         Optional ones that are too late are left out.
         """
@@ -161,7 +161,7 @@ class _Search:
         return candidates
 
     def _in_time(self, candidates: int, wanted: int) -> list[int]:
-        """Return the wanted candidates that began before any optional write ended that may still come."""
+        """Returns the wanted candidates that began before any optional write ended that may still come."""
         optional = _bits(candidates & self._optional)
         ends = min((self._sorted[index].ended for index in optional), default=inf)
         return [index for index in _bits(candidates & wanted) if self._began[index] <= ends]
@@ -177,7 +177,7 @@ class _Search:
     # --- the way -----------------------------------------------------------------------------------
 
     def _note(self, node: Node, steps: list[int], following: list[tuple[int, int]], placed: int) -> Iterator[Node]:
-        """Return the nodes that are new, and keep the way to them."""
+        """Returns the nodes that are new, and keeps the way to them."""
         for index, state in following:
             reached = (placed | 1 << index, state)
             if reached not in self._came_from:

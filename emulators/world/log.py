@@ -51,13 +51,13 @@ class SimulatedChangeLog(Simulated):
         self._shards = SHARDS_DEFAULT
 
     def sharded(self, shards: int) -> Self:
-        """Return the same log, as processes see it that record under this many shards."""
+        """Returns the same log, as processes see it that record under this many shards."""
         view = copy.copy(self)
         view._shards = shards
         return view
 
     async def record(self, change: Change, owner: str) -> Entry:
-        """Record a change, as in `ChangeLog`.
+        """Records a change, as in `ChangeLog`.
 
         Raises `LeaseLostError` if it was recorded before and claimed since. Recovery has it then.
         """
@@ -69,7 +69,7 @@ class SimulatedChangeLog(Simulated):
         return entry
 
     async def renew(self, entries: Sequence[Entry]) -> Sequence[Renewal]:
-        """Renew entries, as in `ChangeLog`.
+        """Renews entries, as in `ChangeLog`.
 
         A slow renewal renews each entry at another moment, and some of its answers are lost.
         """
@@ -151,7 +151,7 @@ class SimulatedChangeLog(Simulated):
         return True
 
     async def collect(self, limit: int) -> int:
-        """Remove up to `limit` of the presence rows older than a day. Returns how many it removed."""
+        """Removes up to `limit` of the presence rows older than a day. Returns how many it removed."""
         await self._travel()
         oldest_ms = self._now_ms() - PRESENCE_AGE_MAX_MS
         old = self._some([instance for instance, seen_ms in self.presence.items() if seen_ms < oldest_ms], limit)
@@ -167,7 +167,7 @@ class SimulatedChangeLog(Simulated):
         return seen.key in self.stored and _value(self._decoded(seen.key)) == _value(seen)
 
     def _swap(self, call: str, seen: Entry, new: Entry) -> bool:
-        """Write `new` with a fresh heartbeat if `seen` is what is stored. Return whether it was."""
+        """Writes `new` with a fresh heartbeat if `seen` is what is stored. Returns whether it was."""
         if not self._is_stored(seen):
             return False
         self.stored[new.key] = replace(self.stored[new.key], value=encode(new), heartbeat_ms=self._now_ms())
@@ -189,5 +189,5 @@ def _value(entry: Entry | Unreadable) -> bytes:
 
 
 def _page(found: Sequence[Entry | Unreadable], limit: int) -> Page:
-    """Return the first `limit` of them as a page. The next page begins at the one after."""
+    """Returns the first `limit` of them as a page. The next page begins at the one after."""
     return Page(tuple(found[:limit]), found[limit].key if len(found) > limit else None)

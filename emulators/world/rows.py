@@ -31,7 +31,7 @@ class SimulatedRows(Simulated):
     """The high-volume tier: it implements `HighVolumeBackend` and `Collects`. `runtime` is the server's."""
 
     def __init__(self, runtime: Runtime, *, horizon: bool = True) -> None:
-        """Make an empty tier. `horizon` False: marks are forgotten only by their age, as in Bigtable's service."""
+        """Makes an empty tier. `horizon` False: marks are forgotten only by their age, as in Bigtable's service."""
         super().__init__(runtime)
         self.states: dict[str, Inline | Tombstone] = {}
         self.won: Marks = defaultdict(dict)
@@ -111,7 +111,7 @@ class SimulatedRows(Simulated):
         return paths[step::step]
 
     async def collect(self, limit: int) -> int:
-        """Remove some of the expired rows and of the marks older than two days. Returns how many cells it removed.
+        """Removes some of the expired rows and of the marks older than two days. Returns how many cells it removed.
 
         The service collects when it likes, cell by cell. With a horizon, a mark stays if its token seems younger than
         two days. So the horizon never passes what this clock calls two days ago.
@@ -173,9 +173,9 @@ class SimulatedRows(Simulated):
 
 
 def _is_same(state: Inline | Tombstone, seen: Inline | Tombstone) -> bool:
-    """Tell whether both are the same write.
+    """Tells whether both are the same write.
 
-    If older software wrote them without a token, tell whether they hold the same.
+    If older software wrote them without a token, it tells whether they hold the same.
     """
     if Row(state).target != Row(seen).target or state.token != seen.token:
         return False

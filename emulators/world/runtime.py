@@ -63,7 +63,7 @@ class VirtualClock(trio.abc.Clock):
         return self._now
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
-        """Move the time on. Trio asks this when no task can run. The next moment is a deadline or the end of a sleep.
+        """Moves the time on. Trio asks this when no task can run. The next moment is a deadline or the end of a sleep.
         """
         runner = trio_run.GLOBAL_RUN_CONTEXT.runner
         if runner.entry_queue.queue or runner.entry_queue.idempotent_queue:
@@ -98,7 +98,7 @@ class VirtualClock(trio.abc.Clock):
 
 
 def _clock() -> object:
-    """Return the clock of the current trio run, or None.
+    """Returns the clock of the current trio run, or None.
 
     This is faster than trio's own way, and it is called very often.
     """
@@ -107,13 +107,13 @@ def _clock() -> object:
 
 
 def now_s() -> float:
-    """Return the event loop's time in seconds."""
+    """Returns the event loop's time in seconds."""
     clock = _clock()
     return clock._now if type(clock) is VirtualClock else anyio.current_time()
 
 
 async def elapse(seconds: float) -> None:
-    """Let so many seconds of the world's own time pass. No process can stop this time. It is a checkpoint even for 0.
+    """Lets so many seconds of the world's own time pass. No process can stop this time. It is a checkpoint even for 0.
     """
     clock = _clock()
     if type(clock) is not VirtualClock:
@@ -143,11 +143,11 @@ class SimulatedRuntime:
         self._resumes_at = 0.0
 
     def stop(self, seconds: float) -> None:
-        """Stop from now on, for so long. If it is stopped already, the later end counts."""
+        """Stops from now on, for so long. If it is stopped already, the later end counts."""
         self._goes_on_at = max(self._goes_on_at, now_s() + seconds)
 
     def suspend(self, seconds: float) -> None:
-        """Stop, and let the monotonic clock stand still."""
+        """Stops, and lets the monotonic clock stand still."""
         now = now_s()
         begins = max(now, self._resumes_at)
         self._suspended_s += max(0.0, now + seconds - begins)
@@ -200,7 +200,7 @@ class Request(Generic[T]):
 
     @types.coroutine
     def goes_on(self, given: float = 0.0) -> Generator[object, Any, bool]:
-        """Run the call up to its next stop. Return False if it has ended.
+        """Runs the call up to its next stop. Returns False if it has ended.
 
         `given`: at LEAVES, the pause between two rows of a scan, in seconds.
         """
@@ -229,11 +229,11 @@ class Request(Generic[T]):
         return self.stop is LEAVES
 
     def wait_s(self, there_s: float) -> float:
-        """Return how many seconds it stops now, if the way to the service takes `there_s` seconds."""
+        """Returns how many seconds it stops now, if the way to the service takes `there_s` seconds."""
         return there_s if self.has_left else cast(float, self.stop)
 
     def fail(self, error: BaseException) -> None:
-        """End the call: raise `error` where it stopped, and so here."""
+        """Ends the call: raises `error` where it stopped, and so here."""
         self._steps.throw(error)
 
 
@@ -249,20 +249,20 @@ class Simulated:
         self._runtime = runtime
 
     async def _travel(self) -> float:
-        """Travel to the service. Return the pause between two rows of a scan, in seconds. 0: it reads all at once."""
+        """Travels to the service. Returns the pause between two rows of a scan, in seconds. 0: it reads all at once."""
         if _carried:
             return float(await _yield(LEAVES))
         await elapse(0)
         return 0.0
 
     async def _pause(self, seconds: float) -> None:
-        """Pause between two rows of one call."""
+        """Pauses between two rows of one call."""
         await (_yield(seconds) if _carried else elapse(seconds))
 
     async def _read_in_order(
         self, stored: Mapping[str, object], start: str, within: Callable[[str], bool], read: Callable[[str], T | None], limit: int
     ) -> list[T]:
-        """Read up to `limit` names from `start` on, in order, and return what `read` makes of them, without None.
+        """Reads up to `limit` names from `start` on, in order, and returns what `read` makes of them, without None.
 
         The names may change between two readings.
         """
@@ -279,7 +279,7 @@ class Simulated:
         return found
 
     def _some(self, garbage: Sequence[T], limit: int) -> Sequence[T]:
-        """Choose what is collected now. The rest is collected later, in an order that nobody may rely on."""
+        """Chooses what is collected now. The rest is collected later, in an order that nobody may rely on."""
         return garbage if len(garbage) <= limit else self._runtime.random.sample(garbage, limit)
 
     def _took_effect(self, call: str, what: str) -> None:
@@ -291,7 +291,7 @@ class Simulated:
 
 
 def run_world(world: Callable[[], Awaitable[T]], seed: int) -> T:
-    """Run `world` in virtual time, from 0 s on, under the schedule that `seed` chooses. Return what it returns.
+    """Runs `world` in virtual time, from 0 s on, under the schedule that `seed` chooses. Returns what it returns.
 
     Raises `RuntimeError` if every task of it waits for ever.
     """
@@ -308,7 +308,7 @@ def run_world(world: Callable[[], Awaitable[T]], seed: int) -> T:
 
 @contextmanager
 def _schedule(seed: int) -> Iterator[None]:
-    """Make trio's choices repeatable.
+    """Makes trio's choices repeatable.
 
     Trio runs ready tasks in a random order, by a generator of its own. What becomes ready at once (waiters of one
     event, equal deadlines) runs in an order that follows memory addresses. There is no public way to fix either.

@@ -28,7 +28,7 @@ class InspectedRows(HighVolumeBackend, Protocol):
     observers: list[Observer]
 
     async def collect(self, limit: int) -> int:
-        """Remove up to `limit` of what the service may remove. Returns how many."""
+        """Removes up to `limit` of what the service may remove. Returns how many."""
 
 
 class InspectedLog(ChangeLog, Protocol):
@@ -42,10 +42,10 @@ class InspectedLog(ChangeLog, Protocol):
     observers: list[Observer]
 
     def sharded(self, shards: int) -> Self:
-        """Return the same log, as processes see it that record under this many shards."""
+        """Returns the same log, as processes see it that record under this many shards."""
 
     async def collect(self, limit: int) -> int:
-        """Remove up to `limit` presence rows that are old enough. Returns how many."""
+        """Removes up to `limit` presence rows that are old enough. Returns how many."""
 
 
 class Stack(Protocol):

@@ -1,11 +1,15 @@
 """The audit compares every blob with every tombstone and every entry of the changelog, while the store is in use.
 
-    verdicts    what a blob or a row is: decision tables without I/O
-    names       how names are read, and which rows may name a blob of a range
-    sweep       one range of names: list, read the log, scan the rows, compare, look again
-    plan        which ranges there are
-    manifest, ledger, directory      what a run leaves in its directory
-    local, cluster (Spark), work     who audits the ranges
-    run                              a whole audit
-    conclusion, report, words, show  what a person reads
+    sweep.py         begin here: one range of names: list, read the log, scan the rows, compare, look again
+    verdicts.py      what a blob or a row is: decision tables without I/O
+    finding.py       what the audit of a range yields
+    names.py         how names are read, and which rows may name a blob of a range
+    plan.py          which ranges there are, and up to what time they are judged
+    run.py           a whole audit, new or interrupted
+    work.py          what an engine receives and returns; local.py and cluster.py (Spark) are the engines; java.py
+    directory.py, manifest.py, ledger.py              what a run leaves in its directory
+    conclusion.py, report.py, words.py, show.py       what a person reads
+    errors.py        the only error of its own
+
+Deletes nothing. Knows nothing of the recovery loop and of the command line.
 """

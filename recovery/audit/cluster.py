@@ -1,4 +1,4 @@
-"""Let Spark audit the ranges. Each range is one task of one Spark job.
+"""Lets Spark audit the ranges. Each range is one task of one Spark job.
 
 Only its outcome, one line of JSON, comes back to the driver.
 
@@ -114,7 +114,7 @@ class SparkEngine:
         self._stopped.set()
 
     def run(self, job: Job, numbers: Sequence[int]) -> Iterator[Outcome]:
-        """Audit the ranges of these numbers, and yield their outcomes.
+        """Audits the ranges of these numbers, and yields their outcomes.
 
         All outcomes come together at the end of Spark's job. Until then, only the run's directory shows the progress.
         Raises `ConfigurationError` or `UnavailableError` if the job failed; the ranges whose files exist are done.
@@ -141,7 +141,7 @@ class SparkEngine:
             yield Outcome(**json.loads(line))
 
     def _submit(self, tasks: partial[Iterator[Any]], number: int, found: list[str], failed: list[Exception]) -> None:
-        """Submit the job.
+        """Submits the job.
 
         This runs in its own thread, because Spark keeps a job's name per thread, and the caller's thread may already
         have a name.
@@ -171,7 +171,7 @@ class SparkEngine:
 
 
 def spread(numbers: Sequence[int]) -> tuple[int, ...]:
-    """Return the same numbers in an order that puts neighbours of the result far apart in the input."""
+    """Returns the same numbers in an order that puts neighbours of the result far apart in the input."""
     step = max(1, round(len(numbers) * _GOLDEN))
     while gcd(step, len(numbers)) != 1:
         step += 1
@@ -179,7 +179,7 @@ def spread(numbers: Sequence[int]) -> tuple[int, ...]:
 
 
 def _carry_out_each(carry_out: CarryOut, job: Job, order: Sequence[int], attempts: int, batches: Iterable[Any]) -> Iterator[Any]:
-    """Audit the ranges of these batches, on an executor.
+    """Audits the ranges of these batches, on an executor.
 
     The answer is a batch with one column of text. The class of the incoming batch builds it, so this module need not
     import pyarrow.
@@ -200,7 +200,7 @@ def _carry_out_each(carry_out: CarryOut, job: Job, order: Sequence[int], attempt
 
 @contextmanager
 def open_spark(carry_out: CarryOut, master: str | None = None, slots: int | None = None) -> Iterator[SparkEngine]:
-    """Use the session that exists (spark-submit, a notebook, Connect). Otherwise start one on `master`, or a local one.
+    """Uses the session that exists (spark-submit, a notebook, Connect). Else starts one on `master`, or a local one.
 
     `slots`: how many tasks run at once. A local session gets this many. For any other session we believe the number.
     What we started is stopped when the block ends, however it ends. Raises `ConfigurationError` if a package or Java is
@@ -228,7 +228,7 @@ def open_spark(carry_out: CarryOut, master: str | None = None, slots: int | None
 
 
 def check_packages() -> dict[str, str]:
-    """Return the versions of the packages that are needed here.
+    """Returns the versions of the packages that are needed here.
 
     Raises `ConfigurationError` if one is missing, too old or too new.
     """
@@ -250,7 +250,7 @@ def check_packages() -> dict[str, str]:
 
 
 def _pyspark_version() -> str:
-    """Return the version of the pyspark that is imported.
+    """Returns the version of the pyspark that is imported.
 
     A cluster's pyspark is not installed by pip and is imported before one that is.
     """
@@ -276,7 +276,7 @@ def _session_on(master: str | None) -> SparkSession:
 
 @contextmanager
 def _local_session(slots: int, versions: dict[str, str]) -> Iterator[SparkSession]:
-    """Start Spark in a JVM of our own. Its output goes to a file. We read the file only if Spark does not start."""
+    """Starts Spark in a JVM of our own. Its output goes to a file. We read the file only if Spark does not start."""
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkException
     from pyspark.java_gateway import launch_gateway
@@ -310,7 +310,7 @@ def _local_session(slots: int, versions: dict[str, str]) -> Iterator[SparkSessio
 
 
 def _end_session(session: SparkSession) -> None:
-    """Stop the session and ignore every error. If Spark is gone already, that is the wanted result.
+    """Stops the session and ignores every error. If Spark is gone already, that is the wanted result.
 
     The run reports how its job went.
     """
@@ -323,7 +323,7 @@ def _end_session(session: SparkSession) -> None:
 
 
 def _end_jvm(gateway: Any) -> None:
-    """End the JVM, which PySpark would keep for the next session. The JVM ends when its input is closed."""
+    """Ends the JVM, which PySpark would keep for the next session. The JVM ends when its input is closed."""
     from pyspark import SparkContext
 
     SparkContext._gateway = SparkContext._jvm = None
@@ -338,7 +338,7 @@ def _end_jvm(gateway: Any) -> None:
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set these environment variables while the JVM starts. The JVM inherits them from this process."""
+    """Sets these environment variables while the JVM starts. The JVM inherits them from this process."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -353,7 +353,7 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Restore the handler of SIGINT afterwards.
+    """Restores the handler of SIGINT afterwards.
 
     A new session installs its own handler, which would raise in the middle of an event loop.
     """
@@ -402,7 +402,7 @@ def _explained(error: Exception) -> ConfigurationError | UnavailableError:
 
 
 def _reason(text: str) -> str:
-    """Return the line that says most. Such an error has many lines, with stack traces of two languages."""
+    """Returns the line that says most. Such an error has many lines, with stack traces of two languages."""
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["it does not say why"]
     telling = [line for line in lines if re.match(r"(\w+\.)*\w*(Error|Exception): ", line) or "ExecutorLostFailure" in line]
     return (telling or lines)[0][:500]

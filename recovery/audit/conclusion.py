@@ -19,7 +19,7 @@ PREFIXES_KEPT = 10_000
 def conclude(
     manifest: Manifest, summary: Summary, names: Mapping[int, int], failures: tuple[Failure, ...], faults: Iterable[str]
 ) -> Manifest:
-    """Return the manifest with everything that was counted.
+    """Returns the manifest with everything that was counted.
 
     `names`: the number of names in each range that is done. `failures`: the ranges that failed. `faults`: sentences
     about files that did not count and were written again.
@@ -41,7 +41,7 @@ def conclude(
 
 
 def _doubts(manifest: Manifest, summary: Summary, failures: tuple[Failure, ...]) -> Iterator[str]:
-    """Yield the doubts. One is enough to make the evidence incomplete."""
+    """Yields the doubts. One is enough to make the evidence incomplete."""
     totals = summary.totals()
     if failures:
         yield f"{len(failures)} of {len(manifest.ranges)} ranges could not be audited; the first: {failures[0].error}"
@@ -91,7 +91,7 @@ class Prefixes:
         self._found: dict[str, tuple[int, int]] = {}
 
     def add(self, name: str, path: str | None, size: int) -> None:
-        """Count a blob of `size` bytes. `path`: the path of its object, or None if the name has no object."""
+        """Counts a blob of `size` bytes. `path`: the path of its object, or None if the name has no object."""
         prefix = prefix_of(path or name)
         number, total = self._found.get(prefix, (0, 0))
         self._found[prefix] = (number + 1, total + size)
@@ -104,7 +104,7 @@ class Prefixes:
 
 
 def prefix_of(path: str) -> str:
-    """Return the usecase and scopes, `objects/`, and the first segment of the key if the key has more than one segment.
+    """Returns the usecase and scopes, `objects/`, and the first segment of the key if the key has more than one.
     """
     before, objects, key = path.partition("/objects/")
     first, slash, _ = key.partition("/")

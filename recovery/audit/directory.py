@@ -67,7 +67,7 @@ class Files:
 
     @classmethod
     def at(cls, where: str, runtime: Runtime) -> Self:
-        """Return the files of a path or a URI. It reads and writes nothing.
+        """Returns the files of a path or a URI. It reads and writes nothing.
 
         Raises `ConfigurationError` if the URI cannot be opened.
         """
@@ -101,12 +101,12 @@ class Files:
         return PurePosixPath(self.path).parts[0] if self.filesystem.type_name in ("gcs", "s3") else None
 
     def make(self, name: str) -> None:
-        """Create a subdirectory, and the directory itself."""
+        """Creates a subdirectory, and the directory itself."""
         with self.explained("be made"):
             self.filesystem.create_dir(f"{self.path}/{name}", recursive=True)
 
     def list(self, name: str = "") -> list[FileSeen]:
-        """Return the files and directories of a subdirectory, in the order of their names.
+        """Returns the files and directories of a subdirectory, in the order of their names.
 
         The list is empty if it does not exist.
         """
@@ -115,7 +115,7 @@ class Files:
             return sorted(FileSeen(seen.base_name, seen.size or 0, seen.path) for seen in self.filesystem.get_file_info(selector))
 
     def read(self, name: str) -> bytes | None:
-        """Return the content of a file, or None if there is no such file."""
+        """Returns the content of a file, or None if there is no such file."""
         with self.explained(f"be read: {name}"):
             try:
                 with self.filesystem.open_input_file(f"{self.path}/{name}") as file:
@@ -133,7 +133,7 @@ class Files:
             draft.publish()
 
     def create(self, name: str, content: bytes) -> None:
-        """Write the file unless it exists.
+        """Writes the file unless it exists.
 
         If two processes do this at once, only a local file is certain not to be replaced.
         """
@@ -146,7 +146,7 @@ class Files:
             draft.publish(replace=False)
 
     def draft(self, name: str) -> Draft:
-        """Return a file that is to appear as `name`, for a `with` block.
+        """Returns a file that is to appear as `name`, for a `with` block.
 
         If it is not published by the end of the block, it never appears.
         """
@@ -155,7 +155,7 @@ class Files:
 
     @contextmanager
     def explained(self, verb: str) -> Iterator[None]:
-        """Turn errors of the file system into ours. `verb` completes the sentence "the run directory ... cannot"."""
+        """Turns errors of the file system into ours. `verb` completes the sentence "the run directory ... cannot"."""
         try:
             yield
         except pa.ArrowException as error:
@@ -184,7 +184,7 @@ class Draft:
             self.file = tempfile.TemporaryFile()  # noqa: SIM115
 
     def publish(self, *, replace: bool = True) -> None:
-        """Make the file visible, whole and durable.
+        """Makes the file visible, whole and durable.
 
         `replace`: whether it takes the place of a file of that name. Without it, an existing local file stays.
         """

@@ -90,7 +90,7 @@ class Summary:
         self.ages.setdefault(kind, Counter())[bisect_right([bound for _, bound in AGES[:-1]], seconds)] += 1
 
     def totals(self) -> dict[Kind, Count]:
-        """Return the counts by kind, over all usecases."""
+        """Returns the counts by kind, over all usecases."""
         found: dict[Kind, Count] = {}
         for kinds in self.counts.values():
             for kind, count in kinds.items():

@@ -1,4 +1,4 @@
-"""Find the Java on which a local Spark runs.
+"""Finds the Java on which a local Spark runs.
 
     JAVA_HOME            if it is set
     java on the PATH     asked for its own home, because it may be a version switcher's script
@@ -56,7 +56,7 @@ class Java:
     origin: str
 
     def home_in(self, scratch: Path) -> Path:
-        """Return the value of JAVA_HOME for Spark.
+        """Returns the value of JAVA_HOME for Spark.
 
         `scratch`: an empty directory that must exist for as long as Java runs.
         """
@@ -70,7 +70,7 @@ class Java:
 
 
 def find_java() -> Java:
-    """Return the first Java that Spark can run on. Raises `ConfigurationError` if there is none."""
+    """Returns the first Java that Spark can run on. Raises `ConfigurationError` if there is none."""
     old: list[str] = []
     for origin, executable in _candidates():
         found = _ask(executable, origin)
@@ -96,7 +96,7 @@ def _candidates() -> Iterator[tuple[str, Path]]:
 
 
 def _ask(java: Path, origin: str) -> Java | None:
-    """Run a Java and return what it says of itself, or None if it is not a Java that works."""
+    """Runs a Java and returns what it says of itself, or None if it is not a Java that works."""
     try:
         answer = subprocess.run(
             [java, "-XshowSettings:properties", "-version"],

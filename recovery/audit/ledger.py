@@ -77,7 +77,7 @@ class RunDirectory:
 
     @classmethod
     def open(cls, where: str, runtime: Runtime | None = None) -> Self:
-        """Return the run directory of a path or a URI. It need not exist yet.
+        """Returns the run directory of a path or a URI. It need not exist yet.
 
         Raises `ConfigurationError` if the URI cannot be opened.
         """
@@ -86,7 +86,7 @@ class RunDirectory:
     # --- the run
 
     def read_manifest(self) -> Manifest | None:
-        """Return the manifest, or None if no run was begun here.
+        """Returns the manifest, or None if no run was begun here.
 
         Raises `CorruptRecordError` if the file is no manifest, and `ConfigurationError` if newer software wrote it.
         """
@@ -94,7 +94,7 @@ class RunDirectory:
         return None if text is None else parse_manifest(text, f"{self.uri}/{MANIFEST}")
 
     def begin(self, manifest: Manifest) -> Manifest:
-        """Write the first manifest unless one exists, and return the one that is in the directory.
+        """Writes the first manifest unless one exists, and returns the one that is in the directory.
 
         If two processes begin at once, one of them goes on with the other's run. In an object store both may write.
         Then the later manifest counts, and the ranges of the other run do not. Raises `ConfigurationError` if the
@@ -114,7 +114,7 @@ class RunDirectory:
         self.files.write(REPORT, html.encode())
 
     def tidy(self) -> None:
-        """Delete the temporary files of writers that were killed.
+        """Deletes the temporary files of writers that were killed.
 
         Call it only when all ranges are done. A process that is still writing then loses nothing that is needed.
         """
@@ -125,12 +125,12 @@ class RunDirectory:
     # --- its ranges
 
     def writer(self, run: str, number: int) -> FindingsFile:
-        """Return the file of a range, for a `with` block. `commit` makes it appear. Without `commit` it never appears.
+        """Returns the file of a range, for a `with` block. `commit` makes it appear. Without `commit` it never appears.
         """
         return FindingsFile(self.files.draft(f"{FINDINGS}/{_name(number)}"), self.files, run, number)
 
     def done(self, run: str, known: Collection[int] = ()) -> Iterator[tuple[int, Summary]]:
-        """Yield the ranges that are done, in order, each with its summary. Ranges in `known` are not read again."""
+        """Yields the ranges that are done, in order, each with its summary. Ranges in `known` are not read again."""
         paths = [(number, path) for number, path in self._range_files() if number not in known]
         with ThreadPoolExecutor(READERS) as readers:
             found = readers.map(lambda each: self._footer(run, *each), paths)
@@ -142,17 +142,17 @@ class RunDirectory:
                     self.faults[number] = summary
 
     def done_range(self, run: str, number: int) -> Summary | None:
-        """Return the summary of one range, or None if it is not done."""
+        """Returns the summary of one range, or None if it is not done."""
         summary = self._footer(run, number, f"{self.files.path}/{FINDINGS}/{_name(number)}")
         return summary if isinstance(summary, Summary) else None
 
     def findings(self, run: str, kinds: Collection[Kind] | None = None) -> Iterator[Finding]:
-        """Yield the findings of these kinds (None: of all kinds), range by range, in the order of finding."""
+        """Yields the findings of these kinds (None: of all kinds), range by range, in the order of finding."""
         for rows in self.batches(run, kinds):
             yield from _findings(rows)
 
     def batches(self, run: str, kinds: Collection[Kind] | None = None, columns: Sequence[str] | None = None) -> Iterator[Any]:
-        """Yield the same as Arrow record batches of at most `ROW_GROUP` rows.
+        """Yields the same as Arrow record batches of at most `ROW_GROUP` rows.
 
         `columns` (None: all) must include `class`.
         """
@@ -170,7 +170,7 @@ class RunDirectory:
         return sorted((number, path) for match, path in named if match and match[0] == _name(number := int(match[1])))
 
     def _footer(self, run: str, number: int, path: str) -> Summary | str:
-        """Return the summary of the range, or a sentence that says what is wrong with its file."""
+        """Returns the summary of the range, or a sentence that says what is wrong with its file."""
         name = f"{FINDINGS}/{_name(number)}"
         with self.files.explained(f"be read: {name}"):
             try:
@@ -202,7 +202,7 @@ class FindingsFile:
         self.written = 0
 
     def add(self, findings: Sequence[Finding]) -> None:
-        """Write these findings. Raises `UnavailableError` if they do not fit on the disk; then the range is not done.
+        """Writes these findings. Raises `UnavailableError` if they do not fit on the disk; then the range is not done.
         """
         for finding in findings:
             self._rows.append(_row(finding, self._run, self._number))
@@ -211,7 +211,7 @@ class FindingsFile:
         self.written += len(findings)
 
     def commit(self, summary: Summary) -> None:
-        """Make the file visible. From now on the range is done. Call it once, after all findings."""
+        """Makes the file visible. From now on the range is done. Call it once, after all findings."""
         if self._rows:
             self._flush()
         footer = {"schema": str(SCHEMA_VERSION), "run": self._run, "range": str(self._number), "summary": summary_to_json(summary)}
@@ -248,7 +248,7 @@ def summary_to_json(summary: Summary) -> str:
 
 
 def summary_from_json(text: str) -> Summary:
-    """Return the summary. Raises `ValueError`, `KeyError`, `TypeError` or `AttributeError` if the text is no summary.
+    """Returns the summary. Raises `ValueError`, `KeyError`, `TypeError` or `AttributeError` if the text is no summary.
     """
     told = json.loads(text)
     return Summary(
@@ -273,7 +273,7 @@ def _row(finding: Finding, run: str, number: int) -> dict[str, object]:
 
 
 def _findings(rows: Any) -> Iterator[Finding]:
-    """Yield the findings of a record batch.
+    """Yields the findings of a record batch.
 
     Times are read as integers, because a date may be later than Python's `datetime` can hold.
     """

@@ -1,4 +1,4 @@
-"""Audit ranges in worker processes of this machine, without Java.
+"""Audits ranges in worker processes of this machine, without Java.
 
     run (a thread) --number--> worker: carry_out(job, number) --Outcome--> run
                                `-> if its connection to us ends, the worker ends itself
@@ -49,12 +49,12 @@ class LocalEngine:
         self._stopped, self._stop = Pipe(duplex=False)
 
     def stop(self) -> None:
-        """Stop for good and end the workers. Ranges that are finished stay done. The others are not done."""
+        """Stops for good and ends the workers. Ranges that are finished stay done. The others are not done."""
         with suppress(OSError):
             self._stop.send(None)
 
     def run(self, job: Job, numbers: Sequence[int]) -> Iterator[Outcome]:
-        """Audit the ranges of these numbers, and yield each outcome. It blocks until the next one.
+        """Audits the ranges of these numbers, and yields each outcome. It blocks until the next one.
 
         Raises `UnavailableError` if no worker process can be started. The ranges whose files exist are done.
         """
@@ -127,7 +127,7 @@ class _Worker:
             self.connection.send(number)
 
     def answer(self) -> Outcome | None:
-        """Return the outcome of the range, or None if the worker died."""
+        """Returns the outcome of the range, or None if the worker died."""
         try:
             outcome = self.connection.recv()
         except (OSError, EOFError):
@@ -136,7 +136,7 @@ class _Worker:
         return outcome
 
     def end(self) -> int:
-        """Kill the worker if it is alive, which is safe at any moment, and return its exit code.
+        """Kills the worker if it is alive, which is safe at any moment, and returns its exit code.
 
         A negative exit code is the number of the signal that killed it.
         """
@@ -180,7 +180,7 @@ class _WithoutPandas(MetaPathFinder):
 
 
 def _receive(connection: Connection, numbers: SimpleQueue[int]) -> None:
-    """Receive in a thread of its own, so that the worker notices the end of the driver while it works."""
+    """Receives in a thread of its own, so that the worker notices the end of the driver while it works."""
     try:
         while True:
             numbers.put(connection.recv())

@@ -112,7 +112,7 @@ class Manifest(_Part):
 
 
 def parse_manifest(text: bytes, where: str) -> Manifest:
-    """Read a manifest. `where` names the file in errors.
+    """Reads a manifest. `where` names the file in errors.
 
     Raises `CorruptRecordError` if the text is no manifest, and `ConfigurationError` if newer software wrote it.
     """

@@ -39,7 +39,7 @@ class Reading:
 
 
 def read_name(name: str) -> Reading:
-    """Read a blob's name. It never fails: every name in a bucket has a form."""
+    """Reads a blob's name. It never fails: every name in a bucket has a form."""
     stem, _, last = name.rpartition("/")
     if ChangeId.matches(last) and _is_path(stem):
         return Reading(Form.REVISION, stem, ChangeId(last))
@@ -50,13 +50,13 @@ def read_name(name: str) -> Reading:
 
 
 def usecase_of(name: str) -> str:
-    """Return the usecase of a blob's name or a row's key, or `NO_USECASE` if it has none."""
+    """Returns the usecase of a blob's name or a row's key, or `NO_USECASE` if it has none."""
     usecase, slash, _ = name.partition("/")
     return usecase if usecase and slash else NO_USECASE
 
 
 def is_of(path: str, target: str) -> bool:
-    """Tell whether the row of the key `path` may name the blob `target`.
+    """Tells whether the row of the key `path` may name the blob `target`.
 
     It may name only its own blobs, with a revision or without.
     """
@@ -64,13 +64,13 @@ def is_of(path: str, target: str) -> bool:
 
 
 def rows_before(start: str) -> list[bytes]:
-    """Return the keys, all before `start`, of rows that may name a blob whose name is `start` or comes after it."""
+    """Returns the keys, all before `start`, of rows that may name a blob whose name is `start` or comes after it."""
     name = start.encode()
     return [name[:length] for length in range(1, len(name)) if name[length] <= _SLASH]
 
 
 def after(name: str) -> str:
-    """Return the first possible name after this one."""
+    """Returns the first possible name after this one."""
     return name + "\0"
 
 

@@ -57,7 +57,7 @@ class Plan:
 
 
 async def plan_audit(settings: Settings, options: AuditOptions, slots: int, runtime: Runtime) -> Plan:
-    """Check what can be checked, and fix the cut-off. `slots`: how many ranges are audited at once.
+    """Checks what can be checked, and fixes the cut-off. `slots`: how many ranges are audited at once.
 
     Raises `ConfigurationError` or `UnavailableError`. Nothing was written then.
     """
@@ -78,13 +78,13 @@ async def plan_audit(settings: Settings, options: AuditOptions, slots: int, runt
 
 
 def split(cuts: Iterable[str]) -> tuple[Bounds, ...]:
-    """Return the ranges between these names: without gaps, from the first possible name to the last."""
+    """Returns the ranges between these names: without gaps, from the first possible name to the last."""
     inner = sorted({cut for cut in cuts if cut}, key=str.encode)
     return tuple(Bounds(start=start, end=end) for start, end in zip(["", *inner], [*inner, None], strict=True))
 
 
 def inputs_of(settings: Settings) -> dict[str, str]:
-    """Return what is compared, by name. A run goes on only with the same inputs."""
+    """Returns what is compared, by name. A run goes on only with the same inputs."""
     changelog = settings.changelog or "noop"
     if settings.directory is not None:
         return {"directory": str(settings.directory.absolute()), "changelog": changelog}
@@ -115,7 +115,7 @@ def check_grace(options: AuditOptions) -> None:
 
 
 def check_apart(directory: RunDirectory, settings: Settings) -> None:
-    """Refuse a run directory inside the store that is audited, because the audit would find its own files there."""
+    """Refuses a run directory inside the store that is audited, because the audit would find its own files there."""
     if settings.gcs is not None and directory.files.bucket == settings.gcs.bucket:
         raise ConfigurationError(f"the run directory {directory.uri} is in the bucket that is audited: give one in another bucket")
     if settings.directory is not None and directory.files.local is not None:
@@ -125,7 +125,7 @@ def check_apart(directory: RunDirectory, settings: Settings) -> None:
 
 
 def check_same(found: dict[str, str], now: dict[str, str], where: str) -> None:
-    """Refuse to go on with a run if its inputs are not the same as now."""
+    """Refuses to go on with a run if its inputs are not the same as now."""
     differing = [key for key in {**found, **now} if found.get(key) != now.get(key)]
     if differing:
         what = "; ".join(f"{key} was {found.get(key, 'not set')}, and is {now.get(key, 'not set')} now" for key in differing)
@@ -133,7 +133,7 @@ def check_same(found: dict[str, str], now: dict[str, str], where: str) -> None:
 
 
 def check_cutoff(cutoff: Cutoff, options: AuditOptions, where: str) -> None:
-    """Refuse another grace than the run began with.
+    """Refuses another grace than the run began with.
 
     The run keeps its cut-off, and whoever asks for another one must know that.
     """
@@ -159,7 +159,7 @@ async def _check_table(backends: Backends, inputs: dict[str, str]) -> None:
 
 
 async def _count(blobs: LongTermBackend) -> int | None:
-    """Count the blobs. Return None if there are more than `PROBE_NAMES`."""
+    """Counts the blobs. Returns None if there are more than `PROBE_NAMES`."""
     number, start = 0, ""
     while number < PROBE_NAMES:
         page = await blobs.list(start, None, PROBE_NAMES - number)

@@ -69,7 +69,7 @@ class _Usecase:
 def render(
     manifest: Manifest, dangling: Sequence[Finding], price_per_gib_month: float = PRICE_DEFAULT, directory: str | None = None
 ) -> str:
-    """Return the page as HTML.
+    """Returns the page as HTML.
 
     `dangling`: the first dangling findings; at most `DANGLING_MAX` are shown. `price_per_gib_month`: in US dollars.
     `directory`: the path or URI of the run, for commands that a reader can copy; None: the commands say RUN.
@@ -117,12 +117,12 @@ def render(
 
 
 def _name(name: str) -> Markup:
-    """Return a name that somebody else chose as HTML. It cannot affect the text around it."""
+    """Returns a name that somebody else chose as HTML. It cannot affect the text around it."""
     return Markup('<bdi class="name">{}</bdi>').format(escape(words.visible(name)))
 
 
 def _ages(manifest: Manifest) -> Sequence[Bar]:
-    """Return the bars for orphans of both kinds, or nothing if there are none."""
+    """Returns the bars for orphans of both kinds, or nothing if there are none."""
     counted = [manifest.ages.get(kind, ()) for kind in words.ORPHANS]
     numbers = [sum(ages[place] for ages in counted if place < len(ages)) for place in range(len(AGES))]
     longest = max(numbers)
@@ -130,7 +130,7 @@ def _ages(manifest: Manifest) -> Sequence[Bar]:
 
 
 def _usecases(usecases: Mapping[str, Mapping[Kind, Counted]]) -> Sequence[tuple[str, Mapping[Kind, Counted]]]:
-    """Sort the usecases: those with the most to look at come first."""
+    """Sorts the usecases: those with the most to look at come first."""
 
     def weight(item: tuple[str, Mapping[Kind, Counted]]) -> tuple[int, int, int, int, str]:
         name, kinds = item
@@ -143,11 +143,11 @@ def _usecases(usecases: Mapping[str, Mapping[Kind, Counted]]) -> Sequence[tuple[
 
 
 def _example(dangling: Sequence[Finding]) -> str:
-    """Return a name for the example command. It must be short, and it must look the same when it is shown."""
+    """Returns a name for the example command. It must be short, and it must look the same when it is shown."""
     name = dangling[0].name if dangling else "NAME"
     return name if len(name) < 200 and words.visible(name) == name else "NAME"
 
 
 def _command(*parts: str) -> str:
-    """Return the command, quoted for a shell."""
+    """Returns the command, quoted for a shell."""
     return words.visible(shlex.join(parts))

@@ -59,9 +59,9 @@ ORPHANS = frozenset({Kind.ORPHAN, Kind.LEGACY_ORPHAN})
 async def run_audit(
     settings: Settings, options: AuditOptions, engine: Engine, runtime: Runtime, progress: Callable[[Progress], None]
 ) -> Manifest:
-    """Begin a run in `options.directory`, or go on with the run that is there.
+    """Begins a run in `options.directory`, or goes on with the run that is there.
 
-    If that run is finished, write its report again.
+    If that run is finished, it writes the report again.
 
     `progress` is called in the event loop, from time to time. SIGINT or SIGTERM ends the run soon with
     `AuditInterruptedError`; what is done stays done. The second signal ends the process at once. Outside the main
@@ -170,7 +170,7 @@ class _Run:
     # --- while it runs
 
     async def _carry_out(self, numbers: Sequence[int]) -> None:
-        """Let the engine audit these ranges until it ends. Then read the directory once more."""
+        """Lets the engine audit these ranges until it ends. Then it reads the directory once more."""
         async with anyio.create_task_group() as beside:
             beside.start_soon(self._heed_signals)
             beside.start_soon(self._watch)
@@ -180,9 +180,9 @@ class _Run:
         self._report()
 
     async def _drive(self, numbers: Sequence[int]) -> None:
-        """Run the engine in a thread.
+        """Runs the engine in a thread.
 
-        If this is cancelled, tell the engine to stop and wait for it: no work goes on after this call.
+        If this is cancelled, it tells the engine to stop and waits for it: no work goes on after this call.
         """
         async with anyio.create_task_group() as group:
 
@@ -227,7 +227,7 @@ class _Run:
                 self._engine.stop()
 
     def _look(self) -> None:
-        """Read what is new in the directory."""
+        """Reads what is new in the directory."""
         for number, summary in self._directory.done(self._manifest.run, self._done):
             self._done[number] = summary.names
             self._summary.merge(summary)
@@ -255,7 +255,7 @@ class _Run:
     # --- its end
 
     def _leave(self) -> None:
-        """Save the time that was spent, unless another call has ended the run in the meantime."""
+        """Saves the time that was spent, unless another call has ended the run in the meantime."""
         if self._there().ended_ns is None:
             self._directory.write_manifest(self._manifest.model_copy(update={"work_s": self._work_s()}))
 
@@ -284,7 +284,7 @@ class _Run:
         return manifest
 
     def _there(self) -> Manifest:
-        """Return the manifest as it is now.
+        """Returns the manifest as it is now.
 
         In an object store, two processes may have begun runs at once, and then one of them must end.
         """

@@ -146,7 +146,7 @@ class Told:
 
 
 async def look_at(backends: Backends, name: str, settings: Settings, cutoff: Cutoff, runtime: Runtime) -> Looked:
-    """Read everything about a name. `cutoff`: as for an audit that begins now; a younger blob is not called an orphan.
+    """Reads everything about a name. `cutoff`: as for an audit that begins now; a younger blob is not called an orphan.
 
     Raises `TieredError` if anything cannot be read, and `InvalidRequestError` if `name` cannot be a name.
     """
@@ -175,7 +175,7 @@ class _Look:
         self.paths = [name] if stem is None else [stem, name]
 
     async def list(self) -> tuple[dict[str, BlobInfo], set[str], bool]:
-        """Return the blobs of this name and below it, the names of those that are corrupt, and whether there are more.
+        """Returns the blobs of this name and below it, the names of those that are corrupt, and whether there are more.
         """
         blobs: dict[str, BlobInfo] = {}
         corrupt: set[str] = set()
@@ -222,7 +222,7 @@ class _Look:
                 return LookedRow(path, "absent", **marks)
 
     async def judge(self, place: str, cutoff: Cutoff) -> tuple[Kind | None, str, Finding | None]:
-        """Return what the blob of this name is and why, and the finding about the row of this key, if there is one."""
+        """Returns what the blob of this name is and why, and the finding about the row of this key, if there is one."""
         findings: list[Finding] = []
         bounds = Bounds(start=place, end=after(place))
         summary = await audit_range(self._backends.tiers, self._backends.log, bounds, cutoff, self._runtime, findings.extend)
@@ -234,7 +234,7 @@ class _Look:
         return (counted[0], MEANING[counted[0]], of_row) if counted else (None, "it went while it was looked at", of_row)
 
     async def remedy(self, name: str) -> tuple[str, ...]:
-        """Return what can be done about a blob that is gone, one sentence each."""
+        """Returns what can be done about a blob that is gone: one sentence for each way."""
         blobs = self._backends.tiers.long_term
         if not isinstance(blobs, SoftDeletes):
             return ("nothing keeps what was deleted here: it is lost, unless a backup has it",)
@@ -251,7 +251,7 @@ class _Look:
 
 
 def told_by(directory: RunDirectory, manifest: Manifest, name: str) -> Told:
-    """Return the run's findings for this name, for the row of this blob's name, and for every name below it. It blocks.
+    """Returns the run's findings for this name, for the row of this blob's name and every name below it. It blocks.
     """
     _check(name)
     names = {name, read_name(name).object}
@@ -278,7 +278,7 @@ def _check(name: str) -> None:
 
 
 def _with(row: LookedRow, finding: Finding | None) -> LookedRow:
-    """Return the row with the audit's finding added to it."""
+    """Returns the row with the audit's finding added to it."""
     if finding is None:
         return row
     return LookedRow(**{**asdict(row), "kind": finding.kind, "detail": finding.detail})
@@ -293,9 +293,9 @@ def _blob(
 
 
 def _restoring(kept: SoftDeleted) -> str:
-    """Return the command that restores it.
+    """Returns the command that restores it.
 
-    Some names would be read as something else by the shell or gcloud; for them, return advice.
+    Some names would be read as something else by the shell or gcloud; for them, it returns advice.
     """
     known = f"deleted {moment(kept.deleted_ns)}, kept until {moment(kept.kept_until_ns)}, {size(kept.size)}"
     if set("*?[]") & set(kept.address) or visible(kept.address) != kept.address:
@@ -309,7 +309,7 @@ def _entry(entry: Entry, where: str) -> LookedEntry:
 
 
 def verdict(looked: Looked) -> str:
-    """Return the result in one sentence."""
+    """Returns the result in one sentence."""
     if looked.findings:
         return "; ".join(f"{kind}: {MEANING[kind]}" for kind in looked.findings)
     return "nothing is wrong with it" if looked.is_known else "there is nothing of this name"

@@ -1,4 +1,4 @@
-"""Audit one range of names while the store is in use. This is the core of the audit.
+"""Audits one range of names while the store is in use. This is the core of the audit.
 
 It uses no engine, no files and only the runtime's clock.
 
@@ -78,7 +78,7 @@ AHEAD_NS = 3600 * NS_PER_S
 async def audit_range(
     tiers: Tiers, log: ChangeLog, bounds: Bounds, cutoff: Cutoff, runtime: Runtime, found: Sink, *, window_names: int = WINDOW_NAMES
 ) -> Summary:
-    """Audit the blobs of these names, and the rows that name one of them.
+    """Audits the blobs of these names, and the rows that name one of them.
 
     `found` is called with the findings as they are found.
 
@@ -149,7 +149,7 @@ class _Sweep:
         self._ahead_ns = 0
 
     async def ask_the_time(self) -> None:
-        """Measure how far this machine's clock is ahead of the service's.
+        """Measures how far this machine's clock is ahead of the service's.
 
         A small difference counts as none: the service's clock has whole seconds, and the question takes time itself.
         """
@@ -157,7 +157,7 @@ class _Sweep:
         self._ahead_ns = ahead_ns if ahead_ns > SKEW_MAX_NS else 0
 
     async def audit_window(self, start: str) -> str | None:
-        """Audit one window. Return the name where the next window begins, or None if the range is done."""
+        """Audits one window. Returns the name where the next window begins, or None if the range is done."""
         window, oddities, next_start = await self._list(start)
         window.logged_ns = self._runtime.wall_ns()
         logged = await self._read_log(window)
@@ -187,7 +187,7 @@ class _Sweep:
         return _Window(start, end, blobs, corrupt, listed_ns), oddities, next_start
 
     def _count_listed(self, window: _Window) -> None:
-        """Count each blob as referenced. Later steps correct the count for those that are not."""
+        """Counts each blob as referenced. Later steps correct the count for those that are not."""
         blobs, first = window.blobs, 0
         self.summary.names += len(blobs)
         while first < len(blobs):
@@ -204,7 +204,7 @@ class _Sweep:
     # --- C ---------------------------------------------------------------------------------------
 
     async def _read_log(self, window: _Window) -> _Logged:
-        """Read the whole log, however it is sharded, but keep only what names a blob of the window."""
+        """Reads the whole log, however it is sharded, but keep only what names a blob of the window."""
         logged = _Logged()
         start: str | None = ""
         entries = 0
@@ -242,9 +242,9 @@ class _Sweep:
             start = page.next_start
 
     def _match(self, window: _Window, redirects: Iterable[Redirect]) -> list[Redirect]:
-        """Remove the blobs that these rows name from `window.unnamed`.
+        """Removes the blobs that these rows name from `window.unnamed`.
 
-        Return the rows whose blob should be in the window but is not.
+        Returns the rows whose blob should be in the window but is not.
         """
         missing: list[Redirect] = []
         strike, now_ns = window.unnamed.pop, self._cutoff.as_of_ns
@@ -275,7 +275,7 @@ class _Sweep:
     # --- dangling --------------------------------------------------------------------------------
 
     async def _look_for(self, window: _Window, missing: Sequence[Redirect]) -> None:
-        """Check each tombstone whose blob was not listed: does the blob exist, and if not, does the row still name it?
+        """Checks each tombstone whose blob was not listed: does the blob exist, and if not, does the row still name it?
         """
         live: list[Redirect] = []
         for redirect in missing:
@@ -343,9 +343,9 @@ class _Sweep:
         return found
 
     async def _rows_now(self, paths: Iterable[str]) -> tuple[dict[str, Redirect], set[str]]:
-        """Read these rows again.
+        """Reads these rows again.
 
-        Return their tombstones by the blob that they name, and the keys of the rows that are corrupt.
+        Returns their tombstones by the blob that they name, and the keys of the rows that are corrupt.
         """
         keys = sorted(path.encode() for path in paths)
         found: dict[str, Redirect] = {}
@@ -361,7 +361,7 @@ class _Sweep:
     # --- orphans ---------------------------------------------------------------------------------
 
     async def _judge(self, window: _Window, logged: _Logged) -> None:
-        """Judge the blobs that no row names, and those that only an expired tombstone names."""
+        """Judges the blobs that no row names, and those that only an expired tombstone names."""
         suspects: list[tuple[BlobInfo, Reading]] = []
         for redirected, blobs in ((Redirected.EXPIRED, window.named_by_expired), (Redirected.NOT, window.unnamed)):
             for name, blob in blobs.items():
@@ -396,7 +396,7 @@ class _Sweep:
             self._conclude(window, blob, reading, self._classify(blob, reading, logged, redirected), confirmed_ns)
 
     async def _still_there(self, window: _Window, suspects: Sequence[BlobInfo]) -> dict[str, int]:
-        """Return the generation of each of these blobs that still exists."""
+        """Returns the generation of each of these blobs that still exists."""
         if len(suspects) <= RELIST_SHARE * len(window.blobs):
             heads = await self._heads([blob.name for blob in suspects])
             generations = {blob.name: blob.generation for blob in suspects}
@@ -447,11 +447,12 @@ class _Sweep:
         return self._date_ns(revision, created_ns) >= self._cutoff.created_before_ns
 
     def _date_ns(self, revision: ChangeId | None, created_ns: int) -> int:
-        """Return the later of two times: the blob's creation (service's clock) and its change's id (writer's clock)."""
+        """Returns the later of two times: the blob's creation (service's clock) and its change's id (writer's clock).
+        """
         return created_ns if revision is None else max(created_ns, revision.created_ms * NS_PER_MS)
 
     def _has_expired(self, deadline_ns: int | None) -> bool:
-        """Tell whether the deadline has passed by now, by the service's clock.
+        """Tells whether the deadline has passed by now, by the service's clock.
 
         The start of the audit is not enough: an audit may take longer than a bucket keeps what has expired.
         """
@@ -476,5 +477,5 @@ _NAME, _SIZE = attrgetter("name"), attrgetter("size")
 
 
 def _generation(head: BlobHead | CorruptRecordError, listed: int) -> int:
-    """Return the generation. A blob that cannot be read exists all the same, and counts as the one that was listed."""
+    """Returns the generation. A blob that cannot be read exists all the same, and counts as the one that was listed."""
     return head.generation if isinstance(head, BlobHead) else listed

@@ -102,7 +102,7 @@ class Facts:
 
 
 def classify(facts: Facts) -> Kind:
-    """Return what a listed blob is."""
+    """Returns what a listed blob is."""
     if facts.redirected is Redirected.LIVE:
         return Kind.REFERENCED
     if facts.redirected is Redirected.EXPIRED:
@@ -141,7 +141,7 @@ class Missing:
 
 
 def classify_missing(facts: Missing) -> Kind | None:
-    """Return what a tombstone without a listed blob is.
+    """Returns what a tombstone without a listed blob is.
 
     None: the row has changed meanwhile, so there is nothing to say.
     """

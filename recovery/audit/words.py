@@ -50,7 +50,7 @@ class Verdict:
 
 
 def verdict(manifest: Manifest, price_per_gib_month: float) -> Verdict:
-    """Return the verdict. It names only the most serious result. The table of classes shows the rest."""
+    """Returns the verdict. It names only the most serious result. The table of classes shows the rest."""
     dangling, lost = total(manifest, [Kind.DANGLING]), total(manifest, ORPHANS)
     if not manifest.complete:
         found = f" It has {count(manifest.findings, 'finding')}, which may be wrong." if manifest.findings else ""
@@ -71,7 +71,7 @@ def verdict(manifest: Manifest, price_per_gib_month: float) -> Verdict:
 
 
 def consequence(manifest: Manifest, price_per_gib_month: float) -> str:
-    """Return what the verdict means for the reader, in a sentence or two: is data lost, and what does it cost?"""
+    """Returns what the verdict means for the reader, in a sentence or two: is data lost, and what does it cost?"""
     lost, dangling = total(manifest, ORPHANS), total(manifest, [Kind.DANGLING])
     match verdict(manifest, price_per_gib_month).level:
         case Level.INCOMPLETE:
@@ -93,7 +93,7 @@ def consequence(manifest: Manifest, price_per_gib_month: float) -> str:
 
 
 def reasons(manifest: Manifest) -> Sequence[str]:
-    """Return why a run is not complete. Empty if it is complete."""
+    """Returns why a run is not complete. Empty if it is complete."""
     if manifest.complete:
         return ()
     done, all_ = audited(manifest), len(manifest.ranges)
@@ -104,12 +104,12 @@ def reasons(manifest: Manifest) -> Sequence[str]:
 
 
 def audited(manifest: Manifest) -> int:
-    """Return how many ranges were audited."""
+    """Returns how many ranges were audited."""
     return sum(names is not None for names in manifest.names_by_range)
 
 
 def missing(manifest: Manifest) -> Sequence[tuple[int, str]]:
-    """Return the ranges that were not audited, each with the reason."""
+    """Returns the ranges that were not audited, each with the reason."""
     errors = {failure.range: failure.error for failure in manifest.failures}
     done = {number for number, names in enumerate(manifest.names_by_range) if names is not None}
     return [(number, errors.get(number, "not reached")) for number in range(len(manifest.ranges)) if number in errors or number not in done]
@@ -121,7 +121,7 @@ def total(manifest: Manifest, kinds: Sequence[Kind]) -> Counted:
 
 
 def shown_kinds(manifest: Manifest) -> Sequence[Kind]:
-    """Return the kinds that were found: findings first, the most serious before the others."""
+    """Returns the kinds that were found: findings first, the most serious before the others."""
     order = [Kind.DANGLING, *ORPHANS, *(kind for kind in Kind if kind in FINDINGS), *Kind]
     return [kind for kind in dict.fromkeys(order) if manifest.totals.get(kind, Counted()).number]
 
@@ -130,12 +130,12 @@ def shown_kinds(manifest: Manifest) -> Sequence[Kind]:
 
 
 def count(number: int, noun: str) -> str:
-    """Return a count with its noun: 1 blob; 1,234 blobs."""
+    """Returns a count with its noun: 1 blob; 1,234 blobs."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def size(size_bytes: int) -> str:
-    """Return a size in IEC units with about three digits: 512 B; 1.5 KiB; 20 MiB; 1,234 PiB."""
+    """Returns a size in IEC units with about three digits: 512 B; 1.5 KiB; 20 MiB; 1,234 PiB."""
     if size_bytes < 1024:
         return f"{size_bytes} B"
     value = float(size_bytes)
@@ -147,7 +147,7 @@ def size(size_bytes: int) -> str:
 
 
 def money(size_bytes: int, price_per_gib_month: float) -> str:
-    """Return what so many bytes cost per month: $0; less than $0.01; $1.25; $12,345."""
+    """Returns what so many bytes cost per month: $0; less than $0.01; $1.25; $12,345."""
     dollars = size_bytes / GIB * price_per_gib_month
     if dollars == 0:
         return "$0"
@@ -157,7 +157,7 @@ def money(size_bytes: int, price_per_gib_month: float) -> str:
 
 
 def cost(size_bytes: int, price_per_gib_month: float) -> str:
-    """Return the same for use in a sentence: about $1.25 a month; less than $0.01 a month; at no cost."""
+    """Returns the same for use in a sentence: about $1.25 a month; less than $0.01 a month; at no cost."""
     told = money(size_bytes, price_per_gib_month)
     if told == "$0":
         return "at no cost"
@@ -165,7 +165,7 @@ def cost(size_bytes: int, price_per_gib_month: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a time that was measured: 0.4 s; 12 s; 3 min 20 s; 4 h 05 min; 2 d 3 h."""
+    """Returns a time that was measured: 0.4 s; 12 s; 3 min 20 s; 4 h 05 min; 2 d 3 h."""
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     whole = round(seconds)
@@ -179,14 +179,14 @@ def duration(seconds: float) -> str:
 
 
 def span(seconds: float) -> str:
-    """Return a length of time that somebody chose: 24 h; 1 h 30 min; 30 s."""
+    """Returns a length of time that somebody chose: 24 h; 1 h 30 min; 30 s."""
     if seconds >= 3600 and seconds % 3600 == 0:
         return f"{seconds / 3600:g} h"
     return f"{seconds:g} s" if seconds < 60 else duration(seconds)
 
 
 def moment(time_ns: int) -> str:
-    """Return a time as 2026-11-21 20:15:03 UTC."""
+    """Returns a time as 2026-11-21 20:15:03 UTC."""
     try:
         return datetime.fromtimestamp(time_ns // 1_000_000_000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     except (OverflowError, ValueError, OSError):
@@ -194,7 +194,7 @@ def moment(time_ns: int) -> str:
 
 
 def sentence(text: str) -> str:
-    """Return somebody else's text as a sentence.
+    """Returns somebody else's text as a sentence.
 
     It begins with a capital, ends with a full stop and has no control characters.
     """
@@ -211,7 +211,7 @@ def _share(part: int, whole: int) -> str:
 
 
 def _listed(manifest: Manifest) -> str:
-    """Return the findings by class, such as: 3 foreign, 1 corrupt row."""
+    """Returns the findings by class, such as: 3 foreign, 1 corrupt row."""
     kinds = [kind for kind in shown_kinds(manifest) if kind in FINDINGS]
     return ", ".join(f"{manifest.totals[kind].number:,} {kind.value.replace('_', ' ')}" for kind in kinds)
 

@@ -95,7 +95,7 @@ class Engine(Protocol):
     slots: int
 
     def run(self, job: Job, numbers: Sequence[int]) -> Iterator[Outcome]:
-        """Audit the ranges of these numbers, in any order, and yield each outcome.
+        """Audits the ranges of these numbers, in any order, and yields each outcome.
 
         It blocks, so it is called in a thread.
 
@@ -105,7 +105,7 @@ class Engine(Protocol):
         """
 
     def stop(self) -> None:
-        """Stop for good: begin nothing more, and end soon what is under way.
+        """Stops for good: begins nothing more, and ends soon what is under way.
 
         Any thread may call it, at any time, repeatedly.
         """
@@ -137,13 +137,13 @@ def job_of(manifest: Manifest, directory: str, settings: Settings) -> Job:
 
 
 def portable(settings: Settings) -> Settings:
-    """Return the same settings for a process with another current directory. An unset changelog becomes `noop`."""
+    """Returns the same settings for a process with another current directory. An unset changelog becomes `noop`."""
     directory = None if settings.directory is None else settings.directory.absolute()
     return settings.model_copy(update={"directory": directory, "changelog": settings.changelog or "noop"})
 
 
 def check_there(settings: Settings) -> None:
-    """Refuse a directory without a store.
+    """Refuses a directory without a store.
 
     Opening it would create an empty store, and an audit of that would find nothing wrong.
     """
@@ -153,7 +153,7 @@ def check_there(settings: Settings) -> None:
 
 @cache
 def collect_less() -> None:
-    """Make the garbage collector run less often.
+    """Makes the garbage collector run less often.
 
     Call it only in a process that does nothing but audit ranges, never in the user's own.
 
@@ -165,7 +165,7 @@ def collect_less() -> None:
 
 
 def carry_out(job: Job, number: int) -> Outcome:
-    """Audit one range and leave its file. It needs a process or thread without an event loop.
+    """Audits one range and leaves its file. It needs a process or thread without an event loop.
 
     It never raises: the outcome holds the error.
 

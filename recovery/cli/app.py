@@ -61,7 +61,7 @@ def choose(
 
 
 def run() -> int:
-    """Run what the command line says, and return the exit code."""
+    """Runs what the command line says, and returns the exit code."""
     write_to_stderr()
     return guard(_parse)
 

@@ -46,7 +46,7 @@ def provision(
 @shared
 def check() -> None:
     """
-    Looks whether everything that the store needs is there, and says in a sentence each what is not. Changes nothing.
+    Looks whether all that the store needs is there, and prints one sentence for each that is not. Changes nothing.
     """
 
     async def command() -> None:
@@ -66,7 +66,7 @@ def check() -> None:
 
 
 async def _stuck(settings: Settings, found: list[Finding]) -> int:
-    """Return how many entries are stuck, and add that to the findings.
+    """Returns how many entries are stuck, and adds that to the findings.
 
     Where Bigtable or GCS already has a problem it returns 0 at once: it would wait for the same failure again.
     """
@@ -88,9 +88,9 @@ async def _stuck(settings: Settings, found: list[Finding]) -> int:
 
 
 def _show_findings(findings: Sequence[Finding], stuck: int = 0) -> None:
-    """Print a line for each finding.
+    """Prints a line for each finding.
 
-    Then raise `CorruptRecordError` if entries are stuck, else `ConfigurationError` if there is a problem.
+    Then raises `CorruptRecordError` if entries are stuck, else `ConfigurationError` if there is a problem.
     """
     wrong = [finding for finding in findings if finding.kind.value == "problem"]
     if choice.json:

@@ -23,7 +23,7 @@ Listed = tuple[Entry | Unreadable, Standing]
 
 @asynccontextmanager
 async def open_logged(settings: Settings, *, writes: bool = True, collecting: bool = False) -> AsyncIterator[tuple[Backends, Settings]]:
-    """Open a store's backends. Raises `InvalidRequestError` if it keeps no changelog.
+    """Opens a store's backends. Raises `InvalidRequestError` if it keeps no changelog.
 
     `collecting`: an embedded store without a changelog is opened, too, because it also has garbage to collect.
     """
@@ -37,7 +37,7 @@ async def open_logged(settings: Settings, *, writes: bool = True, collecting: bo
 async def show_listed(
     found: AsyncIterator[Listed], columns: Sequence[str], cells: Callable[[Listed], tuple[str, ...]], limit: int | None, as_json: bool
 ) -> bool:
-    """Print entries as they come, as a table or a JSON list. Returns whether there was any.
+    """Prints entries as they come, as a table or a JSON list. Returns whether there was any.
 
     If `limit` cuts the list, the JSON list ends with {"more": true}, and stderr says so.
     """
@@ -63,13 +63,13 @@ async def show_listed(
 
 
 def show_nothing(sentence: str, as_json: bool) -> None:
-    """Print a sentence instead of an empty table. An empty JSON list needs none."""
+    """Prints a sentence instead of an empty table. An empty JSON list needs none."""
     if not as_json:
         write(sentence)
 
 
 def fields_of(entry: Entry | Unreadable) -> dict[str, Any]:
-    """Return all that an entry says, as JSON shows it."""
+    """Returns all that an entry says, as JSON shows it."""
     stuck = None if entry.stuck is None else {"error": entry.stuck.error, "at": iso_of_ms(entry.stuck.at_ms)}
     if isinstance(entry, Unreadable):
         return {"key": entry.key, "unreadable": entry.error, "raw": entry.raw.decode(errors="backslashreplace"), "stuck": stuck}

@@ -1,4 +1,9 @@
-"""`tiered log list`, `show` and `retry`: the changelog for an operator."""
+"""`tiered log list`, `show` and `retry`: the changelog for an operator.
+
+`list` judges by this machine's clock whether an entry is stale. Recovery judges by the clock of the log, which it
+learns by a write. If this machine's clock is wrong, `list` may call an entry held that recovery would claim, or the
+reverse.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +38,7 @@ def log_list(
     stuck: Annotated[bool, typer.Option("--stuck", help="Only entries that wait for an operator.")] = False,
     limit: Annotated[int | None, typer.Option(min=1, help="At most so many.")] = None,
 ) -> None:
-    """Lists the entries of changes under way, dead or stuck."""
+    """Lists the entries of changes under way, dead or stuck. Judges their age by this machine's clock."""
 
     async def command() -> None:
         async with open_logged(choice.existing(), writes=False) as (backends, settings):

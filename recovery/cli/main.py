@@ -11,7 +11,7 @@ MISSING = 3
 
 
 def main() -> None:
-    """Run the command line. `recovery.cli.app` lists the exit codes."""
+    """Runs the command line. `recovery.cli.app` lists the exit codes."""
     _prepare_streams()
     try:
         from recovery.cli.app import run
@@ -28,7 +28,7 @@ def main() -> None:
 
 
 def _prepare_streams() -> None:
-    """Open /dev/null for each closed standard stream, and print a character that a stream cannot encode as an escape.
+    """Opens /dev/null for each closed standard stream, and prints a character that a stream cannot encode as an escape.
 
     Without this, a file of the store could get the number of a closed stream, and other code would write into it.
     """

@@ -13,14 +13,14 @@ from recovery.visible import visible
 
 
 def write(text: str) -> None:
-    """Print a line on stdout. Raises `OSError` if stdout is closed: a result that nobody gets is no success."""
+    """Prints a line on stdout. Raises `OSError` if stdout is closed: a result that nobody gets is no success."""
     if sys.stdout is None:
         raise OSError(errno.EBADF, "it is closed")
     sys.stdout.write(f"{text}\n")
 
 
 def dump(value: Any) -> str:
-    """Return readable JSON. Where stdout cannot encode a character, all but ASCII is escaped."""
+    """Returns readable JSON. Where stdout cannot encode a character, all but ASCII is escaped."""
     text = json.dumps(value, ensure_ascii=False)
     try:
         text.encode("utf-8" if sys.stdout is None else sys.stdout.encoding)
@@ -30,12 +30,12 @@ def dump(value: Any) -> str:
 
 
 def show(value: Mapping[str, Any], line: str, as_json: bool) -> None:
-    """Print the line, or the value as JSON."""
+    """Prints the line, or the value as JSON."""
     write(dump(value) if as_json else line)
 
 
 def show_fields(value: Mapping[str, Any], as_json: bool) -> None:
-    """Print one field a line, or the value as JSON."""
+    """Prints one field a line, or the value as JSON."""
     if as_json:
         write(dump(value))
         return
@@ -80,21 +80,21 @@ class Table:
             write("  ".join(f"{cell:{width}}" for cell, width in zip(row, self._widths, strict=True)).rstrip())
 
     def end(self) -> None:
-        """Do nothing: a table has no end mark, a `List` has one."""
+        """Does nothing: a table has no end mark, a `List` has one."""
 
 
 def plain(value: Any) -> str:
-    """Return a value as a cell of a table."""
+    """Returns a value as a cell of a table."""
     return "-" if value is None else visible(value) if isinstance(value, str) else dump(value)
 
 
 def iso(moment: datetime | None) -> str | None:
-    """Return a moment in ISO 8601, in milliseconds."""
+    """Returns a moment in ISO 8601, in milliseconds."""
     return None if moment is None else moment.isoformat(timespec="milliseconds")
 
 
 def iso_of_ms(unix_ms: int | None) -> str | None:
-    """Return a moment that is given in milliseconds since 1970. 0 means that nobody knows it, and gives None."""
+    """Returns a moment that is given in milliseconds since 1970. 0 means that nobody knows it, and gives None."""
     if not unix_ms:
         return None
     try:

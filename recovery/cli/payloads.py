@@ -22,7 +22,7 @@ _COMPRESSED = {"gzip": "application/gzip", "bzip2": "application/x-bzip2", "xz":
 
 
 def content_type_of(file: str) -> str:
-    """Guess the MIME type from the file's name. A compressed file gets the type of its compression.
+    """Guesses the MIME type from the file's name. A compressed file gets the type of its compression.
 
     The metadata have no field that would tell a reader to unpack it. The guess uses Python's own table and not the
     machine's, so a file gets the same type on every machine.
@@ -36,7 +36,7 @@ def content_type_of(file: str) -> str:
 
 
 async def read_stdin() -> AsyncIterator[bytes]:
-    """Yield what stdin holds. Raises `InvalidRequestError` if stdin is closed or cannot be read.
+    """Yields what stdin holds. Raises `InvalidRequestError` if stdin is closed or cannot be read.
 
     It reads in threads. An interrupted command abandons them, because nothing else ends a read that waits.
     """
@@ -51,7 +51,7 @@ async def read_stdin() -> AsyncIterator[bytes]:
 
 
 async def save(stored: StoredObject, file: str) -> None:
-    """Write the payload to stdout (`-`) or to a file. If this fails, a plain file is as it was before.
+    """Writes the payload to stdout (`-`) or to a file. If this fails, a plain file is as it was before.
 
     A pipe or a device is not replaced; it is written to, and may have got a part. Raises `UnavailableError` if the disk
     is full or broken, and `InvalidRequestError` if the output cannot be written for another reason.
@@ -90,7 +90,7 @@ _OPEN_FILES = ("/dev/fd/", "/dev/std", "/proc/")
 
 
 def _target(file: str) -> tuple[Path, bool]:
-    """Follow symbolic links, and say whether a plain file is there or may be made. Raises `OSError`."""
+    """Follows symbolic links, and says whether a plain file is there or may be made. Raises `OSError`."""
     target = Path(os.path.realpath(file))
     try:
         mode = os.stat(file).st_mode
@@ -105,7 +105,7 @@ def _keep_mode(partial: Path, target: Path) -> None:
 
 
 async def _write(stored: StoredObject, out: BinaryIO) -> None:
-    """Write without a buffer, since a write that hangs would keep the buffer's lock.
+    """Writes without a buffer, since a write that hangs would keep the buffer's lock.
 
     It writes in threads, which an interrupted command abandons.
     """

@@ -61,7 +61,7 @@ class Choice:
     json: bool = False
 
     def add(self, config: list[str] | None, directory: list[str] | None, verbose: bool, as_json: bool) -> None:
-        """Take in what one place of the command line says. Raises `typer.BadParameter` if two places contradict."""
+        """Takes in what one place of the command line says. Raises `typer.BadParameter` if two places contradict."""
         self.config = _one("--config", self.config, config)
         self.directory = _one("--directory", self.directory, directory)
         if self.config is not None and self.directory is not None:
@@ -71,7 +71,7 @@ class Choice:
             logging.getLogger().setLevel(logging.INFO)
 
     def settings(self) -> Settings:
-        """Return the settings of a store that need not exist yet. Raises `ConfigurationError`."""
+        """Returns the settings of a store that need not exist yet. Raises `ConfigurationError`."""
         if self.directory is not None:
             _refuse_another_store(self.directory)
             return load_settings(None, below={"directory": self.directory}, below_from="--directory")
@@ -83,7 +83,7 @@ class Choice:
         return load_settings(config)
 
     def existing(self) -> Settings:
-        """Return the settings of a store that must exist. Raises `ConfigurationError`.
+        """Returns the settings of a store that must exist. Raises `ConfigurationError`.
 
         Without this, a command that reads would make a store in a directory whose name was mistyped.
         """
@@ -106,7 +106,7 @@ choice = Choice()
 
 
 def _one(option: str, known: Path | None, said: list[str] | None) -> Path | None:
-    """Return the path that an option gave. It may be given several times, but must be the same each time."""
+    """Returns the path that an option gave. It may be given several times, but must be the same each time."""
     for text in said or ():
         if not text.strip():
             raise typer.BadParameter(f"{option} is empty")
@@ -125,7 +125,8 @@ def _same(one: Path, other: str) -> bool:
 
 
 def _refuse_another_store(directory: Path) -> None:
-    """Refuse to choose between two stores: the command could delete from the wrong one. Raises `ConfigurationError`."""
+    """Refuses to choose between two stores: the command could delete from the wrong one. Raises `ConfigurationError`.
+    """
     named = f"{ENV_PREFIX}DIRECTORY"
     if (other := os.environ.get(named)) and not _same(directory, other):
         raise ConfigurationError(f"--directory {directory} and {named} {other} name two stores: leave one out")
@@ -153,7 +154,7 @@ _SHARED = inspect.signature(_options, eval_str=True).parameters
 
 
 def shared(call: Callable[..., None]) -> Callable[..., None]:
-    """Add the shared options to a command's function, or to the callback of a group of commands."""
+    """Adds the shared options to a command's function, or to the callback of a group of commands."""
 
     @wraps(call)
     def with_options(**values: Any) -> None:
@@ -171,7 +172,7 @@ def shared(call: Callable[..., None]) -> Callable[..., None]:
 
 
 def run_async(command: Callable[[], Awaitable[None]]) -> None:
-    """Run a command, and end the program with its exit code: 0, or what `guard` makes of its error."""
+    """Runs a command, and ends the program with its exit code: 0, or what `guard` makes of its error."""
     def call() -> int:
         anyio.run(command)
         return 0
@@ -180,7 +181,7 @@ def run_async(command: Callable[[], Awaitable[None]]) -> None:
 
 
 def guard(call: Callable[[], int], failed: int | None = None) -> int:
-    """Call, and turn an error into one sentence on stderr and an exit code. Returns the exit code.
+    """Calls, and turns an error into one sentence on stderr and an exit code. Returns the exit code.
 
     `failed`: this exit code for every error, also where nobody reads the output to its end. `tiered audit` needs it:
     its exit codes 0 and 1 are verdicts.
@@ -212,7 +213,7 @@ def guard(call: Callable[[], int], failed: int | None = None) -> int:
 
 
 def _told(error: OSError) -> int:
-    """Say what failed. An error that names a file comes from opening it or looking at it; one without is of stdout."""
+    """Says what failed. An error that names a file comes from opening it or looking at it; one without is of stdout."""
     if error.filename is not None:
         say(f"{os.fsdecode(error.filename)}: {error.strerror}")
         return 3
@@ -224,14 +225,14 @@ def _told(error: OSError) -> int:
 
 
 def _drop_output() -> None:
-    """Send the rest of the output to /dev/null. Otherwise Python reports at its end that it could not be written."""
+    """Sends the rest of the output to /dev/null. Otherwise Python reports at its end that it could not be written."""
     if sys.stdout is not None:
         with suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def say(sentence: str) -> None:
-    """Print a sentence on stderr. If that fails, nothing happens: the exit code stays as it is.
+    """Prints a sentence on stderr. If that fails, nothing happens: the exit code stays as it is.
 
     Where stderr has JSON lines, the sentence is one, too.
     """
@@ -245,7 +246,7 @@ def say(sentence: str) -> None:
 
 
 def say_cut(limit: int) -> None:
-    """Say that `--limit` cut a list."""
+    """Says that `--limit` cut a list."""
     say(f"there are more than --limit {limit}")
 
 
@@ -253,7 +254,7 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 def lifetime(text: str) -> timedelta:
-    """Return the duration that a text such as `36h` says. Raises `InvalidRequestError`."""
+    """Returns the duration that a text such as `36h` says. Raises `InvalidRequestError`."""
     number, unit = text[:-1], _UNITS.get(text[-1:])
     if unit is None or not (number.isascii() and number.isdecimal()):
         raise InvalidRequestError(f"{text!r} is not a lifetime: write a whole number and s, m, h or d, such as 36h")

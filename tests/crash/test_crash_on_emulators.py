@@ -681,7 +681,7 @@ async def test_recovery_with_a_fault_at_any_call_to_gcs_is_finished_by_another(s
 
 
 async def refuses_nothing(rows: BigtableRows, path: str, token: ChangeId) -> bool:
-    """Settle as the naive protocol has it: a look, and no mark."""
+    """Settle as the published protocol has it: a look, and no mark."""
     row = await rows.read(path)
     return row.target == blob_name(path, token) or (row.state is not None and row.state.token == token)
 

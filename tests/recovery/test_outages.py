@@ -90,7 +90,7 @@ async def test_each_decision_is_one_line_with_the_change_the_verdict_and_its_dur
         await world.runtime.sleep(2)
         return await real(*args)
 
-    swept = await plant(world)
+    cleaned = await plant(world)
     plain = Change(ChangeId.new(world.runtime), OBJECT.path)
     await world.log.target.record(plain, "dead")
     waiting = await plant(world, session=None)
@@ -98,10 +98,10 @@ async def test_each_decision_is_one_line_with_the_change_the_verdict_and_its_dur
     world.blobs.hooks["delete"] = slow
     await world.recovery().run_once()
     told = {each["id"]: each for each in events(log, "recovered")}
-    assert {id: each["verdict"] for id, each in told.items()} == {swept.id: "swept", plain.id: "forgotten", waiting.id: "deferred"}
-    assert told[swept.id] == {
-        "event": "recovered", "level": "INFO", "id": swept.id, "object": OBJECT.path, "key": None, "attempt": 1,
-        "duration_s": pytest.approx(2, abs=0.5), "verdict": "swept", "owner_was": "dead",
+    assert {id: each["verdict"] for id, each in told.items()} == {cleaned.id: "cleaned", plain.id: "forgotten", waiting.id: "deferred"}
+    assert told[cleaned.id] == {
+        "event": "recovered", "level": "INFO", "id": cleaned.id, "object": OBJECT.path, "key": None, "attempt": 1,
+        "duration_s": pytest.approx(2, abs=0.5), "verdict": "cleaned", "owner_was": "dead",
         "why": "done: its garbage is deleted, and the entry is removed",
     }
     [done] = events(log, "pass_done")

@@ -11,7 +11,7 @@ import emulators.world.deployment
 import emulators.world.stack
 import tiered.protocol.finishing
 from emulators.simulation.published import SCHEDULES, play, play_unfenced
-from emulators.simulation.unfenced import NAIVE, unfenced
+from emulators.simulation.unfenced import PUBLISHED, unfenced
 from tiered.protocol.reading import Reader
 from tiered.protocol.writing import Writer
 
@@ -34,7 +34,7 @@ def test_a_published_failure_leaves_our_protocol_whole(name: str) -> None:
 
 def test_the_fence_is_back_when_the_naive_protocol_was_played() -> None:
     fenced = what_is_replaced()
-    with unfenced(NAIVE):
+    with unfenced(PUBLISHED):
         assert not any(now is before for now, before in zip(what_is_replaced(), fenced, strict=True))
     assert what_is_replaced() == fenced
 

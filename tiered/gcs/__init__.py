@@ -3,8 +3,9 @@
     blobs.py     `GcsBlobs`: begin here
     upload.py    uploads under way
     format.py    a blob's metadata as the service's JSON (pure)
-    http.py      requests, and the one place where the service's errors become ours
+    http.py      requests, and the errors that the service's answers become
     auth.py      credentials
 
-Knows nothing of Bigtable.
+Other modules give some statuses another meaning: upload.py to those of an upload, blobs.py to 404. auth.py translates
+the errors of Google's library for credentials. Knows nothing of Bigtable.
 """

@@ -2,14 +2,14 @@
 
     contentType, contentEncoding      content type, compression (`zstd`)
     customTime                        the deadline
-    metadata  x-sn-expiration         `ttl:1h`, `tti:30days`: durations as the crate humantime writes them
+    metadata  x-sn-expiration         `ttl:1h`, `tti:30days`: durations as humantime, a Rust library, writes them
               x-sn-origin, x-sn-filename, x-snme-{key}
               x-snme-tiered-created   a time of creation that the caller told, nanoseconds since 1970
               x-snme-tiered-unknown   the JSON keys of newer software
 
-The last two are our own. They are written only if there is something to keep. Other software takes them for custom
-entries; it fails on every other key that begins with `x-sn-`, so we write no such key. The time of creation is
-`timeCreated`, unless the caller told one.
+The last two are our own. They are written only if there is something to keep. Other software fails on any `x-sn-` key
+except `x-sn-expiration`, `x-sn-origin` and `x-sn-filename`, so ours begin with `x-snme-`, which it takes for custom
+entries. The time of creation is `timeCreated`, unless the caller told one.
 
 Also read: `x-sn-created` (or `none`) and `x-sn-unknown`, which older versions of this software wrote. Unknown keys are
 ignored. *Failure*: a blob that breaks the format is a `CorruptRecordError` that names it. The checksum of the payload

@@ -8,10 +8,12 @@ Each request is sent once. The protocol decides what may be repeated, not this m
 path, in which all bytes but letters, digits, `-`, `_` and `~` are escaped, also dots. The HTTP library does not parse
 the URL again.
 
-*Failure*: one table below. A request that may have had an effect and was not answered is `UnconfirmedError`, any other
-`UnavailableError`. Whoever knows the address of an upload session may write to it. So errors that are raised here do
-not contain it, and their causes do not, either. Runs on asyncio only. Uses no proxies from the environment and no
-cookies, and follows no redirects.
+*Failure*: if there is no answer, or one that proves nothing (408, 5xx but 501, or a status from 400 on that is not in
+`_ADVICE` below), a request with an effect ends with `UnconfirmedError` and any other with `UnavailableError`. The other
+statuses are in `_ADVICE`. 404 means here that the bucket is missing. Uploads and blobs accept it, and give it another
+meaning. Whoever knows the address of an upload session may write to it. So errors that are raised here do not contain
+it, and their causes do not, either. Runs on asyncio only. Uses no proxies from the environment and no cookies, and
+follows no redirects.
 """
 
 from __future__ import annotations

@@ -13,7 +13,9 @@ one is being sent, so a slow connection slows the writer down. `ifGenerationMatc
 *Failure*: if the service refuses early, the next `write` raises it. After `finalise`, the crc32c that the service
 reports is compared with that of the bytes that were written. If they differ, the blob exists, and `UnavailableError`
 makes the caller delete it. If the answer is lost and there is a session, the session is asked for its status here,
-because the store calls `finalise` only once. Without a session, it is `UnconfirmedError`.
+once, because the store calls `finalise` only once. An answer of 408 or 5xx counts as lost, unless it gives a limit of
+the service as its reason: then nothing was stored (`UnavailableError`). If there is no session, or if it does not tell,
+it is `UnconfirmedError`. So it is if the request does not take the last piece in time; then the session is not asked.
 """
 
 from __future__ import annotations

@@ -165,8 +165,9 @@ class HighVolumeBackend(Protocol):
     async def redirects(self, start: bytes, end: bytes | None, limit: int) -> RedirectPage:
         """Up to `limit` tombstones of the keys from `start` (inclusive) to `end` (exclusive), in the keys' byte order.
 
-        Expired and legacy ones are included, and so are markers of uploads that name a blob. A row that could mean two
-        blobs yields both, and is in `corrupt`. Inline objects are not looked at. A page may hold fewer than `limit`.
+        Expired and legacy ones are included. So are rows under `…/uploads/…`, in which other software notes an upload,
+        if they name a blob. A row that could mean two blobs yields both, and is in `corrupt`. Inline objects are not
+        looked at. A page may hold fewer than `limit`.
         """
 
     async def redirects_at(self, keys: Sequence[bytes]) -> RedirectPage:
@@ -205,7 +206,11 @@ class ByteRange:
 
 
 class BlobInfo(Protocol):
-    """One blob of a listing: its size in bytes, its creation and its deadline in nanoseconds since 1970."""
+    """One blob of a listing: its size in bytes, its creation and its deadline in nanoseconds since 1970.
+
+    `generation`: a number that tells two blobs apart which had the same name one after the other. The audit accuses a
+    blob only if it still has the generation that was listed.
+    """
 
     @property
     def name(self) -> str: ...
@@ -261,7 +266,10 @@ class BlobHead:
 
 
 class BlobReader(Protocol):
-    """An open blob. Its metadata are known. All of its bytes come from one generation, or an error is raised."""
+    """An open blob. Its metadata and its size (bytes) can be read at once, before its first byte.
+
+    All of its bytes come from one generation, or an error is raised.
+    """
 
     metadata: Metadata
     size: int
@@ -283,7 +291,13 @@ class Upload(Protocol):
         """Sends one piece, but never the last byte of the blob before `finalise`. Waits when the service is slow."""
 
     async def finalise(self) -> None:
-        """*Once.* Makes the blob visible, and durable before it returns. Never overwrites a blob."""
+        """*Once.* Makes the blob visible, and durable before it returns. Never overwrites a blob.
+
+        `UnavailableError`: the blob cannot appear any more (the upload was cancelled, a blob of this name exists, or
+        the service refused), or it was damaged on its way and is there to be deleted. `ConfigurationError`,
+        `InvalidRequestError` and `CorruptRecordError` are refusals, too. `UnconfirmedError`: all was sent, and the blob
+        may appear now, later or never.
+        """
 
     async def abort(self) -> None:
         """Gives the upload up, and does not wait for the service. Safe to repeat, and safe after `finalise`."""

@@ -14,7 +14,7 @@ from changelog.base.tasks import elsewhere_is_an_error
 A = TypeVar("A")
 B = TypeVar("B")
 
-_ELSEWHERE = "one of two calls that ran at once was cancelled, and who made them was not"
+_ELSEWHERE = "one of two calls that ran at once was cancelled, and their caller was not"
 
 
 async def both(main: Callable[[], Awaitable[A]], beside: Callable[[], Awaitable[B]]) -> tuple[A, B]:
@@ -49,7 +49,7 @@ async def both(main: Callable[[], Awaitable[A]], beside: Callable[[], Awaitable[
 
 
 def foremost(errors: Sequence[BaseException]) -> BaseException:
-    """The error that ends most: an interrupt or a cancellation comes before an ordinary error.
+    """The most urgent error: an interrupt or a cancellation comes before an ordinary error.
 
     A group in it stays as it is.
     """

@@ -7,7 +7,7 @@
 
 I2: a blob is deleted only after its revision was settled and found not live. I5: every step may be repeated, by
 anyone, in any order. *Crash* anywhere: the entry is still there, and whoever claims it begins again. *Failure*: an
-error is raised, and nothing is forgotten. Nothing here finishes a put or changes what a row redirects to. The fence is
+error is raised, and nothing is forgotten. Nothing here completes a put or changes what a row redirects to. The fence is
 the rollback record of Percolator and TiKV, fitted to the atomicity of a single row.
 """
 
@@ -29,7 +29,7 @@ class Ending(Enum):
     """How a clean-up ended."""
 
     FORGOTTEN = "done: there was no garbage; the entry is removed"
-    SWEPT = "done: its garbage is deleted, and the entry is removed"
+    CLEANED = "done: its garbage is deleted, and the entry is removed"
     DEFERRED = "done but for the late-upload grace: the entry waits"
 
 
@@ -93,7 +93,7 @@ async def finish(
     """Steps 5 and 6, by the holder of `lease`. `live` None: not known, so the change is settled first.
 
     `grace_ms`: for how long an upload without a session may still land after its blob was deleted. None: it cannot
-    land; only its owner can know that, because it never sent the end of the upload, or the service answered. Raises
+    land. Only the owner may pass None: it knows that it never sent the end, or that the service answered. Raises
     `LeaseLostError` when the lease has ended: somebody else does the rest.
     """
     entry, change = lease.entry, lease.entry.change
@@ -105,13 +105,13 @@ async def finish(
     if live is None:
         go_on()
         live = await settle_change(tiers, change)
-    swept = await clean_up(tiers, change, live, go_on)
+    had_garbage = await clean_up(tiers, change, live, go_on)
     if grace_ms is not None and waits_for_late_upload(change, live) and entry.cleanup_after_ms is None:
         go_on()
         await log.release(entry, await log.announce(heartbeat.owner) + grace_ms)
         return Ending.DEFERRED
     await log.forget(entry)
-    return Ending.SWEPT if swept else Ending.FORGOTTEN
+    return Ending.CLEANED if had_garbage else Ending.FORGOTTEN
 
 
 def waits_for_late_upload(change: Change, live: bool) -> bool:

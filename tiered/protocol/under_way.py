@@ -88,7 +88,7 @@ class Write:
 class WritesUnderWay:
     """All writes under way in one store, their tasks, and the heartbeat beside them. Enter it once.
 
-    `recovered`: whether a daemon finishes what is left; it is not where the changelog keeps nothing.
+    `recovered`: True if the changelog is durable, so that a daemon can finish what is left.
     """
 
     def __init__(self, heartbeat: Heartbeat, *, recovered: bool) -> None:

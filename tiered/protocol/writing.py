@@ -10,13 +10,15 @@
       4 answer   told ok: ok. Refused, or not answered: settle the change, read the row, and judge
       5 clean up, 6 forget          after the answer: `finishing.py`, which recovery shares
 
-Steps 1 and 2 run in the caller's task, and the others in a task of the store (`under_way.py`). *Cancelled or failed*
-before step 3: the write is abandoned, and cleaned up in the background. From step 3 on it is carried through, whatever
-becomes of its caller. *Crash* anywhere: the entry is left, and recovery does the rest.
+The caller's task reads the row, uploads and finalises. The entry is recorded in a task of the store beside that. Steps
+3 to 6 run in another task of the store (`under_way.py`). *Cancelled or failed* before step 3: the write is abandoned,
+and cleaned up in the background. From step 3 on it is carried through, whatever becomes of its caller. *Crash*
+anywhere: the entry is left, and recovery does the rest.
 
-What callers are told is true (I4): "no" is said only when the swap was never sent, or when the token was refused and
-found not won by a change that is young enough for its marks to be there. I1 and I2 rest on the row alone, never on the
-lease. A write holds its slot until its clean-up is done. A payload is never held whole unless it is inline.
+What callers are told is true (I4). A caller is told "no" in two cases. Either the swap was never sent. Or the token is
+refused, the row has no *won* mark of it, and the change is so young that the mark cannot have been collected. I1 and I2
+rest on the row alone, never on the lease. A write holds its slot until its clean-up is done. A payload is never held
+whole unless it is inline.
 """
 
 from __future__ import annotations
@@ -139,7 +141,7 @@ class Writer:
             await self._change(write, lambda: self._prepare(write), None, slot)
 
     async def _send_inline(self, write: Write, send: Callable[[], Awaitable[bool]], slot: Slot) -> bool:
-        """Sends an inline write once, or again only if it certainly never left. False: a tombstone is in the way."""
+        """Sends an inline write, and again only if it certainly had no effect. False: a tombstone is in the way."""
         try:
             try:
                 return await persist(send, self._runtime, self._budget_s, repeat=UnavailableError)

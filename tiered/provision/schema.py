@@ -1,4 +1,4 @@
-"""The schema of production form: the families of a table, what may be collected of each, and how a bucket is made.
+"""The schema on Bigtable and GCS: the families of a table, what may be collected of each, and how a bucket is made.
 
     family  what is in it             GC rule             its newest cell must live
     fg      objects that expire       max age 1 s         until its deadline, which is its timestamp

@@ -164,7 +164,7 @@ def _processors() -> int:
 
 
 def _finish(command: Callable[[], int]) -> None:
-    """Run a command, and end the program with its exit code. Every error that is no interrupt becomes `FAILED`."""
+    """Runs a command, and ends the program with its exit code. Every error that is no interrupt becomes `FAILED`."""
     def call() -> int:
         try:
             return command()

@@ -33,7 +33,8 @@ STYLES = {
 
 class PipedConsole(Console):
     def on_broken_pipe(self) -> None:
-        """Raise what `guard` knows. The method of rich would end the program with exit code 1, which means findings."""
+        """Raises what `guard` knows. The method of rich would end the program with exit code 1, which means findings.
+        """
         raise BrokenPipeError
 
 
@@ -58,7 +59,7 @@ def show_plan(plan: Plan, slots: int, as_json: bool) -> None:
 
 
 def show_start(inputs: Mapping[str, str], options: AuditOptions, engine: str) -> None:
-    """Say what is compared. To be called before an engine starts, which takes a while."""
+    """Says what is compared. To be called before an engine starts, which takes a while."""
     said = _console(stderr=True)
     compared = ", ".join(f"{key} {words.visible(value)}" for key, value in inputs.items())
     said.print(f"audit of {compared}")
@@ -67,7 +68,7 @@ def show_start(inputs: Mapping[str, str], options: AuditOptions, engine: str) ->
 
 @contextmanager
 def showing() -> Iterator[Callable[[Progress], None]]:
-    """Yield a function that shows progress: on a terminal as a bar, elsewhere as a line each `LINE_EVERY_S`."""
+    """Yields a function that shows progress: on a terminal as a bar, elsewhere as a line each `LINE_EVERY_S`."""
     said = _console(stderr=True)
     if not said.is_terminal:
         yield _lines(said)
@@ -108,7 +109,7 @@ def show_manifest(manifest: Manifest, options: AuditOptions, as_json: bool) -> N
 
 
 def show_summary(said: Console, manifest: Manifest, directory: str, price: float) -> None:
-    """Print the table of classes, what makes the run doubtful, the verdict, and where the files are."""
+    """Prints the table of classes, what makes the run doubtful, the verdict, and where the files are."""
     if not said.is_terminal:
         said.width = PIPE_WIDTH
     table = Table(box=None, pad_edge=False, header_style="bold")

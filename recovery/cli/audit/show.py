@@ -29,7 +29,7 @@ GRACE = "24h"
 
 
 def show_name(settings: Settings, name: str, run: str | None, grace: str | None, as_json: bool) -> int:
-    """Look at one name, print what was found, and return the exit code.
+    """Looks at one name, prints what was found, and returns the exit code.
 
     `run`: the directory of an audit's run, whose findings are shown as well, or None.
     """
@@ -52,13 +52,13 @@ def show_looked(looked: Looked, told: Told | None, as_json: bool) -> None:
 
 
 def plain(looked: Looked, told: Told | None) -> dict[str, Any]:
-    """Return what `--json` shows: plain values by the names of the fields. Times are nanoseconds since 1970."""
+    """Returns what `--json` shows: plain values by the names of the fields. Times are nanoseconds since 1970."""
     run = None if told is None else asdict(told)
     return {**asdict(looked), "verdict": verdict(looked), "findings": list(looked.findings), "run": run}
 
 
 def lines(looked: Looked, told: Told | None) -> Iterator[str]:
-    """Yield what people are shown, line by line. Characters that a terminal would act on are escaped (`visible`)."""
+    """Yields what people are shown, line by line. Characters that a terminal would act on are escaped (`visible`)."""
     yield visible(f"{looked.name}: {verdict(looked)}")
     yield _field("as of", f"{moment(looked.as_of_ns)}; nothing younger than {span(looked.grace_s)} is called an orphan")
     for row in looked.rows:

@@ -327,7 +327,7 @@ def test_the_same_seed_gives_the_same_operations_and_another_seed_others() -> No
     assert len({step.payload for step in first(1) if step.kind is Kind.PUT}) == sum(step.kind is Kind.PUT for step in first(1))
 
 
-# --- the naive protocol --------------------------------------------------------------------------
+# --- the published protocol --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("unfenced", [False, True])

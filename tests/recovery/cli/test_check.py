@@ -1,4 +1,4 @@
-"""`tiered check` and `tiered provision` of embedded stores, and of a production form that is not there."""
+"""`tiered check` and `tiered provision` of embedded stores, and of a Bigtable and a GCS that are not there."""
 
 from __future__ import annotations
 

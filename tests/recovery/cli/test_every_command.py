@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from typer import Typer
 
-from recovery.cli.app import run
+from recovery.cli.app import app, run
 from recovery.cli.shared import choice
 from tests.given.command_line import OBJECT, Command, plant
 from tests.given.repository import ROOT
@@ -61,6 +62,19 @@ def store(call: Call) -> Call:
     """With one object in `store`."""
     assert call("-d", "store", "put", OBJECT, "payload")[0] == 0
     return call
+
+
+def test_every_command_of_the_program_is_in_the_table() -> None:
+    def commands(within: Typer, before: str = "") -> Iterator[str]:
+        for each in within.registered_commands:
+            assert each.callback is not None
+            yield f"{before}{each.name or each.callback.__name__}"
+        for group in within.registered_groups:
+            assert group.typer_instance is not None
+            yield from commands(group.typer_instance, f"{before}{group.name} ")
+
+    assert sorted(commands(app)) == sorted(COMMANDS)
+    assert sorted(GROUPS) == sorted(["", *(str(group.name) for group in app.registered_groups)])
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, *GROUPS])
