@@ -34,7 +34,7 @@ from changelog.log import ChangeLog
 from recovery.entries import PAGE
 from recovery.last_audit import LastAudit, read_last
 from recovery.statistics.columns import SourceRow
-from recovery.statistics.persisted import AUDIT, RECOVERY, read_statistics
+from recovery.statistics.persisted import AUDIT, RECOVERY, Document, read_statistics
 from recovery.statistics.verdict import Kind, Verdict
 from tiered.metadata import NS_PER_S
 from tiered.open import Backends
@@ -246,8 +246,8 @@ def headline(status: Status) -> str:
     """Return the answer in one or two sentences: does recovery keep up, and is anything wrong?"""
     audit = status.last_audit
     lost = " The last audit found that data is lost." if audit is not None and audit.is_loss else ""
-    unseen = " Not all could be looked at: see the problems." if status.problems and status.answers and status.durable else ""
-    return f"{_headline(status)}{lost}{unseen}"
+    problems = " See the problems, too." if status.problems and status.answers and status.durable else ""
+    return f"{_headline(status)}{lost}{problems}"
 
 
 def _headline(status: Status) -> str:
@@ -511,9 +511,20 @@ class _Look:
             return None
         sampled_ms = found.samples[-1][0] if found.samples else 0
         fresh = abs(self._now_ms - sampled_ms) <= REPORT_AGE_MAX_S * 1000
+        self._tell_twins(found)
         self._ended |= {worker for worker, each in found.workers.items() if each.left}
         present = {worker: each.row for worker, each in found.workers.items() if not each.left}
         return Source(found.total(), present, found.verdict() if fresh else Verdict(Kind.UNKNOWN), found.at_ms)
+
+    def _tell_twins(self, found: Document) -> None:
+        """Tell of workers that call themselves the same. The second one was given a `~` and a part of its run."""
+        recent = {
+            worker for worker, each in found.workers.items() if not each.left and self._now_ms - each.at_ms <= REPORT_AGE_MAX_S * 1000
+        }
+        for name in sorted({worker.partition("~")[0] for worker in recent if "~" in worker} & recent):
+            self._problems.append(
+                f"two workers call themselves {name}: unless one was restarted within the last minute, give each an 'instance' of its own"
+            )
 
     async def _count(self, scan: _Scan) -> None:
         """Count all entries. If that is cut short, count those that are stuck besides, because they matter most."""

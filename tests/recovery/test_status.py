@@ -274,12 +274,14 @@ async def test_entries_that_nobody_works_on_are_told(world: World) -> None:
 # --- sources -----------------------------------------------------------------------------------------
 
 
-async def report(world: World, outstanding: int, processed: int, source: str = RECOVERY, *, left: bool = False, **columns: Any) -> None:
+async def report(
+    world: World, outstanding: int, processed: int, source: str = RECOVERY, *, run: str = "run", left: bool = False, **columns: Any
+) -> None:
     row = SourceRow(source, "recovery-1", "", outstanding_values=outstanding, processed_values=processed, **columns)
     now_ms = world.runtime.wall_ns() // 1_000_000
 
     def change(document: Document) -> Document:
-        return document.with_report(row, "run", now_ms, 60_000, snapshot="s", probe=Offsets(outstanding, processed), left=left)
+        return document.with_report(row, run, now_ms, 60_000, snapshot="s", probe=Offsets(outstanding, processed), left=left)
 
     assert await change_statistics(world.log.target, source, change)
 
@@ -319,6 +321,17 @@ async def test_figures_of_a_daemon_that_is_silent_say_nothing_of_the_present(wor
     await record(world)
     await world.runtime.sleep(31)
     assert (await look(world)).level is Level.BEHIND, "an entry waits, and nobody lives"
+
+
+async def test_two_daemons_with_one_name_are_told(world: World) -> None:
+    await report(world, 10, 10)
+    await report(world, 10, 10, run="another")
+    [problem] = (await look(world)).problems
+    assert problem.startswith("two workers call themselves recovery-1: ")
+    await world.runtime.sleep(30)
+    await report(world, 10, 10, run="another")
+    await world.runtime.sleep(31)
+    assert (await look(world)).problems == (), "the first was silent for a minute: the second was a restart"
 
 
 @pytest.mark.parametrize("raw", [b"?", b'{"v":2}', b"{}"])

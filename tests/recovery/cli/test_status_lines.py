@@ -120,7 +120,7 @@ def test_many_stuck_entries_are_counted_and_not_cut_silently() -> None:
             {"last_audit": replace(AUDIT, findings={"dangling": (2, 0)})},
             Level.OK, "Recovery keeps up. The last audit found that data is lost.",
         ),
-        ({"problems": ("x",)}, Level.OK, "Recovery keeps up. Not all could be looked at: see the problems."),
+        ({"problems": ("x",)}, Level.OK, "Recovery keeps up. See the problems, too."),
     ],
 )  # fmt: skip
 def test_the_answer_stands_first(parts: dict[str, object], level: Level, answer: str) -> None:
