@@ -269,7 +269,8 @@ def _pace(status: Status) -> str:
     """Return whether recovery keeps up, in a sentence."""
     found, due = status.verdict or Verdict(Kind.UNKNOWN), status.entries.due
     if status.nobody_works:
-        return f"Nobody works on {_count(due, 'entry that waits', 'entries that wait')} for recovery: no daemon lives."
+        least = "" if status.entries.complete else "at least "
+        return f"Nobody works on {least}{_count(due, 'entry that waits', 'entries that wait')} for recovery: no daemon lives."
     match found.kind:
         case Kind.HEALTHY:
             return "Recovery keeps up."

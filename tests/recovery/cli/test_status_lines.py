@@ -144,6 +144,17 @@ def test_what_is_not_known_is_called_unknown_and_never_0() -> None:
         assert line[10:].startswith("unknown"), line
 
 
+@pytest.mark.parametrize("parts", [{"daemons": ()}, {"at_ms": NOW_MS + 60_000}])
+def test_a_lag_of_the_past_is_not_shown_as_todays(parts: dict[str, object]) -> None:
+    assert "lag       unknown; it was 35 entries at the last report" in shown(status(**parts))
+
+
+def test_what_was_not_all_counted_is_at_least_so_much() -> None:
+    found = status(sources={}, daemons=(), entries=replace(entries(CLAIMABLE=5), complete=False), stuck=StuckEntries(0, True))
+    assert shown(found).startswith("Nobody works on at least 5 entries that wait for recovery: no daemon lives.")
+    assert "entries   5 or more: not all were counted" in shown(found)
+
+
 @pytest.mark.parametrize(
     ("columns", "bar", "words"),
     [
