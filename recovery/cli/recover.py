@@ -36,7 +36,7 @@ def recover(
     async def command() -> None:
         if limit is not None and not (once or dry_run):
             raise InvalidRequestError("--limit goes with --once or --dry-run")
-        from recovery.daemon import collect, observe, run_daemon
+        from recovery.daemon import collect, observe, recover_once, run_daemon
         from recovery.loop import RecoveryLoop
 
         chosen = choice.existing() if once or dry_run else choice.settings()
@@ -48,11 +48,7 @@ def recover(
             elif once:
                 collected = await collect(backends)  # before recovery, which may need the space
                 source = observe(loop, backends.log, SystemRuntime(), settings)
-                await source.report()
-                try:
-                    report = await loop.run_once(limit)
-                finally:
-                    await source.report(left=True)
+                report = await recover_once(loop, source, limit)
                 stuck = await count_stuck(backends.log)
                 cut = {"more": "maybe"} if report.seen == limit else {}
                 _show_report(report, {"collected": collected.removed, "stuck": stuck} | cut)
