@@ -9,7 +9,7 @@ ARGS ?=
 STAMP := .venv/installed
 
 .DEFAULT_GOAL := help
-.PHONY: setup demo test test-browser quick check sim sim-guards callers chaos bench mutants clean help
+.PHONY: setup demo test test-browser quick check sim sim-guards callers chaos bench pictures mutants clean help
 
 setup: $(STAMP) ## install the project and its tools into .venv (only when pyproject.toml or constraints.txt changed)
 
@@ -75,6 +75,9 @@ bench: setup ## figures beside what a user would pick instead; SIZE=1 writes doc
 	.venv/bin/python -m benchmarks.embedded --size $(SIZE) $(if $(filter 1,$(SIZE)),--docs docs/benchmarks.md)
 	.venv/bin/python -m benchmarks.audit --size $(SIZE) $(if $(filter 1,$(SIZE)),--docs docs/benchmarks.md)
 	.venv/bin/python -m benchmarks.production --size $(SIZE) $(if $(filter 1,$(SIZE)),--docs docs/benchmarks.md) $(ARGS)
+
+pictures: setup ## draws the pictures of docs/statistics.md again, from simulated runs
+	.venv/bin/python -m benchmarks.statistics_pictures
 
 mutants: setup ## breaks a line of the core, N times, and counts what no test notices (N=100, ARGS="--seed 2")
 	.venv/bin/python -m benchmarks.mutants $(if $(N),--number $(N)) $(ARGS)

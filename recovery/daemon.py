@@ -220,6 +220,22 @@ def source_of(loop: RecoveryLoop, log: ChangeLog, runtime: Runtime, settings: Se
     return RecoverySource(log, runtime, settings, loop.instance, loop.counts)
 
 
+async def recover_once(loop: RecoveryLoop, source: RecoverySource, limit: int | None) -> Report:
+    """Make one pass, with its statistics beside it. Raises as `RecoveryLoop.run_once`."""
+    report, failure = Report(), None
+    async with anyio.create_task_group() as beside:
+        beside.start_soon(source.report)
+        try:
+            report = await loop.run_once(limit)
+        except TieredError as error:  # raised below, because the task group would wrap it in an exception group
+            failure = error
+        beside.cancel_scope.cancel()
+    await source.report(left=True)
+    if failure is not None:
+        raise failure
+    return report
+
+
 @dataclass(frozen=True, slots=True)
 class Collected:
     """The result of one collection. `removed`: how many things it deleted.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import AsyncIterator, Generator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,7 +15,19 @@ import numpy as np
 import pytest
 from google.cloud.bigtable_v2.types import bigtable
 
-from benchmarks import audit, audit_world, calls, client_cpu, embedded, latency, memory, mutants, production, recovery_rate
+from benchmarks import (
+    audit,
+    audit_world,
+    calls,
+    client_cpu,
+    embedded,
+    latency,
+    memory,
+    mutants,
+    production,
+    recovery_rate,
+    statistics_pictures,
+)
 from benchmarks.audit_gcs import answer
 from benchmarks.bare import BareRows
 from benchmarks.billion import STORED_BYTES, Paper, node_hours
@@ -27,6 +40,7 @@ from changelog.bigtable.channel import BigtableTable
 from changelog.change import ChangeId
 from recovery.audit.names import read_name
 from recovery.audit.verdicts import Form
+from recovery.statistics.verdict import Kind
 from tests.given.repository import ROOT
 from tiered.bigtable.rows import BigtableRows
 from tiered.metadata import Metadata
@@ -231,6 +245,18 @@ async def take(self, limit: int = 3) -> bool:
         raise ValueError
     return self.open
 """
+
+
+def test_the_pictures_of_the_statistics_show_what_their_page_says(tmp_path: Path) -> None:
+    bounded, unbounded = (statistics_pictures.play(replace(scene, backlog=400, lasts_s=60)) for scene in statistics_pictures.SNAPSHOTS)
+    assert (bounded[1].row.snapshot_progress or 0) < 400 == unbounded[1].row.snapshot_progress
+    assert bounded[-1].row.snapshot_committed and unbounded[-1].row.snapshot_committed
+    up, behind = (statistics_pictures.play(replace(scene, lasts_s=60)) for scene in statistics_pictures.BALANCES)
+    assert up[-1].verdict is Kind.CATCHING_UP and behind[-1].verdict is Kind.FALLING_BEHIND
+    statistics_pictures.draw_balances([replace(statistics_pictures.BALANCES[0], backlog=10, lasts_s=30)], tmp_path / "one.svg")
+    assert "processed_values" in (tmp_path / "one.svg").read_text()
+    for name in ("snapshot.svg", "keeping-up.svg"):
+        assert (statistics_pictures.DOCS / name).is_file() and f"pictures/{name}" in (ROOT / "docs/statistics.md").read_text()
 
 
 def test_each_kind_of_line_is_broken_and_what_comes_of_it_is_still_python() -> None:

@@ -54,7 +54,7 @@ def recover(
             await work(chosen, bound)
 
     async def work(chosen: Settings, bound: socket.socket | None) -> None:
-        from recovery.daemon import collect, run_daemon, source_of
+        from recovery.daemon import collect, recover_once, run_daemon, source_of
         from recovery.loop import RecoveryLoop
 
         use_format(chosen.daemon.log_format)
@@ -66,11 +66,7 @@ def recover(
             elif once:
                 collected = await collect(backends)  # before recovery, which may need the space
                 source = source_of(loop, backends.log, SystemRuntime(), settings)
-                await source.report()
-                try:
-                    report = await loop.run_once(limit)
-                finally:
-                    await source.report(left=True)
+                report = await recover_once(loop, source, limit)
                 stuck = await count_stuck(backends.log)
                 cut = {"more": "maybe"} if report.seen == limit else {}
                 _show_report(report, {"collected": collected.removed, "stuck": stuck} | cut)

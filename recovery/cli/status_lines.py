@@ -7,6 +7,7 @@ copied. What is not known is called unknown, and an estimate is called one.
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from recovery.statistics.persisted import AUDIT, RECOVERY
 from recovery.status import (
     AGES_S,
     DUE,
+    REPORT_AGE_MAX_S,
     SILENCE_MAX_S,
     Daemon,
     Level,
@@ -137,9 +139,12 @@ def _show_source(page: _Page, name: str, source: Source | None, status: Status) 
         page.text("rates", "unknown: that takes a daemon that lives, and two reports within the last minute")
     else:
         page.text("rates", f"{rate(found.inflow_per_s)} come in, {rate(found.drain_per_s)} are dealt with")
-    page.text("lag", "unknown" if row.lag is None else count(row.lag, one, many))
+    ago_s = math.inf if source.reported_ms is None else max(0.0, (status.at_ms - source.reported_ms) / 1000)
+    lag = "unknown" if row.lag is None else count(row.lag, one, many)
+    past = row.lag is not None and (ago_s > REPORT_AGE_MAX_S or (name == RECOVERY and status.alive == 0))
+    page.text("lag", f"unknown; it was {lag} at the last report" if past else lag)
     if source.reported_ms is not None:
-        page.text("reported", f"{duration(max(0.0, (status.at_ms - source.reported_ms) / 1000))} ago")
+        page.text("reported", f"{duration(ago_s)} ago")
     if len(source.workers) > 1:
         for worker, each in list(source.workers.items())[:WORKERS_SHOWN_MAX]:
             done = "unknown" if each.processed_values is None else f"{each.processed_values:,}"

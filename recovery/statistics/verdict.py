@@ -7,7 +7,7 @@ The first row that fits decides:
 
     a sample is missing or unknown, the second is not later, or a figure went back    unknown
     no lag, or no more lag than is drained in `SLACK_S` seconds                       healthy
-    the lag is new: there was none before, less than `SLACK_S` seconds ago            healthy
+    the lag is new: there was none before, less than `NEW_S` seconds ago              healthy
     nothing was drained, though there was a lag before                                stalled
     drain <= inflow                                                                   falling behind
     otherwise                                                                         catching up, for lag / net seconds
@@ -20,8 +20,11 @@ from enum import StrEnum
 
 from recovery.statistics.columns import SourceRow
 
-SLACK_S = 60.0
-"""A lag that is drained within this time worries nobody. It is six times the interval between reports."""
+SLACK_S = 30.0
+"""A lag that is drained within this time worries nobody. It is three times the interval between reports."""
+
+NEW_S = 60.0
+"""What came less than this time ago may still be untouched: recovery has only just seen it."""
 
 
 class Kind(StrEnum):
@@ -72,7 +75,7 @@ def verdict(before: Sample | None, after: Sample | None) -> Verdict:
     inflow, drain = arrived / seconds, drained / seconds
     net = drain - inflow
     caught_up_in_s = 0.0 if lag == 0 else lag / net if drained > arrived else None
-    if lag <= drain * SLACK_S or (lag_before == 0 and seconds < SLACK_S):
+    if lag <= drain * SLACK_S or (lag_before == 0 and seconds < NEW_S):
         return Verdict(Kind.HEALTHY, inflow, drain, caught_up_in_s)
     if drained == 0 and lag_before > 0:
         return Verdict(Kind.STALLED, inflow, drain, None)

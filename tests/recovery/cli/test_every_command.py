@@ -284,7 +284,9 @@ UNWANTED = ("google", "grpc", "aiohttp", "pyspark", "pyarrow", "jinja2", "rich",
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arguments", [["head", OBJECT], ["ls"], ["log", "list"], ["recover", "--once"], ["check"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments", [["head", OBJECT], ["ls"], ["status"], ["log", "list"], ["recover", "--once"], ["check"]], ids=" ".join
+)
 def test_a_command_imports_what_it_needs(tiered: Command, arguments: list[str]) -> None:
     code = (
         "import sys; from recovery.cli.main import main\ntry: main()\n"

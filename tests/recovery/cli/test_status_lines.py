@@ -120,7 +120,7 @@ def test_many_stuck_entries_are_counted_and_not_cut_silently() -> None:
             {"last_audit": replace(AUDIT, findings={"dangling": (2, 0)})},
             Level.OK, "Recovery keeps up. The last audit found that data is lost.",
         ),
-        ({"problems": ("x",)}, Level.OK, "Recovery keeps up. Not all could be looked at: see the problems."),
+        ({"problems": ("x",)}, Level.OK, "Recovery keeps up. See the problems, too."),
     ],
 )  # fmt: skip
 def test_the_answer_stands_first(parts: dict[str, object], level: Level, answer: str) -> None:
@@ -142,6 +142,17 @@ def test_what_is_not_known_is_called_unknown_and_never_0() -> None:
     for label in ("recovery", "snapshot", "rates", "lag"):
         [line] = [line for line in lines if line.startswith(label)]
         assert line[10:].startswith("unknown"), line
+
+
+@pytest.mark.parametrize("parts", [{"daemons": ()}, {"at_ms": NOW_MS + 60_000}])
+def test_a_lag_of_the_past_is_not_shown_as_todays(parts: dict[str, object]) -> None:
+    assert "lag       unknown; it was 35 entries at the last report" in shown(status(**parts))
+
+
+def test_what_was_not_all_counted_is_at_least_so_much() -> None:
+    found = status(sources={}, daemons=(), entries=replace(entries(CLAIMABLE=5), complete=False), stuck=StuckEntries(0, True))
+    assert shown(found).startswith("Nobody works on at least 5 entries that wait for recovery: no daemon lives.")
+    assert "entries   5 or more: not all were counted" in shown(found)
 
 
 @pytest.mark.parametrize(

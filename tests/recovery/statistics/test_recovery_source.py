@@ -18,7 +18,7 @@ from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId, Entry, encode
 from changelog.noop import NoopChangeLog
 from emulators.world.log import Stored
-from recovery.daemon import source_of
+from recovery.daemon import recover_once, source_of
 from recovery.loop import RecoveryLoop
 from recovery.statistics import recovery_source
 from recovery.statistics.persisted import Document, note_name, read_statistics
@@ -234,13 +234,33 @@ async def test_a_pass_in_which_something_failed_is_not_complete(world: World) ->
 async def test_one_pass_reports_what_it_did_and_leaves(world: World) -> None:
     await plant(world, 7)
     loop = world.recovery()
-    source = source_of(loop, world.log, world.runtime, world.settings())
-    await source.report()
-    await loop.run_once()
-    await source.report(left=True)
+    assert (await recover_once(loop, source_of(loop, world.log, world.runtime, world.settings()), None)).recovered == 7
     found = await stored(world)
     assert (found.total().snapshot_records_known, found.total().snapshot_committed, found.total().lag) == (7, True, 0)
     assert [each.left for each in found.workers.values()] == [True]
+
+
+async def test_a_log_that_hangs_in_a_report_does_not_delay_one_pass(world: World) -> None:
+    async def hang(*arguments: Any) -> Any:
+        await anyio.sleep_forever()
+
+    await plant(world, 7)
+    world.log.hooks["read_note"] = hang
+    loop = world.recovery()
+    began = world.runtime.monotonic()
+    assert (await recover_once(loop, source_of(loop, world.log, world.runtime, world.settings()), None)).recovered == 7
+    assert world.runtime.monotonic() - began <= recovery_source.FINAL_BUDGET_S + 1
+
+
+async def test_one_pass_that_fails_reports_and_says_why(world: World) -> None:
+    async def down(*arguments: Any) -> Any:
+        raise UnavailableError("down")
+
+    world.log.hooks["stale"] = down
+    loop = world.recovery()
+    with pytest.raises(UnavailableError, match="down"):
+        await recover_once(loop, source_of(loop, world.log, world.runtime, world.settings()), None)
+    assert not (await stored(world)).total().snapshot_committed
 
 
 # --- what statistics may not do ----------------------------------------------------------------------

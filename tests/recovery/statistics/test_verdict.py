@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recovery.statistics.verdict import SLACK_S, Kind, Sample, Verdict, verdict
+from recovery.statistics.verdict import NEW_S, Kind, Sample, Verdict, verdict
 
 COUNT = st.integers(0, 10_000)
 SAMPLES = st.builds(Sample, st.integers(0, 600_000), st.none() | COUNT, st.none() | COUNT)
@@ -27,7 +27,7 @@ def at(seconds: float, outstanding: int | None, processed: int | None) -> Sample
         (at(0, 200, 100), at(10, 300, 200), Verdict(Kind.HEALTHY, 10.0, 10.0, None)),
         # a lag that came just now: nobody had time for it yet
         (at(0, 50, 50), at(10, 90, 50), Verdict(Kind.HEALTHY, 4.0, 0.0, None)),
-        (at(0, 50, 50), at(SLACK_S, 80, 50), Verdict(Kind.FALLING_BEHIND, 0.5, 0.0, None)),
+        (at(0, 50, 50), at(NEW_S, 80, 50), Verdict(Kind.FALLING_BEHIND, 0.5, 0.0, None)),
         # a backlog becomes smaller: 10,000 - 100 * 10 = 9,000, at 90 a second more than comes in
         (at(0, 10_000, 0), at(10, 10_100, 1_000), Verdict(Kind.CATCHING_UP, 10.0, 100.0, 9_100 / 90)),
         # it grows, or stays as large as it is
