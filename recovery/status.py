@@ -18,7 +18,7 @@ import shlex
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import partial
@@ -34,7 +34,7 @@ from changelog.log import ChangeLog
 from recovery.entries import PAGE
 from recovery.last_audit import LastAudit, read_last
 from recovery.statistics.columns import SourceRow
-from recovery.statistics.persisted import AUDIT, RECOVERY, read_statistics
+from recovery.statistics.persisted import AUDIT, RECOVERY, Document, read_statistics
 from recovery.statistics.verdict import Kind, Verdict
 from tiered.metadata import NS_PER_S
 from tiered.open import Backends
@@ -93,7 +93,7 @@ class Source:
     """The statistics of one source.
 
     `workers`: the row of each worker that has not ended, by its name. `verdict`: unknown if the figures are older than
-    `REPORT_AGE_MAX_S`. `reported_ms`: when a worker last reported (Unix ms).
+    `REPORT_AGE_MAX_S`, or if nobody is left who works. `reported_ms`: when a worker last reported (Unix ms).
     """
 
     total: SourceRow
@@ -246,8 +246,8 @@ def headline(status: Status) -> str:
     """Return the answer in one or two sentences: does recovery keep up, and is anything wrong?"""
     audit = status.last_audit
     lost = " The last audit found that data is lost." if audit is not None and audit.is_loss else ""
-    unseen = " Not all could be looked at: see the problems." if status.problems and status.answers and status.durable else ""
-    return f"{_headline(status)}{lost}{unseen}"
+    problems = " See the problems, too." if status.problems and status.answers and status.durable else ""
+    return f"{_headline(status)}{lost}{problems}"
 
 
 def _headline(status: Status) -> str:
@@ -427,14 +427,15 @@ async def gather(backends: Backends, settings: Settings, runtime: Runtime) -> St
 
 
 class _Look:
-    """One look at a store. `_problems`: the sentences, by what was looked at. `_ended`: workers that said so."""
+    """One look at a store. `_unread`: what could not be read, by the reason. `_ended`: workers that said so."""
 
     def __init__(self, backends: Backends, settings: Settings, runtime: Runtime) -> None:
         self._tiers = backends.tiers
         self._log = backends.log
         self._settings = settings
         self._runtime = runtime
-        self._problems: dict[str, str] = {}
+        self._problems: list[str] = []
+        self._unread: dict[str, list[str]] = {}
         self._now_ms = 0
         self._ended: set[str] = set()
 
@@ -464,12 +465,21 @@ class _Look:
             group.start_soon(read_source, AUDIT)
             group.start_soon(read_audit)
         daemons = None if presences is None else self._daemons(presences)
+        if RECOVERY in sources and daemons is not None and not any(each.alive for each in daemons):
+            sources[RECOVERY] = replace(sources[RECOVERY], verdict=Verdict(Kind.UNKNOWN))  # it was about the past
         return Status(
             at_ms=self._now_ms, store=store_of(self._settings), durable=self._log.durable, answers=entries.answered,
             sources={name: sources[name] for name in (RECOVERY, AUDIT) if name in sources}, entries=entries.entries(),
             stuck=entries.stuck(), daemons=daemons, last_audit=audit,
-            problems=tuple(self._problems[each] for each in sorted(self._problems)),
+            problems=tuple(self._told()),
         )  # fmt: skip
+
+    def _told(self) -> Iterator[str]:
+        """Yield the problems. What failed for one reason is told in one sentence."""
+        for reason, whats in sorted(self._unread.items()):
+            listed = ", ".join(sorted(set(whats)))
+            yield f"{listed} could not be read: {reason}"
+        yield from self._problems
 
     async def _ask(self, what: str, call: Callable[[], Awaitable[Answer]]) -> Answer | None:
         """Ask, for `ANSWER_S` seconds at most. None: there was no answer, and the problem is noted."""
@@ -477,9 +487,9 @@ class _Look:
             with anyio.fail_after(ANSWER_S):
                 return await call()
         except TimeoutError:
-            self._problems[what] = f"{what} could not be read: no answer within {ANSWER_S:g} s"
+            self._unread.setdefault(f"no answer within {ANSWER_S:g} s", []).append(what)
         except TieredError as error:
-            self._problems[what] = f"{what} could not be read: {'; '.join(str(error).splitlines())}"
+            self._unread.setdefault("; ".join(str(error).splitlines()), []).append(what)
         return None
 
     async def _time_ms(self) -> int:
@@ -487,11 +497,11 @@ class _Look:
         here_ns = self._runtime.wall_ns()
         there_ns = await self._ask("the service's clock", self._tiers.long_term.now_ns)
         if there_ns is None:
-            self._problems["the service's clock"] += "; ages are by this machine's clock"
+            self._problems.append("ages are by this machine's clock")
             return here_ns // NS_PER_MS
         if abs(ahead_s := (here_ns - there_ns) / NS_PER_S) > SKEW_MAX_S:
             side = "ahead of" if ahead_s > 0 else "behind"
-            self._problems["the clock"] = f"this machine's clock is {abs(ahead_s):,.0f} s {side} the service's, by which ages are shown"
+            self._problems.append(f"this machine's clock is {abs(ahead_s):,.0f} s {side} the service's, by which ages are shown")
         return there_ns // NS_PER_MS
 
     async def _source(self, name: str) -> Source | None:
@@ -501,9 +511,20 @@ class _Look:
             return None
         sampled_ms = found.samples[-1][0] if found.samples else 0
         fresh = abs(self._now_ms - sampled_ms) <= REPORT_AGE_MAX_S * 1000
+        self._tell_twins(found)
         self._ended |= {worker for worker, each in found.workers.items() if each.left}
         present = {worker: each.row for worker, each in found.workers.items() if not each.left}
         return Source(found.total(), present, found.verdict() if fresh else Verdict(Kind.UNKNOWN), found.at_ms)
+
+    def _tell_twins(self, found: Document) -> None:
+        """Tell of workers that call themselves the same. The second one was given a `~` and a part of its run."""
+        recent = {
+            worker for worker, each in found.workers.items() if not each.left and self._now_ms - each.at_ms <= REPORT_AGE_MAX_S * 1000
+        }
+        for name in sorted({worker.partition("~")[0] for worker in recent if "~" in worker} & recent):
+            self._problems.append(
+                f"two workers call themselves {name}: unless one was restarted within the last minute, give each an 'instance' of its own"
+            )
 
     async def _count(self, scan: _Scan) -> None:
         """Count all entries. If that is cut short, count those that are stuck besides, because they matter most."""
@@ -524,7 +545,8 @@ class _Look:
                 scan.end()
                 return
             start = page.next_start
-        self._problems.setdefault("count", f"there are more than {seen:,} entries, and no more were counted")
+        if not stuck_only:
+            self._problems.append(f"there are more than {seen:,} entries, and no more were counted")
 
     def _daemons(self, presences: Sequence[tuple[str, int]]) -> list[Daemon]:
         found = []

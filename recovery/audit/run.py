@@ -40,6 +40,7 @@ from recovery.audit.verdicts import FINDINGS, Kind
 from recovery.audit.words import PRICE_DEFAULT
 from recovery.audit.work import AuditOptions, Engine, Job, Outcome, Progress, check_there, job_of, portable
 from recovery.last_audit import LastAudit, write_last
+from recovery.statistics.audit_source import AuditSource, Finished
 from tiered.open import open_backends
 from tiered.settings import Settings
 
@@ -76,14 +77,21 @@ async def run_audit(
     directory = await to_thread.run_sync(RunDirectory.open, options.directory, runtime)
     check_apart(directory, settings)
     manifest = await to_thread.run_sync(directory.read_manifest)
+    planned = None
     if manifest is None:
         plan = await plan_audit(settings, options, engine.slots, runtime)
+        planned = plan.blobs
         manifest = await to_thread.run_sync(directory.begin, _first_manifest(plan, engine, runtime))
     check_same(manifest.inputs, inputs_of(settings), directory.uri)
     check_cutoff(manifest.cutoff, options, directory.uri)
     price = PRICE_DEFAULT if options.price is None else options.price
-    run = _Run(manifest, directory, engine, job_of(manifest, directory.uri, settings), runtime, progress, price)
-    ended = await run.finish()
+    async with AuditSource.open(settings, runtime, manifest.run) as source:
+        run = _Run(manifest, directory, engine, job_of(manifest, directory.uri, settings), runtime, progress, price, source, planned)
+        try:
+            ended = await run.finish()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await run.report_statistics(left=True)
     await _note(settings, ended, directory.uri, runtime)
     return ended
 
@@ -131,9 +139,12 @@ class _Run:
 
     def __init__(
         self, manifest: Manifest, directory: RunDirectory, engine: Engine, job: Job, runtime: Runtime,
-        progress: Callable[[Progress], None], price: float,
+        progress: Callable[[Progress], None], price: float, source: AuditSource, planned: int | None,
     ) -> None:  # fmt: skip
         self._manifest = manifest
+        self._source = source
+        self._planned = planned
+        self._worked = False
         self._price = price
         self._directory = directory
         self._engine = engine
@@ -171,6 +182,7 @@ class _Run:
 
     async def _carry_out(self, numbers: Sequence[int]) -> None:
         """Let the engine audit these ranges until it ends. Then read the directory once more."""
+        self._worked = True
         async with anyio.create_task_group() as beside:
             beside.start_soon(self._heed_signals)
             beside.start_soon(self._watch)
@@ -215,6 +227,24 @@ class _Run:
             with suppress(TieredError):  # the reading at the end reports the error
                 await to_thread.run_sync(self._look)
             self._report()
+            await self.report_statistics()
+
+    async def report_statistics(self, *, left: bool = False) -> None:
+        """Report how far the run is to whoever asks for the store's statistics. `left`: this call for the run ends.
+
+        A run that was finished before is no news, and reports nothing.
+        """
+        if not self._worked:
+            return
+        totals = self._summary.totals()
+        await self._source.report(Finished(
+            ranges=len(self._manifest.ranges),
+            ranges_done=len(self._done),
+            names=self._summary.names,
+            findings=sum(totals[kind].number for kind in FINDINGS if kind in totals),
+            planned=self._planned,
+            complete=not self._missing(),
+        ), left=left)  # fmt: skip
 
     async def _heed_signals(self) -> None:
         if threading.current_thread() is not threading.main_thread():

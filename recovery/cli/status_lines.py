@@ -132,9 +132,9 @@ def _show_source(page: _Page, name: str, source: Source | None, status: Status) 
     soon = f", caught up in about {duration(found.caught_up_in_s)}" if found.caught_up_in_s else ""
     page.text(LABELS[name], f"{found.kind.value}{soon}")
     bar = snapshot_bar(row, BAR_MAX if page.width is None else min(BAR_MAX, max(10, page.width - LABEL - 2)))
-    page.text("snapshot", f"{bar} {snapshot_words(row, many)}".strip())
+    page.text("snapshot", f"{bar} {snapshot_words(row, one, many)}".strip())
     if found.inflow_per_s is None or found.drain_per_s is None:
-        page.text("rates", "unknown: that takes two reports within the last minute")
+        page.text("rates", "unknown: that takes a daemon that lives, and two reports within the last minute")
     else:
         page.text("rates", f"{rate(found.inflow_per_s)} come in, {rate(found.drain_per_s)} are dealt with")
     page.text("lag", "unknown" if row.lag is None else count(row.lag, one, many))
@@ -158,16 +158,16 @@ def snapshot_bar(row: SourceRow, columns: int) -> str:
     return f"[{'#' * full}{'-' * (inner - full)}]"
 
 
-def snapshot_words(row: SourceRow, unit: str) -> str:
+def snapshot_words(row: SourceRow, one: str, many: str) -> str:
     """Return how far the first pass is, in words. A percentage of an estimate is called an estimate."""
     percentage, read, known = row.snapshot_percentage, row.snapshot_progress, row.snapshot_records_known
     if row.snapshot_committed:
-        return f"100 %, complete{'' if read is None else f', {read:,} {unit} read'}"
+        return f"100 %, complete{'' if read is None else f', {count(read, one, many)} read'}"
     if percentage is None:
-        return "unknown" if read is None else f"at least {read:,} {unit} read, of a number that is not known yet"
+        return "unknown" if read is None else f"at least {count(read, one, many)} read, of a number that is not known yet"
     if row.snapshot_known_estimated:
-        return f"about {percentage:.0f} % (estimate), at least {read:,} read of about {known:,} {unit}"
-    return f"{percentage:.0f} %, at least {read:,} of {known:,} {unit} read"
+        return f"about {percentage:.0f} % (estimate), at least {read:,} read of about {count(known or 0, one, many)}"
+    return f"{percentage:.0f} %, at least {read:,} of {count(known or 0, one, many)} read"
 
 
 # --- entries ---------------------------------------------------------------------------------------

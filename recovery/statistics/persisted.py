@@ -121,6 +121,13 @@ class Document:
             each.row.processed_values or 0 for each in self.workers.values() if each.run != but
         ) - self.folded.get(but, {}).get("processed_values", 0)
 
+    def done_by(self, run: str) -> Mapping[str, int]:
+        """Return what the run has reported of what it did, by column."""
+        for each in self.workers.values():
+            if each.run == run:
+                return _done(each.row)
+        return self.folded.get(run, dict.fromkeys(DONE, 0))
+
     def responsible(self, now_ms: int, gone_ms: int) -> str | None:
         """Return the run that is responsible now. None: there is none, so whoever reports next becomes it."""
         found = next((each for each in self.workers.values() if each.run == self.incarnation), None)
@@ -136,7 +143,7 @@ class Document:
         whole, if the worker has looked. They are used if it is responsible. `alone`: the source has one worker at a
         time, so this one replaces the one before. `left`: this is its last report.
         """
-        row = _at_least(row, self._reported_by(run))
+        row = _at_least(row, self.done_by(run))
         document = self._unfolded(run)
         responsible = (None if alone else document.responsible(now_ms, gone_ms)) or run
         for name, each in list(document.workers.items()):
@@ -157,13 +164,6 @@ class Document:
         if probe is not None and responsible == run:
             document = document._probed(probe, now_ms)
         return document._small_enough(run)
-
-    def _reported_by(self, run: str) -> Mapping[str, int]:
-        """Return what the run reported before, by column."""
-        for each in self.workers.values():
-            if each.run == run:
-                return _done(each.row)
-        return self.folded.get(run, dict.fromkeys(DONE, 0))
 
     def _name_of(self, worker: str, run: str) -> str:
         """Return the name to show. Of two workers that call themselves the same, the second gets a part of its run."""

@@ -120,7 +120,7 @@ def test_many_stuck_entries_are_counted_and_not_cut_silently() -> None:
             {"last_audit": replace(AUDIT, findings={"dangling": (2, 0)})},
             Level.OK, "Recovery keeps up. The last audit found that data is lost.",
         ),
-        ({"problems": ("x",)}, Level.OK, "Recovery keeps up. Not all could be looked at: see the problems."),
+        ({"problems": ("x",)}, Level.OK, "Recovery keeps up. See the problems, too."),
     ],
 )  # fmt: skip
 def test_the_answer_stands_first(parts: dict[str, object], level: Level, answer: str) -> None:
@@ -160,7 +160,7 @@ def test_what_is_not_known_is_called_unknown_and_never_0() -> None:
 )  # fmt: skip
 def test_the_bar_of_the_first_pass(columns: dict[str, object], bar: str, words: str) -> None:
     row = replace(ROW, **columns)  # type: ignore[arg-type]
-    assert (snapshot_bar(row, 12), snapshot_words(row, "entries")) == (bar, words)
+    assert (snapshot_bar(row, 12), snapshot_words(row, "entry", "entries")) == (bar, words)
 
 
 def test_names_and_errors_cannot_steer_a_terminal() -> None:

@@ -1,0 +1,123 @@
+"""The statistics of the audit: what the finished ranges of a run say, in the note `statistics/audit`.
+
+The unit is a listed blob. All figures come from range results that are written to the run's directory, never from
+counters inside Spark: a task that is repeated would count twice there. A range counts once, whoever audited it.
+
+A new run is a new incarnation with a new snapshot, and replaces the one before. The times are those of this machine,
+because an audit writes no presence row. *Crash*: the next process that goes on with the run reports the same figures
+and more. *Failure*: it is logged, and the audit goes on. An audit that may only read the store reports nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+import anyio
+
+from changelog.base.errors import TieredError
+from changelog.base.runtime import Runtime
+from changelog.log import ChangeLog
+from recovery.statistics.columns import Offsets, SourceRow
+from recovery.statistics.persisted import AUDIT, Document, change_statistics
+from tiered.open import open_backends
+from tiered.settings import Settings
+
+logger = logging.getLogger("tiered")
+
+REPORT_EVERY_S = 10.0
+REPORT_BUDGET_S = 5.0
+NS_PER_MS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What the finished ranges of a run hold. `planned`: how many blobs the plan counted; None: it did not."""
+
+    ranges: int
+    ranges_done: int
+    names: int
+    findings: int
+    planned: int | None
+    complete: bool
+
+    @property
+    def known(self) -> int | None:
+        """How many blobs there are, in all ranges. An estimate until the run is complete; None: there is none yet."""
+        if self.complete:
+            return self.names
+        if not self.ranges_done:
+            return self.planned
+        return max(self.names, round(self.names * self.ranges / self.ranges_done))
+
+
+class AuditSource:
+    """Reports the progress of one run. `log` None: nobody keeps statistics, and each report does nothing."""
+
+    def __init__(self, log: ChangeLog | None, runtime: Runtime, run: str) -> None:
+        self._log = log
+        self._runtime = runtime
+        self._run = run
+        self._reported_at = -math.inf
+        self._fails = False
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, settings: Settings, runtime: Runtime, run: str) -> AsyncIterator[AuditSource]:
+        """Open the changelog of the store, if it keeps anything. If that fails, the audit goes on without statistics.
+        """
+        log: ChangeLog | None = None
+        async with AsyncExitStack() as stack:
+            if settings.changelog not in (None, "noop"):
+                try:
+                    opened = open_backends(settings, runtime, writes=False, verify=False)
+                    log = (await stack.enter_async_context(opened)).log
+                except TieredError as error:
+                    logger.info("statistics_not_reported run=%s: %s", run, error)
+            yield cls(log, runtime, run)
+
+    async def report(self, finished: Finished, *, left: bool = False) -> None:
+        """Report, unless the last report was less than `REPORT_EVERY_S` seconds ago. `left`: it is the last one.
+
+        Whatever fails is logged and not raised.
+        """
+        now = self._runtime.monotonic()
+        if self._log is None or (now - self._reported_at < REPORT_EVERY_S and not left):
+            return
+        self._reported_at = now
+        try:
+            with anyio.fail_after(REPORT_BUDGET_S):
+                await self._report(self._log, finished, left)
+            self._fails = False
+        except (TieredError, TimeoutError) as error:
+            self._failed(error, None)
+        except Exception as error:  # noqa: BLE001 - the audit is worth more than its statistics
+            self._failed(error, error)
+
+    def _failed(self, error: Exception, unforeseen: Exception | None) -> None:
+        if not self._fails:
+            logger.info("statistics_not_reported run=%s: %s", self._run, str(error) or type(error).__name__, exc_info=unforeseen)
+        self._fails = True
+
+    async def _report(self, log: ChangeLog, finished: Finished, left: bool) -> None:
+        now_ms = self._runtime.wall_ns() // NS_PER_MS
+        known = finished.known
+        row = SourceRow(
+            source=AUDIT, worker=f"run-{self._run}", incarnation=self._run,
+            snapshot_records_known=known, snapshot_known_estimated=not finished.complete,
+            snapshot_progress=finished.names, snapshot_committed=finished.complete,
+            outstanding_values=known, processed_values=finished.names,
+            messages_received=finished.names, updates_staged=finished.findings, updates_committed=finished.findings,
+        )  # fmt: skip
+
+        def change(document: Document) -> Document:
+            # Another process of this run may have seen more ranges finished.
+            names = max(finished.names, document.done_by(self._run)["processed_values"])
+            processed = document.processed(self._run) + names
+            probe = None if known is None else Offsets(processed + max(0, known - names), processed)
+            return document.with_report(row, self._run, now_ms, 0, snapshot=self._run, probe=probe, alone=True, left=left)
+
+        await change_statistics(log, AUDIT, change)
