@@ -43,11 +43,20 @@ FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+def started() -> Iterator[Browser]:
+    """One browser for all tests, with a new and empty profile, because its start takes seconds."""
     with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
-        yield started
-        started.close()
+        running = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def browser(started: Browser) -> Iterator[Browser]:
+    """The browser without any page. A page that stays open would go on asking a server that is gone."""
+    yield started
+    for context in started.contexts:
+        context.close()
 
 
 class Watched:
