@@ -35,7 +35,8 @@ SAID_AT_THE_END = "said at the end"
 
 LONG_FIRST = (
     "simulation/test_fresh_seeds.py", "callers/test_fresh_callers.py", "crash/test_crash_on_emulators.py", "crash/test_crash_everywhere.py",
-    "test_benchmarks.py", "spark/", "crash/test_chaos.py", "test_wheel.py", "recovery/audit/test_live.py", "recovery/audit/test_merge.py",
+    "test_benchmarks.py", "spark/", "crash/test_chaos.py", "test_wheel.py",
+    "recovery/http/test_daemon.py", "recovery/http/test_page.py", "recovery/audit/test_live.py", "recovery/audit/test_merge.py",
     "simulation/", "recovery/cli/", "crash/", "recovery/audit/test_planted.py", "contracts/",
 )  # fmt: skip
 """These files and folders run before all others. Files run beside each other, so a long one must not come last."""

@@ -40,7 +40,7 @@ class View:
     settings: Settings
 
     def status(self) -> dict[str, Any] | None:
-        """Return the status as `tiered status --json` prints it, corrected for its age. None: there has been none yet."""
+        """Return the status as `tiered status --json` prints it, corrected for its age. None: there is none yet."""
         sampler = self.sampler
         if sampler.status is None:
             return None

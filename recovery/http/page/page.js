@@ -116,8 +116,7 @@ function showAnswer() {
 function lostAnswer() {
   return {
     level: "unknown", problems: [],
-    headline: answeredAt === null ? "The daemon gives no answer." :
-      `The daemon gives no answer since ${moment(answeredAt)}. ${status?.stuck ? "The figures below are from then." : ""}`,
+    headline: answeredAt === null ? "The daemon gives no answer." : `The daemon gives no answer since ${moment(answeredAt)}.`,
     orders: [
       { why: "See whether recovery keeps up without this daemon.", type: "tiered status" },
       { why: "See why it ended in its log, and start it again.", type: null },
@@ -153,7 +152,7 @@ function showTiles() {
   const due = status.entries ? ["CLAIMABLE", "EXHAUSTED", "UNREADABLE"].reduce((sum, name) => sum + (status.entries.by_standing[name] || 0), 0) : null;
   const kind = verdict?.kind || "unknown";
   const toneOf = { healthy: "ok", "catching up": "behind", "falling behind": "stuck", stalled: "stuck" };
-  const stuck = status.stuck?.count;
+  const stuck = status.stuck?.count, old = document.body.classList.contains("old");
   const tiles = [
     ["Pace", kind, "", kind === "catching up" && verdict.caught_up_in_s !== null ? `done in about ${long(verdict.caught_up_in_s)}` :
       kind === "unknown" ? "takes two reports" : "", toneOf[kind] || null],
@@ -161,7 +160,7 @@ function showTiles() {
     ["Comes in", rate(verdict?.inflow_per_s), "per s", ""],
     ["Is dealt with", rate(verdict?.drain_per_s), "per s", known ? `${whole(total.processed_values)} so far` : ""],
     ["Stuck entries", `${whole(stuck)}${status.stuck && !status.stuck.complete && stuck !== null ? "+" : ""}`, "", stuck ? "each waits for you" : "", stuck ? "stuck" : stuck === 0 ? "ok" : null],
-    ["Daemons alive", whole(alive), "", silent ? `${silent} silent` : "", alive === 0 ? "stuck" : null],
+    [old ? "Daemons alive then" : "Daemons alive", whole(alive), "", silent ? `${silent} silent` : "", alive === 0 ? "stuck" : null],
   ];
   show("tiles", tiles, () => tiles.map(([name, value, unit, more, tone]) => node("div", {},
     node("dt", {}, name),
@@ -229,15 +228,15 @@ function stuckEntry(entry) {
 }
 
 function showDaemons() {
-  const daemons = status.daemons;
-  show("daemons", [daemons, status.daemon], () => {
+  const daemons = status.daemons, old = document.body.classList.contains("old");
+  show("daemons", [daemons, status.daemon, old], () => {
     if (!daemons) return [node("p", { class: "muted" }, "Not known: the changelog could not be read.")];
     if (!daemons.length) return [node("p", { class: "muted" }, "None has written to the changelog within a day.")];
     const sorted = [...daemons].sort((one, other) => other.alive - one.alive || one.seen_s_ago - other.seen_s_ago);
     return [node("ul", { class: "items" }, ...sorted.slice(0, 20).map((each) => node("li", {},
       node("p", {}, node("span", { class: `dot tone${each.alive ? "" : " hollow"}`, "data-level": each.alive ? "ok" : each.ended ? "unknown" : "behind" }),
         node("b", {}, each.instance), each.instance === status.daemon?.instance ? " (shows this page)" : ""),
-      node("p", { class: "muted" }, `${each.alive ? "alive" : each.ended ? "ended in order" : "silent: killed, or out of reach"}, seen ${long(each.seen_s_ago)} ago`),
+      node("p", { class: "muted" }, `${each.alive ? old ? "alive then" : "alive" : each.ended ? "ended in order" : "silent: killed, or out of reach"}, seen ${long(each.seen_s_ago)} ${old ? "earlier" : "ago"}`),
     ))), sorted.length > 20 ? node("p", { class: "muted" }, `and ${sorted.length - 20} more`) : ""];
   });
 }
@@ -371,7 +370,7 @@ function draw(id, scale, data, series, said) {
     hooks: { setCursor: [(chart) => { if (chart.cursor.left < 0) readLast(chart); }] },
     scales: { x: { time: true, range: () => charts[id]?.scale ?? scale }, y: { range: (_, __, high) => [0, high > 0 ? high * 1.15 : 1] } },
     axes: [{ ...axis, values: (_, splits) => splits.map(short), space: 60 }, { ...axis, size: 52, values: (_, splits) => splits.map((value) => value >= 10000 ? `${value / 1000}k` : value) }],
-    series: [{ label: "at", value: (_, value) => value === null ? "–" : clock(value * 1000) }, ...series.map((each) => ({ width: 2, points: { show: false }, ...each }))],
+    series: [{ label: "at", value: (_, value) => value === null ? "–" : clock(value * 1000) }, ...series.map((each) => ({ width: 2, points: { size: 4 }, ...each }))],
   }, data, place);
   charts[id].scale = scale;
   readLast(charts[id]);
@@ -403,9 +402,14 @@ async function askStatus() {
     lost = true;
   }
   document.body.classList.toggle("bare", !status?.store);
-  document.body.classList.toggle("lost", lost || Boolean(status?.store && status.sample.stale));
+  const old = Boolean(status?.store) && (lost || status.sample.error !== null || status.sample.stale);
+  document.body.classList.toggle("old", old);
+  document.body.classList.toggle("lost", lost);
+  byId("as-of").hidden = !old;
+  if (old) byId("as-of").textContent = `These figures are from ${moment(answeredAt - status.sample.age_s * 1000)}, and not of now.`;
   showAnswer();
   showFreshness();
+  if (status && lost) { showTiles(); showDaemons(); }
   if (lost) return;
   byId("store").textContent = status.store ? `${status.store.kind} · ${status.store.name}` : "";
   byId("self").textContent = `Shown by ${status.daemon.instance}${status.daemon.stopping ? ", which is stopping" : ""}. Nothing can be changed here.`;

@@ -1,4 +1,4 @@
-"""The status page in a real browser without a screen: what it shows, to whom, and when nothing answers. `make test-browser`.
+"""The status page in a real browser without a screen. `make test-browser`.
 
 The browser is Debian's chromium (`apt-get install chromium`), or what the variable CHROMIUM names. Where there is none,
 these tests are skipped. `SCREENSHOTS=DIR` keeps pictures of each state.
@@ -43,11 +43,20 @@ FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+def started() -> Iterator[Browser]:
+    """One browser for all tests, with a new and empty profile, because its start takes seconds."""
     with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
-        yield started
-        started.close()
+        running = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def browser(started: Browser) -> Iterator[Browser]:
+    """The browser without any page. A page that stays open would go on asking a server that is gone."""
+    yield started
+    for context in started.contexts:
+        context.close()
 
 
 class Watched:
@@ -131,7 +140,8 @@ def with_history(made: Shown) -> Shown:
     now = made.runtime.monotonic()
     for number in range(720):
         gap = 300 <= number < 330
-        made.sampler.history.add(Point(now - (720 - number) * 5) if gap else Point(now - (720 - number) * 5, 12.0, 15.0, float(720 - number)))
+        at = now - (720 - number) * 5
+        made.sampler.history.add(Point(at) if gap else Point(at, 12.0, 15.0, float(720 - number)))
     return made
 
 
@@ -186,7 +196,10 @@ LOW_CONTRAST = """() => {
   const parts = (text) => { const m = text.match(/[\\d.]+/g).map(Number); return m.length === 3 ? [...m, 1] : m; };
   const light = ([r, g, b]) => [r, g, b].map((c) => { c /= 255; return c <= .03928 ? c / 12.92 : ((c + .055) / 1.055) ** 2.4; })
     .reduce((sum, c, i) => sum + c * [.2126, .7152, .0722][i], 0);
-  const behind = (node) => { for (; node; node = node.parentElement) { const c = parts(getComputedStyle(node).backgroundColor); if (c[3]) return c; } return [255, 255, 255, 1]; };
+  const behind = (node) => {
+    for (; node; node = node.parentElement) { const c = parts(getComputedStyle(node).backgroundColor); if (c[3]) return c; }
+    return [255, 255, 255, 1];
+  };
   const low = [];
   for (const node of document.querySelectorAll("main *, header *, footer *")) {
     if (![...node.childNodes].some((child) => child.nodeType === 3 && child.textContent.trim()) || !node.checkVisibility()) continue;
@@ -249,6 +262,9 @@ def test_audits_are_listed_and_their_reports_open(browser: Browser, tmp_path: Pa
 # --- by keyboard ------------------------------------------------------------------------------------
 
 
+FOCUSED = "document.activeElement.dataset.copies || document.activeElement.id || document.activeElement.name"
+
+
 def test_every_command_is_reached_by_tab_and_copied_by_a_key_and_keeps_the_focus(browser: Browser) -> None:
     with served(shown(stuck(), show_objects=True)) as url:
         watched = Watched(browser, url, width=400)
@@ -256,7 +272,7 @@ def test_every_command_is_reached_by_tab_and_copied_by_a_key_and_keeps_the_focus
         reached = []
         for _ in range(40):
             watched.page.keyboard.press("Tab")
-            focused = watched.page.evaluate("document.activeElement.dataset.copies || document.activeElement.id || document.activeElement.name")
+            focused = watched.page.evaluate(FOCUSED)
             reached.append(focused)
             if focused == f"tiered log retry {STUCK_ID}":
                 watched.page.keyboard.press("Enter")
@@ -265,7 +281,8 @@ def test_every_command_is_reached_by_tab_and_copied_by_a_key_and_keeps_the_focus
                 assert watched.page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
                 watched.page.wait_for_timeout(4000)  # it asked again meanwhile
                 assert watched.page.evaluate("document.activeElement.dataset.copies") == focused
-        commands = ["tiered log list --stuck", f"tiered log show {STUCK_ID}", f"tiered log retry {STUCK_ID}", f"tiered log retry '{BROKEN_KEY}'"]
+        of_entries = (f"tiered log show {STUCK_ID}", f"tiered log retry {STUCK_ID}", f"tiered log retry '{BROKEN_KEY}'")
+        commands = ["tiered log list --stuck", *of_entries]
         assert [command for command in dict.fromkeys(reached) if command in commands] == commands
         assert {"span", "decisions", "entries"} <= set(reached)
 
@@ -306,7 +323,9 @@ def test_when_the_changelog_goes_away_old_figures_are_marked_as_old(browser: Bro
         watched.until("#headline", "It is not known whether recovery keeps up. These figures are 10 min old.")
         watched.until("#services", "changelog does not answer")
         watched.until("#problems", "no answer within 10 s")
-        assert watched.page.evaluate("document.body.classList.contains('lost')")
+        watched.until("#as-of", re.compile(r"These figures are from .*\d\d:\d\d"))
+        watched.until("#daemons", "alive then, seen 1 s earlier")
+        assert watched.page.evaluate("document.body.classList.contains('old')")
         watched.keep("stale-light-1200")
         assert watched.errors == []
 
@@ -336,10 +355,12 @@ def test_a_live_daemon_is_killed_and_restarted_under_an_open_page(browser: Brows
         watched.until("#fresh", "no answer for")
         assert watched.page.title() == "not known · tiered recovery"
         assert watched.page.evaluate("document.body.classList.contains('lost')")
+        watched.until("#daemons", "alive then")
         watched.keep("lost-light-1200")
         assert all("ERR_CONNECTION" in error for error in watched.errors)
     with running_daemon(tmp_path, port=port) as daemon:
         assert daemon.url == url
         watched.until("#headline", re.compile("Recovery keeps up|Nothing waits"))
-        assert not watched.page.evaluate("document.body.classList.contains('lost')")
+        assert not watched.page.evaluate("document.body.matches('.lost, .old')")
+        expect(watched.page.locator("#as-of")).to_be_hidden()
         watched.until("#self", daemon.status()["daemon"]["instance"])
