@@ -15,7 +15,19 @@ import numpy as np
 import pytest
 from google.cloud.bigtable_v2.types import bigtable
 
-from benchmarks import audit, audit_world, calls, client_cpu, embedded, latency, memory, mutants, production, recovery_rate, statistics_pictures
+from benchmarks import (
+    audit,
+    audit_world,
+    calls,
+    client_cpu,
+    embedded,
+    latency,
+    memory,
+    mutants,
+    production,
+    recovery_rate,
+    statistics_pictures,
+)
 from benchmarks.audit_gcs import answer
 from benchmarks.bare import BareRows
 from benchmarks.billion import STORED_BYTES, Paper, node_hours
