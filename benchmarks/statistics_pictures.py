@@ -155,7 +155,7 @@ def draw_balances(scenes: Sequence[Scene], to: Path) -> None:
 def _panels(scenes: Sequence[Scene], salt: str) -> tuple[Figure, Any]:
     mpl.rcParams.update({"svg.hashsalt": salt, "svg.fonttype": "none", "font.family": "sans-serif"})
     figure = Figure(figsize=(11, 4), layout="constrained")
-    panels = figure.subplots(1, len(scenes), sharey=True)
+    panels = figure.subplots(1, len(scenes), sharey=True, squeeze=False)[0]
     for scene, panel in zip(scenes, panels, strict=True):
         panel.set_title(scene.title, fontsize=10)
         panel.set_xlabel("seconds since the daemon began")
