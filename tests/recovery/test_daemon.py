@@ -83,8 +83,9 @@ def wait_for(running: subprocess.Popen[str], event: str) -> dict[str, Any]:
 def end(running: subprocess.Popen[str], number: signal.Signals = signal.SIGTERM) -> tuple[str, list[dict[str, Any]]]:
     """Stops the daemon; returns what it printed, and the rest of its log."""
     running.send_signal(number)
-    out, errors = running.communicate(timeout=60)
-    assert running.returncode == 0, errors
+    assert running.stdout is not None and running.stderr is not None
+    errors, out = running.stderr.read(), running.stdout.read()  # `communicate` would pass over what is read ahead
+    assert running.wait(timeout=60) == 0, errors
     return out, [json.loads(line) for line in errors.splitlines()]
 
 
