@@ -96,7 +96,7 @@ def _expanded(file: str, tree: ast.Module, value: ast.expr) -> set[str]:
     [function] = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == name]
     [returned] = [node.value for node in ast.walk(function) if isinstance(node, ast.Return)]
     assert isinstance(returned, ast.Dict), f"{file}: {name}"
-    return {key.value for key in returned.keys if isinstance(key, ast.Constant)}
+    return {str(key.value) for key in returned.keys if isinstance(key, ast.Constant)}
 
 
 def in_page(text: str) -> dict[str, Event]:

@@ -238,8 +238,11 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, float], list[Slow]]:
 
         def init(self: RecoveryLoop, tiers: Tiers, log: ChangeLog, runtime: Any, settings: Settings) -> None:
             made.append(slow := Slow(log if name == "announce" else tiers.long_term, name, seconds))
-            parts: Any = (tiers, slow) if name == "announce" else (Tiers(tiers.high_volume, slow), log)  # type: ignore[arg-type]
-            real(self, *parts, runtime, settings)
+            double: Any = slow
+            if name == "announce":
+                real(self, tiers, double, runtime, settings)
+            else:
+                real(self, Tiers(tiers.high_volume, double), log, runtime, settings)
 
         monkeypatch.setattr(RecoveryLoop, "__init__", init)
         return made
