@@ -45,7 +45,7 @@ async def run_daemon(backends: Backends, runtime: Runtime, settings: Settings) -
     It must run in the main thread, because only the main thread receives signals. It raises the `TieredError` that
     ended the loop.
     """
-    loop = RecoveryLoop(backends.tiers, backends.log, runtime, settings)
+    loop = RecoveryLoop(backends.tiers, backends.log, runtime, settings, backends.observer)
     failure: TieredError | None = None
     async with anyio.create_task_group() as beside:
         await beside.start(_heed_signals, loop)

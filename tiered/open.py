@@ -7,9 +7,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio
 
+from changelog.base.observe import SILENT, Observer
 from changelog.base.runtime import Runtime, SystemRuntime
 from changelog.log import ChangeLog
 from changelog.noop import NoopChangeLog
@@ -21,6 +23,9 @@ from tiered.protocol.backends import Tiers
 from tiered.settings import Settings, load_settings
 from tiered.storage import TieredStorage
 
+if TYPE_CHECKING:
+    from tiered.telemetry.telemetry import Telemetry
+
 logger = logging.getLogger("tiered")
 
 DATABASE_NAME = "tiered.db"
@@ -28,15 +33,19 @@ DATABASE_NAME = "tiered.db"
 
 @dataclass(frozen=True, slots=True)
 class Backends:
-    """What a store and a recovery loop need: the two tiers and the changelog."""
+    """What a store and a recovery loop need: the two tiers and the changelog.
+
+    `observer`: whom the store or the loop tells about its work.
+    """
 
     tiers: Tiers
     log: ChangeLog
+    observer: Observer = SILENT
 
 
 @asynccontextmanager
 async def open_storage(
-    source: str | Path | Settings, runtime: Runtime | None = None, *, writes: bool = True
+    source: str | Path | Settings, runtime: Runtime | None = None, *, writes: bool = True, telemetry: Telemetry | None = None
 ) -> AsyncIterator[TieredStorage]:
     """Opens a store. `source` is the path of a YAML file, or `Settings`.
 
@@ -45,26 +54,31 @@ async def open_storage(
     In embedded mode the directory is created. Any number of stores and processes may have one store open at once.
     `writes` False opens it for reading only. Then a Bigtable table that other software wrote is enough, and a put or
     delete raises `ConfigurationError`.
+
+    `telemetry`: where metrics and spans of this store go (docs/metrics.md); None: there are none.
     """
     if source is None:  # `load_settings` reads the environment alone for None; here None is a forgotten argument
         raise ConfigurationError("pass Settings(…), or the path of a settings file, not None")
     settings = source if isinstance(source, Settings) else load_settings(source)
     runtime = runtime or SystemRuntime()
     async with (
-        open_backends(settings, runtime, writes=writes) as backends,
-        TieredStorage(backends.tiers, backends.log, runtime, settings, writes=writes) as storage,
+        open_backends(settings, runtime, writes=writes, telemetry=telemetry) as backends,
+        TieredStorage(backends.tiers, backends.log, runtime, settings, writes=writes, observer=backends.observer) as storage,
     ):
         yield storage
 
 
 @asynccontextmanager
-async def open_backends(settings: Settings, runtime: Runtime, *, writes: bool = True, verify: bool = True) -> AsyncIterator[Backends]:
+async def open_backends(
+    settings: Settings, runtime: Runtime, *, writes: bool = True, verify: bool = True, telemetry: Telemetry | None = None
+) -> AsyncIterator[Backends]:
     """Opens both tiers and the changelog that the settings name.
 
     Raises `ConfigurationError`, which says what to change.
 
     `writes` False: for reading only; what only writers and recovery need may be missing. `verify` False: tables and
-    bucket are not looked at. Use it in one of many processes, when another has just looked at them.
+    bucket are not looked at. Use it in one of many processes, when another has just looked at them. `telemetry`: each
+    call to these backends is told to it; None: they are not wrapped.
     """
     if settings.changelog is None and writes:
         logger.warning(
@@ -73,7 +87,8 @@ async def open_backends(settings: Settings, runtime: Runtime, *, writes: bool = 
         )
     opening = _open_embedded(settings, runtime, writes) if settings.directory else _open_google(settings, runtime, writes, verify)
     async with opening as (tiers, log):
-        yield Backends(tiers, NoopChangeLog() if settings.changelog in (None, "noop") else log)
+        log = NoopChangeLog() if settings.changelog in (None, "noop") else log
+        yield Backends(tiers, log) if telemetry is None else Backends(*telemetry.observe(tiers, log, runtime))
 
 
 @asynccontextmanager

@@ -41,7 +41,7 @@ def recover(
 
         chosen = choice.existing() if once or dry_run else choice.settings()
         async with open_logged(chosen, writes=not dry_run, collecting=not dry_run) as (backends, settings):
-            loop = RecoveryLoop(backends.tiers, backends.log, SystemRuntime(), settings)
+            loop = RecoveryLoop(backends.tiers, backends.log, SystemRuntime(), settings, backends.observer)
             if dry_run:
                 if not await show_listed(loop.survey(), ("key", "standing", "object"), _cells, limit, choice.json):
                     show_nothing(_nothing_yet(await count_open(backends.log)), choice.json)
