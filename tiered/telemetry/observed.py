@@ -24,14 +24,14 @@ HIGH_VOLUME, LONG_TERM, CHANGELOG = "high_volume", "long_term", "changelog"
 
 def observed_tiers(tiers: Tiers, observer: Observer) -> Tiers:
     return Tiers(
-        cast(HighVolumeBackend, _Observed(tiers.high_volume, HIGH_VOLUME, observer)),
+        cast(HighVolumeBackend, Observed(tiers.high_volume, HIGH_VOLUME, observer)),
         cast(LongTermBackend, _ObservedBlobs(tiers.long_term, LONG_TERM, observer)),
     )
 
 
 def observed_log(log: ChangeLog, observer: Observer) -> ChangeLog:
     """The log, wrapped. One that keeps nothing is no service, and is returned as it is."""
-    return cast(ChangeLog, _Observed(log, CHANGELOG, observer)) if log.durable else log
+    return cast(ChangeLog, Observed(log, CHANGELOG, observer)) if log.durable else log
 
 
 def _calls_of(*protocols: type) -> frozenset[str]:
@@ -53,11 +53,11 @@ UPLOAD_METHODS: Mapping[str, tuple[str, bool]] = {
 READ_PIECE = "read_piece"
 
 
-class _Observed:
+class Observed:
     """A backend whose calls are told. It is asked for the method at each call, so a test may replace one."""
 
     def __init__(self, backend: Any, service: str, observer: Observer) -> None:
-        self._backend = backend
+        self.backend = backend
         self._observer = observer
         for name in METHODS[service]:
             if getattr(backend, name, None) is not None:
@@ -65,10 +65,10 @@ class _Observed:
                 setattr(self, name, self._told(service, name))
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._backend, name)
+        return getattr(self.backend, name)
 
     def _told(self, service: str, name: str) -> Callable[..., Any]:
-        backend, observer = self._backend, self._observer
+        backend, observer = self.backend, self._observer
         answered, failed = ANSWERED.get((service, name)), FAILED.get((service, name))
 
         async def call(*args: Any, **named: Any) -> Any:
@@ -87,7 +87,7 @@ class _Observed:
         return call
 
 
-class _ObservedBlobs(_Observed):
+class _ObservedBlobs(Observed):
     """A long-term tier, whose uploads and readers are wrapped, too."""
 
     def _told(self, service: str, name: str) -> Callable[..., Any]:
