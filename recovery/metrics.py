@@ -63,7 +63,7 @@ class StatusMetrics(Collector):
         for part in (self._age, _sources, _verdicts, _entries, _daemons, _level):
             try:
                 shown = list(part(status))
-            except (KeyError, TypeError, ValueError, AttributeError):
+            except Exception:  # the others are good
                 logger.warning("status_not_shown", exc_info=True)
             else:
                 yield from shown
