@@ -10,6 +10,7 @@ is counted, and the first one is logged with its traceback.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -40,6 +41,7 @@ class Telemetry:
     """
 
     def __init__(self, *, registry: CollectorRegistry | None = None, tracer_provider: TracerProvider | None = None) -> None:
+        self._has_failed = False
         self._metrics: Metrics | None = None
         self._traces: Traces | None = None
         if registry is not None:
@@ -55,18 +57,26 @@ class Telemetry:
         """The backends, wrapped, and the observer for the store or the recovery loop on top of them."""
         if self._metrics is None and self._traces is None:
             return tiers, log, SILENT
-        observer = _Telling(self._metrics, self._traces, runtime)
+        observer = _Telling(self._metrics, self._traces, runtime, self._failed)
         return observed_tiers(tiers, observer), observed_log(log, observer), observer
+
+    def _failed(self, error: Exception) -> None:
+        """Telemetry failed, and the operation goes on."""
+        if not self._has_failed:
+            self._has_failed = True
+            logger.warning("telemetry_failed: it goes on, and no operation fails; further errors are only counted", exc_info=error)
+        if self._metrics is not None:
+            self._metrics.failed()
 
 
 class _Telling(Observer):
     """Tells metrics and traces. Each method catches what they raise."""
 
-    def __init__(self, metrics: Metrics | None, traces: Traces | None, runtime: Runtime) -> None:
+    def __init__(self, metrics: Metrics | None, traces: Traces | None, runtime: Runtime, failed: Callable[[Exception], None]) -> None:
         self.metrics = metrics
         self.traces = traces
         self.runtime = runtime
-        self._has_failed = False
+        self.failed = failed
 
     def operation(self, name: str, link: str | None = None) -> AbstractContextManager[object]:
         return _Operation(self, name, link)
@@ -110,14 +120,6 @@ class _Telling(Observer):
         except Exception as error:  # noqa: BLE001
             self.failed(error)
             return None
-
-    def failed(self, error: Exception) -> None:
-        """Telemetry failed, and the operation goes on."""
-        if not self._has_failed:
-            self._has_failed = True
-            logger.warning("telemetry_failed: it goes on, and no operation fails; further errors are only counted", exc_info=error)
-        if self.metrics is not None:
-            self.metrics.failed()
 
 
 class _Scope:

@@ -42,10 +42,12 @@ class OpenSpan:
         """`error`: its kind. What was current before is so again, whatever the span itself does."""
         _ours.reset(self._outer)
         context.detach(self._before)
-        if error is not None:
-            self.span.set_attribute("error.type", error)
-            self.span.set_status(StatusCode.ERROR)
-        self.span.end()
+        try:
+            if error is not None:
+                self.span.set_attribute("error.type", error)
+                self.span.set_status(StatusCode.ERROR)
+        finally:
+            self.span.end()
 
 
 class Traces:
