@@ -29,6 +29,8 @@ STATUS: dict[str, Any] = {
             "type": "tiered log retry 018bcfe5-6800-7000-8000-000000000001",
         }],
     },
-    "daemons": [{"instance": "recovery-1", "seen_s_ago": 2.0, "alive": True}, {"instance": "recovery-0", "seen_s_ago": 900.0, "alive": False}],
+    "daemons": [
+        {"instance": "recovery-1", "seen_s_ago": 2.0, "alive": True}, {"instance": "recovery-0", "seen_s_ago": 900.0, "alive": False}
+    ],
     "last_audit": None, "problems": [], "level": "stuck",
 }  # fmt: skip

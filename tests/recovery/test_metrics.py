@@ -90,7 +90,8 @@ def test_names_that_an_enemy_chose_stay_in_their_label() -> None:
     assert [sample.value for sample in families["tiered_entries_stuck"].samples] == [1]
     workers = {sample.labels["worker"] for sample in families["tiered_source_processed_values"].samples}
     assert workers == {enemy[:100]}
-    assert {sample.labels["source"] for family in families.values() for sample in family.samples if "source" in sample.labels} == {"recovery"}
+    labels = [sample.labels for family in families.values() for sample in family.samples]
+    assert {each["source"] for each in labels if "source" in each} == {"recovery"}
     held = [sample.labels["verdict"] for sample in families["tiered_source_verdict"].samples if sample.value]
     assert held == ["unknown"]
     assert len(families["tiered_entries"].samples) == 6

@@ -1,4 +1,4 @@
-"""The metrics: each of them moves, docs/metrics.md lists them all and no other, and labels hold nothing from outside."""
+"""The metrics: each of them moves, docs/metrics.md lists them all and no other, and no label comes from outside."""
 
 from __future__ import annotations
 
@@ -392,8 +392,11 @@ def test_an_error_is_named_from_a_list(error: BaseException, kind: str) -> None:
 
 @pytest.mark.parametrize(
     ("code", "shown"),
-    [("429", "429"), ("RESOURCE_EXHAUSTED", "RESOURCE_EXHAUSTED"), ("", ""), ('4"} 1', ""), ("attachments/key", ""), ("A" * 40, ""), ("999", "")],
-)
+    [
+        ("429", "429"), ("RESOURCE_EXHAUSTED", "RESOURCE_EXHAUSTED"), ("", ""), ('4"} 1', ""), ("attachments/key", ""), ("A" * 40, ""),
+        ("999", ""),
+    ],
+)  # fmt: skip
 def test_a_code_is_what_services_say_or_nothing(code: str, shown: str) -> None:
     assert code_of(UnavailableError("x").coded(code)) == shown
     assert code_of(OSError("x")) == ""
@@ -471,6 +474,6 @@ async def test_a_forked_child_counts_on_and_forgets_the_stores_of_its_parent() -
             dangling = world.value("tiered_dangling_tombstones_total")
             os._exit(0 if (slots, dangling) == (0, 1) else 1)
         metrics._lock.release()
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0  # noqa: ASYNC222 - it ends at once
         assert world.value("tiered_dangling_tombstones_total") == 0
         assert world.value("tiered_store_slots", side="read") > 0

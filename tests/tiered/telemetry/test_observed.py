@@ -83,7 +83,10 @@ def test_what_only_some_backends_do_is_seen_exactly_where_they_do_it(protocol: t
 
 @pytest.mark.parametrize(
     ("service", "protocols"),
-    [(HIGH_VOLUME, (HighVolumeBackend, Collects)), (LONG_TERM, (LongTermBackend, Collects, SoftDeletes)), (CHANGELOG, (ChangeLog, Collects))],
+    [
+        (HIGH_VOLUME, (HighVolumeBackend, Collects)), (LONG_TERM, (LongTermBackend, Collects, SoftDeletes)),
+        (CHANGELOG, (ChangeLog, Collects)),
+    ],
 )
 def test_every_call_of_a_protocol_is_told(service: str, protocols: tuple[type, ...]) -> None:
     calls = {name for protocol in protocols for name, member in vars(protocol).items() if inspect.iscoroutinefunction(member)}
@@ -138,7 +141,7 @@ async def test_a_cancellation_is_passed_on() -> None:
 
 
 @simulated
-async def test_an_answer_that_makes_no_sense_is_not_counted_and_is_passed_on(caplog: Any = None) -> None:
+async def test_an_answer_that_makes_no_sense_is_not_counted_and_is_passed_on() -> None:
     backend = Plain(ChangeLog)
     cast(Any, backend).durable = True
     assert await cast(Any, observed_log(cast(Any, backend), Told())).renew("x") == ("renew", ("x",), {})
@@ -199,7 +202,8 @@ def test_a_simulated_world_is_the_same_call_for_call(seed: int, monkeypatch: pyt
         return TieredStorage(tiers, log, runtime, settings, observer=observer)
 
     def recovery(tiers: Tiers, log: ChangeLog, runtime: Any, settings: Any) -> RecoveryLoop:
-        return RecoveryLoop(*world.telemetry.observe(tiers, log, runtime)[:2], runtime, settings, world.telemetry.observe(tiers, log, runtime)[2])
+        tiers, log, observer = world.telemetry.observe(tiers, log, runtime)
+        return RecoveryLoop(tiers, log, runtime, settings, observer)
 
     monkeypatch.setattr(emulators.world.deployment, "TieredStorage", storage)
     monkeypatch.setattr(emulators.world.deployment, "RecoveryLoop", recovery)
@@ -231,8 +235,14 @@ LOADED = "print(sorted({name.partition('.')[0] for name in sys.modules} & {'prom
     [
         ("import tiered, recovery.daemon", []),
         ("from tiered import Telemetry; Telemetry()", []),
-        ("import prometheus_client as p; from tiered import Telemetry; Telemetry(registry=p.CollectorRegistry())", ["prometheus_client"]),
-        ("from opentelemetry.trace import NoOpTracerProvider as P; from tiered import Telemetry; Telemetry(tracer_provider=P())", ["opentelemetry"]),
+        (
+            "import prometheus_client as p; from tiered import Telemetry; Telemetry(registry=p.CollectorRegistry())",
+            ["prometheus_client"],
+        ),
+        (
+            "from opentelemetry.trace import NoOpTracerProvider as P; from tiered import Telemetry; Telemetry(tracer_provider=P())",
+            ["opentelemetry"],
+        ),
     ],
 )
 def test_a_library_is_loaded_only_when_it_is_asked_for(code: str, loaded: list[str]) -> None:

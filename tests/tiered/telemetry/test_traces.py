@@ -1,4 +1,4 @@
-"""The spans: one for each operation and each call to a service, and from a recovery the way back to what it finishes."""
+"""The spans: one for each operation and each call to a service, and a link from recovery to what it finishes."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ async def test_the_span_of_recovery_links_to_the_operation_that_died() -> None:
     }
 
 
-@pytest.mark.parametrize("carried", [None, "", "junk", "00-" + "0" * 32 + "-" + "0" * 16 + "-01", "ff-" + "1" * 32 + "-" + "1" * 16 + "-01"])
+@pytest.mark.parametrize("carried", [None, "", "junk", f"00-{'0' * 32}-{'0' * 16}-01", f"ff-{'1' * 32}-{'1' * 16}-01"])
 def test_an_entry_that_names_no_operation_gets_a_span_without_a_link(carried: str | None) -> None:
     @simulated
     async def test() -> None:
