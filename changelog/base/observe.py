@@ -82,6 +82,9 @@ class Observer:
         """The W3C traceparent of the operation that runs now. None: it is not traced."""
         return None
 
+    def failed(self, error: Exception) -> None:
+        """Notes that telemetry itself failed. What it was told about goes on."""
+
 
 _NOTHING: AbstractContextManager[object] = nullcontext()
 

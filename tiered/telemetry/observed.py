@@ -8,7 +8,6 @@ the caller unchanged. An upload and a blob that is being read talk to the servic
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, cast
 
@@ -16,8 +15,6 @@ from changelog.base.errors import UnconfirmedError
 from changelog.base.observe import Event, Observer
 from changelog.log import ChangeLog, Collects, LeftGarbageError
 from tiered.protocol.backends import BlobReader, HighVolumeBackend, LongTermBackend, SoftDeletes, Tiers, Upload
-
-logger = logging.getLogger("tiered")
 
 HIGH_VOLUME, LONG_TERM, CHANGELOG = "high_volume", "long_term", "changelog"
 
@@ -163,8 +160,8 @@ Tell = Callable[[Observer, Sequence[Any], Any], None]
 def _tell(tell: Tell, observer: Observer, args: Sequence[Any], result: Any) -> None:
     try:
         tell(observer, args, result)
-    except Exception:  # the call is done, and its caller gets the answer, whatever is wrong here
-        logger.warning("telemetry_failed", exc_info=True)
+    except Exception as error:  # noqa: BLE001 - the call is done, and its caller gets the answer, whatever is wrong here
+        observer.failed(error)
 
 
 def _which(event: Event, yes: str, no: str) -> Tell:

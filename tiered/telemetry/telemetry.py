@@ -76,7 +76,7 @@ class _Telling(Observer):
         self.metrics = metrics
         self.traces = traces
         self.runtime = runtime
-        self.failed = failed
+        self._failed = failed
 
     def operation(self, name: str, link: str | None = None) -> AbstractContextManager[object]:
         return _Operation(self, name, link)
@@ -120,6 +120,9 @@ class _Telling(Observer):
         except Exception as error:  # noqa: BLE001
             self.failed(error)
             return None
+
+    def failed(self, error: Exception) -> None:
+        self._failed(error)
 
 
 class _Scope:

@@ -42,9 +42,13 @@ class Told(Observer):
 
     def __init__(self) -> None:
         self.counts: list[tuple[Event, str, int]] = []
+        self.failures: list[Exception] = []
 
     def count(self, event: Event, kind: str = "", amount: int = 1) -> None:
         self.counts.append((event, kind, amount))
+
+    def failed(self, error: Exception) -> None:
+        self.failures.append(error)
 
 
 class Plain:
@@ -144,7 +148,9 @@ async def test_a_cancellation_is_passed_on() -> None:
 async def test_an_answer_that_makes_no_sense_is_not_counted_and_is_passed_on() -> None:
     backend = Plain(ChangeLog)
     cast(Any, backend).durable = True
-    assert await cast(Any, observed_log(cast(Any, backend), Told())).renew("x") == ("renew", ("x",), {})
+    told = Told()
+    assert await cast(Any, observed_log(cast(Any, backend), told)).renew("x") == ("renew", ("x",), {})
+    assert told.counts == [] and [type(error) for error in told.failures] == [AttributeError]
 
 
 @simulated
