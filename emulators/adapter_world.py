@@ -213,10 +213,10 @@ class _Watched:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._blobs, name)
 
-    async def delete(self, name: str) -> None:
+    async def delete(self, name: str) -> int | None:
         if not await self._is_settled(name):
             self._unsettled.append(f"I2 settle first: the blob {name} was deleted, and no row had refused its revision")
-        await self._blobs.delete(name)
+        return await self._blobs.delete(name)
 
     async def _is_settled(self, blob: str) -> bool:
         """Returns whether the blob's revision was refused. If its name has none, its row must no longer name it."""

@@ -23,6 +23,7 @@ from anyio.abc import TaskGroup
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError, LeaseLostError, TieredError, UnavailableError, UnconfirmedError
 from changelog.base.events import events
+from changelog.base.observe import SILENT, Event, Observer
 from changelog.base.runtime import Runtime, instance_name
 from changelog.base.tasks import elsewhere_is_an_error
 from changelog.change import Entry, Unreadable
@@ -83,7 +84,7 @@ class RecoveryLoop:
     counts for the statistics.
     """
 
-    def __init__(self, tiers: Tiers, log: ChangeLog, runtime: Runtime, settings: Settings) -> None:
+    def __init__(self, tiers: Tiers, log: ChangeLog, runtime: Runtime, settings: Settings, observer: Observer = SILENT) -> None:
         self.instance = settings.instance or instance_name(runtime, "recovery")
         self.total = Report()
         self.counts = Counts()
@@ -93,6 +94,7 @@ class RecoveryLoop:
         self._tiers = Tiers(asked(tiers.high_volume, HIGH_VOLUME), asked(tiers.long_term, LONG_TERM))
         self._log = log = asked(log, CHANGELOG)
         self._runtime = runtime
+        self._observer = observer
         self._settings = settings.recovery
         self._expiry_ms = round(settings.lease.expiry_s * 1000)
         self._heartbeat = Heartbeat(log, runtime, self.instance, settings.lease.heartbeat_interval_s, settings.lease.expiry_s)
@@ -184,11 +186,13 @@ class RecoveryLoop:
 
     async def _counted(self, kind: str, ranges: Sequence[KeyRange], limit: float) -> Report:
         report, self._cleaned, self._claimed, self._first_cleaned = Report(), 0, 0, anyio.Event()
-        began = self._runtime.monotonic()
+        began, ended = self._runtime.monotonic(), False
         try:
             await self._pass(ranges, report, limit)
+            ended = True
         finally:
             self.total.add(report)
+            self._observer.passed(self._runtime.monotonic() - began, full=kind == "full", ok=ended and not report.failed)
         self.passes += 1
         self.passed_at = self._runtime.monotonic()
         write = events.info if report.seen else events.debug  # an idle daemon makes a pass every few seconds
@@ -330,6 +334,7 @@ class RecoveryLoop:
             if last_asked() == CHANGELOG and not self._claimed and isinstance(error, _NOT_ANSWERED):
                 self.outages.suspect(CHANGELOG, error)
             report.failed += 1
+            self._observer.count(Event.RECOVERED, "failed")
             self._log_failure(entry, error)
         finally:
             self._began_at.pop(entry.key, None)
@@ -342,7 +347,8 @@ class RecoveryLoop:
             case Entry() if found is Standing.EXHAUSTED:
                 await self._park(entry, f"claimed {entry.attempt} times, and each time its claimer died or gave up", report)
             case Entry() if found is Standing.CLAIMABLE:
-                await self._take_over(entry, report)
+                with self._observer.operation("recover", link=entry.change.trace or ""):
+                    await self._take_over(entry, report)
 
     async def _take_over(self, entry: Entry, report: Report) -> None:
         with self._answered_in_time():  # if not, the claim, should it be one, goes stale
@@ -369,7 +375,7 @@ class RecoveryLoop:
         try:
             ending = await persist(
                 lambda: finish(self._tiers, self._log, self._heartbeat, lease, None, grace_ms),
-                self._runtime, self._settings.attempt_budget_s,
+                self._runtime, self._settings.attempt_budget_s, observer=self._observer,
             )
         except LeaseLostError as error:
             self._count_lost(lease.entry, str(error), report)
@@ -414,6 +420,7 @@ class RecoveryLoop:
         if not alone:
             await self._log.release(entry, entry.cleanup_after_ms)
         report.failed += 1
+        self._observer.count(Event.RECOVERED, "failed")
 
     def _count(self, entry: Entry, owner_was: str, ending: Ending, report: Report) -> None:
         self._failed_alone.pop(entry.key, None)
@@ -428,6 +435,7 @@ class RecoveryLoop:
         if is_cleaned:
             self._first_cleaned.set()
         self.outages.answered(*(TIERS if is_cleaned else (HIGH_VOLUME,)))  # without garbage only the row was asked
+        self._observer.count(Event.RECOVERED, ending.name.lower())
         events.info("recovered", ending.value, **self._facts(entry), verdict=ending.name.lower(), owner_was=owner_was)
 
     async def _park(self, entry: Entry | Unreadable, error: str, report: Report) -> None:
@@ -435,12 +443,14 @@ class RecoveryLoop:
             self._failed_alone.pop(entry.key, None)
             report.parked += 1
             self.counts.processed += 1
+            self._observer.count(Event.RECOVERED, "parked")
             events.error("entry_parked", error, **self._facts(entry), verdict="parked")
         else:
             self._count_lost(entry, "it changed before it could be parked", report)
 
     def _count_lost(self, entry: Entry | Unreadable, why: str, report: Report) -> None:
         report.lost += 1
+        self._observer.count(Event.RECOVERED, "lost")
         events.info("entry_lost", why, **self._facts(entry), verdict="lost")
 
     def _log_failure(self, entry: Entry | Unreadable, error: Exception) -> None:

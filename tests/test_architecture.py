@@ -34,11 +34,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tiered/embedded": {"changelog/sqlite", "tiered/payload", "tiered/protocol"} | LOG | VALUES,
     "tiered/bigtable": {"changelog/bigtable", "tiered/protocol"} | LOG | VALUES,
     "tiered/gcs": {"tiered/payload", "tiered/protocol"} | LOG | VALUES,
+    "tiered/telemetry": {"tiered/protocol"} | LOG | VALUES,
     "tiered/provision": {
         "changelog/bigtable", "changelog/sqlite", "tiered/bigtable", "tiered/embedded", "tiered/gcs", "tiered/protocol",
     } | LOG | VALUES,
     "tiered": {
         "changelog/bigtable", "changelog/sqlite", "tiered/bigtable", "tiered/embedded", "tiered/gcs", "tiered/provision",
+        "tiered/telemetry",
     } | LOG | STORE,
     "recovery": {"recovery/statistics"} | LOG | STORE,
     "recovery/statistics": LOG | STORE,
@@ -70,7 +72,8 @@ HOMES: dict[str, tuple[str, ...]] = {
     "pyarrow": ("recovery/audit/ledger.py", "recovery/audit/directory.py"),
     "pandas": (), "jinja2": ("recovery/audit/report.py",),
     "markupsafe": ("recovery/audit/report.py",), "msgspec": ("tiered/gcs/format.py",),
-    "prometheus_client": ("recovery/http/*.py", "recovery/cli/recover.py"),
+    "prometheus_client": ("recovery/cli/recover.py", "recovery/http/*.py", "recovery/metrics.py", "tiered/telemetry/*.py"),
+    "opentelemetry": ("tiered/telemetry/telemetry.py", "tiered/telemetry/traces.py"),
     "starlette": ("recovery/http/app.py", "recovery/http/server.py"), "uvicorn": ("recovery/http/server.py",),
     # one module each
     "tenacity": ("tiered/protocol/retry.py",),

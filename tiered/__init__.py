@@ -13,6 +13,8 @@
 Knows nothing of recovery, the audit and the command.
 """
 
+from typing import TYPE_CHECKING
+
 from tiered.bulk import Bulk, ItemResult, LoadedObject, PutRequest
 from tiered.errors import (
     AtCapacityError,
@@ -43,6 +45,19 @@ __all__ = [
     "Settings", "StoredObject", "Tier", "TieredError", "TieredStorage", "TimeToIdle", "TimeToLive",
     "UnavailableError", "load_settings", "open_storage",
 ]
+
+if TYPE_CHECKING:
+    from tiered.telemetry.telemetry import Telemetry as Telemetry
+
+
+def __getattr__(name: str) -> object:
+    """Imports `Telemetry` when it is asked for: a store without telemetry loads nothing of it."""
+    if name == "Telemetry":
+        from tiered.telemetry.telemetry import Telemetry
+
+        return Telemetry
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 for _error in (
     AtCapacityError, CancelledElsewhereError, ClockBehindError, ConfigurationError, CorruptRecordError, DanglingTombstoneError,

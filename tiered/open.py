@@ -7,11 +7,12 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import anyio
 
 from changelog.base.events import events
+from changelog.base.observe import SILENT, Observer
 from changelog.base.runtime import Runtime, SystemRuntime
 from changelog.log import ChangeLog
 from changelog.noop import NoopChangeLog
@@ -23,6 +24,9 @@ from tiered.protocol.backends import Tiers
 from tiered.settings import Settings, load_settings
 from tiered.storage import TieredStorage
 
+if TYPE_CHECKING:
+    from tiered.telemetry.telemetry import Telemetry
+
 DATABASE_NAME = "tiered.db"
 
 INSIDE = "recovery.inside"
@@ -31,15 +35,20 @@ INSIDE = "recovery.inside"
 
 @dataclass(frozen=True, slots=True)
 class Backends:
-    """What a store and a recovery loop need: the two tiers and the changelog."""
+    """What a store and a recovery loop need: the two tiers and the changelog.
+
+    `observer`: whom the store or the loop tells about its work.
+    """
 
     tiers: Tiers
     log: ChangeLog
+    observer: Observer = SILENT
 
 
 @asynccontextmanager
 async def open_storage(
-    source: str | Path | Settings, runtime: Runtime | None = None, *, writes: bool = True, recover: bool = False
+    source: str | Path | Settings, runtime: Runtime | None = None, *,
+    writes: bool = True, recover: bool = False, telemetry: Telemetry | None = None,
 ) -> AsyncIterator[TieredStorage]:
     """Opens a store. `source` is the path of a YAML file, or `Settings`.
 
@@ -52,6 +61,8 @@ async def open_storage(
     `recover` True also does what `tiered recover` does, beside the store and as long as it is open: it cleans up after
     processes that died, and deletes what has expired from a directory. No error of this work ends the block, and it
     touches no signal. Leaving the block takes up to `recovery.shutdown_budget_s` seconds and a few more.
+
+    `telemetry`: where metrics and spans of this store go (docs/metrics.md); None: there are none.
     """
     if source is None:  # `load_settings` reads the environment alone for None; here None is a forgotten argument
         raise ConfigurationError("pass Settings(…), or the path of a settings file, not None")
@@ -60,9 +71,9 @@ async def open_storage(
     if recover:
         _check_may_recover(settings, writes)
     async with (
-        open_backends(settings, runtime, writes=writes) as backends,
+        open_backends(settings, runtime, writes=writes, telemetry=telemetry) as backends,
         _recovery_beside(backends, runtime, settings, recover) as stop_recovery,
-        TieredStorage(backends.tiers, backends.log, runtime, settings, writes=writes) as storage,
+        TieredStorage(backends.tiers, backends.log, runtime, settings, writes=writes, observer=backends.observer) as storage,
     ):
         try:
             yield storage
@@ -96,13 +107,16 @@ async def _recovery_beside(
 
 
 @asynccontextmanager
-async def open_backends(settings: Settings, runtime: Runtime, *, writes: bool = True, verify: bool = True) -> AsyncIterator[Backends]:
+async def open_backends(
+    settings: Settings, runtime: Runtime, *, writes: bool = True, verify: bool = True, telemetry: Telemetry | None = None
+) -> AsyncIterator[Backends]:
     """Opens both tiers and the changelog that the settings name.
 
     Raises `ConfigurationError`, which says what to change.
 
     `writes` False: for reading only; what only writers and recovery need may be missing. `verify` False: tables and
-    bucket are not looked at. Use it in one of many processes, when another has just looked at them.
+    bucket are not looked at. Use it in one of many processes, when another has just looked at them. `telemetry`: each
+    call to these backends is told to it; None: they are not wrapped.
     """
     if settings.changelog is None and writes:
         events.warning(
@@ -111,7 +125,8 @@ async def open_backends(settings: Settings, runtime: Runtime, *, writes: bool = 
         )
     opening = _open_embedded(settings, runtime, writes) if settings.directory else _open_google(settings, runtime, writes, verify)
     async with opening as (tiers, log):
-        yield Backends(tiers, NoopChangeLog() if settings.changelog in (None, "noop") else log)
+        log = NoopChangeLog() if settings.changelog in (None, "noop") else log
+        yield Backends(tiers, log) if telemetry is None else Backends(*telemetry.observe(tiers, log, runtime))
 
 
 @asynccontextmanager

@@ -18,6 +18,7 @@ from typing import Self
 import anyio
 
 from changelog.base.events import events
+from changelog.base.observe import SILENT, Observer
 from changelog.base.runtime import Runtime, instance_name
 from changelog.base.tasks import elsewhere_is_an_error
 from changelog.change import ChangeId
@@ -55,11 +56,14 @@ class TieredStorage:
     or `CorruptRecordError` (an operator must look).
     """
 
-    def __init__(self, tiers: Tiers, log: ChangeLog, runtime: Runtime, settings: Settings, *, writes: bool = True) -> None:
-        """`writes` False: the backends were opened for reading only."""
+    def __init__(
+        self, tiers: Tiers, log: ChangeLog, runtime: Runtime, settings: Settings, *, writes: bool = True, observer: Observer = SILENT
+    ) -> None:
+        """`writes` False: the backends were opened for reading only. `observer` is told of each operation."""
         self._tiers = tiers
         self._runtime = runtime
         self._settings = settings
+        self._observer = observer
         self.instance = settings.instance or instance_name(runtime, "store")
         store = settings.store
         # Apart, so that writers who wait for a changelog that is down, and touches, do not keep readers out.
@@ -68,8 +72,8 @@ class TieredStorage:
         self._touches = Admission(store.concurrency_max, queue_max=0, queue_wait_s=0)
         heartbeat = Heartbeat(log, runtime, self.instance, settings.lease.heartbeat_interval_s, settings.lease.expiry_s)
         self._under_way = WritesUnderWay(heartbeat, recovered=log.durable)
-        self._writer = Writer(tiers, log, runtime, settings, heartbeat, self._under_way)
-        self._reader = Reader(tiers, runtime, settings)
+        self._writer = Writer(tiers, log, runtime, settings, heartbeat, self._under_way, observer)
+        self._reader = Reader(tiers, runtime, settings, observer)
         self._touching: set[str] = set()
         self._may_write = writes
         self._entered = False
@@ -83,12 +87,16 @@ class TieredStorage:
         self._entered = True
         await self._under_way.__aenter__()
         self._open = True
+        for side, admission in self._sides():
+            self._observer.watch(side, admission)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         try:
             await self.aclose()
         finally:
+            for side, admission in self._sides():
+                self._observer.unwatch(side, admission)
             await self._under_way.__aexit__(kind, error, trace)
 
     async def aclose(self) -> list[ChangeId]:
@@ -99,6 +107,9 @@ class TieredStorage:
         """
         self._open = False
         return await self._under_way.drain(self._wait_idle, self._settings.store.drain_budget_s)
+
+    def _sides(self) -> tuple[tuple[str, Admission], ...]:
+        return ("read", self._reads), ("write", self._writes), ("touch", self._touches)
 
     async def _wait_idle(self) -> None:
         await self._writes.wait_idle()
@@ -130,7 +141,8 @@ class TieredStorage:
         self, admission: Admission | Share, object_id: ObjectId, payload: Payload, metadata: Metadata | None
     ) -> PutResult:
         # Outside of the payload's own scopes: one may be open between two pieces, and its end is not the caller's.
-        with elsewhere_is_an_error("nothing was stored: what the payload awaited was cancelled elsewhere"):
+        elsewhere = elsewhere_is_an_error("nothing was stored: what the payload awaited was cancelled elsewhere")
+        with self._observer.operation("put"), elsewhere:
             async with aclosing(pieces(payload)) as source:
                 self._check_may_write()
                 metadata = Metadata() if metadata is None else metadata
@@ -157,10 +169,11 @@ class TieredStorage:
         await self._delete(self._writes, object_id)
 
     async def _delete(self, admission: Admission | Share, object_id: ObjectId) -> None:
-        self._check_may_write()
-        _check(object_id)
-        with await self._enter(admission) as slot:
-            await self._writer.delete(Write.begin(object_id, self._runtime), slot)
+        with self._observer.operation("delete"):
+            self._check_may_write()
+            _check(object_id)
+            with await self._enter(admission) as slot:
+                await self._writer.delete(Write.begin(object_id, self._runtime), slot)
 
     async def get(self, object_id: ObjectId, range: ByteRange | None = None) -> StoredObject | None:
         """Opens the object for reading. None: there is none, or it has expired.
@@ -171,20 +184,22 @@ class TieredStorage:
         return await self._get(self._reads, object_id, range)
 
     async def _get(self, admission: Admission | Share, object_id: ObjectId, range: ByteRange | None = None) -> StoredObject | None:
-        _check(object_id, range=range)
-        with await self._enter(admission):
-            found = await self._reader.open(object_id, range)
-            if found is None:
-                return None
-            stored, state = found
-            self._touch(object_id, state)
-            return stored
+        with self._observer.operation("get"):
+            _check(object_id, range=range)
+            with await self._enter(admission):
+                found = await self._reader.open(object_id, range)
+                if found is None:
+                    return None
+                stored, state = found
+                self._touch(object_id, state)
+                return stored
 
     async def head(self, object_id: ObjectId) -> ObjectHead | None:
         """All of the object but its bytes. None: there is none, or it has expired. Does not extend a time to idle."""
-        _check(object_id)
-        with await self._enter(self._reads):
-            return await self._reader.head(object_id)
+        with self._observer.operation("head"):
+            _check(object_id)
+            with await self._enter(self._reads):
+                return await self._reader.head(object_id)
 
     async def list(self, prefix: str = "") -> AsyncIterator[ObjectId]:
         """Yields the ids whose storage path begins with `prefix`, in the byte order of the paths, without expired ones.
@@ -196,7 +211,7 @@ class TieredStorage:
         prefix = _checked_prefix(prefix)
         start: bytes | None = b""
         while start is not None:
-            with await self._enter(self._reads):
+            with self._observer.operation("list"), await self._enter(self._reads):
                 page = await self._page(prefix, start)
             now_ns = self._runtime.wall_ns()
             for damaged in page.corrupt:
@@ -208,7 +223,7 @@ class TieredStorage:
 
     async def _page(self, prefix: str, start: bytes) -> RowPage:
         budget_s = self._settings.store.answer_budget_s
-        return await ask(lambda: self._tiers.high_volume.scan(prefix, start, LIST_PAGE), self._runtime, budget_s)
+        return await ask(lambda: self._tiers.high_volume.scan(prefix, start, LIST_PAGE), self._runtime, budget_s, self._observer)
 
     async def outcome(self, error: OutcomeUnknownError) -> Outcome:
         """Says what became of a change that ended with `OutcomeUnknownError`. Ask again while it is PENDING."""
@@ -217,7 +232,8 @@ class TieredStorage:
         _check(error.object_id)
         error.object_id.validate()
         self._check_may_write()
-        return await self._writer.outcome(error)
+        with self._observer.operation("outcome"):
+            return await self._writer.outcome(error)
 
     # --- many at once ----------------------------------------------------------------------------
 

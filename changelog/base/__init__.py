@@ -2,6 +2,7 @@
 
     errors.py     begin here: what each kind of error tells a caller
     runtime.py    clocks, sleep, ids, randomness
+    observe.py    what core code tells about its work, and to whom
     tasks.py      tasks that run beside a block
     threads.py    blocking calls in threads
 """

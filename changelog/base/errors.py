@@ -16,9 +16,22 @@ will read. Each docstring says what is known after it.
 
 from __future__ import annotations
 
+from typing import Self
+
 
 class TieredError(Exception):
-    """Root of every error that this project raises on purpose."""
+    """Root of every error that this project raises on purpose.
+
+    `code`: what the service called it, a gRPC status such as `RESOURCE_EXHAUSTED` or an HTTP status such as `429`.
+    Empty: no service said anything.
+    """
+
+    code: str = ""
+
+    def coded(self, code: str) -> Self:
+        """The same error, with the code of the service."""
+        self.code = code
+        return self
 
 
 class UnavailableError(TieredError):

@@ -423,7 +423,7 @@ def _told(status: Message, doing: str) -> TieredError | None:
 def _failure(code: Any, details: str | None, doing: str, *, sent: bool) -> TieredError:
     if code in _ADVICE:
         kind, advice = _ADVICE[code]
-        return kind(f"{doing} failed with {code.name}: {advice} ({details})")
+        return kind(f"{doing} failed with {code.name}: {advice} ({details})").coded(code.name)
     if sent:
-        return UnconfirmedError(f"{doing} was never confirmed: {code.name} ({details})")
-    return UnavailableError(f"{doing} failed with {code.name}: {details}")
+        return UnconfirmedError(f"{doing} was never confirmed: {code.name} ({details})").coded(code.name)
+    return UnavailableError(f"{doing} failed with {code.name}: {details}").coded(code.name)

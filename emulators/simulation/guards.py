@@ -23,6 +23,7 @@ import recovery.loop
 import tiered.protocol.finishing
 import tiered.protocol.writing
 import tiered.storage
+from changelog.base.observe import SILENT, Observer
 from changelog.base.runtime import Runtime
 from changelog.change import Change, ChangeId, Entry, encode
 from changelog.heartbeat import Heartbeat
@@ -197,7 +198,9 @@ async def _touch_the_row_first(self: Reader, object_id: ObjectId, state: Inline 
         await self._tiers.long_term.touch(state.target, deadline_ns)
 
 
-async def _write_again_and_again(call: Callable[[], Awaitable[T]], runtime: Runtime, budget_s: float, repeat: Any = None) -> T:
+async def _write_again_and_again(
+    call: Callable[[], Awaitable[T]], runtime: Runtime, budget_s: float, repeat: Any = None, observer: Observer = SILENT
+) -> T:
     return await persist(call, runtime, budget_s)
 
 

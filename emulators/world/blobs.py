@@ -84,10 +84,13 @@ class SimulatedBlobs(Simulated):
         blob = self.blobs.get(name)
         return None if blob is None else BlobHead(blob.metadata, len(blob.payload), blob.created_ns, blob.generation)
 
-    async def delete(self, name: str) -> None:
+    async def delete(self, name: str) -> int:
         await self._travel()
-        if self.blobs.pop(name, None) is not None:
-            self._took_effect("blobs.delete", name)
+        blob = self.blobs.pop(name, None)
+        if blob is None:
+            return 0
+        self._took_effect("blobs.delete", name)
+        return len(blob.payload)
 
     async def touch(self, name: str, deadline_ns: int) -> bool:
         await self._travel()

@@ -59,7 +59,7 @@ def recover(
 
         use_format(chosen.daemon.log_format)
         async with open_logged(chosen, writes=not dry_run, collecting=not dry_run) as (backends, settings):
-            loop = RecoveryLoop(backends.tiers, backends.log, SystemRuntime(), settings)
+            loop = RecoveryLoop(backends.tiers, backends.log, SystemRuntime(), settings, backends.observer)
             if dry_run:
                 if not await show_listed(loop.survey(), ("key", "standing", "object"), _cells, limit, choice.json):
                     show_nothing(_nothing_yet(await count_open(backends.log)), choice.json)

@@ -13,6 +13,8 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from prometheus_client import CollectorRegistry
 from trio.testing import MockClock
 
 from changelog.base.runtime import Runtime
@@ -38,13 +40,16 @@ from tiered.protocol.backends import HighVolumeBackend, LongTermBackend, Tiers
 from tiered.provision.schema import FAMILIES
 from tiered.settings import Settings
 from tiered.storage import TieredStorage
+from tiered.telemetry.telemetry import Telemetry
 
 LOOPS = ["asyncio", "trio"]
+TELEMETRY = Telemetry(registry=CollectorRegistry(), tracer_provider=TracerProvider())
+"""Of the parameter `observed`: a simulated service, wrapped. The wrapper must not be noticed."""
 IMPLEMENTATIONS = {
-    "high_volume": ["sqlite", "simulated", "crawling", "bigtable", "bigtable-memory"],
-    "changelog": ["sqlite", "simulated", "crawling", "bigtable", "bigtable-memory"],
-    "long_term": ["filesystem", "simulated", "crawling", "gcs"],
-    "store": ["embedded", "simulated", "google"],
+    "high_volume": ["sqlite", "simulated", "observed", "crawling", "bigtable", "bigtable-memory"],
+    "changelog": ["sqlite", "simulated", "observed", "crawling", "bigtable", "bigtable-memory"],
+    "long_term": ["filesystem", "simulated", "observed", "crawling", "gcs"],
+    "store": ["embedded", "simulated", "observed", "google"],
 }
 ON_EMULATORS = {"bigtable", "gcs", "google"}
 
@@ -103,6 +108,10 @@ async def store(request: pytest.FixtureRequest, anyio_backend: object, runtime: 
             yield await stack.enter_async_context(open_storage(settings))
             return
         tiers = Tiers(SimulatedRows(runtime), SimulatedBlobs(runtime))
+        if request.param == "observed":
+            tiers, _, observer = TELEMETRY.observe(tiers, NoopChangeLog(), runtime)
+            yield await stack.enter_async_context(TieredStorage(tiers, NoopChangeLog(), runtime, settings, observer=observer))
+            return
         if request.param == "google":
             table = await stack.enter_async_context(request.getfixturevalue("fresh_table")())
             server = await stack.enter_async_context(GcsEmulator())
@@ -117,6 +126,9 @@ async def high_volume(
 ) -> AsyncIterator[HighVolumeBackend]:
     if request.param in ("simulated", "crawling"):
         yield SimulatedRows(runtime) if request.param == "simulated" else CrawlingRows(runtime)
+        return
+    if request.param == "observed":
+        yield TELEMETRY.observe(Tiers(SimulatedRows(runtime), SimulatedBlobs(runtime)), NoopChangeLog(), runtime)[0].high_volume
         return
     if request.param == "bigtable-memory":
         yield BigtableRows(memory_table(runtime), runtime)
@@ -133,6 +145,9 @@ async def high_volume(
 async def changelog(request: pytest.FixtureRequest, anyio_backend: object, runtime: Runtime, tmp_path: Path) -> AsyncIterator[ChangeLog]:
     if request.param in ("simulated", "crawling"):
         yield SimulatedChangeLog(runtime) if request.param == "simulated" else CrawlingLog(runtime)
+        return
+    if request.param == "observed":
+        yield TELEMETRY.observe(Tiers(SimulatedRows(runtime), SimulatedBlobs(runtime)), SimulatedChangeLog(runtime), runtime)[1]
         return
     if request.param == "bigtable-memory":
         yield BigTableChangeLog(memory_table(runtime), runtime)
@@ -151,6 +166,9 @@ async def long_term(
 ) -> AsyncIterator[LongTermBackend]:
     if request.param in ("simulated", "crawling"):
         yield SimulatedBlobs(runtime) if request.param == "simulated" else CrawlingBlobs(runtime)
+        return
+    if request.param == "observed":
+        yield TELEMETRY.observe(Tiers(SimulatedRows(runtime), SimulatedBlobs(runtime)), NoopChangeLog(), runtime)[0].long_term
         return
     if request.param == "gcs":
         async with GcsEmulator() as server, GcsBlobs.connect(server.create_bucket("blobs").name, runtime, endpoint=server.url) as blobs:

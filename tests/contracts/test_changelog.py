@@ -18,6 +18,7 @@ from changelog.lease import SET_BACK_MS, Renewal
 from changelog.log import NOTE_BYTES_MAX, ChangeLog, KeyRange
 from changelog.sqlite.log import SqliteChangeLog
 from emulators.world.log import SimulatedChangeLog, Stored
+from tiered.telemetry.observed import Observed
 
 pytestmark = pytest.mark.anyio
 
@@ -53,6 +54,8 @@ async def plant(log: ChangeLog, key: str, raw: bytes) -> None:
     """Puts bytes into the log that no call of this software writes; beaten just now."""
     now_ms = await log.announce("planter")
     match log:
+        case Observed(backend=backend):
+            await plant(backend, key, raw)
         case SqliteChangeLog(_database=database):
             await database.write(lambda connection: connection.execute("INSERT INTO changes VALUES (?, ?, ?, NULL)", (key, raw, now_ms)))
         case SimulatedChangeLog(stored=stored):

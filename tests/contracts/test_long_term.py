@@ -400,6 +400,12 @@ async def test_a_deleted_blob_is_gone_and_what_is_absent_is_deleted_already(long
     await long_term.delete(name)
 
 
+async def test_a_deletion_tells_its_bytes_or_that_it_does_not_know_them(long_term: LongTermBackend, name: str) -> None:
+    await store(long_term, name, bytes(1000))
+    freed, nothing = await long_term.delete(name), await long_term.delete(name)
+    assert (freed, nothing) == (None, None) or (freed is not None and freed >= 1000 and nothing == 0)
+
+
 async def test_deleting_one_blob_leaves_its_neighbours(long_term: LongTermBackend) -> None:
     neighbours = ["u/objects/a", "u/objects/a/b", "u/objects/ab", "u/objects/A"]
     for neighbour in neighbours:

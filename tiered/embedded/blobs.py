@@ -153,8 +153,8 @@ class FileBlobs:
     async def head(self, name: str) -> BlobHead | None:
         return await self._disk.look(f"read what blob {name!r} is", read_head, self._path(name))
 
-    async def delete(self, name: str) -> None:
-        await self._disk.run(f"delete blob {name!r}", delete, self._path(name))
+    async def delete(self, name: str) -> int:
+        return await self._disk.run(f"delete blob {name!r}", delete, self._path(name))
 
     async def touch(self, name: str, deadline_ns: int) -> bool:
         path, deadline_us = self._path(name), microseconds(deadline_ns)

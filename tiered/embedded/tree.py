@@ -262,12 +262,16 @@ def extend(path: Path, deadline_us: int) -> bool | None:
     return True
 
 
-def delete(path: Path) -> None:
-    """Removes the blob, durably. It is no error if there is none."""
+def delete(path: Path) -> int:
+    """Removes the blob, durably. It is no error if there is none. Returns the bytes of its file."""
+    size = 0
+    with suppress(FileNotFoundError):
+        size = path.stat().st_size
     unlink(path)
     # Also if the name was gone already: an earlier attempt may have been stopped between unlink and sync.
     with _already_happened(f"{path} was unlinked"), suppress(FileNotFoundError):
         _sync_directory(path.parent)
+    return size
 
 
 def unlink(path: Path) -> None:

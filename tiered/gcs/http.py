@@ -242,11 +242,11 @@ class GcsHttp:
         status, message = answer.status, answer.message
         if status == 404:
             missing = f"there is no bucket {self.bucket!r} at {self.endpoint}"
-            return ConfigurationError(f"{doing} failed: {missing}; name another, or run `tiered provision` ({message})")
+            return ConfigurationError(f"{doing} failed: {missing}; name another, or run `tiered provision` ({message})").coded("404")
         kind, advice = _LIMITED if answer.reason in _LIMIT_REASONS else _ADVICE.get(status, _NO_SERVICE if status < 400 else _UNCLEAR)
         if kind is UnconfirmedError and not effect:
             kind = UnavailableError
-        return kind(f"{doing} failed with {status}: {advice} ({message})")
+        return kind(f"{doing} failed with {status}: {advice} ({message})").coded(str(status))
 
 
 class Media:

@@ -271,9 +271,9 @@ class GcsUpload(ABC):
 
     def _refusal(self, answer: Answer) -> TieredError:
         if answer.status == 412:
-            return UnavailableError(f"blob {self._name!r} exists already, and nothing is overwritten")
+            return UnavailableError(f"blob {self._name!r} exists already, and nothing is overwritten").coded("412")
         if answer.status == 308:
-            return UnavailableError(f"{self._doing} failed: the service says that bytes are missing; try again")
+            return UnavailableError(f"{self._doing} failed: the service says that bytes are missing; try again").coded("308")
         if self.session is not None and answer.status in _GONE:
             return UnavailableError(f"the upload of blob {self._name!r} was cancelled before it was finalised, or is a week old; try again")
         return self._http.refusal(answer, self._doing, effect=self._released)

@@ -26,6 +26,21 @@ class Admission:
         self._under_way = 0
         self._idle = anyio.Event()
 
+    @property
+    def slots(self) -> int:
+        """How many operations may run at once."""
+        return self._concurrency_max
+
+    @property
+    def held(self) -> int:
+        """How many slots are taken. Like `waiting`, it may be read from any thread."""
+        return self._concurrency_max - self._slots.value
+
+    @property
+    def waiting(self) -> int:
+        """How many operations wait, for a slot or for a place in their share."""
+        return max(0, self._under_way - self.held)
+
     async def enter(self) -> Slot:
         """Waits for a slot. Raises `AtCapacityError` when the queue is full, or after the wait limit."""
         if (slot := self.try_enter()) is not None:

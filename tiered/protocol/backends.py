@@ -341,8 +341,11 @@ class LongTermBackend(Protocol):
     async def head(self, name: str) -> BlobHead | None:
         """All of the blob but its bytes, expired or not. None: there is none."""
 
-    async def delete(self, name: str) -> None:
-        """Removes the blob, durably. No error if there is none."""
+    async def delete(self, name: str) -> int | None:
+        """Removes the blob, durably. No error if there is none.
+
+        Returns how many bytes it took, 0 if there was none. None: the service does not tell.
+        """
 
     async def touch(self, name: str, deadline_ns: int) -> bool:
         """Extends the blob's deadline; never shortens it. False: there is no such blob."""

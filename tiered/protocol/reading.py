@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from changelog.base.events import events
+from changelog.base.observe import SILENT, Event, Observer
 from changelog.base.runtime import Runtime
 from tiered.errors import DanglingTombstoneError, UnavailableError
 from tiered.metadata import Expiration, Metadata, is_expired, touch_deadline
@@ -33,8 +34,9 @@ T = TypeVar("T")
 class Reader:
     """Reads objects. `dangling`: how many tombstones it has found so far whose blob is gone."""
 
-    def __init__(self, tiers: Tiers, runtime: Runtime, settings: Settings) -> None:
+    def __init__(self, tiers: Tiers, runtime: Runtime, settings: Settings, observer: Observer = SILENT) -> None:
         self.dangling = 0
+        self._observer = observer
         self._tiers = tiers
         self._runtime = runtime
         self._attempts_max = settings.store.read_attempts_max
@@ -111,10 +113,11 @@ class Reader:
         return None if state is None or is_expired(state.deadline_ns, self._runtime.wall_ns()) else state
 
     async def _ask(self, read: Callable[[], Awaitable[T]]) -> T:
-        return await ask(read, self._runtime, self._budget_s)
+        return await ask(read, self._runtime, self._budget_s, self._observer)
 
     def _lost(self, object_id: ObjectId, blob: str) -> DanglingTombstoneError:
         self.dangling += 1
+        self._observer.count(Event.DANGLING)
         events.error("dangling_tombstone", object=str(object_id), blob=blob)
         return DanglingTombstoneError(f"{object_id} redirects to the blob {blob!r}, which does not exist: its data is lost")
 

@@ -13,6 +13,7 @@ import anyio
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
 
 from changelog.base.errors import ClockBehindError, LeaseLostError, TieredError, UnavailableError, UnconfirmedError
+from changelog.base.observe import SILENT, Event, Observer
 from changelog.base.runtime import Runtime
 
 T = TypeVar("T")
@@ -24,20 +25,24 @@ Repeat = type[TieredError] | tuple[type[TieredError], ...]
 
 
 async def persist(
-    call: Callable[[], Awaitable[T]], runtime: Runtime, budget_s: float, repeat: Repeat = (UnavailableError, UnconfirmedError)
+    call: Callable[[], Awaitable[T]], runtime: Runtime, budget_s: float, repeat: Repeat = (UnavailableError, UnconfirmedError),
+    observer: Observer = SILENT,
 ) -> T:
     """Makes the call, and repeats it while it fails with an error of `repeat`, for at most `budget_s` seconds.
 
     Then it raises the last error. `UnconfirmedError`: the budget ended while a call was still waiting for its answer.
-    `LeaseLostError` and `ClockBehindError` are never repeated.
+    `LeaseLostError` and `ClockBehindError` are never repeated. `observer` is told of each repeated call.
     """
     ends_at = runtime.monotonic() + budget_s
+    failed = ""
 
     def wait_s(state: RetryCallState) -> float:
         # Full jitter below an exponential bound: after an outage the callers do not all come back at the same moment.
         return runtime.random.uniform(0, min(WAIT_MAX_S, WAIT_FIRST_S * 2 ** min(state.attempt_number, 16)))
 
     def is_repeated(error: BaseException) -> bool:
+        nonlocal failed
+        failed = type(error).__name__
         return isinstance(error, repeat) and not isinstance(error, (LeaseLostError, ClockBehindError))
 
     with anyio.move_on_after(budget_s):
@@ -56,14 +61,15 @@ async def persist(
         await runtime.sleep(runtime.random.uniform(0, WAIT_FIRST_S))
         async for attempt in retrying:
             with attempt:
+                observer.count(Event.RETRIED, failed)
                 return await call()
         raise AssertionError("tenacity returns or raises")
     raise UnconfirmedError(f"no answer within {budget_s:g} s")
 
 
-async def ask(read: Callable[[], Awaitable[T]], runtime: Runtime, budget_s: float) -> T:
+async def ask(read: Callable[[], Awaitable[T]], runtime: Runtime, budget_s: float, observer: Observer = SILENT) -> T:
     """`persist` for calls that change nothing. If there was no answer, nothing happened: `UnavailableError`."""
     try:
-        return await persist(read, runtime, budget_s)
+        return await persist(read, runtime, budget_s, observer=observer)
     except UnconfirmedError as error:
         raise UnavailableError(str(error)) from error

@@ -28,10 +28,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
+from typing import TypeVar
 
 import anyio
 
 from changelog.base.events import events
+from changelog.base.observe import SILENT, Event, Observer
 from changelog.base.runtime import Runtime
 from changelog.base.tasks import is_asked_to_end
 from changelog.change import Change, ChangeId
@@ -58,6 +60,8 @@ from tiered.protocol.retry import ask, persist
 from tiered.protocol.under_way import Write, WritesUnderWay
 from tiered.settings import Settings
 from tiered.stored import PutResult, Tier
+
+T = TypeVar("T")
 
 CLOCKS_APART_MAX_S = 3600
 """Seconds that two clocks may be apart before `outcome` could take an old change for a young one. Used only there."""
@@ -108,7 +112,8 @@ class Writer:
     """Carries writes through. `writes` must be entered: it runs their tasks and the heartbeat."""
 
     def __init__(
-        self, tiers: Tiers, log: ChangeLog, runtime: Runtime, settings: Settings, heartbeat: Heartbeat, writes: WritesUnderWay
+        self, tiers: Tiers, log: ChangeLog, runtime: Runtime, settings: Settings, heartbeat: Heartbeat, writes: WritesUnderWay,
+        observer: Observer = SILENT,
     ) -> None:
         self._tiers = tiers
         self._log = log
@@ -117,6 +122,7 @@ class Writer:
         self._budget_s = settings.store.answer_budget_s
         self._heartbeat = heartbeat
         self._writes = writes
+        self._observer = observer
 
     # --- one row operation -----------------------------------------------------------------------
 
@@ -144,7 +150,7 @@ class Writer:
         """Sends an inline write, and again only if it certainly had no effect. False: a tombstone is in the way."""
         try:
             try:
-                return await persist(send, self._runtime, self._budget_s, repeat=UnavailableError)
+                return await persist(send, self._runtime, self._budget_s, repeat=UnavailableError, observer=self._observer)
             except UnconfirmedError as error:
                 if await self._settle_inline(write):
                     return True  # a put; a deletion leaves no token to show
@@ -160,9 +166,7 @@ class Writer:
     async def _settle_inline(self, write: Write) -> bool:
         """Whether the write shows in the row; if not, it never will any more."""
         try:
-            return await persist(
-                lambda: self._tiers.high_volume.settle(write.object_id.path, write.id), self._runtime, self._budget_s
-            )
+            return await self._persist(lambda: self._tiers.high_volume.settle(write.object_id.path, write.id))
         except TieredError as error:  # a permission that was taken away, or a damaged row, proves nothing about the write (I4)
             raise OutcomeUnknownError(write.object_id, write.id) from error
 
@@ -211,7 +215,7 @@ class Writer:
     async def _prepare(self, write: Write) -> None:
         """Step 1 of a change without an upload."""
         old = await self._present_target(write.object_id)
-        self._writes.record(write, Change(write.id, write.object_id.path, None, old), self._record)
+        self._writes.record(write, self._change_of(write, None, old, None), self._record)
 
     async def _prepare_upload(self, write: Write, name: str, metadata: Metadata, body: Body) -> int:
         """Steps 1 and 2. Returns the payload's bytes."""
@@ -221,7 +225,7 @@ class Writer:
             return write.upload
 
         old, upload = await both(lambda: self._present_target(write.object_id), open_upload)
-        self._writes.record(write, Change(write.id, write.object_id.path, name, old, upload.session), self._record)
+        self._writes.record(write, self._change_of(write, name, old, upload.session), self._record)
         total = await _stream(body, write, upload)
         check_declared(metadata, total)
         self._check_held(await write.wait_recorded())
@@ -234,20 +238,23 @@ class Writer:
         write.may_land_late = False
         return total
 
+    def _change_of(self, write: Write, new: str | None, old: str | None, upload: str | None) -> Change:
+        return Change(write.id, write.object_id.path, new, old, upload, self._observer.traceparent())
+
     async def _present_target(self, object_id: ObjectId) -> str | None:
         return (await self._row(object_id)).target
 
     async def _row(self, object_id: ObjectId, *, marks: ChangeId | bool = False) -> Row:
-        return await ask(lambda: self._tiers.high_volume.read(object_id.path, marks=marks), self._runtime, self._budget_s)
+        return await self._ask(lambda: self._tiers.high_volume.read(object_id.path, marks=marks))
 
     async def _record(self, change: Change) -> Lease:
         """Writes the entry, durably before it returns, and keeps it alive from then on."""
-        return await persist(lambda: self._heartbeat.record(change), self._runtime, self._budget_s)
+        return await self._persist(lambda: self._heartbeat.record(change))
 
     def _check_held(self, lease: Lease) -> None:
         """Raises `LeaseLostError` if recovery may have cleaned up: a blob finalised now would never be deleted (I3)."""
         if not self._heartbeat.held(lease):
-            raise _lost(lease)
+            raise self._lost(lease)
 
     async def _carry_through(self, write: Write, state: RowState) -> None:
         """Steps 3 to 6."""
@@ -267,7 +274,7 @@ class Writer:
             case Told.OK:
                 return Verdict(None, live=True)
             case Told.LEASE_LOST:
-                return Verdict(_lost(lease), None, ours=False)
+                return Verdict(self._lost(lease), None, ours=False)
             case Told.TOO_OLD:
                 why = "took longer than a change may; try again"
                 return Verdict(UnavailableError(f"change {write.id} of {write.object_id} {why}"), None)
@@ -295,7 +302,7 @@ class Writer:
             return Told.OK if effective else Told.CONFLICT
 
         try:
-            told = await persist(once, self._runtime, self._budget_s)
+            told = await self._persist(once)
         except TieredError as error:
             if isinstance(error, ClockBehindError) and not unanswered:
                 raise
@@ -306,7 +313,7 @@ class Writer:
         """Step 4 after a swap that was not told ok: settles, reads the row, and says what the caller may be told."""
         change = lease.entry.change
         try:
-            live, row = await persist(lambda: self._settle_and_read(change), self._runtime, self._budget_s)
+            live, row = await self._persist(lambda: self._settle_and_read(change))
         except TieredError as error:
             unknown = OutcomeUnknownError(write.object_id, change.id, logged=self._log.durable)
             unknown.__cause__ = error
@@ -335,11 +342,13 @@ class Writer:
         lease = _lease_of(write)
         grace_ms = round(self._settings.recovery.late_upload_grace_s * 1000) if write.may_land_late else None
         try:
-            await persist(
+            ending = await persist(
                 lambda: finish(self._tiers, self._log, self._heartbeat, lease, live, grace_ms),
-                self._runtime, self._settings.store.cleanup_budget_s,
+                self._runtime, self._settings.store.cleanup_budget_s, observer=self._observer,
             )
+            self._observer.count(Event.CLEANED_UP, ending.name.lower())
         except TieredError as error:
+            self._observer.count(Event.CLEANED_UP, "left")
             events.warning("change_left_to_recovery", error, id=write.id, object=lease.entry.change.object)
 
     async def _abandon(self, write: Write) -> None:
@@ -355,6 +364,16 @@ class Writer:
             with _logged("upload_not_aborted", write), anyio.move_on_after(self._settings.store.cleanup_budget_s):
                 await write.upload.abort()
 
+    def _lost(self, lease: Lease) -> LeaseLostError:
+        self._observer.count(Event.CHANGE_LOST)
+        return LeaseLostError(f"change {lease.entry.change.id} of {lease.entry.change.object} was not made: {lease.end()}; try again")
+
+    async def _persist(self, call: Callable[[], Awaitable[T]]) -> T:
+        return await persist(call, self._runtime, self._budget_s, observer=self._observer)
+
+    async def _ask(self, read: Callable[[], Awaitable[T]]) -> T:
+        return await ask(read, self._runtime, self._budget_s, self._observer)
+
     # --- afterwards ------------------------------------------------------------------------------
 
     async def outcome(self, error: OutcomeUnknownError) -> Outcome:
@@ -362,9 +381,9 @@ class Writer:
         path, change_id = error.object_id.path, error.change_id
         if not error.logged:
             # No entry, so no recovery: this is where it is settled, if it was not.
-            await ask(lambda: self._tiers.high_volume.settle(path, change_id), self._runtime, self._budget_s)
+            await self._ask(lambda: self._tiers.high_volume.settle(path, change_id))
         # The log first: an entry that is gone was settled before, so the row read after it remembers.
-        entry = await ask(lambda: self._log.read(change_id), self._runtime, self._budget_s)
+        entry = await self._ask(lambda: self._log.read(change_id))
         row = await self._row(error.object_id, marks=change_id)
         is_there = row.target == blob_name(path, change_id) or (row.state is not None and row.state.token == change_id)
         if is_there or change_id in row.won:
@@ -411,7 +430,3 @@ def _logged(event: str, write: Write) -> Iterator[None]:
 def _lease_of(write: Write) -> Lease:
     assert write.lease is not None, "its entry was recorded"
     return write.lease
-
-
-def _lost(lease: Lease) -> LeaseLostError:
-    return LeaseLostError(f"change {lease.entry.change.id} of {lease.entry.change.object} was not made: {lease.end()}; try again")

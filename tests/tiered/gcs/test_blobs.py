@@ -528,7 +528,7 @@ async def test_a_refused_upload_certainly_did_not_happen(
     server.faults.append(GcsFault(FaultMode.STATUS, "upload.*", status=status))
     with pytest.raises(error, match=NAME) as caught:
         await put(blobs, LARGE, session=size is None)
-    assert type(caught.value) is error
+    assert (type(caught.value), caught.value.code) == (error, str(status))
     assert len(str(caught.value).splitlines()) == 1
 
 

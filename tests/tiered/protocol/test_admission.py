@@ -70,3 +70,19 @@ async def test_who_waits_for_a_share_is_waited_for() -> None:
         await anyio.wait_all_tasks_blocked()
         slot.release()
     assert events == ["entered", "idle"]
+
+
+async def test_it_tells_who_runs_and_who_waits() -> None:
+    whole = Admission(2, queue_max=5, queue_wait_s=10)
+    share = Share(whole, 1)
+    assert (whole.slots, whole.held, whole.waiting) == (2, 0, 0)
+    slots = [await whole.enter(), await share.enter()]
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(whole.enter)
+        tasks.start_soon(share.enter)
+        await anyio.wait_all_tasks_blocked()
+        assert (whole.slots, whole.held, whole.waiting) == (2, 2, 2), "one waits for a slot, and one for its share"
+        tasks.cancel_scope.cancel()
+    for slot in slots:
+        slot.release()
+    assert (whole.held, whole.waiting) == (0, 0)

@@ -10,6 +10,7 @@ import pytest
 from trio.testing import MockClock
 
 from changelog.base.errors import CorruptRecordError, LeaseLostError, UnavailableError, UnconfirmedError
+from changelog.base.observe import Event, Observer
 from changelog.base.runtime import SystemRuntime
 from emulators.world.runtime import SimulatedRuntime
 from tiered.protocol.concurrent import both
@@ -64,6 +65,19 @@ async def test_budget_ends_with_the_last_error() -> None:
         await persist(call, runtime, 30)
     assert 5 < calls[0] < 100
     assert runtime.monotonic() <= 30
+
+
+async def test_each_repeated_call_is_told_with_the_error_before_it() -> None:
+    told: list[tuple[Event, str]] = []
+
+    class Told(Observer):
+        def count(self, event: Event, kind: str = "", amount: int = 1) -> None:
+            told.append((event, kind))
+
+    call, calls = failing(UnavailableError("a"), UnconfirmedError("b"), UnavailableError("c"))
+    assert await persist(call, SimulatedRuntime(seed=1), 30, observer=Told()) == "done"
+    assert calls[0] == 4
+    assert told == [(Event.RETRIED, name) for name in ("UnavailableError", "UnconfirmedError", "UnavailableError")]
 
 
 async def test_call_that_never_answers_is_unconfirmed_when_the_budget_is_spent() -> None:

@@ -1,0 +1,132 @@
+"""A collector for prometheus-client that shows the latest status of recovery and of the audit as metrics.
+
+    registry.register(StatusMetrics(latest, runtime))
+
+`latest` returns what `tiered status --json` prints, or None as long as there is none. It is called at each scrape and
+must be quick: the daemon gathers its status beside, and this shows the last one. Another metric says how old it is. A
+figure that is not known (null) is left out, and so is a part that cannot be read: a scrape never fails because of it.
+
+Several daemons show the same figures, because these are about the store and not about the daemon. So a query takes
+`max by (source, worker)` before it sums. docs/metrics.md has a line for each metric.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from changelog.base.runtime import Runtime
+from changelog.lease import Standing
+from tiered.metadata import NS_PER_S
+
+logger = logging.getLogger("tiered")
+
+SOURCES = ("recovery", "feed", "audit")
+VERDICTS = ("healthy", "catching up", "falling behind", "stalled", "unknown")
+LEVELS = ("ok", "behind", "stuck", "unknown")
+LABEL_CHARACTERS_MAX = 100
+
+GAUGES: Mapping[str, str] = {
+    "snapshot_records_known": "Size of the initial pass, in the unit of the source.",
+    "snapshot_known_estimated": "1: the size of the initial pass is an estimate.",
+    "snapshot_progress": "Records of the initial pass read so far, a lower bound.",
+    "snapshot_committed": "1: the initial pass is complete and durable.",
+    "outstanding_values": "All that the source has produced, in its own unit.",
+    "processed_values": "How much of that is durably dealt with.",
+}
+COUNTERS: Mapping[str, str] = {
+    "messages_received": "Messages read.",
+    "bytes_received": "Their bytes.",
+    "updates_staged": "Updates begun.",
+    "updates_committed": "Updates that are durable.",
+}
+
+
+class StatusMetrics(Collector):
+    def __init__(self, latest: Callable[[], Mapping[str, Any] | None], runtime: Runtime) -> None:
+        self._latest = latest
+        self._runtime = runtime
+
+    def collect(self) -> Iterator[Metric]:
+        try:
+            status = self._latest()
+        except Exception:  # the other metrics of this scrape are good
+            logger.warning("status_not_shown", exc_info=True)
+            return
+        if status is None:
+            return
+        for part in (self._age, _sources, _verdicts, _entries, _daemons, _level):
+            try:
+                shown = list(part(status))
+            except Exception:  # the others are good
+                logger.warning("status_not_shown", exc_info=True)
+            else:
+                yield from shown
+
+    def describe(self) -> Iterable[Metric]:
+        """For the registry, which would call `collect` otherwise, before there is a status."""
+        return []
+
+    def _age(self, status: Mapping[str, Any]) -> Iterator[Metric]:
+        age_s = self._runtime.wall_ns() / NS_PER_S - datetime.fromisoformat(status["at"]).timestamp()
+        yield GaugeMetricFamily("tiered_status_age_seconds", "How long ago the figures of the status were gathered.", max(0.0, age_s))
+
+
+def _sources(status: Mapping[str, Any]) -> Iterator[Metric]:
+    rows = [
+        ((source, str(worker)[:LABEL_CHARACTERS_MAX]), row)
+        for source in SOURCES if source in status["sources"] for worker, row in status["sources"][source]["workers"].items()
+    ]
+    labels = ("source", "worker")
+    families: list[tuple[str, GaugeMetricFamily | CounterMetricFamily]] = [
+        *((column, GaugeMetricFamily(f"tiered_source_{column}", text, labels=labels)) for column, text in GAUGES.items()),
+        *((column, CounterMetricFamily(f"tiered_source_{column}", text, labels=labels)) for column, text in COUNTERS.items()),
+    ]
+    for column, family in families:
+        for names, row in rows:
+            if (value := row[column]) is not None:
+                family.add_metric(names, float(value))
+        yield family
+
+
+def _verdicts(status: Mapping[str, Any]) -> Iterator[Metric]:
+    family = GaugeMetricFamily("tiered_source_verdict", "1 for the verdict that holds, 0 for the others.", labels=("source", "verdict"))
+    for source in SOURCES:
+        if source in status["sources"]:
+            _add_states(family, (source,), VERDICTS, status["sources"][source]["verdict"]["kind"])
+    yield family
+
+
+def _entries(status: Mapping[str, Any]) -> Iterator[Metric]:
+    entries = status["entries"]
+    by_standing = GaugeMetricFamily("tiered_entries", "Entries in the changelog, by standing.", labels=("standing",))
+    for each in Standing:
+        by_standing.add_metric((each.name.lower(),), entries["by_standing"].get(each.name, 0))
+    yield by_standing
+    yield GaugeMetricFamily("tiered_entries_complete", "1: every entry was counted; 0: there are more.", float(entries["complete"]))
+    if entries["oldest_age_s"] is not None:
+        yield GaugeMetricFamily("tiered_entries_oldest_age_seconds", "Age of the oldest entry.", entries["oldest_age_s"])
+    yield GaugeMetricFamily("tiered_entries_stuck", "Entries that wait for an operator.", status["stuck"]["count"])
+
+
+def _daemons(status: Mapping[str, Any]) -> Iterator[Metric]:
+    alive = sum(bool(daemon["alive"]) for daemon in status["daemons"])
+    yield GaugeMetricFamily("tiered_daemons", "Recovery daemons that are alive, by their presence rows.", alive)
+
+
+def _level(status: Mapping[str, Any]) -> Iterator[Metric]:
+    family = GaugeMetricFamily("tiered_status_level", "1 for the level that holds, 0 for the others.", labels=("level",))
+    _add_states(family, (), LEVELS, status["level"])
+    yield family
+
+
+def _add_states(family: GaugeMetricFamily, names: tuple[str, ...], states: tuple[str, ...], state: str) -> None:
+    """One sample for each state. What is in no list counts as `unknown`."""
+    held = state if state in states else "unknown"
+    for each in states:
+        family.add_metric((*names, each), float(each == held))

@@ -1,0 +1,97 @@
+"""The status as metrics: what is known is shown, what is not is left out, and a scrape never fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from changelog.base.runtime import SystemRuntime
+from recovery.metrics import COUNTERS, GAUGES, StatusMetrics
+from tests.given.clocks import ShiftedRuntime
+from tests.given.statuses import ROW, STATUS
+
+WORKERS = ("recovery-1", "recovery-2")
+
+
+def shown(status: Mapping[str, Any] | None) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    registry.register(StatusMetrics(lambda: status, SystemRuntime()))
+    return registry
+
+
+def test_the_columns_of_each_worker_are_shown() -> None:
+    registry = shown(STATUS)
+    for column in (*GAUGES, *COUNTERS):
+        name = f"tiered_source_{column}" + ("_total" if column in COUNTERS else "")
+        assert registry.get_sample_value(name, {"source": "recovery", "worker": WORKERS[0]}) == float(ROW[column])
+
+
+def test_what_is_not_known_is_left_out() -> None:
+    registry = shown(STATUS)
+    assert registry.get_sample_value("tiered_source_outstanding_values", {"source": "recovery", "worker": WORKERS[1]}) is None
+    assert registry.get_sample_value("tiered_source_processed_values", {"source": "recovery", "worker": WORKERS[1]}) == 70
+    empty = shown(STATUS | {"entries": STATUS["entries"] | {"oldest_age_s": None}})
+    assert empty.get_sample_value("tiered_entries_oldest_age_seconds") is None
+    assert empty.get_sample_value("tiered_entries", {"standing": "held"}) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "value"),
+    [
+        ("tiered_entries", {"standing": "held"}, 3), ("tiered_entries", {"standing": "claimable"}, 0),
+        ("tiered_entries_oldest_age_seconds", {}, 77.5), ("tiered_entries_stuck", {}, 1), ("tiered_entries_complete", {}, 1),
+        ("tiered_daemons", {}, 1), ("tiered_status_level", {"level": "stuck"}, 1), ("tiered_status_level", {"level": "ok"}, 0),
+        ("tiered_source_verdict", {"source": "recovery", "verdict": "catching up"}, 1),
+        ("tiered_source_verdict", {"source": "recovery", "verdict": "healthy"}, 0),
+    ],
+)  # fmt: skip
+def test_the_rest_of_the_status_is_shown(name: str, labels: dict[str, str], value: float) -> None:
+    assert shown(STATUS).get_sample_value(name, labels) == value
+
+
+@pytest.mark.parametrize(("seconds_ago", "age_s"), [(0, 0), (90, 90), (-3600, 0)])
+def test_the_age_of_the_status_is_never_negative_when_a_clock_jumps(seconds_ago: float, age_s: float) -> None:
+    runtime = ShiftedRuntime()
+    at = datetime.fromtimestamp(runtime.wall_ns() / 1e9 - seconds_ago, UTC).isoformat()
+    registry = CollectorRegistry()
+    registry.register(StatusMetrics(lambda: STATUS | {"at": at}, runtime))
+    assert registry.get_sample_value("tiered_status_age_seconds") == pytest.approx(age_s, abs=5)
+
+
+def test_before_the_first_status_there_is_nothing() -> None:
+    assert list(shown(None).collect()) == []
+
+
+def broken() -> Mapping[str, Any]:
+    raise OSError("no store")
+
+
+@pytest.mark.parametrize("latest", [broken, dict, lambda: STATUS | {"entries": None}, lambda: STATUS | {"at": "yesterday"}])
+def test_a_status_that_cannot_be_read_costs_its_own_metrics_and_no_scrape(latest: Callable[[], Mapping[str, Any]]) -> None:
+    registry = CollectorRegistry()
+    registry.register(StatusMetrics(latest, SystemRuntime()))
+    families = {family.name for family in text_string_to_metric_families(generate_latest(registry).decode())}
+    assert ("tiered_daemons" in families) is (latest is not broken and latest() != {})
+
+
+def test_names_that_an_enemy_chose_stay_in_their_label() -> None:
+    enemy = 'x"} 1\ntiered_entries_stuck 0\n' + "y" * 500
+    sources = {
+        "recovery": STATUS["sources"]["recovery"] | {"workers": {enemy: ROW}, "verdict": {"kind": enemy}},
+        enemy: STATUS["sources"]["recovery"],
+    }
+    status = STATUS | {"sources": sources, "level": enemy, "entries": STATUS["entries"] | {"by_standing": {enemy: 5}}}
+    families = {family.name: family for family in text_string_to_metric_families(generate_latest(shown(status)).decode())}
+    assert [sample.value for sample in families["tiered_entries_stuck"].samples] == [1]
+    workers = {sample.labels["worker"] for sample in families["tiered_source_processed_values"].samples}
+    assert workers == {enemy[:100]}
+    labels = [sample.labels for family in families.values() for sample in family.samples]
+    assert {each["source"] for each in labels if "source" in each} == {"recovery"}
+    held = [sample.labels["verdict"] for sample in families["tiered_source_verdict"].samples if sample.value]
+    assert held == ["unknown"]
+    assert len(families["tiered_entries"].samples) == 6

@@ -1,0 +1,262 @@
+"""The wrappers: what they show, what they pass on, and that nobody who uses them notices."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from typing import Any, cast
+
+import anyio
+import pytest
+
+import emulators.world.deployment
+import tiered
+from changelog.base.observe import Event, Observer
+from changelog.log import ChangeLog, Collects
+from changelog.noop import NoopChangeLog
+from emulators.simulation.coverage import Coverage
+from emulators.simulation.recipe import Recipe
+from emulators.simulation.run import run
+from emulators.world.blobs import SimulatedBlobs
+from emulators.world.log import SimulatedChangeLog
+from emulators.world.rows import SimulatedRows
+from emulators.world.runtime import SimulatedRuntime
+from recovery.loop import RecoveryLoop
+from tests.given.observed_world import ObservedWorld
+from tests.given.repository import ROOT
+from tests.given.tapped_store import LARGE, OBJECT
+from tests.given.virtual_time import simulated
+from tiered.errors import UnavailableError
+from tiered.metadata import Metadata
+from tiered.protocol.backends import HighVolumeBackend, LongTermBackend, SoftDeletes, Tiers
+from tiered.storage import TieredStorage
+from tiered.telemetry.observed import CHANGELOG, HIGH_VOLUME, LONG_TERM, METHODS, observed_log, observed_tiers
+
+RUNTIME = SimulatedRuntime(1)
+
+
+class Told(Observer):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.counts: list[tuple[Event, str, int]] = []
+        self.failures: list[Exception] = []
+
+    def count(self, event: Event, kind: str = "", amount: int = 1) -> None:
+        self.counts.append((event, kind, amount))
+
+    def failed(self, error: Exception) -> None:
+        self.failures.append(error)
+
+
+class Plain:
+    """A backend with nothing but the calls of its protocol."""
+
+    def __init__(self, *protocols: type) -> None:
+        for protocol in protocols:
+            for name, member in vars(protocol).items():
+                if inspect.iscoroutinefunction(member):
+                    setattr(self, name, self._answer(name))
+
+    def _answer(self, name: str) -> Any:
+        async def answer(*args: Any, **named: Any) -> Any:
+            return name, args, named
+
+        return answer
+
+
+def wrapped(rows: Any = None, blobs: Any = None, observer: Observer | None = None) -> Tiers:
+    return observed_tiers(Tiers(rows, blobs), observer or Observer())
+
+
+# --- what they show ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", [Collects, SoftDeletes])
+def test_what_only_some_backends_do_is_seen_exactly_where_they_do_it(protocol: type) -> None:
+    with_it, without = Plain(LongTermBackend, protocol), Plain(LongTermBackend)
+    assert isinstance(wrapped(blobs=with_it).long_term, protocol)
+    assert not isinstance(wrapped(blobs=without).long_term, protocol)
+    # From Python 3.12 on, isinstance looks for the attributes without `__getattr__`.
+    [name] = [name for name in vars(protocol) if not name.startswith("_")]
+    assert inspect.getattr_static(wrapped(blobs=with_it).long_term, name, None) is not None
+    assert inspect.getattr_static(wrapped(blobs=without).long_term, name, None) is None
+
+
+@pytest.mark.parametrize(
+    ("service", "protocols"),
+    [
+        (HIGH_VOLUME, (HighVolumeBackend, Collects)), (LONG_TERM, (LongTermBackend, Collects, SoftDeletes)),
+        (CHANGELOG, (ChangeLog, Collects)),
+    ],
+)
+def test_every_call_of_a_protocol_is_told(service: str, protocols: tuple[type, ...]) -> None:
+    calls = {name for protocol in protocols for name, member in vars(protocol).items() if inspect.iscoroutinefunction(member)}
+    assert METHODS[service] == calls and calls
+
+
+def test_everything_else_of_a_backend_is_passed_on() -> None:
+    log = SimulatedChangeLog(RUNTIME)
+    observed = observed_log(log, Observer())
+    assert (observed.durable, observed.ranges(), cast(Any, observed).stored) == (True, log.ranges(), log.stored)
+    with pytest.raises(AttributeError, match="nothing"):
+        cast(Any, observed).nothing  # noqa: B018
+
+
+def test_a_log_that_keeps_nothing_is_no_service() -> None:
+    log = NoopChangeLog()
+    assert observed_log(log, Observer()) is log
+
+
+# --- what they pass on ---------------------------------------------------------------------------
+
+
+@simulated
+async def test_arguments_and_results_are_passed_on() -> None:
+    assert await cast(Any, wrapped(Plain(HighVolumeBackend)).high_volume).read("path", marks=True) == ("read", ("path",), {"marks": True})
+
+
+@simulated
+async def test_an_error_is_passed_on_as_it_is() -> None:
+    error = UnavailableError("x")
+
+    async def fail(*args: Any, **named: Any) -> Any:
+        raise error
+
+    for service in ("high_volume", "long_term"):
+        backend = Plain(HighVolumeBackend if service == "high_volume" else LongTermBackend, Collects)
+        for name in METHODS[service] - {"soft_deleted"}:
+            setattr(backend, name, fail)
+            with pytest.raises(UnavailableError) as raised:
+                await getattr(getattr(wrapped(backend, backend), service), name)()
+            assert raised.value is error and error.__cause__ is None
+
+
+@simulated
+async def test_a_cancellation_is_passed_on() -> None:
+    backend = Plain(HighVolumeBackend)
+    told = Told()
+    cast(Any, backend).swap = anyio.sleep_forever
+    with anyio.move_on_after(1) as scope:
+        await cast(Any, wrapped(backend, observer=told).high_volume).swap()
+    assert scope.cancelled_caught and told.counts == [(Event.SWAPPED, "unknown", 1)]
+
+
+@simulated
+async def test_an_answer_that_makes_no_sense_is_not_counted_and_is_passed_on() -> None:
+    backend = Plain(ChangeLog)
+    cast(Any, backend).durable = True
+    told = Told()
+    assert await cast(Any, observed_log(cast(Any, backend), told)).renew("x") == ("renew", ("x",), {})
+    assert told.counts == [] and [type(error) for error in told.failures] == [AttributeError]
+
+
+@simulated
+async def test_a_blob_that_is_left_half_way_is_closed() -> None:
+    closed: list[str] = []
+
+    class Reader:
+        metadata, size = Metadata(), 2
+
+        async def pieces(self) -> AsyncIterator[bytes]:
+            try:
+                yield b"1"
+                yield b"2"
+            finally:
+                closed.append("pieces")
+
+        async def aclose(self) -> None:
+            closed.append("reader")
+
+    async def open_reader(*args: Any) -> Any:
+        return Reader()
+
+    blobs = Plain(LongTermBackend)
+    cast(Any, blobs).open = open_reader
+    reader = await wrapped(blobs=blobs).long_term.open("name")
+    assert reader is not None and reader.size == 2
+    pieces = cast(Any, reader.pieces())
+    assert await anext(pieces) == b"1"
+    await pieces.aclose()
+    await reader.aclose()
+    assert closed == ["pieces", "reader"]
+
+
+@simulated
+async def test_an_upload_shows_its_session() -> None:
+    tiers = observed_tiers(Tiers(SimulatedRows(RUNTIME), SimulatedBlobs(RUNTIME)), Observer())
+    upload = await tiers.long_term.open_upload("a/1", Metadata(), 4)
+    assert upload.session is not None
+    await upload.write(b"1234")
+    await upload.finalise()
+    await upload.abort()
+    assert (await tiers.long_term.delete("a/1"), await tiers.long_term.delete("a/1")) == (4, 0)
+
+
+# --- nobody notices ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_simulated_world_is_the_same_call_for_call(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = run(Recipe.of(seed), Coverage())
+    world = ObservedWorld()
+
+    def storage(tiers: Tiers, log: ChangeLog, runtime: Any, settings: Any) -> TieredStorage:
+        tiers, log, observer = world.telemetry.observe(tiers, log, runtime)
+        return TieredStorage(tiers, log, runtime, settings, observer=observer)
+
+    def recovery(tiers: Tiers, log: ChangeLog, runtime: Any, settings: Any) -> RecoveryLoop:
+        tiers, log, observer = world.telemetry.observe(tiers, log, runtime)
+        return RecoveryLoop(tiers, log, runtime, settings, observer)
+
+    monkeypatch.setattr(emulators.world.deployment, "TieredStorage", storage)
+    monkeypatch.setattr(emulators.world.deployment, "RecoveryLoop", recovery)
+    observed = run(Recipe.of(seed), Coverage())
+    assert (observed.trace, observed.violation) == (plain.trace, plain.violation)
+    assert world.spans() and world.value("tiered_telemetry_failures_total") == 0
+
+
+@simulated
+async def test_a_store_without_telemetry_is_not_wrapped_and_its_entries_carry_no_trace() -> None:
+    world = ObservedWorld()
+    seen: list[Any] = []
+
+    async def look(real: Any, change: Any, owner: str) -> Any:
+        seen.append(change.trace)
+        return await real(change, owner)
+
+    world.log.hooks["record"] = look
+    async with TieredStorage(world.tiers, world.log, world.runtime, world.settings()) as storage:
+        await storage.put(OBJECT, LARGE)
+    assert seen == [None] and world.spans() == []
+
+
+LOADED = "print(sorted({name.partition('.')[0] for name in sys.modules} & {'prometheus_client', 'opentelemetry'}))"
+
+
+@pytest.mark.parametrize(
+    ("code", "loaded"),
+    [
+        ("import tiered, recovery.daemon", []),
+        ("from tiered import Telemetry; Telemetry()", []),
+        (
+            "import prometheus_client as p; from tiered import Telemetry; Telemetry(registry=p.CollectorRegistry())",
+            ["prometheus_client"],
+        ),
+        (
+            "from opentelemetry.trace import NoOpTracerProvider as P; from tiered import Telemetry; Telemetry(tracer_provider=P())",
+            ["opentelemetry"],
+        ),
+    ],
+)
+def test_a_library_is_loaded_only_when_it_is_asked_for(code: str, loaded: list[str]) -> None:
+    told = subprocess.run((sys.executable, "-c", f"import sys\n{code}\n{LOADED}"), cwd=ROOT, capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == str(loaded)
+
+
+def test_the_package_has_no_other_name_that_comes_late() -> None:
+    assert tiered.Telemetry.__name__ == "Telemetry"
+    with pytest.raises(AttributeError, match="no attribute 'Telemetri'"):
+        _ = cast(Any, tiered).Telemetri

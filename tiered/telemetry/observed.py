@@ -1,0 +1,229 @@
+"""Both tiers and the changelog, wrapped: every call to a service is told to an observer.
+
+A wrapper has the methods of the protocol that its backend has, and no others. So `Collects` and `SoftDeletes` are seen
+exactly where the backend has them. Everything else of the backend is passed on. Results, errors and cancellations reach
+the caller unchanged. An upload and a blob that is being read talk to the service as well, so they are wrapped, too.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, cast
+
+from changelog.base.errors import UnconfirmedError
+from changelog.base.observe import Event, Observer
+from changelog.log import ChangeLog, Collects, LeftGarbageError
+from tiered.protocol.backends import BlobReader, HighVolumeBackend, LongTermBackend, SoftDeletes, Tiers, Upload
+
+HIGH_VOLUME, LONG_TERM, CHANGELOG = "high_volume", "long_term", "changelog"
+
+
+def observed_tiers(tiers: Tiers, observer: Observer) -> Tiers:
+    return Tiers(
+        cast(HighVolumeBackend, Observed(tiers.high_volume, HIGH_VOLUME, observer)),
+        cast(LongTermBackend, _ObservedBlobs(tiers.long_term, LONG_TERM, observer)),
+    )
+
+
+def observed_log(log: ChangeLog, observer: Observer) -> ChangeLog:
+    """The log, wrapped. One that keeps nothing is no service, and is returned as it is."""
+    return cast(ChangeLog, Observed(log, CHANGELOG, observer)) if log.durable else log
+
+
+def _calls_of(*protocols: type) -> frozenset[str]:
+    return frozenset(name for protocol in protocols for name, member in vars(protocol).items() if inspect.iscoroutinefunction(member))
+
+
+METHODS: Mapping[str, frozenset[str]] = {
+    HIGH_VOLUME: _calls_of(HighVolumeBackend, Collects),
+    LONG_TERM: _calls_of(LongTermBackend, Collects, SoftDeletes),
+    CHANGELOG: _calls_of(ChangeLog, Collects),
+}
+"""The calls of each service. A new method of a protocol is in here by itself."""
+
+UPLOAD_METHODS: Mapping[str, tuple[str, bool]] = {
+    "write": ("upload_write", False), "finalise": ("upload_finalise", True), "abort": ("upload_abort", True),
+}
+"""The calls of an upload: their names as calls of the long-term tier, and whether each gets a span."""
+
+READ_PIECE = "read_piece"
+
+
+class Observed:
+    """A backend whose calls are told. It is asked for the method at each call, so a test may replace one."""
+
+    def __init__(self, backend: Any, service: str, observer: Observer) -> None:
+        self.backend = backend
+        self._observer = observer
+        for name in METHODS[service]:
+            if getattr(backend, name, None) is not None:
+                # In the object's own dict, where `isinstance` of a protocol looks from Python 3.12 on.
+                setattr(self, name, self._told(service, name))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.backend, name)
+
+    def _told(self, service: str, name: str) -> Callable[..., Any]:
+        backend, observer = self.backend, self._observer
+        answered, failed = ANSWERED.get((service, name)), FAILED.get((service, name))
+
+        async def call(*args: Any, **named: Any) -> Any:
+            with observer.call(service, name):
+                try:
+                    result = await getattr(backend, name)(*args, **named)
+                except BaseException as error:
+                    if failed is not None:
+                        _tell(failed, observer, args, error)
+                    raise
+                if answered is not None:
+                    _tell(answered, observer, args, result)
+                return result
+
+        call.__name__ = name
+        return call
+
+
+class _ObservedBlobs(Observed):
+    """A long-term tier, whose uploads and readers are wrapped, too."""
+
+    def _told(self, service: str, name: str) -> Callable[..., Any]:
+        call = super()._told(service, name)
+        if name == "open_upload":
+            async def open_upload(*args: Any, **named: Any) -> Upload:
+                return cast(Upload, _ObservedUpload(await call(*args, **named), self._observer))
+
+            return open_upload
+        if name == "open":
+            async def open(*args: Any, **named: Any) -> BlobReader | None:
+                reader = await call(*args, **named)
+                return None if reader is None else cast(BlobReader, _ObservedReader(reader, self._observer))
+
+            return open
+        return call
+
+
+class _ObservedUpload:
+    def __init__(self, upload: Upload, observer: Observer) -> None:
+        self._upload = upload
+        self._observer = observer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._upload, name)
+
+    async def write(self, piece: bytes | memoryview) -> None:
+        with self._call("write"):
+            await self._upload.write(piece)
+
+    async def finalise(self) -> None:
+        with self._call("finalise"):
+            await self._upload.finalise()
+
+    async def abort(self) -> None:
+        with self._call("abort"):
+            await self._upload.abort()
+
+    def _call(self, name: str) -> Any:
+        method, traced = UPLOAD_METHODS[name]
+        return self._observer.call(LONG_TERM, method, traced=traced)
+
+
+class _ObservedReader:
+    def __init__(self, reader: BlobReader, observer: Observer) -> None:
+        self._reader = reader
+        self._observer = observer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reader, name)
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        source = self._reader.pieces()
+        try:
+            while True:
+                with self._observer.call(LONG_TERM, READ_PIECE, traced=False):
+                    try:
+                        piece = await anext(source)
+                    except StopAsyncIteration:
+                        return
+                yield piece
+        finally:
+            if isinstance(source, AsyncGenerator):
+                await source.aclose()
+
+
+# --- what the answers mean -----------------------------------------------------------------------
+
+Tell = Callable[[Observer, Sequence[Any], Any], None]
+"""Gets the observer, the arguments of the call, and its result or error."""
+
+
+def _tell(tell: Tell, observer: Observer, args: Sequence[Any], result: Any) -> None:
+    try:
+        tell(observer, args, result)
+    except Exception as error:  # noqa: BLE001 - the call is done, and its caller gets the answer, whatever is wrong here
+        observer.failed(error)
+
+
+def _which(event: Event, yes: str, no: str) -> Tell:
+    """For calls that say True or an entry, and False or None."""
+    return lambda observer, args, result: observer.count(event, no if result is None or result is False else yes)
+
+
+def _once(event: Event) -> Tell:
+    return lambda observer, args, result: observer.count(event)
+
+
+def _unknown(event: Event) -> Tell:
+    """For effects that may be lost on the way: nobody knows, if there was no answer or the wait for it was given up."""
+    return lambda observer, args, error: _count_unknown(event, observer, error)
+
+
+def _count_unknown(event: Event, observer: Observer, error: BaseException) -> None:
+    if isinstance(error, UnconfirmedError) or not isinstance(error, Exception):
+        observer.count(event, "unknown")
+
+
+def _renewed(observer: Observer, args: Sequence[Any], result: Any) -> None:
+    for renewal in result:
+        observer.count(Event.RENEWED, renewal.name.lower())
+
+
+def _not_renewed(observer: Observer, args: Sequence[Any], error: BaseException) -> None:
+    observer.count(Event.RENEWED, "failed", len(args[0]))
+
+
+def _deleted(observer: Observer, args: Sequence[Any], result: Any) -> None:
+    observer.count(Event.BLOB_DELETED)
+    if result is not None:
+        observer.count(Event.BLOB_BYTES_DELETED, amount=result)
+
+
+def _collected(service: str) -> Tell:
+    return lambda observer, args, result: observer.count(Event.COLLECTED, service, result)
+
+
+def _collected_some(service: str) -> Tell:
+    return lambda observer, args, error: (
+        observer.count(Event.COLLECTED, service, error.removed) if isinstance(error, LeftGarbageError) else None
+    )
+
+
+ANSWERED: Mapping[tuple[str, str], Tell] = {
+    (HIGH_VOLUME, "swap"): _which(Event.SWAPPED, "won", "conflict"),
+    (HIGH_VOLUME, "settle"): _which(Event.SETTLED, "live", "refused"),
+    (HIGH_VOLUME, "put_inline"): _which(Event.INLINE_WRITTEN, "done", "refused"),
+    (HIGH_VOLUME, "delete_inline"): _which(Event.INLINE_WRITTEN, "done", "refused"),
+    (LONG_TERM, "delete"): _deleted,
+    (CHANGELOG, "record"): _once(Event.RECORDED),
+    (CHANGELOG, "renew"): _renewed,
+    (CHANGELOG, "forget"): _once(Event.FORGOTTEN),
+    (CHANGELOG, "claim"): _which(Event.CLAIMED, "won", "lost"),
+    (CHANGELOG, "park"): lambda observer, args, result: observer.count(Event.PARKED) if result else None,
+} | {(service, "collect"): _collected(service) for service in METHODS}
+
+FAILED: Mapping[tuple[str, str], Tell] = {
+    (HIGH_VOLUME, "swap"): _unknown(Event.SWAPPED),
+    (HIGH_VOLUME, "put_inline"): _unknown(Event.INLINE_WRITTEN),
+    (HIGH_VOLUME, "delete_inline"): _unknown(Event.INLINE_WRITTEN),
+    (CHANGELOG, "renew"): _not_renewed,
+} | {(service, "collect"): _collected_some(service) for service in METHODS}
