@@ -97,7 +97,7 @@ class Recovery:
     """
 
     def __init__(self, backends: Backends, runtime: Runtime, settings: Settings) -> None:
-        self.loop = RecoveryLoop(backends.tiers, backends.log, runtime, settings)
+        self.loop = RecoveryLoop(backends.tiers, backends.log, runtime, settings, backends.observer)
         self._source = source_of(self.loop, backends.log, runtime, settings)
         self.collected = 0
         self.said_end = False

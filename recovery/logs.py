@@ -1,6 +1,6 @@
 """The two forms of the log on stderr: lines of text for people, and one JSON object a line for programs.
 
-    2026-11-22T07:41:16.123+00:00 INFO recovered id=… object=… attempt=1 verdict=cleaned: done: its garbage is deleted, …
+    2026-11-22T07:41:16.123+00:00 INFO recovered id=… object=… attempt=1 verdict=cleaned: done: …
     {"time": "2026-11-22T07:41:16.123+00:00", "level": "INFO", "event": "recovered", "id": "…", …, "why": "done: …"}
 
 Times are RFC 3339 in this machine's zone, with the offset. docs/logs.md lists the events. A line of another library has

@@ -393,7 +393,7 @@ class RecoveryLoop:
             self._count(lease.entry, owner_was, ending, report)
 
     async def _others_are_cleaned_up(self) -> bool:
-        """Whether garbage of another entry was deleted in this pass: then both tiers answer, and this entry is at fault.
+        """Whether garbage of another entry was deleted in this pass: then the tiers answer, and this one is at fault.
 
         Waits a moment for it. A refusal comes at once, before the others had the time to be cleaned up.
         """

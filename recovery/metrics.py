@@ -12,7 +12,6 @@ Several daemons show the same figures, because these are about the store and not
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
@@ -20,11 +19,10 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from changelog.base.events import events
 from changelog.base.runtime import Runtime
 from changelog.lease import Standing
 from tiered.metadata import NS_PER_S
-
-logger = logging.getLogger("tiered")
 
 SOURCES = ("recovery", "feed", "audit")
 VERDICTS = ("healthy", "catching up", "falling behind", "stalled", "unknown")
@@ -55,16 +53,16 @@ class StatusMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         try:
             status = self._latest()
-        except Exception:  # the other metrics of this scrape are good
-            logger.warning("status_not_shown", exc_info=True)
+        except Exception as error:  # noqa: BLE001 - the other metrics of this scrape are good
+            events.warning("status_not_shown", error, exc_info=error)
             return
         if status is None:
             return
         for part in (self._age, _sources, _verdicts, _entries, _daemons, _level):
             try:
                 shown = list(part(status))
-            except Exception:  # the others are good
-                logger.warning("status_not_shown", exc_info=True)
+            except Exception as error:  # noqa: BLE001 - the others are good
+                events.warning("status_not_shown", error, exc_info=error)
             else:
                 yield from shown
 
@@ -105,16 +103,20 @@ def _verdicts(status: Mapping[str, Any]) -> Iterator[Metric]:
 def _entries(status: Mapping[str, Any]) -> Iterator[Metric]:
     entries = status["entries"]
     by_standing = GaugeMetricFamily("tiered_entries", "Entries in the changelog, by standing.", labels=("standing",))
-    for each in Standing:
-        by_standing.add_metric((each.name.lower(),), entries["by_standing"].get(each.name, 0))
-    yield by_standing
+    if entries["by_standing"] or entries["complete"]:  # otherwise nothing was counted, which is not 0
+        for each in Standing:
+            by_standing.add_metric((each.name.lower(),), entries["by_standing"].get(each.name, 0))
+        yield by_standing
     yield GaugeMetricFamily("tiered_entries_complete", "1: every entry was counted; 0: there are more.", float(entries["complete"]))
     if entries["oldest_age_s"] is not None:
         yield GaugeMetricFamily("tiered_entries_oldest_age_seconds", "Age of the oldest entry.", entries["oldest_age_s"])
-    yield GaugeMetricFamily("tiered_entries_stuck", "Entries that wait for an operator.", status["stuck"]["count"])
+    if status["stuck"]["count"] is not None:
+        yield GaugeMetricFamily("tiered_entries_stuck", "Entries that wait for an operator.", status["stuck"]["count"])
 
 
 def _daemons(status: Mapping[str, Any]) -> Iterator[Metric]:
+    if status["daemons"] is None:
+        return
     alive = sum(bool(daemon["alive"]) for daemon in status["daemons"])
     yield GaugeMetricFamily("tiered_daemons", "Recovery daemons that are alive, by their presence rows.", alive)
 

@@ -14,7 +14,6 @@ may help. If it fails again, the manifest says so and the run is not complete. T
 
 from __future__ import annotations
 
-import logging
 import os
 import platform
 import signal
@@ -28,6 +27,7 @@ import anyio
 from anyio import to_thread
 
 from changelog.base.errors import ConfigurationError, TieredError
+from changelog.base.events import events
 from changelog.base.runtime import Runtime, uuid7
 from recovery.audit.conclusion import Prefixes, conclude
 from recovery.audit.errors import AuditInterruptedError
@@ -43,8 +43,6 @@ from recovery.last_audit import LastAudit, write_last
 from recovery.statistics.audit_source import AuditSource, Finished
 from tiered.open import open_backends
 from tiered.settings import Settings
-
-logger = logging.getLogger("tiered")
 
 POLL_S, POLL_AFAR_S = 0.5, 5.0
 """How often the directory is read, in seconds.
@@ -106,7 +104,7 @@ async def _note(settings: Settings, ended: Manifest, where: str, runtime: Runtim
             async with open_backends(settings, runtime, writes=False, verify=False) as backends:
                 await write_last(backends.log, last_audit_of(ended, where))
     except Exception as error:  # noqa: BLE001 - whatever it is, the audit is done and its report is written
-        logger.warning("audit_not_noted run=%s: %s", ended.run, str(error) or type(error).__name__)
+        events.warning("audit_not_noted", error, run=ended.run)
 
 
 def last_audit_of(ended: Manifest, where: str) -> LastAudit:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from changelog.base.runtime import SystemRuntime
 from changelog.change import Entry, Unreadable
@@ -15,6 +15,9 @@ from tiered.errors import InvalidRequestError
 from tiered.open import Backends, open_backends
 from tiered.settings import Settings
 
+if TYPE_CHECKING:
+    from tiered.telemetry.telemetry import Telemetry
+
 TABLE_ROWS = 100
 """So many rows are gathered before they are printed, to find the widths of the columns."""
 
@@ -22,12 +25,14 @@ Listed = tuple[Entry | Unreadable, Standing]
 
 
 @asynccontextmanager
-async def open_logged(settings: Settings, *, writes: bool = True, collecting: bool = False) -> AsyncIterator[tuple[Backends, Settings]]:
+async def open_logged(
+    settings: Settings, *, writes: bool = True, collecting: bool = False, telemetry: Telemetry | None = None
+) -> AsyncIterator[tuple[Backends, Settings]]:
     """Opens a store's backends. Raises `InvalidRequestError` if it keeps no changelog.
 
     `collecting`: an embedded store without a changelog is opened, too, because it also has garbage to collect.
     """
-    async with open_backends(settings, SystemRuntime(), writes=writes) as backends:
+    async with open_backends(settings, SystemRuntime(), writes=writes, telemetry=telemetry) as backends:
         if not backends.log.durable and not (collecting and settings.directory is not None):
             kind = "sqlite" if settings.directory is not None else "bigtable"
             raise InvalidRequestError(f"no changelog is kept here, so there is nothing to recover or to show; set changelog: {kind}")

@@ -26,6 +26,8 @@ from recovery.logs import use_format
 from tiered.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, TieredError, UnavailableError
 
 if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
     from recovery.daemon import Beside
     from recovery.loop import Report
     from tiered.open import Backends
@@ -56,9 +58,13 @@ def recover(
     async def work(chosen: Settings, bound: socket.socket | None) -> None:
         from recovery.daemon import collect, recover_once, run_daemon, source_of
         from recovery.loop import RecoveryLoop
+        from tiered.telemetry.telemetry import Telemetry
 
         use_format(chosen.daemon.log_format)
-        async with open_logged(chosen, writes=not dry_run, collecting=not dry_run) as (backends, settings):
+        registry = None if bound is None else _registry()
+        telemetry = None if registry is None else Telemetry(registry=registry)
+        opening = open_logged(chosen, writes=not dry_run, collecting=not dry_run, telemetry=telemetry)
+        async with opening as (backends, settings):
             loop = RecoveryLoop(backends.tiers, backends.log, SystemRuntime(), settings, backends.observer)
             if dry_run:
                 if not await show_listed(loop.survey(), ("key", "standing", "object"), _cells, limit, choice.json):
@@ -74,7 +80,7 @@ def recover(
             else:
                 logging.getLogger("tiered").setLevel(logging.INFO)
                 runtime = SystemRuntime()
-                done = await run_daemon(backends, runtime, settings, _beside(bound, backends, runtime, settings))
+                done = await run_daemon(backends, runtime, settings, _beside(bound, backends, runtime, settings, registry))
                 _show_report(done.report, {"collected": done.collected, "stuck": done.stuck})
 
     run_async(command)
@@ -100,14 +106,25 @@ def _listening(settings: Settings, daemon: bool) -> Iterator[socket.socket | Non
         yield bound
 
 
-def _beside(bound: socket.socket | None, backends: Backends, runtime: Runtime, settings: Settings) -> Beside | None:
-    if bound is None:
-        return None
-    from prometheus_client import CollectorRegistry
+def _registry() -> CollectorRegistry:
+    """What `/metrics` shows: the daemon's metrics, and those of its process and of Python."""
+    from prometheus_client import CollectorRegistry as Registry
+    from prometheus_client import GCCollector, PlatformCollector, ProcessCollector
 
+    registry = Registry()
+    for collector in (ProcessCollector, PlatformCollector, GCCollector):
+        collector(registry=registry)
+    return registry
+
+
+def _beside(
+    bound: socket.socket | None, backends: Backends, runtime: Runtime, settings: Settings, registry: CollectorRegistry | None
+) -> Beside | None:
+    if bound is None or registry is None:
+        return None
     from recovery.http.server import serve
 
-    return partial(serve, bound, backends, runtime, settings, CollectorRegistry())
+    return partial(serve, bound, backends, runtime, settings, registry)
 
 
 def _cells(listed: Listed) -> tuple[str, ...]:

@@ -8,7 +8,6 @@ one cheap question, because an idle recovery loop would not notice that a tier i
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,14 +15,13 @@ from typing import Any
 import anyio
 
 from changelog.base.errors import CorruptRecordError, TieredError, UnavailableError
+from changelog.base.events import events
 from changelog.base.runtime import Runtime
 from changelog.base.tasks import elsewhere_is_an_error
 from changelog.change import ChangeId
 from recovery.http.history import History, Point
 from recovery.status import Status
 from tiered.open import Backends
-
-logger = logging.getLogger("tiered")
 
 EVERY_S = 5.0
 LOOK_BUDGET_S = 60.0
@@ -135,7 +133,7 @@ async def _tried(call: Callable[[], Awaitable[Any]], budget_s: float) -> tuple[E
 def _log_unforeseen(error: Exception) -> None:
     """Log an error that is none of ours, with its traceback. The page shows the others."""
     if not isinstance(error, TieredError):
-        logger.warning("status_failed: %s", error, exc_info=error)
+        events.warning("status_failed", error, exc_info=error)
 
 
 def _point(now: float, status: Status) -> Point:

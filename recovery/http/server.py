@@ -24,11 +24,13 @@ from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
 from changelog.base.errors import ConfigurationError
+from changelog.base.events import events
 from changelog.base.runtime import Runtime
 from recovery.http.app import make_app
 from recovery.http.decisions import Decisions
 from recovery.http.sampler import Sampler, questions_to
 from recovery.http.view import View, Worker
+from recovery.metrics import StatusMetrics
 from recovery.status import gather
 from tiered.open import Backends
 from tiered.settings import DaemonSettings, Settings
@@ -79,18 +81,23 @@ def _why_not(error: OSError, host: str, port: int) -> str:
 async def serve(
     bound: socket.socket, backends: Backends, runtime: Runtime, settings: Settings, registry: CollectorRegistry, worker: Worker
 ) -> None:
-    """Serve until it is cancelled. Raises nothing else."""
+    """Serves until it is cancelled. Raises nothing else.
+
+    `registry`: what `/metrics` shows. The figures of the status are added to it.
+    """
     decisions = Decisions(runtime)
     sampler = Sampler(partial(gather, backends, settings, runtime), questions_to(backends), runtime)
-    app = make_app(View(sampler, decisions, worker, runtime, settings), registry, names_of(bound, settings.daemon.http_host))
+    view = View(sampler, decisions, worker, runtime, settings)
+    registry.register(StatusMetrics(view.status, runtime))
+    app = make_app(view, registry, names_of(bound, settings.daemon.http_host))
     logger.addHandler(decisions)
-    logger.info("http_started url=%s", _url(bound))
+    events.info("http_started", url=_url(bound))
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(sampler.run)
             tasks.start_soon(run_uvicorn, app, bound)
-    except Exception as error:
-        logger.error("http_failed: recovery goes on without its page and its metrics: %s", error, exc_info=error)
+    except Exception as error:  # noqa: BLE001 - recovery goes on without its page
+        events.error("http_failed", error, exc_info=error)
     finally:
         logger.removeHandler(decisions)
 

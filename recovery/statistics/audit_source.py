@@ -10,7 +10,6 @@ and more. *Failure*: it is logged, and the audit goes on. An audit that may only
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -19,14 +18,13 @@ from dataclasses import dataclass
 import anyio
 
 from changelog.base.errors import TieredError
+from changelog.base.events import events
 from changelog.base.runtime import Runtime
 from changelog.log import ChangeLog
 from recovery.statistics.columns import Offsets, SourceRow
 from recovery.statistics.persisted import AUDIT, Document, change_statistics
 from tiered.open import open_backends
 from tiered.settings import Settings
-
-logger = logging.getLogger("tiered")
 
 REPORT_EVERY_S = 10.0
 REPORT_BUDGET_S = 5.0
@@ -76,7 +74,7 @@ class AuditSource:
                     opened = open_backends(settings, runtime, writes=False, verify=False)
                     log = (await stack.enter_async_context(opened)).log
                 except TieredError as error:
-                    logger.info("statistics_not_reported run=%s: %s", run, error)
+                    events.info("statistics_not_reported", error, run=run)
             yield cls(log, runtime, run)
 
     async def report(self, finished: Finished, *, left: bool = False) -> None:
@@ -99,7 +97,10 @@ class AuditSource:
 
     def _failed(self, error: Exception, unforeseen: Exception | None) -> None:
         if not self._fails:
-            logger.info("statistics_not_reported run=%s: %s", self._run, str(error) or type(error).__name__, exc_info=unforeseen)
+            if unforeseen is None:
+                events.info("statistics_not_reported", error, run=self._run)
+            else:
+                events.warning("statistics_not_reported", error, exc_info=unforeseen, run=self._run)
         self._fails = True
 
     async def _report(self, log: ChangeLog, finished: Finished, left: bool) -> None:

@@ -14,7 +14,6 @@ once, and recovery goes on without statistics until a report succeeds.
 
 from __future__ import annotations
 
-import logging
 import math
 from bisect import bisect_right
 from collections.abc import Iterable
@@ -23,6 +22,7 @@ from dataclasses import dataclass
 import anyio
 
 from changelog.base.errors import TieredError
+from changelog.base.events import events
 from changelog.base.runtime import Runtime
 from changelog.change import Entry, Unreadable, encode
 from changelog.lease import Standing, standing
@@ -30,8 +30,6 @@ from changelog.log import ChangeLog
 from recovery.statistics.columns import Offsets, SourceRow
 from recovery.statistics.persisted import RECOVERY, Document, change_statistics, read_statistics
 from tiered.settings import Settings
-
-logger = logging.getLogger("tiered")
 
 REPORT_EVERY_S = 10.0
 REPORT_BUDGET_S = 20.0
@@ -168,14 +166,12 @@ class RecoverySource:
             self._failed(error, error)
         else:
             if self._fails:
-                logger.info("statistics_reported_again instance=%s", self._instance)
+                events.info("statistics_reported_again", instance=self._instance)
             self._fails = False
 
     def _failed(self, error: Exception, unforeseen: Exception | None) -> None:
         if not self._fails:
-            logger.warning(
-                "statistics_not_reported instance=%s: %s", self._instance, str(error) or type(error).__name__, exc_info=unforeseen
-            )
+            events.warning("statistics_not_reported", error, exc_info=unforeseen, instance=self._instance)
         self._fails = True
 
     async def _report(self, left: bool) -> None:

@@ -9,12 +9,12 @@ is counted, and the first one is logged with its traceback.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from changelog.base.events import events
 from changelog.base.observe import SILENT, Event, Observer, Queue
 from changelog.base.runtime import Runtime
 from changelog.log import ChangeLog
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from tiered.telemetry.metrics import Metrics
     from tiered.telemetry.traces import OpenSpan, Traces
-
-logger = logging.getLogger("tiered")
 
 
 class Telemetry:
@@ -64,7 +62,7 @@ class Telemetry:
         """Telemetry failed, and the operation goes on."""
         if not self._has_failed:
             self._has_failed = True
-            logger.warning("telemetry_failed: it goes on, and no operation fails; further errors are only counted", exc_info=error)
+            events.warning("telemetry_failed", error, exc_info=error)
         if self._metrics is not None:
             self._metrics.failed()
 
