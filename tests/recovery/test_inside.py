@@ -1,4 +1,4 @@
-"""Recovery inside a service: `open_storage(settings, recover=True)`, on real directories, with processes that are killed."""
+"""Recovery inside a service, `open_storage(settings, recover=True)`: on real directories, with real kills."""
 
 from __future__ import annotations
 
@@ -236,13 +236,13 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, float], list[Slow]]:
         made: list[Slow] = []
         real = RecoveryLoop.__init__
 
-        def init(self: RecoveryLoop, tiers: Tiers, log: ChangeLog, runtime: Any, settings: Settings) -> None:
+        def init(self: RecoveryLoop, tiers: Tiers, log: ChangeLog, *others: Any) -> None:
             made.append(slow := Slow(log if name == "announce" else tiers.long_term, name, seconds))
             double: Any = slow
             if name == "announce":
-                real(self, tiers, double, runtime, settings)
+                real(self, tiers, double, *others)
             else:
-                real(self, Tiers(tiers.high_volume, double), log, runtime, settings)
+                real(self, Tiers(tiers.high_volume, double), log, *others)
 
         monkeypatch.setattr(RecoveryLoop, "__init__", init)
         return made
