@@ -162,7 +162,7 @@ async def test_a_log_that_stops_answering_is_told_once_and_so_is_its_return(
         await world.runtime.sleep(3600)
         assert set(recovery.outages.present) == {"changelog"}
         world.log.hooks.clear()
-        await world.runtime.sleep(300)
+        await world.runtime.sleep(1000)  # longer than until the next full pass
         assert recovery.outages.present == {}
     out, back = events(log, "service_unreachable", "service_healthy_again")
     assert (out["event"], out["service"], out["why"], out["level"]) == ("service_unreachable", "changelog", str(error), "WARNING")
@@ -179,7 +179,7 @@ async def test_a_log_that_never_answers_is_out_too(world: World, log: pytest.Log
         world.log.hooks["announce"] = hangs
         await world.runtime.sleep(1000)
         world.log.hooks.clear()
-        await world.runtime.sleep(300)
+        await world.runtime.sleep(1000)  # longer than until the next full pass
     out, back = events(log, "service_unreachable", "service_healthy_again")
     assert out["why"].startswith("the changelog did not answer") and back["service"] == "changelog"
 
@@ -192,7 +192,7 @@ async def test_claims_that_fail_while_the_log_is_read_are_an_outage_of_the_log(w
     async with running(world):
         await world.runtime.sleep(1000)
         world.log.hooks.clear()
-        await world.runtime.sleep(300)
+        await world.runtime.sleep(1000)  # longer than until the next full pass
     told = events(log, "service_unreachable", "service_healthy_again")
     assert [(each["event"], each["service"]) for each in told] == [
         ("service_unreachable", "changelog"), ("service_healthy_again", "changelog"),
@@ -212,7 +212,7 @@ async def test_a_tier_that_is_out_is_named_and_nothing_is_parked(
     async with running(world) as recovery:
         await world.runtime.sleep(3600)
         getattr(world, tier).hooks.clear()
-        await world.runtime.sleep(300)
+        await world.runtime.sleep(1000)  # longer than until the next full pass
         assert recovery.total.parked == 0 and await world.is_clean()
     out, back = events(log, "service_unreachable", "service_healthy_again")
     assert (out["event"], out["service"], out["why"]) == ("service_unreachable", service, str(error))
@@ -292,7 +292,7 @@ async def test_two_loops_with_one_name_recover_everything_and_park_nothing(world
     async with anyio.create_task_group() as tasks:
         for loop in loops:
             tasks.start_soon(loop.run)
-        await world.runtime.sleep(300)
+        await world.runtime.sleep(1000)  # longer than until the next full pass
         for loop in loops:
             loop.stop()
     assert sum(loop.total.recovered for loop in loops) == len(changes)
