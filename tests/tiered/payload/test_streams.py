@@ -27,6 +27,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from changelog.base.errors import InvalidRequestError
+from changelog.base.threads import in_thread
 from emulators.world.runtime import elapse, run_world
 from tiered.errors import AtCapacityError, UnavailableError
 from tiered.payload import files, own_thread
@@ -460,7 +461,7 @@ async def test_tiny_pieces_are_joined(make: Any) -> None:
 
 async def test_files_share_their_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many files are read at once, they take no more threads than this."""
-    real, limiters = files.in_thread, set()
+    real, limiters = in_thread, set[anyio.CapacityLimiter]()
 
     async def noted(call: Callable[[], Any], limiter: anyio.CapacityLimiter, **named: Any) -> Any:
         limiters.add(limiter)
