@@ -27,9 +27,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from changelog.base.errors import InvalidRequestError
+from changelog.base.threads import in_thread
 from emulators.world.runtime import elapse, run_world
 from tiered.errors import AtCapacityError, UnavailableError
-from tiered.payload import own_thread
+from tiered.payload import files, own_thread
 from tiered.payload.own_thread import LATE_S
 from tiered.payload.pieces import Piece, split_head
 from tiered.payload.streams import Payload, pieces
@@ -456,6 +457,23 @@ async def test_tiny_pieces_are_joined(make: Any) -> None:
     got = await gathered(make([b"x"] * 50_000), PIECE_BYTES)
     assert b"".join(got) == b"x" * 50_000
     assert len(got) < 1000  # 29, where this process is never kept from running for LATE_S
+
+
+async def test_files_share_their_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many files are read at once, they take no more threads than this."""
+    real, limiters = in_thread, set[anyio.CapacityLimiter]()
+
+    async def noted(call: Callable[[], Any], limiter: anyio.CapacityLimiter, **named: Any) -> Any:
+        limiters.add(limiter)
+        return await real(call, limiter, **named)
+
+    monkeypatch.setattr(files, "in_thread", noted)
+    for number in range(3):
+        path = tmp_path / f"{number}"
+        path.write_bytes(BYTES)
+        assert b"".join(await gathered(path)) == BYTES
+    [limiter] = limiters
+    assert limiter.total_tokens == files.FILE_THREADS_MAX
 
 
 def test_pieces_that_come_steadily_but_slowly_are_not_held_back() -> None:
