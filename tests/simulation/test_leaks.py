@@ -84,7 +84,7 @@ def at_once(entry: Any, now_ms: int, expiry_ms: int, attempts_max: int) -> Any:
     return standing(entry, now_ms, expiry_ms, 0)
 
 
-async def ask_for_ever(read: Callable[[], Any], runtime: Any, budget_s: float) -> Any:
+async def ask_for_ever(read: Callable[[], Any], *_: Any) -> Any:
     return await read()
 
 

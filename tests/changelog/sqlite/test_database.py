@@ -450,7 +450,7 @@ async def test_a_write_that_asyncio_itself_cancels_again_and_again_is_still_comp
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
 async def test_when_asyncio_itself_ends_every_task_nobody_waits_and_nothing_is_torn(path: Path, runtime: ShiftedRuntime) -> None:
-    gate, told = Gate(), []
+    gate, told, started = Gate(), [], anyio.Event()
 
     async def use() -> None:
         async with Database.open(path, runtime) as database:
@@ -468,11 +468,12 @@ async def test_when_asyncio_itself_ends_every_task_nobody_waits_and_nothing_is_t
                 await gate.reached()
                 for _ in range(200):
                     tasks.start_soon(write, note("never"))
+                started.set()
 
     before = asyncio.all_tasks()
     task = asyncio.create_task(use())
     with anyio.fail_after(30):
-        await gate.reached()
+        await started.wait()
         await anyio.wait_all_tasks_blocked()
         threading.Timer(0.2, gate.opened.set).start()
         for each in asyncio.all_tasks() - before:
