@@ -1,7 +1,13 @@
 """What happens after a crash: the recovery loop and its daemon, the audit, and the command line on top of everything.
 
     loop.py       begin here: claims the entries of processes that died, and finishes their changes
-    daemon.py     runs the loop until a signal; collects the garbage of embedded mode
+    daemon.py     runs the loop until a signal, and what belongs beside it; inside.py: the same inside a service
+    status.py     what is known of a store now: `tiered status`, the page and the metrics show it
+    statistics/   how far recovery and the audit are, kept in the changelog
+    http/         the daemon's HTTP server and its page; metrics.py: the status as metrics
+    outages.py    which services do not answer
+    logs.py       the two forms of a log line
+    last_audit.py what the last audit found
     entries.py    reads all entries of a changelog
     rate.py       how many entries may be begun per second
     visible.py    makes text of others safe for a terminal
