@@ -22,7 +22,7 @@ demo: setup ## writers are killed, recovery cleans up, you watch (ARGS="--second
 	.venv/bin/python -m emulators demo $(ARGS)
 
 # Files run beside each other, on every core; each worker starts the emulators that its files need.
-PARALLEL := -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
+PARALLEL := @.ci/parallel
 QUICK := tests/changelog tests/tiered tests/recovery tests/contracts tests/store tests/test_architecture.py
 
 test: setup ## all tests, on all cores (ARGS="-k swap")

@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import re
+import textwrap
 from dataclasses import asdict, dataclass, field
 from datetime import date
 from importlib.metadata import version
@@ -19,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 WIDTH = 130
+PROSE_WIDTH = 120
 LIBRARIES = ("grpcio", "google-cloud-bigtable", "google-cloud-storage", "aiohttp")
 
 
@@ -43,7 +45,7 @@ class Figures:
     def markdown(self) -> str:
         lines = [self.columns, ["---"] * len(self.columns), *self.rows]
         table = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
-        return "\n\n".join([f"### {self.title}", table, *self.notes]) + "\n"
+        return "\n\n".join([f"### {self.title}", table, *map(_wrapped, self.notes)]) + "\n"
 
 
 def dumped(figures: list[Figures]) -> str:
@@ -57,13 +59,17 @@ def loaded(text: str) -> list[Figures]:
 def put_into(page: Path, name: str, figures: list[Figures], size: float, load: float) -> None:
     """Replaces what the page says between the marks of `name`. `load`: the machine's load average before the run."""
     begin, end = f"<!-- figures {name} -->", f"<!-- end of {name} -->"
-    told = f"Measured on {date.today()} at size {size:g}, with a load of {load:.1f} before, on {machine()}.\n"
+    told = _wrapped(f"Measured on {date.today()} at size {size:g}, with a load of {load:.1f} before, on {machine()}.") + "\n"
     block = "\n".join([begin, told, *(each.markdown() for each in figures), end])
     text = page.read_text("utf-8")
     replaced, count = re.subn(re.escape(begin) + ".*?" + re.escape(end), lambda _: block, text, flags=re.DOTALL)
     if count != 1:
         raise SystemExit(f"{page} must hold '{begin}' and '{end}' once; it has {count} such places")
     page.write_text(replaced, "utf-8")
+
+
+def _wrapped(sentence: str) -> str:
+    return textwrap.fill(sentence, PROSE_WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def machine() -> str:

@@ -333,8 +333,7 @@ class RecoveryLoop:
         except Exception as error:  # noqa: BLE001 - it is this entry's: the others must not wait for it, nor end with it (I6)
             if last_asked() == CHANGELOG and not self._claimed and isinstance(error, _NOT_ANSWERED):
                 self.outages.suspect(CHANGELOG, error)
-            report.failed += 1
-            self._observer.count(Event.RECOVERED, "failed")
+            self._count(report, "failed")
             self._log_failure(entry, error)
         finally:
             self._began_at.pop(entry.key, None)
@@ -359,7 +358,7 @@ class RecoveryLoop:
                 raise
         self._claimed += 1
         if lease is None:
-            self._count_lost(entry, "another instance was faster, or its owner still lives", report)
+            self._lost(entry, "another instance was faster, or its owner still lives", report)
             return
         self.counts.claimed += 1
         try:
@@ -378,7 +377,7 @@ class RecoveryLoop:
                 self._runtime, self._settings.attempt_budget_s, observer=self._observer,
             )
         except LeaseLostError as error:
-            self._count_lost(lease.entry, str(error), report)
+            self._lost(lease.entry, str(error), report)
         except CorruptRecordError as error:
             await self._park(lease.entry, str(error), report)
         except _NOT_ANSWERED as error:
@@ -390,7 +389,7 @@ class RecoveryLoop:
         except Exception as error:  # noqa: BLE001 - logged with its traceback, and counted
             await self._fail(lease, error, report, alone=True)
         else:
-            self._count(lease.entry, owner_was, ending, report)
+            self._finished(lease.entry, owner_was, ending, report)
 
     async def _others_are_cleaned_up(self) -> bool:
         """Whether garbage of another entry was deleted in this pass: then the tiers answer, and this one is at fault.
@@ -419,15 +418,11 @@ class RecoveryLoop:
             self._failed_alone[entry.key] = times
         if not alone:
             await self._log.release(entry, entry.cleanup_after_ms)
-        report.failed += 1
-        self._observer.count(Event.RECOVERED, "failed")
+        self._count(report, "failed")
 
-    def _count(self, entry: Entry, owner_was: str, ending: Ending, report: Report) -> None:
+    def _finished(self, entry: Entry, owner_was: str, ending: Ending, report: Report) -> None:
         self._failed_alone.pop(entry.key, None)
-        if ending is Ending.DEFERRED:
-            report.deferred += 1
-        else:
-            report.recovered += 1
+        self._count(report, "deferred" if ending is Ending.DEFERRED else "recovered", ending.name.lower())
         self.counts.finished += 1
         self.counts.processed += 1
         is_cleaned = ending is not Ending.FORGOTTEN
@@ -435,23 +430,25 @@ class RecoveryLoop:
         if is_cleaned:
             self._first_cleaned.set()
         self.outages.answered(*(TIERS if is_cleaned else (HIGH_VOLUME,)))  # without garbage only the row was asked
-        self._observer.count(Event.RECOVERED, ending.name.lower())
         events.info("recovered", ending.value, **self._facts(entry), verdict=ending.name.lower(), owner_was=owner_was)
 
     async def _park(self, entry: Entry | Unreadable, error: str, report: Report) -> None:
         if await self._log.park(entry, error):
             self._failed_alone.pop(entry.key, None)
-            report.parked += 1
+            self._count(report, "parked")
             self.counts.processed += 1
-            self._observer.count(Event.RECOVERED, "parked")
             events.error("entry_parked", error, **self._facts(entry), verdict="parked")
         else:
-            self._count_lost(entry, "it changed before it could be parked", report)
+            self._lost(entry, "it changed before it could be parked", report)
 
-    def _count_lost(self, entry: Entry | Unreadable, why: str, report: Report) -> None:
-        report.lost += 1
-        self._observer.count(Event.RECOVERED, "lost")
+    def _lost(self, entry: Entry | Unreadable, why: str, report: Report) -> None:
+        self._count(report, "lost")
         events.info("entry_lost", why, **self._facts(entry), verdict="lost")
+
+    def _count(self, report: Report, outcome: str, result: str | None = None) -> None:
+        """Counts what became of one entry. `outcome`: the field of the report; `result`: another name for metrics."""
+        setattr(report, outcome, getattr(report, outcome) + 1)
+        self._observer.count(Event.RECOVERED, result or outcome)
 
     def _log_failure(self, entry: Entry | Unreadable, error: Exception) -> None:
         """Logs the error, with a traceback only if it is no error of ours."""

@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 import tarfile
-import time
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -136,14 +135,13 @@ def test_the_command_recovers_from_a_kill_where_only_the_wheel_is_installed(bare
         assert writer.stdout is not None
         try:
             assert writer.stdout.readline() == "half\n"
-            for _ in range(3000):  # its payload may be read before its entry and its upload are there
-                if files(uploads):
+            for _ in range(60):  # its payload may be read before its entry is there, and its upload is opened before
+                entries = json.loads(run(*tiered, "log", "list", "--json", cwd=directory))
+                if entries:
                     break
-                time.sleep(0.01)
         finally:
             writer.kill()
-    [entry] = json.loads(run(*tiered, "log", "list", "--json", cwd=directory))
-    assert entry["object"] == OBJECT and files(uploads)
+    assert [entry["object"] for entry in entries] == [OBJECT] and files(uploads)
 
     for _ in range(30):
         report = json.loads(run(*tiered, "recover", "--once", "--json", cwd=directory))
