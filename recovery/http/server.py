@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from ipaddress import ip_address
-from typing import TYPE_CHECKING
+from typing import Any
 
 import anyio
 import uvicorn
@@ -36,9 +36,6 @@ from recovery.metrics import StatusMetrics
 from recovery.status import gather
 from tiered.open import Backends
 from tiered.settings import DaemonSettings, Settings
-
-if TYPE_CHECKING:
-    import asyncio  # noqa: TID251 - uvicorn needs it
 
 logger = logging.getLogger("tiered")
 
@@ -124,9 +121,9 @@ class _Connection(H11Protocol):
     uvicorn itself waits without an end for the first request, for the rest of one, and for a client to read its answer.
     """
 
-    _ending: asyncio.TimerHandle | None = None
+    _ending: Any = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
+    def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self._ending = self.loop.call_later(CONNECTION_S, self._end)
 

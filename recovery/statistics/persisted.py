@@ -67,8 +67,8 @@ class Document:
     `committed` is about. `base`: what folded workers did, by column. `folded`: the part of `base` of each run that may
     come back. `offsets`: as they are shown; None: never probed. `elsewhere`: how much of what is shown as processed
     no worker counted, because something else dealt with it. `regressions`: the sum of all that `outstanding` went
-    back. `samples`: of the offsets, the oldest first. `departed`: workers that ended and were folded, by name, the latest
-    last, each with the time of its last report (Unix ms).
+    back. `samples`: of the offsets, the oldest first. `departed`: workers that ended and were folded, by name,
+    the latest last, each with the time of its last report (Unix ms).
     """
 
     source: str

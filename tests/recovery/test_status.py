@@ -263,7 +263,7 @@ async def test_a_daemon_that_ended_stays_ended_when_others_report(world: World) 
     await report(world, 10, 10, run="second", worker="v", left=True)
     found = await look(world)
     assert found.daemons is not None and [(each.instance, each.alive, each.ended) for each in found.daemons] == [
-        ("v", False, True), ("recovery-1", False, True)
+        ("recovery-1", False, True), ("v", False, True)
     ]  # fmt: skip
     assert headline(found) == "Nothing waits for recovery, and no daemon lives."
     await world.runtime.sleep(30)
