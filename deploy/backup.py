@@ -17,13 +17,17 @@ it and the settling are writes to the database. So while nobody can write there,
 names can go away. Without the lock no order is safe. If the rows are copied first, a blob that they name may be deleted
 before it is copied. If the blobs are copied first, the rows may name a blob that came later.
 
-*Crash* at any moment: the lock ends with the process. INTO.partial is left behind, and the next call removes it.
+The backup is made in the directory INTO.partial, and gets its name at the end. A second backup to the same name is
+refused while the first one works.
+
+*Crash* at any moment: the locks end with the process. INTO.partial is left behind, and the next call empties it.
 """
 
 from __future__ import annotations
 
 import argparse
 import errno
+import fcntl
 import os
 import shutil
 import sqlite3
@@ -50,22 +54,45 @@ def back_up(store: Path, into: Path) -> float:
         raise BackupError(f"there is no store in {store}: it has no {DATABASE}")
     if into.exists():
         raise BackupError(f"{into} exists already: give the name of a new directory")
-    partial = into.with_name(f"{into.name}.partial")
-    if partial.exists():
-        shutil.rmtree(partial)
-    partial.mkdir(mode=0o700)
-    mirror(store / BLOBS, partial / BLOBS)
-    with closing(_connect(store / DATABASE)) as reader:
-        with writers_wait(store) as began:
-            mirror(store / BLOBS, partial / BLOBS)
-            reader.execute("BEGIN")
-            reader.execute("SELECT count(*) FROM sqlite_schema").fetchone()  # the transaction begins with its first read
-        waited_s = time.monotonic() - began
-        copy_database(reader, partial / DATABASE)
-    shutil.copymode(store / DATABASE, partial / DATABASE)
-    partial.rename(into)
+    if into.resolve().is_relative_to(store.resolve()):
+        raise BackupError(f"{into} is inside the store: give the name of a directory beside it")
+    with _partial(into) as partial:
+        mirror(store / BLOBS, partial / BLOBS)
+        with closing(_connect(store / DATABASE)) as reader:
+            with writers_wait(store) as began:
+                mirror(store / BLOBS, partial / BLOBS)
+                reader.execute("BEGIN")
+                reader.execute("SELECT count(*) FROM sqlite_schema").fetchone()  # the transaction begins with its first read
+            waited_s = time.monotonic() - began
+            copy_database(reader, partial / DATABASE)
+        shutil.copymode(store / DATABASE, partial / DATABASE)
+        partial.rename(into)
     os.sync()
     return waited_s
+
+
+@contextmanager
+def _partial(into: Path) -> Iterator[Path]:
+    """Makes INTO.partial, an empty directory that no other backup uses meanwhile. Raises `BackupError`."""
+    partial = into.with_name(f"{into.name}.partial")
+    partial.mkdir(mode=0o700, exist_ok=True)
+    directory = os.open(partial, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        try:
+            fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_ours = partial.exists() and os.path.samestat(os.fstat(directory), partial.lstat())  # it was not renamed meanwhile
+        except BlockingIOError:
+            is_ours = False
+        if not is_ours:
+            raise BackupError(f"another backup to {into} is being made: wait for its end, or give another name")
+        for name in sorted(os.listdir(partial)):
+            if name != BLOBS and not name.startswith(DATABASE):
+                raise BackupError(f"{partial} holds {name}, which is no part of a backup: move it away, or give another name")
+        for path in partial.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        yield partial
+    finally:
+        os.close(directory)
 
 
 @contextmanager

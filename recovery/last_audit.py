@@ -20,6 +20,7 @@ from tiered.text import shown
 NOTE = "audit/last"
 VERSION = 1
 TRIES = 4
+COUNT_MAX = 2**64 - 1
 DANGLING = "dangling"
 
 
@@ -80,6 +81,7 @@ def decode(raw: bytes) -> LastAudit:
     """Read the stored form. Raises `CorruptRecordError`, which says what is wrong, and guesses nothing."""
     try:
         value = json.loads(raw)
+        json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair could not be shown
     except (ValueError, RecursionError) as error:
         raise CorruptRecordError(f"the note {NOTE} is not JSON: {error}") from None
     if not isinstance(value, dict):
@@ -103,7 +105,7 @@ def _text(value: Mapping[str, Any], name: str) -> str:
 
 def _count(value: Mapping[str, Any], name: str) -> int:
     found = value.get(name)
-    if type(found) is not int or found < 0:
+    if type(found) is not int or not 0 <= found <= COUNT_MAX:
         raise CorruptRecordError(f"the note {NOTE} has {shown(found)} for {name!r}")
     return found
 
@@ -116,7 +118,7 @@ def _findings(value: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
 
 
 def _is_pair(value: object) -> bool:
-    return isinstance(value, list) and len(value) == 2 and all(type(each) is int and each >= 0 for each in value)
+    return isinstance(value, list) and len(value) == 2 and all(type(each) is int and 0 <= each <= COUNT_MAX for each in value)
 
 
 async def read_last(log: ChangeLog) -> LastAudit | None:

@@ -32,6 +32,7 @@ from changelog.change import ChangeId, Entry, Unreadable
 from changelog.lease import SET_BACK_MS, Standing, standing
 from changelog.log import ChangeLog
 from recovery.entries import PAGE
+from recovery.hiding import HIDDEN, without_names
 from recovery.last_audit import LastAudit, read_last
 from recovery.statistics.columns import SourceRow
 from recovery.statistics.persisted import AUDIT, RECOVERY, Document, read_statistics
@@ -66,7 +67,6 @@ AGES_S = (60.0, 600.0, 3600.0, 86_400.0)
 DUE = (Standing.CLAIMABLE, Standing.EXHAUSTED, Standing.UNREADABLE)
 """Entries of these standings are work for recovery, now."""
 
-HIDDEN = "…"
 Answer = TypeVar("Answer")
 NS_PER_MS = 1_000_000
 
@@ -145,10 +145,7 @@ class StuckEntry:
         """The error, with "…" for each name. An error about an entry that cannot be read may quote anything from it."""
         if self.object is None:
             return "the entry cannot be read"
-        text = self.error
-        for name in sorted(self.names, key=len, reverse=True):
-            text = text.replace(name, HIDDEN)
-        return text
+        return without_names(self.error, self.names)
 
     @property
     def command(self) -> str:
@@ -428,7 +425,8 @@ async def gather(backends: Backends, settings: Settings, runtime: Runtime) -> St
 
 
 class _Look:
-    """One look at a store. `_unread`: what could not be read, by the reason. `_ended`: workers that said so."""
+    """One look at a store. `_unread`: what could not be read, by the reason. `_ended`: workers that
+    said so, and when (Unix ms by the service's clock)."""
 
     def __init__(self, backends: Backends, settings: Settings, runtime: Runtime) -> None:
         self._tiers = backends.tiers
@@ -438,7 +436,7 @@ class _Look:
         self._problems: list[str] = []
         self._unread: dict[str, list[str]] = {}
         self._now_ms = 0
-        self._ended: set[str] = set()
+        self._ended: dict[str, int] = {}
 
     async def gather(self) -> Status:
         self._now_ms = await self._time_ms()
@@ -513,7 +511,7 @@ class _Look:
         sampled_ms = found.samples[-1][0] if found.samples else 0
         fresh = abs(self._now_ms - sampled_ms) <= REPORT_AGE_MAX_S * 1000
         self._tell_twins(found)
-        self._ended |= {worker for worker, each in found.workers.items() if each.left}
+        self._ended |= {**found.departed, **{worker: each.at_ms for worker, each in found.workers.items() if each.left}}
         present = {worker: each.row for worker, each in found.workers.items() if not each.left}
         return Source(found.total(), present, found.verdict() if fresh else Verdict(Kind.UNKNOWN), found.at_ms)
 
@@ -553,7 +551,7 @@ class _Look:
         found = []
         for instance, seen_ms in sorted(presences, key=lambda each: (-each[1], each[0])):
             ago_ms = self._now_ms - seen_ms
-            ended = instance in self._ended
+            ended = seen_ms <= self._ended.get(instance, -1)  # what was seen later is another one with this name
             alive = not ended and -SET_BACK_MS < ago_ms <= SILENCE_MAX_S * 1000
             found.append(Daemon(instance, max(0.0, ago_ms / 1000), alive, ended))
         return found

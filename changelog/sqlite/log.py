@@ -144,7 +144,8 @@ class SqliteChangeLog:
 
     async def presences(self) -> Sequence[tuple[str, int]]:
         def run(connection: sqlite3.Connection) -> Sequence[tuple[str, int]]:
-            return connection.execute("SELECT instance, CAST(seen_ms AS INTEGER) FROM daemons").fetchall()
+            rows = connection.execute("SELECT CAST(instance AS BLOB), CAST(seen_ms AS INTEGER) FROM daemons").fetchall()
+            return [(instance.decode(errors="backslashreplace"), seen_ms) for instance, seen_ms in rows]
 
         return await self._database.read(run)
 

@@ -139,12 +139,12 @@ def _show_source(page: _Page, name: str, source: Source | None, status: Status) 
         page.text("rates", "unknown: that takes a daemon that lives, and two reports within the last minute")
     else:
         page.text("rates", f"{rate(found.inflow_per_s)} come in, {rate(found.drain_per_s)} are dealt with")
-    ago_s = math.inf if source.reported_ms is None else max(0.0, (status.at_ms - source.reported_ms) / 1000)
+    ago_s = math.inf if source.reported_ms is None else (status.at_ms - source.reported_ms) / 1000
     lag = "unknown" if row.lag is None else count(row.lag, one, many)
-    past = row.lag is not None and (ago_s > REPORT_AGE_MAX_S or (name == RECOVERY and status.alive == 0))
+    past = row.lag is not None and (abs(ago_s) > REPORT_AGE_MAX_S or (name == RECOVERY and status.alive == 0))
     page.text("lag", f"unknown; it was {lag} at the last report" if past else lag)
     if source.reported_ms is not None:
-        page.text("reported", f"{duration(ago_s)} ago")
+        page.text("reported", ago(ago_s))
     if len(source.workers) > 1:
         for worker, each in list(source.workers.items())[:WORKERS_SHOWN_MAX]:
             done = "unknown" if each.processed_values is None else f"{each.processed_values:,}"
@@ -244,7 +244,7 @@ def _show_daemons(page: _Page, status: Status) -> None:
     for daemon in alive:
         page.more(_seen(daemon))
     for daemon in gone[:DAEMONS_GONE_MAX]:
-        page.more(f"{_seen(daemon)}: {'ended' if daemon.ended else 'killed, or out of reach'}")
+        page.more(f"{_seen(daemon)}: {'ended' if daemon.ended else 'probably killed, or out of reach'}")
     if (rest := len(gone) - DAEMONS_GONE_MAX) > 0:
         page.more(f"and {rest:,} more that were seen within a day")
 
@@ -260,7 +260,7 @@ def _show_audit(page: _Page, status: Status) -> None:
         page.text("audit", "none has ended yet" if known else "unknown")
         return
     ago_s = (status.at_ms * 1_000_000 - audit.ended_ns) / 1e9
-    page.text("audit", f"{audit.sentence} (ended {duration(max(0.0, ago_s))} ago)")
+    page.text("audit", f"{audit.sentence} (ended {ago(ago_s)})")
     page.whole("", f"in {audit.where}")
 
 
@@ -273,6 +273,11 @@ def duration(seconds: float) -> str:
     parts = [(whole // 86_400, "d"), (whole // 3600 % 24, "h"), (whole // 60 % 60, "min"), (whole % 60, "s")]
     first = next((number for number, (size, _) in enumerate(parts) if size), len(parts) - 1)
     return " ".join(f"{size:,} {unit}" for size, unit in parts[first : first + 2] if size or unit == parts[first][1])
+
+
+def ago(seconds: float) -> str:
+    """Return how long ago something was. A time that has not come yet was written before a clock was set back."""
+    return f"{duration(max(0.0, seconds))} ago" if seconds >= -REPORT_AGE_MAX_S else f"{duration(-seconds)} ahead of the clock"
 
 
 def rate(per_s: float) -> str:

@@ -6,7 +6,6 @@
     history.py    the rates and the backlog of the last hours, thinned
     decisions.py  the last log lines of recovery
     answer.py     the one sentence that the page begins with, and what to do
-    hiding.py     takes the names of objects out of texts
     audits.py     the runs of the audit in one directory
     page/         the page: HTML, CSS, JavaScript, and the chart library uPlot
 

@@ -112,7 +112,7 @@ def _file(path: Path, kind: str) -> Callable[[Request], Awaitable[Response]]:
 
 
 def _json(value: object, code: int = 200) -> Response:
-    return Response(json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n", code, media_type="application/json")
+    return Response(json.dumps(value, allow_nan=False) + "\n", code, media_type="application/json")
 
 
 async def _not_found(_: Request, __: Exception) -> Response:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from changelog.base.runtime import Runtime
-from recovery.http.hiding import without_names
+from recovery.hiding import without_names
 
 KEPT_MAX = 100
 TEXT_MAX = 1000

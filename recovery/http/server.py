@@ -17,11 +17,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from ipaddress import ip_address
+from typing import Any
 
 import anyio
 import uvicorn
 from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from changelog.base.errors import ConfigurationError
 from changelog.base.events import events
@@ -43,6 +45,9 @@ STOP_S = 1
 CONNECTIONS_MAX = 200
 KEEP_ALIVE_S = 5
 HEAD_BYTES_MAX = 16 * 1024
+
+CONNECTION_S = 30.0
+"""A connection lives at most about so many seconds. Clients that stall would otherwise keep all others out for ever."""
 
 
 @contextmanager
@@ -110,10 +115,33 @@ class _Server(uvicorn.Server):
         yield
 
 
+class _Connection(H11Protocol):
+    """A connection that ends after `CONNECTION_S` seconds, and at the latest `STOP_S` seconds later.
+
+    uvicorn itself waits without an end for the first request, for the rest of one, and for a client to read its answer.
+    """
+
+    _ending: Any = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._ending = self.loop.call_later(CONNECTION_S, self._end)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._ending is not None:
+            self._ending.cancel()
+        super().connection_lost(exc)
+
+    def _end(self) -> None:
+        """Close the connection if no request is under way. A request that is has `STOP_S` more seconds."""
+        self._ending = self.loop.call_later(STOP_S, self.transport.abort)
+        self.shutdown()
+
+
 async def run_uvicorn(app: ASGIApp, bound: socket.socket) -> None:
     """Serve the application on the socket until this is cancelled. Only on asyncio."""
     server = _Server(uvicorn.Config(
-        app, http="h11", ws="none", lifespan="off", interface="asgi3", log_config=None, access_log=False, server_header=False,
+        app, http=_Connection, ws="none", lifespan="off", interface="asgi3", log_config=None, access_log=False, server_header=False,
         proxy_headers=False, limit_concurrency=CONNECTIONS_MAX, timeout_keep_alive=KEEP_ALIVE_S, timeout_graceful_shutdown=STOP_S,
         h11_max_incomplete_event_size=HEAD_BYTES_MAX,
     ))  # fmt: skip

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from changelog.base.runtime import Runtime
+from recovery.hiding import without_names
 from recovery.http.decisions import Decisions
-from recovery.http.hiding import without_names
 from recovery.http.sampler import EVERY_S, Reach, Sampler
 from recovery.status import Level, as_json
 from tiered.settings import Settings

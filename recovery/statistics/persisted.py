@@ -35,6 +35,8 @@ SOURCES = (RECOVERY, FEED, AUDIT)
 VERSION = 1
 FOLDED_MAX = 40
 """How many workers of the past are remembered one by one, in case they come back."""
+DEPARTED_MAX = 40
+"""Of how many workers that ended and were folded the name is remembered."""
 SAMPLES_MAX = 12
 SAMPLE_EVERY_MS = 5_000
 WINDOW_MS = 30_000
@@ -65,7 +67,8 @@ class Document:
     `committed` is about. `base`: what folded workers did, by column. `folded`: the part of `base` of each run that may
     come back. `offsets`: as they are shown; None: never probed. `elsewhere`: how much of what is shown as processed
     no worker counted, because something else dealt with it. `regressions`: the sum of all that `outstanding` went
-    back. `samples`: of the offsets, the oldest first.
+    back. `samples`: of the offsets, the oldest first. `departed`: workers that ended and were folded, by name,
+    the latest last, each with the time of its last report (Unix ms).
     """
 
     source: str
@@ -79,6 +82,7 @@ class Document:
     regressions: int = 0
     samples: tuple[tuple[int, int, int], ...] = ()
     workers: Mapping[str, Reported] = field(default_factory=dict)
+    departed: Mapping[str, int] = field(default_factory=dict)
 
     # --- what is shown
 
@@ -190,8 +194,11 @@ class Document:
         folded = {**self.folded, gone.run: part}
         for oldest in list(folded)[:-FOLDED_MAX]:
             del folded[oldest]
+        departed = {other: at_ms for other, at_ms in self.departed.items() if other != name}
+        if gone.left:
+            departed = dict([*departed.items(), (name, gone.at_ms)][-DEPARTED_MAX:])
         return replace(
-            self, folded=folded, base={column: self.base[column] + part[column] for column in DONE},
+            self, folded=folded, departed=departed, base={column: self.base[column] + part[column] for column in DONE},
             workers={other: each for other, each in self.workers.items() if other != name},
         )  # fmt: skip
 
@@ -208,6 +215,9 @@ class Document:
         """Return it with so many of the most silent workers folded that it fits into a note."""
         document = self
         while len(encode(document)) > NOTE_BYTES_MAX:
+            if document.departed:
+                document = replace(document, departed=dict(list(document.departed.items())[1:]))
+                continue
             others = [(each.at_ms, name) for name, each in document.workers.items() if each.run != run]
             if others:
                 document = document._folded_away(min(others)[1])
@@ -282,6 +292,7 @@ def encode(document: Document) -> bytes:
             name: {"run": each.run, "at_ms": each.at_ms, "left": each.left} | {column: getattr(each.row, column) for column in _STORED}
             for name, each in document.workers.items()
         },
+        "departed": dict(document.departed),
     }  # fmt: skip
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
@@ -307,6 +318,7 @@ def decode(source: str, raw: bytes) -> Document:
 def _decoded(source: str, value: Any) -> Document:
     if _of(value, "v", int) != VERSION or _of(value, "source", str) != source:
         raise ValueError("it is something else")
+    json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair could be neither written nor shown
     offsets = value["offsets"]
     found = Document(
         source=source, incarnation=_of(value, "incarnation", str), snapshot=_of(value, "snapshot", str),
@@ -318,6 +330,7 @@ def _decoded(source: str, value: Any) -> Document:
         elsewhere=_count(value["elsewhere"]), regressions=_count(value["regressions"]),
         samples=tuple((_count(at), _count(outstanding), _count(processed)) for at, outstanding, processed in value["samples"]),
         workers={name: _reported(source, name, each) for name, each in _of(value, "workers", dict).items()},
+        departed={name: _count(at_ms) for name, at_ms in value.get("departed", {}).items()},  # earlier software wrote none
     )  # fmt: skip
     if any(sum(part[column] for part in found.folded.values()) > found.base[column] for column in DONE):
         raise ValueError("more is folded than the base has")

@@ -231,6 +231,46 @@ def test_what_is_no_store_and_what_exists_already_are_refused(tmp_path: Path) ->
         back_up(tmp_path, tmp_path / "backup")
 
 
+@pytest.mark.parametrize("into", ["backup", "blobs/backup", "blobs/../blobs/backup"])
+@pytest.mark.anyio
+async def test_a_backup_inside_the_store_is_refused_and_leaves_nothing_there(tmp_path: Path, into: str) -> None:
+    async with open_storage(settings(tmp_path / "store")) as storage:
+        await storage.put(OBJECT, b"first" * 1000)
+    before = sorted((tmp_path / "store").rglob("*"))
+    with pytest.raises(BackupError, match="is inside the store"):
+        back_up(tmp_path / "store", tmp_path / "store" / into)
+    assert sorted((tmp_path / "store").rglob("*")) == before
+
+
+@pytest.mark.anyio
+async def test_a_second_backup_to_the_same_name_leaves_the_first_one_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_storage(settings(tmp_path / "store")) as storage:
+        await storage.put(OBJECT, b"first" * 1000)
+    command: Command = [sys.executable, ROOT / "deploy/backup.py", tmp_path / "store", tmp_path / "backup"]
+    second = []
+
+    def copy_beside_a_second_run(source: sqlite3.Connection, target: Path) -> None:
+        second.append(subprocess.run(command, capture_output=True, text=True, check=False))
+        copy_database(source, target)
+
+    monkeypatch.setattr("deploy.backup.copy_database", copy_beside_a_second_run)
+    back_up(tmp_path / "store", tmp_path / "backup")
+    assert second[0].returncode == 3 and "another backup" in second[0].stderr
+    assert paths(rows(tmp_path / "backup")) == blobs(tmp_path / "backup") != set()
+    assert sorted(os.listdir(tmp_path)) == ["backup", "store"]
+
+
+@pytest.mark.anyio
+async def test_files_of_somebody_else_are_not_removed(tmp_path: Path) -> None:
+    async with open_storage(settings(tmp_path / "store")) as storage:
+        await storage.put(OBJECT, b"first" * 1000)
+    (mine := tmp_path / "backup.partial").mkdir()
+    (mine / "letter").touch()
+    with pytest.raises(BackupError, match=r"holds letter, which is no part of a backup"):
+        back_up(tmp_path / "store", tmp_path / "backup")
+    assert os.listdir(mine) == ["letter"]
+
+
 @pytest.mark.anyio
 async def test_it_runs_without_anything_but_python(tmp_path: Path) -> None:
     async with open_storage(Settings(directory=tmp_path / "store")) as storage:

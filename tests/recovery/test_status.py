@@ -17,6 +17,7 @@ from changelog.lease import Standing
 from changelog.noop import NoopChangeLog
 from emulators.world.log import Stored
 from recovery import status as module
+from recovery.cli.status_lines import status_lines
 from recovery.last_audit import NOTE, LastAudit, write_last
 from recovery.statistics.columns import Offsets, SourceRow
 from recovery.statistics.persisted import RECOVERY, Document, change_statistics, note_name
@@ -254,6 +255,33 @@ async def test_a_daemon_that_ended_is_not_alive_and_one_that_was_killed_is_told_
     assert found.daemons == [Daemon("recovery-1", 0.0, alive=False, ended=True)] and found.sources["recovery"].workers == {}
 
 
+async def test_a_daemon_that_ended_stays_ended_when_others_report(world: World) -> None:
+    """The next report folds what it did. It must not look alive then, nor as if it had been killed."""
+    await world.log.target.announce("recovery-1")
+    await report(world, 10, 10, run="first", left=True)
+    await world.log.target.announce("v")
+    await report(world, 10, 10, run="second", worker="v", left=True)
+    found = await look(world)
+    assert found.daemons is not None and [(each.instance, each.alive, each.ended) for each in found.daemons] == [
+        ("recovery-1", False, True), ("v", False, True)
+    ]  # fmt: skip
+    assert headline(found) == "Nothing waits for recovery, and no daemon lives."
+    await world.runtime.sleep(30)
+    await world.log.target.announce("recovery-1")  # another one with this name
+    found = await look(world)
+    assert found.daemons is not None and [(each.instance, each.alive) for each in found.daemons] == [("recovery-1", True), ("v", False)]
+
+
+async def test_a_daemon_lives_if_another_one_with_its_name_ended(world: World) -> None:
+    await world.log.target.announce("recovery-1")
+    await report(world, 10, 10, run="first")
+    await report(world, 10, 10, run="second")
+    await report(world, 10, 10, run="first", left=True)
+    await world.runtime.sleep(5)
+    await world.log.target.announce("recovery-1")
+    assert (await look(world)).alive == 1
+
+
 async def test_a_presence_from_before_the_clock_was_set_back_is_no_life(world: World) -> None:
     world.log.target.presence["ahead"] = world.runtime.wall_ns() // 1_000_000 + 2 * 3_600_000
     world.log.target.presence["a little"] = world.runtime.wall_ns() // 1_000_000 + 2000
@@ -275,9 +303,10 @@ async def test_entries_that_nobody_works_on_are_told(world: World) -> None:
 
 
 async def report(
-    world: World, outstanding: int, processed: int, source: str = RECOVERY, *, run: str = "run", left: bool = False, **columns: Any
-) -> None:
-    row = SourceRow(source, "recovery-1", "", outstanding_values=outstanding, processed_values=processed, **columns)
+    world: World, outstanding: int, processed: int, source: str = RECOVERY, *, worker: str = "recovery-1", run: str = "run",
+    left: bool = False, **columns: Any,
+) -> None:  # fmt: skip
+    row = SourceRow(source, worker, "", outstanding_values=outstanding, processed_values=processed, **columns)
     now_ms = world.runtime.wall_ns() // 1_000_000
 
     def change(document: Document) -> Document:
@@ -484,3 +513,34 @@ async def test_the_json_has_the_keys_that_others_rely_on(world: World) -> None:
     [daemon] = shown["daemons"]
     assert set(daemon) == {"instance", "seen_s_ago", "alive", "ended"}
     assert shown["at"] == "2023-11-14T22:13:20Z" and shown["level"] == "stuck"
+
+
+async def test_names_are_hidden_also_where_an_error_quotes_them(world: World) -> None:
+    path = OBJECT.path + " 'a' \"b\" \\ \n"
+    entry = await record(world, path=path)
+    await world.log.target.park(entry, f"failed 5 times, at last with: the row {path!r} breaks the format")
+    found = await look(world)
+    assert found.stuck.entries[0].object == path
+    shown = json.dumps(as_json(found, show_objects=False))
+    assert OBJECT.path not in shown and "objects/" not in shown
+
+
+@pytest.mark.parametrize("ended_ns", [10**400, 10**30], ids=["400", "30"])
+async def test_a_result_of_an_audit_from_no_calendar_is_damaged(world: World, ended_ns: int) -> None:
+    await write_last(world.log, replace(AUDIT, ended_ns=ended_ns))
+    found = await look(world)
+    assert found.last_audit is None and any(NOTE in problem for problem in found.problems)
+    assert status_lines(found, 80)
+
+
+async def test_text_that_no_output_can_hold_is_damage(world: World) -> None:
+    """One half of a surrogate pair has no bytes in UTF-8. Taken as it is, it would break every answer that shows it."""
+    await report(world, 10, 10)
+    name = note_name(RECOVERY)
+    stored = world.log.target.notes[name]
+    world.log.target.notes[name] = stored.replace(b'"workers":{"recovery-1"', b'"workers":{"\\ud800"')
+    await write_last(world.log, AUDIT)
+    world.log.target.notes[NOTE] = world.log.target.notes[NOTE].replace(b"/audits/1", b"/audits/\\ud800")
+    found = await look(world)
+    assert found.sources == {} and found.last_audit is None and len(found.problems) == 2
+    json.dumps(as_json(found), ensure_ascii=False).encode()

@@ -236,7 +236,7 @@ function showDaemons() {
     return [node("ul", { class: "items" }, ...sorted.slice(0, 20).map((each) => node("li", {},
       node("p", {}, node("span", { class: `dot tone${each.alive ? "" : " hollow"}`, "data-level": each.alive ? "ok" : each.ended ? "unknown" : "behind" }),
         node("b", {}, each.instance), each.instance === status.daemon?.instance ? " (shows this page)" : ""),
-      node("p", { class: "muted" }, `${each.alive ? old ? "alive then" : "alive" : each.ended ? "ended in order" : "silent: killed, or out of reach"}, seen ${long(each.seen_s_ago)} ${old ? "earlier" : "ago"}`),
+      node("p", { class: "muted" }, `${each.alive ? old ? "alive then" : "alive" : each.ended ? "ended in order" : "silent: probably killed, or out of reach"}, seen ${long(each.seen_s_ago)} ${old ? "earlier" : "ago"}`),
     ))), sorted.length > 20 ? node("p", { class: "muted" }, `and ${sorted.length - 20} more`) : ""];
   });
 }

@@ -207,7 +207,7 @@ def test_daemons_that_are_gone_are_counted_beyond_a_few() -> None:
     gone = tuple(Daemon(f"recovery-{number}", 3600.0, False) for number in range(30))
     found = shown(status(daemons=gone))
     assert "daemons   none lives" in found and "do        No daemon lives. Start one.\n          $ tiered recover" in found
-    assert "recovery-0, seen 1 h ago: killed, or out of reach" in found and "and 25 more that were seen within a day" in found
+    assert "recovery-0, seen 1 h ago: probably killed, or out of reach" in found and "and 25 more that were seen within a day" in found
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -23,12 +23,15 @@ import httpx
 import pytest
 from anyio import to_thread
 from prometheus_client.parser import text_string_to_metric_families
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import SystemRuntime
 from emulators.bigtable.emulator import start_bigtable
 from emulators.gcs.server import GcsEmulator
 from emulators.up import BUILT_IN
+from recovery.http import server
 from recovery.http.server import listening, names_of
 from recovery.loop import RecoveryLoop
 from tests.given.command_line import OBJECT, plant
@@ -230,3 +233,35 @@ async def test_a_daemon_without_a_port_needs_no_asyncio(tmp_path: Path) -> None:
         assert loop.passed_at is None
         await loop.run_once()
         assert loop.passed_at is not None and loop.answered_at is not None
+
+
+# --- clients that hold connections ------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("sent", [b"", b"GET / HT", b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n"])
+async def test_clients_that_stall_give_their_connections_back(monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+    """They send nothing, half a request, or do not read the answer. The next ones are answered all the same."""
+    monkeypatch.setattr(server, "CONNECTION_S", 1.0)
+
+    async def to_async(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
+        for piece in pieces:
+            yield piece
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        pieces = 1000 if scope["path"] == "/large" else 1
+        await StreamingResponse(to_async(b"x" * 16_384 for _ in range(pieces)))(scope, receive, send)
+
+    with listening(DaemonSettings(http_port=0)) as bound, ExitStack() as stalled:
+        port = bound.getsockname()[1]
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(server.run_uvicorn, app, bound)
+            for _ in range(server.CONNECTIONS_MAX):
+                client = stalled.enter_context(socket.socket())
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                await to_thread.run_sync(client.connect, ("127.0.0.1", port))
+                client.sendall(sent)
+            url = f"http://127.0.0.1:{port}/"
+            await to_thread.run_sync(wait_for, lambda: httpx.get(url, trust_env=False).status_code == 200)
+            tasks.cancel_scope.cancel()

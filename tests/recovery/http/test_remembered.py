@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from recovery.hiding import without_names
 from recovery.http.decisions import KEPT_MAX, Decisions
-from recovery.http.hiding import without_names
 from recovery.http.history import COARSE_MAX, FINE_MAX, History, Point
 from tests.given.shown_status import SetClock
 

@@ -1,7 +1,8 @@
 """Take the names of objects out of texts that others may read. Pure.
 
 An error or a log line may name an object anywhere. Where the name is known, it alone is replaced. Where it is not, the
-text ends before the first thing that could be a name: a storage path has `objects/` in it, and may hold spaces.
+text ends before the first thing that could be a name: a storage path has `objects/` in it, and may hold spaces. In the
+name of a file or in a URL the slash is `%2f`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import re
 from collections.abc import Iterable
 
 HIDDEN = "…"
-_MAY_BE_A_NAME = re.compile(r"(\S*objects/|cannot be read: )(.*)", re.DOTALL)
+_MAY_BE_A_NAME = re.compile(r"(\S*objects(?:/|%2[fF])|cannot be read: )(.*)", re.DOTALL)
 
 
 def without_names(text: str, names: Iterable[str | None] = ()) -> str:
