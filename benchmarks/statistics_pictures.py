@@ -72,7 +72,7 @@ BALANCES = [
 
 
 def play(scene: Scene) -> list[Moment]:
-    """Run the scene in virtual time."""
+    """Runs the scene in virtual time."""
 
     async def live() -> list[Moment]:
         runtime = SimulatedRuntime(1)

@@ -63,7 +63,7 @@ class Done:
 
 
 async def run_daemon(backends: Backends, runtime: Runtime, settings: Settings, beside_loop: Beside | None = None) -> Done:
-    """Run until a signal stops the loop, then return what was done.
+    """Runs until a signal stops the loop, then returns what was done.
 
     `beside_loop`: what else to run as long as the loop runs, such as the HTTP server (`recovery.http.server`).
 
@@ -106,7 +106,7 @@ class Recovery:
         self._settings = settings
 
     async def run_loop(self) -> None:
-        """Run the loop until `loop.stop()`. Raises the `TieredError` that ended it: the log is damaged as a whole.
+        """Runs the loop until `loop.stop()`. Raises the `TieredError` that ended it: the log is damaged as a whole.
 
         After `stop` it ends within `recovery.shutdown_budget_s` and a few seconds, also if the log does not answer.
         """
@@ -124,7 +124,7 @@ class Recovery:
                 raise failure
 
     async def run_beside(self) -> None:
-        """Collect, count what is stuck, and say now and then that the loop is alive. Ends only when it is cancelled."""
+        """Collects, counts what is stuck, and says now and then that the loop is alive. Ends only when cancelled."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._collect_for_ever)
             tasks.start_soon(self._source.run)
@@ -132,7 +132,7 @@ class Recovery:
             tasks.start_soon(self._say_alive)
 
     def say_start(self) -> None:
-        """Log what this recovery will do, with the settings that matter."""
+        """Logs what this recovery will do, with the settings that matter."""
         lease, recovery = self._settings.lease, self._settings.recovery
         events.info(
             "recovery_started",
@@ -145,11 +145,11 @@ class Recovery:
         )
 
     async def leave(self) -> None:
-        """Report the statistics for the last time, and that this recovery has ended."""
+        """Reports the statistics for the last time, and that this recovery has ended."""
         await self._source.report(left=True)
 
     async def say_end(self) -> Done:
-        """Count what is stuck, log what this recovery did, and return it."""
+        """Counts what is stuck, logs what this recovery did, and returns it."""
         stuck: int | None = None
         with anyio.move_on_after(LAST_COUNT_S):
             try:
@@ -159,7 +159,7 @@ class Recovery:
         return self.say_stopped(stuck)
 
     def say_stopped(self, stuck: int | None) -> Done:
-        """Log what this recovery did, and return it. `stuck`: how many entries are stuck; None: nobody knows."""
+        """Logs what this recovery did, and returns it. `stuck`: how many entries are stuck; None: nobody knows."""
         self.said_end = True
         done = Done(self.loop.total, self.collected, stuck)
         events.info(
@@ -186,7 +186,7 @@ class Recovery:
             await self._runtime.sleep(max(rest_s, every_s * self._runtime.random.uniform(0.5, 1.0)))
 
     async def _warn_of_stuck(self) -> None:
-        """Log how many entries are stuck: at the start, and whenever the number has changed.
+        """Logs how many entries are stuck: at the start, and whenever the number has changed.
 
         The loop logs each entry when it parks it, but an operator who starts to watch later would not see that line.
         """
@@ -202,7 +202,7 @@ class Recovery:
             await self._runtime.sleep(every_s * self._runtime.random.uniform(0.5, 1.0))
 
     async def _say_alive(self) -> None:
-        """Log at a fixed rate that the loop is alive. An idle loop would log nothing else."""
+        """Logs at a fixed rate that the loop is alive. An idle loop would log nothing else."""
         while True:
             await self._runtime.sleep(self._settings.daemon.alive_every_s)
             passed_at = self.loop.passed_at
@@ -221,7 +221,7 @@ def source_of(loop: RecoveryLoop, log: ChangeLog, runtime: Runtime, settings: Se
 
 
 async def recover_once(loop: RecoveryLoop, source: RecoverySource, limit: int | None) -> Report:
-    """Make one pass, with its statistics beside it. Raises as `RecoveryLoop.run_once`."""
+    """Makes one pass, with its statistics beside it. Raises as `RecoveryLoop.run_once`."""
     report, failure = Report(), None
     async with anyio.create_task_group() as beside:
         beside.start_soon(source.report)
@@ -248,7 +248,7 @@ class Collected:
 
 
 async def collect(backends: Backends) -> Collected:
-    """Delete once what nobody else deletes in embedded mode. It may be cancelled at any time.
+    """Deletes once what nobody else deletes in embedded mode. It may be cancelled at any time.
 
     It returns how much it deleted, and the errors. A part that fails is logged, and the other parts go on.
 

@@ -15,7 +15,7 @@ _MAY_BE_A_NAME = re.compile(r"(\S*objects(?:/|%2[fF])|cannot be read: )(.*)", re
 
 
 def without_names(text: str, names: Iterable[str | None] = ()) -> str:
-    """Return the text without the names of objects. `names`: those that may be in it."""
+    """Returns the text without the names of objects. `names`: those that may be in it."""
     for name in sorted({name for name in names if name}, key=len, reverse=True):
         text = text.replace(name, HIDDEN)
         text = text.replace(repr(name)[1:-1], HIDDEN)  # as `!r` writes a name with a quote or a control character

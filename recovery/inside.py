@@ -51,7 +51,7 @@ class RecoveryInside:
         return self
 
     def stop(self) -> None:
-        """Tell the loop to claim nothing more."""
+        """Tells the loop to claim nothing more."""
         self._recovery.loop.stop()
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -76,7 +76,7 @@ class RecoveryInside:
                     self._recovery.say_stopped(None)
 
     async def _run_loop(self) -> None:
-        """Run the loop until `stop`, whatever happens to it. Only a cancellation ends it before."""
+        """Runs the loop until `stop`, whatever happens to it. Only a cancellation ends it before."""
         loop = self._recovery.loop
         try:
             while not loop.stopping:
@@ -88,7 +88,7 @@ class RecoveryInside:
             self._ended.set()
 
     async def _goes_on(self) -> bool:
-        """Run the loop once. False: it ended with an error, which was logged, and it should rest."""
+        """Runs the loop once. False: it ended with an error, which was logged, and it should rest."""
         try:
             with elsewhere_is_an_error("recovery was cancelled elsewhere"):
                 await self._recovery.run_loop()

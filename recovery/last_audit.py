@@ -67,7 +67,7 @@ class LastAudit:
 
 
 def encode(audit: LastAudit) -> bytes:
-    """Return the stored form, version 1."""
+    """Returns the stored form, version 1."""
     value = {
         "v": VERSION, "run": audit.run, "where": audit.where, "started_ns": audit.started_ns, "ended_ns": audit.ended_ns,
         "complete": audit.complete, "blobs": audit.blobs, "tombstones": audit.tombstones,
@@ -78,7 +78,7 @@ def encode(audit: LastAudit) -> bytes:
 
 
 def decode(raw: bytes) -> LastAudit:
-    """Read the stored form. Raises `CorruptRecordError`, which says what is wrong, and guesses nothing."""
+    """Reads the stored form. Raises `CorruptRecordError`, which says what is wrong, and guesses nothing."""
     try:
         value = json.loads(raw)
         json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair could not be shown
@@ -122,7 +122,7 @@ def _is_pair(value: object) -> bool:
 
 
 async def read_last(log: ChangeLog) -> LastAudit | None:
-    """Return what the note says. None: no audit has ended since notes are kept.
+    """Returns what the note says. None: no audit has ended since notes are kept.
 
     Raises `CorruptRecordError` if it is damaged, or what `ChangeLog.read_note` raises.
     """
@@ -131,7 +131,7 @@ async def read_last(log: ChangeLog) -> LastAudit | None:
 
 
 async def write_last(log: ChangeLog, audit: LastAudit) -> None:
-    """Write the note, unless it tells of an audit that ended later. A note that is damaged is replaced.
+    """Writes the note, unless it tells of an audit that ended later. A note that is damaged is replaced.
 
     Raises what `ChangeLog.swap_note` raises. After `UnconfirmedError` it tries again, because that is safe.
     """

@@ -61,14 +61,14 @@ FORMATTERS: Mapping[str, type[logging.Formatter]] = {TEXT: TextFormatter, JSON: 
 
 
 def write_to_stderr() -> None:
-    """Write warnings and errors of all loggers to stderr, as text. Does nothing if the application has handlers."""
+    """Writes warnings and errors of all loggers to stderr, as text. Does nothing if the application has handlers."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(TextFormatter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
 
 
 def use_format(name: str) -> None:
-    """Change the form of what `write_to_stderr` writes: `text` or `json`."""
+    """Changes the form of what `write_to_stderr` writes: `text` or `json`."""
     for handler in logging.root.handlers:
         if isinstance(handler.formatter, tuple(FORMATTERS.values())):
             handler.setFormatter(FORMATTERS[name]())

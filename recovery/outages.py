@@ -39,7 +39,7 @@ class _Asked:
 
 
 def asked(target: T, service: str) -> T:
-    """Return the service itself, but each use of it marks it as the one that the present task asks."""
+    """Returns the service itself, but each use of it marks it as the one that the present task asks."""
     return cast(T, _Asked(target, service))
 
 

@@ -240,7 +240,7 @@ class Order:
 
 
 def headline(status: Status) -> str:
-    """Return the answer in one or two sentences: does recovery keep up, and is anything wrong?"""
+    """Returns the answer in one or two sentences: does recovery keep up, and is anything wrong?"""
     audit = status.last_audit
     lost = " The last audit found that data is lost." if audit is not None and audit.is_loss else ""
     problems = " See the problems, too." if status.problems and status.answers and status.durable else ""
@@ -263,7 +263,7 @@ def _headline(status: Status) -> str:
 
 
 def _pace(status: Status) -> str:
-    """Return whether recovery keeps up, in a sentence."""
+    """Returns whether recovery keeps up, in a sentence."""
     found, due = status.verdict or Verdict(Kind.UNKNOWN), status.entries.due
     if status.nobody_works:
         least = "" if status.entries.complete else "at least "
@@ -283,7 +283,7 @@ def _pace(status: Status) -> str:
 
 
 def orders(status: Status) -> list[Order]:
-    """Return what an operator should do, the most urgent first. Each stuck entry has a command of its own besides."""
+    """Returns what an operator should do, the most urgent first. Each stuck entry has a command of its own besides."""
     return list(_orders(status))
 
 
@@ -325,7 +325,7 @@ ADVICE: tuple[tuple[str, str], ...] = (
 
 
 def advice(error: str) -> str:
-    """Return what to do about a stuck entry with this error."""
+    """Returns what to do about a stuck entry with this error."""
     return next((what for pattern, what in ADVICE if re.search(pattern, error)), MEND)
 
 
@@ -342,7 +342,7 @@ COLUMNS = (
 
 
 def as_json(status: Status, *, show_objects: bool = True) -> dict[str, Any]:
-    """Return the status as plain JSON, as `tiered status --json` and `/status.json` print it.
+    """Returns the status as plain JSON, as `tiered status --json` and `/status.json` print it.
 
     What is not known is null. `show_objects` False: the names of objects and of their blobs are replaced by "…".
     """
@@ -404,7 +404,7 @@ def _stuck_json(entry: StuckEntry, show_objects: bool) -> dict[str, Any]:
 
 
 def moment(unix_ms: int | None) -> str | None:
-    """Return a time in RFC 3339, to the second. None: it is not known, or no calendar has it."""
+    """Returns a time in RFC 3339, to the second. None: it is not known, or no calendar has it."""
     if unix_ms is None:
         return None
     try:
@@ -417,7 +417,7 @@ def moment(unix_ms: int | None) -> str | None:
 
 
 async def gather(backends: Backends, settings: Settings, runtime: Runtime) -> Status:
-    """Look at a store. It writes nothing, and no `TieredError` leaves it: `Status.problems` has their sentences.
+    """Looks at a store. It writes nothing, and no `TieredError` leaves it: `Status.problems` has their sentences.
 
     It takes up to a few times `ANSWER_S` seconds if the services do not answer.
     """
@@ -474,14 +474,14 @@ class _Look:
         )  # fmt: skip
 
     def _told(self) -> Iterator[str]:
-        """Yield the problems. What failed for one reason is told in one sentence."""
+        """Yields the problems. What failed for one reason is told in one sentence."""
         for reason, whats in sorted(self._unread.items()):
             listed = ", ".join(sorted(set(whats)))
             yield f"{listed} could not be read: {reason}"
         yield from self._problems
 
     async def _ask(self, what: str, call: Callable[[], Awaitable[Answer]]) -> Answer | None:
-        """Ask, for `ANSWER_S` seconds at most. None: there was no answer, and the problem is noted."""
+        """Asks, for `ANSWER_S` seconds at most. None: there was no answer, and the problem is noted."""
         try:
             with anyio.fail_after(ANSWER_S):
                 return await call()
@@ -492,7 +492,7 @@ class _Look:
         return None
 
     async def _time_ms(self) -> int:
-        """Return the service's time (Unix ms). If it does not answer, this machine's, and that is noted."""
+        """Returns the service's time (Unix ms). If it does not answer, this machine's, and that is noted."""
         here_ns = self._runtime.wall_ns()
         there_ns = await self._ask("the service's clock", self._tiers.long_term.now_ns)
         if there_ns is None:
@@ -504,7 +504,7 @@ class _Look:
         return there_ns // NS_PER_MS
 
     async def _source(self, name: str) -> Source | None:
-        """Read the statistics of a source. None: nobody has reported, or they cannot be read."""
+        """Reads the statistics of a source. None: nobody has reported, or they cannot be read."""
         found = await self._ask(f"the statistics of {name}", lambda: read_statistics(self._log, name))
         if found is None or not found.at_ms:
             return None
@@ -516,7 +516,7 @@ class _Look:
         return Source(found.total(), present, found.verdict() if fresh else Verdict(Kind.UNKNOWN), found.at_ms)
 
     def _tell_twins(self, found: Document) -> None:
-        """Tell of workers that call themselves the same. The second one was given a `~` and a part of its run."""
+        """Tells of workers that call themselves the same. The second one was given a `~` and a part of its run."""
         recent = {
             worker for worker, each in found.workers.items() if not each.left and self._now_ms - each.at_ms <= REPORT_AGE_MAX_S * 1000
         }
@@ -526,7 +526,7 @@ class _Look:
             )
 
     async def _count(self, scan: _Scan) -> None:
-        """Count all entries. If that is cut short, count those that are stuck besides, because they matter most."""
+        """Counts all entries. If that is cut short, counts those that are stuck besides, because they matter most."""
         await self._read_pages(scan, stuck_only=False)
         if scan.answered and not scan.complete:
             scan.begin_stuck()
@@ -558,7 +558,7 @@ class _Look:
 
 
 def store_of(settings: Settings) -> Store:
-    """Return which store the settings name."""
+    """Returns which store the settings name."""
     if (directory := settings.directory) is not None:
         with suppress(OSError):  # the current directory may be gone
             directory = directory.absolute()
@@ -584,7 +584,7 @@ class _Scan:
         self._stuck_only = self._stuck_complete = False
 
     def begin_stuck(self) -> None:
-        """Begin a second scan, of the stuck entries alone."""
+        """Begins a second scan, of the stuck entries alone."""
         self._stuck_only = True
         self._counts[Standing.PARKED], self._undated[Standing.PARKED] = 0, 0
         self._ages[Standing.PARKED] = [0] * (len(AGES_S) + 1)
@@ -631,13 +631,13 @@ class _Scan:
 
 
 def _created_ms(entry: Entry | Unreadable) -> int | None:
-    """Return when the change was made (Unix ms, by its maker's clock). None: the key does not tell."""
+    """Returns when the change was made (Unix ms, by its maker's clock). None: the key does not tell."""
     told = entry.change.id if isinstance(entry, Entry) else entry.key[-36:]
     return ChangeId(told).created_ms if ChangeId.matches(told) else None
 
 
 def _id(entry: Entry | Unreadable) -> str:
-    """Return by what `tiered log` finds the entry: the change's id, or the key of an entry that cannot be read."""
+    """Returns by what `tiered log` finds the entry: the change's id, or the key of an entry that cannot be read."""
     return entry.change.id if isinstance(entry, Entry) else entry.key
 
 

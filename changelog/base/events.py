@@ -54,7 +54,7 @@ class Events:
 
 
 def printable(text: str) -> str:
-    """Return the text with each character escaped that is not printable, such as a line feed or a direction mark."""
+    """Returns the text with each character escaped that is not printable, such as a line feed or a direction mark."""
     return text if text.isprintable() else "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 

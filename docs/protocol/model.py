@@ -40,7 +40,7 @@ def check_scenario(name: str) -> dict[str, Result]:
 
 
 def check_without(guard: str) -> Result:
-    """Search without a guard, until the violation that the guard prevents is found."""
+    """Searches without a guard, until the violation that the guard prevents is found."""
     knock_out = KNOCK_OUTS[guard]
     return check(world(knock_out.scenario, OURS.without(guard)), until=knock_out.kind)
 
@@ -90,7 +90,7 @@ def say(line: str) -> None:
 
 
 def _replace(table: str, lines: Sequence[str]) -> None:
-    """Put the lines between the page's markers of this table."""
+    """Puts the lines between the page's markers of this table."""
     begin, end = f"<!-- {table} -->", f"<!-- end of {table} -->"
     text = DOCS.read_text()
     DOCS.write_text(re.sub(f"{begin}.*{end}", "\n".join([begin, "", *lines, "", end]), text, flags=re.DOTALL))

@@ -98,7 +98,7 @@ class Readings:
 
 
 def _seen(s: Audited) -> Audited:
-    """Check after each step that the row does not name what was accused."""
+    """Checks after each step that the row does not name what was accused."""
     return s._replace(broken=f"LIVE: {s.row} was called an orphan") if s.row in s.accused else s
 
 
@@ -143,7 +143,7 @@ def _recover(s: Audited, entry: Entry) -> tuple[str, Audited]:
 
 
 def _settle(s: Audited, new: str, token: str, old: str) -> tuple[Audited, Names]:
-    """Refuse the change and what it replaced, unless the row shows them. Return what may be deleted."""
+    """Refuses the change and what it replaced, unless the row shows them. Returns what may be deleted."""
     garbage = frozenset({new, old} - {"", s.row})
     return s._replace(done=s.done | {token} | garbage), garbage
 

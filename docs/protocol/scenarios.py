@@ -14,7 +14,7 @@ from docs.protocol.state import Guards, Proc, Request, Scenario
 
 
 def _procs(words: str) -> tuple[Proc, ...]:
-    """Read `large:A recover:R` as processes, each with its kind and name. `ask:Q:A` asks about A."""
+    """Reads `large:A recover:R` as processes, each with its kind and name. `ask:Q:A` asks about A."""
     return tuple(Proc(kind, name, old="".join(about)) for kind, name, *about in (word.split(":") for word in words.split()))
 
 

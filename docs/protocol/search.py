@@ -55,7 +55,7 @@ class Result:
 
 
 def check(world: Checked, *, until: str | None = None, states_max: int = STATES_MAX) -> Result:
-    """Search every state, or stop early.
+    """Searches every state, or stops early.
 
     `until`: stop at a violation of this kind (`ANY`: of any kind). `states_max`: stop when so many states were seen.
     """

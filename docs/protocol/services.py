@@ -17,7 +17,7 @@ Step = tuple[str, State]
 
 
 def present(s: State, g: Guards) -> Token:
-    """Return the target of the row's tombstone, as a write sees it."""
+    """Returns the target of the row's tombstone, as a write sees it."""
     return NOBODY if not g.presence and expired(s.until, s.now) else s.target
 
 
@@ -114,7 +114,7 @@ def time(s: State, scenario: Scenario) -> Iterator[Step]:
 
 
 def network(s: State, g: Guards, scenario: Scenario, hear: Callable[[State, int, bool], State]) -> Iterator[Step]:
-    """Let any request arrive. The process that waits for its answer gets it (`hear`), or does not.
+    """Lets any request arrive. The process that waits for its answer gets it (`hear`), or does not.
 
     A request that never arrives just stays.
     """

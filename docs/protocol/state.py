@@ -143,7 +143,7 @@ def send(s: State, request: Request) -> State:
 
 
 def move(s: State, k: int, p: Proc) -> State:
-    """Return the state in which process `k` has become `p`."""
+    """Returns the state in which process `k` has become `p`."""
     return s._replace(procs=(*s.procs[:k], p, *s.procs[k + 1 :]))
 
 

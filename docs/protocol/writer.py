@@ -34,7 +34,7 @@ def _record(s: State, p: Proc, scenario: Scenario) -> State:
 
 
 def tell(s: State, k: int, p: Proc, answer: str, then: Proc) -> State:
-    """Answer the caller. `over`: the write may have taken effect, and will not any more."""
+    """Answers the caller. `over`: the write may have taken effect, and will not any more."""
     explained = p.name in s.effects or len(s.effects) > p.floor or (p.kind == "delete" and not (s.target or s.inline))
     if answer == "ok" and not explained:
         s = broken(s, f"FALSE-OK: {p.name} is told ok, had no effect, and nobody else wrote since it began")
@@ -44,7 +44,7 @@ def tell(s: State, k: int, p: Proc, answer: str, then: Proc) -> State:
 
 
 def hear(g: Guards, s: State, k: int, ok: bool) -> State:
-    """Handle the answer to the request that process `k` waits for."""
+    """Handles the answer to the request that process `k` waits for."""
     p = s.procs[k]
     match p.pc, ok:
         case "once", True:
@@ -112,7 +112,7 @@ def writer(s: State, k: int, p: Proc, g: Guards, scenario: Scenario) -> Iterator
 
 
 def _without_answer(s: State, k: int, p: Proc, g: Guards) -> Iterator[Step]:
-    """Yield the steps after an inline write that was sent and not answered."""
+    """Yields the steps after an inline write that was sent and not answered."""
     if not g.inline_once and not p.again:
         yield f"{p.name}: sends {_verb(p)} again", move(send(s, _inline(p)), k, p._replace(again=True))
     if not g.settle_unknown_inline:
@@ -128,7 +128,7 @@ def _without_answer(s: State, k: int, p: Proc, g: Guards) -> Iterator[Step]:
 
 
 def _judge(s: State, k: int, p: Proc, g: Guards, scenario: Scenario) -> Iterator[Step]:
-    """Yield step 4 of a swap that was not told ok."""
+    """Yields step 4 of a swap that was not told ok."""
     if any(q.kind == "ask" for q in s.procs):
         yield f"{p.name}: cannot find out in time; caller told unknown", tell(s, k, p, "unknown", p.ended())
     if p.pc == "judge" and g.settle_before_answer:
@@ -150,7 +150,7 @@ def _judge(s: State, k: int, p: Proc, g: Guards, scenario: Scenario) -> Iterator
 
 
 def clean_up(s: State, k: int, p: Proc, g: Guards, entry: Entry, may_land_late: bool) -> Iterator[Step]:
-    """Yield steps 5 and 6, for a writer and for recovery."""
+    """Yields steps 5 and 6, for a writer and for recovery."""
     me, token = p.name, entry.token
     match p.pc:
         case "absent":  # a deletion was refused: is anything left to delete?
@@ -178,7 +178,7 @@ def clean_up(s: State, k: int, p: Proc, g: Guards, entry: Entry, may_land_late: 
 
 
 def look(s: State, g: Guards, token: Token) -> tuple[State, bool, str]:
-    """Settle; if that guard is off, only read the row. Return whether the token is live, and a phrase that says so."""
+    """Settles; if that guard is off, only reads the row. Returns whether the token is live, and says so in words."""
     if g.settle_before_delete:
         t, live = settle(s, g, token)
         return t, live, f"settles {token}, {'live' if live else 'refused'}"
@@ -195,7 +195,7 @@ def after_settle(p: Proc, g: Guards, live: bool, entry: Entry | None = None) -> 
 
 
 def _next(p: Proc, entry: Entry, done: str) -> Proc:
-    """Return where the clean-up goes on. A step with nothing to do is left out."""
+    """Returns where the clean-up goes on. A step with nothing to do is left out."""
     if done == "cancel" and entry.old:
         return p._replace(pc="old")
     return p._replace(pc="delete" if p.gone else "forget")

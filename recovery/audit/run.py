@@ -95,7 +95,7 @@ async def run_audit(
 
 
 async def _note(settings: Settings, ended: Manifest, where: str, runtime: Runtime) -> None:
-    """Note in the changelog what the run found, for `tiered status`. A failure is logged, and fails nothing else.
+    """Notes in the changelog what the run found, for `tiered status`. A failure is logged, and fails nothing else.
 
     An account that may only read the changelog can audit, too. Then there is no note.
     """
@@ -108,7 +108,7 @@ async def _note(settings: Settings, ended: Manifest, where: str, runtime: Runtim
 
 
 def last_audit_of(ended: Manifest, where: str) -> LastAudit:
-    """Return the headline figures of a run that ended. `where`: its directory."""
+    """Returns the headline figures of a run that ended. `where`: its directory."""
     assert ended.ended_ns is not None
     return LastAudit(
         run=ended.run, where=where, started_ns=ended.started_ns, ended_ns=ended.ended_ns, complete=ended.complete,
@@ -228,7 +228,7 @@ class _Run:
             await self.report_statistics()
 
     async def report_statistics(self, *, left: bool = False) -> None:
-        """Report how far the run is to whoever asks for the store's statistics. `left`: this call for the run ends.
+        """Reports how far the run is to whoever asks for the store's statistics. `left`: this call for the run ends.
 
         A run that was finished before is no news, and reports nothing.
         """

@@ -94,7 +94,7 @@ def _with_port(settings: Settings, http_port: int | None) -> Settings:
 
 @contextmanager
 def _listening(settings: Settings, daemon: bool) -> Iterator[socket.socket | None]:
-    """Bind the daemon's port, if it has one. Raises `ConfigurationError`."""
+    """Binds the daemon's port, if it has one. Raises `ConfigurationError`."""
     if not daemon or settings.daemon.http_port is None:
         yield None
         return
@@ -133,7 +133,7 @@ def _cells(listed: Listed) -> tuple[str, ...]:
 
 
 def _nothing_yet(open_count: int) -> str:
-    """Say that nothing can be recovered now. `open_count`: all entries, also those that somebody holds."""
+    """Says that nothing can be recovered now. `open_count`: all entries, also those that somebody holds."""
     yet = f" yet: 'tiered log list' says what each of {open_count} open changes waits for" if open_count else ""
     return f"nothing to recover{yet}"
 
@@ -144,7 +144,7 @@ def _show_report(report: Report, more: Mapping[str, Any]) -> None:
 
 
 def _raise_unless_clean(report: Report, stuck: int, failures: Iterable[TieredError]) -> None:
-    """Raise an error as long as something is left to do. `failures`: of the collection."""
+    """Raises an error as long as something is left to do. `failures`: of the collection."""
     if stuck:
         raise CorruptRecordError(stuck_sentence(stuck))
     for failure in failures:

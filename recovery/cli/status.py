@@ -57,7 +57,7 @@ def status(
 
 
 def exit_code(found: Status) -> int:
-    """Return the exit code that a status means."""
+    """Returns the exit code that a status means."""
     match found.level:
         case Level.STUCK:
             return 6
@@ -94,7 +94,7 @@ def _draw(lines: list[Line], *, afresh: bool) -> None:
 
 
 def _cut(lines: list[Line], columns: int, rows: int) -> list[Line]:
-    """Return what fits on the terminal. The answer stands at the top, so it must not scroll away."""
+    """Returns what fits on the terminal. The answer stands at the top, so it must not scroll away."""
     room, shown = rows - 2, 0
     for number, line in enumerate(lines):
         shown += max(1, -(-len(line.text) // max(1, columns)))  # the terminal breaks a line that is too long
@@ -104,7 +104,7 @@ def _cut(lines: list[Line], columns: int, rows: int) -> list[Line]:
 
 
 def _tiered() -> str:
-    """Return how a command begins that means the same store as this one."""
+    """Returns how a command begins that means the same store as this one."""
     if choice.directory is not None:
         return f"tiered -d {shlex.quote(str(choice.directory))}"
     return "tiered" if choice.config is None else f"tiered -c {shlex.quote(str(choice.config))}"

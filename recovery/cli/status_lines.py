@@ -59,7 +59,7 @@ class Line:
 
 
 def status_lines(status: Status, width: int | None, tiered: str = "tiered") -> list[Line]:
-    """Return the lines. `width`: columns of the terminal; None: no line is wrapped. `tiered`: how commands begin."""
+    """Returns the lines. `width`: columns of the terminal; None: no line is wrapped. `tiered`: how commands begin."""
     page = _Page(width, tiered)
     page.answer(headline(status), status.level)
     for order in orders(status):
@@ -95,18 +95,18 @@ class _Page:
         self.lines.append(Line(""))
 
     def text(self, label: str, text: str) -> None:
-        """Add a text beside its label. The lines after the first are indented."""
+        """Adds a text beside its label. The lines after the first are indented."""
         self.lines += [Line(line) for line in self._wrapped(visible(text), f"{label:<{LABEL}}", " " * LABEL)]
 
     def more(self, text: str) -> None:
         self.text("", text)
 
     def whole(self, label: str, text: str) -> None:
-        """Add a text that is not wrapped, such as a name."""
+        """Adds a text that is not wrapped, such as a name."""
         self.lines.append(Line(f"{label:<{LABEL}}{visible(text)}"))
 
     def command(self, command: str | None) -> None:
-        """Add a command on a line of its own. It is not wrapped, because somebody will copy it."""
+        """Adds a command on a line of its own. It is not wrapped, because somebody will copy it."""
         if command is not None:
             self.lines.append(Line(visible(f"{' ' * LABEL}$ {self._tiered}{command.removeprefix('tiered')}")))
 
@@ -154,7 +154,7 @@ def _show_source(page: _Page, name: str, source: Source | None, status: Status) 
 
 
 def snapshot_bar(row: SourceRow, columns: int) -> str:
-    """Return the bar of the first pass, as wide as `columns`. Empty if it is not known how far the pass is."""
+    """Returns the bar of the first pass, as wide as `columns`. Empty if it is not known how far the pass is."""
     percentage = row.snapshot_percentage
     if percentage is None:
         return ""
@@ -164,7 +164,7 @@ def snapshot_bar(row: SourceRow, columns: int) -> str:
 
 
 def snapshot_words(row: SourceRow, one: str, many: str) -> str:
-    """Return how far the first pass is, in words. A percentage of an estimate is called an estimate."""
+    """Returns how far the first pass is, in words. A percentage of an estimate is called an estimate."""
     percentage, read, known = row.snapshot_percentage, row.snapshot_progress, row.snapshot_records_known
     if row.snapshot_committed:
         return f"100 %, complete{'' if read is None else f', {count(read, one, many)} read'}"
@@ -268,7 +268,7 @@ def _show_audit(page: _Page, status: Status) -> None:
 
 
 def duration(seconds: float) -> str:
-    """Return a time in its two largest units, such as `3 h 20 min`."""
+    """Returns a time in its two largest units, such as `3 h 20 min`."""
     whole = round(seconds)
     parts = [(whole // 86_400, "d"), (whole // 3600 % 24, "h"), (whole // 60 % 60, "min"), (whole % 60, "s")]
     first = next((number for number, (size, _) in enumerate(parts) if size), len(parts) - 1)
@@ -276,7 +276,7 @@ def duration(seconds: float) -> str:
 
 
 def ago(seconds: float) -> str:
-    """Return how long ago something was. A time that has not come yet was written before a clock was set back."""
+    """Returns how long ago something was. A time that has not come yet was written before a clock was set back."""
     return f"{duration(max(0.0, seconds))} ago" if seconds >= -REPORT_AGE_MAX_S else f"{duration(-seconds)} ahead of the clock"
 
 

@@ -62,7 +62,7 @@ AUDITS_EVERY_S = 30.0
 
 
 def make_app(view: View, registry: CollectorRegistry, hosts: Collection[str] | None) -> ASGIApp:
-    """Return the ASGI application. `hosts`: the names that requests may call this machine; None: any."""
+    """Returns the ASGI application. `hosts`: the names that requests may call this machine; None: any."""
     audits = _Audits(view.settings.daemon.audit_reports, view.runtime)
 
     async def healthz(_: Request) -> Response:

@@ -42,7 +42,7 @@ class AuditRun:
 
 
 def audit_runs(directory: Path) -> Sequence[AuditRun]:
-    """Return the youngest runs in the directory. It blocks: call it in a thread. `OSError`: it cannot be listed."""
+    """Returns the youngest runs in the directory. It blocks: call it in a thread. `OSError`: it cannot be listed."""
     found: list[tuple[int, Path]] = []
     with os.scandir(directory) as entries:
         for entry in islice(entries, LOOKED_AT_MAX):
@@ -55,7 +55,7 @@ def audit_runs(directory: Path) -> Sequence[AuditRun]:
 
 
 def report_of(directory: Path, name: str) -> Path | None:
-    """Return the report of a run that `audit_runs` lists, or None. It blocks: call it in a thread."""
+    """Returns the report of a run that `audit_runs` lists, or None. It blocks: call it in a thread."""
     try:
         known = any(run.name == name and run.has_report for run in audit_runs(directory))
     except OSError:

@@ -34,7 +34,7 @@ class Decision:
     times: int = 1
 
     def shown(self, now: float, *, names_of_objects: bool, known: Iterable[str | None] = ()) -> dict[str, object]:
-        """Return it as JSON. `known`: names of objects, besides its own, that its text may hold."""
+        """Returns it as JSON. `known`: names of objects, besides its own, that its text may hold."""
         text = self.text if names_of_objects else without_names(self.text, (*self.names, *known))
         return {
             "at_ms": self.wall_ms, "age_s": round(max(0.0, now - self.at), 1), "level": self.level, "event": self.event, "text": text,

@@ -37,6 +37,7 @@ STALE_AFTER_S = 60.0
 NOWHERE = "~reach"
 """No object, row or blob is called this: their names do not begin with `~`."""
 
+
 @dataclass(slots=True)
 class Reach:
     """Whether a service answers. None: not asked yet. `since`: `Runtime.monotonic` of the first answer of this kind."""
@@ -71,14 +72,14 @@ class Sampler:
         self._runtime = runtime
 
     async def run(self) -> None:
-        """Look for ever."""
+        """Looks for ever."""
         while True:
             began = self._runtime.monotonic()
             await self.sample()
             await self._runtime.sleep(max(EVERY_S, RESTS * (self._runtime.monotonic() - began)))
 
     async def sample(self) -> None:
-        """Look once, and ask every service."""
+        """Looks once, and asks every service."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._take)
             for name in self._questions:
@@ -131,7 +132,7 @@ async def _tried(call: Callable[[], Awaitable[Any]], budget_s: float) -> tuple[E
 
 
 def _log_unforeseen(error: Exception) -> None:
-    """Log an error that is none of ours, with its traceback. The page shows the others."""
+    """Logs an error that is none of ours, with its traceback. The page shows the others."""
     if not isinstance(error, TieredError):
         events.warning("status_failed", error, exc_info=error)
 

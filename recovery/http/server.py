@@ -52,7 +52,7 @@ CONNECTION_S = 30.0
 
 @contextmanager
 def listening(daemon: DaemonSettings) -> Iterator[socket.socket]:
-    """Bind the port that the settings name. `ConfigurationError`, in one sentence, if that cannot be."""
+    """Binds the port that the settings name. `ConfigurationError`, in one sentence, if that cannot be."""
     host, port = daemon.http_host, daemon.http_port
     assert port is not None
     try:
@@ -133,13 +133,13 @@ class _Connection(H11Protocol):
         super().connection_lost(exc)
 
     def _end(self) -> None:
-        """Close the connection if no request is under way. A request that is has `STOP_S` more seconds."""
+        """Closes the connection if no request is under way. A request that is has `STOP_S` more seconds."""
         self._ending = self.loop.call_later(STOP_S, self.transport.abort)
         self.shutdown()
 
 
 async def run_uvicorn(app: ASGIApp, bound: socket.socket) -> None:
-    """Serve the application on the socket until this is cancelled. Only on asyncio."""
+    """Serves the application on the socket until this is cancelled. Only on asyncio."""
     server = _Server(uvicorn.Config(
         app, http=_Connection, ws="none", lifespan="off", interface="asgi3", log_config=None, access_log=False, server_header=False,
         proxy_headers=False, limit_concurrency=CONNECTIONS_MAX, timeout_keep_alive=KEEP_ALIVE_S, timeout_graceful_shutdown=STOP_S,

@@ -40,7 +40,7 @@ class View:
     settings: Settings
 
     def status(self) -> dict[str, Any] | None:
-        """Return the status as `tiered status --json` prints it, corrected for its age. None: there is none yet."""
+        """Returns the status as `tiered status --json` prints it, corrected for its age. None: there is none yet."""
         sampler = self.sampler
         if sampler.status is None:
             return None
@@ -60,7 +60,7 @@ class View:
         return known
 
     def about(self) -> dict[str, Any]:
-        """Return what the server knows besides: how old the status is, whether the services answer, and itself."""
+        """Returns what the server knows besides: how old the status is, whether the services answer, and itself."""
         sampler, now = self.sampler, self.runtime.monotonic()
         return {
             "sample": {
@@ -76,7 +76,7 @@ class View:
         }  # fmt: skip
 
     def nothing_yet(self) -> dict[str, Any]:
-        """Return what stands for `status` before the first look that succeeded."""
+        """Returns what stands for `status` before the first look that succeeded."""
         failed = self.sampler.error is not None
         return {
             "level": Level.UNKNOWN.value,
@@ -86,7 +86,7 @@ class View:
         }
 
     def reasons(self) -> list[str]:
-        """Return why the daemon is not ready, one sentence each. Empty: it is."""
+        """Returns why the daemon is not ready, one sentence each. Empty: it is."""
         worker, now, recovery = self.worker, self.runtime.monotonic(), self.settings.recovery
         reasons = ["the daemon is stopping"] if worker.stopping else []
         for name, reach in self.sampler.services.items():
@@ -103,7 +103,7 @@ class View:
         return reasons
 
     def recent(self) -> dict[str, Any]:
-        """Return what it remembers: points of the charts, oldest first, and the last log lines, newest first."""
+        """Returns what it remembers: points of the charts, oldest first, and the last log lines, newest first."""
         now, points = self.runtime.monotonic(), self.sampler.history.points()
         status = self.sampler.status
         names = [] if status is None else [name for entry in status.stuck.entries for name in entry.names]

@@ -65,7 +65,7 @@ class AuditSource:
     @classmethod
     @asynccontextmanager
     async def open(cls, settings: Settings, runtime: Runtime, run: str) -> AsyncIterator[AuditSource]:
-        """Open the changelog of the store, if it keeps anything. If that fails, the audit goes on without statistics.
+        """Opens the changelog of the store, if it keeps anything. If that fails, the audit goes on without statistics.
         """
         log: ChangeLog | None = None
         async with AsyncExitStack() as stack:
@@ -78,7 +78,7 @@ class AuditSource:
             yield cls(log, runtime, run)
 
     async def report(self, finished: Finished, *, left: bool = False) -> None:
-        """Report, unless the last report was less than `REPORT_EVERY_S` seconds ago. `left`: it is the last one.
+        """Reports, unless the last report was less than `REPORT_EVERY_S` seconds ago. `left`: it is the last one.
 
         Whatever fails is logged and not raised.
         """

@@ -73,12 +73,12 @@ class Offsets:
 
 
 def summed(progress: Mapping[str, int]) -> int:
-    """Return a progress for each shard as one number: their sum."""
+    """Returns a progress for each shard as one number: their sum."""
     return sum(progress.values())
 
 
 def meet(acknowledged: Sequence[Mapping[str, int]]) -> dict[str, int]:
-    """Return what every sink has acknowledged: the least of each shard.
+    """Returns what every sink has acknowledged: the least of each shard.
 
     A sink that does not name a shard has acknowledged none of it.
     """
@@ -87,7 +87,7 @@ def meet(acknowledged: Sequence[Mapping[str, int]]) -> dict[str, int]:
 
 
 def total(rows: Iterable[SourceRow], workers: Collection[str], incarnation: str, source: str = "") -> SourceRow:
-    """Return the sum of the rows of one source, as a row whose worker is "".
+    """Returns the sum of the rows of one source, as a row whose worker is "".
 
     `workers`: the names of those who work for the source now. `incarnation`: the current one. A column that may be
     None is None until each of these workers has reported it in this incarnation; rows of other incarnations and of
@@ -113,7 +113,7 @@ def total(rows: Iterable[SourceRow], workers: Collection[str], incarnation: str,
 
 
 def advance(before: Offsets, found: Offsets) -> tuple[Offsets, int]:
-    """Return the offsets to show after a probe found `found`, and by how much the source went back (0: it did not).
+    """Returns the offsets to show after a probe found `found`, and by how much the source went back (0: it did not).
 
     Neither offset ever decreases, and what is still to be done is what the probe found, as far as that allows. If the
     source has less than before, something else dealt with the difference. Then `outstanding` stays, and the
@@ -127,5 +127,5 @@ def advance(before: Offsets, found: Offsets) -> tuple[Offsets, int]:
 
 
 def with_offsets(row: SourceRow, offsets: Offsets) -> SourceRow:
-    """Return the row with these offsets."""
+    """Returns the row with these offsets."""
     return replace(row, outstanding_values=offsets.outstanding, processed_values=offsets.processed)

@@ -92,11 +92,11 @@ class Document:
         return max((each.at_ms for each in self.workers.values()), default=0)
 
     def rows(self) -> dict[str, SourceRow]:
-        """Return the last row of each worker that was not folded yet, by its name."""
+        """Returns the last row of each worker that was not folded yet, by its name."""
         return {name: each.row for name, each in self.workers.items()}
 
     def total(self) -> SourceRow:
-        """Return the row of the source as a whole: its workers, and what the workers of the past did."""
+        """Returns the row of the source as a whole: its workers, and what the workers of the past did."""
         rows = self.rows()
         found = total(rows.values(), rows, self.incarnation, self.source)
         carried = {name: getattr(found, name) + self.base[name] for name in COUNTERS}
@@ -106,7 +106,7 @@ class Document:
         return with_offsets(found, self.offsets)
 
     def window(self) -> tuple[Sample | None, Sample | None]:
-        """Return the two samples that a verdict compares: the newest one, and one from about `WINDOW_MS` before."""
+        """Returns the two samples that a verdict compares: the newest one, and one from about `WINDOW_MS` before."""
         if not self.samples:
             return None, None
         *earlier, after = (Sample(*each) for each in self.samples)
@@ -114,26 +114,26 @@ class Document:
         return (far[-1] if far else earlier[0] if earlier else None), after
 
     def verdict(self) -> Verdict:
-        """Return whether the source keeps up, by what is stored."""
+        """Returns whether the source keeps up, by what is stored."""
         return verdict(*self.window())
 
     # --- how it changes
 
     def processed(self, but: str = "") -> int:
-        """Return how much all workers have dealt with so far, without the run `but`."""
+        """Returns how much all workers have dealt with so far, without the run `but`."""
         return self.base["processed_values"] + sum(
             each.row.processed_values or 0 for each in self.workers.values() if each.run != but
         ) - self.folded.get(but, {}).get("processed_values", 0)
 
     def done_by(self, run: str) -> Mapping[str, int]:
-        """Return what the run has reported of what it did, by column."""
+        """Returns what the run has reported of what it did, by column."""
         for each in self.workers.values():
             if each.run == run:
                 return _done(each.row)
         return self.folded.get(run, dict.fromkeys(DONE, 0))
 
     def responsible(self, now_ms: int, gone_ms: int) -> str | None:
-        """Return the run that is responsible now. None: there is none, so whoever reports next becomes it."""
+        """Returns the run that is responsible now. None: there is none, so whoever reports next becomes it."""
         found = next((each for each in self.workers.values() if each.run == self.incarnation), None)
         return None if found is None or is_gone(found, now_ms, gone_ms) else found.run
 
@@ -141,7 +141,7 @@ class Document:
         self, row: SourceRow, run: str, now_ms: int, gone_ms: int, *, snapshot: str, probe: Offsets | None,
         alone: bool = False, left: bool = False,
     ) -> Document:  # fmt: skip
-        """Return the document after a report.
+        """Returns the document after a report.
 
         `row`: the worker's own absolute figures, as if it was responsible. `probe`: the offsets of the source as a
         whole, if the worker has looked. They are used if it is responsible. `alone`: the source has one worker at a
@@ -170,7 +170,7 @@ class Document:
         return document._small_enough(run)
 
     def _name_of(self, worker: str, run: str) -> str:
-        """Return the name to show. Of two workers that call themselves the same, the second gets a part of its run."""
+        """Returns the name to show. Of two workers that call themselves the same, the second gets a part of its run."""
         taken = self.workers.get(worker)
         return worker if taken is None or taken.run == run else f"{worker}~{run[:6]}"
 
@@ -212,7 +212,7 @@ class Document:
         )  # fmt: skip
 
     def _small_enough(self, run: str) -> Document:
-        """Return it with so many of the most silent workers folded that it fits into a note."""
+        """Returns it with so many of the most silent workers folded that it fits into a note."""
         document = self
         while len(encode(document)) > NOTE_BYTES_MAX:
             if document.departed:
@@ -236,7 +236,7 @@ def _done(row: SourceRow) -> dict[str, int]:
 
 
 def _at_least(row: SourceRow, before: Mapping[str, int]) -> SourceRow:
-    """Return the row with no less done than the same run reported before: an older reading may come late."""
+    """Returns the row with no less done than the same run reported before: an older reading may come late."""
     now = _done(row)
     ahead = max(0, before["processed_values"] - now["processed_values"])
     more: dict[str, Any] = {column: max(before[column], now[column]) for column in DONE}
@@ -253,7 +253,7 @@ def note_name(source: str) -> str:
 
 
 async def read_statistics(log: ChangeLog, source: str) -> Document | None:
-    """Return what is stored of a source. None: nobody has reported yet.
+    """Returns what is stored of a source. None: nobody has reported yet.
 
     Raises as `ChangeLog.read_note`. `CorruptRecordError`: it is damaged, or newer software wrote it.
     """
@@ -262,7 +262,7 @@ async def read_statistics(log: ChangeLog, source: str) -> Document | None:
 
 
 async def change_statistics(log: ChangeLog, source: str, change: Callable[[Document], Document]) -> Document | None:
-    """Change what is stored of a source. Return the new document, or None if others were faster `TRIES` times.
+    """Changes what is stored of a source. Returns the new document, or None if others were faster `TRIES` times.
 
     `change` is pure, and may be called several times. Raises as `ChangeLog.swap_note`. `CorruptRecordError`: what is
     stored is damaged, or newer software wrote it. It stays as it is.
@@ -281,7 +281,7 @@ _STORED = [each.name for each in fields(SourceRow) if each.name not in ("source"
 
 
 def encode(document: Document) -> bytes:
-    """Return the stored form, JSON without spaces."""
+    """Returns the stored form, JSON without spaces."""
     value = {
         "v": VERSION, "source": document.source, "incarnation": document.incarnation, "snapshot": document.snapshot,
         "committed": document.committed, "base": dict(document.base),
@@ -298,7 +298,7 @@ def encode(document: Document) -> bytes:
 
 
 def decode(source: str, raw: bytes) -> Document:
-    """Return what was stored. `CorruptRecordError`: it is damaged, or newer software wrote it."""
+    """Returns what was stored. `CorruptRecordError`: it is damaged, or newer software wrote it."""
     try:
         value = json.loads(raw)
         version = value["v"] if isinstance(value, dict) else None

@@ -96,7 +96,7 @@ class Backlog:
 
 
 async def count_backlog(log: ChangeLog, runtime: Runtime, now_ms: int, settings: Settings, within_s: float = PROBE_S) -> Backlog:
-    """Count what is due at `now_ms` (the server's time), by reading the changelog within bounds.
+    """Counts what is due at `now_ms` (the server's time), by reading the changelog within bounds.
 
     The ids of changes are spread evenly over the ranges of the log. So the ranges that were counted in full tell what
     the others have. Raises the errors of `ChangeLog.entries`.
@@ -148,13 +148,13 @@ class RecoverySource:
         self._fails = False
 
     async def run(self) -> None:
-        """Report at once, and then every `REPORT_EVERY_S` seconds. Ends only when it is cancelled."""
+        """Reports at once, and then every `REPORT_EVERY_S` seconds. Ends only when it is cancelled."""
         while True:
             await self.report()
             await self._runtime.sleep(REPORT_EVERY_S * self._runtime.random.uniform(0.9, 1.1))
 
     async def report(self, *, left: bool = False) -> None:
-        """Report once. `left`: it is the last report. Whatever fails is logged and not raised."""
+        """Reports once. `left`: it is the last report. Whatever fails is logged and not raised."""
         if not self._log.durable:
             return
         try:
@@ -219,7 +219,7 @@ class RecoverySource:
         )  # fmt: skip
 
     def _begin_anew_if_forgotten(self, found: Document) -> None:
-        """Begin at 0 under another name if the document does not remember this worker any more.
+        """Begins at 0 under another name if the document does not remember this worker any more.
 
         Its figures are in the base by now, or the document is a new one.
         """

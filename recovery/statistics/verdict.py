@@ -47,7 +47,7 @@ class Sample:
 
     @staticmethod
     def of(row: SourceRow, at_ms: int) -> Sample:
-        """Return the sample of a row."""
+        """Returns the sample of a row."""
         return Sample(at_ms, row.outstanding_values, row.processed_values)
 
 
@@ -62,7 +62,7 @@ class Verdict:
 
 
 def verdict(before: Sample | None, after: Sample | None) -> Verdict:
-    """Judge a source by two samples, the older one first. None: there is no such sample."""
+    """Judges a source by two samples, the older one first. None: there is no such sample."""
     if before is None or after is None:
         return Verdict(Kind.UNKNOWN)
     if before.outstanding is None or before.processed is None or after.outstanding is None or after.processed is None:
