@@ -32,6 +32,9 @@ PRESENCE_AGE_MAX_MS = 24 * 3600 * 1000
 """A presence row is garbage after this time without a write. An instance that is alive writes its own again."""
 
 
+CLOCK = "~clock"
+"""Whoever only wants to know the server's time announces this. It is no instance, and `presences` leaves it out."""
+
 NOTE_BYTES_MAX = 16 << 10
 """The largest value of a note. A compare-and-swap sends it inside a filter of Bigtable, which may have 20 KB."""
 
@@ -94,7 +97,10 @@ class ChangeLog(Protocol):
         """
 
     async def announce(self, instance: str) -> int:
-        """Writes the presence row of the instance. Returns the server's time of that write (Unix ms)."""
+        """Writes the presence row of an instance of recovery. Returns the server's time of that write (Unix ms).
+
+        `CLOCK` stands for no instance.
+        """
 
     def ranges(self) -> Sequence[KeyRange]:
         """The key ranges that together hold every entry. Their order means nothing."""

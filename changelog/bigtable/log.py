@@ -65,7 +65,7 @@ from changelog.bigtable.group_commit import GroupCommit
 from changelog.bigtable.row_merge import CellRow
 from changelog.change import LOG_PREFIX, Change, ChangeId, Entry, Stuck, Unreadable, decode, encode, encode_stuck
 from changelog.lease import SET_BACK_MS, Renewal, Standing, standing
-from changelog.log import LOG_END, PRESENCE_AGE_MAX_MS, KeyRange, Page, check_note, shard_ranges
+from changelog.log import CLOCK, LOG_END, PRESENCE_AGE_MAX_MS, KeyRange, Page, check_note, shard_ranges
 
 FAMILY = "fc"
 DAEMON_PREFIX = "~daemon/"
@@ -200,8 +200,9 @@ class BigTableChangeLog:
             rows = await self._table.scan([span], _CURRENT, PRESENCES_PAGE)
             for row in rows:
                 cell = _cell(row, _ENTRY)
-                if cell is not None:
-                    found.append((row.key.decode(errors="replace").removeprefix(DAEMON_PREFIX), cell[1]))
+                instance = row.key.decode(errors="replace").removeprefix(DAEMON_PREFIX)
+                if cell is not None and instance != CLOCK:
+                    found.append((instance, cell[1]))
             span = span.beginning(rows[-1].key + b"\0") if len(rows) == PRESENCES_PAGE else None
         return found
 

@@ -24,7 +24,7 @@ from changelog.base.events import events
 from changelog.base.runtime import Runtime
 from changelog.change import Change, ChangeId, Entry, Stuck, Unreadable, decode, encode, encode_stuck
 from changelog.lease import Renewal, Standing, standing
-from changelog.log import PRESENCE_AGE_MAX_MS, KeyRange, Page, check_note, shard_ranges
+from changelog.log import CLOCK, PRESENCE_AGE_MAX_MS, KeyRange, Page, check_note, shard_ranges
 from changelog.sqlite.database import Database
 
 __all__ = ["Database", "SqliteChangeLog"]
@@ -144,7 +144,9 @@ class SqliteChangeLog:
 
     async def presences(self) -> Sequence[tuple[str, int]]:
         def run(connection: sqlite3.Connection) -> Sequence[tuple[str, int]]:
-            rows = connection.execute("SELECT CAST(instance AS BLOB), CAST(seen_ms AS INTEGER) FROM daemons").fetchall()
+            rows = connection.execute(
+                "SELECT CAST(instance AS BLOB), CAST(seen_ms AS INTEGER) FROM daemons WHERE instance <> ?", (CLOCK,)
+            ).fetchall()
             return [(instance.decode(errors="backslashreplace"), seen_ms) for instance, seen_ms in rows]
 
         return await self._database.read(run)

@@ -5,6 +5,8 @@
     stage.py       the options, the directory of a run, and the embedded backend
     emulators.py   the same on the emulators of Bigtable and GCS; gcs.py runs one of them
     troupe.py      the processes; writer.py and daemon.py are what they run
+    soak.py        processes that are spared, and must not grow; status_check.py compares the status with what is stored
+    product.py     runs a command of the product as a process
     load.py        which operations a writer does
     journal.py     what callers were told, written down by each process
     check.py       compares what is stored with what callers were told; it runs no product code

@@ -31,6 +31,7 @@ from rich.console import Console
 
 from changelog.base.errors import ConfigurationError
 from emulators.demo.director import Director
+from emulators.demo.soak import SAMPLES_MIN
 from emulators.demo.stage import DemoOptions, EmbeddedStage, Stage
 from emulators.demo.weather import CUTS, FREEZES, STALLS
 
@@ -104,6 +105,8 @@ MEANING = {
     "mixed_up": "contents that nobody wrote there",
     "errors": "answers that no caller should get",
     "crashes": "processes that ended by themselves",
+    "untrue": "statements of the status that were not so",
+    "growth": "things of which a spared process had more and more",
 }
 
 
@@ -122,12 +125,19 @@ def _show(report: dict[str, Any], stage: Stage, said: Console) -> None:
           for name in (service.name for service in stage.services)),
         *([("late", happened["late"], "writes that landed after they had timed out")] if stage.services else []),
         ("recovered", happened["recovered"], "changes that were cleaned up after the dead"),
-        *((name.replace("_", "-"), flaws[name], meaning) for name, meaning in MEANING.items()),
+        *((name.replace("_", "-"), flaws[name], meaning) for name, meaning in MEANING.items() if name in flaws),
+        *([("looks", report["soak"]["looks"], f"at the status; {report['soak']['stuck_looks']:,} while an entry was stuck")]
+          if "soak" in report else []),
     )
     said.print()
     for name, count, meaning in lines:
         said.print(f"{name:<12}{count:>8,}   {meaning}", style="bold red" if name.replace("-", "_") in flaws and count else None)
     said.print()
+    for name, has in report.get("soak", {}).get("processes", {}).items():
+        grown = ", ".join(f"{what} {early:g} -> {late:g}" for what, (early, late) in has.items())
+        said.print(f"  {name}, second quarter -> last quarter: {grown} (memory in MiB)")
+    if "soak" in report and not report["soak"]["processes"]:
+        said.print(f"  The run was too short to say whether a process grows: that takes {SAMPLES_MIN} s.")
     for sentence in report["details"]:
         said.print(f"  {sentence}")
     said.print(_verdict(report), style="bold green" if report["ok"] else "bold red")

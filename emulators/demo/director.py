@@ -30,6 +30,7 @@ from changelog.base.errors import UnavailableError
 from emulators.demo.check import FLAWS, Findings, check, dangling, unfinished
 from emulators.demo.journal import DIRECTOR, Answer, Journal, Tail, read_lines
 from emulators.demo.network import BACK_MAX_S, THERE_MAX_S
+from emulators.demo.soak import STATUS, Soak
 from emulators.demo.stage import EXPIRY_S, DemoOptions, Stage
 from emulators.demo.troupe import Troupe
 from emulators.demo.weather import KINDS, Weather
@@ -84,6 +85,7 @@ class Director:
         self._deck: list[str] = []
         self._writers = [f"w{number}" for number in range(options.writers)]
         self._daemons = [f"d{number}" for number in range(options.daemons)]
+        self._soak = self._spare() if options.soak else None
         self._journal = Journal(stage.journal / DIRECTOR)
         self._troupe = Troupe(stage, self._journal, self._command)
         self._score = Score()
@@ -91,6 +93,12 @@ class Director:
         self._logs = Tail(stage.log, "d*.log")
         self._began_at = 0.0
         self._line_at = 0.0
+
+    def _spare(self) -> Soak:
+        """Adds a writer and a daemon to the others, which nobody kills."""
+        self._writers.append(f"w{len(self._writers)}")
+        self._daemons.append(f"d{len(self._daemons)}")
+        return Soak(self._stage, self._writers[-1], self._daemons[-1])
 
     def run(self) -> dict[str, Any]:
         """Runs everything and returns the report. When it returns or raises, all processes have ended."""
@@ -102,8 +110,9 @@ class Director:
         finally:
             self._troupe.end_all()
             self._journal.close()
+        soaked = self._soak.end() if self._soak else None
         self._look()
-        return self._report(check(self._stage.stored, self._stage.journal, self._score.dangling))
+        return self._report(soaked, check(self._stage.stored, self._stage.journal, self._score.dangling))
 
     # --- the steps of a run ------------------------------------------------------------------------
 
@@ -118,6 +127,8 @@ class Director:
             f"{self._stage.introduce()}; simulated is only a network of up to {(THERE_MAX_S + BACK_MAX_S) * 1000:g} ms"
             f" between a writer and its tiers. Leases of {EXPIRY_S:g} s."
         )
+        if self._soak:
+            self._said.print("One more writer and one more daemon are never killed: they must not grow, and the status must be true.")
 
     def _raise_curtain(self) -> None:
         """Starts all processes, and waits until every writer has had an answer: a slow start must not shorten the run.
@@ -135,12 +146,16 @@ class Director:
 
     def _play(self) -> None:
         self._weather.clear()
+        if self._soak:
+            self._soak.start()
         ends_at = self._began_at + self._options.seconds
         # The first thing to happen is a kill, and it happens soon. So even the shortest run has one.
         strike_at, self._deck = self._began_at + FIRST_KILL_S, ["writer_kills"]
         while (now := time.monotonic()) < ends_at or (self._missing() and now < ends_at + ENCORE_S):
-            self._troupe.revive(self._writers + self._daemons)
+            self._troupe.revive([*self._writers, *self._daemons, *([STATUS] if self._soak else [])])
             self._troupe.resume_due()
+            if self._soak:
+                self._soak.sample(self._troupe.actors)
             if passed := self._weather.pass_by():
                 self._score.news.append(passed)
             if now >= strike_at:
@@ -151,8 +166,9 @@ class Director:
         self._weather.clear()
 
     def _missing(self) -> list[str]:
-        """Returns the kinds of fault that should have happened and have not."""
-        return [kind for kind, count in self._happened().items() if not count] if self._stage.services else []
+        """Returns the kinds of fault that should have happened and have not, and what the soak has not tried yet."""
+        faults = [kind for kind, count in self._happened().items() if not count] if self._stage.services else []
+        return faults + (self._soak.status.missing() if self._soak else [])
 
     def _happened(self) -> dict[str, int]:
         return {**self._score.strikes, **self._weather.happened, "recovered": len(self._score.recovered)}
@@ -161,14 +177,19 @@ class Director:
         late = self._troupe.dismiss("w", LEAVE_WAIT_S)
         self._score.news.append(f"writers finished{', but for ' + ', '.join(late) if late else ''}")
         give_up_at = time.monotonic() + DRAIN_WAIT_S
-        while unfinished(self._stage.stored) != (0, 0) and time.monotonic() < give_up_at:
+        while not self._is_done() and time.monotonic() < give_up_at:
             self._troupe.revive(self._daemons)
             self._troupe.resume_due()
             self._say_each_second()
             time.sleep(TICK_S)
+        self._troupe.dismiss(STATUS, LEAVE_WAIT_S)
         self._troupe.dismiss("d", LEAVE_WAIT_S)
         self._score.news.append("daemons stopped")
         self._say()
+
+    def _is_done(self) -> bool:
+        is_clear = self._soak is None or self._soak.clear()
+        return is_clear and unfinished(self._stage.stored) == (0, 0)
 
     # --- kills and stops ---------------------------------------------------------------------------
 
@@ -176,7 +197,8 @@ class Director:
         self._deck = self._deck or self._chance.sample(STRIKES, len(STRIKES))
         kind = self._deck.pop()
         kills, now = kind.endswith("kills"), time.monotonic()
-        able = [actor for actor in self._troupe.idle(kind[0]) if kills or now >= actor.rests_until]
+        spared = self._soak.spared if self._soak else ()
+        able = [each for each in self._troupe.idle(kind[0]) if each.part not in spared and (kills or now >= each.rests_until)]
         if not able:
             return
         actor = self._chance.choice(able)
@@ -221,9 +243,11 @@ class Director:
             self._score.unfinished = unfinished(self._stage.stored)[0]
             self._score.dangling |= dangling(self._stage.stored)
 
-    def _report(self, findings: Findings) -> dict[str, Any]:
+    def _report(self, soaked: dict[str, Any] | None, findings: Findings) -> dict[str, Any]:
         score, answers = self._score, self._score.answers
         flaws = {flaw: findings.flaws[flaw] for flaw in FLAWS} | {"crashes": len(self._troupe.crashes)}
+        if soaked:
+            flaws |= soaked["flaws"]
         happened = {**self._happened(), "late": findings.late}
         missing = self._missing()
         if self._stage.services and self._options.seconds >= LONG_S and not findings.late:
@@ -242,11 +266,13 @@ class Director:
             },
             "happened": happened,
             "flaws": flaws,
-            "details": findings.details + self._troupe.crashes,
-        }
+            "details": findings.details + self._troupe.crashes + (soaked["details"] if soaked else []),
+        } | ({"soak": soaked["shown"]} if soaked else {})
 
     def _command(self, name: str) -> list[str]:
         """Returns the command that starts the process of this name."""
+        if self._soak and (command := self._soak.command(name.partition(".")[0])):
+            return command
         if name.startswith("w"):
             journal = self._stage.journal / f"{name}.jsonl"
             return Orders(

@@ -55,6 +55,7 @@ class DemoOptions:
     unfenced: bool = False
     backend: str = "embedded"
     audit: bool = False
+    soak: bool = False
 
     def __post_init__(self) -> None:
         for name, (least, most) in LIMITS.items():
@@ -63,6 +64,8 @@ class DemoOptions:
                 raise InvalidRequestError(f"the demo cannot run with {name} = {value}: give {least} to {most:,}")
         if self.backend not in BACKENDS:
             raise InvalidRequestError(f"the demo does not run on {self.backend!r}: use {' or '.join(BACKENDS)}")
+        if self.soak and self.unfenced:
+            raise InvalidRequestError("the demo cannot run with both soak and unfenced: the soak judges the product, so leave one out")
         if self.directory is not None and self.directory.exists() and not _is_empty(self.directory):
             raise InvalidRequestError(
                 f"{self.directory} is not an empty directory, and the demo must explain every byte that it finds there: name a new one"

@@ -20,7 +20,7 @@ from changelog.base.errors import LeaseLostError
 from changelog.base.runtime import Runtime
 from changelog.change import SHARDS_DEFAULT, Change, ChangeId, Entry, Stuck, Unreadable, decode, encode, encode_stuck
 from changelog.lease import Renewal, Standing, standing
-from changelog.log import PRESENCE_AGE_MAX_MS, KeyRange, Page, check_note, shard_ranges
+from changelog.log import CLOCK, PRESENCE_AGE_MAX_MS, KeyRange, Page, check_note, shard_ranges
 from emulators.world.runtime import Simulated
 
 _DUE = (Standing.CLAIMABLE, Standing.EXHAUSTED, Standing.UNREADABLE)
@@ -134,7 +134,7 @@ class SimulatedChangeLog(Simulated):
 
     async def presences(self) -> Sequence[tuple[str, int]]:
         await self._travel()
-        return list(self.presence.items())
+        return [(instance, seen_ms) for instance, seen_ms in self.presence.items() if instance != CLOCK]
 
     async def read_note(self, name: str) -> bytes | None:
         await self._travel()

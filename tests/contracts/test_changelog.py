@@ -15,7 +15,7 @@ from changelog.bigtable.channel import set_cell
 from changelog.bigtable.log import BigTableChangeLog
 from changelog.change import LEGACY_OWNER, LOG_PREFIX, Change, ChangeId, Entry, Unreadable, encode
 from changelog.lease import SET_BACK_MS, Renewal
-from changelog.log import NOTE_BYTES_MAX, ChangeLog, KeyRange
+from changelog.log import CLOCK, NOTE_BYTES_MAX, ChangeLog, KeyRange
 from changelog.sqlite.log import SqliteChangeLog
 from emulators.world.log import SimulatedChangeLog, Stored
 from tiered.telemetry.observed import Observed
@@ -488,6 +488,12 @@ async def test_presences_tell_who_announced_itself_and_when_last(log: ChangeLog,
     await log.announce("recovery-a")
     told = {"recovery-b/é": await log.announce("recovery-b/é"), "recovery-a": await log.announce("recovery-a")}
     assert dict(await log.presences()) == told and len(await log.presences()) == 2
+
+
+async def test_who_only_asks_for_the_time_is_no_presence(log: ChangeLog, runtime: Runtime) -> None:
+    told = {"recovery": await log.announce("recovery")}
+    assert await log.announce(CLOCK) >= told["recovery"]
+    assert dict(await log.presences()) == told
 
 
 async def test_presences_are_all_of_them_however_many(log: ChangeLog, runtime: Runtime) -> None:

@@ -305,6 +305,7 @@ async def test_writer_waits_for_a_late_upload_only_if_nobody_told_it_what_became
         with pytest.raises(UnavailableError):
             await storage.put(OBJECT, LARGE)
     assert [entry.cleanup_after_ms is not None for entry in await world.entries()] == [True] * waits
+    assert await world.log.presences() == [], "no recovery runs"
     assert await world.blob_names() == []
 
 

@@ -20,7 +20,7 @@ from changelog.base.errors import CorruptRecordError, LeaseLostError
 from changelog.change import Change, ChangeId
 from changelog.heartbeat import Heartbeat
 from changelog.lease import Lease
-from changelog.log import ChangeLog
+from changelog.log import CLOCK, ChangeLog
 from tiered.object_id import revision_of
 from tiered.protocol.backends import Row, Tiers
 
@@ -108,7 +108,7 @@ async def finish(
     had_garbage = await clean_up(tiers, change, live, go_on)
     if grace_ms is not None and waits_for_late_upload(change, live) and entry.cleanup_after_ms is None:
         go_on()
-        await log.release(entry, await log.announce(heartbeat.owner) + grace_ms)
+        await log.release(entry, await log.announce(CLOCK) + grace_ms)
         return Ending.DEFERRED
     await log.forget(entry)
     return Ending.CLEANED if had_garbage else Ending.FORGOTTEN

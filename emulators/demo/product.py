@@ -1,0 +1,27 @@
+"""Runs a command of the product as a process of the demo: it ends when its parent process has ended.
+
+    python -m emulators.demo.product PARENT_PID status --watch 1
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from threading import Thread
+
+from recovery.cli.main import main
+
+LOOK_S = 0.5
+
+
+def follow_parent(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(LOOK_S)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    Thread(target=follow_parent, args=(int(sys.argv.pop(1)),), daemon=True).start()
+    main()
