@@ -1,6 +1,8 @@
 """Runs a command of the product as a process of the demo: it ends when its parent process has ended.
 
     python -m emulators.demo.product PARENT_PID status --watch 1
+
+A command that could not reach the services when it began (exit code 4) ends as the demo's own processes do then.
 """
 
 from __future__ import annotations
@@ -11,9 +13,11 @@ import sys
 import time
 from threading import Thread
 
+from emulators.demo.writer import TURNED_AWAY
 from recovery.cli.main import main
 
 LOOK_S = 0.5
+UNAVAILABLE = 4
 
 
 def follow_parent(parent: int) -> None:
@@ -24,4 +28,7 @@ def follow_parent(parent: int) -> None:
 
 if __name__ == "__main__":
     Thread(target=follow_parent, args=(int(sys.argv.pop(1)),), daemon=True).start()
-    main()
+    try:
+        main()
+    except SystemExit as ended:
+        sys.exit(TURNED_AWAY if ended.code == UNAVAILABLE else ended.code)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
@@ -17,6 +19,8 @@ from emulators.demo.command import DemoOptions, run_demo
 from emulators.demo.director import what_is_wrong
 from emulators.demo.soak import LIMITS, SAMPLES_MIN, Footprint, footprint, growth
 from emulators.demo.status_check import Entries, Offsets, untrue, went_back
+from emulators.demo.troupe import environment
+from emulators.demo.writer import TURNED_AWAY
 from recovery.statistics.columns import SourceRow
 from recovery.statistics.verdict import Kind, Verdict
 from recovery.status import Daemon, Source, Status, Store, StuckEntries, StuckEntry
@@ -133,6 +137,16 @@ def test_a_run_looks_at_the_status_all_along_and_at_a_stuck_entry(tmp_path: Path
     report = json.loads(capsys.readouterr().out)
     assert (code, report["verdict"], report["details"]) == (0, "nothing was wrong", [])
     assert report["soak"]["looks"] > 3 and report["soak"]["stuck_looks"] > 0 and report["soak"]["asked"] > 0
+
+
+def test_a_command_that_reaches_no_service_is_turned_away_and_has_not_crashed(tmp_path: Path) -> None:
+    nowhere = {"emulator_host": "127.0.0.1:9", "timeout_s": 0.1, "project": "tiered-demo", "instance": "demo", "table": "tiered"}
+    settings = {"bigtable": nowhere, "gcs": {"bucket": "bucket", "endpoint": "http://127.0.0.1:9"}, "store": {"answer_budget_s": 0.2}}
+    (tmp_path / "tiered.yaml").write_text(json.dumps(settings))
+    command = [sys.executable, "-m", "emulators.demo.product", str(os.getpid()), "--config", str(tmp_path / "tiered.yaml")]
+    done = subprocess.run([*command, "recover"], capture_output=True, text=True, env=environment(), timeout=120, check=False)
+    assert done.returncode == TURNED_AWAY, done.stderr
+    assert subprocess.run([*command, "recover", "--limit", "1"], env=environment(), timeout=120, check=False).returncode == 3
 
 
 def test_a_run_whose_status_was_not_true_fails() -> None:
