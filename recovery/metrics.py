@@ -90,6 +90,12 @@ def _sources(status: Mapping[str, Any]) -> Iterator[Metric]:
             if (value := row[column]) is not None:
                 family.add_metric(names, float(value))
         yield family
+    text = "What vanished from the source although no worker dealt with it."
+    regressions = CounterMetricFamily("tiered_source_regressions", text, labels=("source",))
+    for source in SOURCES:
+        if source in status["sources"]:
+            regressions.add_metric((source,), status["sources"][source]["regressions"])
+    yield regressions
 
 
 def _verdicts(status: Mapping[str, Any]) -> Iterator[Metric]:

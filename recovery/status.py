@@ -94,12 +94,14 @@ class Source:
 
     `workers`: the row of each worker that has not ended, by its name. `verdict`: unknown if the figures are older than
     `REPORT_AGE_MAX_S`, or if nobody is left who works. `reported_ms`: when a worker last reported (Unix ms).
+    `regressions`: the sum of all that vanished although no worker dealt with it.
     """
 
     total: SourceRow
     workers: Mapping[str, SourceRow]
     verdict: Verdict
     reported_ms: int | None = None
+    regressions: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,7 +388,7 @@ def _source_json(source: Source) -> dict[str, Any]:
             "kind": found.kind.value, "inflow_per_s": found.inflow_per_s, "drain_per_s": found.drain_per_s,
             "caught_up_in_s": found.caught_up_in_s,
         },
-        "reported": moment(source.reported_ms),
+        "reported": moment(source.reported_ms), "regressions": source.regressions,
     }  # fmt: skip
 
 
@@ -513,7 +515,7 @@ class _Look:
         self._tell_twins(found)
         self._ended |= {**found.departed, **{worker: each.at_ms for worker, each in found.workers.items() if each.left}}
         present = {worker: each.row for worker, each in found.workers.items() if not each.left}
-        return Source(found.total(), present, found.verdict() if fresh else Verdict(Kind.UNKNOWN), found.at_ms)
+        return Source(found.total(), present, found.verdict() if fresh else Verdict(Kind.UNKNOWN), found.at_ms, found.regressions)
 
     def _tell_twins(self, found: Document) -> None:
         """Tells of workers that call themselves the same. The second one was given a `~` and a part of its run."""

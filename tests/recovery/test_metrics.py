@@ -48,6 +48,7 @@ def test_what_is_not_known_is_left_out() -> None:
         ("tiered_daemons", {}, 1), ("tiered_status_level", {"level": "stuck"}, 1), ("tiered_status_level", {"level": "ok"}, 0),
         ("tiered_source_verdict", {"source": "recovery", "verdict": "catching up"}, 1),
         ("tiered_source_verdict", {"source": "recovery", "verdict": "healthy"}, 0),
+        ("tiered_source_regressions_total", {"source": "recovery"}, 4),
     ],
 )  # fmt: skip
 def test_the_rest_of_the_status_is_shown(name: str, labels: dict[str, str], value: float) -> None:
