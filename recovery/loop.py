@@ -102,6 +102,7 @@ class RecoveryLoop:
         self._stopping = anyio.Event()
         self._log_now_ms, self._asked_at = 0, -math.inf
         self._full_pass_at = -math.inf
+        self._left_to_others = False
         self._held: list[Lease] = []
         self._began_at: dict[str, float] = {}
         self._failed_alone: dict[str, int] = {}
@@ -152,8 +153,9 @@ class RecoveryLoop:
         `UnavailableError`: the log is out of reach. `CorruptRecordError`: it is damaged as a whole.
         """
         self.counts.begin_full_pass()
+        self._left_to_others = False
         report = await self._counted("full", self._log.ranges(), math.inf if limit is None else limit)
-        self.counts.end_full_pass(complete=limit is None and not report.failed and not self.stopping)
+        self.counts.end_full_pass(complete=limit is None and not (report.failed or self._left_to_others or self.stopping))
         return report
 
     async def survey(self) -> AsyncIterator[tuple[Entry | Unreadable, Standing]]:
@@ -178,7 +180,8 @@ class RecoveryLoop:
         began = self._runtime.monotonic()
         if began - self._full_pass_at >= self._settings.full_pass_every_s:
             report = await self.run_once()
-            self._full_pass_at = began
+            if not self._left_to_others:  # otherwise the next one is full again: a recent one would not find what is old
+                self._full_pass_at = began
             return report
         with self._answered_in_time():
             since_ms = await self._now_ms() - round(self._settings.recent_s * 1000)
@@ -259,6 +262,7 @@ class RecoveryLoop:
                         return
                     contested = report.lost - lost > max(CONTESTED_MIN, (report.seen - seen) // 4)
                     if contested:
+                        self._left_to_others = True
                         free.release()
                         break
                     report.seen += 1

@@ -380,15 +380,19 @@ def as_json(status: Status, *, show_objects: bool = True) -> dict[str, Any]:
 
 
 def _source_json(source: Source) -> dict[str, Any]:
-    found = source.verdict
     return {
         "total": _columns(source.total),
         "workers": {name: _columns(row) for name, row in source.workers.items()},
-        "verdict": {
-            "kind": found.kind.value, "inflow_per_s": found.inflow_per_s, "drain_per_s": found.drain_per_s,
-            "caught_up_in_s": found.caught_up_in_s,
-        },
+        "verdict": verdict_json(source.verdict),
         "reported": moment(source.reported_ms), "regressions": source.regressions,
+    }  # fmt: skip
+
+
+def verdict_json(found: Verdict) -> dict[str, Any]:
+    """Returns the verdict as plain JSON."""
+    return {
+        "kind": found.kind.value, "inflow_per_s": found.inflow_per_s, "drain_per_s": found.drain_per_s,
+        "caught_up_in_s": found.caught_up_in_s,
     }  # fmt: skip
 
 

@@ -14,7 +14,8 @@ from changelog.base.runtime import Runtime
 from recovery.hiding import without_names
 from recovery.http.decisions import Decisions
 from recovery.http.sampler import EVERY_S, Reach, Sampler
-from recovery.status import Level, as_json
+from recovery.statistics.verdict import Kind, Verdict
+from recovery.status import Level, as_json, verdict_json
 from tiered.settings import Settings
 
 
@@ -52,12 +53,19 @@ class View:
             known["headline"] = f"It is not known whether recovery keeps up. These figures are {self._age()} old."
             known["orders"].insert(0, {"why": "The changelog cannot be read. See what is missing or out of reach.", "type": "tiered check"})
             known["problems"] = [self._failure(), *known["problems"]]
+            if sampler.stale:  # as `recovery.status` judges figures that are as old
+                for source in known["sources"].values():
+                    source["verdict"] = verdict_json(Verdict(Kind.UNKNOWN))
         elif down:
             known["level"] = Level.UNKNOWN.value if known["level"] == Level.OK else known["level"]
             does = "does" if len(down) == 1 else "do"
             known["headline"] = f"The {' and the '.join(down)} {does} not answer, so recovery waits. {known['headline']}"
             known["orders"].insert(0, {"why": "A service does not answer. See what is missing or out of reach.", "type": "tiered check"})
         return known
+
+    def age_s(self) -> float:
+        """Returns how old the figures are, in seconds. It follows no clock that somebody sets."""
+        return self.sampler.age_s
 
     def about(self) -> dict[str, Any]:
         """Returns what the server knows besides: how old the status is, whether the services answer, and itself."""

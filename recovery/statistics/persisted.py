@@ -324,7 +324,8 @@ def encode(document: Document) -> bytes:
         "committed": document.committed, "base": dict(document.base),
         "folded": {run: [part[column] for column in DONE] for run, part in document.folded.items()},
         "offsets": None if document.offsets is None else asdict(document.offsets),
-        "missing": None if document.missing is None else asdict(document.missing), "elsewhere": document.elsewhere, "regressions": document.regressions, "samples": document.samples,
+        "missing": None if document.missing is None else asdict(document.missing),
+        "elsewhere": document.elsewhere, "regressions": document.regressions, "samples": document.samples,
         "workers": {
             name: {"run": each.run, "at_ms": each.at_ms, "left": each.left} | {column: getattr(each.row, column) for column in _STORED}
             for name, each in document.workers.items()

@@ -187,6 +187,19 @@ async def test_figures_that_no_look_renews_go_stale_without_any_error() -> None:
     shown.runtime.now += 61
     said = (await get(shown, "/status.json")).json()
     assert (said["level"], said["sample"]["stale"]) == ("unknown", True)
+    assert said["sources"]["recovery"]["verdict"] == {
+        "kind": "unknown", "inflow_per_s": None, "drain_per_s": None, "caught_up_in_s": None,
+    }  # fmt: skip
+
+
+async def test_the_age_of_the_figures_follows_no_clock_that_somebody_sets() -> None:
+    """Figures that are ten minutes old look new if the clock was set back by an hour, and nobody would be told."""
+    shown = Shown()
+    shown.runtime.now += 30
+    assert shown.view.age_s() == 30, "none yet: since the server began to look"
+    await shown.sample()
+    shown.runtime.now += 600
+    assert shown.view.age_s() == 600
 
 
 async def test_a_tier_that_is_down_is_told_first() -> None:
