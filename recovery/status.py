@@ -67,6 +67,7 @@ AGES_S = (60.0, 600.0, 3600.0, 86_400.0)
 DUE = (Standing.CLAIMABLE, Standing.EXHAUSTED, Standing.UNREADABLE)
 """Entries of these standings are work for recovery, now."""
 
+UNKNOWN = Verdict(Kind.UNKNOWN)
 Answer = TypeVar("Answer")
 NS_PER_MS = 1_000_000
 
@@ -266,7 +267,7 @@ def _headline(status: Status) -> str:
 
 def _pace(status: Status) -> str:
     """Returns whether recovery keeps up, in a sentence."""
-    found, due = status.verdict or Verdict(Kind.UNKNOWN), status.entries.due
+    found, due = status.verdict or UNKNOWN, status.entries.due
     if status.nobody_works:
         least = "" if status.entries.complete else "at least "
         return f"Nobody works on {least}{_count(due, 'entry that waits', 'entries that wait')} for recovery: no daemon lives."
@@ -471,7 +472,7 @@ class _Look:
             group.start_soon(read_audit)
         daemons = None if presences is None else self._daemons(presences)
         if RECOVERY in sources and daemons is not None and not any(each.alive for each in daemons):
-            sources[RECOVERY] = replace(sources[RECOVERY], verdict=Verdict(Kind.UNKNOWN))  # it was about the past
+            sources[RECOVERY] = replace(sources[RECOVERY], verdict=UNKNOWN)  # it was about the past
         return Status(
             at_ms=self._now_ms, store=store_of(self._settings), durable=self._log.durable, answers=entries.answered,
             sources={name: sources[name] for name in (RECOVERY, AUDIT) if name in sources}, entries=entries.entries(),
@@ -519,7 +520,7 @@ class _Look:
         self._tell_twins(found)
         self._ended |= {**found.departed, **{worker: each.at_ms for worker, each in found.workers.items() if each.left}}
         present = {worker: each.row for worker, each in found.workers.items() if not each.left}
-        return Source(found.total(), present, found.verdict() if fresh else Verdict(Kind.UNKNOWN), found.at_ms, found.regressions)
+        return Source(found.total(), present, found.verdict() if fresh else UNKNOWN, found.at_ms, found.regressions)
 
     def _tell_twins(self, found: Document) -> None:
         """Tells of workers that call themselves the same. The second one was given a `~` and a part of its run."""

@@ -14,8 +14,7 @@ from changelog.base.runtime import Runtime
 from recovery.hiding import without_names
 from recovery.http.decisions import Decisions
 from recovery.http.sampler import EVERY_S, Reach, Sampler
-from recovery.statistics.verdict import Kind, Verdict
-from recovery.status import Level, as_json, verdict_json
+from recovery.status import UNKNOWN, Level, as_json, verdict_json
 from tiered.settings import Settings
 
 
@@ -55,7 +54,7 @@ class View:
             known["problems"] = [self._failure(), *known["problems"]]
             if sampler.stale:  # as `recovery.status` judges figures that are as old
                 for source in known["sources"].values():
-                    source["verdict"] = verdict_json(Verdict(Kind.UNKNOWN))
+                    source["verdict"] = verdict_json(UNKNOWN)
         elif down:
             known["level"] = Level.UNKNOWN.value if known["level"] == Level.OK else known["level"]
             does = "does" if len(down) == 1 else "do"
