@@ -103,7 +103,7 @@ class RecoveryLoop:
         self._log_now_ms, self._asked_at = 0, -math.inf
         self._full_pass_at = -math.inf
         self._left_to_others = False
-        self._held: list[Lease] = []
+        self._held: list[Entry] = []
         self._began_at: dict[str, float] = {}
         self._failed_alone: dict[str, int] = {}
         self._cleaned = self._claimed = 0
@@ -314,11 +314,11 @@ class RecoveryLoop:
         """
         held, self._held = self._held, []
         with anyio.move_on_after(RELEASE_BUDGET_S, shield=True):
-            for lease in held:
+            for entry in held:
                 try:
-                    await self._log.release(lease.entry, lease.entry.cleanup_after_ms)
+                    await self._log.release(entry, entry.cleanup_after_ms)
                 except TieredError as error:
-                    events.warning("release_failed", error, id=lease.entry.change.id, object=lease.entry.change.object)
+                    events.warning("release_failed", error, id=entry.change.id, object=entry.change.object)
 
     async def _pause(self, failures: int) -> None:
         """Waits for about `idle_s` seconds, and longer after each failure in a row. Ends at once on `stop`."""
@@ -354,11 +354,14 @@ class RecoveryLoop:
                     await self._take_over(entry, report)
 
     async def _take_over(self, entry: Entry, report: Report) -> None:
-        with self._answered_in_time():  # if not, the claim, should it be one, goes stale
+        with self._answered_in_time():
             try:
                 lease = await self._heartbeat.claim(entry)
             except UnconfirmedError:  # if it is one, it was nobody's failed attempt: five of them would park the entry
                 await self._log.release(entry.claimed_by(self.instance), entry.cleanup_after_ms)
+                raise
+            except anyio.get_cancelled_exc_class():  # nobody waits for the answer any more, and it may be a claim
+                self._held.append(entry.claimed_by(self.instance))
                 raise
         self._claimed += 1
         if lease is None:
@@ -368,7 +371,7 @@ class RecoveryLoop:
         try:
             await self._finish(lease, entry.owner, report)
         except anyio.get_cancelled_exc_class():
-            self._held.append(lease)
+            self._held.append(lease.entry)
             raise
         finally:
             self._heartbeat.drop(lease)
