@@ -181,6 +181,7 @@ class Document:
             document, incarnation=responsible, snapshot=snapshot,
             committed=(document.committed and document.snapshot == snapshot) or (row.snapshot_committed and responsible == run),
             workers=others | {name: Reported(row, run, now_ms, left)},
+            departed={other: at_ms for other, at_ms in document.departed.items() if other != name},
         )  # fmt: skip
         if probe is not None and responsible == run:
             document = document._found_elsewhere(probe, run, others_did, during, now_ms if looked_ms is None else looked_ms)

@@ -398,3 +398,13 @@ def test_a_clock_that_is_set_back_does_not_keep_what_is_missing_for_ever() -> No
     for at_s in range(0, 40, 10):
         document = reported(reported(document, "a", 0, at_s, backlog=60), "b", 0, at_s + 5)
     assert (document.missing, document.elsewhere, document.total().outstanding_values) == (None, 40, 100)
+
+
+def test_a_worker_that_works_again_has_not_departed_whatever_the_clock_says() -> None:
+    """It ended in order, the clock was set back by an hour, and it was started again under its name."""
+    document = reported(new(), "a", 3, 3600, left=True)
+    document = reported(document, "a", 1, 0, run="another run")
+    assert set(document.rows()) == {"a"} and document.departed == {}
+    document = reported(document, "b", 1, 5)
+    document = reported(reported(document, "a", 2, 10, run="another run", left=True), "b", 2, 15)
+    assert set(document.departed) == {"a"}
