@@ -220,7 +220,8 @@ class Document:
         samples = [each for each in self.samples if each[0] < now_ms]
         if len(samples) > 1 and samples[-1][0] - samples[-2][0] < SAMPLE_EVERY_MS:
             samples.pop()
-        recent = [each for each in samples if now_ms - each[0] <= KEEP_MS] or samples[-1:]
+        # Older ones are from before the clock jumped ahead, or nobody worked: such rates say nothing of now.
+        recent = [each for each in samples if now_ms - each[0] <= KEEP_MS]
         sample = (now_ms, shown.outstanding, shown.processed)
         return replace(
             self, offsets=shown, samples=(*recent[1 - SAMPLES_MAX:], sample),

@@ -408,3 +408,14 @@ def test_a_worker_that_works_again_has_not_departed_whatever_the_clock_says() ->
     document = reported(document, "b", 1, 5)
     document = reported(reported(document, "a", 2, 10, run="another run", left=True), "b", 2, 15)
     assert set(document.departed) == {"a"}
+
+
+@pytest.mark.parametrize("jump_s", [3600, 7200])
+def test_a_clock_that_jumps_ahead_makes_no_verdict_about_those_hours(jump_s: float) -> None:
+    """Recovery drains 1 entry/s of 1,000. Compared over two hours that would be nothing, and so falling behind."""
+    document, at_s = new(), 0.0
+    for turn in range(12):
+        at_s += 10 + jump_s * (turn == 5)
+        document = reported(document, "a", turn * 10, at_s, backlog=1000 - turn * 5)
+        kind = document.verdict().kind
+        assert kind is (Kind.UNKNOWN if turn in (0, 5) else Kind.CATCHING_UP), turn
