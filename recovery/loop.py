@@ -436,7 +436,7 @@ class RecoveryLoop:
         self._cleaned += is_cleaned
         if is_cleaned:
             self._first_cleaned.set()
-        self.outages.answered(*(TIERS if is_cleaned else (HIGH_VOLUME,)))  # without garbage only the row was asked
+        self.outages.answered(CHANGELOG, *(TIERS if is_cleaned else (HIGH_VOLUME,)))  # without garbage only the row was asked
         events.info("recovered", ending.value, **self._facts(entry), verdict=ending.name.lower(), owner_was=owner_was)
 
     async def _park(self, entry: Entry | Unreadable, error: str, report: Report) -> None:
