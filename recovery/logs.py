@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from changelog.base.events import printable
+from changelog.base.events import printable, text_of
 
 OTHER_LOG = "other_log"
 
@@ -54,7 +54,7 @@ class JsonFormatter(_Formatter):
             line |= {"event": OTHER_LOG, "logger": record.name, "message": record.getMessage()}
         if (traceback := self.traceback_of(record)) is not None:
             line["traceback"] = traceback
-        return json.dumps(line, default=str)
+        return json.dumps(line, default=text_of)
 
 
 FORMATTERS: Mapping[str, type[logging.Formatter]] = {TEXT: TextFormatter, JSON: JsonFormatter}

@@ -102,7 +102,8 @@ class RecoveryLoop:
         self._stopping = anyio.Event()
         self._log_now_ms, self._asked_at = 0, -math.inf
         self._full_pass_at = -math.inf
-        self._held: list[Lease] = []
+        self._left_to_others = False
+        self._held: list[Entry] = []
         self._began_at: dict[str, float] = {}
         self._failed_alone: dict[str, int] = {}
         self._cleaned = self._claimed = 0
@@ -152,8 +153,9 @@ class RecoveryLoop:
         `UnavailableError`: the log is out of reach. `CorruptRecordError`: it is damaged as a whole.
         """
         self.counts.begin_full_pass()
+        self._left_to_others = False
         report = await self._counted("full", self._log.ranges(), math.inf if limit is None else limit)
-        self.counts.end_full_pass(complete=limit is None and not report.failed and not self.stopping)
+        self.counts.end_full_pass(complete=limit is None and not (report.failed or self._left_to_others or self.stopping))
         return report
 
     async def survey(self) -> AsyncIterator[tuple[Entry | Unreadable, Standing]]:
@@ -178,7 +180,8 @@ class RecoveryLoop:
         began = self._runtime.monotonic()
         if began - self._full_pass_at >= self._settings.full_pass_every_s:
             report = await self.run_once()
-            self._full_pass_at = began
+            if not self._left_to_others:  # otherwise the next one is full again: a recent one would not find what is old
+                self._full_pass_at = began
             return report
         with self._answered_in_time():
             since_ms = await self._now_ms() - round(self._settings.recent_s * 1000)
@@ -259,6 +262,7 @@ class RecoveryLoop:
                         return
                     contested = report.lost - lost > max(CONTESTED_MIN, (report.seen - seen) // 4)
                     if contested:
+                        self._left_to_others = True
                         free.release()
                         break
                     report.seen += 1
@@ -310,11 +314,11 @@ class RecoveryLoop:
         """
         held, self._held = self._held, []
         with anyio.move_on_after(RELEASE_BUDGET_S, shield=True):
-            for lease in held:
+            for entry in held:
                 try:
-                    await self._log.release(lease.entry, lease.entry.cleanup_after_ms)
+                    await self._log.release(entry, entry.cleanup_after_ms)
                 except TieredError as error:
-                    events.warning("release_failed", error, id=lease.entry.change.id, object=lease.entry.change.object)
+                    events.warning("release_failed", error, id=entry.change.id, object=entry.change.object)
 
     async def _pause(self, failures: int) -> None:
         """Waits for about `idle_s` seconds, and longer after each failure in a row. Ends at once on `stop`."""
@@ -350,11 +354,14 @@ class RecoveryLoop:
                     await self._take_over(entry, report)
 
     async def _take_over(self, entry: Entry, report: Report) -> None:
-        with self._answered_in_time():  # if not, the claim, should it be one, goes stale
+        with self._answered_in_time():
             try:
                 lease = await self._heartbeat.claim(entry)
             except UnconfirmedError:  # if it is one, it was nobody's failed attempt: five of them would park the entry
                 await self._log.release(entry.claimed_by(self.instance), entry.cleanup_after_ms)
+                raise
+            except anyio.get_cancelled_exc_class():  # nobody waits for the answer any more, and it may be a claim
+                self._held.append(entry.claimed_by(self.instance))
                 raise
         self._claimed += 1
         if lease is None:
@@ -364,7 +371,7 @@ class RecoveryLoop:
         try:
             await self._finish(lease, entry.owner, report)
         except anyio.get_cancelled_exc_class():
-            self._held.append(lease)
+            self._held.append(lease.entry)
             raise
         finally:
             self._heartbeat.drop(lease)
@@ -429,7 +436,7 @@ class RecoveryLoop:
         self._cleaned += is_cleaned
         if is_cleaned:
             self._first_cleaned.set()
-        self.outages.answered(*(TIERS if is_cleaned else (HIGH_VOLUME,)))  # without garbage only the row was asked
+        self.outages.answered(CHANGELOG, *(TIERS if is_cleaned else (HIGH_VOLUME,)))  # without garbage only the row was asked
         events.info("recovered", ending.value, **self._facts(entry), verdict=ending.name.lower(), owner_was=owner_was)
 
     async def _park(self, entry: Entry | Unreadable, error: str, report: Report) -> None:

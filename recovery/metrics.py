@@ -1,10 +1,11 @@
 """A collector for prometheus-client that shows the latest status of recovery and of the audit as metrics.
 
-    registry.register(StatusMetrics(latest, runtime))
+    registry.register(StatusMetrics(latest, age_s))
 
 `latest` returns what `tiered status --json` prints, or None as long as there is none. It is called at each scrape and
-must be quick: the daemon gathers its status beside, and this shows the last one. Another metric says how old it is. A
-figure that is not known (null) is left out, and so is a part that cannot be read: a scrape never fails because of it.
+must be quick: the daemon gathers its status beside, and this shows the last one. `age_s` says how old that is, in
+seconds; if there is none, since when it is awaited. It follows no clock that somebody sets. A figure that is not known
+(null) is left out, and so is a part that cannot be read: a scrape never fails because of it.
 
 Several daemons show the same figures, because these are about the store and not about the daemon. So a query takes
 `max by (source, worker)` before it sums. docs/metrics.md has a line for each metric.
@@ -13,21 +14,19 @@ Several daemons show the same figures, because these are about the store and not
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import datetime
 from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from changelog.base.events import events
-from changelog.base.runtime import Runtime
 from changelog.lease import Standing
-from tiered.metadata import NS_PER_S
 
 SOURCES = ("recovery", "feed", "audit")
 VERDICTS = ("healthy", "catching up", "falling behind", "stalled", "unknown")
 LEVELS = ("ok", "behind", "stuck", "unknown")
-LABEL_CHARACTERS_MAX = 100
+LABEL_CHARACTERS_MAX = 120
+"""No name of a worker is longer: it is an instance of 100 characters, `-recovery`, and `~` with a part of its run."""
 
 GAUGES: Mapping[str, str] = {
     "snapshot_records_known": "Size of the initial pass, in the unit of the source.",
@@ -46,11 +45,12 @@ COUNTERS: Mapping[str, str] = {
 
 
 class StatusMetrics(Collector):
-    def __init__(self, latest: Callable[[], Mapping[str, Any] | None], runtime: Runtime) -> None:
+    def __init__(self, latest: Callable[[], Mapping[str, Any] | None], age_s: Callable[[], float]) -> None:
         self._latest = latest
-        self._runtime = runtime
+        self._age_s = age_s
 
     def collect(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily("tiered_status_age_seconds", "How long ago the figures of the status were gathered.", self._age_s())
         try:
             status = self._latest()
         except Exception as error:  # noqa: BLE001 - the other metrics of this scrape are good
@@ -58,7 +58,7 @@ class StatusMetrics(Collector):
             return
         if status is None:
             return
-        for part in (self._age, _sources, _verdicts, _entries, _daemons, _level):
+        for part in (_sources, _verdicts, _entries, _daemons, _level):
             try:
                 shown = list(part(status))
             except Exception as error:  # noqa: BLE001 - the others are good
@@ -69,10 +69,6 @@ class StatusMetrics(Collector):
     def describe(self) -> Iterable[Metric]:
         """For the registry, which would call `collect` otherwise, before there is a status."""
         return []
-
-    def _age(self, status: Mapping[str, Any]) -> Iterator[Metric]:
-        age_s = self._runtime.wall_ns() / NS_PER_S - datetime.fromisoformat(status["at"]).timestamp()
-        yield GaugeMetricFamily("tiered_status_age_seconds", "How long ago the figures of the status were gathered.", max(0.0, age_s))
 
 
 def _sources(status: Mapping[str, Any]) -> Iterator[Metric]:
@@ -90,6 +86,12 @@ def _sources(status: Mapping[str, Any]) -> Iterator[Metric]:
             if (value := row[column]) is not None:
                 family.add_metric(names, float(value))
         yield family
+    text = "What vanished from the source although no worker dealt with it."
+    regressions = CounterMetricFamily("tiered_source_regressions", text, labels=("source",))
+    for source in SOURCES:
+        if source in status["sources"]:
+            regressions.add_metric((source,), status["sources"][source]["regressions"])
+    yield regressions
 
 
 def _verdicts(status: Mapping[str, Any]) -> Iterator[Metric]:

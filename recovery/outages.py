@@ -50,10 +50,14 @@ def last_asked() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """`since`: the runtime's monotonic clock, in seconds, at the first failure. `error`: the last one."""
+    """`since` and `met_at`: the first and the last failure, by the runtime's monotonic clock, in seconds.
+
+    `error`: of the last one.
+    """
 
     since: float
     error: Exception
+    met_at: float
 
     @property
     def is_refusal(self) -> bool:
@@ -73,10 +77,10 @@ class Outages:
         """Something failed at this service. Long suspicions become outages at once, others at `confirm`."""
         now = self._runtime.monotonic()
         if (known := self.present.get(service)) is not None:
-            self.present[service] = Outage(known.since, error)
+            self.present[service] = Outage(known.since, error, now)
             return
         known = self._suspected.get(service)
-        self._suspected[service] = Outage(now if known is None else known.since, error)
+        self._suspected[service] = Outage(now if known is None else known.since, error, now)
         if known is not None and now - known.since > PATIENCE_S:
             self.confirm()
 

@@ -67,6 +67,7 @@ AGES_S = (60.0, 600.0, 3600.0, 86_400.0)
 DUE = (Standing.CLAIMABLE, Standing.EXHAUSTED, Standing.UNREADABLE)
 """Entries of these standings are work for recovery, now."""
 
+UNKNOWN = Verdict(Kind.UNKNOWN)
 Answer = TypeVar("Answer")
 NS_PER_MS = 1_000_000
 
@@ -94,12 +95,14 @@ class Source:
 
     `workers`: the row of each worker that has not ended, by its name. `verdict`: unknown if the figures are older than
     `REPORT_AGE_MAX_S`, or if nobody is left who works. `reported_ms`: when a worker last reported (Unix ms).
+    `regressions`: the sum of all that vanished although no worker dealt with it.
     """
 
     total: SourceRow
     workers: Mapping[str, SourceRow]
     verdict: Verdict
     reported_ms: int | None = None
+    regressions: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +267,7 @@ def _headline(status: Status) -> str:
 
 def _pace(status: Status) -> str:
     """Returns whether recovery keeps up, in a sentence."""
-    found, due = status.verdict or Verdict(Kind.UNKNOWN), status.entries.due
+    found, due = status.verdict or UNKNOWN, status.entries.due
     if status.nobody_works:
         least = "" if status.entries.complete else "at least "
         return f"Nobody works on {least}{_count(due, 'entry that waits', 'entries that wait')} for recovery: no daemon lives."
@@ -378,15 +381,19 @@ def as_json(status: Status, *, show_objects: bool = True) -> dict[str, Any]:
 
 
 def _source_json(source: Source) -> dict[str, Any]:
-    found = source.verdict
     return {
         "total": _columns(source.total),
         "workers": {name: _columns(row) for name, row in source.workers.items()},
-        "verdict": {
-            "kind": found.kind.value, "inflow_per_s": found.inflow_per_s, "drain_per_s": found.drain_per_s,
-            "caught_up_in_s": found.caught_up_in_s,
-        },
-        "reported": moment(source.reported_ms),
+        "verdict": verdict_json(source.verdict),
+        "reported": moment(source.reported_ms), "regressions": source.regressions,
+    }  # fmt: skip
+
+
+def verdict_json(found: Verdict) -> dict[str, Any]:
+    """Returns the verdict as plain JSON."""
+    return {
+        "kind": found.kind.value, "inflow_per_s": found.inflow_per_s, "drain_per_s": found.drain_per_s,
+        "caught_up_in_s": found.caught_up_in_s,
     }  # fmt: skip
 
 
@@ -465,7 +472,7 @@ class _Look:
             group.start_soon(read_audit)
         daemons = None if presences is None else self._daemons(presences)
         if RECOVERY in sources and daemons is not None and not any(each.alive for each in daemons):
-            sources[RECOVERY] = replace(sources[RECOVERY], verdict=Verdict(Kind.UNKNOWN))  # it was about the past
+            sources[RECOVERY] = replace(sources[RECOVERY], verdict=UNKNOWN)  # it was about the past
         return Status(
             at_ms=self._now_ms, store=store_of(self._settings), durable=self._log.durable, answers=entries.answered,
             sources={name: sources[name] for name in (RECOVERY, AUDIT) if name in sources}, entries=entries.entries(),
@@ -513,7 +520,7 @@ class _Look:
         self._tell_twins(found)
         self._ended |= {**found.departed, **{worker: each.at_ms for worker, each in found.workers.items() if each.left}}
         present = {worker: each.row for worker, each in found.workers.items() if not each.left}
-        return Source(found.total(), present, found.verdict() if fresh else Verdict(Kind.UNKNOWN), found.at_ms)
+        return Source(found.total(), present, found.verdict() if fresh else UNKNOWN, found.at_ms, found.regressions)
 
     def _tell_twins(self, found: Document) -> None:
         """Tells of workers that call themselves the same. The second one was given a `~` and a part of its run."""

@@ -40,7 +40,7 @@ class Events:
     def _write(self, level: int, event: str, why: object, exc_info: BaseException | None, fields: dict[str, Field]) -> None:
         if not self._logger.isEnabledFor(level):
             return
-        reason = None if why is None else str(why) or type(why).__name__
+        reason = None if why is None else text_of(why) or type(why).__name__
         said = {name: _value(value) for name, value in fields.items() if value is not None}
         template = " ".join([event, *(f"{name}=%({name})s" for name in said)])
         if reason is not None:
@@ -53,13 +53,21 @@ class Events:
         )
 
 
+def text_of(value: object) -> str:
+    """Returns `str(value)`, or the name of its type if that raises: what is told must not fail because of it."""
+    try:
+        return str(value)
+    except Exception:  # noqa: BLE001 - it is code of others
+        return type(value).__name__
+
+
 def printable(text: str) -> str:
     """Returns the text with each character escaped that is not printable, such as a line feed or a direction mark."""
     return text if text.isprintable() else "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 
 def _value(value: Field) -> str:
-    text = str(value)
+    text = text_of(value)
     return repr(text) if not text.isprintable() or not text or set(text) & _QUOTED else text
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import anyio
 
 from changelog.base.errors import CorruptRecordError, TieredError, UnavailableError
-from changelog.base.events import events
+from changelog.base.events import events, text_of
 from changelog.base.runtime import Runtime
 from changelog.base.tasks import elsewhere_is_an_error
 from changelog.change import ChangeId
@@ -70,6 +70,7 @@ class Sampler:
         self._look = look
         self._questions = questions
         self._runtime = runtime
+        self._made_at = runtime.monotonic()
 
     async def run(self) -> None:
         """Looks for ever."""
@@ -86,9 +87,14 @@ class Sampler:
                 tasks.start_soon(self._ask, name)
 
     @property
+    def age_s(self) -> float:
+        """How old the figures are, in seconds. There are none yet: since when they are awaited."""
+        return self._runtime.monotonic() - (self._made_at if self.taken_at is None else self.taken_at)
+
+    @property
     def stale(self) -> bool:
         """Whether there are no figures, or only old ones."""
-        return self.taken_at is None or self._runtime.monotonic() - self.taken_at > STALE_AFTER_S
+        return self.taken_at is None or self.age_s > STALE_AFTER_S
 
     async def _take(self) -> None:
         error, status = await _tried(self._look, LOOK_BUDGET_S)
@@ -99,7 +105,8 @@ class Sampler:
             return
         if error is not None and self.failing_since is None:
             _log_unforeseen(error)
-        self.error = "; ".join(status.problems) or "the changelog does not answer" if error is None else str(error) or type(error).__name__
+        told = "; ".join(status.problems) or "the changelog does not answer" if error is None else text_of(error)
+        self.error = told or type(error).__name__
         self.failing_since = now if self.failing_since is None else self.failing_since
         self.history.add(Point(now))
 
@@ -108,7 +115,7 @@ class Sampler:
         answered = error is None or isinstance(error, CorruptRecordError)
         if error is not None and self.services[name].answers is not False:
             _log_unforeseen(error)
-        self.services[name].heard(None if answered else str(error) or type(error).__name__, self._runtime.monotonic())
+        self.services[name].heard(None if answered else text_of(error) or type(error).__name__, self._runtime.monotonic())
 
 
 def questions_to(backends: Backends) -> Mapping[str, Callable[[], Awaitable[object]]]:

@@ -93,7 +93,7 @@ async def serve(
     decisions = Decisions(runtime)
     sampler = Sampler(partial(gather, backends, settings, runtime), questions_to(backends), runtime)
     view = View(sampler, decisions, worker, runtime, settings)
-    registry.register(StatusMetrics(view.status, runtime))
+    registry.register(StatusMetrics(view.status, view.age_s))
     app = make_app(view, registry, names_of(bound, settings.daemon.http_host))
     logger.addHandler(decisions)
     events.info("http_started", url=_url(bound))

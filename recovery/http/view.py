@@ -6,20 +6,27 @@ says since when. The names of objects are left out unless `daemon.show_objects` 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from changelog.base.events import text_of
 from changelog.base.runtime import Runtime
 from recovery.hiding import without_names
 from recovery.http.decisions import Decisions
 from recovery.http.sampler import EVERY_S, Reach, Sampler
-from recovery.status import Level, as_json
+from recovery.outages import CHANGELOG, HIGH_VOLUME, LONG_TERM, Outage, Outages
+from recovery.status import UNKNOWN, Level, as_json, verdict_json
 from tiered.settings import Settings
+
+NAMES = {CHANGELOG: "changelog", HIGH_VOLUME: "high-volume tier", LONG_TERM: "long-term tier"}
+"""What people call the services of `Outages`. The sampler calls them the same."""
 
 
 class Worker(Protocol):
     """What is asked of the recovery loop. Times are `Runtime.monotonic`; None: never yet."""
+
+    outages: Outages
 
     instance: str
     answered_at: float | None
@@ -46,18 +53,30 @@ class View:
             return None
         known = as_json(sampler.status, show_objects=self._names_shown)
         known["problems"] = [self._hidden(each) for each in known["problems"]]
-        down = [name for name, reach in sampler.services.items() if reach.answers is False]
+        down = [name for name, reach in self._services() if reach.answers is False]
+        refused = [name for name, outage in self._outages().items() if outage.is_refusal]
         if sampler.error is not None or sampler.stale:
             known["level"] = Level.UNKNOWN.value
             known["headline"] = f"It is not known whether recovery keeps up. These figures are {self._age()} old."
             known["orders"].insert(0, {"why": "The changelog cannot be read. See what is missing or out of reach.", "type": "tiered check"})
             known["problems"] = [self._failure(), *known["problems"]]
+            if sampler.stale:  # as `recovery.status` judges figures that are as old
+                for source in known["sources"].values():
+                    source["verdict"] = verdict_json(UNKNOWN)
         elif down:
             known["level"] = Level.UNKNOWN.value if known["level"] == Level.OK else known["level"]
-            does = "does" if len(down) == 1 else "do"
-            known["headline"] = f"The {' and the '.join(down)} {does} not answer, so recovery waits. {known['headline']}"
-            known["orders"].insert(0, {"why": "A service does not answer. See what is missing or out of reach.", "type": "tiered check"})
+            silent = [name for name in down if name not in refused]
+            does = "does" if len(silent) == 1 else "do"
+            told = [f"The {' and the '.join(silent)} {does} not answer, so recovery waits."] if silent else []
+            told += [f"The {name} refuses what recovery asks of it, so entries wait." for name in refused]
+            known["headline"] = " ".join([*told, known["headline"]])
+            why = "A service does not answer, or refuses. See what is missing or out of reach."
+            known["orders"].insert(0, {"why": why, "type": "tiered check"})
         return known
+
+    def age_s(self) -> float:
+        """Returns how old the figures are, in seconds. It follows no clock that somebody sets."""
+        return self.sampler.age_s
 
     def about(self) -> dict[str, Any]:
         """Returns what the server knows besides: how old the status is, whether the services answer, and itself."""
@@ -67,7 +86,7 @@ class View:
                 "age_s": _ago(now, sampler.taken_at), "stale": sampler.stale, "every_s": EVERY_S,
                 "failing_for_s": _ago(now, sampler.failing_since), "error": None if sampler.error is None else self._hidden(sampler.error),
             },
-            "services": [{"name": name, **self._reach(reach, now)} for name, reach in sampler.services.items()],
+            "services": [{"name": name, **self._reach(reach, now)} for name, reach in self._services()],
             "daemon": {
                 "instance": self.worker.instance, "stopping": self.worker.stopping, "last_pass_s_ago": _ago(now, self.worker.passed_at),
                 "not_ready": self.reasons(),
@@ -87,18 +106,20 @@ class View:
 
     def reasons(self) -> list[str]:
         """Returns why the daemon is not ready, one sentence each. Empty: it is."""
-        worker, now, recovery = self.worker, self.runtime.monotonic(), self.settings.recovery
+        worker, now = self.worker, self.runtime.monotonic()
         reasons = ["the daemon is stopping"] if worker.stopping else []
         for name, reach in self.sampler.services.items():
             if reach.answers is None:
                 reasons.append(f"the {name} was not asked yet")
             elif not reach.answers:
                 reasons.append(f"the {name} does not answer: {self._hidden(reach.error or '')}")
+            elif (outage := self._outages().get(name)) is not None:
+                does = "refuses what recovery asks of it" if outage.is_refusal else "does not answer recovery"
+                reasons.append(f"the {name} {does}: {self._hidden(text_of(outage.error))}")
         silent_s = _ago(now, worker.answered_at)
-        slow_s = recovery.attempt_budget_s + 3 * (recovery.backoff_max_s + recovery.idle_s + recovery.page_max / recovery.rate_per_s)
         if silent_s is None:
             reasons.append("no pass has read the changelog yet")
-        elif silent_s > slow_s:
+        elif silent_s > self._slow_s:
             reasons.append(f"no pass has read the changelog for {silent_s:.0f} s")
         return reasons
 
@@ -116,6 +137,25 @@ class View:
                 each.shown(now, names_of_objects=self._names_shown, known=names) for each in self.decisions.newest_first()
             ],
         }  # fmt: skip
+
+    @property
+    def _slow_s(self) -> float:
+        """After how many seconds without a pass the loop is not at work. What it met longer ago may be over."""
+        recovery = self.settings.recovery
+        return recovery.attempt_budget_s + 3 * (recovery.backoff_max_s + recovery.idle_s + recovery.page_max / recovery.rate_per_s)
+
+    def _outages(self) -> Mapping[str, Outage]:
+        """Returns what recovery itself met lately, by the name of the service.
+
+        The sampler's questions do not meet it: reads succeed on a disk that is full, and where a deletion is refused.
+        """
+        present, oldest = self.worker.outages.present, self.runtime.monotonic() - self._slow_s
+        return {NAMES[service]: outage for service, outage in present.items() if outage.met_at >= oldest}
+
+    def _services(self) -> Sequence[tuple[str, Reach]]:
+        """Returns each service, and whether it answers both the sampler and recovery."""
+        met = {name: Reach(False, text_of(outage.error), outage.since) for name, outage in self._outages().items()}
+        return [(name, met.get(name, reach) if reach.answers else reach) for name, reach in self.sampler.services.items()]
 
     @property
     def _names_shown(self) -> bool:

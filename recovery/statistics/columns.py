@@ -112,8 +112,8 @@ def total(rows: Iterable[SourceRow], workers: Collection[str], incarnation: str,
     )  # fmt: skip
 
 
-def advance(before: Offsets, found: Offsets) -> tuple[Offsets, int]:
-    """Returns the offsets to show after a probe found `found`, and by how much the source went back (0: it did not).
+def advance(before: Offsets, found: Offsets) -> Offsets:
+    """Returns the offsets to show after a probe found `found`.
 
     Neither offset ever decreases, and what is still to be done is what the probe found, as far as that allows. If the
     source has less than before, something else dealt with the difference. Then `outstanding` stays, and the
@@ -122,8 +122,7 @@ def advance(before: Offsets, found: Offsets) -> tuple[Offsets, int]:
     lag = max(0, found.outstanding - found.processed)
     outstanding = max(before.outstanding, before.processed, found.outstanding, found.processed)
     processed = max(before.processed, outstanding - lag)
-    regression = max(0, before.outstanding - found.outstanding)
-    return Offsets(max(outstanding, processed + lag), processed), regression
+    return Offsets(max(outstanding, processed + lag), processed)
 
 
 def with_offsets(row: SourceRow, offsets: Offsets) -> SourceRow:

@@ -60,15 +60,29 @@ class Reported:
 
 
 @dataclass(frozen=True, slots=True)
+class Missing:
+    """What a probe missed although nobody had reported it as processed.
+
+    `since_ms`: when that probe ended (the server's time). `amount`: how much was missed. `others`: how much the other
+    workers had reported as processed by then.
+    """
+
+    since_ms: int
+    amount: int
+    others: int
+
+
+@dataclass(frozen=True, slots=True)
 class Document:
     """All that is stored of one source.
 
     `incarnation`: the present one, which is the run of the responsible worker. `snapshot` names the first pass that
     `committed` is about. `base`: what folded workers did, by column. `folded`: the part of `base` of each run that may
-    come back. `offsets`: as they are shown; None: never probed. `elsewhere`: how much of what is shown as processed
-    no worker counted, because something else dealt with it. `regressions`: the sum of all that `outstanding` went
-    back. `samples`: of the offsets, the oldest first. `departed`: workers that ended and were folded, by name,
-    the latest last, each with the time of its last report (Unix ms).
+    come back. `offsets`: as they are shown; None: never probed. `missing`: what another worker may have processed and
+    not reported yet. `elsewhere`: how much of what is shown as processed no worker counted, because something else
+    dealt with it. `regressions`: the sum of all that `outstanding` went back. `samples`: of the offsets, the oldest
+    first. `departed`: workers that ended and were folded, by name, the latest last, each with the time of its last
+    report (Unix ms).
     """
 
     source: str
@@ -78,6 +92,7 @@ class Document:
     base: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(DONE, 0))
     folded: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     offsets: Offsets | None = None
+    missing: Missing | None = None
     elsewhere: int = 0
     regressions: int = 0
     samples: tuple[tuple[int, int, int], ...] = ()
@@ -139,14 +154,16 @@ class Document:
 
     def with_report(
         self, row: SourceRow, run: str, now_ms: int, gone_ms: int, *, snapshot: str, probe: Offsets | None,
-        alone: bool = False, left: bool = False,
+        alone: bool = False, left: bool = False, during: int = 0, looked_ms: int | None = None,
     ) -> Document:  # fmt: skip
         """Returns the document after a report.
 
         `row`: the worker's own absolute figures, as if it was responsible. `probe`: the offsets of the source as a
         whole, if the worker has looked. They are used if it is responsible. `alone`: the source has one worker at a
-        time, so this one replaces the one before. `left`: this is its last report.
+        time, so this one replaces the one before. `left`: this is its last report. `during`: how much the worker
+        processed while it looked, which is not in `row`. `looked_ms`: when it had looked; None: at `now_ms`.
         """
+        others_did = 0 if probe is None else probe.processed - (row.processed_values or 0)
         row = _at_least(row, self.done_by(run))
         document = self._unfolded(run)
         responsible = (None if alone else document.responsible(now_ms, gone_ms)) or run
@@ -164,8 +181,10 @@ class Document:
             document, incarnation=responsible, snapshot=snapshot,
             committed=(document.committed and document.snapshot == snapshot) or (row.snapshot_committed and responsible == run),
             workers=others | {name: Reported(row, run, now_ms, left)},
+            departed={other: at_ms for other, at_ms in document.departed.items() if other != name},
         )  # fmt: skip
         if probe is not None and responsible == run:
+            document = document._found_elsewhere(probe, run, others_did, during, now_ms if looked_ms is None else looked_ms)
             document = document._probed(probe, now_ms)
         return document._small_enough(run)
 
@@ -174,18 +193,38 @@ class Document:
         taken = self.workers.get(worker)
         return worker if taken is None or taken.run == run else f"{worker}~{run[:6]}"
 
+    def _found_elsewhere(self, probe: Offsets, run: str, others_did: int, during: int, looked_ms: int) -> Document:
+        """Returns it with what something else dealt with in `elsewhere`, and in `regressions`.
+
+        Less may be outstanding than before because another worker has processed it and not reported it yet. If that
+        counted as dealt with elsewhere, its report would count it again. So what is missed waits until every other
+        worker has reported, and only what they did not report then was dealt with elsewhere.
+        """
+        missed = max(0, (self.offsets or Offsets(0, 0)).outstanding - probe.outstanding - self.elsewhere - during)
+        others = [each for each in self.workers.values() if each.run != run and not each.left]
+        elsewhere, missing = 0, self.missing
+        if missing is not None and missing.since_ms > looked_ms:
+            missing = None  # the clock was set back, so nobody knows who has reported since: begin anew
+        if missing is not None and all(each.at_ms > missing.since_ms for each in others):
+            elsewhere = min(missed, max(0, missing.amount - max(0, others_did - missing.others)))
+            missing = None
+        if not others:
+            elsewhere = missed
+        if missing is None and missed > elsewhere:
+            missing = Missing(looked_ms, missed - elsewhere, others_did)
+        return replace(self, missing=missing, elsewhere=self.elsewhere + elsewhere, regressions=self.regressions + elsewhere)
+
     def _probed(self, probe: Offsets, now_ms: int) -> Document:
-        found = Offsets(probe.outstanding + self.elsewhere, probe.processed + self.elsewhere)
-        shown, regression = advance(self.offsets or Offsets(0, 0), found)
+        shown = advance(self.offsets or Offsets(0, 0), Offsets(probe.outstanding + self.elsewhere, probe.processed + self.elsewhere))
         # What lies ahead was written before the clock was set back.
         samples = [each for each in self.samples if each[0] < now_ms]
         if len(samples) > 1 and samples[-1][0] - samples[-2][0] < SAMPLE_EVERY_MS:
             samples.pop()
-        recent = [each for each in samples if now_ms - each[0] <= KEEP_MS] or samples[-1:]
+        # Older ones are from before the clock jumped ahead, or nobody worked: such rates say nothing of now.
+        recent = [each for each in samples if now_ms - each[0] <= KEEP_MS]
         sample = (now_ms, shown.outstanding, shown.processed)
         return replace(
-            self, offsets=shown, elsewhere=max(self.elsewhere, shown.processed - probe.processed),
-            regressions=self.regressions + regression, samples=(*recent[1 - SAMPLES_MAX:], sample),
+            self, offsets=shown, samples=(*recent[1 - SAMPLES_MAX:], sample),
         )  # fmt: skip
 
     def _folded_away(self, name: str) -> Document:
@@ -287,6 +326,7 @@ def encode(document: Document) -> bytes:
         "committed": document.committed, "base": dict(document.base),
         "folded": {run: [part[column] for column in DONE] for run, part in document.folded.items()},
         "offsets": None if document.offsets is None else asdict(document.offsets),
+        "missing": None if document.missing is None else asdict(document.missing),
         "elsewhere": document.elsewhere, "regressions": document.regressions, "samples": document.samples,
         "workers": {
             name: {"run": each.run, "at_ms": each.at_ms, "left": each.left} | {column: getattr(each.row, column) for column in _STORED}
@@ -319,7 +359,7 @@ def _decoded(source: str, value: Any) -> Document:
     if _of(value, "v", int) != VERSION or _of(value, "source", str) != source:
         raise ValueError("it is something else")
     json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair could be neither written nor shown
-    offsets = value["offsets"]
+    offsets, missing = value["offsets"], value.get("missing")  # earlier software wrote no `missing` and no `departed`
     found = Document(
         source=source, incarnation=_of(value, "incarnation", str), snapshot=_of(value, "snapshot", str),
         committed=_of(value, "committed", bool), base={column: _count(value["base"][column]) for column in DONE},
@@ -327,10 +367,11 @@ def _decoded(source: str, value: Any) -> Document:
             run: dict(zip(DONE, map(_count, _list(part, len(DONE))), strict=True)) for run, part in _of(value, "folded", dict).items()
         },
         offsets=None if offsets is None else Offsets(_count(offsets["outstanding"]), _count(offsets["processed"])),
+        missing=None if missing is None else Missing(*(_count(missing[each.name]) for each in fields(Missing))),
         elsewhere=_count(value["elsewhere"]), regressions=_count(value["regressions"]),
         samples=tuple((_count(at), _count(outstanding), _count(processed)) for at, outstanding, processed in value["samples"]),
         workers={name: _reported(source, name, each) for name, each in _of(value, "workers", dict).items()},
-        departed={name: _count(at_ms) for name, at_ms in value.get("departed", {}).items()},  # earlier software wrote none
+        departed={name: _count(at_ms) for name, at_ms in value.get("departed", {}).items()},
     )  # fmt: skip
     if any(sum(part[column] for part in found.folded.values()) > found.base[column] for column in DONE):
         raise ValueError("more is folded than the base has")

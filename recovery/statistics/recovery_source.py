@@ -181,15 +181,18 @@ class RecoverySource:
         # What is processed is read before what is due is counted. What is finished in between is in neither, and so it
         # seems to have vanished until the next report. The other way round it would be counted twice.
         processed = self._counts.processed - self._before.processed
-        probe = None
+        probe, during, looked_ms = None, 0, now_ms
         if found.responsible(now_ms, self._gone_ms) in (None, self._run) and (left or self._runtime.monotonic() >= self._probe_at):
+            began = self._runtime.monotonic()
             backlog = await self._look(now_ms, FINAL_PROBE_S if left else PROBE_S)
+            during = self._counts.processed - self._before.processed - processed
+            looked_ms += round((self._runtime.monotonic() - began) * 1000)
             everything = found.processed(self._run) + processed
             probe = Offsets(everything + backlog.entries, everything)
         row = self._row(processed)
         self._told = self._copy()
         written = await change_statistics(self._log, RECOVERY, lambda document: document.with_report(
-            row, self._run, now_ms, self._gone_ms, snapshot=SNAPSHOT, probe=probe, left=left
+            row, self._run, now_ms, self._gone_ms, snapshot=SNAPSHOT, probe=probe, left=left, during=during, looked_ms=looked_ms,
         ))  # fmt: skip
         self._stored = self._stored or written is not None
 

@@ -30,7 +30,7 @@ UNITS = sorted((DEPLOY / "systemd").glob("*.service")) + sorted((DEPLOY / "syste
 RULES = yaml.safe_load((DEPLOY / "prometheus/rules.yaml").read_text())
 ALERTS = [rule for group in RULES["groups"] for rule in group["rules"]]
 METRICS = ROOT / "docs/metrics.md"
-OF_OTHERS = ("up", "kube_job_status_failed", "kube_cronjob_status_last_successful_time")
+OF_OTHERS = ("up", "kube_job_failed", "kube_job_status_failed", "kube_cronjob_status_last_successful_time", "kube_cronjob_created")
 PORT = 9464
 
 Manifest = dict[str, Any]

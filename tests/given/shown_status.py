@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from recovery.http.decisions import Decisions
 from recovery.http.sampler import Sampler
 from recovery.http.view import View
 from recovery.last_audit import LastAudit
+from recovery.outages import Outages
 from recovery.statistics.columns import SourceRow
 from recovery.statistics.verdict import Kind, Verdict
 from recovery.status import Daemon, Entries, Source, Status, Store, StuckEntries, StuckEntry
@@ -52,6 +53,7 @@ class SetWorker:
     stopping: bool = False
     answered_at: float | None = 999.0
     passed_at: float | None = 999.0
+    outages: Outages = field(default_factory=lambda: Outages(SetClock(), "recovery-3f9c0a1b2c3d4e5f"))
 
 
 def healthy() -> Status:
@@ -104,7 +106,7 @@ class Shown:
         self.status = status or healthy()
         self.down: dict[str, Exception] = {}
         self.runtime = runtime or SetClock()
-        self.worker = SetWorker()
+        self.worker = SetWorker(outages=Outages(self.runtime, "recovery-3f9c0a1b2c3d4e5f"))
         self.decisions = Decisions(self.runtime)
         self.registry = CollectorRegistry()
         self.sampler = Sampler(self._look, {name: self._question(name) for name in SERVICES}, self.runtime)

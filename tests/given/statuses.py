@@ -17,7 +17,7 @@ STATUS: dict[str, Any] = {
         "recovery": {
             "total": ROW,
             "workers": {"recovery-1": ROW, "recovery-2": ROW | {"snapshot_records_known": None, "outstanding_values": None}},
-            "verdict": {"kind": "catching up", "inflow_per_s": 1.0, "drain_per_s": 3.0, "caught_up_in_s": 10.0},
+            "verdict": {"kind": "catching up", "inflow_per_s": 1.0, "drain_per_s": 3.0, "caught_up_in_s": 10.0}, "regressions": 4,
         },
     },
     "entries": {"by_standing": {"HELD": 3, "PARKED": 1}, "oldest_age_s": 77.5, "counted": 4, "complete": True},

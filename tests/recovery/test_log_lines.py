@@ -77,6 +77,21 @@ def test_an_event_alone_and_an_error_without_a_text_have_a_line(events: Events, 
     assert [record.getMessage() for record in kept.records] == ["work_beside_failed", "work_beside_failed: KeyError"]
 
 
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("it cannot say why")
+
+
+def test_an_error_that_cannot_say_why_is_named_and_nothing_raises(events: Events, kept: Kept) -> None:
+    try:
+        raise Mute
+    except Mute as error:
+        events.warning("recovery_failed", error, exc_info=error, object=Mute())  # type: ignore[arg-type]
+    [record] = kept.records
+    assert record.getMessage() == "recovery_failed object=Mute: Mute"
+    assert json_of(record)["why"] == json_of(record)["object"] == "Mute" and "Mute" in json_of(record)["traceback"]
+
+
 def test_a_level_that_is_off_costs_no_text(events: Events, kept: Kept) -> None:
     class Costly:
         def __str__(self) -> str:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from changelog.base.runtime import SystemRuntime
-from recovery.metrics import COUNTERS, GAUGES, StatusMetrics
-from tests.given.clocks import ShiftedRuntime
+from recovery.metrics import COUNTERS, GAUGES, LABEL_CHARACTERS_MAX, StatusMetrics
 from tests.given.statuses import ROW, STATUS
 
 WORKERS = ("recovery-1", "recovery-2")
@@ -20,7 +17,7 @@ WORKERS = ("recovery-1", "recovery-2")
 
 def shown(status: Mapping[str, Any] | None) -> CollectorRegistry:
     registry = CollectorRegistry()
-    registry.register(StatusMetrics(lambda: status, SystemRuntime()))
+    registry.register(StatusMetrics(lambda: status, lambda: 5.0))
     return registry
 
 
@@ -48,33 +45,38 @@ def test_what_is_not_known_is_left_out() -> None:
         ("tiered_daemons", {}, 1), ("tiered_status_level", {"level": "stuck"}, 1), ("tiered_status_level", {"level": "ok"}, 0),
         ("tiered_source_verdict", {"source": "recovery", "verdict": "catching up"}, 1),
         ("tiered_source_verdict", {"source": "recovery", "verdict": "healthy"}, 0),
+        ("tiered_source_regressions_total", {"source": "recovery"}, 4),
     ],
 )  # fmt: skip
 def test_the_rest_of_the_status_is_shown(name: str, labels: dict[str, str], value: float) -> None:
     assert shown(STATUS).get_sample_value(name, labels) == value
 
 
-@pytest.mark.parametrize(("seconds_ago", "age_s"), [(0, 0), (90, 90), (-3600, 0)])
-def test_the_age_of_the_status_is_never_negative_when_a_clock_jumps(seconds_ago: float, age_s: float) -> None:
-    runtime = ShiftedRuntime()
-    at = datetime.fromtimestamp(runtime.wall_ns() / 1e9 - seconds_ago, UTC).isoformat()
-    registry = CollectorRegistry()
-    registry.register(StatusMetrics(lambda: STATUS | {"at": at}, runtime))
-    assert registry.get_sample_value("tiered_status_age_seconds") == pytest.approx(age_s, abs=5)
+@pytest.mark.parametrize("status", [None, STATUS])
+def test_the_age_is_shown_with_and_without_a_status(status: Mapping[str, Any] | None) -> None:
+    assert shown(status).get_sample_value("tiered_status_age_seconds") == 5
 
 
-def test_before_the_first_status_there_is_nothing() -> None:
-    assert list(shown(None).collect()) == []
+def test_before_the_first_status_there_is_only_its_age() -> None:
+    assert [family.name for family in shown(None).collect()] == ["tiered_status_age_seconds"]
+
+
+def test_two_daemons_with_one_long_name_are_two_series() -> None:
+    long = "x" * 100 + "-recovery"
+    recovery = STATUS["sources"]["recovery"] | {"workers": {long: ROW, f"{long}~a1b2c3": ROW}}
+    families = {family.name: family for family in shown(STATUS | {"sources": {"recovery": recovery}}).collect()}
+    samples = families["tiered_source_processed_values"].samples
+    assert len(samples) == len({sample.labels["worker"] for sample in samples}) == 2
 
 
 def broken() -> Mapping[str, Any]:
     raise OSError("no store")
 
 
-@pytest.mark.parametrize("latest", [broken, dict, lambda: STATUS | {"entries": None}, lambda: STATUS | {"at": "yesterday"}])
+@pytest.mark.parametrize("latest", [broken, dict, lambda: STATUS | {"entries": None}, lambda: STATUS | {"level": []}])
 def test_a_status_that_cannot_be_read_costs_its_own_metrics_and_no_scrape(latest: Callable[[], Mapping[str, Any]]) -> None:
     registry = CollectorRegistry()
-    registry.register(StatusMetrics(latest, SystemRuntime()))
+    registry.register(StatusMetrics(latest, lambda: 5.0))
     families = {family.name for family in text_string_to_metric_families(generate_latest(registry).decode())}
     assert ("tiered_daemons" in families) is (latest is not broken and latest() != {})
 
@@ -89,7 +91,7 @@ def test_names_that_an_enemy_chose_stay_in_their_label() -> None:
     families = {family.name: family for family in text_string_to_metric_families(generate_latest(shown(status)).decode())}
     assert [sample.value for sample in families["tiered_entries_stuck"].samples] == [1]
     workers = {sample.labels["worker"] for sample in families["tiered_source_processed_values"].samples}
-    assert workers == {enemy[:100]}
+    assert workers == {enemy[:LABEL_CHARACTERS_MAX]}
     labels = [sample.labels for family in families.values() for sample in family.samples]
     assert {each["source"] for each in labels if "source" in each} == {"recovery"}
     held = [sample.labels["verdict"] for sample in families["tiered_source_verdict"].samples if sample.value]

@@ -200,6 +200,20 @@ async def test_claims_that_fail_while_the_log_is_read_are_an_outage_of_the_log(w
     assert await world.is_clean()
 
 
+async def test_a_log_that_works_again_is_told_with_the_first_entry_and_not_with_the_end_of_a_long_pass(world: World) -> None:
+    for _ in range(200):
+        await plant(world)
+    await stale(world)
+    world.log.hooks["announce"] = fails(UnavailableError("the disk is full"))
+    async with running(world, rate_per_s=1) as recovery:
+        await world.runtime.sleep(100)
+        assert set(recovery.outages.present) == {"changelog"}
+        world.log.hooks.clear()
+        await world.runtime.sleep(100)
+        assert recovery.total.recovered == 0 and recovery.counts.finished > 10, "the pass is not over"
+        assert recovery.outages.present == {}
+
+
 @pytest.mark.parametrize(("tier", "call", "service"), [("rows", "settle", "high_volume"), ("blobs", "delete", "long_term")])
 @pytest.mark.parametrize("error", [UnavailableError("down"), UnconfirmedError("no answer"), ConfigurationError("403")])
 async def test_a_tier_that_is_out_is_named_and_nothing_is_parked(

@@ -125,6 +125,23 @@ async def test_daemon_finds_a_change_that_lived_longer_than_what_is_recent_and_t
         recovery.stop()
 
 
+async def test_a_claim_whose_answer_was_not_waited_for_is_given_back(world: World) -> None:
+    """Otherwise each restart of a service leaves an entry that nobody may touch until the lease has expired."""
+    for _ in range(3):
+        await plant_dead_change(world)
+    await stale(world)
+
+    async def claim(real: Any, entry: Entry, owner: str) -> Any:
+        await real(entry, owner)
+        await anyio.sleep_forever()
+
+    world.log.hooks["claim"] = claim
+    with anyio.move_on_after(1) as scope:
+        await world.recovery(recovery={"rate_per_s": 1e6}).run_once()
+    assert scope.cancelled_caught
+    assert [(entry.owner, entry.attempt) for entry in await world.entries()] == [("", 0)] * 3
+
+
 async def test_range_where_others_are_faster_is_left_to_them(world: World) -> None:
     for _ in range(320):
         await plant_dead_change(world)
@@ -138,7 +155,9 @@ async def test_range_where_others_are_faster_is_left_to_them(world: World) -> No
         return None if claims[-1] == contested else await real(entry, owner)
 
     world.log.hooks["claim"] = claim
-    report = await world.recovery(recovery={"concurrency_max": 1, "rate_per_s": 1e6}).run_once()
+    recovery = world.recovery(recovery={"concurrency_max": 1, "rate_per_s": 1e6})
+    report = await recovery.run_once()
+    assert not recovery.counts.passed, "what it left to others was not read to the end"
     left = [entry.key.split("/")[1] for entry in await world.entries()]
     assert set(left) == {contested} and report.recovered == 320 - len(left)
     assert claims.count(contested) == report.lost == 5 < len(left)

@@ -14,7 +14,7 @@ from prometheus_client import Gauge
 from recovery.http.app import FILES
 from recovery.status import as_json
 from tests.given.shown_status import BROKEN_KEY, NAME, SERVICES, STUCK_ID, Shown, healthy, stuck, unanswered
-from tiered.errors import CorruptRecordError, UnavailableError
+from tiered.errors import ConfigurationError, CorruptRecordError, UnavailableError
 
 pytestmark = pytest.mark.anyio
 
@@ -187,6 +187,19 @@ async def test_figures_that_no_look_renews_go_stale_without_any_error() -> None:
     shown.runtime.now += 61
     said = (await get(shown, "/status.json")).json()
     assert (said["level"], said["sample"]["stale"]) == ("unknown", True)
+    assert said["sources"]["recovery"]["verdict"] == {
+        "kind": "unknown", "inflow_per_s": None, "drain_per_s": None, "caught_up_in_s": None,
+    }  # fmt: skip
+
+
+async def test_the_age_of_the_figures_follows_no_clock_that_somebody_sets() -> None:
+    """Figures that are ten minutes old look new if the clock was set back by an hour, and nobody would be told."""
+    shown = Shown()
+    shown.runtime.now += 30
+    assert shown.view.age_s() == 30, "none yet: since the server began to look"
+    await shown.sample()
+    shown.runtime.now += 600
+    assert shown.view.age_s() == 600
 
 
 async def test_a_tier_that_is_down_is_told_first() -> None:
@@ -197,6 +210,47 @@ async def test_a_tier_that_is_down_is_told_first() -> None:
     assert said["level"] == "unknown"
     assert said["headline"].startswith("The long-term tier does not answer")
     assert said["orders"][0]["type"] == "tiered check"
+
+
+async def test_a_full_disk_is_told_although_every_question_is_answered() -> None:
+    """Reads succeed on a full disk, and so does the cheap question. Only recovery's own writes fail."""
+    shown = Shown()
+    await shown.sample()
+    shown.worker.outages.suspect("changelog", UnavailableError("the disk is full: free some space"))
+    shown.worker.outages.confirm()
+    shown.runtime.now += 20
+    ready = await get(shown, "/readyz")
+    assert ready.status_code == 503
+    assert ready.json()["reasons"] == ["the changelog does not answer recovery: the disk is full: free some space"]
+    said = (await get(shown, "/status.json")).json()
+    assert said["level"] == "unknown" and said["headline"].startswith("The changelog does not answer, so recovery waits.")
+    [changelog, *others] = said["services"]
+    assert changelog == {"name": "changelog", "answers": False, "for_s": 20.0, "error": "the disk is full: free some space"}
+    assert all(each["answers"] for each in others) and said["orders"][0]["type"] == "tiered check"
+    shown.worker.outages.answered("changelog")
+    assert (await get(shown, "/readyz")).status_code == 200
+
+
+async def test_a_daemon_that_may_not_delete_says_why_and_names_no_object() -> None:
+    shown = Shown()
+    await shown.sample()
+    refusal = ConfigurationError(f"the bucket refuses to delete {NAME}/{STUCK_ID}: grant roles/storage.objectUser")
+    shown.worker.outages.suspect("long_term", refusal)
+    shown.worker.outages.confirm()
+    said = (await get(shown, "/status.json")).json()
+    assert said["headline"].startswith("The long-term tier refuses what recovery asks of it, so entries wait.")
+    assert "photos" not in json.dumps(said) and said["services"][2]["error"].startswith("the bucket refuses to delete")
+
+
+async def test_an_outage_that_nobody_met_again_is_over() -> None:
+    """Another daemon did the work that was refused here, so this one never learns that it is allowed now."""
+    shown = Shown()
+    shown.worker.outages.suspect("long_term", ConfigurationError("not allowed"))
+    shown.worker.outages.confirm()
+    shown.runtime.now += 3600
+    shown.worker.answered_at = shown.runtime.now
+    await shown.sample()
+    assert (await get(shown, "/readyz")).status_code == 200
 
 
 async def test_a_bug_in_a_look_is_shown_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:

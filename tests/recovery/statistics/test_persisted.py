@@ -124,6 +124,41 @@ def test_what_vanishes_upstream_is_no_decrease_and_is_counted() -> None:
     assert (found.outstanding_values, found.processed_values, document.regressions) == (115, 90, 60), "5 came in, and 20 were done"
 
 
+def test_work_that_another_reports_late_is_counted_once() -> None:
+    """The responsible worker looks before the other one reports, and after it, and so on. There are 1,000 entries."""
+    document, done = reported(reported(new(), "a", 0, backlog=1000), "b", 0), 0
+    for at_s in range(10, 110, 10):
+        done += 50
+        document = reported(document, "a", 0, at_s, backlog=1000 - done)
+        assert document.total().lag == 1000 - done and document.total().processed_values == done
+        document = reported(document, "b", done, at_s + 4)
+        document = reported(document, "a", 0, at_s + 5, backlog=1000 - done)
+    found = document.total()
+    assert (found.outstanding_values, found.processed_values, document.regressions) == (1000, 500, 0)
+
+
+def test_what_vanishes_beside_another_worker_is_counted_once_it_has_reported() -> None:
+    document = reported(reported(new(), "a", 0, backlog=1000), "b", 0)
+    document = reported(document, "a", 0, 10, backlog=650)  # 300 vanished, and b did 50 that it did not report yet
+    assert (document.total().outstanding_values, document.total().processed_values, document.regressions) == (1000, 350, 0)
+    document = reported(document, "b", 60, 14)
+    document = reported(document, "a", 0, 20, backlog=640)
+    assert (document.total().outstanding_values, document.total().processed_values) == (1000, 360)
+    assert 290 <= document.regressions <= 300
+    document = reported(reported(document, "b", 160, 24), "a", 0, 25, backlog=640)  # 100 came in, and b did as many
+    assert 1090 <= (document.total().outstanding_values or 0) <= 1100 and document.total().lag == 640
+
+
+def test_what_a_worker_finishes_while_it_counts_has_not_vanished() -> None:
+    """It counts for 5 s and finishes entries meanwhile, sometimes 250, sometimes none."""
+    document = reported(new(), "a", 0, backlog=10_000)
+    for turn in range(1, 21):
+        during = 250 * (turn % 2)
+        document = reported(document, "a", turn * 300, turn * 10, backlog=10_000 - turn * 300 - during, during=during)
+    found = document.total()
+    assert (found.outstanding_values, found.processed_values, document.regressions) == (10_000, 6_000, 0)
+
+
 def test_a_kill_between_two_reports_loses_no_offset() -> None:
     """The worker did 30 and died before it said so. Its successor finds them gone from the backlog."""
     document = reported(new(), "a", 10, backlog=50)
@@ -354,3 +389,33 @@ def test_a_flipped_byte_is_refused_or_read_as_figures(position: int, byte: int) 
     assert all(value >= 0 for value in found.base.values()) and set(found.base) == set(DONE)
 
 
+
+
+def test_a_clock_that_is_set_back_does_not_keep_what_is_missing_for_ever() -> None:
+    document = reported(reported(new(), "a", 0, 3600, backlog=100), "b", 0, 3600)
+    document = reported(document, "a", 0, 3610, backlog=60)
+    assert document.missing is not None
+    for at_s in range(0, 40, 10):
+        document = reported(reported(document, "a", 0, at_s, backlog=60), "b", 0, at_s + 5)
+    assert (document.missing, document.elsewhere, document.total().outstanding_values) == (None, 40, 100)
+
+
+def test_a_worker_that_works_again_has_not_departed_whatever_the_clock_says() -> None:
+    """It ended in order, the clock was set back by an hour, and it was started again under its name."""
+    document = reported(new(), "a", 3, 3600, left=True)
+    document = reported(document, "a", 1, 0, run="another run")
+    assert set(document.rows()) == {"a"} and document.departed == {}
+    document = reported(document, "b", 1, 5)
+    document = reported(reported(document, "a", 2, 10, run="another run", left=True), "b", 2, 15)
+    assert set(document.departed) == {"a"}
+
+
+@pytest.mark.parametrize("jump_s", [3600, 7200])
+def test_a_clock_that_jumps_ahead_makes_no_verdict_about_those_hours(jump_s: float) -> None:
+    """Recovery drains 1 entry/s of 1,000. Compared over two hours that would be nothing, and so falling behind."""
+    document, at_s = new(), 0.0
+    for turn in range(12):
+        at_s += 10 + jump_s * (turn == 5)
+        document = reported(document, "a", turn * 10, at_s, backlog=1000 - turn * 5)
+        kind = document.verdict().kind
+        assert kind is (Kind.UNKNOWN if turn in (0, 5) else Kind.CATCHING_UP), turn
