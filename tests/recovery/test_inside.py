@@ -132,7 +132,8 @@ async def test_several_stores_in_one_process_recover_each_their_own(tmp_path: Pa
 
 async def test_a_store_that_collects_beside_its_writes_takes_none_of_its_own_uploads(tmp_path: Path, anyio_backend: str) -> None:
     """Between its creation and its lock the file of an upload looks abandoned."""
-    settings = hurried(tmp_path, recovery={"collect_every_s": 0.01})
+    lease = {"heartbeat_interval_s": 3.0, "expiry_s": 30.0}  # six writers keep a slow machine busy for longer than a second
+    settings = hurried(tmp_path, recovery={"collect_every_s": 0.01}, lease=lease)
     async with open_storage(settings, recover=True) as storage:
 
         async def write(number: int) -> None:
