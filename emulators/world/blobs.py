@@ -25,7 +25,7 @@ from changelog.base.errors import InvalidRequestError, UnavailableError, Unconfi
 from changelog.base.runtime import Runtime
 from emulators.world.runtime import Simulated
 from tiered.metadata import NS_PER_S, Metadata, is_expired
-from tiered.protocol.backends import BlobHead, BlobPage, ByteRange, ListedBlob
+from tiered.protocol.backends import BlobHead, BlobPage, ByteRange, ListedBlob, Removal
 from tiered.stored import PIECE_BYTES
 
 REQUEST_LIVES_S = 900.0
@@ -91,6 +91,17 @@ class SimulatedBlobs(Simulated):
             return 0
         self._took_effect("blobs.delete", name)
         return len(blob.payload)
+
+    async def delete_generation(self, name: str, generation: int) -> Removal:
+        await self._travel()
+        blob = self.blobs.get(name)
+        if blob is None:
+            return Removal.ABSENT
+        if blob.generation != generation:
+            return Removal.REPLACED
+        del self.blobs[name]
+        self._took_effect("blobs.delete", name)
+        return Removal.DELETED
 
     async def touch(self, name: str, deadline_ns: int) -> bool:
         await self._travel()

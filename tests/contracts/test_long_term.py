@@ -17,7 +17,7 @@ from changelog.change import ChangeId
 from tests.given.whole_blobs import begin, read, store
 from tiered.metadata import Metadata, TimeToIdle, TimeToLive
 from tiered.object_id import PATH_BYTES_MAX, blob_name
-from tiered.protocol.backends import BlobHead, ByteRange, LongTermBackend, Upload
+from tiered.protocol.backends import BlobHead, ByteRange, LongTermBackend, Removal, Upload
 
 pytestmark = pytest.mark.anyio
 
@@ -413,6 +413,50 @@ async def test_deleting_one_blob_leaves_its_neighbours(long_term: LongTermBacken
     await long_term.delete("u/objects/a")
     assert await names(long_term) == ["u/objects/A", "u/objects/a/b", "u/objects/ab"]
     assert [await read(long_term, neighbour) for neighbour in neighbours[1:]] == [neighbour.encode() for neighbour in neighbours[1:]]
+
+
+async def test_a_generation_is_deleted_and_then_absent(long_term: LongTermBackend, name: str) -> None:
+    assert await long_term.delete_generation(name, 1) is Removal.ABSENT
+    await store(long_term, name)
+    [listed] = (await long_term.list("", None, 10)).blobs
+    assert await long_term.delete_generation(name, listed.generation) is Removal.DELETED
+    assert await names(long_term) == []
+    assert await long_term.delete_generation(name, listed.generation) is Removal.ABSENT
+
+
+async def test_a_generation_that_has_the_name_now_stays_when_another_is_to_be_deleted(long_term: LongTermBackend, name: str) -> None:
+    await store(long_term, name, b"first")
+    first = await long_term.head(name)
+    await long_term.delete(name)
+    await store(long_term, name, b"second")
+    second = await long_term.head(name)
+    assert first is not None and second is not None
+    assert await long_term.delete_generation(name, first.generation) is Removal.REPLACED
+    assert await read(long_term, name) == b"second"
+    assert await long_term.delete_generation(name, second.generation) is Removal.DELETED
+
+
+async def test_a_touched_blob_keeps_its_generation(long_term: LongTermBackend, name: str) -> None:
+    await store(long_term, name, b"idle", Metadata(expiration=TimeToIdle(timedelta(hours=1)), time_expires_ns=DEADLINE_NS))
+    [listed] = (await long_term.list("", None, 10)).blobs
+    await long_term.touch(name, DEADLINE_NS + 1_000_000_000)
+    assert await long_term.delete_generation(name, listed.generation) is Removal.DELETED
+
+
+async def test_of_deletions_of_one_generation_at_once_none_fails_and_the_neighbours_stay(long_term: LongTermBackend) -> None:
+    for name in ("u/objects/a", "u/objects/b"):
+        await store(long_term, name)
+    [first, _] = (await long_term.list("", None, 10)).blobs
+    found: list[Removal] = []
+
+    async def remove() -> None:
+        found.append(await long_term.delete_generation("u/objects/a", first.generation))
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(4):
+            tasks.start_soon(remove)
+    assert sorted(each.name for each in found) == ["ABSENT", "ABSENT", "ABSENT", "DELETED"]
+    assert await names(long_term) == ["u/objects/b"]
 
 
 # --- names and listings --------------------------------------------------------------------------

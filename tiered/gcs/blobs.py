@@ -52,7 +52,7 @@ from tiered.gcs.format import (
 from tiered.gcs.http import ENDPOINT, Answer, Authorize, GcsHttp, Media, NoAnswerError, lost_request
 from tiered.gcs.upload import GcsUpload, cancel_session, open_upload
 from tiered.metadata import NS_PER_S, Metadata
-from tiered.protocol.backends import BlobHead, BlobInfo, BlobPage, ByteRange, Oddity, SoftDeleted
+from tiered.protocol.backends import BlobHead, BlobInfo, BlobPage, ByteRange, Oddity, Removal, SoftDeleted
 from tiered.protocol.concurrent import both
 
 CONNECTIONS_MAX = 256
@@ -151,6 +151,15 @@ class GcsBlobs:
         answer = await self._http.call("DELETE", self._http.object_url(name), doing, accept=(200, 204, 404), effect=True)
         if answer.status == 404:
             await self._check_bucket(name, answer)
+
+    async def delete_generation(self, name: str, generation: int) -> Removal:
+        doing = f"deleting generation {generation} of blob {name!r}"
+        url = self._http.object_url(name, ifGenerationMatch=str(generation))
+        answer = await self._http.call("DELETE", url, doing, accept=(200, 204, 404, 412), effect=True)
+        if answer.status == 404:
+            await self._check_bucket(name, answer)
+            return Removal.ABSENT
+        return Removal.REPLACED if answer.status == 412 else Removal.DELETED
 
     async def touch(self, name: str, deadline_ns: int) -> bool:
         """Extends the custom time, which never goes back. A blob without one keeps none."""

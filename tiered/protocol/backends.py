@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from changelog.base.errors import InvalidRequestError
@@ -317,6 +318,14 @@ class SoftDeleted:
     kept_until_ns: int
 
 
+class Removal(Enum):
+    """What became of the deletion of one generation."""
+
+    DELETED = "this generation was deleted"
+    ABSENT = "there is no blob of this name"
+    REPLACED = "another generation has this name, and stays"
+
+
 @runtime_checkable
 class SoftDeletes(Protocol):
     """A long-term tier whose service may keep deleted blobs for a while."""
@@ -345,6 +354,12 @@ class LongTermBackend(Protocol):
         """Removes the blob, durably. No error if there is none.
 
         Returns how many bytes it took, 0 if there was none. None: the service does not tell.
+        """
+
+    async def delete_generation(self, name: str, generation: int) -> Removal:
+        """Removes the blob, durably, only if it has this generation, as a listing or `head` told it.
+
+        Safe to repeat: `ABSENT` also follows an attempt whose answer was lost.
         """
 
     async def touch(self, name: str, deadline_ns: int) -> bool:

@@ -38,7 +38,7 @@ from changelog.log import Collects, LeftGarbageError
 from tests.given.clocks import ShiftedRuntime
 from tests.given.repository import ROOT
 from tests.given.whole_blobs import begin, read, store
-from tiered.embedded.blobs import COLLECT_AT_ONCE, LOGGED_MAX, TOUCH_ATTEMPTS, FileBlobs
+from tiered.embedded.blobs import COLLECT_AT_ONCE, LOGGED_MAX, LOCK_ATTEMPTS, FileBlobs
 from tiered.embedded.file import FOOTER_BYTES, path_of
 from tiered.metadata import Metadata, TimeToIdle
 from tiered.protocol.backends import ByteRange, Oddity
@@ -753,7 +753,7 @@ async def test_a_touch_waits_for_a_lock_only_so_long(blobs: FileBlobs, root: Pat
         fcntl.flock(stopped_process, fcntl.LOCK_EX)
         with pytest.raises(UnavailableError, match="stayed locked"):
             await blobs.touch(NAME, runtime.wall_ns() + 2 * HOUR_NS)
-    assert runtime.sleeps == TOUCH_ATTEMPTS
+    assert runtime.sleeps == LOCK_ATTEMPTS
     assert [info.deadline_ns for info in (await blobs.list("", None, 10)).blobs] == [metadata.time_expires_ns]
 
 
