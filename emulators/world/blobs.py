@@ -146,6 +146,10 @@ class SimulatedBlobs(Simulated):
     def _is_old(self, upload: SimulatedUpload) -> bool:
         return self._runtime.wall_ns() - upload.opened_ns > SESSION_AGE_MAX_NS
 
+    def plant(self, name: str, metadata: Metadata, payload: bytes) -> None:
+        """Makes a blob at once, as another generation if there is one of this name. It is no effect of a call."""
+        self.blobs[name] = Blob(metadata, payload, self._runtime.wall_ns(), self._next())
+
     def _create(self, name: str, metadata: Metadata, payload: bytes, *, copy: bool = False) -> None:
         if name in self.blobs:
             raise UnavailableError(f"blob {name!r} exists already, and nothing is overwritten")
