@@ -25,7 +25,7 @@ from changelog.base.errors import InvalidRequestError, UnavailableError, Unconfi
 from changelog.base.runtime import Runtime
 from emulators.world.runtime import Simulated
 from tiered.metadata import NS_PER_S, Metadata, is_expired
-from tiered.protocol.backends import BlobHead, BlobPage, ByteRange, ListedBlob, Removal
+from tiered.protocol.backends import BlobHead, BlobPage, ByteRange, ListedBlob, NotCopied, Removal
 from tiered.stored import PIECE_BYTES
 
 REQUEST_LIVES_S = 900.0
@@ -102,6 +102,16 @@ class SimulatedBlobs(Simulated):
         del self.blobs[name]
         self._took_effect("blobs.delete", name)
         return Removal.DELETED
+
+    async def copy_generation(self, name: str, generation: int, target: str) -> int | NotCopied:
+        await self._travel()
+        blob, copy = self.blobs.get(name), self.blobs.get(target)
+        if blob is None or blob.generation != generation:
+            return NotCopied.ABSENT if blob is None else NotCopied.REPLACED
+        if copy is None:
+            self.blobs[target] = copy = replace(blob, created_ns=self._runtime.wall_ns(), generation=self._next())
+            self._took_effect("blobs.copy_generation", target)
+        return copy.generation if copy.payload == blob.payload else NotCopied.TAKEN
 
     async def touch(self, name: str, deadline_ns: int) -> bool:
         await self._travel()

@@ -45,6 +45,7 @@ from tiered.embedded.garbage import FOREIGN, Fault, Round
 from tiered.embedded.tree import (
     BlobFile,
     UploadFile,
+    copy_generation,
     delete,
     delete_generation,
     extend,
@@ -55,7 +56,7 @@ from tiered.embedded.tree import (
 )
 from tiered.embedded.walk import list_blobs
 from tiered.metadata import NS_PER_S, Metadata
-from tiered.protocol.backends import BlobHead, BlobPage, ByteRange, Removal
+from tiered.protocol.backends import BlobHead, BlobPage, ByteRange, NotCopied, Removal
 from tiered.stored import PIECE_BYTES
 
 T = TypeVar("T")
@@ -169,13 +170,17 @@ class FileBlobs:
     async def delete_generation(self, name: str, generation: int) -> Removal:
         return await self._unlocked(f"delete blob {name!r}", delete_generation, self._path(name), generation)
 
+    async def copy_generation(self, name: str, generation: int, target: str) -> int | NotCopied:
+        doing = f"copy blob {name!r} to {target!r}"
+        return await self._unlocked(doing, copy_generation, self._path(name), generation, self._path(target), self._root)
+
     async def touch(self, name: str, deadline_ns: int) -> bool:
         return await self._unlocked(f"touch blob {name!r}", extend, self._path(name), microseconds(deadline_ns))
 
-    async def _unlocked(self, doing: str, function: Callable[[Path, int], T | None], path: Path, number: int) -> T:
+    async def _unlocked(self, doing: str, function: Callable[[*Ts], T | None], *args: *Ts) -> T:
         """Calls the function until no other process has locked the blob."""
         for _ in range(LOCK_ATTEMPTS):
-            found = await self._disk.run(doing, function, path, number)
+            found = await self._disk.run(doing, function, *args)
             if found is not None:
                 return found
             await self._runtime.sleep(LOCK_WAIT_S)

@@ -39,7 +39,7 @@ from tiered.embedded.file import (
     is_component,
 )
 from tiered.metadata import Metadata
-from tiered.protocol.backends import BlobHead, ByteRange, Removal
+from tiered.protocol.backends import BlobHead, ByteRange, NotCopied, Removal
 
 _CRCS_AT_ONCE = 4096
 """How many blocks' checksums are read at once: those of a GiB."""
@@ -302,6 +302,31 @@ def _sync_deletion(path: Path) -> None:
     """
     with _already_happened(f"{path} was unlinked"), suppress(FileNotFoundError):
         _sync_directory(path.parent)
+
+
+def copy_generation(path: Path, generation: int, target: Path, root: Path) -> int | NotCopied | None:
+    """Gives the blob a second name, if it has this generation: both are one file. None: another process has locked it.
+
+    The file has its checksums in it, and they are the same under both names.
+    """
+    try:
+        file = open_blob(path)
+    except FileNotFoundError:
+        return NotCopied.ABSENT
+    with file:
+        if not _lock(file) or not _is_at(file, path):
+            return None
+        if read_footer(file).written_us != generation:
+            return NotCopied.REPLACED
+        _make_parents(target.parent, root)
+        try:
+            os.link(path, target)
+        except FileExistsError:
+            if not _is_at(file, target):
+                return NotCopied.TAKEN
+        with _already_happened(f"{target} was linked"):
+            _sync_upwards(target.parent, root)
+    return generation
 
 
 def unlink(path: Path) -> None:

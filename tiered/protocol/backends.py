@@ -326,6 +326,14 @@ class Removal(Enum):
     REPLACED = "another generation has this name, and stays"
 
 
+class NotCopied(Enum):
+    """Why a generation was not copied. Nothing was changed."""
+
+    ABSENT = "there is no blob of this name"
+    REPLACED = "another generation has this name"
+    TAKEN = "another blob has the name of the copy, and stays"
+
+
 @runtime_checkable
 class SoftDeletes(Protocol):
     """A long-term tier whose service may keep deleted blobs for a while."""
@@ -360,6 +368,13 @@ class LongTermBackend(Protocol):
         """Removes the blob, durably, only if it has this generation, as a listing or `head` told it.
 
         Safe to repeat: `ABSENT` also follows an attempt whose answer was lost.
+        """
+
+    async def copy_generation(self, name: str, generation: int, target: str) -> int | NotCopied:
+        """Copies the blob with all its metadata to the name `target`, durably, only if it has this generation.
+
+        Returns the generation of the copy, whose checksum and size are those of the blob. Never overwrites a blob. Safe
+        to repeat: a copy that is there already counts as made.
         """
 
     async def touch(self, name: str, deadline_ns: int) -> bool:

@@ -66,6 +66,7 @@ class Fate(StrEnum):
     LOGGED = "logged"
     NAMED = "named"
     UNREADABLE = "unreadable"
+    KEPT = "kept"
 
 
 MEANING: Mapping[Fate, str] = {
@@ -75,6 +76,7 @@ MEANING: Mapping[Fate, str] = {
     Fate.LOGGED: "an entry of the changelog names it: it is no orphan, and stays",
     Fate.NAMED: "a row names it: it is no orphan, and stays",
     Fate.UNREADABLE: "it, or a row that may name it, cannot be read: it stays",
+    Fate.KEPT: "it cannot be set aside, because the name of its copy would be too long: it stays",
 }
 
 
@@ -104,15 +106,22 @@ class Candidate:
 Pace = Callable[[], Awaitable[None]]
 """Waits until one more candidate may be deleted."""
 
-SetAside = Callable[[Candidate], Awaitable[bool]]
-"""Copies a candidate to a place where it can be restored from, and checks the copy.
+SetAside = Callable[[Candidate], Awaitable["Fate | None"]]
+"""Copies a candidate to a place from where it can be restored, and checks the copy.
 
-False: the blob is not there any more, or it is another generation. An error: it was not copied, and must not be
-deleted.
+None: it may be deleted now. A fate: it has no copy, and is not deleted.
 """
 
 
+Told = Callable[[Candidate, Fate], None]
+"""Is told what became of each candidate, when it is known."""
+
+
 async def no_pace() -> None:
+    return
+
+
+def tell_nobody(candidate: Candidate, fate: Fate) -> None:
     return
 
 
@@ -129,6 +138,7 @@ class Batch:
     runtime: Runtime
     pace: Pace = no_pace
     set_aside: SetAside | None = None
+    told: Told = tell_nobody
     fates: dict[str, Fate] = field(default_factory=dict)
 
     async def run(self) -> None:
@@ -140,8 +150,14 @@ class Batch:
         await self._delete_all(left)
 
     def _spare(self, candidates: Sequence[Candidate], fate: Fate, names: Collection[str]) -> list[Candidate]:
-        self.fates.update((each.name, fate) for each in candidates if each.name in names)
+        for each in candidates:
+            if each.name in names:
+                self._end(each, fate)
         return [each for each in candidates if each.name not in names]
+
+    def _end(self, candidate: Candidate, fate: Fate) -> None:
+        self.fates[candidate.name] = fate
+        self.told(candidate, fate)
 
     # --- C
 
@@ -182,7 +198,7 @@ class Batch:
         async def work() -> None:
             for candidate in waiting:
                 await self.pace()
-                self.fates[candidate.name] = await self._delete(candidate)
+                self._end(candidate, await self._delete(candidate))
 
         try:
             async with anyio.create_task_group() as group:
@@ -198,17 +214,14 @@ class Batch:
         try:
             if await self._is_live(candidate):
                 return Fate.NAMED
-            if self.set_aside is not None and not await self.set_aside(candidate):
-                return Fate.REPLACED if await self._is_there(candidate) else Fate.GONE
+            if self.set_aside is not None and (fate := await self.set_aside(candidate)) is not None:
+                return fate
             return _FATES[await self._persist(partial(remove, self.tiers, candidate))]
         except CorruptRecordError:
             return Fate.UNREADABLE
 
     async def _is_live(self, candidate: Candidate) -> bool:
         return await self._persist(partial(self.tiers.high_volume.settle, candidate.path, candidate.revision))
-
-    async def _is_there(self, candidate: Candidate) -> bool:
-        return await self._ask(partial(self.tiers.long_term.head, candidate.name)) is not None
 
     async def _ask(self, read: Callable[[], Awaitable[T]]) -> T:
         return await ask(read, self.runtime, BUDGET_S)

@@ -38,7 +38,7 @@ from changelog.log import Collects, LeftGarbageError
 from tests.given.clocks import ShiftedRuntime
 from tests.given.repository import ROOT
 from tests.given.whole_blobs import begin, read, store
-from tiered.embedded.blobs import COLLECT_AT_ONCE, LOGGED_MAX, LOCK_ATTEMPTS, FileBlobs
+from tiered.embedded.blobs import COLLECT_AT_ONCE, LOCK_ATTEMPTS, LOGGED_MAX, FileBlobs
 from tiered.embedded.file import FOOTER_BYTES, path_of
 from tiered.metadata import Metadata, TimeToIdle
 from tiered.protocol.backends import ByteRange, Oddity
