@@ -31,7 +31,8 @@ class GcsService:
             "upload.put": self._finish, "upload.status": self._finish, "upload.cancel": self._cancel,
             "object.get": self._get, "object.read": self._read, "object.delete": self._delete, "object.patch": self._patch,
             "object.rewrite": self._rewrite, "object.list": self._list, "batch": self._batch, "bucket.create": self._create_bucket,
-            "bucket.get": self._get_bucket, "bucket.list": self._list_buckets, "bucket.patch": self._patch_bucket, "bucket.delete": self._delete_bucket,
+            "bucket.get": self._get_bucket, "bucket.list": self._list_buckets, "bucket.patch": self._patch_bucket,
+            "bucket.delete": self._delete_bucket,
         }  # fmt: skip
 
     def answer(self, call: Call, body: bytes) -> Answer:

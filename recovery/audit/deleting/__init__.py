@@ -5,6 +5,7 @@
     journal.py       what is written before and after each deletion, in the run's directory
     run.py           a whole deletion, new or interrupted
     work.py          what a worker on another machine receives, for Spark
+    restoring.py     all copies of a run, brought back
     quarantine.py    copies that are kept of what is deleted, and how they are restored
 
 It knows nothing of the recovery loop and of the command line.
