@@ -12,13 +12,16 @@ too (`recovery.audit.tiles`).
 that are missing. It keeps the cut-off and the ranges, and may use another engine. What it finds in the directory is
 checked first, and a part whose file is damaged is audited again. Two processes that run in one directory at once do the
 same work twice, without harm. *Failure* of a part: it is tried once more at the end if that may help. If it fails
-again, the manifest says so and the run is not complete. The next call tries it again.
+again, the manifest says so and the run is not complete. The next call tries it again. If several parts fail for the
+same reason and none succeeds, the engine is stopped, because all others would fail as well. If workers are on other
+machines, one small task tries everything first (`recovery.audit.canary`).
 """
 
 from __future__ import annotations
 
 import os
 import platform
+import re
 import signal
 import threading
 from collections import Counter
@@ -31,9 +34,10 @@ from itertools import islice
 import anyio
 from anyio import to_thread
 
-from changelog.base.errors import ConfigurationError, CorruptRecordError, TieredError
+from changelog.base.errors import ConfigurationError, CorruptRecordError, TieredError, UnavailableError
 from changelog.base.events import events
 from changelog.base.runtime import Runtime, uuid7
+from recovery.audit.canary import Canary
 from recovery.audit.conclusion import Prefixes, conclude
 from recovery.audit.errors import AuditInterruptedError
 from recovery.audit.evidence import damage, faults_of_files, parts_of
@@ -45,11 +49,14 @@ from recovery.audit.report import DANGLING_MAX, render
 from recovery.audit.tiles import Header, Piece, Tiling, tiled
 from recovery.audit.verdicts import FINDINGS, Kind
 from recovery.audit.words import PRICE_DEFAULT
-from recovery.audit.work import AuditOptions, Engine, Job, Outcome, Progress, check_there, job_of, portable
+from recovery.audit.work import CANARY, AuditOptions, Engine, Job, Outcome, Progress, check_there, job_of, portable
 from recovery.last_audit import LastAudit, write_last
 from recovery.statistics.audit_source import AuditSource, Finished
 from tiered.open import open_backends
 from tiered.settings import Settings
+
+ALIKE_MAX = 3
+"""After so many parts failed for the same reason, and none was done meanwhile, no more are tried."""
 
 POLL_S, POLL_AFAR_S = 0.5, 5.0
 """How often the directory is read, in seconds.
@@ -58,6 +65,9 @@ The second one is for a directory elsewhere, where each reading is a request.
 """
 
 EXIT_AT_ONCE = 130
+_VARYING = re.compile(r"'[^']*'|\"[^\"]*\"|\d+")
+"""The parts of an error's sentence that may differ from range to range: names and numbers."""
+
 NOTE_BUDGET_S = 15.0
 ORPHANS = frozenset({Kind.ORPHAN, Kind.LEGACY_ORPHAN})
 
@@ -176,13 +186,17 @@ class _Run:
         self._summary = Summary()
         self._faults: dict[str, str] = {}
         self._errors: dict[int, Outcome] = {}
-        self._broken: str | None = None
+        self._alike: dict[str, set[int]] = {}  # the parts that failed since one was done, by their reason
+        self._noted: set[str] = set()
+        self._broken: TieredError | None = None
         self._interrupted = False
 
     async def finish(self) -> Manifest:
         await to_thread.run_sync(self._look_closely)
         self._before = (len(self._done), self._summary.names)
         self._report()
+        if self._engine.elsewhere and self._missing():
+            await self._try_out()
         tried: Counter[int] = Counter()
         while numbers := self._due(tried):
             tried.update(numbers)
@@ -214,13 +228,38 @@ class _Run:
         """Lets the engine audit these parts until it ends. Then it reads the directory once more."""
         self._worked = True
         self._job = replace(self._job, pieces=tuple(self._pieces))
+        if self._job.canary is not None:
+            await to_thread.run_sync(self._directory.forget_failures)
+        self._alike.clear()
+        self._noted.clear()
+        await self._drive_watched(numbers)
+        await to_thread.run_sync(self._look)
+        self._report()
+
+    async def _try_out(self) -> None:
+        """Sends one small task to a worker. Raises the error that every range would meet."""
+        canary = await to_thread.run_sync(Canary.send, self._directory, self._runtime)
+        self._job = replace(self._job, canary=canary)
+        await self._drive_watched([CANARY])
+        failed = self._errors.pop(CANARY, None)
+        try:
+            if self._interrupted:
+                return
+            if self._broken is not None:
+                raise self._broken
+            if failed is not None:
+                raise (UnavailableError if failed.retryable else ConfigurationError)(f"no range was begun: {failed.error}")
+            await to_thread.run_sync(canary.check_back, self._directory)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await to_thread.run_sync(canary.remove, self._directory)
+
+    async def _drive_watched(self, numbers: Sequence[int]) -> None:
         async with anyio.create_task_group() as beside:
             beside.start_soon(self._heed_signals)
             beside.start_soon(self._watch)
             await self._drive(numbers)
             beside.cancel_scope.cancel()
-        await to_thread.run_sync(self._look)
-        self._report()
 
     async def _drive(self, numbers: Sequence[int]) -> None:
         """Runs the engine in a thread.
@@ -249,8 +288,17 @@ class _Run:
                     self._errors.pop(outcome.range, None)
                 else:
                     self._errors[outcome.range] = outcome
+                    self._heed(outcome.range, outcome.error)
         except TieredError as error:
-            self._broken = str(error)
+            self._broken = error
+
+    def _heed(self, number: int, error: str) -> None:
+        """Stops the engine if everything fails for the same reason. Sentences that differ only in names are alike."""
+        alike = self._alike.setdefault(_VARYING.sub("…", error), set())
+        alike.add(number)
+        if len(alike) >= ALIKE_MAX and self._broken is None:
+            self._broken = UnavailableError(f"{len(alike)} ranges failed for the same reason, so no more were tried: {error}")
+            self._engine.stop()
 
     async def _watch(self) -> None:
         while True:
@@ -291,6 +339,14 @@ class _Run:
         """Reads what is new in the directory, and adds the parts that were handed back."""
         found = dict(self._directory.done(self._manifest.run, self._headers))
         self._faults.update(self._directory.faults)
+        self._add(found)
+        if self._job.canary is not None:  # its outcomes may come late
+            for key, error in self._directory.failures(self._noted).items():
+                self._noted.add(key)
+                if key in self._numbers and self._numbers[key] not in self._done:
+                    self._heed(self._numbers[key], error)
+
+    def _add(self, found: dict[str, Header]) -> None:
         if not found:
             return
         self._headers |= found
@@ -302,6 +358,7 @@ class _Run:
         for piece, header in self._tiling.done:
             if (number := self._number(piece)) not in self._done:
                 self._done.add(number)
+                self._alike.clear()
                 self._summary.merge(header.summary)
 
     def _number(self, piece: Piece) -> int:
@@ -396,7 +453,7 @@ class _Run:
     def _why(self, number: int) -> str:
         if number in self._errors and self._errors[number].error is not None:
             return str(self._errors[number].error)
-        return self._broken or f"{self._engine.name} did not carry it out, and did not say why"
+        return str(self._broken) if self._broken is not None else f"{self._engine.name} did not carry it out, and did not say why"
 
     def _prefixes(self) -> tuple[Prefix, ...]:
         found = Prefixes()

@@ -17,6 +17,7 @@ import gc
 import json
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -26,6 +27,7 @@ import anyio
 
 from changelog.base.errors import ConfigurationError, TieredError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import SystemRuntime
+from recovery.audit.canary import Canary, check_backends, check_directory, check_variables
 from recovery.audit.finding import Summary
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.manifest import Cutoff, Manifest
@@ -35,6 +37,9 @@ from recovery.audit.verdicts import FINDINGS, Kind
 from tiered.open import DATABASE_NAME, open_backends
 from tiered.protocol.concurrent import foremost
 from tiered.settings import Settings
+
+CANARY = -1
+"""The number of the task that only tries whether a worker can do the work."""
 
 GRACE_S = 86_400.0
 GRACE_MIN_S = 3600.0
@@ -66,7 +71,8 @@ class Job:
     """All that a worker on another machine must know. `directory`: the URI of the run.
 
     `settings`: those of the store, as JSON. `pieces`: the parts; an engine is told their places here. `piece_names`,
-    `piece_s`: when a worker hands back the rest of a part.
+    `piece_s`: when a worker hands back the rest of a part. `canary`: only if the workers are not on this machine; then
+    the number `CANARY` is the task of `recovery.audit.canary`, and a worker notes in the directory what failed.
     """
 
     directory: str
@@ -76,6 +82,7 @@ class Job:
     cutoff: Cutoff
     piece_names: int = PIECE_NAMES
     piece_s: float = PIECE_S
+    canary: Canary | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +105,14 @@ class Outcome:
 class Engine(Protocol):
     """What audits the parts. `name`: for people. `versions`: of the software it runs on.
 
-    `slots`: how many parts run at once.
+    `slots`: how many parts run at once. `elsewhere`: workers may be on other machines, or have another environment, and
+    their outcomes may come late.
     """
 
     name: str
     versions: Mapping[str, str]
     slots: int
+    elsewhere: bool
 
     def run(self, job: Job, numbers: Sequence[int]) -> Iterator[Outcome]:
         """Audits the parts of these numbers, in any order, and yields each outcome.
@@ -192,16 +201,35 @@ def carry_out(job: Job, number: int) -> Outcome:
         error: BaseException = raised
         while isinstance(error, BaseExceptionGroup):
             error = foremost(error.exceptions)
-        if isinstance(error, TieredError):
-            return Outcome(number, error=str(error), retryable=isinstance(error, UnavailableError | UnconfirmedError))
-        [*_, frame] = traceback.extract_tb(error.__traceback__)
-        place = f"{Path(frame.filename).name}:{frame.lineno}"
-        return Outcome(number, error=f"this software failed, please report it: {type(error).__name__}: {error} ({place})")
+        outcome = _failed(number, error)
+        _note(job, outcome)
+        return outcome
+
+
+def _failed(number: int, error: BaseException) -> Outcome:
+    if isinstance(error, TieredError):
+        return Outcome(number, error=str(error), retryable=isinstance(error, UnavailableError | UnconfirmedError))
+    [*_, frame] = traceback.extract_tb(error.__traceback__)
+    place = f"{Path(frame.filename).name}:{frame.lineno}"
+    return Outcome(number, error=f"this software failed, please report it: {type(error).__name__}: {error} ({place})")
+
+
+def _note(job: Job, failed: Outcome) -> None:
+    """Tells the driver early why a part failed, if its outcome may come late.
+
+    If it is the directory that fails, there is no note.
+    """
+    if job.canary is None or failed.range == CANARY or failed.error is None or job.directory in failed.error:
+        return
+    with suppress(TieredError, OSError):
+        RunDirectory.open(job.directory).note_failure(job.pieces[failed.range].key, failed.error)
 
 
 async def _carry_out(job: Job, number: int) -> Outcome:
     runtime = SystemRuntime()
     began = runtime.monotonic()
+    if number == CANARY:
+        return await _try_out(job, runtime)
     directory = RunDirectory.open(job.directory, runtime)
     piece = job.pieces[number]
     if (done := directory.done_part(job.run, piece)) is not None:
@@ -223,6 +251,17 @@ async def _carry_out(job: Job, number: int) -> Outcome:
             if directory.done_part(job.run, piece) is None:
                 file.commit(summary, rest)
     return Outcome(number, summary.names, file.written, runtime.monotonic() - began)
+
+
+async def _try_out(job: Job, runtime: SystemRuntime) -> Outcome:
+    assert job.canary is not None
+    check_variables(job.canary, job.directory)
+    check_directory(job.canary, RunDirectory.open(job.directory, runtime))
+    settings = Settings(**json.loads(job.settings))
+    check_there(settings)
+    async with open_backends(settings, runtime, writes=False, verify=False) as backends:
+        await check_backends(backends)
+    return Outcome(CANARY)
 
 
 def findings_in(summary: Summary) -> int:

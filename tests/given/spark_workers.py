@@ -42,6 +42,11 @@ def count(job: Job, number: int) -> Outcome:
     return Outcome(number, names=number * 10, findings=1, seconds=0.5, error="ünicode, 'quoted'\n" if number % 2 else None)
 
 
+def raise_always(job: Job, number: int) -> Outcome:
+    """Work that raises. `carry_out` never does, so this stands for a defect around it."""
+    raise LookupError(f"nothing is known of range {number}")
+
+
 def die_once(job: Job, number: int) -> Outcome:
     """Range 1 takes its worker along, after its effect."""
     if marked(job, number) and number == 1:
