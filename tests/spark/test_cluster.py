@@ -19,10 +19,10 @@ from types import ModuleType
 import pytest
 from pyspark.sql import SparkSession
 
-from changelog.base.errors import ConfigurationError
+from changelog.base.errors import ConfigurationError, UnavailableError
 from recovery.audit.cluster import ATTEMPTS, CarryOut, SparkEngine, check_packages, open_spark, spread
 from tests.given.audit_workers import tell_collections
-from tests.given.spark_workers import attempts, count, die_always, die_once, hang, job_in
+from tests.given.spark_workers import attempts, count, die_always, die_once, hang, job_in, raise_always
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +84,12 @@ def test_a_range_that_always_kills_its_worker_is_given_up_alone(session: SparkSe
     assert "died, or failed without a word, 3 times" in str(outcomes[1].error)
     assert outcomes[1].retryable
     assert attempts(tmp_path).count(1) == ATTEMPTS - 1
+
+
+def test_a_stage_that_dies_is_told_by_what_its_worker_raised(session: SparkSession, tmp_path: Path) -> None:
+    engine = SparkEngine(session, raise_always, slots=2, attempts=1, versions={})
+    with pytest.raises(UnavailableError, match=r"^Spark gave the job up: LookupError: nothing is known of range 0; what is done stays done"):
+        list(engine.run(job_in(tmp_path, 1), [0]))
 
 
 def test_what_executors_cannot_import_is_named_with_the_way_to_pack_it(
