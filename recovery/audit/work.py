@@ -201,12 +201,13 @@ def carry_out(job: Job, number: int) -> Outcome:
         error: BaseException = raised
         while isinstance(error, BaseExceptionGroup):
             error = foremost(error.exceptions)
-        outcome = _failed(number, error)
+        outcome = failed_outcome(number, error)
         _note(job, outcome)
         return outcome
 
 
-def _failed(number: int, error: BaseException) -> Outcome:
+def failed_outcome(number: int, error: BaseException) -> Outcome:
+    """Returns the outcome of a number that ended with this error."""
     if isinstance(error, TieredError):
         return Outcome(number, error=str(error), retryable=isinstance(error, UnavailableError | UnconfirmedError))
     [*_, frame] = traceback.extract_tb(error.__traceback__)

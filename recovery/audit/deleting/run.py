@@ -15,25 +15,28 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import anyio
 from anyio import to_thread
 
-from changelog.base.errors import ConfigurationError
+from changelog.base.errors import ConfigurationError, TieredError, UnavailableError
 from changelog.base.runtime import Runtime
-from recovery.audit.deleting.candidates import Batch, Candidate, Fate, Pace
+from recovery.audit.deleting.batch import carry_out_batch
+from recovery.audit.deleting.candidates import Candidate, Fate
 from recovery.audit.deleting.gates import Asked, refusals
 from recovery.audit.deleting.journal import Journal, Order, Sums
-from recovery.audit.deleting.quarantine import Quarantine
+from recovery.audit.deleting.work import DeletionJob
 from recovery.audit.errors import AuditInterruptedError
 from recovery.audit.evidence import Evidence, evidence
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.plan import inputs_of
 from recovery.audit.verdicts import Kind
 from recovery.audit.words import count
-from recovery.audit.work import check_there, portable
+from recovery.audit.work import Engine, check_there, portable
 from recovery.rate import TokenBucket
 from tiered.open import Backends, open_backends
 from tiered.protocol.concurrent import foremost
@@ -42,6 +45,7 @@ from tiered.settings import Settings
 RATE_PER_S = 200.0
 BATCHES_AT_ONCE = 4
 REPORT_EVERY_S = 0.5
+LOOK_EVERY_S = 5.0
 EXIT_AT_ONCE = 130
 NOTHING_ASKED = Asked()
 
@@ -111,8 +115,12 @@ async def look(settings: Settings, wish: Wish, runtime: Runtime) -> Look:
     return await to_thread.run_sync(_look, directory, settings, wish, now_ns, backends.log.durable)
 
 
-async def delete_orphans(settings: Settings, wish: Wish, runtime: Runtime, progress: Callable[[Progress], None]) -> Look:
+async def delete_orphans(
+    settings: Settings, wish: Wish, runtime: Runtime, progress: Callable[[Progress], None], engine: Engine | None = None
+) -> Look:
     """Deletes what the run calls orphans, if they still are, or goes on with that. Returns what became of them.
+
+    `engine`: carries out `work.delete_batch`; None: this process does it.
 
     `progress` is called in the event loop, from time to time. SIGINT or SIGTERM ends it soon with
     `AuditInterruptedError`; the same call goes on. Raises `ConfigurationError` with all sentences of the gates, one a
@@ -132,79 +140,40 @@ async def delete_orphans(settings: Settings, wish: Wish, runtime: Runtime, progr
         order = await to_thread.run_sync(journal.begin, order, candidates)
     else:
         order = found.order
-    async with open_backends(settings, runtime) as backends:
-        await _Run(order, journal, backends, runtime, wish, progress).finish()
+    run = _Run(order, journal, runtime, wish, progress)
+    async with open_backends(settings, runtime) as backends:  # it also looks whether the tables are as they must be
+        if engine is None:
+            await run.finish(lambda numbers: run.carry_out(numbers, backends))
+    if engine is not None:
+        job = DeletionJob(directory.uri, manifest.run, settings.model_dump_json(), order.quarantine, wish.rate_per_s)
+        await run.finish(lambda numbers: run.drive(engine, job, numbers))
     await to_thread.run_sync(journal.tidy)
     return await look(settings, wish, runtime)
-
-
-async def carry_out_batch(
-    journal: Journal, number: int, backends: Backends, runtime: Runtime, pace: Pace, label: str | None,
-    told: Callable[[Candidate, Fate], None],
-) -> None:  # fmt: skip
-    """Carries out one batch, and notes what became of it, also if it ends with an error or is cancelled.
-
-    `label`: of the quarantine; None: no copies are kept. `told`: of what became of each candidate.
-    """
-    entries = await to_thread.run_sync(journal.read, number)
-    known = {each.candidate.name: each.fate for each in entries if each.fate is not None}
-    if len(known) == len(entries):
-        return
-    candidates = [each.candidate for each in entries]
-    quarantine = None if label is None else Quarantine(backends.tiers, label, runtime)
-    set_aside = None if quarantine is None else quarantine.set_aside
-    for each in entries:
-        if each.fate is not None:
-            told(each.candidate, each.fate)
-    batch = Batch(backends.tiers, backends.log, candidates, runtime, pace, set_aside, told, known)
-    try:
-        await batch.run()
-    finally:
-        with anyio.CancelScope(shield=True):
-            copies = {} if quarantine is None else quarantine.copies
-            after = [
-                replace(each, fate=batch.fates.get(name := each.candidate.name), copy=copies.get(name, each.copy)) for each in entries
-            ]
-            await to_thread.run_sync(journal.write, number, after)
 
 
 class _Run:
     """What one call does for a deletion: several batches at once, at one rate."""
 
-    def __init__(
-        self, order: Order, journal: Journal, backends: Backends, runtime: Runtime, wish: Wish, progress: Callable[[Progress], None]
-    ) -> None:
+    def __init__(self, order: Order, journal: Journal, runtime: Runtime, wish: Wish, progress: Callable[[Progress], None]) -> None:
         self._order = order
         self._journal = journal
-        self._backends = backends
         self._runtime = runtime
-        self._bucket = TokenBucket(runtime, wish.rate_per_s)
+        self._rate_per_s = wish.rate_per_s
         self._progress = progress
         self._began = runtime.monotonic()
         self._sums = Sums.zero()
         self._before = 0
         self._interrupted = False
 
-    async def finish(self) -> None:
-        """Carries out all batches that are not done. Raises the first error, or `AuditInterruptedError`."""
-        done = {number: await to_thread.run_sync(self._journal.sums, number) for number in range(self._order.batches)}
-        for sums in done.values():
-            self._sums.merge(sums or Sums.zero())
+    async def finish(self, work: Callable[[Sequence[int]], Awaitable[None]]) -> None:
+        """Lets `work` carry out all batches that are not done. Raises its first error, or `AuditInterruptedError`."""
+        left = await to_thread.run_sync(self._look)
         self._before = sum(self._sums.numbers.values())
-        waiting = iter([number for number, sums in done.items() if sums is None])
-
-        async def work() -> None:
-            for number in waiting:
-                label = self._order.quarantine
-                await carry_out_batch(self._journal, number, self._backends, self._runtime, self._bucket.take, label, self._note)
-
         try:
             async with anyio.create_task_group() as beside:
                 beside.start_soon(self._heed_signals, beside.cancel_scope)
                 beside.start_soon(self._report_often)
-                async with anyio.create_task_group() as workers:
-                    for _ in range(BATCHES_AT_ONCE):
-                        workers.start_soon(work)
+                await work(left)
                 beside.cancel_scope.cancel()
         except BaseExceptionGroup as errors:
             error: BaseException = errors
@@ -217,6 +186,67 @@ class _Run:
             raise AuditInterruptedError(
                 f"interrupted, {ended:,} of {count(self._order.number, 'candidate')} are done: the same command goes on from there"
             )
+
+    async def carry_out(self, numbers: Sequence[int], backends: Backends) -> None:
+        """Carries out these batches in this process."""
+        waiting, bucket = iter(numbers), TokenBucket(self._runtime, self._rate_per_s)
+
+        async def work() -> None:
+            for number in waiting:
+                label = self._order.quarantine
+                await carry_out_batch(self._journal, number, backends, self._runtime, bucket.take, label, self._note)
+
+        async with anyio.create_task_group() as workers:
+            for _ in range(BATCHES_AT_ONCE):
+                workers.start_soon(work)
+
+    async def drive(self, engine: Engine, job: DeletionJob, numbers: Sequence[int]) -> None:
+        """Lets the engine carry out these batches, in a thread. Its workers share the rate.
+
+        If this is cancelled, it tells the engine to stop and waits for it. Raises `UnavailableError` with the first
+        error.
+        """
+        workers = max(1, min(engine.slots, len(numbers)))
+        errors: list[str] = []
+        over: list[bool] = []
+
+        def drain() -> None:
+            outcomes = engine.run(cast(Any, replace(job, rate_per_s=job.rate_per_s / workers)), numbers)
+            errors.extend(outcome.error for outcome in outcomes if outcome.error is not None)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._stop_when_cancelled, engine, over)
+            group.start_soon(self._look_often)
+            await to_thread.run_sync(drain)
+            over.append(True)
+            group.cancel_scope.cancel()
+        await to_thread.run_sync(self._look)
+        if errors and not self._interrupted:
+            raise UnavailableError(f"{count(len(errors), 'batch')} of the deletion failed: {errors[0]}; the same command goes on")
+
+    async def _stop_when_cancelled(self, engine: Engine, over: Sequence[bool]) -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            if not over:
+                engine.stop()
+
+    async def _look_often(self) -> None:
+        while True:
+            await self._runtime.sleep(LOOK_EVERY_S)
+            with suppress(TieredError):  # the look at the end meets the same error
+                await to_thread.run_sync(self._look)
+
+    def _look(self) -> list[int]:
+        """Reads the journal. Returns the batches that are not done."""
+        found = Sums.zero()
+        left: list[int] = []
+        for number in range(self._order.batches):
+            sums = self._journal.sums(number)
+            found.merge(sums or Sums.zero())
+            left += [number] if sums is None else []
+        self._sums = found
+        return left
 
     def _note(self, candidate: Candidate, fate: Fate) -> None:
         self._sums.add(fate, candidate.size)

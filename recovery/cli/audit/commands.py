@@ -16,7 +16,6 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import anyio
@@ -25,6 +24,7 @@ import typer
 from changelog.base.runtime import SystemRuntime
 from recovery.cli.audit.delete import delete, restore
 from recovery.cli.audit.ending import CLEAN, FAILED, FINDINGS, finish
+from recovery.cli.audit.engines import EngineName, Master, Parallel
 from recovery.cli.shared import choice, lifetime, shared
 from tiered.errors import InvalidRequestError
 from tiered.metadata import NS_PER_S
@@ -33,11 +33,6 @@ if TYPE_CHECKING:
     from recovery.audit.work import AuditOptions, Engine
 
 audit_app = typer.Typer(help="Compares every blob with every reference, while the store is in use.", no_args_is_help=True)
-
-
-class EngineName(StrEnum):
-    SPARK = "spark"
-    LOCAL = "local"
 
 
 Grace = Annotated[str | None, typer.Option(
@@ -54,8 +49,6 @@ From = Annotated[str | None, typer.Option("--from", metavar="RUN", help="The dir
 ShownGrace = Annotated[
     str | None, typer.Option("--grace", help="What is younger is not called an orphan; by default that of the run, or 24h.")
 ]
-Parallel = Annotated[int | None, typer.Option(min=1, max=4096, help="So many ranges at once; by default one for each processor.")]
-Master = Annotated[str | None, typer.Option(help="Of Spark; by default one of its own on this machine, or spark-submit's.")]
 
 
 @audit_app.callback()

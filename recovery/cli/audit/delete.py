@@ -8,19 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import anyio
 import typer
 
 from changelog.base.runtime import SystemRuntime
 from recovery.cli.audit.ending import CLEAN, FAILED, finish
+from recovery.cli.audit.engines import EngineName, Master, Parallel
 from recovery.cli.output import dump, write
 from recovery.cli.shared import choice, say, shared
+from tiered.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from recovery.audit.deleting.restoring import Returned
     from recovery.audit.deleting.run import Look, Progress, Wish
+    from recovery.audit.work import Engine
     from recovery.cli.audit.output import PipedConsole
 
 LINE_EVERY_S = 30.0
@@ -32,13 +35,15 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do it. Without it, nothing is 
 AtMost = Annotated[int | None, typer.Option(min=0, help="Needed for more than 10,000 blobs or 1 % of them: refuse if there are more.")]
 Insist = Annotated[bool, typer.Option("--insist", help="Delete without a changelog: a change that is under way may fail.")]
 Rate = Annotated[float, typer.Option(min=0.1, max=100_000, help="So many blobs a second at most.")]
+EngineOption = Annotated[EngineName, typer.Option(help="local: this process; or spark.")]
 Label = Annotated[str | None, typer.Option("--quarantine", metavar="LABEL", help="Copy each blob to ~quarantine/LABEL/NAME first.")]
 
 
 @shared
 def delete(
-    run: Run, kind: Class, yes: Yes = False, at_most: AtMost = None, insist: Insist = False, rate: Rate = 200.0, quarantine: Label = None
-) -> None:
+    run: Run, kind: Class, yes: Yes = False, at_most: AtMost = None, insist: Insist = False, rate: Rate = 200.0, quarantine: Label = None,
+    engine: EngineOption = EngineName.LOCAL, parallel: Parallel = None, master: Master = None,
+) -> None:  # fmt: skip
     """Deletes the orphans that a run found, if they still are. Looks at each again, and writes down each deletion."""
 
     def command() -> int:
@@ -53,8 +58,8 @@ def delete(
         if not yes or before.refused:
             _show_look(before, wish, choice.json)
             return FAILED if before.refused else CLEAN
-        with _showing() as progress:
-            after = anyio.run(delete_orphans, settings, wish, runtime, progress)
+        with _opened(engine, parallel, master) as opened, _showing() as progress:
+            after = anyio.run(delete_orphans, settings, wish, runtime, progress, opened)
         _show_deleted(before, after, choice.json)
         return CLEAN
 
@@ -75,6 +80,21 @@ def restore(run: Run, yes: Yes = False, rate: Rate = 200.0) -> None:
         return CLEAN
 
     finish(command)
+
+
+@contextmanager
+def _opened(name: EngineName, parallel: int | None, master: str | None) -> Iterator[Engine | None]:
+    if name is EngineName.SPARK:
+        from recovery.audit.cluster import open_spark
+        from recovery.audit.deleting.work import delete_batch
+
+        with open_spark(cast(Any, delete_batch), master, parallel) as engine:
+            yield engine
+        return
+    for option, value in (("--master", master), ("--parallel", parallel)):
+        if value is not None:
+            raise InvalidRequestError(f"{option} {value} is Spark's: add --engine spark, or leave it out")
+    yield None
 
 
 # --- what is printed -------------------------------------------------------------------------------

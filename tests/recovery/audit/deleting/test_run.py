@@ -16,25 +16,20 @@ from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
 from recovery.audit.deleting import journal as journals
 from recovery.audit.deleting.candidates import Fate
-from recovery.audit.deleting.gates import Asked
 from recovery.audit.deleting.quarantine import Return
 from recovery.audit.deleting.restoring import restore_deleted
 from recovery.audit.deleting.run import Look, Progress, Wish, delete_orphans, look
 from recovery.audit.errors import AuditInterruptedError
 from tests.given.audited_store import audit
+from tests.given.deleted_store import ALL, OBJECTS, ORPHANS, blobs, embedded_with_orphans, readable
 from tests.given.deletion_process import POINTS, settings_of
 from tests.given.repository import ROOT
-from tiered.metadata import Metadata
 from tiered.object_id import ObjectId
 from tiered.open import open_backends, open_storage
 from tiered.protocol.backends import Tombstone
 from tiered.settings import Settings
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
-
-OBJECTS, ORPHANS = 12, 25
-ALL = Asked(at_most=1_000_000)
-
 
 @pytest.fixture
 def anyio_backend() -> str:
@@ -43,38 +38,12 @@ def anyio_backend() -> str:
 
 @pytest.fixture
 async def store(tmp_path: Path) -> Settings:
-    """Twelve objects, and twenty-five orphans that belonged to them or to nobody."""
-    settings, runtime = settings_of(tmp_path / "store"), SystemRuntime()
-    async with open_storage(settings) as storage:
-        for number in range(OBJECTS):
-            await storage.put(ObjectId("media", (), f"{number:02}"), b"x" * 20)
-    async with open_backends(settings, runtime) as backends:
-        for number in range(ORPHANS):
-            upload = await backends.tiers.long_term.open_upload(f"media/objects/{number:02}/{ChangeId.new(runtime)}", Metadata(), 10)
-            await upload.write(bytes(10))
-            await upload.finalise()
-    await audit(settings, tmp_path / "run")
-    return settings
+    return await embedded_with_orphans(tmp_path)
 
 
 @pytest.fixture
 def to(tmp_path: Path) -> str:
     return str(tmp_path / "run")
-
-
-async def blobs(settings: Settings) -> set[str]:
-    async with open_backends(settings, SystemRuntime(), writes=False) as backends:
-        return {blob.name for blob in (await backends.tiers.long_term.list("", None, 10_000)).blobs}
-
-
-async def readable(settings: Settings) -> int:
-    """How many objects can be read to their end."""
-    number = 0
-    async with open_storage(settings) as storage:
-        for each in range(OBJECTS):
-            stored = await storage.get(ObjectId("media", (), f"{each:02}"))
-            number += stored is not None and len(await stored.read()) >= 20
-    return number
 
 
 async def delete(settings: Settings, to: str, wish: Wish | None = None, shown: list[Progress] | None = None) -> Look:
