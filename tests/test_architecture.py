@@ -50,7 +50,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "recovery/cli": {
         "recovery", "recovery/cli/audit", "recovery/http", "recovery/statistics", "tiered/provision", "tiered/telemetry",
     } | LOG | STORE,
-    "recovery/cli/audit": {"recovery", "recovery/audit", "recovery/audit/deleting", "recovery/cli/output", "recovery/cli/shared"} | LOG | STORE,
+    "recovery/cli/audit": {
+        "recovery", "recovery/audit", "recovery/audit/deleting", "recovery/cli/output", "recovery/cli/shared",
+    } | LOG | STORE,
 }  # fmt: skip
 """What each folder may import besides itself. A folder stands for its own modules, not for the folders in it."""
 

@@ -98,8 +98,8 @@ class Call:
                     raise GcsError(405, f"{method} is not allowed on {path}")
                 bucket, name, *target = [*map(_decoded, found.groups()), *[""] * 4][:4]
                 kind = _kind(methods[method], query, headers)
-                name = name or (query.get("name", "") if kind.startswith("upload") else "")
-                return cls(kind, bucket, name, query, headers, (target[0], target[1]))
+                given = query.get("name", "") if kind.startswith("upload") else ""
+                return cls(kind, bucket, name or given, query, headers, (target[0], target[1]))
         raise GcsError(404, f"Not Found: {path}")
 
 

@@ -1,6 +1,6 @@
 """A deletion in a process of its own, which kills itself at one point.
 
-    python -m tests.given.deletion_process STORE RUN POINT
+    python -m tests.given.deletion_process SETTINGS RUN POINT      settings as JSON
 
 POINT: `planned` before the order is written, `ordered` after it, `copied` after the third copy, `deleted` after the
 third deletion, `unnoted` before the fates of the first batch are written, `noted` after that; `never`: it goes on to
@@ -9,8 +9,10 @@ its end.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from functools import wraps
@@ -24,7 +26,9 @@ from recovery.audit.deleting.gates import Asked
 from recovery.audit.deleting.journal import Journal
 from recovery.audit.deleting.run import Wish, delete_orphans
 from recovery.audit.directory import Files
+from tests.given.repository import ROOT
 from tiered.embedded.blobs import FileBlobs
+from tiered.gcs.blobs import GcsBlobs
 from tiered.settings import Settings
 
 POINTS = ("planned", "ordered", "copied", "deleted", "unnoted", "noted")
@@ -76,13 +80,20 @@ def arm(point: str) -> None:
         case "ordered":
             around(Journal, "begin", after=lambda *_: True)
         case "copied":
-            kill_after(FileBlobs, "copy_generation", 3)
+            for blobs in (FileBlobs, GcsBlobs):
+                kill_after(blobs, "copy_generation", 3)
         case "deleted":
-            kill_after(FileBlobs, "delete_generation", 3)
+            for blobs in (FileBlobs, GcsBlobs):
+                kill_after(blobs, "delete_generation", 3)
         case "unnoted":
             around(Journal, "write", before=are_fates)
         case "noted":
             around(Journal, "write", after=are_fates)
+
+
+def start(settings: Settings, to: str, point: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "tests.given.deletion_process", settings.model_dump_json(), to, point]
+    return subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE)
 
 
 def settings_of(store: Path) -> Settings:
@@ -92,4 +103,4 @@ def settings_of(store: Path) -> Settings:
 if __name__ == "__main__":
     arm(sys.argv[3])
     wish = Wish(sys.argv[2], Asked(at_most=1_000_000), 2000.0, "test")
-    anyio.run(delete_orphans, settings_of(Path(sys.argv[1])), wish, SystemRuntime(), lambda _: None)
+    anyio.run(delete_orphans, Settings(**json.loads(sys.argv[1])), wish, SystemRuntime(), lambda _: None)

@@ -172,7 +172,7 @@ class Batch:
                 if isinstance(entry, Unreadable):
                     found.update(filter(None, [by_revision.get(entry.key.rpartition("/")[2])]))
                 else:
-                    found.update({entry.change.new, entry.change.old} & wanted)
+                    found.update(name for name in (entry.change.new, entry.change.old) if name in wanted and name is not None)
             start = page.next_start
         return found
 

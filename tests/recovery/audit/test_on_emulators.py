@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
-import urllib.request
 from collections.abc import Iterator
 
 import anyio
@@ -15,13 +9,12 @@ import pytest
 
 from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import SystemRuntime
-from emulators.up import BUILT_IN
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.local import LocalEngine
 from recovery.audit.manifest import Manifest
 from recovery.audit.run import run_audit
 from recovery.audit.work import AuditOptions
-from tests.given.repository import ROOT
+from tests.given.emulated_services import emulated_services
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId
 from tiered.open import open_backends, open_storage
@@ -32,27 +25,8 @@ OBJECTS = 30
 
 @pytest.fixture
 def services(bigtable_host: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
-    """The emulators, in a process of their own.
-
-    Arrow's client holds the interpreter's lock while it waits for an answer.
-    """
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}  # both are its own: other tests fill the tables of `bigtable_host`
-    command = [sys.executable, "-m", "emulators", "up", "--gcs-port", "0", "--bigtable-port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT, env=environment) as up:
-        assert up.stdout is not None
-        addresses = dict(up.stdout.readline().strip().split("=") for _ in range(2))
-        for name, address in addresses.items():
-            monkeypatch.setenv(name, address)
-        endpoint = addresses["STORAGE_EMULATOR_HOST"]
-        make = urllib.request.Request(f"{endpoint}/storage/v1/b?project=p", json.dumps({"name": "audits"}).encode(), method="POST")
-        urllib.request.urlopen(make).close()
-        assert BUILT_IN.bigtable is not None and BUILT_IN.gcs is not None
-        yield Settings(
-            changelog="bigtable", inline_bytes_max=1,
-            bigtable=BUILT_IN.bigtable.model_copy(update={"emulator_host": addresses["BIGTABLE_EMULATOR_HOST"]}),
-            gcs=BUILT_IN.gcs.model_copy(update={"endpoint": endpoint}),
-        )  # fmt: skip
-        up.send_signal(signal.SIGTERM)
+    with emulated_services(monkeypatch) as settings:
+        yield settings
 
 
 def test_audit_of_the_emulators_in_worker_processes_finds_what_was_planted(services: Settings) -> None:

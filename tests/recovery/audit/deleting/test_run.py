@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import anyio
@@ -22,8 +20,7 @@ from recovery.audit.deleting.run import Look, Progress, Wish, delete_orphans, lo
 from recovery.audit.errors import AuditInterruptedError
 from tests.given.audited_store import audit
 from tests.given.deleted_store import ALL, OBJECTS, ORPHANS, blobs, embedded_with_orphans, readable
-from tests.given.deletion_process import POINTS, settings_of
-from tests.given.repository import ROOT
+from tests.given.deletion_process import POINTS, settings_of, start
 from tiered.object_id import ObjectId
 from tiered.open import open_backends, open_storage
 from tiered.protocol.backends import Tombstone
@@ -148,11 +145,6 @@ async def test_a_journal_that_was_damaged_is_refused(store: Settings, to: str) -
 
 
 # --- kills -----------------------------------------------------------------------------------------
-
-
-def start(settings: Settings, to: str, point: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tests.given.deletion_process", str(settings.directory), to, point]
-    return subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE)
 
 
 @pytest.mark.parametrize("point", POINTS)
