@@ -45,7 +45,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "recovery": {"recovery/statistics"} | LOG | STORE,
     "recovery/statistics": LOG | STORE,
     "recovery/audit": {"recovery", "recovery/statistics"} | LOG | STORE,
-    "recovery/audit/deleting": {"recovery", "recovery/audit"} | LOG | STORE,
+    "recovery/audit/deleting": {"recovery", "recovery/audit", "recovery/statistics"} | LOG | STORE,
     "recovery/http": {"recovery", "recovery/audit/manifest"} | LOG | STORE,
     "recovery/cli": {
         "recovery", "recovery/cli/audit", "recovery/http", "recovery/statistics", "tiered/provision", "tiered/telemetry",

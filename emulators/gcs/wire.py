@@ -96,10 +96,10 @@ class Call:
             if found := re.fullmatch(pattern, path):
                 if method not in methods:
                     raise GcsError(405, f"{method} is not allowed on {path}")
-                bucket, name, *target = [*map(_decoded, found.groups()), *[""] * 4][:4]
+                bucket, name, *rewritten = [*map(_decoded, found.groups()), *[""] * 4][:4]
                 kind = _kind(methods[method], query, headers)
                 given = query.get("name", "") if kind.startswith("upload") else ""
-                return cls(kind, bucket, name or given, query, headers, (target[0], target[1]))
+                return cls(kind, bucket, name or given, query, headers, (rewritten[0], rewritten[1]))
         raise GcsError(404, f"Not Found: {path}")
 
 

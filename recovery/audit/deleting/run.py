@@ -38,6 +38,7 @@ from recovery.audit.verdicts import Kind
 from recovery.audit.words import count
 from recovery.audit.work import Engine, check_there, portable
 from recovery.rate import TokenBucket
+from recovery.statistics.audit_source import AuditSource, Finished
 from tiered.open import Backends, open_backends
 from tiered.protocol.concurrent import foremost
 from tiered.settings import Settings
@@ -140,13 +141,14 @@ async def delete_orphans(
         order = await to_thread.run_sync(journal.begin, order, candidates)
     else:
         order = found.order
-    run = _Run(order, journal, runtime, wish, progress)
-    async with open_backends(settings, runtime) as backends:  # it also looks whether the tables are as they must be
-        if engine is None:
-            await run.finish(lambda numbers: run.carry_out(numbers, backends))
-    if engine is not None:
-        job = DeletionJob(directory.uri, manifest.run, settings.model_dump_json(), order.quarantine, wish.rate_per_s)
-        await run.finish(lambda numbers: run.drive(engine, job, numbers))
+    async with AuditSource.open(settings, runtime, f"{manifest.run}-deletion") as source:
+        run = _Run(order, journal, runtime, wish, progress, source)
+        async with open_backends(settings, runtime) as backends:  # it also looks whether the tables are as they must be
+            if engine is None:
+                await run.finish(lambda numbers: run.carry_out(numbers, backends))
+        if engine is not None:
+            job = DeletionJob(directory.uri, manifest.run, settings.model_dump_json(), order.quarantine, wish.rate_per_s)
+            await run.finish(lambda numbers: run.drive(engine, job, numbers))
     await to_thread.run_sync(journal.tidy)
     return await look(settings, wish, runtime)
 
@@ -154,8 +156,11 @@ async def delete_orphans(
 class _Run:
     """What one call does for a deletion: several batches at once, at one rate."""
 
-    def __init__(self, order: Order, journal: Journal, runtime: Runtime, wish: Wish, progress: Callable[[Progress], None]) -> None:
+    def __init__(
+        self, order: Order, journal: Journal, runtime: Runtime, wish: Wish, progress: Callable[[Progress], None], source: AuditSource
+    ) -> None:
         self._order = order
+        self._source = source
         self._journal = journal
         self._runtime = runtime
         self._rate_per_s = wish.rate_per_s
@@ -169,6 +174,9 @@ class _Run:
         """Lets `work` carry out all batches that are not done. Raises its first error, or `AuditInterruptedError`."""
         left = await to_thread.run_sync(self._look)
         self._before = sum(self._sums.numbers.values())
+        if not left:
+            self._report()
+            return
         try:
             async with anyio.create_task_group() as beside:
                 beside.start_soon(self._heed_signals, beside.cancel_scope)
@@ -180,6 +188,9 @@ class _Run:
             while isinstance(error, BaseExceptionGroup):
                 error = foremost(error.exceptions)
             raise error from None
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._report_statistics(left=True)
         self._report()
         if self._interrupted:
             ended = sum(self._sums.numbers.values())
@@ -251,9 +262,25 @@ class _Run:
     def _note(self, candidate: Candidate, fate: Fate) -> None:
         self._sums.add(fate, candidate.size)
 
+    async def _report_statistics(self, *, left: bool = False) -> None:
+        """Reports to whoever asks for the store's statistics.
+
+        A deletion is a run of its own there. Its unit is a candidate.
+        """
+        ended = sum(self._sums.numbers.values())
+        await self._source.report(Finished(
+            ranges=self._order.batches,
+            ranges_done=0,  # so that what is planned counts as known: it is no estimate
+            names=ended,
+            findings=self._sums.numbers[Fate.DELETED],
+            planned=self._order.number,
+            complete=ended == self._order.number,
+        ), left=left)  # fmt: skip
+
     async def _report_often(self) -> None:
         while True:
             self._report()
+            await self._report_statistics()
             await self._runtime.sleep(REPORT_EVERY_S)
 
     def _report(self) -> None:

@@ -18,6 +18,7 @@ from recovery.audit.deleting.quarantine import Return
 from recovery.audit.deleting.restoring import restore_deleted
 from recovery.audit.deleting.run import Look, Progress, Wish, delete_orphans, look
 from recovery.audit.errors import AuditInterruptedError
+from recovery.statistics.persisted import AUDIT, read_statistics
 from tests.given.audited_store import audit
 from tests.given.deleted_store import ALL, OBJECTS, ORPHANS, blobs, embedded_with_orphans, readable
 from tests.given.deletion_process import POINTS, settings_of, start
@@ -135,6 +136,16 @@ async def test_the_rate_is_kept_over_all_batches(store: Settings, to: str, monke
     began = SystemRuntime().monotonic()
     await delete(store, to, Wish(to, ALL, 20))
     assert SystemRuntime().monotonic() - began >= (ORPHANS - 20) / 20  # one second's worth may come at once
+
+
+async def test_the_statistics_tell_how_far_the_deletion_is(store: Settings, to: str) -> None:
+    await delete(store, to)
+    async with open_backends(store, SystemRuntime(), writes=False) as backends:
+        document = await read_statistics(backends.log, AUDIT)
+    assert document is not None
+    [row] = [row for row in document.rows().values() if row.incarnation.endswith("-deletion")]
+    assert (row.snapshot_records_known, row.snapshot_progress, row.snapshot_committed) == (ORPHANS, ORPHANS, True)
+    assert (row.updates_staged, row.updates_committed) == (ORPHANS, ORPHANS)
 
 
 async def test_a_journal_that_was_damaged_is_refused(store: Settings, to: str) -> None:
