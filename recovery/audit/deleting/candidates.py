@@ -96,11 +96,22 @@ class Candidate:
 
         Only orphans are. The name is read anew: without a revision there is no token that could be refused.
         """
-        reading = read_name(finding.name)
-        if finding.kind is not Kind.ORPHAN or reading.form is not Form.REVISION or finding.generation is None:
+        if finding.kind is not Kind.ORPHAN or finding.generation is None:
+            return None
+        return cls.named(finding.name, finding.generation, finding.size or 0)
+
+    @classmethod
+    def named(cls, name: str, generation: int, size: int) -> Self | None:
+        """Returns the candidate of this name, or None if the name has no revision.
+
+        Its object and revision are read from the name and from nothing else. If they were another's, the settle would
+        protect another blob.
+        """
+        reading = read_name(name)
+        if reading.form is not Form.REVISION:
             return None
         assert reading.object is not None and reading.revision is not None, "this form has both"
-        return cls(finding.name, reading.object, reading.revision, finding.generation, finding.size or 0)
+        return cls(name, reading.object, reading.revision, generation, size)
 
 
 Pace = Callable[[], Awaitable[None]]

@@ -8,9 +8,9 @@
     aside string, aside_generation int64             where its copy is; null without a quarantine
     run string                      the id of the audit's run
 
-The key-value metadata of the footer are `tiered.schema`, `tiered.run`, `tiered.batch` and `tiered.fates`: how many
-candidates and bytes there are of each fate, as JSON. A batch is done if and only if nothing in its file is only
-intended. All batches are written as intended before the first deletion. So whatever is deleted was noted before.
+The key-value metadata of the footer are `tiered.schema`, `tiered.run` and `tiered.batch`. A batch is done if and only
+if nothing in its file is only intended. All batches are written as intended before the first deletion. So whatever is
+deleted was noted before. What is read back is checked: the object and the revision must be those of the name.
 
 *Crash* at any moment, of anything: each file is there whole, in its old or its new form. A batch that is not done is
 carried out again; that is safe. *Failure*: `CorruptRecordError` names a file that was cut off, or is of another run.
@@ -29,7 +29,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from changelog.base.errors import CorruptRecordError
-from changelog.change import ChangeId
 from recovery.audit.deleting.candidates import Candidate, Fate
 from recovery.audit.directory import Files
 
@@ -157,7 +156,7 @@ class Journal:
             }
             for each in entries
         ]  # fmt: skip
-        footer = {"schema": str(VERSION), "run": self._run, "batch": str(batch), "fates": json.dumps(_fates(entries))}
+        footer = {"schema": str(VERSION), "run": self._run, "batch": str(batch)}
         schema = SCHEMA.with_metadata({f"tiered.{key}": value for key, value in footer.items()})
         written = io.BytesIO()
         pq.write_table(pa.Table.from_pylist(rows, schema), written, compression="zstd")
@@ -169,18 +168,16 @@ class Journal:
         table = self._table(batch)
         try:
             return [_entry(row) for row in table.to_pylist()]
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, KeyError) as error:
             raise CorruptRecordError(f"{self._files.uri}/{where} breaks the format: {error}") from None
 
     def sums(self, batch: int) -> Sums | None:
         """Returns the sums of a batch, or None if it is not done."""
-        counted = _told(self._table(batch).schema.metadata, "fates")
         sums = Sums.zero()
-        for fate, (number, size) in json.loads(counted).items():
-            if fate == INTENDED:
+        for entry in self.read(batch):
+            if entry.fate is None:
                 return None
-            sums.numbers[Fate(fate)] += number
-            sums.sizes[Fate(fate)] += size
+            sums.add(entry.fate, entry.candidate.size)
         return sums
 
     def entries(self, order: Order) -> Iterator[tuple[int, list[Entry]]]:
@@ -210,18 +207,11 @@ class Journal:
 
 
 def _entry(row: Mapping[str, Any]) -> Entry:
-    candidate = Candidate(row["name"], row["object"], ChangeId(row["revision"]), row["generation"], row["size"])
+    candidate = Candidate.named(row["name"], row["generation"], row["size"])
+    if candidate is None or (candidate.path, str(candidate.revision)) != (row["object"], row["revision"]):
+        raise ValueError(f"{row['name']!r} is not the name of revision {row['revision']} of {row['object']!r}")
     fate = None if row["fate"] == INTENDED else Fate(row["fate"])
     return Entry(candidate, fate, None if row["aside"] is None else Copy(row["aside"], row["aside_generation"]))
-
-
-def _fates(entries: Sequence[Entry]) -> dict[str, tuple[int, int]]:
-    found: dict[str, tuple[int, int]] = {}
-    for each in entries:
-        fate = INTENDED if each.fate is None else each.fate.value
-        number, size = found.get(fate, (0, 0))
-        found[fate] = number + 1, size + each.candidate.size
-    return found
 
 
 def _name(batch: int) -> str:

@@ -117,18 +117,20 @@ async def look(settings: Settings, wish: Wish, runtime: Runtime) -> Look:
 
 
 async def delete_orphans(
-    settings: Settings, wish: Wish, runtime: Runtime, progress: Callable[[Progress], None], engine: Engine | None = None
-) -> Look:
+    settings: Settings, wish: Wish, runtime: Runtime, progress: Callable[[Progress], None], engine: Engine | None = None,
+    found: Look | None = None,
+) -> Look:  # fmt: skip
     """Deletes what the run calls orphans, if they still are, or goes on with that. Returns what became of them.
 
-    `engine`: carries out `work.delete_batch`; None: this process does it.
+    `engine`: carries out `work.delete_batch`; None: this process does it. `found`: of a look with the same wish, just
+    before; None: it looks itself.
 
     `progress` is called in the event loop, from time to time. SIGINT or SIGTERM ends it soon with
     `AuditInterruptedError`; the same call goes on. Raises `ConfigurationError` with all sentences of the gates, one a
     line, if nothing may be deleted, and what `look` raises. `UnavailableError`, `UnconfirmedError`: a service did not
     answer; what was done is in the journal.
     """
-    found = await look(settings, wish, runtime)
+    found = found or await look(settings, wish, runtime)
     if found.refused:
         raise ConfigurationError("\n".join(f"nothing is deleted: {sentence}" for sentence in found.refused))
     settings = portable(settings)
@@ -139,6 +141,8 @@ async def delete_orphans(
         order = Order(manifest.run, 0, 0, 0, wish.quarantine, runtime.wall_ns())
         candidates = (each for each in _candidates(directory, manifest.run) if each is not None)
         order = await to_thread.run_sync(journal.begin, order, candidates)
+        if refused := list(_of_order(order, wish, found.number)):  # somebody else has begun meanwhile
+            raise ConfigurationError("\n".join(f"nothing is deleted: {sentence}" for sentence in refused))
     else:
         order = found.order
     async with AuditSource.open(settings, runtime, f"{manifest.run}-deletion") as source:
@@ -150,7 +154,7 @@ async def delete_orphans(
             job = DeletionJob(directory.uri, manifest.run, settings.model_dump_json(), order.quarantine, wish.rate_per_s)
             await run.finish(lambda numbers: run.drive(engine, job, numbers))
     await to_thread.run_sync(journal.tidy)
-    return await look(settings, wish, runtime)
+    return replace(found, order=order, done=run.sums)
 
 
 class _Run:
@@ -166,14 +170,14 @@ class _Run:
         self._rate_per_s = wish.rate_per_s
         self._progress = progress
         self._began = runtime.monotonic()
-        self._sums = Sums.zero()
+        self.sums = Sums.zero()
         self._before = 0
         self._interrupted = False
 
     async def finish(self, work: Callable[[Sequence[int]], Awaitable[None]]) -> None:
         """Lets `work` carry out all batches that are not done. Raises its first error, or `AuditInterruptedError`."""
         left = await to_thread.run_sync(self._look)
-        self._before = sum(self._sums.numbers.values())
+        self._before = sum(self.sums.numbers.values())
         if not left:
             self._report()
             return
@@ -193,7 +197,7 @@ class _Run:
                 await self._report_statistics(left=True)
         self._report()
         if self._interrupted:
-            ended = sum(self._sums.numbers.values())
+            ended = sum(self.sums.numbers.values())
             raise AuditInterruptedError(
                 f"interrupted, {ended:,} of {count(self._order.number, 'candidate')} are done: the same command goes on from there"
             )
@@ -256,23 +260,23 @@ class _Run:
             sums = self._journal.sums(number)
             found.merge(sums or Sums.zero())
             left += [number] if sums is None else []
-        self._sums = found
+        self.sums = found
         return left
 
     def _note(self, candidate: Candidate, fate: Fate) -> None:
-        self._sums.add(fate, candidate.size)
+        self.sums.add(fate, candidate.size)
 
     async def _report_statistics(self, *, left: bool = False) -> None:
         """Reports to whoever asks for the store's statistics.
 
         A deletion is a run of its own there. Its unit is a candidate.
         """
-        ended = sum(self._sums.numbers.values())
+        ended = sum(self.sums.numbers.values())
         await self._source.report(Finished(
             ranges=self._order.batches,
             ranges_done=0,  # so that what is planned counts as known: it is no estimate
             names=ended,
-            findings=self._sums.numbers[Fate.DELETED],
+            findings=self.sums.numbers[Fate.DELETED],
             planned=self._order.number,
             complete=ended == self._order.number,
         ), left=left)  # fmt: skip
@@ -284,13 +288,13 @@ class _Run:
             await self._runtime.sleep(REPORT_EVERY_S)
 
     def _report(self) -> None:
-        ended, seconds = sum(self._sums.numbers.values()), self._runtime.monotonic() - self._began
+        ended, seconds = sum(self.sums.numbers.values()), self._runtime.monotonic() - self._began
         now = ended - self._before
         self._progress(Progress(
             number=self._order.number,
             done=ended,
-            deleted=self._sums.numbers[Fate.DELETED],
-            reclaimed=self._sums.sizes[Fate.DELETED],
+            deleted=self.sums.numbers[Fate.DELETED],
+            reclaimed=self.sums.sizes[Fate.DELETED],
             seconds=seconds,
             seconds_left=seconds * (self._order.number - ended) / now if now else None,
         ))  # fmt: skip

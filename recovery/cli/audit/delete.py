@@ -59,7 +59,7 @@ def delete(
             _show_look(before, wish, choice.json)
             return FAILED if before.refused else CLEAN
         with _opened(engine, parallel, master) as opened, _showing() as progress:
-            after = anyio.run(delete_orphans, settings, wish, runtime, progress, opened)
+            after = anyio.run(delete_orphans, settings, wish, runtime, progress, opened, before)
         _show_deleted(before, after, choice.json)
         return CLEAN
 

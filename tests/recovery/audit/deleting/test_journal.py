@@ -83,6 +83,20 @@ def test_a_file_that_is_gone_cut_off_or_another_runs_is_refused(journal: Journal
         journal.sums(0)
 
 
+@pytest.mark.parametrize(("column", "value"), [
+    ("object", "media/objects/other"), ("revision", "01a10000-0000-7000-8000-000000000000"), ("name", "media/objects/k"), ("fate", "eaten"),
+])  # fmt: skip
+def test_a_row_that_was_edited_is_refused(journal: Journal, tmp_path: Path, column: str, value: str) -> None:
+    """The settle protects the row of the object that is named. It must be that of the blob."""
+    journal.begin(ORDER, candidates(3))
+    file = tmp_path / "deleted" / "range-000000.parquet"
+    table = pq.read_table(file)
+    edited = table.set_column(table.schema.get_field_index(column), column, [[value] * 3])
+    pq.write_table(edited.replace_schema_metadata(table.schema.metadata), file)
+    with pytest.raises(CorruptRecordError, match="breaks the format"):
+        journal.read(0)
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": 1}', '{"version": 2}', '{"version": 1, "run": "x", "more": 1}'])
 def test_an_order_that_breaks_the_format_is_refused(journal: Journal, tmp_path: Path, text: str) -> None:
     (tmp_path / "deleted").mkdir()
