@@ -102,5 +102,5 @@ def die_in_the_middle(job: Job, number: int) -> Outcome:
 
 def in_small_parts(job: Job, number: int) -> Outcome:
     """An audit whose windows hold one name, and whose parts hold two."""
-    work.audit_until = partial(sweep.audit_until, window_names=1)
+    setattr(work, "audit_until", partial(sweep.audit_until, window_names=1))  # noqa: B010
     return carry_out(replace(job, piece_names=2), number)

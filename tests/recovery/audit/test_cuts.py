@@ -191,7 +191,7 @@ def test_piece_whose_parent_was_replaced_belongs_nowhere() -> None:
 
     headers = [header("000000", "", None, "f", "m"), header("000000-0", "f", "m"), header("000000-1", "m", None)]
     whole = {each.key: each for each in headers}
-    assert tiled([ALL], whole).missing == tiled([ALL], whole).strays == ()
+    assert tiled([ALL], whole).missing == () and tiled([ALL], whole).strays == ()
     replaced = whole | {"000000": header("000000", "", None, "g", "m")}
     assert [piece.key for piece in tiled([ALL], replaced).missing] == ["000000-0"] and tiled([ALL], replaced).strays == ()
     ended = whole | {"000000": header("000000", "", None)}
