@@ -104,3 +104,10 @@ def in_small_parts(job: Job, number: int) -> Outcome:
     """An audit whose windows hold one name, and whose parts hold two."""
     setattr(work, "audit_until", partial(sweep.audit_until, window_names=1))  # noqa: B010
     return carry_out(replace(job, piece_names=2), number)
+
+
+def on_another_machine(job: Job, number: int) -> Outcome:
+    """An audit whose run directory is a path of this worker's own disk."""
+    other = Path(job.directory).with_name("other")
+    (other / "findings").mkdir(parents=True, exist_ok=True)
+    return carry_out(replace(job, directory=str(other)), number)
