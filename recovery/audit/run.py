@@ -287,9 +287,11 @@ class _Run:
             for outcome in self._engine.run(self._job, numbers):
                 if outcome.error is None:
                     self._errors.pop(outcome.range, None)
+                    self._alike.clear()
                 else:
                     self._errors[outcome.range] = outcome
-                    self._heed(outcome.range, outcome.error)
+                    if not self._engine.elsewhere:  # else they come when all is over, and notes came before
+                        self._heed(outcome.range, outcome.error)
         except TieredError as error:
             self._broken = error
 
