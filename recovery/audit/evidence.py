@@ -78,7 +78,7 @@ def faults_of_files(directory: RunDirectory, manifest: Manifest, tiling: Tiling)
 def damage(directory: RunDirectory, manifest: Manifest, tiling: Tiling) -> dict[str, list[str]]:
     """Returns what is wrong with the files of parts that are done, by key. It reads all to the end, and blocks."""
     with ThreadPoolExecutor(READERS) as readers:
-        found = readers.map(lambda each: list(examined(directory.files, *each, manifest)), tiling.done)
+        found = readers.map(lambda each: list(examined(directory.files, each[0], each[1], manifest)), tiling.done)
         return {piece.key: faults for (piece, _), faults in zip(tiling.done, found, strict=True) if faults}
 
 

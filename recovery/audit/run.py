@@ -41,6 +41,7 @@ from recovery.audit.canary import Canary
 from recovery.audit.conclusion import Prefixes, conclude
 from recovery.audit.errors import AuditInterruptedError
 from recovery.audit.evidence import damage, faults_of_files, parts_of
+from recovery.audit.examine import examined
 from recovery.audit.finding import Summary
 from recovery.audit.ledger import RunDirectory, misfit
 from recovery.audit.manifest import Failure, Manifest, Prefix, contradictions
@@ -286,9 +287,11 @@ class _Run:
             for outcome in self._engine.run(self._job, numbers):
                 if outcome.error is None:
                     self._errors.pop(outcome.range, None)
+                    self._alike.clear()
                 else:
                     self._errors[outcome.range] = outcome
-                    self._heed(outcome.range, outcome.error)
+                    if not self._engine.elsewhere:  # else they come when all is over, and notes came before
+                        self._heed(outcome.range, outcome.error)
         except TieredError as error:
             self._broken = error
 
@@ -372,9 +375,18 @@ class _Run:
         audited again.
         """
         tiling = self._directory.tiling(self._manifest)
-        for key, faults in damage(self._directory, self._manifest, tiling).items():
-            self._directory.forget(key)
-            self._faults[key] = faults[0]
+        damaged = damage(self._directory, self._manifest, tiling)
+        for piece, header in tiling.done:
+            # Look again right before: another driver may have replaced the file meanwhile.
+            if piece.key in damaged and self._directory.done_part(self._manifest.run, piece) == header:
+                for fault in islice(examined(self._directory.files, piece, header, self._manifest), 1):
+                    self._directory.forget(piece.key)
+                    self._faults[piece.key] = fault
+        self._look()
+
+    def _look_anew(self) -> None:
+        """Reads the directory as it is now. Another driver may have replaced files of the same parts."""
+        self._headers, self._done, self._summary = {}, set(), Summary()
         self._look()
 
     def _missing(self) -> list[int]:
@@ -405,6 +417,7 @@ class _Run:
 
     def _conclude(self) -> Manifest:
         """Returns the manifest of the run as it is now, and writes it if that is news."""
+        self._look_anew()
         missing = self._missing()
         if not missing:
             self._directory.tidy(self._tiling.strays)
@@ -453,7 +466,11 @@ class _Run:
     def _why(self, number: int) -> str:
         if number in self._errors and self._errors[number].error is not None:
             return str(self._errors[number].error)
-        return str(self._broken) if self._broken is not None else f"{self._engine.name} did not carry it out, and did not say why"
+        if self._broken is not None:
+            return str(self._broken)
+        if (fault := self._faults.get(self._pieces[number].key)) is not None:
+            return fault
+        return f"{self._engine.name} did not carry it out, and did not say why"
 
     def _prefixes(self) -> tuple[Prefix, ...]:
         found = Prefixes()

@@ -28,13 +28,14 @@ import anyio
 from changelog.base.errors import ConfigurationError, TieredError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import SystemRuntime
 from recovery.audit.canary import Canary, check_backends, check_directory, check_variables
+from recovery.audit.cuts import cut_names
 from recovery.audit.finding import Summary
 from recovery.audit.ledger import RunDirectory
-from recovery.audit.manifest import Cutoff, Manifest
+from recovery.audit.manifest import Bounds, Cutoff, Manifest
 from recovery.audit.sweep import audit_until
 from recovery.audit.tiles import DEPTH_MAX, Piece
 from recovery.audit.verdicts import FINDINGS, Kind
-from tiered.open import DATABASE_NAME, open_backends
+from tiered.open import DATABASE_NAME, Backends, open_backends
 from tiered.protocol.concurrent import foremost
 from tiered.settings import Settings
 
@@ -47,6 +48,9 @@ GRACE_MIN_S = 3600.0
 
 PIECE_NAMES, PIECE_S = 1_000_000, 180.0
 """After so many names, or so many seconds, a worker hands back the rest of what it audits. A window is never cut."""
+
+PIECES_OF_REST = 8
+"""Into so many pieces, about, a rest is cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,11 +251,21 @@ async def _carry_out(job: Job, number: int) -> Outcome:
             summary, stopped = await audit_until(
                 backends.tiers, backends.log, piece.bounds, job.cutoff, runtime, file.add, is_long
             )  # fmt: skip
-            rest = () if stopped is None else (stopped,)
+            rest = () if stopped is None else (stopped, *await _cut_rest(backends, Bounds(start=stopped, end=piece.bounds.end), runtime))
             # If another worker has done the part meanwhile, its file stays: its rest may be under way already.
             if directory.done_part(job.run, piece) is None:
                 file.commit(summary, rest)
     return Outcome(number, summary.names, file.written, runtime.monotonic() - began)
+
+
+async def _cut_rest(backends: Backends, rest: Bounds, runtime: SystemRuntime) -> list[str]:
+    """Returns where to cut a rest, so that several workers can go on with it.
+
+    If the bucket does not tell, the rest is one piece: what was audited so far is worth more.
+    """
+    with suppress(TieredError):
+        return await cut_names(backends.tiers.long_term, rest, PIECES_OF_REST, runtime)
+    return []
 
 
 async def _try_out(job: Job, runtime: SystemRuntime) -> Outcome:

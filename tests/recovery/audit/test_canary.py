@@ -142,19 +142,32 @@ async def test_ranges_that_fail_for_several_reasons_do_not_stop_the_run(store: S
 
 
 async def test_ranges_that_fail_alike_between_others_that_are_done_do_not_stop_the_run(store: Settings, tmp_path: Path) -> None:
-    """Each look at the directory that finds something done begins the count anew."""
-    def every_second(job: Job, number: int) -> Outcome:
+    """Whatever is done begins the count anew."""
+    def only_the_last(job: Job, number: int) -> Outcome:
         return carry_out(job, number) if number == 4 else Outcome(number, error="forbidden")
 
-    class Looking(InThread):
+    class InAnotherOrder(InThread):
         def run(self, job: Job, numbers: Sequence[int]) -> Iterator[Outcome]:
             for number in (0, 1, 4, 2, 3):
                 yield from super().run(job, [number])
-                threading.Event().wait(1.2 if number == 4 else 0)
 
-    engine = Looking(every_second)
+    engine = InAnotherOrder(only_the_last)
     manifest = await audit(store, tmp_path / "run", engine)
     assert engine.began == dict.fromkeys(range(5), 1) and len(manifest.failures) == 4
+
+
+async def test_failures_of_an_engine_elsewhere_are_tried_again_though_their_outcomes_come_together(
+    store: Settings, tmp_path: Path
+) -> None:
+    asked: list[int] = []
+
+    def shaky(job: Job, number: int) -> Outcome:
+        asked.append(number)
+        unlucky = number in (0, 1, 2) and asked.count(number) == 1
+        return Outcome(number, error="unavailable", retryable=True) if unlucky else carry_out(job, number)
+
+    assert (await audit(store, tmp_path / "run", Elsewhere(shaky))).complete
+    assert asked == [CANARY, 0, 1, 2, 3, 4, 0, 1, 2]
 
 
 class Late(Elsewhere):
