@@ -31,7 +31,7 @@ from recovery.loop import RecoveryLoop
 from tiered.bigtable.rows import BigtableRows
 from tiered.metadata import NS_PER_S
 from tiered.object_id import revision_of
-from tiered.protocol.backends import BlobInfo, LongTermBackend, Row, Tiers
+from tiered.protocol.backends import BlobInfo, LongTermBackend, Removal, Row, Tiers
 from tiered.settings import Settings
 from tiered.storage import TieredStorage
 
@@ -217,6 +217,11 @@ class _Watched:
         if not await self._is_settled(name):
             self._unsettled.append(f"I2 settle first: the blob {name} was deleted, and no row had refused its revision")
         return await self._blobs.delete(name)
+
+    async def delete_generation(self, name: str, generation: int) -> Removal:
+        if not await self._is_settled(name):
+            self._unsettled.append(f"I2 settle first: the blob {name} was deleted, and no row had refused its revision")
+        return await self._blobs.delete_generation(name, generation)
 
     async def _is_settled(self, blob: str) -> bool:
         """Returns whether the blob's revision was refused. If its name has none, its row must no longer name it."""

@@ -13,6 +13,7 @@ command line is wrong.
     writer.py     writers and the clean-up           others.py     recovery, readers, touches, askers, audit
     leases.py     claims and heartbeats              scenarios.py  who meets whom
     search.py     breadth first, and the verdicts    readings.py   the order in which the audit reads
+                                                     deleting.py   the deletion of orphans
 """
 
 from __future__ import annotations

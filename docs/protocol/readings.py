@@ -83,12 +83,8 @@ class Readings:
 
     def steps(self, s: object) -> Iterator[tuple[str, object]]:
         assert isinstance(s, Audited)
-        for number, writer in enumerate(s.writers):
-            if writer.pc != "end":
-                label, world, after = _write(s, writer)
-                yield label, _seen(world._replace(writers=(*s.writers[:number], after, *s.writers[number + 1 :])))
-        for entry in s.log:
-            yield _recover(s, entry)
+        for label, after in work(s):
+            yield label, _seen(after)
         if s.steps:
             yield f"audit {s.steps[0]}", _read(s._replace(steps=s.steps[1:]), s.steps[0])
 
@@ -103,6 +99,16 @@ def _seen(s: Audited) -> Audited:
 
 
 # --- writers and recovery ----------------------------------------------------------------------------
+
+
+def work(s: Audited) -> Iterator[tuple[str, Audited]]:
+    """Yields what writers and recovery may do next."""
+    for number, writer in enumerate(s.writers):
+        if writer.pc != "end":
+            label, world, after = _write(s, writer)
+            yield label, world._replace(writers=(*s.writers[:number], after, *s.writers[number + 1 :]))
+    for entry in s.log:
+        yield _recover(s, entry)
 
 
 def _write(s: Audited, w: Writer) -> tuple[str, Audited, Writer]:
@@ -156,7 +162,7 @@ def _read(s: Audited, step: str) -> Audited:
         case "L":
             s = s._replace(listed=s.blobs)
         case "C" | "c":
-            s = s._replace(logged=_logged(s))
+            s = s._replace(logged=logged(s))
         case "R":
             s = s._replace(shown=s.row)
         case "h":
@@ -174,10 +180,10 @@ def _judge(s: Audited) -> Audited:
     s = s._replace(accused=s.suspects)
     if s.missing:
         return s._replace(broken=f"LOST: the tombstone of {s.missing} was called dangling")
-    if cleaned := s.suspects & _logged(s) or s.suspects - s.blobs:
+    if cleaned := s.suspects & logged(s) or s.suspects - s.blobs:
         return s._replace(broken=f"CLEANED: {min(cleaned)} was called an orphan")
     return s
 
 
-def _logged(s: Audited) -> Names:
+def logged(s: Audited) -> Names:
     return frozenset(name for entry in s.log for name in (entry.new, entry.old) if name)

@@ -15,6 +15,7 @@ from emulators.gcs.sessions import SESSION_AGE_MAX_NS, ContentRange, Session
 from emulators.gcs.store import WEEK_S, Bucket, StoredObject, check_name, check_preconditions, from_ns, lifecycle_rules, rfc3339
 from emulators.gcs.wire import Answer, Call, GcsError, batch_answer, batch_calls, json_object, multipart_upload, parse_fields, select
 
+REWRITTEN_AT_ONCE = 1024 * 1024
 LATE_METADATA = "x-goog-meta-"
 
 
@@ -29,8 +30,9 @@ class GcsService:
             "upload.media": self._upload_media, "upload.multipart": self._upload_multipart, "upload.start": self._start,
             "upload.put": self._finish, "upload.status": self._finish, "upload.cancel": self._cancel,
             "object.get": self._get, "object.read": self._read, "object.delete": self._delete, "object.patch": self._patch,
-            "object.list": self._list, "batch": self._batch, "bucket.create": self._create_bucket, "bucket.get": self._get_bucket,
-            "bucket.list": self._list_buckets, "bucket.patch": self._patch_bucket, "bucket.delete": self._delete_bucket,
+            "object.rewrite": self._rewrite, "object.list": self._list, "batch": self._batch, "bucket.create": self._create_bucket,
+            "bucket.get": self._get_bucket, "bucket.list": self._list_buckets, "bucket.patch": self._patch_bucket,
+            "bucket.delete": self._delete_bucket,
         }  # fmt: skip
 
     def answer(self, call: Call, body: bytes) -> Answer:
@@ -151,6 +153,21 @@ class GcsService:
     def _delete(self, call: Call, body: bytes) -> Answer:
         self._bucket(call).remove(call.name, call.query, self._runtime.wall_ns())
         return Answer(204)
+
+    def _rewrite(self, call: Call, body: bytes) -> Answer:
+        """Copies an object. A large one takes a second call, with the token that the first one returns."""
+        source_query = {"ifGenerationMatch": call.query["ifSourceGenerationMatch"]} if "ifSourceGenerationMatch" in call.query else {}
+        source = self._bucket(call).get(call.name, source_query)
+        if call.target[0] not in self.buckets:
+            raise GcsError(404, "The specified bucket does not exist.")
+        size, target = len(source.payload), self.buckets[call.target[0]]
+        check_preconditions(call.query, target.objects.get(call.target[1]))
+        told = {"kind": "storage#rewriteResponse", "objectSize": str(size), "totalBytesRewritten": str(size)}
+        if size > REWRITTEN_AT_ONCE and call.query.get("rewriteToken") != str(source.generation):
+            half = {"totalBytesRewritten": str(REWRITTEN_AT_ONCE), "done": False, "rewriteToken": str(source.generation)}
+            return _shown({**told, **half}, call)
+        stored = target.insert(call.target[1], source.payload, source.resource(), call.query, (), self._runtime.wall_ns())
+        return _shown({**told, "done": True, "resource": stored.resource()}, call)
 
     def _patch(self, call: Call, body: bytes) -> Answer:
         return _shown(self._bucket(call).patch(call.name, json_object(body), call.query, self._runtime.wall_ns()).resource(), call)

@@ -26,12 +26,14 @@ BATCH_CALLS_MAX = 100
 HEAD_END, HEAD_BYTES_MAX = b"\r\n\r\n", 1 << 16
 
 OBJECT, OBJECTS = r"(?:/download)?/storage/v1/b/([^/]+)/o/([^/]+)", r"/storage/v1/b/([^/]+)/o"
+REWRITE = r"/storage/v1/b/([^/]+)/o/([^/]+)/rewriteTo/b/([^/]+)/o/([^/]+)"
 BUCKET, BUCKETS = r"/storage/v1/b/([^/]+)", r"/storage/v1/b"
 UPLOADS = r"(?:/resumable)?/upload/storage/v1/b/([^/]+)/o"
 
 ROUTES = [
     (UPLOADS, {"POST": "upload", "PUT": "upload.put", "DELETE": "upload.cancel"}),
     (OBJECT, {"GET": "object.get", "DELETE": "object.delete", "PATCH": "object.patch"}),
+    (REWRITE, {"POST": "object.rewrite"}),
     (OBJECTS, {"GET": "object.list"}),
     (BUCKET, {"GET": "bucket.get", "PATCH": "bucket.patch", "DELETE": "bucket.delete"}),
     (BUCKETS, {"GET": "bucket.list", "POST": "bucket.create"}),
@@ -70,13 +72,17 @@ class GcsError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request without its body. `kind` is `object.get`, `upload.put`, `batch`, ...: see `ROUTES`."""
+    """One request without its body. `kind` is `object.get`, `upload.put`, `batch`, ...: see `ROUTES`.
+
+    `target`: the bucket and the name that a rewrite writes to.
+    """
 
     kind: str
     bucket: str
     name: str
     query: Mapping[str, str]
     headers: MultiMapping[str]
+    target: tuple[str, str] = ("", "")
 
     @classmethod
     def parse(cls, method: str, target: str, headers: MultiMapping[str]) -> Call:
@@ -90,9 +96,10 @@ class Call:
             if found := re.fullmatch(pattern, path):
                 if method not in methods:
                     raise GcsError(405, f"{method} is not allowed on {path}")
-                bucket, name = [*map(_decoded, found.groups()), "", ""][:2]
+                bucket, name, *rewritten = [*map(_decoded, found.groups()), *[""] * 4][:4]
                 kind = _kind(methods[method], query, headers)
-                return cls(kind, bucket, name or (query.get("name", "") if kind.startswith("upload") else ""), query, headers)
+                given = query.get("name", "") if kind.startswith("upload") else ""
+                return cls(kind, bucket, name or given, query, headers, (rewritten[0], rewritten[1]))
         raise GcsError(404, f"Not Found: {path}")
 
 

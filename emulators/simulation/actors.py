@@ -4,7 +4,8 @@ Actors live in processes that may crash, stall and start again.
 
     caller      opens a store and does its steps, some at once; after a crash a new process goes on with the next step
     recoverer   a recovery loop, as the daemon runs it; a job makes one pass from time to time
-    auditor     runs the real audit again and again; settles what it calls an orphan, deletes what was refused
+    auditor     runs the real audit again and again, and the real deletion of what it calls an orphan
+    older       older software: writes a blob whose name could be a revision over the one that is there, and names it
     operator    parks an entry from time to time, retries what is parked
     collector   the services' own garbage collection: expired rows, blobs and marks, some now and some later
     vandal      writes an unreadable entry into the log
@@ -20,11 +21,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
+from random import Random  # noqa: TID251 - the simulated door for chance
+from typing import Any, cast
 
 import anyio
 
 from changelog.base.errors import TieredError
 from changelog.change import ChangeId, Entry
+from changelog.log import ChangeLog
 from changelog.noop import NoopChangeLog
 from emulators.simulation.recipe import (
     SKEWS_S,
@@ -48,13 +52,15 @@ from emulators.world.deployment import INLINE_BYTES_MAX, World
 from emulators.world.faults import Fault, Process
 from emulators.world.log import Stored
 from emulators.world.runtime import SimulatedRuntime, elapse
+from recovery.audit.deleting.candidates import Batch, Candidate
 from recovery.audit.finding import Finding
 from recovery.audit.manifest import Bounds, Cutoff
 from recovery.audit.sweep import audit_range
 from recovery.audit.verdicts import Kind as Verdict
 from recovery.loop import RecoveryLoop
 from tiered.metadata import Expiration, TimeToIdle, TimeToLive
-from tiered.object_id import ObjectId
+from tiered.object_id import ObjectId, blob_name
+from tiered.protocol.backends import HighVolumeBackend, Tiers
 
 OBJECTS = [ObjectId.create("attachments", f"object-{number}") for number in range(2)]
 SMALL_BYTES, LARGE_BYTES = INLINE_BYTES_MAX // 2, INLINE_BYTES_MAX * 3
@@ -65,6 +71,7 @@ LIVES: dict[Life, Expiration] = {
 RESTART_S = 1.0
 PAGE = 100
 EVERYTHING = Bounds(start="", end=None)
+OLDER_WRITES_MAX = 30
 BLIND_S = 86_400.0
 """How many seconds ahead the cut-off of a blind auditor lies."""
 
@@ -172,6 +179,8 @@ async def _play(stage: Stage, actor: Actor) -> None:
             await _again_and_again(stage, actor, _operate)
         case Role.COLLECTOR:
             await _collect(stage, actor)
+        case Role.OLDER:
+            await _write_as_older_software(stage, actor)
         case Role.VANDAL:
             _vandalise(stage)
         case Role.CLOCKS:
@@ -303,25 +312,99 @@ async def _stop_when_over(stage: Stage, actor: Actor, stop: Callable[[], None]) 
 
 
 async def _audit(stage: Stage, actor: Actor, process: Process) -> None:
-    """Audits again and again, and deletes the orphans. Only the settle before the deletion protects what is live.
+    """Audits again and again, and deletes what it calls orphans.
 
-    A blind auditor has no changelog, and it spares no blob for its age.
+    A blind auditor reads no changelog, and it spares no blob for its age. So its findings are wrong, and only the steps
+    of the deletion keep what is live. In every other world its deletion has no changelog either. In the others the
+    deletion has one, and takes *every* blob for an orphan.
     """
     tiers, is_blind = stage.world.tiers_of(process), actor.role is Role.BLIND_AUDITOR
-    log = NoopChangeLog() if is_blind else stage.world.log_of(process, actor.shards)
+    without_log = is_blind and stage.recipe.seed % 2 == 1
+    log = stage.world.log_of(process, actor.shards)
     while stage.goes_on(actor):
         found: list[Finding] = []
         try:
             cutoff = Cutoff(as_of_ns=await tiers.long_term.now_ns(), grace_s=-BLIND_S if is_blind else 0.0)
-            await audit_range(tiers, log, EVERYTHING, cutoff, process.runtime, found.extend)
-            for orphan in (finding for finding in found if finding.kind is Verdict.ORPHAN):
-                assert orphan.object is not None and orphan.revision is not None, "it would be none"
-                if not await tiers.high_volume.settle(orphan.object, ChangeId(orphan.revision)):
-                    await tiers.long_term.delete(orphan.name)
+            await audit_range(tiers, NoopChangeLog() if is_blind else log, EVERYTHING, cutoff, process.runtime, found.extend)
+            chosen = await _all_blobs(tiers) if is_blind and not without_log else found
+            await _delete(stage, process, tiers, NoopChangeLog() if without_log else log, chosen)
         except TieredError:
-            pass  # the audit could not be completed; begin it again
+            pass  # the audit or the deletion could not be completed; begin it again
         _judge(stage, actor, found)
         await _rest(stage, actor.every_s)
+
+
+async def audit_and_delete(stage: Stage, process: Process) -> None:
+    """Audits once, without a grace, and deletes the orphans."""
+    tiers, log = stage.world.tiers_of(process), stage.world.log_of(process)
+    found: list[Finding] = []
+    await audit_range(
+        tiers, log, EVERYTHING, Cutoff(as_of_ns=await tiers.long_term.now_ns(), grace_s=0.0), process.runtime, found.extend
+    )
+    await _delete(stage, process, tiers, log, found)
+
+
+async def _all_blobs(tiers: Tiers) -> list[Finding]:
+    """Returns a finding for each blob, as a wrong audit might."""
+    found: list[Finding] = []
+    start: str | None = ""
+    while start is not None:
+        page = await tiers.long_term.list(start, None, PAGE)
+        found += [
+            Finding(Verdict.ORPHAN, blob.name, None, None, blob.size, blob.created_ns, None, blob.generation, "wrong", 0, 0, 0, 0)
+            for blob in page.blobs
+        ]
+        start = page.next_start
+    return found
+
+
+async def _delete(stage: Stage, process: Process, tiers: Tiers, log: ChangeLog, found: Iterable[Finding]) -> None:
+    candidates = [candidate for each in found if (candidate := Candidate.of(each)) is not None]
+    if log.durable:
+        tiers = Tiers(cast(HighVolumeBackend, _SpoilsNothing(stage, tiers.high_volume)), tiers.long_term)
+    batch = Batch(tiers, log, candidates, process.runtime)
+    try:
+        await batch.run()
+    finally:
+        for fate in batch.fates.values():
+            stage.checked[f"candidate: {fate}"] += 1
+
+
+class _SpoilsNothing:
+    """The rows, as a deletion sees them that has read the changelog. It may refuse no change that is under way."""
+
+    def __init__(self, stage: Stage, rows: HighVolumeBackend) -> None:
+        self._stage = stage
+        self._rows = rows
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._rows, name)
+
+    async def settle(self, path: str, token: ChangeId) -> bool:
+        watch = self._stage.world.watch
+        was_marked = watch.is_marked(path, token)
+        live = await self._rows.settle(path, token)
+        self._stage.checked["deletion spoils nothing"] += 1
+        if not live and not was_marked and (key := watch.open_entry_of(blob_name(path, token))) is not None:
+            watch.report("spoilt", f"a deletion refused {path}/{token}, and the entry {key} was open")
+        return live
+
+
+async def _write_as_older_software(stage: Stage, actor: Actor) -> None:
+    """Writes an object whose key ends in a revision, deletes its row and leaves its blob, again and again.
+
+    Older software names a blob as soon as it is written, so here both are one moment.
+    """
+    world, chance = stage.world, Random(f"older {stage.recipe.seed}")
+    path = f"older/objects/key/{ChangeId.new(SimulatedRuntime('older'))}"
+    world.plant_stray(path)
+    for number in range(OLDER_WRITES_MAX):
+        await _rest(stage, actor.every_s * chance.random())
+        if not stage.goes_on(actor):
+            return
+        world.write_as_older_software(path, f"older-{number}", LARGE_BYTES)
+        await _rest(stage, actor.every_s * chance.random())
+        world.write_as_older_software(path, None, 0)
 
 
 def _judge(stage: Stage, actor: Actor, found: Iterable[Finding]) -> None:

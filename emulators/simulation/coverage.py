@@ -18,6 +18,7 @@ from changelog.lease import Renewal, Standing
 from emulators.simulation.recipe import Role
 from emulators.world.faults import Mode
 from emulators.world.history import Answer
+from recovery.audit.deleting.candidates import Fate
 from tiered.protocol.finishing import Ending
 from tiered.protocol.writing import Outcome, Told
 
@@ -63,8 +64,9 @@ REQUIRED: dict[str, Names] = {
         "I1 no dangling", "I2 settled before it is deleted", "I3 no leak", "I4 an order explains the history", "I4 no late effect",
         "I4 ok is true", "I4 no is true", "I4 I7 read is of its time", "I4 list is of its time", "I5 repeatable", "I6 drained",
         "I7 no blob is overwritten", "lease claimed once", "lease renewed by its holder",
+        "audited: orphan", "deletion spoils nothing", "orphans are gone, and nothing else",
         "I6 answered in time", "I6 parked for a reason", "bulk writes keep their order", "no leak in a store", "no leak in a recovery",
-    }),
+    }) | {f"candidate: {fate}" for fate in Fate if fate not in (Fate.UNREADABLE, Fate.KEPT)},
 }
 
 RARE: Names = frozenset({
@@ -72,6 +74,7 @@ RARE: Names = frozenset({
     "row touch refused",  # another writer comes between a read and its touch
     "may tell ok: won",  # swapped, not answered, and replaced by an inline object before it was settled
     "read again",  # replaced between the reading of the row and the opening of its blob
+    "candidate: gone",  # an orphan that is deleted by somebody else between two looks
     "claim lost", "recovery lost",  # two recoverers meet at one entry
     "recovery failed: the entry's fault", "entry EXHAUSTED",  # one entry fails again and again while others do not
 })  # fmt: skip

@@ -34,10 +34,12 @@ from emulators.simulation.unfenced import UnfencedBlobs, UnfencedRows, follow_on
 from emulators.world.blobs import Blob, SimulatedBlobs
 from emulators.world.log import SimulatedChangeLog, Stored
 from emulators.world.rows import SimulatedRows
+from recovery.audit.deleting import candidates
+from recovery.audit.deleting.candidates import Batch, Candidate
 from tiered.errors import OutcomeUnknownError, UnavailableError, UnconfirmedError
 from tiered.metadata import Metadata, is_expired, touch_deadline
 from tiered.object_id import ObjectId
-from tiered.protocol.backends import Inline, Row, RowState, Tiers, Tombstone, Upload
+from tiered.protocol.backends import Inline, Removal, Row, RowState, Tiers, Tombstone, Upload
 from tiered.protocol.concurrent import both
 from tiered.protocol.finishing import Ending
 from tiered.protocol.reading import Reader
@@ -48,6 +50,8 @@ from tiered.protocol.writing import Body, Told, Verdict, Writer
 T = TypeVar("T")
 
 INVARIANTS = frozenset({"I1 no dangling", "I2 settle first", "I3 no leak", "I4 honest", "I5 repeatable", "I6 drained", "I7 whole"})
+SPOILT = frozenset({"spoilt"})
+"""What a world calls it when a deletion refuses a change whose entry is open."""
 LEASE = frozenset({"lease"})
 """What `Watch` calls it when an entry gets a holder that it may not get."""
 
@@ -237,6 +241,26 @@ async def _forget_first(
 _SWAP, _FINISH, _HEARTBEAT = SimulatedRows.swap, tiered.protocol.finishing.finish, Heartbeat.__init__
 
 
+# --- the deletion of orphans ---------------------------------------------------------------------
+
+
+async def _say_unlogged(self: Batch, left: Sequence[Candidate]) -> set[str]:
+    return set()
+
+
+def _row_of_its_object(candidate: Candidate) -> tuple[str, ...]:
+    return (candidate.path,)
+
+
+async def _see_in_the_row(self: Batch, candidate: Candidate) -> bool:
+    return (await self.tiers.high_volume.read(candidate.path)).target == candidate.name
+
+
+async def _remove_whatever_is_there(tiers: Tiers, candidate: Candidate) -> Removal:
+    await tiers.long_term.delete(candidate.name)
+    return Removal.DELETED
+
+
 # --- the table -----------------------------------------------------------------------------------
 
 GUARDS: dict[str, Guard] = {
@@ -359,6 +383,21 @@ GUARDS: dict[str, Guard] = {
     "deadline of a swap": Guard(
         "A swap that was young enough when it was looked at leaves days later, when its mark has been collected.",
         ((SimulatedRows, "swap", _swap_whenever),),
+    ),
+    "the log before an orphan is deleted": Guard(
+        "A deletion with a wrong finding refuses a change that is under way, and its writer fails.",
+        ((Batch, "_logged", _say_unlogged),), SPOILT,
+    ),
+    "both rows before an orphan is deleted": Guard(
+        "The blob of an object of older software, whose key ends in a revision, is deleted while its row names it.",
+        ((candidates, "rows_of", _row_of_its_object),),
+    ),
+    "settle before an orphan is deleted": Guard(
+        "A deletion only looks at the row, and what it deletes may still be swapped in.", ((Batch, "_is_live", _see_in_the_row),),
+    ),
+    "generation of the orphan": Guard(
+        "A blob that was written again under the name of an orphan, and is named, is deleted in its place.",
+        ((candidates, "remove", _remove_whatever_is_there),),
     ),
     "old outcomes are unknowable": Guard(
         "Of a change that won and was replaced, the won mark is collected first, and it is told to have had no effect.",

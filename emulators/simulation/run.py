@@ -4,7 +4,7 @@
     2 calm: no new fault; what is under way arrives; stores and recoveries that stayed hold nothing, serve, and recover
     3 drain: parked entries are retried, recovery passes until the log is empty (I6; only unreadable entries stay)
     4 repeat: every clean-up once more (I5)
-    5 live: each object can be put, read, deleted
+    5 live: each object can be put, read, deleted; where orphans are deleted, an audit leaves none
     6 verify: I1-I7, and that some order explains the history
 
 A run raises nothing. Its `Result` holds what breaks: a violated invariant, or an error that no caller should see.
@@ -25,7 +25,7 @@ import anyio
 from changelog.base.runtime import Runtime
 from changelog.change import Change, ChangeId, Entry, Unreadable
 from emulators.bigtable.stack import BigtableStack
-from emulators.simulation.actors import LARGE_BYTES, OBJECTS, SMALL_BYTES, Stage, live, stream
+from emulators.simulation.actors import LARGE_BYTES, OBJECTS, SMALL_BYTES, Stage, audit_and_delete, live, stream
 from emulators.simulation.coverage import Coverage
 from emulators.simulation.leaks import held_by_recovery, held_by_store
 from emulators.simulation.recipe import Part, Recipe, Role, actor_part
@@ -36,9 +36,12 @@ from emulators.world.faults import Fault, Mode, Process
 from emulators.world.history import Answer
 from emulators.world.runtime import elapse, run_world
 from emulators.world.stack import SimulatedStack, Stack
+from recovery.audit.names import read_name
+from recovery.audit.verdicts import Form
 from tiered.errors import DanglingTombstoneError
-from tiered.metadata import TimeToIdle, TimeToLive
+from tiered.metadata import TimeToIdle, TimeToLive, is_expired
 from tiered.object_id import ObjectId
+from tiered.protocol.backends import Row
 
 SKEW_MAX_S = 60.0
 WORLD_ENDS_S = 30 * 86_400.0
@@ -132,6 +135,8 @@ async def _play(stage: Stage) -> None:
     world.verify()
     await _prove_alive(stage)
     await world.drain()
+    if any(actor.role is Role.OLDER for actor in actors):
+        await _prove_audit(stage)
     world.verify()
 
 
@@ -222,6 +227,22 @@ async def _prove_alive(stage: Stage) -> None:
                     world.watch.report("I6 drained", f"when all is calm, {object_id} cannot be put and read")
             if await client.delete(object_id) is not Answer.OK or await client.get(object_id) is not None:
                 world.watch.report("I6 drained", f"when all is calm, {object_id} cannot be deleted")
+
+
+async def _prove_audit(stage: Stage) -> None:
+    """Checks that an audit and its deletion now leave no orphan, and leave all else."""
+    world = stage.world
+    await elapse(LOOKS_EVERY_S)  # an audit judges only what is older than itself
+    before, named = set(world.blobs.blobs), {Row(state).target for state in world.rows.states.values()}
+    await audit_and_delete(stage, world.process("last-auditor"))
+    after = set(world.blobs.blobs)
+    stage.checked["orphans are gone, and nothing else"] += 1
+    now_ns = world.runtime.wall_ns()
+    for name in sorted(after - named):
+        if read_name(name).form is Form.REVISION and not is_expired(world.blobs.blobs[name].metadata.time_expires_ns, now_ns):
+            world.watch.report("orphans", f"an audit and its deletion left {name}")
+    if gone := (before - after) & named:
+        world.watch.report("orphans", f"an audit and its deletion took {min(gone)}, which a row names")
 
 
 async def _prove_in_time(stage: Stage, client: Client, object_id: ObjectId, name: str) -> None:

@@ -25,7 +25,7 @@ from changelog.base.errors import InvalidRequestError, UnavailableError, Unconfi
 from changelog.base.runtime import Runtime
 from emulators.world.runtime import Simulated
 from tiered.metadata import NS_PER_S, Metadata, is_expired
-from tiered.protocol.backends import BlobHead, BlobPage, ByteRange, ListedBlob
+from tiered.protocol.backends import BlobHead, BlobPage, ByteRange, ListedBlob, NotCopied, Removal
 from tiered.stored import PIECE_BYTES
 
 REQUEST_LIVES_S = 900.0
@@ -92,6 +92,27 @@ class SimulatedBlobs(Simulated):
         self._took_effect("blobs.delete", name)
         return len(blob.payload)
 
+    async def delete_generation(self, name: str, generation: int) -> Removal:
+        await self._travel()
+        blob = self.blobs.get(name)
+        if blob is None:
+            return Removal.ABSENT
+        if blob.generation != generation:
+            return Removal.REPLACED
+        del self.blobs[name]
+        self._took_effect("blobs.delete", name)
+        return Removal.DELETED
+
+    async def copy_generation(self, name: str, generation: int, target: str) -> int | NotCopied:
+        await self._travel()
+        blob, copy = self.blobs.get(name), self.blobs.get(target)
+        if blob is None or blob.generation != generation:
+            return NotCopied.ABSENT if blob is None else NotCopied.REPLACED
+        if copy is None:
+            self.blobs[target] = copy = replace(blob, created_ns=self._runtime.wall_ns(), generation=self._next())
+            self._took_effect("blobs.copy_generation", target)
+        return copy.generation if copy.payload == blob.payload else NotCopied.TAKEN
+
     async def touch(self, name: str, deadline_ns: int) -> bool:
         await self._travel()
         blob = self.blobs.get(name)
@@ -134,6 +155,10 @@ class SimulatedBlobs(Simulated):
 
     def _is_old(self, upload: SimulatedUpload) -> bool:
         return self._runtime.wall_ns() - upload.opened_ns > SESSION_AGE_MAX_NS
+
+    def plant(self, name: str, metadata: Metadata, payload: bytes) -> None:
+        """Makes a blob at once, as another generation if there is one of this name. It is no effect of a call."""
+        self.blobs[name] = Blob(metadata, payload, self._runtime.wall_ns(), self._next())
 
     def _create(self, name: str, metadata: Metadata, payload: bytes, *, copy: bool = False) -> None:
         if name in self.blobs:

@@ -123,6 +123,15 @@ class Watch:
         """Keeps a violation, with the trace so far."""
         self._violations.append(InvariantViolation(invariant, finding, list(self._trace)))
 
+    def is_marked(self, path: str, token: ChangeId) -> bool:
+        """Tells whether the row ever had a mark of the token."""
+        return not self._marked[path].isdisjoint({("won", token), ("refused", token)})
+
+    def open_entry_of(self, blob: str) -> str | None:
+        """Returns the key of an entry that nobody has claimed and that names the blob as new, or None."""
+        entries = ((key, self._entry(key)) for key in self._log.stored)
+        return next((key for key, each in entries if each is not None and each.change.new == blob and not each.attempt), None)
+
     def _look(self, call: str, what: str) -> None:
         if call in EFFECTS:
             self.ghost.took_effect(what)

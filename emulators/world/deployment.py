@@ -110,6 +110,24 @@ class World:
             self.watch.ghost.took_effect(object_id.path)
         self.history.end_write(write, Answer.OK)
 
+    def plant_stray(self, blob: str) -> None:
+        """Stores a blob that nothing names."""
+        self.blobs.strays.add(blob)
+        self.blobs.plant(blob, Metadata(), b"stray")
+
+    def write_as_older_software(self, path: str, label: str | None, size: int) -> None:
+        """Puts an object as older software does: over the blob of the same name. `label` None: deletes its row only."""
+        if label is None:
+            self.rows.states.pop(path, None)
+        else:
+            self.blobs.strays.add(path)
+            self.blobs.plant(path, Metadata(custom={"label": label}, size=size), content(label, size))
+            self.rows.states[path] = Tombstone(path)
+        write = self.history.begin_write(path, label)
+        with acts(write):
+            self.watch.ghost.took_effect(path)
+        self.history.end_write(write, Answer.OK)
+
     def recovery(self, process: Process, shards: int | None = None) -> RecoveryLoop:
         return RecoveryLoop(self.tiers_of(process), self.log_of(process, shards), process.runtime, self._settings)
 

@@ -4,6 +4,7 @@
                            both are tried, because a tombstone is looked up by the blob's whole name
     {path}                 an unsuffixed blob of older software
     …/uploads/…            a resumable upload of older software
+    ~quarantine/…          a copy of what a deletion took (`recovery.audit.deleting.quarantine`)
 
 There is a trap in the order of names. Names and row keys are both read in byte order, and a blob's name begins with its
 row's key. Still, the same bounds do not fit both. `foo` sorts before `foo-bar`, but `foo-bar/r` sorts before `foo/r`.
@@ -27,6 +28,9 @@ from tiered.object_id import ObjectId
 
 _SLASH = ord("/")
 
+QUARANTINE = "~quarantine/"
+"""Names below it are copies of what was deleted. No row can name them, because such a key belongs to the changelog."""
+
 
 @dataclass(frozen=True, slots=True)
 class Reading:
@@ -45,6 +49,8 @@ def read_name(name: str) -> Reading:
         return Reading(Form.REVISION, stem, ChangeId(last))
     if _is_path(name):
         return Reading(Form.UNSUFFIXED, name)
+    if name.startswith(QUARANTINE):
+        return Reading(Form.QUARANTINE)
     kind = next((segment for segment in name.split("/")[1:] if segment in ("objects", "uploads")), None)
     return Reading({"uploads": Form.UPLOAD, "objects": Form.UNPARSEABLE, None: Form.FOREIGN}[kind])
 

@@ -20,6 +20,7 @@ class Kind(StrEnum):
     TOO_YOUNG = "too_young"
     EXPIRED = "expired"
     UPLOAD = "upload"
+    QUARANTINED = "quarantined"
     # findings: these are counted, and written down one by one
     ORPHAN = "orphan"
     LEGACY_ORPHAN = "legacy_orphan"
@@ -39,6 +40,7 @@ MEANING: dict[Kind, str] = {
     Kind.TOO_YOUNG: "nothing names it, but it is younger than the grace",
     Kind.EXPIRED: "its deadline has passed; it is left to the lifecycle",
     Kind.UPLOAD: "belongs to a resumable upload of older software",
+    Kind.QUARANTINED: "a copy of what tiered audit delete has deleted; it stays until somebody restores or deletes it",
     Kind.ORPHAN: "nothing names it: it costs money and nobody can read it",
     Kind.LEGACY_ORPHAN: "nothing names it, and its name has no revision, so no token that could be refused: never deleted by us",
     Kind.DANGLING: "a live tombstone names a blob that is gone: data loss",
@@ -66,6 +68,7 @@ class Form(StrEnum):
     REVISION = "revision"  # {path}/{change id}
     UNSUFFIXED = "unsuffixed"  # {path}: a blob of older software
     UPLOAD = "upload"  # `uploads` where a path has `objects`
+    QUARANTINE = "quarantine"  # `~quarantine/`: a copy of what was deleted
     UNPARSEABLE = "unparseable"  # has an `objects` segment, but breaks the format
     FOREIGN = "foreign"  # is no storage path at all
 
@@ -118,6 +121,8 @@ def classify(facts: Facts) -> Kind:
             return Kind.UNPARSEABLE
         case Form.UPLOAD:
             return Kind.UPLOAD
+        case Form.QUARANTINE:
+            return Kind.QUARANTINED
     if facts.young:
         return Kind.TOO_YOUNG
     if facts.expired:

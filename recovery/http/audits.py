@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError
-from recovery.audit.manifest import parse_manifest
+from recovery.audit.manifest import contradictions, parse_manifest
 
 MANIFEST, REPORT = "manifest.json", "report.html"
 MANIFEST_BYTES_MAX = 8 * 1024 * 1024
@@ -28,7 +29,7 @@ LOOKED_AT_MAX = 1000
 class AuditRun:
     """A run. `name`: of its directory. Times are nanoseconds since 1970; `ended_ns` None: it has not ended.
 
-    `problem`: why its manifest says nothing.
+    `problem`: why its manifest says nothing, or cannot be true.
     """
 
     name: str
@@ -83,7 +84,11 @@ def _run(path: Path) -> AuditRun:
         return AuditRun(path.name, problem=f"its manifest cannot be read: {error.strerror}")
     except (CorruptRecordError, ConfigurationError) as error:
         return AuditRun(path.name, problem=str(error))
-    return AuditRun(path.name, run.started_ns, run.ended_ns, run.complete, run.findings, run.names, has_report)
+    # Only the manifest is checked here, and not the files beside it. No clock is at hand, so any time is in the past.
+    wrong = next(contradictions(run, sys.maxsize), None)
+    problem = None if wrong is None else f"its manifest cannot be trusted: {wrong}"
+    complete = run.complete and wrong is None
+    return AuditRun(path.name, run.started_ns, run.ended_ns, complete, run.findings, run.names, has_report, problem)
 
 
 def _is_file(path: Path) -> os.stat_result | None:

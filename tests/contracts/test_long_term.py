@@ -17,7 +17,7 @@ from changelog.change import ChangeId
 from tests.given.whole_blobs import begin, read, store
 from tiered.metadata import Metadata, TimeToIdle, TimeToLive
 from tiered.object_id import PATH_BYTES_MAX, blob_name
-from tiered.protocol.backends import BlobHead, ByteRange, LongTermBackend, Upload
+from tiered.protocol.backends import BlobHead, ByteRange, LongTermBackend, NotCopied, Removal, Upload
 
 pytestmark = pytest.mark.anyio
 
@@ -413,6 +413,91 @@ async def test_deleting_one_blob_leaves_its_neighbours(long_term: LongTermBacken
     await long_term.delete("u/objects/a")
     assert await names(long_term) == ["u/objects/A", "u/objects/a/b", "u/objects/ab"]
     assert [await read(long_term, neighbour) for neighbour in neighbours[1:]] == [neighbour.encode() for neighbour in neighbours[1:]]
+
+
+async def test_a_generation_is_deleted_and_then_absent(long_term: LongTermBackend, name: str) -> None:
+    assert await long_term.delete_generation(name, 1) is Removal.ABSENT
+    await store(long_term, name)
+    [listed] = (await long_term.list("", None, 10)).blobs
+    assert await long_term.delete_generation(name, listed.generation) is Removal.DELETED
+    assert await names(long_term) == []
+    assert await long_term.delete_generation(name, listed.generation) is Removal.ABSENT
+
+
+async def test_a_generation_that_has_the_name_now_stays_when_another_is_to_be_deleted(long_term: LongTermBackend, name: str) -> None:
+    await store(long_term, name, b"first")
+    first = await long_term.head(name)
+    await long_term.delete(name)
+    await store(long_term, name, b"second")
+    second = await long_term.head(name)
+    assert first is not None and second is not None
+    assert await long_term.delete_generation(name, first.generation) is Removal.REPLACED
+    assert await read(long_term, name) == b"second"
+    assert await long_term.delete_generation(name, second.generation) is Removal.DELETED
+
+
+async def test_a_touched_blob_keeps_its_generation(long_term: LongTermBackend, name: str) -> None:
+    await store(long_term, name, b"idle", Metadata(expiration=TimeToIdle(timedelta(hours=1)), time_expires_ns=DEADLINE_NS))
+    [listed] = (await long_term.list("", None, 10)).blobs
+    await long_term.touch(name, DEADLINE_NS + 1_000_000_000)
+    assert await long_term.delete_generation(name, listed.generation) is Removal.DELETED
+
+
+async def test_of_deletions_of_one_generation_at_once_none_fails_and_the_neighbours_stay(long_term: LongTermBackend) -> None:
+    for name in ("u/objects/a", "u/objects/b"):
+        await store(long_term, name)
+    [first, _] = (await long_term.list("", None, 10)).blobs
+    found: list[Removal] = []
+
+    async def remove() -> None:
+        found.append(await long_term.delete_generation("u/objects/a", first.generation))
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(4):
+            tasks.start_soon(remove)
+    assert sorted(each.name for each in found) == ["ABSENT", "ABSENT", "ABSENT", "DELETED"]
+    assert await names(long_term) == ["u/objects/b"]
+
+
+# --- copy ----------------------------------------------------------------------------------------
+
+
+async def test_a_copy_has_the_bytes_and_the_metadata_and_the_blob_stays(long_term: LongTermBackend, name: str) -> None:
+    payload = bytes(range(256)) * (3 * MIB // 256)
+    await store(long_term, name, payload, FULL_METADATA)
+    head = await long_term.head(name)
+    assert head is not None
+    copied = await long_term.copy_generation(name, head.generation, f"~quarantine/test/{name}")
+    copy = await long_term.head(f"~quarantine/test/{name}")
+    assert copy is not None and copied == copy.generation
+    assert (copy.metadata, copy.size) == (head.metadata, head.size)
+    assert await read(long_term, f"~quarantine/test/{name}") == payload == await read(long_term, name)
+
+
+async def test_copying_is_repeatable_and_the_copy_outlives_the_blob(long_term: LongTermBackend, name: str) -> None:
+    await store(long_term, name, b"payload")
+    head = await long_term.head(name)
+    assert head is not None
+    first, second = [await long_term.copy_generation(name, head.generation, "~quarantine/a") for _ in range(2)]
+    assert first == second
+    await long_term.delete_generation(name, head.generation)
+    assert await names(long_term) == ["~quarantine/a"]
+    assert await read(long_term, "~quarantine/a") == b"payload"
+    assert isinstance(first, int)
+    assert isinstance(await long_term.copy_generation("~quarantine/a", first, name), int)  # and the way back
+    assert await read(long_term, name) == b"payload"
+
+
+async def test_only_the_generation_that_is_named_is_copied_and_no_blob_is_overwritten(long_term: LongTermBackend, name: str) -> None:
+    assert await long_term.copy_generation(name, 1, "~quarantine/a") is NotCopied.ABSENT
+    await store(long_term, name, b"payload")
+    head = await long_term.head(name)
+    assert head is not None
+    assert await long_term.copy_generation(name, head.generation + 1, "~quarantine/a") is NotCopied.REPLACED
+    assert await names(long_term) == [name]
+    await store(long_term, "~quarantine/a", b"another")
+    assert await long_term.copy_generation(name, head.generation, "~quarantine/a") is NotCopied.TAKEN
+    assert await read(long_term, "~quarantine/a") == b"another"
 
 
 # --- names and listings --------------------------------------------------------------------------

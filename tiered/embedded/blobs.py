@@ -42,10 +42,21 @@ from changelog.change import ChangeId
 from changelog.log import LeftGarbageError
 from tiered.embedded.file import microseconds, path_of
 from tiered.embedded.garbage import FOREIGN, Fault, Round
-from tiered.embedded.tree import BlobFile, UploadFile, delete, extend, prepare, read_head, refuse_foreign_directories, unlink
-from tiered.embedded.walk import list_blobs
+from tiered.embedded.tree import (
+    BlobFile,
+    UploadFile,
+    copy_generation,
+    delete,
+    delete_generation,
+    extend,
+    prepare,
+    read_head,
+    refuse_foreign_directories,
+    unlink,
+)
+from tiered.embedded.walk import Listings
 from tiered.metadata import NS_PER_S, Metadata
-from tiered.protocol.backends import BlobHead, BlobPage, ByteRange
+from tiered.protocol.backends import BlobHead, BlobPage, ByteRange, NotCopied, Removal
 from tiered.stored import PIECE_BYTES
 
 T = TypeVar("T")
@@ -64,8 +75,8 @@ LOGGED_MAX = 100
 EXPIRED_SLACK_NS = 3600 * NS_PER_S
 """How long a blob is kept after its deadline. A reader whose clock is behind must not find a row without its blob."""
 
-TOUCH_ATTEMPTS = 50
-TOUCH_WAIT_S = 0.02
+LOCK_ATTEMPTS = 50
+LOCK_WAIT_S = 0.02
 
 _FULL = (UnavailableError, "the disk is full: free space, raise the quota, or move the store")
 _REFUSED = (ConfigurationError, "the system refuses it: give this process the right to read and write there")
@@ -100,6 +111,7 @@ class FileBlobs:
         root = root.absolute()  # the process may change its current directory
         self._root = root / "blobs"
         self._uploads = root / "uploads"
+        self._listings = Listings(self._root)
         self._runtime = runtime
         self._disk = _Disk()
         self._round: _Collection | None = None
@@ -156,17 +168,30 @@ class FileBlobs:
     async def delete(self, name: str) -> int:
         return await self._disk.run(f"delete blob {name!r}", delete, self._path(name))
 
+    async def delete_generation(self, name: str, generation: int) -> Removal:
+        return await self._unlocked(f"delete blob {name!r}", delete_generation, self._path(name), generation)
+
+    async def copy_generation(self, name: str, generation: int, target: str) -> int | NotCopied:
+        doing = f"copy blob {name!r} to {target!r}"
+        return await self._unlocked(doing, copy_generation, self._path(name), generation, self._path(target), self._root)
+
     async def touch(self, name: str, deadline_ns: int) -> bool:
-        path, deadline_us = self._path(name), microseconds(deadline_ns)
-        for _ in range(TOUCH_ATTEMPTS):
-            found = await self._disk.run(f"touch blob {name!r}", extend, path, deadline_us)
+        return await self._unlocked(f"touch blob {name!r}", extend, self._path(name), microseconds(deadline_ns))
+
+    async def _unlocked(self, doing: str, function: Callable[[*Ts], T | None], *args: *Ts) -> T:
+        """Calls the function until no other process has locked the blob."""
+        for _ in range(LOCK_ATTEMPTS):
+            found = await self._disk.run(doing, function, *args)
             if found is not None:
                 return found
-            await self._runtime.sleep(TOUCH_WAIT_S)
-        raise UnavailableError(f"blob {name!r} stayed locked by another process; its deadline is as it was")
+            await self._runtime.sleep(LOCK_WAIT_S)
+        raise UnavailableError(f"cannot {doing}: it stayed locked by another process, and is as it was")
 
     async def list(self, start: str, end: str | None, limit: int) -> BlobPage:
-        return await self._disk.look(f"list the blobs from {start!r} on", list_blobs, self._root, start, end, limit)
+        return await self._disk.look(f"list the blobs from {start!r} on", self._listings.page, start, end, limit)
+
+    async def cuts(self, start: str, end: str | None, count: int) -> Sequence[str]:
+        return await self._disk.look(f"look where to cut the blobs from {start!r} on", self._listings.cuts, start, end, count)
 
     async def now_ns(self) -> int:
         return self._runtime.wall_ns()

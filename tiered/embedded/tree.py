@@ -39,7 +39,7 @@ from tiered.embedded.file import (
     is_component,
 )
 from tiered.metadata import Metadata
-from tiered.protocol.backends import BlobHead, ByteRange
+from tiered.protocol.backends import BlobHead, ByteRange, NotCopied, Removal
 
 _CRCS_AT_ONCE = 4096
 """How many blocks' checksums are read at once: those of a GiB."""
@@ -268,10 +268,65 @@ def delete(path: Path) -> int:
     with suppress(FileNotFoundError):
         size = path.stat().st_size
     unlink(path)
-    # Also if the name was gone already: an earlier attempt may have been stopped between unlink and sync.
+    _sync_deletion(path)
+    return size
+
+
+def delete_generation(path: Path, generation: int) -> Removal | None:
+    """Removes the blob, durably, if it has this generation. None: another process has locked it.
+
+    The lock and the second look at the name make sure that the file that was read is the file that is unlinked, as far
+    as others lock it, too. Nobody makes a second blob of a name that ends in a revision, except for a restoration from
+    quarantine, which finds the name taken until this has unlinked it.
+    """
+    try:
+        file = open_blob(path)
+    except FileNotFoundError:
+        _sync_deletion(path)
+        return Removal.ABSENT
+    with file:
+        if not _lock(file):
+            return None
+        if not _is_at(file, path):
+            return None  # it was replaced or deleted since it was opened: look again
+        if read_footer(file).written_us != generation:
+            return Removal.REPLACED
+        os.unlink(path)
+    _sync_deletion(path)
+    return Removal.DELETED
+
+
+def _sync_deletion(path: Path) -> None:
+    """Makes it durable that the name is gone, also if it was gone before: the attempt that unlinked it may have stopped
+    before it did this.
+    """
     with _already_happened(f"{path} was unlinked"), suppress(FileNotFoundError):
         _sync_directory(path.parent)
-    return size
+
+
+def copy_generation(path: Path, generation: int, target: Path, root: Path) -> int | NotCopied | None:
+    """Gives the blob a second name, if it has this generation: both are one file. None: another process has locked it.
+
+    The file has its checksums in it, and they are the same under both names.
+    """
+    try:
+        file = open_blob(path)
+    except FileNotFoundError:
+        return NotCopied.ABSENT
+    with file:
+        if not _lock(file) or not _is_at(file, path):
+            return None
+        if read_footer(file).written_us != generation:
+            return NotCopied.REPLACED
+        _make_parents(target.parent, root)
+        try:
+            os.link(path, target)
+        except FileExistsError:
+            if not _is_at(file, target):
+                return NotCopied.TAKEN
+        with _already_happened(f"{target} was linked"):
+            _sync_upwards(target.parent, root)
+    return generation
 
 
 def unlink(path: Path) -> None:

@@ -52,7 +52,7 @@ from tiered.gcs.format import (
 from tiered.gcs.http import ENDPOINT, Answer, Authorize, GcsHttp, Media, NoAnswerError, lost_request
 from tiered.gcs.upload import GcsUpload, cancel_session, open_upload
 from tiered.metadata import NS_PER_S, Metadata
-from tiered.protocol.backends import BlobHead, BlobInfo, BlobPage, ByteRange, Oddity, SoftDeleted
+from tiered.protocol.backends import BlobHead, BlobInfo, BlobPage, ByteRange, NotCopied, Oddity, Removal, SoftDeleted
 from tiered.protocol.concurrent import both
 
 CONNECTIONS_MAX = 256
@@ -151,6 +151,39 @@ class GcsBlobs:
         answer = await self._http.call("DELETE", self._http.object_url(name), doing, accept=(200, 204, 404), effect=True)
         if answer.status == 404:
             await self._check_bucket(name, answer)
+
+    async def delete_generation(self, name: str, generation: int) -> Removal:
+        doing = f"deleting generation {generation} of blob {name!r}"
+        url = self._http.object_url(name, ifGenerationMatch=str(generation))
+        answer = await self._http.call("DELETE", url, doing, accept=(200, 204, 404, 412), effect=True)
+        if answer.status == 404:
+            await self._check_bucket(name, answer)
+            return Removal.ABSENT
+        return Removal.REPLACED if answer.status == 412 else Removal.DELETED
+
+    async def copy_generation(self, name: str, generation: int, target: str) -> int | NotCopied:
+        """The service copies the bytes itself, in one request or several. Then both checksums are compared."""
+        doing = f"copying generation {generation} of blob {name!r} to {target!r}"
+        query = {"ifSourceGenerationMatch": str(generation), "ifGenerationMatch": "0", "fields": "done,rewriteToken"}
+        while True:
+            url = self._http.copy_url(name, target, **query)
+            # A body would replace the metadata. Without one they are copied.
+            answer = await self._http.call("POST", url, doing, accept=(200, 404, 412), effect=True)
+            if answer.status != 200:
+                break
+            told = answer.json(doing)
+            if told.get("done") or not told.get("rewriteToken"):
+                break
+            query["rewriteToken"] = str(told["rewriteToken"])
+        source = await self._resource(name)
+        if source is None or source.generation != generation:
+            return NotCopied.ABSENT if source is None else NotCopied.REPLACED
+        copy = await self._resource(target)
+        if copy is None:
+            raise UnavailableError(f"{doing} failed: the copy is not there; try again")
+        if (copy.size, copy.crc32c) != (source.size, source.crc32c) or source.crc32c is None:
+            return NotCopied.TAKEN
+        return copy.generation
 
     async def touch(self, name: str, deadline_ns: int) -> bool:
         """Extends the custom time, which never goes back. A blob without one keeps none."""

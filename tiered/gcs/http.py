@@ -139,6 +139,10 @@ class GcsHttp:
     def object_url(self, name: str, **query: str) -> str:
         return _url(f"{self._objects}/{quoted(name)}", query)
 
+    def copy_url(self, name: str, target: str, **query: str) -> str:
+        """The address that copies a blob within the bucket."""
+        return _url(f"{self._objects}/{quoted(name)}/rewriteTo/b/{quoted(self.bucket)}/o/{quoted(target)}", query)
+
     def objects_url(self, **query: str) -> str:
         return _url(self._objects, query)
 

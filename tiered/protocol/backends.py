@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from changelog.base.errors import InvalidRequestError
@@ -317,12 +318,36 @@ class SoftDeleted:
     kept_until_ns: int
 
 
+class Removal(Enum):
+    """What became of the deletion of one generation."""
+
+    DELETED = "this generation was deleted"
+    ABSENT = "there is no blob of this name"
+    REPLACED = "another generation has this name, and stays"
+
+
+class NotCopied(Enum):
+    """Why a generation was not copied. Nothing was changed."""
+
+    ABSENT = "there is no blob of this name"
+    REPLACED = "another generation has this name"
+    TAKEN = "another blob has the name of the copy, and stays"
+
+
 @runtime_checkable
 class SoftDeletes(Protocol):
     """A long-term tier whose service may keep deleted blobs for a while."""
 
     async def soft_deleted(self, name: str) -> Sequence[SoftDeleted]:
         """The deleted generations that can still be restored, oldest first. The store itself restores none."""
+
+
+@runtime_checkable
+class CutsNames(Protocol):
+    """A long-term tier that knows where its names can be cut without a request for each try."""
+
+    async def cuts(self, start: str, end: str | None, count: int) -> Sequence[str]:
+        """Names, in order, that cut those from `start` to `end` into about `count` parts of equal number, or fewer."""
 
 
 class LongTermBackend(Protocol):
@@ -345,6 +370,19 @@ class LongTermBackend(Protocol):
         """Removes the blob, durably. No error if there is none.
 
         Returns how many bytes it took, 0 if there was none. None: the service does not tell.
+        """
+
+    async def delete_generation(self, name: str, generation: int) -> Removal:
+        """Removes the blob, durably, only if it has this generation, as a listing or `head` told it.
+
+        Safe to repeat: `ABSENT` also follows an attempt whose answer was lost.
+        """
+
+    async def copy_generation(self, name: str, generation: int, target: str) -> int | NotCopied:
+        """Copies the blob with all its metadata to the name `target`, durably, only if it has this generation.
+
+        Returns the generation of the copy, whose checksum and size are those of the blob. Never overwrites a blob. Safe
+        to repeat: a copy that is there already counts as made.
         """
 
     async def touch(self, name: str, deadline_ns: int) -> bool:

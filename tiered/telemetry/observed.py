@@ -14,7 +14,7 @@ from typing import Any, cast
 from changelog.base.errors import UnconfirmedError
 from changelog.base.observe import Event, Observer
 from changelog.log import ChangeLog, Collects, LeftGarbageError
-from tiered.protocol.backends import BlobReader, HighVolumeBackend, LongTermBackend, SoftDeletes, Tiers, Upload
+from tiered.protocol.backends import BlobReader, HighVolumeBackend, LongTermBackend, Removal, SoftDeletes, Tiers, Upload
 
 HIGH_VOLUME, LONG_TERM, CHANGELOG = "high_volume", "long_term", "changelog"
 
@@ -198,6 +198,11 @@ def _deleted(observer: Observer, args: Sequence[Any], result: Any) -> None:
         observer.count(Event.BLOB_BYTES_DELETED, amount=result)
 
 
+def _deleted_generation(observer: Observer, args: Sequence[Any], result: Any) -> None:
+    if result is Removal.DELETED:
+        observer.count(Event.BLOB_DELETED)
+
+
 def _collected(service: str) -> Tell:
     return lambda observer, args, result: observer.count(Event.COLLECTED, service, result)
 
@@ -214,6 +219,7 @@ ANSWERED: Mapping[tuple[str, str], Tell] = {
     (HIGH_VOLUME, "put_inline"): _which(Event.INLINE_WRITTEN, "done", "refused"),
     (HIGH_VOLUME, "delete_inline"): _which(Event.INLINE_WRITTEN, "done", "refused"),
     (LONG_TERM, "delete"): _deleted,
+    (LONG_TERM, "delete_generation"): _deleted_generation,
     (CHANGELOG, "record"): _once(Event.RECORDED),
     (CHANGELOG, "renew"): _renewed,
     (CHANGELOG, "forget"): _once(Event.FORGOTTEN),

@@ -3,4 +3,7 @@
     commands.py    begin here: plan, run, show, and their exit codes
     output.py      what plan and run print
     show.py        what show looks up and prints
+    delete.py      delete and restore, and what they print
+    engines.py     the options for engines
+    ending.py      exit codes
 """

@@ -3,43 +3,36 @@
     plan    says what would be compared; reads next to nothing
     run     compares, on Spark or in processes of this machine; a run that was interrupted goes on where it ended
     show    shows all that is known about one object or blob, now
+    delete  deletes the orphans that a run found, if they still are; restore brings them back (`delete.py`)
 
-Exit codes: 0 clean, 1 findings, 2 it could not be completed, whatever the reason; 130 interrupted. Each command imports
-what it needs itself, so that `tiered --help` is quick and a command that needs no Arrow runs without it.
+Exit codes: 0 clean, or done; 1 findings; 2 it could not be completed, whatever the reason; 130 interrupted. Each
+command imports what it needs itself, so that `tiered --help` is quick and a command that needs no Arrow runs without
+it.
 """
 
 from __future__ import annotations
 
 import math
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import anyio
 import typer
 
 from changelog.base.runtime import SystemRuntime
-from recovery.audit.errors import AuditInterruptedError
-from recovery.cli.shared import choice, guard, lifetime, say, shared
-from tiered.errors import ConfigurationError, InvalidRequestError
+from recovery.cli.audit.delete import delete, restore
+from recovery.cli.audit.ending import CLEAN, FAILED, FINDINGS, finish
+from recovery.cli.audit.engines import EngineName, Master, Parallel
+from recovery.cli.shared import choice, lifetime, shared
+from tiered.errors import InvalidRequestError
 from tiered.metadata import NS_PER_S
 
 if TYPE_CHECKING:
     from recovery.audit.work import AuditOptions, Engine
 
-CLEAN, FINDINGS, FAILED, INTERRUPTED = 0, 1, 2, 130
-AUDIT_MODULES = ("pyarrow", "jinja2", "markupsafe")
-"""What the extra `audit` installs."""
-
-audit_app = typer.Typer(help="Compares every blob with every reference, while the store is in use; deletes nothing.", no_args_is_help=True)
-
-
-class EngineName(StrEnum):
-    SPARK = "spark"
-    LOCAL = "local"
+audit_app = typer.Typer(help="Compares every blob with every reference, while the store is in use.", no_args_is_help=True)
 
 
 Grace = Annotated[str | None, typer.Option(
@@ -56,14 +49,12 @@ From = Annotated[str | None, typer.Option("--from", metavar="RUN", help="The dir
 ShownGrace = Annotated[
     str | None, typer.Option("--grace", help="What is younger is not called an orphan; by default that of the run, or 24h.")
 ]
-Parallel = Annotated[int | None, typer.Option(min=1, max=4096, help="So many ranges at once; by default one for each processor.")]
-Master = Annotated[str | None, typer.Option(help="Of Spark; by default one of its own on this machine, or spark-submit's.")]
 
 
 @audit_app.callback()
 @shared
 def choose_audit() -> None:
-    """Compares every blob with every reference, while the store is in use; deletes nothing."""
+    """Compares every blob with every reference, while the store is in use."""
 
 
 @audit_app.command()
@@ -80,7 +71,7 @@ def plan(grace: Grace = None, insist: Insist = False, parallel: Parallel = None)
         show_plan(await plan_audit(choice.existing(), options, slots, runtime), slots, choice.json)
         return CLEAN
 
-    _finish(lambda: anyio.run(command))
+    finish(lambda: anyio.run(command))
 
 
 @audit_app.command()
@@ -112,7 +103,7 @@ def run(
         show_manifest(manifest, options, choice.json)
         return FAILED if not manifest.complete else FINDINGS if manifest.findings else CLEAN
 
-    _finish(command)
+    finish(command)
 
 
 @audit_app.command()
@@ -125,7 +116,11 @@ def show(name: Name, run: From = None, grace: ShownGrace = None) -> None:
 
         return show_name(choice.existing(), name, run, grace, choice.json)
 
-    _finish(command)
+    finish(command)
+
+
+audit_app.command()(delete)
+audit_app.command()(restore)
 
 
 @contextmanager
@@ -161,25 +156,3 @@ def _processors() -> int:
     from recovery.audit.local import LocalEngine
 
     return LocalEngine().slots
-
-
-def _finish(command: Callable[[], int]) -> None:
-    """Runs a command, and ends the program with its exit code. Every error that is no interrupt becomes `FAILED`."""
-    def call() -> int:
-        try:
-            return command()
-        except AuditInterruptedError as error:
-            say(str(error))
-            return INTERRUPTED
-        except ModuleNotFoundError as error:
-            if error.name is None or error.name.partition(".")[0] not in AUDIT_MODULES:
-                raise
-            what = f"an audit needs {error.name}: pip install 'tiered[audit]', or 'tiered[spark]' to run on Spark"
-            raise ConfigurationError(what) from None
-
-    try:
-        code = guard(call, FAILED)
-    except Exception:  # noqa: BLE001 (a bug: Python would end with 1, which means findings)
-        traceback.print_exc()
-        code = FAILED
-    raise typer.Exit(code)

@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
-import urllib.request
 from collections.abc import Iterator
 
 import anyio
@@ -15,13 +9,18 @@ import pytest
 
 from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import SystemRuntime
+<<<<<<< HEAD
+=======
+from changelog.change import ChangeId
 from emulators.up import BUILT_IN
+from recovery.audit import cuts
+>>>>>>> 7d8ab7ac163ecba113b6b199c7ba2e0c2bae6821
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.local import LocalEngine
-from recovery.audit.manifest import Manifest
+from recovery.audit.manifest import Bounds, Manifest
 from recovery.audit.run import run_audit
 from recovery.audit.work import AuditOptions
-from tests.given.repository import ROOT
+from tests.given.emulated_services import emulated_services
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId
 from tiered.open import open_backends, open_storage
@@ -32,27 +31,8 @@ OBJECTS = 30
 
 @pytest.fixture
 def services(bigtable_host: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
-    """The emulators, in a process of their own.
-
-    Arrow's client holds the interpreter's lock while it waits for an answer.
-    """
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}  # both are its own: other tests fill the tables of `bigtable_host`
-    command = [sys.executable, "-m", "emulators", "up", "--gcs-port", "0", "--bigtable-port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT, env=environment) as up:
-        assert up.stdout is not None
-        addresses = dict(up.stdout.readline().strip().split("=") for _ in range(2))
-        for name, address in addresses.items():
-            monkeypatch.setenv(name, address)
-        endpoint = addresses["STORAGE_EMULATOR_HOST"]
-        make = urllib.request.Request(f"{endpoint}/storage/v1/b?project=p", json.dumps({"name": "audits"}).encode(), method="POST")
-        urllib.request.urlopen(make).close()
-        assert BUILT_IN.bigtable is not None and BUILT_IN.gcs is not None
-        yield Settings(
-            changelog="bigtable", inline_bytes_max=1,
-            bigtable=BUILT_IN.bigtable.model_copy(update={"emulator_host": addresses["BIGTABLE_EMULATOR_HOST"]}),
-            gcs=BUILT_IN.gcs.model_copy(update={"endpoint": endpoint}),
-        )  # fmt: skip
-        up.send_signal(signal.SIGTERM)
+    with emulated_services(monkeypatch) as settings:
+        yield settings
 
 
 def test_audit_of_the_emulators_in_worker_processes_finds_what_was_planted(services: Settings) -> None:
@@ -81,3 +61,23 @@ def test_audit_of_the_emulators_in_worker_processes_finds_what_was_planted(servi
     assert manifest.complete and (manifest.names, manifest.redirects) == (OBJECTS, OBJECTS)
     found = RunDirectory.open("gs://audits/2026/november").findings(manifest.run)
     assert sorted((each.kind, each.object) for each in found) == [("dangling", "media/objects/05"), ("orphan", "media/objects/77")]
+
+
+def test_bucket_is_cut_by_listings_of_the_real_adapter(services: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuts, "SMALL_NAMES", 3)
+
+    async def main() -> tuple[list[str], list[str]]:
+        async with open_backends(services, SystemRuntime()) as backends:
+            blobs = backends.tiers.long_term
+            for number in range(40):
+                path = f"media/org.1/objects/{'é' * (number % 2)}{number:02}"
+                upload = await blobs.open_upload(f"{path}/{ChangeId.new(SystemRuntime())}", Metadata(), 1)
+                await upload.write(b"x")
+                await upload.finalise()
+            names = [blob.name for blob in (await blobs.list("", None, 100)).blobs]
+            return names, await cuts.cut_names(blobs, Bounds(start="", end=None), 8, SystemRuntime())
+
+    names, found = anyio.run(main)
+    assert len(names) == 40 and len(found) == 7 and found == sorted(found)
+    parts = zip(["", *found], [*found, None], strict=True)
+    assert max(sum(low <= name and (high is None or name < high) for name in names) for low, high in parts) <= 20

@@ -54,6 +54,7 @@ def test_each_kind_of_a_blob_has_its_one_reason(facts: Facts) -> None:
         Kind.FOREIGN: unspoken and facts.form is Form.FOREIGN,
         Kind.UNPARSEABLE: unspoken and facts.form is Form.UNPARSEABLE,
         Kind.UPLOAD: unspoken and facts.form is Form.UPLOAD,
+        Kind.QUARANTINED: unspoken and facts.form is Form.QUARANTINE,
         Kind.TOO_YOUNG: unspoken and ours and facts.young,
         Kind.ORPHAN: nothing_speaks_for(facts) and facts.form is Form.REVISION,
         Kind.LEGACY_ORPHAN: nothing_speaks_for(facts) and facts.form is Form.UNSUFFIXED,

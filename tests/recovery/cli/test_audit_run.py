@@ -11,7 +11,7 @@ import typer
 
 from recovery.audit.manifest import parse_manifest
 from recovery.audit.verdicts import MEANING, Kind
-from recovery.cli.audit import commands
+from recovery.cli.audit.ending import finish
 from recovery.cli.audit.output import PipedConsole, show_summary
 from tests.given.audited_store import Store
 from tests.given.command_line import shell, unwritable
@@ -104,5 +104,5 @@ def test_bug_is_no_finding(capsys: pytest.CaptureFixture[str]) -> None:
         raise ZeroDivisionError
 
     with pytest.raises(typer.Exit) as ended:
-        commands._finish(command)
+        finish(command)
     assert ended.value.exit_code == 2 and "ZeroDivisionError" in capsys.readouterr().err

@@ -24,10 +24,11 @@ COMMANDS: dict[str, list[str]] = {
     "put": [OBJECT, "payload"], "get": [OBJECT, "-o", "out"], "head": [OBJECT], "rm": [OBJECT], "ls": [], "status": [],
     "recover": ["--once"], "provision": [], "check": [], "log list": [], "log show": ["x"], "log retry": ["--all"], "audit plan": [],
     "audit run": ["--engine", "local", "--to", "", "--parallel", "1"], "audit show": [OBJECT], "config show": [],
+    "audit delete": ["audit-0", "--class", "orphan"], "audit restore": ["audit-0"],
 }
-"""Each with arguments of its own; `audit run` with such as it refuses at once."""
+"""Each with arguments of its own; `audit run`, `delete` and `restore` with such as they refuse at once."""
 
-REFUSED = {"audit run": 2, "log show": 3}
+REFUSED = {"audit run": 2, "audit delete": 2, "audit restore": 2, "log show": 3}
 GROUPS = ("", "log", "audit", "config")
 DAMAGE = "Traceback (most recent call last)"
 

@@ -8,19 +8,25 @@ from pathlib import Path
 import httpx
 import pytest
 
-from recovery.audit.manifest import Cutoff, Manifest
+from recovery.audit.manifest import Bounds, Cutoff, Manifest, Part
 from recovery.http.audits import RUNS_MAX, audit_runs
 from tests.given.shown_status import Shown
 
 pytestmark = pytest.mark.anyio
 
 
-def plant(directory: Path, name: str, started_ns: int = 10**18, *, report: bool = True) -> Path:
+ALL = (Bounds(start="", end=None),)
+
+
+def plant(
+    directory: Path, name: str, started_ns: int = 10**18, *, report: bool = True, ranges: tuple[Bounds, ...] = ALL
+) -> Path:
     run = directory / name
     run.mkdir(parents=True)
     manifest = Manifest(
-        run="r", inputs={}, log_is_durable=True, cutoff=Cutoff(as_of_ns=1, grace_s=1), ranges=(), started_ns=started_ns,
-        ended_ns=started_ns + 60 * 10**9, complete=True, names=42,
+        run="r", inputs={}, log_is_durable=True, cutoff=Cutoff(as_of_ns=1, grace_s=1), ranges=ranges, started_ns=started_ns,
+        ended_ns=started_ns + 60 * 10**9, complete=True, names=42, names_by_range=(42,) * len(ranges),
+        parts=(Part(file="range-000000.parquet", range=0, start="", end=None, names=42, rows=0, sha256=""),),
     )  # fmt: skip
     (run / "manifest.json").write_text(manifest.model_dump_json())
     os.utime(run / "manifest.json", ns=(started_ns, started_ns))
@@ -40,6 +46,13 @@ def test_the_youngest_runs_come_first_and_no_more_than_a_page_of_them(tmp_path: 
     runs = audit_runs(tmp_path)
     assert [run.name for run in runs] == [f"run-{number:02}" for number in reversed(range(5, RUNS_MAX + 5))]
     assert (runs[0].complete, runs[0].findings, runs[0].blobs, runs[0].has_report) == (True, 0, 42, True)
+
+
+def test_a_run_whose_manifest_cannot_be_true_is_told_and_is_not_complete(tmp_path: Path) -> None:
+    plant(tmp_path, "gap", ranges=(Bounds(start="", end="a"), Bounds(start="b", end=None)))
+    [run] = audit_runs(tmp_path)
+    assert not run.complete
+    assert run.problem == "its manifest cannot be trusted: its ranges 0 and 1 leave a gap between 'a' and 'b'"
 
 
 def test_what_is_no_run_is_passed_over_and_a_damaged_manifest_is_told(tmp_path: Path) -> None:

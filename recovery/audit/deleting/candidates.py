@@ -1,0 +1,253 @@
+"""Deletes blobs that an audit called orphans, if they still are. It uses no engine and no files.
+
+It works on a batch of candidates, in this order:
+
+    C  read the changelog     spares what an entry names: its change is under way, or waits for recovery
+    R  read the rows          by both readings of each name; spares what a tombstone names, expired or not
+    then, for each candidate by itself:
+    settle its revision       *live*: its row names it, so it is no orphan. Otherwise it is refused for ever
+    set it aside              only if there is a quarantine: copy it, and check the copy
+    delete the generation     that the audit listed, and no other
+
+The finding is not believed. If it is wrong, these steps keep the data all the same (I1, I2):
+
+- The row of the object `{path}` cannot begin to name `{path}/{revision}` after the settle, because a swap of a refused
+  token conflicts. Before the settle it may; then the settle answers *live*.
+- The row of the object `{path}/{revision}`, which names a blob without suffix, has no token that could be refused. Only
+  older software writes such blobs. If it did so before R, R sees the row. If it does so after R, it writes the blob
+  first, and that is another generation than the one that was listed. (A blob that was listed is older than the grace,
+  so older software, which names a blob at once, is not just about to name it.)
+- A blob that can be listed was finalised, so its entry was recorded before. If the entry is not in C, its change has
+  ended. So the settle refuses no change that is under way. Without a changelog it may, and then the caller of that
+  change is told that it failed (I4).
+
+docs/protocol/deleting.py tries every interleaving of this. *Crash* anywhere: the same candidates are carried out again;
+each step may be repeated (I5). *Failure*: an error is raised if a service does not answer for `BUDGET_S`, or refuses.
+What was done until then is in `fates`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
+from typing import Self, TypeVar
+
+import anyio
+
+from changelog.base.errors import CorruptRecordError, TieredError
+from changelog.base.runtime import Runtime
+from changelog.change import ChangeId, Unreadable
+from changelog.log import ChangeLog
+from recovery.audit.finding import Finding
+from recovery.audit.names import read_name
+from recovery.audit.verdicts import Form, Kind
+from tiered.protocol.backends import Removal, Tiers
+from tiered.protocol.concurrent import foremost
+from tiered.protocol.retry import ask, persist
+
+T = TypeVar("T")
+
+BUDGET_S = 120.0
+AT_ONCE = 16
+"""How many candidates of a batch are settled and deleted at the same time."""
+
+ENTRIES_PAGE = 1000
+POINT_READS = 200
+
+
+class Fate(StrEnum):
+    """What became of a candidate."""
+
+    DELETED = "deleted"
+    GONE = "gone"
+    REPLACED = "replaced"
+    LOGGED = "logged"
+    NAMED = "named"
+    UNREADABLE = "unreadable"
+    KEPT = "kept"
+
+
+MEANING: Mapping[Fate, str] = {
+    Fate.DELETED: "it was an orphan, and is deleted",
+    Fate.GONE: "it was gone already: deleted by an earlier attempt, or by somebody else",
+    Fate.REPLACED: "another blob has its name now, and stays",
+    Fate.LOGGED: "an entry of the changelog names it: it is no orphan, and stays",
+    Fate.NAMED: "a row names it: it is no orphan, and stays",
+    Fate.UNREADABLE: "it, or a row that may name it, cannot be read: it stays",
+    Fate.KEPT: "it cannot be set aside, because the name of its copy would be too long: it stays",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A blob that may be deleted if it still is an orphan. `path`: its object's. `size`: bytes, for the sums only."""
+
+    name: str
+    path: str
+    revision: ChangeId
+    generation: int
+    size: int
+
+    @classmethod
+    def of(cls, finding: Finding) -> Self | None:
+        """Returns the candidate of a finding, or None if such a finding is never deleted.
+
+        Only orphans are. The name is read anew: without a revision there is no token that could be refused.
+        """
+        if finding.kind is not Kind.ORPHAN or finding.generation is None:
+            return None
+        return cls.named(finding.name, finding.generation, finding.size or 0)
+
+    @classmethod
+    def named(cls, name: str, generation: int, size: int) -> Self | None:
+        """Returns the candidate of this name, or None if the name has no revision.
+
+        Its object and revision are read from the name and from nothing else. If they were another's, the settle would
+        protect another blob.
+        """
+        reading = read_name(name)
+        if reading.form is not Form.REVISION:
+            return None
+        assert reading.object is not None and reading.revision is not None, "this form has both"
+        return cls(name, reading.object, reading.revision, generation, size)
+
+
+Pace = Callable[[], Awaitable[None]]
+"""Waits until one more candidate may be deleted."""
+
+SetAside = Callable[[Candidate], Awaitable["Fate | None"]]
+"""Copies a candidate to a place from where it can be restored, and checks the copy.
+
+None: it may be deleted now. A fate: it has no copy, and is not deleted.
+"""
+
+
+Told = Callable[[Candidate, Fate], None]
+"""Is told what became of each candidate, when it is known."""
+
+
+async def no_pace() -> None:
+    return
+
+
+def tell_nobody(candidate: Candidate, fate: Fate) -> None:
+    return
+
+
+@dataclass(slots=True)
+class Batch:
+    """Carries out the deletion of these candidates. `fates`: what became of each, by name, as far as it is known.
+
+    `run` may be called again after an error. It leaves out what has a fate.
+    """
+
+    tiers: Tiers
+    log: ChangeLog
+    candidates: Sequence[Candidate]
+    runtime: Runtime
+    pace: Pace = no_pace
+    set_aside: SetAside | None = None
+    told: Told = tell_nobody
+    fates: dict[str, Fate] = field(default_factory=dict)
+
+    async def run(self) -> None:
+        left = [each for each in self.candidates if each.name not in self.fates]
+        left = self._spare(left, Fate.LOGGED, await self._logged(left))
+        named, unreadable = await self._named(left)
+        left = self._spare(left, Fate.UNREADABLE, unreadable)
+        left = self._spare(left, Fate.NAMED, named)
+        await self._delete_all(left)
+
+    def _spare(self, candidates: Sequence[Candidate], fate: Fate, names: Collection[str]) -> list[Candidate]:
+        for each in candidates:
+            if each.name in names:
+                self._end(each, fate)
+        return [each for each in candidates if each.name not in names]
+
+    def _end(self, candidate: Candidate, fate: Fate) -> None:
+        self.fates[candidate.name] = fate
+        self.told(candidate, fate)
+
+    # --- C
+
+    async def _logged(self, candidates: Sequence[Candidate]) -> set[str]:
+        """Returns the candidates that an entry names, as new or as old, or whose revision is an unreadable entry's."""
+        wanted, by_revision = {each.name for each in candidates}, {str(each.revision): each.name for each in candidates}
+        found: set[str] = set()
+        start: str | None = "" if candidates else None
+        while start is not None:
+            page = await self._ask(partial(self.log.entries, start, ENTRIES_PAGE))
+            for entry in page.entries:
+                if isinstance(entry, Unreadable):
+                    found.update(filter(None, [by_revision.get(entry.key.rpartition("/")[2])]))
+                else:
+                    found.update(name for name in (entry.change.new, entry.change.old) if name in wanted and name is not None)
+            start = page.next_start
+        return found
+
+    # --- R
+
+    async def _named(self, candidates: Sequence[Candidate]) -> tuple[set[str], set[str]]:
+        """Returns the candidates that a tombstone names, and those of which nobody can say whether one does."""
+        keys = sorted({key.encode() for each in candidates for key in rows_of(each)})
+        named: set[str] = set()
+        corrupt: set[str] = set()
+        for first in range(0, len(keys), POINT_READS):
+            page = await self._ask(partial(self.tiers.high_volume.redirects_at, keys[first : first + POINT_READS]))
+            named.update(redirect.target for redirect in page.redirects)
+            corrupt.update(row.path for row in page.corrupt)
+        unreadable = {each.name for each in candidates if not corrupt.isdisjoint(rows_of(each))}
+        return named, unreadable
+
+    # --- one candidate
+
+    async def _delete_all(self, candidates: Sequence[Candidate]) -> None:
+        waiting = iter(candidates)
+
+        async def work() -> None:
+            for candidate in waiting:
+                await self.pace()
+                self._end(candidate, await self._delete(candidate))
+
+        try:
+            async with anyio.create_task_group() as group:
+                for _ in range(min(AT_ONCE, len(candidates))):
+                    group.start_soon(work)
+        except BaseExceptionGroup as errors:
+            error = foremost(errors.exceptions)
+            if isinstance(error, TieredError):
+                raise error from None  # the error itself, not the group
+            raise
+
+    async def _delete(self, candidate: Candidate) -> Fate:
+        try:
+            if await self._is_live(candidate):
+                return Fate.NAMED
+            if self.set_aside is not None and (fate := await self.set_aside(candidate)) is not None:
+                return fate
+            return _FATES[await self._persist(partial(remove, self.tiers, candidate))]
+        except CorruptRecordError:
+            return Fate.UNREADABLE
+
+    async def _is_live(self, candidate: Candidate) -> bool:
+        return await self._persist(partial(self.tiers.high_volume.settle, candidate.path, candidate.revision))
+
+    async def _ask(self, read: Callable[[], Awaitable[T]]) -> T:
+        return await ask(read, self.runtime, BUDGET_S)
+
+    async def _persist(self, call: Callable[[], Awaitable[T]]) -> T:
+        return await persist(call, self.runtime, BUDGET_S)
+
+
+def rows_of(candidate: Candidate) -> tuple[str, str]:
+    """Returns the keys of the rows that may name the blob: as a revision of `path`, and as a blob without suffix."""
+    return candidate.path, candidate.name
+
+
+async def remove(tiers: Tiers, candidate: Candidate) -> Removal:
+    return await tiers.long_term.delete_generation(candidate.name, candidate.generation)
+
+
+_FATES = {Removal.DELETED: Fate.DELETED, Removal.ABSENT: Fate.GONE, Removal.REPLACED: Fate.REPLACED}

@@ -1,0 +1,103 @@
+"""Whether anything may be deleted because of a run. Each reason why not is one sentence. No I/O.
+
+    refusals(...) -> sentences; none: go on
+
+A gate looks at the run as a whole. It is no proof that a candidate is an orphan: `candidates.py` looks at each again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from changelog.base.errors import ConfigurationError
+from recovery.audit.evidence import Evidence
+from recovery.audit.finding import DAY_S
+from recovery.audit.verdicts import Kind
+from recovery.audit.words import count, duration
+from tiered.metadata import NS_PER_S
+
+AGE_MAX_S = 7 * DAY_S
+SHARE_MAX = 0.01
+NUMBER_MAX = 10_000
+AHEAD_MAX_S = 60.0
+
+NEVER: Mapping[Kind, str] = {
+    Kind.LEGACY_ORPHAN: "it has no revision, so there is no token that could be refused, and a late writer could still name it",
+    Kind.DANGLING: "its blob is gone already, and its tombstone is all that is left of the object: look at it with tiered audit show",
+    Kind.CORRUPT_ROW: "nobody can tell which blob it names",
+    Kind.CORRUPT_BLOB: "it may be an object that somebody can still repair or restore",
+    Kind.MISDIRECTED: "a tombstone names it",
+    Kind.UNPARSEABLE: "this software did not give it its name",
+    Kind.FOREIGN: "this software did not put it there",
+    Kind.UNLISTED: "a tombstone names it",
+}
+"""Why findings of a class are never deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the person who deletes chooses. `at_most`: how many blobs may be deleted; None: not told.
+
+    `insist`: go on without a changelog.
+    """
+
+    at_most: int | None = None
+    insist: bool = False
+
+
+def check_class(text: str) -> Kind:
+    """Returns the class. Raises `ConfigurationError` if such findings are never deleted."""
+    if text == Kind.ORPHAN:
+        return Kind.ORPHAN
+    why = NEVER.get(Kind(text)) if text in list(Kind) else None
+    if why is None:
+        raise ConfigurationError(f"{text!r} is no class of findings that can be deleted: give --class orphan")
+    raise ConfigurationError(f"findings of the class {text} are never deleted, because {why}")
+
+
+def refusals(
+    evidence: Evidence, inputs: Mapping[str, str], asked: Asked, number: int, now_ns: int, *, log_is_durable: bool
+) -> Iterator[str]:
+    """Yields why nothing may be deleted.
+
+    `inputs`: what the settings name now. `number`: how many candidates there are. `now_ns`: by the service's clock.
+    `log_is_durable`: whether the settings name a changelog now.
+    """
+    manifest = evidence.manifest
+    yield from _of_another(manifest.inputs, inputs)
+    if not evidence.complete:
+        for doubt in evidence.doubts or ("the run is not complete",):
+            yield f"the evidence is doubtful: {doubt}; run the audit again"
+    age_s = (now_ns - manifest.cutoff.as_of_ns) / NS_PER_S
+    if age_s > AGE_MAX_S:
+        yield f"the run began {duration(age_s)} ago, and after {AGE_MAX_S // DAY_S} days too much has changed: run the audit again"
+    if age_s < -AHEAD_MAX_S:
+        yield "the run began in the future, by the clock of the service: run the audit again"
+    if not manifest.redirects:
+        yield "the run saw not a single tombstone, so it was almost certainly the wrong table: check the settings"
+    if not (log_is_durable and manifest.log_is_durable) and not asked.insist:
+        yield "there is no changelog, so a deletion may fail a change that is under way: insist on it with --insist"
+    yield from _too_many(number, manifest.names, asked.at_most)
+
+
+def _of_another(found: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
+    for key in sorted({*found, *now}):
+        was, is_now = found.get(key, "not set"), now.get(key, "not set")
+        if was != is_now:
+            what = "bucket" if key == "bucket" else "store"
+            yield f"the run is of another {what}: its {key} is {was}, and that of the settings is {is_now}"
+
+
+def _too_many(number: int, names: int, at_most: int | None) -> Iterator[str]:
+    if at_most is not None:
+        if number > at_most:
+            yield f"the run found {count(number, 'orphan')}, and --at-most says {at_most:,}: give a larger number if all are to be deleted"
+        return
+    if number > NUMBER_MAX:
+        yield f"the run found {count(number, 'orphan')}, more than {NUMBER_MAX:,}: say that it is meant with --at-most {number}"
+    elif number > names * SHARE_MAX:
+        yield (
+            f"the run found {count(number, 'orphan')} among {count(names, 'blob')}, more than {SHARE_MAX:.0%}:"
+            f" say that it is meant with --at-most {number}"
+        )

@@ -1,0 +1,222 @@
+"""What a deletion writes into the directory of its run, before and after it deletes anything.
+
+    RUN/deleted/deletion.json                       what is deleted, and how; written when all files below are there
+    RUN/deleted/range-000017.parquet                one batch: first what is intended, then what became of it
+
+    name, object, revision string   size, generation int64
+    fate string                     `intended`, or a `Fate`
+    aside string, aside_generation int64             where its copy is; null without a quarantine
+    run string                      the id of the audit's run
+
+The key-value metadata of the footer are `tiered.schema`, `tiered.run` and `tiered.batch`. A batch is done if and only
+if nothing in its file is only intended. All batches are written as intended before the first deletion. So whatever is
+deleted was noted before. What is read back is checked: the object and the revision must be those of the name.
+
+*Crash* at any moment, of anything: each file is there whole, in its old or its new form. A batch that is not done is
+carried out again; that is safe. *Failure*: `CorruptRecordError` names a file that was cut off, or is of another run.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from changelog.base.errors import CorruptRecordError
+from recovery.audit.deleting.candidates import Candidate, Fate
+from recovery.audit.directory import Files
+
+DELETED, DELETION = "deleted", "deletion.json"
+VERSION = 1
+BATCH = 1000
+INTENDED = "intended"
+SCHEMA = pa.schema([
+    ("name", pa.string()), ("object", pa.string()), ("revision", pa.string()), ("size", pa.int64()), ("generation", pa.int64()),
+    ("fate", pa.string()), ("aside", pa.string()), ("aside_generation", pa.int64()), ("run", pa.string()),
+])  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is to be deleted, fixed before the first deletion.
+
+    `run`: the id of the audit's run. `number`, `size`: how many candidates there are, and their bytes. `quarantine`:
+    the prefix of the copies; None: there are none. `began_ns`: nanoseconds since 1970.
+    """
+
+    run: str
+    number: int
+    size: int
+    batches: int
+    quarantine: str | None
+    began_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A copy in the quarantine: its name, and its generation."""
+
+    name: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One candidate in the journal. `fate` None: its deletion is intended, and nobody knows what became of it."""
+
+    candidate: Candidate
+    fate: Fate | None = None
+    copy: Copy | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """How many candidates there are of each fate, and how many bytes."""
+
+    numbers: Counter[Fate]
+    sizes: Counter[Fate]
+
+    @classmethod
+    def zero(cls) -> Sums:
+        return cls(Counter(), Counter())
+
+    def add(self, fate: Fate, size: int) -> None:
+        self.numbers[fate] += 1
+        self.sizes[fate] += size
+
+    def merge(self, other: Sums) -> None:
+        self.numbers.update(other.numbers)
+        self.sizes.update(other.sizes)
+
+
+class Journal:
+    """The journal of one run's deletion. All calls block."""
+
+    def __init__(self, files: Files, run: str) -> None:
+        self._files = files
+        self._run = run
+
+    def order(self) -> Order | None:
+        """Returns what is to be deleted, or None if no deletion was begun.
+
+        Raises `CorruptRecordError` if the file is of another run, or breaks the format.
+        """
+        text = self._files.read(f"{DELETED}/{DELETION}")
+        if text is None:
+            return None
+        where = f"{self._files.uri}/{DELETED}/{DELETION}"
+        try:
+            told = json.loads(text)
+            if told.pop("version") != VERSION:
+                raise CorruptRecordError(f"{where} is of another version of this software")
+            order = Order(**told)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise CorruptRecordError(f"{where} breaks the format: {error}") from None
+        if order.run != self._run:
+            raise CorruptRecordError(f"{where} is of another run than the manifest beside it")
+        return order
+
+    def begin(self, order: Order, candidates: Iterable[Candidate]) -> Order:
+        """Writes all candidates as intended, and then the order. Returns it with the counts filled in.
+
+        It may be repeated: the same run gives the same files.
+        """
+        self._files.make(DELETED)
+        number, size, batches = 0, 0, 0
+        waiting: list[Entry] = []
+        for candidate in candidates:
+            waiting.append(Entry(candidate))
+            number, size = number + 1, size + candidate.size
+            if len(waiting) == BATCH:
+                self.write(batches, waiting)
+                batches, waiting = batches + 1, []
+        if waiting:
+            self.write(batches, waiting)
+            batches += 1
+        order = replace(order, number=number, size=size, batches=batches)
+        self._files.create(f"{DELETED}/{DELETION}", json.dumps({"version": VERSION, **asdict(order)}, indent=1).encode())
+        return self.order() or order
+
+    # --- batches
+
+    def write(self, batch: int, entries: Sequence[Entry]) -> None:
+        """Writes one batch: it replaces the file as a whole."""
+        rows = [
+            {
+                "name": each.candidate.name, "object": each.candidate.path, "revision": str(each.candidate.revision),
+                "size": each.candidate.size, "generation": each.candidate.generation,
+                "fate": INTENDED if each.fate is None else each.fate.value, "aside": each.copy and each.copy.name,
+                "aside_generation": each.copy and each.copy.generation, "run": self._run,
+            }
+            for each in entries
+        ]  # fmt: skip
+        footer = {"schema": str(VERSION), "run": self._run, "batch": str(batch)}
+        schema = SCHEMA.with_metadata({f"tiered.{key}": value for key, value in footer.items()})
+        written = io.BytesIO()
+        pq.write_table(pa.Table.from_pylist(rows, schema), written, compression="zstd")
+        self._files.write(f"{DELETED}/{_name(batch)}", written.getvalue())
+
+    def read(self, batch: int) -> list[Entry]:
+        """Returns the candidates of a batch. Raises `CorruptRecordError` if its file is gone or broken."""
+        where = f"{DELETED}/{_name(batch)}"
+        table = self._table(batch)
+        try:
+            return [_entry(row) for row in table.to_pylist()]
+        except (ValueError, TypeError, KeyError) as error:
+            raise CorruptRecordError(f"{self._files.uri}/{where} breaks the format: {error}") from None
+
+    def sums(self, batch: int) -> Sums | None:
+        """Returns the sums of a batch, or None if it is not done."""
+        sums = Sums.zero()
+        for entry in self.read(batch):
+            if entry.fate is None:
+                return None
+            sums.add(entry.fate, entry.candidate.size)
+        return sums
+
+    def entries(self, order: Order) -> Iterator[tuple[int, list[Entry]]]:
+        """Yields the batches in their order."""
+        for batch in range(order.batches):
+            yield batch, self.read(batch)
+
+    def tidy(self) -> None:
+        """Deletes the temporary files of writers that were killed. Call it when all batches are done."""
+        for seen in self._files.list(DELETED):
+            if seen.name.startswith("_") and seen.name.endswith(".tmp"):
+                self._files.remove(seen.path)
+
+    def _table(self, batch: int) -> Any:
+        name = f"{DELETED}/{_name(batch)}"
+        content = self._files.read(name)
+        if content is None:
+            raise CorruptRecordError(f"{self._files.uri}/{name} is gone: what was intended there is not known; run the audit again")
+        try:
+            table = pq.read_table(io.BytesIO(content))
+        except (pa.ArrowException, OSError) as error:
+            raise CorruptRecordError(f"{self._files.uri}/{name} is cut off, or no Parquet file ({error})") from None
+        metadata = table.schema.metadata or {}
+        if (_told(metadata, "run"), _told(metadata, "batch"), _told(metadata, "schema")) != (self._run, str(batch), str(VERSION)):
+            raise CorruptRecordError(f"{self._files.uri}/{name} is of another run, batch or version")
+        return table
+
+
+def _entry(row: Mapping[str, Any]) -> Entry:
+    candidate = Candidate.named(row["name"], row["generation"], row["size"])
+    if candidate is None or (candidate.path, str(candidate.revision)) != (row["object"], row["revision"]):
+        raise ValueError(f"{row['name']!r} is not the name of revision {row['revision']} of {row['object']!r}")
+    fate = None if row["fate"] == INTENDED else Fate(row["fate"])
+    return Entry(candidate, fate, None if row["aside"] is None else Copy(row["aside"], row["aside_generation"]))
+
+
+def _name(batch: int) -> str:
+    return f"range-{batch:06d}.parquet"
+
+
+def _told(metadata: Mapping[bytes, bytes], key: str) -> str:
+    return metadata.get(f"tiered.{key}".encode(), b"").decode(errors="replace")

@@ -1,0 +1,106 @@
+"""Copies that are kept of what is deleted, in the same bucket or directory, and their way back.
+
+    NAME  --copy, checked-->  ~quarantine/LABEL/NAME      then NAME is deleted
+    ~quarantine/LABEL/NAME  --copy, if the copy has the generation of the journal-->  NAME      then the copy is deleted
+
+The audit counts names below `~quarantine/` as `quarantined`, and accuses none of them. A blob that was restored is an
+orphan again: nothing names it. An older blob of the same name is never overwritten. *Crash* anywhere: each step may be
+repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from enum import StrEnum
+from functools import partial
+from typing import TypeVar
+
+from changelog.base.errors import CorruptRecordError, InvalidRequestError
+from changelog.base.runtime import Runtime
+from recovery.audit.deleting.candidates import BUDGET_S, Candidate, Fate, Pace
+from recovery.audit.deleting.journal import Copy, Entry
+from recovery.audit.names import QUARANTINE
+from tiered.protocol.backends import NotCopied, Tiers
+from tiered.protocol.retry import persist
+from tiered.text import refuse_control_characters
+
+T = TypeVar("T")
+
+LABEL_BYTES_MAX = 100
+NAME_BYTES_MAX = 1024
+"""Of an object in GCS."""
+
+
+def check_label(label: str) -> str:
+    """Returns the label of a quarantine. Raises `InvalidRequestError` if no names can begin with it."""
+    if not label.strip("/") or label.startswith("/") or label.endswith("/") or len(label.encode()) > LABEL_BYTES_MAX:
+        raise InvalidRequestError(
+            f"--quarantine {label!r} is no label: give a short name such as 2026-11; the copies are then kept as {QUARANTINE}2026-11/NAME"
+        )
+    refuse_control_characters("--quarantine", label)
+    return label
+
+
+class Quarantine:
+    """Sets blobs aside under one label. `copies`: those that it has made, by the name of the blob."""
+
+    def __init__(self, tiers: Tiers, label: str, runtime: Runtime) -> None:
+        self.copies: dict[str, Copy] = {}
+        self._blobs = tiers.long_term
+        self._label = label
+        self._runtime = runtime
+
+    async def set_aside(self, candidate: Candidate) -> Fate | None:
+        """Copies the blob. None: the copy is there, and was checked. Otherwise the blob stays, or is gone already."""
+        target = f"{QUARANTINE}{self._label}/{candidate.name}"
+        if len(target.encode()) > NAME_BYTES_MAX:
+            return Fate.KEPT
+        copied = await self._persist(partial(self._blobs.copy_generation, candidate.name, candidate.generation, target))
+        if copied is NotCopied.TAKEN:
+            raise CorruptRecordError(f"{target!r} is another blob than {candidate.name!r}, so that cannot be set aside there")
+        if copied is NotCopied.ABSENT:
+            await self._note_earlier(candidate, target)
+            return Fate.GONE
+        if copied is NotCopied.REPLACED:
+            return Fate.REPLACED
+        self.copies[candidate.name] = Copy(target, copied)
+        return None
+
+    async def _note_earlier(self, candidate: Candidate, target: str) -> None:
+        """Notes the copy of an earlier attempt, which deleted the blob and was killed before it noted that."""
+        copy = await self._persist(partial(self._blobs.head, target))
+        if copy is not None:
+            self.copies[candidate.name] = Copy(target, copy.generation)
+
+    async def _persist(self, call: Callable[[], Awaitable[T]]) -> T:
+        return await persist(call, self._runtime, BUDGET_S)
+
+
+class Return(StrEnum):
+    """What became of a copy that was to be restored."""
+
+    RESTORED = "restored"
+    TAKEN = "taken"
+    LOST = "lost"
+    NO_COPY = "no_copy"
+
+
+RETURNS = {
+    Return.RESTORED: "the blob is back under its name, and its copy is deleted",
+    Return.TAKEN: "another blob has the name now, so the copy stays in the quarantine",
+    Return.LOST: "the copy is gone, or it is another one than was made: restored before, or deleted",
+    Return.NO_COPY: "it was deleted without a copy, or it was not deleted",
+}
+
+
+async def restore(entry: Entry, tiers: Tiers, runtime: Runtime, pace: Pace) -> Return:
+    """Brings one blob back from the quarantine. It may be repeated, after a crash too."""
+    if entry.copy is None:
+        return Return.NO_COPY
+    await pace()
+    blobs, name, copy = tiers.long_term, entry.candidate.name, entry.copy
+    back = await persist(partial(blobs.copy_generation, copy.name, copy.generation, name), runtime, BUDGET_S)
+    if isinstance(back, NotCopied):
+        return Return.TAKEN if back is NotCopied.TAKEN else Return.LOST
+    await persist(partial(blobs.delete_generation, copy.name, copy.generation), runtime, BUDGET_S)
+    return Return.RESTORED

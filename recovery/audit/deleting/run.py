@@ -1,0 +1,347 @@
+"""A whole deletion: a new one, or one that was interrupted and goes on.
+
+    gates -> journal: all are intended -> batches, several at once, at one rate -> journal: what became of them
+
+The run's directory is the only memory. `look` reads and writes nothing: it says what a deletion would do. A deletion
+that has ended is not done again; it says what became of each candidate.
+
+*Crash* (kill -9) or interruption at any moment: the same call goes on with the batches that are not done. Two processes
+that delete because of the same run do the same work twice, without harm. *Failure* of a service: the batch under way
+notes what it has done, and the error is raised.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import anyio
+from anyio import to_thread
+
+from changelog.base.errors import ConfigurationError, TieredError, UnavailableError
+from changelog.base.runtime import Runtime
+from recovery.audit.deleting.batch import carry_out_batch
+from recovery.audit.deleting.candidates import Candidate, Fate
+from recovery.audit.deleting.gates import Asked, refusals
+from recovery.audit.deleting.journal import Journal, Order, Sums
+from recovery.audit.deleting.work import DeletionJob
+from recovery.audit.errors import AuditInterruptedError
+from recovery.audit.evidence import Evidence, evidence
+from recovery.audit.ledger import RunDirectory
+from recovery.audit.plan import inputs_of
+from recovery.audit.verdicts import Kind
+from recovery.audit.words import count
+from recovery.audit.work import Engine, check_there, portable
+from recovery.rate import TokenBucket
+from recovery.statistics.audit_source import AuditSource, Finished
+from tiered.open import Backends, open_backends
+from tiered.protocol.concurrent import foremost
+from tiered.settings import Settings
+
+RATE_PER_S = 200.0
+BATCHES_AT_ONCE = 4
+REPORT_EVERY_S = 0.5
+LOOK_EVERY_S = 5.0
+EXIT_AT_ONCE = 130
+NOTHING_ASKED = Asked()
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the person who deletes chooses. `directory`: of the run. `rate_per_s`: how many blobs a second.
+
+    `quarantine`: a prefix for copies; None: none are kept. `asked`: for the gates.
+    """
+
+    directory: str
+    asked: Asked = NOTHING_ASKED
+    rate_per_s: float = RATE_PER_S
+    quarantine: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a deletion would do, or what is left of one. Sizes are in bytes.
+
+    `refused`: why nothing may be deleted; empty if it may. `number`, `size`: of the candidates. `never`: findings of
+    the class that cannot be deleted, because they have no revision or no generation. `order`: of a deletion that was
+    begun. `done`: what became of candidates so far.
+    """
+
+    evidence: Evidence
+    refused: tuple[str, ...]
+    number: int
+    size: int
+    never: int
+    order: Order | None
+    done: Sums
+
+    @property
+    def left(self) -> int:
+        """How many candidates have no fate yet. Those of a batch that was interrupted count as a whole."""
+        return self.number - sum(self.done.numbers.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a deletion is. `done` of `number` candidates have a fate. `reclaimed`: bytes that were deleted.
+
+    `seconds_left`: an estimate; None until this call has ended a candidate.
+    """
+
+    number: int
+    done: int
+    deleted: int
+    reclaimed: int
+    seconds: float
+    seconds_left: float | None
+
+
+async def look(settings: Settings, wish: Wish, runtime: Runtime) -> Look:
+    """Says what a deletion would do. It changes nothing.
+
+    Raises `ConfigurationError` or `CorruptRecordError` if there is no run, or if its files break the format, and
+    `UnavailableError` if they, or the service's clock, cannot be read now.
+    """
+    check_there(settings)
+    settings = portable(settings)
+    directory = await to_thread.run_sync(RunDirectory.open, wish.directory, runtime)
+    async with open_backends(settings, runtime, writes=False, verify=False) as backends:
+        now_ns = await backends.tiers.long_term.now_ns()
+    return await to_thread.run_sync(_look, directory, settings, wish, now_ns, backends.log.durable)
+
+
+async def delete_orphans(
+    settings: Settings, wish: Wish, runtime: Runtime, progress: Callable[[Progress], None], engine: Engine | None = None,
+    found: Look | None = None,
+) -> Look:  # fmt: skip
+    """Deletes what the run calls orphans, if they still are, or goes on with that. Returns what became of them.
+
+    `engine`: carries out `work.delete_batch`; None: this process does it. `found`: of a look with the same wish, just
+    before; None: it looks itself.
+
+    `progress` is called in the event loop, from time to time. SIGINT or SIGTERM ends it soon with
+    `AuditInterruptedError`; the same call goes on. Raises `ConfigurationError` with all sentences of the gates, one a
+    line, if nothing may be deleted, and what `look` raises. `UnavailableError`, `UnconfirmedError`: a service did not
+    answer; what was done is in the journal.
+    """
+    found = found or await look(settings, wish, runtime)
+    if found.refused:
+        raise ConfigurationError("\n".join(f"nothing is deleted: {sentence}" for sentence in found.refused))
+    settings = portable(settings)
+    directory = await to_thread.run_sync(RunDirectory.open, wish.directory, runtime)
+    manifest = found.evidence.manifest
+    journal = Journal(directory.files, manifest.run)
+    if found.order is None:
+        order = Order(manifest.run, 0, 0, 0, wish.quarantine, runtime.wall_ns())
+        candidates = (each for each in _candidates(directory, manifest.run) if each is not None)
+        order = await to_thread.run_sync(journal.begin, order, candidates)
+        if refused := list(_of_order(order, wish, found.number)):  # somebody else has begun meanwhile
+            raise ConfigurationError("\n".join(f"nothing is deleted: {sentence}" for sentence in refused))
+    else:
+        order = found.order
+    async with AuditSource.open(settings, runtime, f"{manifest.run}-deletion") as source:
+        run = _Run(order, journal, runtime, wish, progress, source)
+        async with open_backends(settings, runtime) as backends:  # it also looks whether the tables are as they must be
+            if engine is None:
+                await run.finish(lambda numbers: run.carry_out(numbers, backends))
+        if engine is not None:
+            job = DeletionJob(directory.uri, manifest.run, settings.model_dump_json(), order.quarantine, wish.rate_per_s)
+            await run.finish(lambda numbers: run.drive(engine, job, numbers))
+    await to_thread.run_sync(journal.tidy)
+    return replace(found, order=order, done=run.sums)
+
+
+class _Run:
+    """What one call does for a deletion: several batches at once, at one rate."""
+
+    def __init__(
+        self, order: Order, journal: Journal, runtime: Runtime, wish: Wish, progress: Callable[[Progress], None], source: AuditSource
+    ) -> None:
+        self._order = order
+        self._source = source
+        self._journal = journal
+        self._runtime = runtime
+        self._rate_per_s = wish.rate_per_s
+        self._progress = progress
+        self._began = runtime.monotonic()
+        self.sums = Sums.zero()
+        self._before = 0
+        self._interrupted = False
+
+    async def finish(self, work: Callable[[Sequence[int]], Awaitable[None]]) -> None:
+        """Lets `work` carry out all batches that are not done. Raises its first error, or `AuditInterruptedError`."""
+        left = await to_thread.run_sync(self._look)
+        self._before = sum(self.sums.numbers.values())
+        if not left:
+            self._report()
+            return
+        try:
+            async with anyio.create_task_group() as beside:
+                beside.start_soon(self._heed_signals, beside.cancel_scope)
+                beside.start_soon(self._report_often)
+                await work(left)
+                beside.cancel_scope.cancel()
+        except BaseExceptionGroup as errors:
+            error: BaseException = errors
+            while isinstance(error, BaseExceptionGroup):
+                error = foremost(error.exceptions)
+            raise error from None
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._report_statistics(left=True)
+        self._report()
+        if self._interrupted:
+            ended = sum(self.sums.numbers.values())
+            raise AuditInterruptedError(
+                f"interrupted, {ended:,} of {count(self._order.number, 'candidate')} are done: the same command goes on from there"
+            )
+
+    async def carry_out(self, numbers: Sequence[int], backends: Backends) -> None:
+        """Carries out these batches in this process."""
+        waiting, bucket = iter(numbers), TokenBucket(self._runtime, self._rate_per_s)
+
+        async def work() -> None:
+            for number in waiting:
+                label = self._order.quarantine
+                await carry_out_batch(self._journal, number, backends, self._runtime, bucket.take, label, self._note)
+
+        async with anyio.create_task_group() as workers:
+            for _ in range(BATCHES_AT_ONCE):
+                workers.start_soon(work)
+
+    async def drive(self, engine: Engine, job: DeletionJob, numbers: Sequence[int]) -> None:
+        """Lets the engine carry out these batches, in a thread. Its workers share the rate.
+
+        If this is cancelled, it tells the engine to stop and waits for it. Raises `UnavailableError` with the first
+        error.
+        """
+        workers = max(1, min(engine.slots, len(numbers)))
+        errors: list[str] = []
+        over: list[bool] = []
+
+        def drain() -> None:
+            outcomes = engine.run(cast(Any, replace(job, rate_per_s=job.rate_per_s / workers)), numbers)
+            errors.extend(outcome.error for outcome in outcomes if outcome.error is not None)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._stop_when_cancelled, engine, over)
+            group.start_soon(self._look_often)
+            await to_thread.run_sync(drain)
+            over.append(True)
+            group.cancel_scope.cancel()
+        await to_thread.run_sync(self._look)
+        if errors and not self._interrupted:
+            raise UnavailableError(f"{count(len(errors), 'batch')} of the deletion failed: {errors[0]}; the same command goes on")
+
+    async def _stop_when_cancelled(self, engine: Engine, over: Sequence[bool]) -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            if not over:
+                engine.stop()
+
+    async def _look_often(self) -> None:
+        while True:
+            await self._runtime.sleep(LOOK_EVERY_S)
+            with suppress(TieredError):  # the look at the end meets the same error
+                await to_thread.run_sync(self._look)
+
+    def _look(self) -> list[int]:
+        """Reads the journal. Returns the batches that are not done."""
+        found = Sums.zero()
+        left: list[int] = []
+        for number in range(self._order.batches):
+            sums = self._journal.sums(number)
+            found.merge(sums or Sums.zero())
+            left += [number] if sums is None else []
+        self.sums = found
+        return left
+
+    def _note(self, candidate: Candidate, fate: Fate) -> None:
+        self.sums.add(fate, candidate.size)
+
+    async def _report_statistics(self, *, left: bool = False) -> None:
+        """Reports to whoever asks for the store's statistics.
+
+        A deletion is a run of its own there. Its unit is a candidate.
+        """
+        ended = sum(self.sums.numbers.values())
+        await self._source.report(Finished(
+            ranges=self._order.batches,
+            ranges_done=0,  # so that what is planned counts as known: it is no estimate
+            names=ended,
+            findings=self.sums.numbers[Fate.DELETED],
+            planned=self._order.number,
+            complete=ended == self._order.number,
+        ), left=left)  # fmt: skip
+
+    async def _report_often(self) -> None:
+        while True:
+            self._report()
+            await self._report_statistics()
+            await self._runtime.sleep(REPORT_EVERY_S)
+
+    def _report(self) -> None:
+        ended, seconds = sum(self.sums.numbers.values()), self._runtime.monotonic() - self._began
+        now = ended - self._before
+        self._progress(Progress(
+            number=self._order.number,
+            done=ended,
+            deleted=self.sums.numbers[Fate.DELETED],
+            reclaimed=self.sums.sizes[Fate.DELETED],
+            seconds=seconds,
+            seconds_left=seconds * (self._order.number - ended) / now if now else None,
+        ))  # fmt: skip
+
+    async def _heed_signals(self, scope: anyio.CancelScope) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
+        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            async for _ in signals:
+                if self._interrupted:
+                    os._exit(EXIT_AT_ONCE)
+                self._interrupted = True
+                scope.cancel()
+
+
+def _look(directory: RunDirectory, settings: Settings, wish: Wish, now_ns: int, log_is_durable: bool) -> Look:
+    found = evidence(directory, now_ns)
+    run = found.manifest.run
+    number = size = never = 0
+    for candidate in _candidates(directory, run):
+        if candidate is None:
+            never += 1
+        else:
+            number, size = number + 1, size + candidate.size
+    journal = Journal(directory.files, run)
+    order, done = journal.order(), Sums.zero()
+    for batch in range(0 if order is None else order.batches):
+        done.merge(journal.sums(batch) or Sums.zero())
+    refused = [
+        *refusals(found, inputs_of(settings), wish.asked, number, now_ns, log_is_durable=log_is_durable),
+        *_of_order(order, wish, number),
+    ]
+    return Look(found, tuple(refused), number, size, never, order, done)
+
+
+def _of_order(order: Order | None, wish: Wish, number: int) -> Iterator[str]:
+    """Yields why a deletion that was begun cannot go on like this."""
+    if order is None:
+        return
+    if order.number != number:
+        yield f"the deletion was begun with {count(order.number, 'candidate')}, and the run has {number:,} now: run the audit again"
+    if order.quarantine != wish.quarantine:
+        was = "without a quarantine" if order.quarantine is None else f"with --quarantine {order.quarantine}"
+        yield f"the deletion was begun {was}, and goes on like that only: give the same again"
+
+
+def _candidates(directory: RunDirectory, run: str) -> Iterator[Candidate | None]:
+    """Yields the candidates of a run, in one order. None: a finding of the class that is never deleted."""
+    for finding in directory.findings(run, {Kind.ORPHAN}):
+        yield Candidate.of(finding)

@@ -1,0 +1,205 @@
+"""`tiered audit delete` and `tiered audit restore`.
+
+Both say what they would do, and do it with `--yes` only. Exit codes: 0 done, or nothing is in the way; 2 refused, or it
+could not be completed; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import anyio
+import typer
+
+from changelog.base.runtime import SystemRuntime
+from recovery.cli.audit.ending import CLEAN, FAILED, finish
+from recovery.cli.audit.engines import EngineName, Master, Parallel
+from recovery.cli.output import dump, write
+from recovery.cli.shared import choice, say, shared
+from tiered.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from recovery.audit.deleting.restoring import Returned
+    from recovery.audit.deleting.run import Look, Progress, Wish
+    from recovery.audit.work import Engine
+    from recovery.cli.audit.output import PipedConsole
+
+LINE_EVERY_S = 30.0
+"""Where stderr is no terminal, a line says after so many seconds how far the deletion is."""
+
+Run = Annotated[str, typer.Argument(metavar="RUN", help="The directory of a run of the audit, a path or a URI.")]
+Class = Annotated[str, typer.Option("--class", help="The class of findings to delete: only orphan.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do it. Without it, nothing is changed.")]
+AtMost = Annotated[int | None, typer.Option(min=0, help="Needed for more than 10,000 blobs or 1 % of them: refuse if there are more.")]
+Insist = Annotated[bool, typer.Option("--insist", help="Delete without a changelog: a change that is under way may fail.")]
+Rate = Annotated[float, typer.Option(min=0.1, max=100_000, help="So many blobs a second at most.")]
+EngineOption = Annotated[EngineName, typer.Option(help="local: this process; or spark.")]
+Label = Annotated[str | None, typer.Option("--quarantine", metavar="LABEL", help="Copy each blob to ~quarantine/LABEL/NAME first.")]
+
+
+@shared
+def delete(
+    run: Run, kind: Class, yes: Yes = False, at_most: AtMost = None, insist: Insist = False, rate: Rate = 200.0, quarantine: Label = None,
+    engine: EngineOption = EngineName.LOCAL, parallel: Parallel = None, master: Master = None,
+) -> None:  # fmt: skip
+    """Deletes the orphans that a run found, if they still are. Looks at each again, and writes down each deletion."""
+
+    def command() -> int:
+        from recovery.audit.deleting.gates import Asked, check_class
+        from recovery.audit.deleting.quarantine import check_label
+        from recovery.audit.deleting.run import Wish, delete_orphans, look
+
+        check_class(kind)
+        wish = Wish(run, Asked(at_most, insist), rate, None if quarantine is None else check_label(quarantine))
+        settings, runtime = choice.existing(), SystemRuntime()
+        before = anyio.run(look, settings, wish, runtime)
+        if not yes or before.refused:
+            _show_look(before, wish, choice.json)
+            return FAILED if before.refused else CLEAN
+        with _opened(engine, parallel, master) as opened, _showing() as progress:
+            after = anyio.run(delete_orphans, settings, wish, runtime, progress, opened, before)
+        _show_deleted(before, after, choice.json)
+        return CLEAN
+
+    finish(command)
+
+
+@shared
+def restore(run: Run, yes: Yes = False, rate: Rate = 200.0) -> None:
+    """Brings back what the deletion of a run has set aside. Nothing names it, so it is an orphan again."""
+
+    def command() -> int:
+        from recovery.audit.deleting.restoring import restore_deleted
+
+        async def call() -> Returned:
+            return await restore_deleted(choice.existing(), run, SystemRuntime(), rate, lambda _: None, dry=not yes)
+
+        _show_returned(anyio.run(call), yes, choice.json)
+        return CLEAN
+
+    finish(command)
+
+
+@contextmanager
+def _opened(name: EngineName, parallel: int | None, master: str | None) -> Iterator[Engine | None]:
+    if name is EngineName.SPARK:
+        from recovery.audit.cluster import open_spark
+        from recovery.audit.deleting.work import delete_batch
+
+        with open_spark(cast(Any, delete_batch), master, parallel) as engine:
+            yield engine
+        return
+    for option, value in (("--master", master), ("--parallel", parallel)):
+        if value is not None:
+            raise InvalidRequestError(f"{option} {value} is Spark's: add --engine spark, or leave it out")
+    yield None
+
+
+# --- what is printed -------------------------------------------------------------------------------
+
+
+def _show_look(found: Look, wish: Wish, as_json: bool) -> None:
+    from recovery.audit import words
+
+    if as_json:
+        write(_look_json(found, deleted=False))
+    else:
+        write(f"orphans    {words.count(found.number, 'blob')}, {words.size(found.size)}, {words.cost(found.size, words.PRICE_DEFAULT)}")
+        if found.never:
+            write(f"never      {words.count(found.never, 'finding')} that cannot be deleted, because no revision or generation is known")
+        _show_fates(found)
+        if found.left:
+            write(f"time       about {words.duration(found.left / wish.rate_per_s)}, at {wish.rate_per_s:g} blobs a second")
+    for sentence in found.refused:
+        say(f"nothing would be deleted: {sentence}")
+    if not found.refused:
+        say(_next_step(found))
+
+
+def _next_step(found: Look) -> str:
+    if not found.left:
+        return "nothing is left to delete"
+    return "nothing was deleted: give --yes to delete, and --quarantine LABEL to keep copies"
+
+
+def _show_deleted(before: Look, after: Look, as_json: bool) -> None:
+    if as_json:
+        write(_look_json(after, deleted=True))
+        return
+    if not before.left:
+        say("nothing was left to delete: an earlier call has done it all")
+    _show_fates(after)
+
+
+def _show_fates(found: Look) -> None:
+    from recovery.audit import words
+    from recovery.audit.deleting.candidates import MEANING, Fate
+
+    for fate in Fate:
+        if found.done.numbers[fate]:
+            number, size = words.count(found.done.numbers[fate], "blob"), words.size(found.done.sizes[fate])
+            write(f"{fate.value:<11}{number}, {size}: {MEANING[fate]}")
+
+
+def _look_json(found: Look, *, deleted: bool) -> str:
+    return dump({
+        "run": found.evidence.manifest.run, "candidates": found.number, "size": found.size, "never": found.never, "left": found.left,
+        "fates": {fate.value: {"number": number, "size": found.done.sizes[fate]} for fate, number in sorted(found.done.numbers.items())},
+        "refused": list(found.refused), "quarantine": None if found.order is None else found.order.quarantine, "deleted": deleted,
+    })  # fmt: skip
+
+
+def _show_returned(found: Returned, done: bool, as_json: bool) -> None:
+    from recovery.audit import words
+    from recovery.audit.deleting.quarantine import RETURNS
+
+    if as_json:
+        returns = {each.value: number for each, number in sorted(found.returns.items())}
+        write(dump({"copies": found.copies, "size": found.size, "quarantine": found.quarantine, "returns": returns, "restored": done}))
+        return
+    write(f"copies     {words.count(found.copies, 'blob')}, {words.size(found.size)}, below ~quarantine/{found.quarantine}/")
+    for each, number in sorted(found.returns.items()):
+        write(f"{each.value:<11}{words.count(number, 'blob')}: {RETURNS[each]}")
+    if not done:
+        say("nothing was restored: give --yes to restore")
+
+
+@contextmanager
+def _showing() -> Iterator[Callable[[Progress], None]]:
+    """Yields a function that shows progress: on a terminal as a bar, elsewhere as a line each `LINE_EVERY_S`."""
+    from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn
+    from rich.progress import Progress as Bar
+
+    from recovery.cli.audit.output import PipedConsole
+
+    said = PipedConsole(stderr=True, soft_wrap=True, markup=False, highlight=False)
+    if not said.is_terminal:
+        yield _lines(said)
+        return
+    columns = (SpinnerColumn(), BarColumn(), MofNCompleteColumn(), TextColumn("orphans"), TextColumn("{task.description}"))
+    with Bar(*columns, console=said, transient=True) as bar:
+        task = bar.add_task("starting", total=None)
+        yield lambda progress: bar.update(task, total=progress.number, completed=progress.done, description=_how_far(progress))
+
+
+def _lines(said: PipedConsole) -> Callable[[Progress], None]:
+    last_s = 0.0
+
+    def show(progress: Progress) -> None:
+        nonlocal last_s
+        if progress.seconds - last_s >= LINE_EVERY_S:
+            last_s = progress.seconds
+            said.print(f"{progress.done:,} of {progress.number:,} orphans  {_how_far(progress)}")
+
+    return show
+
+
+def _how_far(progress: Progress) -> str:
+    from recovery.audit import words
+
+    parts = [f"{words.size(progress.reclaimed)} reclaimed"]
+    if progress.seconds_left is not None:
+        parts.append(f"{words.duration(progress.seconds_left)} left")
+    return "  ".join(parts)

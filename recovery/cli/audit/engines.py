@@ -1,0 +1,17 @@
+"""The options that choose where the work of an audit or of a deletion is carried out."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+
+class EngineName(StrEnum):
+    SPARK = "spark"
+    LOCAL = "local"
+
+
+Parallel = Annotated[int | None, typer.Option(min=1, max=4096, help="So many ranges at once; by default one for each processor.")]
+Master = Annotated[str | None, typer.Option(help="Of Spark; by default one of its own on this machine, or spark-submit's.")]

@@ -1,0 +1,54 @@
+"""A store with objects and orphans, and a run of the audit that found them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from changelog.base.runtime import SystemRuntime
+from changelog.change import ChangeId
+from recovery.audit.deleting.gates import Asked
+from tests.given.audited_store import audit
+from tests.given.deletion_process import settings_of
+from tiered.metadata import Metadata
+from tiered.object_id import ObjectId
+from tiered.open import open_backends, open_storage
+from tiered.settings import Settings
+
+OBJECTS, ORPHANS = 12, 25
+ALL = Asked(at_most=1_000_000)
+
+
+async def plant_orphans(settings: Settings) -> None:
+    """Twelve objects, and twenty-five blobs that belonged to them or to nobody."""
+    runtime = SystemRuntime()
+    async with open_storage(settings) as storage:
+        for number in range(OBJECTS):
+            await storage.put(ObjectId("media", (), f"{number:02}"), b"x" * 20)
+    async with open_backends(settings, runtime) as backends:
+        for number in range(ORPHANS):
+            upload = await backends.tiers.long_term.open_upload(f"media/objects/{number:02}/{ChangeId.new(runtime)}", Metadata(), 10)
+            await upload.write(bytes(10))
+            await upload.finalise()
+
+
+async def embedded_with_orphans(directory: Path) -> Settings:
+    """The settings of such a store in `directory`/store. Its run is in `directory`/run."""
+    settings = settings_of(directory / "store")
+    await plant_orphans(settings)
+    await audit(settings, directory / "run")
+    return settings
+
+
+async def blobs(settings: Settings) -> set[str]:
+    async with open_backends(settings, SystemRuntime(), writes=False) as backends:
+        return {blob.name for blob in (await backends.tiers.long_term.list("", None, 10_000)).blobs}
+
+
+async def readable(settings: Settings) -> int:
+    """How many objects can be read to their end."""
+    number = 0
+    async with open_storage(settings) as storage:
+        for each in range(OBJECTS):
+            stored = await storage.get(ObjectId("media", (), f"{each:02}"))
+            number += stored is not None and len(await stored.read()) >= 20
+    return number

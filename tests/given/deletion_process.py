@@ -1,0 +1,106 @@
+"""A deletion in a process of its own, which kills itself at one point.
+
+    python -m tests.given.deletion_process SETTINGS RUN POINT      settings as JSON
+
+POINT: `planned` before the order is written, `ordered` after it, `copied` after the third copy, `deleted` after the
+third deletion, `unnoted` before the fates of the first batch are written, `noted` after that; `never`: it goes on to
+its end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from changelog.base.runtime import SystemRuntime
+from recovery.audit.deleting.gates import Asked
+from recovery.audit.deleting.journal import Journal
+from recovery.audit.deleting.run import Wish, delete_orphans
+from recovery.audit.directory import Files
+from tests.given.repository import ROOT
+from tiered.embedded.blobs import FileBlobs
+from tiered.gcs.blobs import GcsBlobs
+from tiered.settings import Settings
+
+POINTS = ("planned", "ordered", "copied", "deleted", "unnoted", "noted")
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def kill_after(owner: Any, name: str, times: int) -> None:
+    call = getattr(owner, name)
+    count = 0
+
+    @wraps(call)
+    async def counted(*args: Any, **named: Any) -> Any:
+        nonlocal count
+        result = await call(*args, **named)
+        count += 1
+        if count >= times:
+            die()
+        return result
+
+    setattr(owner, name, counted)
+
+
+def around(owner: Any, name: str, *, before: Callable[..., bool] | None = None, after: Callable[..., bool] | None = None) -> None:
+    call = getattr(owner, name)
+
+    @wraps(call)
+    def watched(*args: Any, **named: Any) -> Any:
+        if before is not None and before(*args):
+            die()
+        result = call(*args, **named)
+        if after is not None and after(*args):
+            die()
+        return result
+
+    setattr(owner, name, watched)
+
+
+def are_fates(journal: Journal, batch: int, entries: Any) -> bool:
+    return any(each.fate is not None for each in entries)
+
+
+def arm(point: str) -> None:
+    match point:
+        case "planned":
+            around(Files, "create", before=lambda *_: True)
+        case "ordered":
+            around(Journal, "begin", after=lambda *_: True)
+        case "copied":
+            for blobs in (FileBlobs, GcsBlobs):
+                kill_after(blobs, "copy_generation", 3)
+        case "deleted":
+            for blobs in (FileBlobs, GcsBlobs):
+                kill_after(blobs, "delete_generation", 3)
+        case "unnoted":
+            around(Journal, "write", before=are_fates)
+        case "noted":
+            around(Journal, "write", after=are_fates)
+
+
+def start(settings: Settings, to: str, point: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "tests.given.deletion_process", settings.model_dump_json(), to, point]
+    return subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE)
+
+
+def settings_of(store: Path) -> Settings:
+    return Settings(directory=store, changelog="sqlite", inline_bytes_max=1)
+
+
+if __name__ == "__main__":
+    arm(sys.argv[3])
+    wish = Wish(sys.argv[2], Asked(at_most=1_000_000), 2000.0, "test")
+    anyio.run(delete_orphans, Settings(**json.loads(sys.argv[1])), wish, SystemRuntime(), lambda _: None)

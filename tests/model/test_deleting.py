@@ -1,0 +1,79 @@
+"""The deletion of orphans on paper (docs/protocol/deleting.py): it holds, and each of its guards is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from docs.protocol.deleting import GUARDS, OURS, Deletions
+from docs.protocol.search import Checked, check
+
+
+class Heard:
+    """A scenario, and the labels of all steps that were taken in it."""
+
+    def __init__(self, searched: Checked) -> None:
+        self.labels: set[str] = set()
+        self._searched = searched
+        self.first, self.verdict = searched.first, searched.verdict
+
+    def steps(self, state: object) -> Iterator[tuple[str, object]]:
+        for label, after in self._searched.steps(state):
+            self.labels.add(label)
+            yield label, after
+
+
+SCENARIOS = {
+    "orphan": Deletions(),
+    "wrong finding": Deletions(row="x"),
+    "two deletions": Deletions(row="x", writers=(("a", True),), deletions=2),
+    "older object": Deletions(other="x", writers=(("a", True),)),
+    "older writer": Deletions(writers=(("a", True),), older=True),
+    "older writer, two deletions": Deletions(writers=(), older=True, deletions=2),
+}
+MISSED = {
+    "log": ("orphan", "SPOILT"),
+    "both_readings": ("older object", "DANGLING"),
+    "settle": ("orphan", "UNSETTLED"),
+    "generation": ("older writer", "DANGLING"),
+}
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_deletion_loses_nothing_and_spoils_no_change_in_any_schedule_however_wrong_its_finding(name: str) -> None:
+    result = check(SCENARIOS[name])
+    assert str(result) == "holds", "\n".join(line for trace in result.found.values() for line in trace)
+
+
+@pytest.mark.parametrize("guard", GUARDS)
+def test_each_guard_is_missed(guard: str) -> None:
+    name, kind = MISSED[guard]
+    scenario = SCENARIOS[name]
+    found = check(Deletions(OURS.without(guard), scenario.row, scenario.other, scenario.writers, scenario.older), until=kind).found
+    assert kind in found
+
+
+def test_without_a_changelog_a_change_may_be_spoilt_and_nothing_is_lost() -> None:
+    blind = Deletions(OURS.without("log"))
+    assert list(check(blind).found) == ["SPOILT"]
+
+
+def test_without_a_changelog_only_the_settle_keeps_data() -> None:
+    blind = Deletions(OURS.without("log").without("settle"))
+    assert check(blind, until="DANGLING").found
+
+
+@pytest.mark.parametrize(
+    ("scenario", "happens"),
+    [
+        (SCENARIOS["two deletions"], {"deletion: deletes x", "deletion: x is gone"}),
+        (SCENARIOS["older writer"], {"deletion: x is another generation"}),
+        (Deletions(OURS.without("log")), {"deletion: settles a, live"}),
+    ],
+)  # fmt: skip
+def test_what_the_model_is_about_happens(scenario: Deletions, happens: set[str]) -> None:
+    """A deletion that does nothing would be safe, too."""
+    heard = Heard(scenario)
+    check(heard)
+    assert happens <= heard.labels

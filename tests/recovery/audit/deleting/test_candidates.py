@@ -1,0 +1,273 @@
+"""One batch of candidates in a planted world: orphans are deleted, and whatever else is called an orphan stays."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from changelog.base.errors import ConfigurationError
+from changelog.base.runtime import SystemRuntime
+from changelog.change import Change, ChangeId
+from changelog.noop import NoopChangeLog
+from recovery.audit.deleting.candidates import Batch, Candidate, Fate
+from recovery.audit.deleting.journal import Copy, Entry
+from recovery.audit.deleting.quarantine import Quarantine, Return, restore
+from recovery.audit.finding import Finding
+from recovery.audit.verdicts import Kind
+from tests.given.audit_grounds import OLD_NS, Ground, SimulatedGround, embedded_ground, emulated_ground
+from tests.given.findings import finding
+from tests.given.planted_world import Planted, plant
+from tiered.protocol.backends import BlobInfo, Tombstone
+
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(params=["simulated", "embedded", "emulators"])
+async def world(request: pytest.FixtureRequest, anyio_backend: object, tmp_path: Path) -> AsyncIterator[Planted]:
+    if request.param == "simulated":
+        yield await plant(SimulatedGround())
+        return
+    embedded = request.param == "embedded"
+    async with embedded_ground(tmp_path) if embedded else emulated_ground(request.getfixturevalue("fresh_table")) as ground:
+        yield await plant(ground)
+
+
+@pytest.fixture
+def ground() -> Ground:
+    return SimulatedGround()
+
+
+async def listed(ground: Ground) -> dict[str, BlobInfo]:
+    found: dict[str, BlobInfo] = {}
+    start: str | None = ""
+    while start is not None:
+        page = await ground.tiers.long_term.list(start, None, 1000)
+        found |= {blob.name: blob for blob in page.blobs}
+        start = page.next_start
+    return found
+
+
+def called_orphan(blob: BlobInfo) -> Finding:
+    return finding(Kind.ORPHAN, blob.name, size=blob.size, generation=blob.generation)
+
+
+async def candidates_of(ground: Ground, *names: str) -> list[Candidate]:
+    blobs = await listed(ground)
+    found = [Candidate.of(called_orphan(blob)) for name, blob in blobs.items() if not names or name in names]
+    return [each for each in found if each is not None]
+
+
+async def run(ground: Ground, *names: str, log: bool = True) -> dict[str, Fate]:
+    candidates = await candidates_of(ground, *names)
+    batch = Batch(ground.tiers, ground.log if log else NoopChangeLog(), candidates, SystemRuntime())
+    await batch.run()
+    assert set(batch.fates) == {each.name for each in candidates}
+    return batch.fates
+
+
+# --- a planted world, in which every blob is called an orphan --------------------------------------
+
+
+async def test_if_every_blob_is_called_an_orphan_only_those_that_nothing_names_are_deleted(world: Planted) -> None:
+    before = set(await listed(world.ground))
+    fates = await run(world.ground)
+    left = set(await listed(world.ground))
+    kinds = {name: kind for (kind, name) in world.expected if name in before}
+    for name, kind in kinds.items():
+        if kind is Kind.ORPHAN:
+            assert name not in left, name
+        if kind in (Kind.REFERENCED, Kind.IN_FLIGHT, Kind.SUPERSEDED, Kind.LEGACY_ORPHAN, Kind.UPLOAD, Kind.FOREIGN, Kind.UNPARSEABLE):
+            assert name in left, (kind, name, fates.get(name))
+    assert {name for name, fate in fates.items() if fate is Fate.DELETED} == before - left
+    assert {kinds.get(name, Kind.ORPHAN) for name in before - left} <= {Kind.ORPHAN, Kind.TOO_YOUNG, Kind.EXPIRED}
+
+
+async def test_what_no_row_of_the_world_could_read_before_it_reads_after(world: Planted) -> None:
+    """I1: each blob that its row names is there as before.
+
+    The row of another object may name it, too. Nobody can look for that, so such a row makes a whole run doubtful.
+    """
+    rows = world.ground.tiers.high_volume
+    blobs = set(await listed(world.ground))
+    named = {redirect.target for redirect in (await rows.redirects(b"", None, 100_000)).redirects} & blobs
+    await run(world.ground)
+    assert named - world.undecided <= set(await listed(world.ground))
+
+
+# --- one candidate ---------------------------------------------------------------------------------
+
+
+PATH = "media/objects/key"
+
+
+async def test_a_change_that_is_refused_by_the_deletion_never_takes_effect(ground: Ground) -> None:
+    """I1: the swap of a writer whose entry was lost comes after the deletion, and conflicts."""
+    token = ground.clock.at(OLD_NS)
+    name = f"{PATH}/{token}"
+    await ground.blob(name, 10, OLD_NS, None)
+    assert await run(ground, name) == {name: Fate.DELETED}
+    assert not await ground.tiers.high_volume.swap(PATH, token, None, Tombstone(name, token=token), 1e12)
+    assert (await ground.tiers.high_volume.read(PATH)).state is None
+
+
+async def test_a_row_that_names_it_since_the_batch_read_the_rows_keeps_it(ground: Ground) -> None:
+    name = f"{PATH}/{ground.clock.at(OLD_NS)}"
+    await ground.blob(name, 10, OLD_NS, None)
+    [candidate] = await candidates_of(ground, name)
+
+    async def swap_now() -> None:
+        await ground.row(PATH, name, None)
+
+    batch = Batch(ground.tiers, ground.log, [candidate], SystemRuntime(), pace=swap_now)
+    await batch.run()
+    assert batch.fates == {name: Fate.NAMED} and name in await listed(ground)
+
+
+async def test_an_entry_that_names_it_as_new_or_as_old_keeps_it(ground: Ground) -> None:
+    new, old, other = (f"{PATH}/{ground.clock.at(OLD_NS)}" for _ in range(3))
+    for name in (new, old, other):
+        await ground.blob(name, 10, OLD_NS, None)
+    await ground.entry(Change(ChangeId(new.rpartition("/")[2]), PATH, new, old))
+    assert await run(ground) == {new: Fate.LOGGED, old: Fate.LOGGED, other: Fate.DELETED}
+
+
+async def test_without_a_changelog_an_entry_keeps_nothing_and_the_settle_still_does(ground: Ground) -> None:
+    name, live = (f"{PATH}/{ground.clock.at(OLD_NS)}" for _ in range(2))
+    for each in (name, live):
+        await ground.blob(each, 10, OLD_NS, None)
+    await ground.row(PATH, live, None)
+    await ground.entry(Change(ChangeId(name.rpartition("/")[2]), PATH, name, None))
+    assert await run(ground, log=False) == {name: Fate.DELETED, live: Fate.NAMED}
+
+
+async def test_another_generation_of_the_name_stays(ground: Ground) -> None:
+    name = f"{PATH}/{ground.clock.at(OLD_NS)}"
+    await ground.blob(name, 10, OLD_NS, None)
+    candidates = await candidates_of(ground, name)
+    await ground.tiers.long_term.delete(name)
+    await ground.blob(name, 11, OLD_NS, None)
+    batch = Batch(ground.tiers, ground.log, candidates, SystemRuntime())
+    await batch.run()
+    assert batch.fates == {name: Fate.REPLACED} and name in await listed(ground)
+
+
+async def test_a_blob_that_is_gone_is_told_so_however_often_it_is_tried(ground: Ground) -> None:
+    name = f"{PATH}/{ground.clock.at(OLD_NS)}"
+    await ground.blob(name, 10, OLD_NS, None)
+    candidates = await candidates_of(ground, name)
+    for fate in (Fate.DELETED, Fate.GONE, Fate.GONE):
+        batch = Batch(ground.tiers, ground.log, candidates, SystemRuntime())
+        await batch.run()
+        assert batch.fates == {name: fate}
+
+
+@pytest.mark.parametrize("kind", [kind for kind in Kind if kind is not Kind.ORPHAN])
+def test_findings_of_another_class_are_no_candidates(kind: Kind) -> None:
+    assert Candidate.of(finding(kind, f"{PATH}/01a10000-0000-7000-8000-000000000000")) is None
+
+
+@pytest.mark.parametrize("name", ["media/objects/key", "notes.txt", "media/uploads/k/01a10000-0000-7000-8000-000000000000"])
+def test_a_name_without_a_revision_is_no_candidate_whatever_its_finding_says(name: str) -> None:
+    assert Candidate.of(finding(Kind.ORPHAN, name)) is None
+    assert Candidate.of(finding(Kind.ORPHAN, f"{PATH}/01a10000-0000-7000-8000-000000000000", generation=None)) is None
+
+
+async def test_an_error_leaves_the_fates_that_are_known_and_the_batch_goes_on_from_there(ground: Ground) -> None:
+    names = [f"{PATH}/{ground.clock.at(OLD_NS)}" for _ in range(40)]
+    for name in names:
+        await ground.blob(name, 10, OLD_NS, None)
+    count = 0
+
+    async def fail_at_the_twentieth() -> None:
+        nonlocal count
+        count += 1
+        if count == 20:
+            raise ConfigurationError("the permission is gone")
+
+    batch = Batch(ground.tiers, ground.log, await candidates_of(ground), SystemRuntime(), pace=fail_at_the_twentieth)
+    with pytest.raises(ConfigurationError, match="the permission is gone"):
+        await batch.run()
+    assert 0 < len(batch.fates) < 40 and set(batch.fates.values()) == {Fate.DELETED}
+    await batch.run()
+    assert set(batch.fates) == set(names) and set(batch.fates.values()) == {Fate.DELETED}
+
+
+# --- the quarantine --------------------------------------------------------------------------------
+
+
+async def set_aside(ground: Ground, name: str) -> tuple[Batch, Quarantine]:
+    quarantine = Quarantine(ground.tiers, "test", SystemRuntime())
+    batch = Batch(ground.tiers, ground.log, await candidates_of(ground, name), SystemRuntime(), set_aside=quarantine.set_aside)
+    return batch, quarantine
+
+
+async def pay_nothing() -> None:
+    return
+
+
+async def test_a_blob_that_is_set_aside_can_be_restored_once(ground: Ground) -> None:
+    name = f"{PATH}/{ground.clock.at(OLD_NS)}"
+    await ground.blob(name, 10, OLD_NS, None)
+    batch, quarantine = await set_aside(ground, name)
+    await batch.run()
+    assert batch.fates == {name: Fate.DELETED} and list(await listed(ground)) == [f"~quarantine/test/{name}"]
+    entry = Entry(batch.candidates[0], Fate.DELETED, quarantine.copies[name])
+    assert await restore(entry, ground.tiers, SystemRuntime(), pay_nothing) is Return.RESTORED
+    assert list(await listed(ground)) == [name]
+    assert await restore(entry, ground.tiers, SystemRuntime(), pay_nothing) is Return.LOST
+    assert list(await listed(ground)) == [name]
+
+
+async def test_a_copy_whose_deletion_was_killed_before_it_was_noted_is_noted_at_the_next_try(ground: Ground) -> None:
+    name = f"{PATH}/{ground.clock.at(OLD_NS)}"
+    await ground.blob(name, 10, OLD_NS, None)
+    (first, _), (second, quarantine) = await set_aside(ground, name), await set_aside(ground, name)
+    await first.run()
+    await second.run()
+    assert second.fates == {name: Fate.GONE} and quarantine.copies[name].name == f"~quarantine/test/{name}"
+
+
+async def test_a_restoration_overwrites_nothing(ground: Ground) -> None:
+    name = f"{PATH}/{ground.clock.at(OLD_NS)}"
+    await ground.blob(name, 10, OLD_NS, None)
+    batch, quarantine = await set_aside(ground, name)
+    await batch.run()
+    await ground.blob(name, 11, OLD_NS, None)
+    entry = Entry(batch.candidates[0], Fate.DELETED, quarantine.copies[name])
+    assert await restore(entry, ground.tiers, SystemRuntime(), pay_nothing) is Return.TAKEN
+    assert {blob.name: blob.size for blob in (await listed(ground)).values()} == {name: 11, f"~quarantine/test/{name}": 10}
+
+
+async def test_what_cannot_be_copied_is_not_deleted(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = f"{PATH}/{'k' * 960}/{ground.clock.at(OLD_NS)}"
+    name = f"{PATH}/{ground.clock.at(OLD_NS)}"
+    for each in (long, name):
+        await ground.blob(each, 10, OLD_NS, None)
+    batch, _ = await set_aside(ground, long)
+    await batch.run()
+    assert batch.fates == {long: Fate.KEPT}
+
+    async def refuse(*_: object) -> None:
+        raise ConfigurationError("it may not write")
+
+    monkeypatch.setattr(ground.tiers.long_term, "copy_generation", refuse)
+    batch, _ = await set_aside(ground, name)
+    with pytest.raises(ConfigurationError):
+        await batch.run()
+    assert set(await listed(ground)) == {long, name}
+
+
+async def test_what_was_deleted_without_a_copy_cannot_be_restored(ground: Ground) -> None:
+    name = f"{PATH}/{ground.clock.at(OLD_NS)}"
+    await ground.blob(name, 10, OLD_NS, None)
+    [candidate] = await candidates_of(ground, name)
+    assert await restore(Entry(candidate, Fate.DELETED), ground.tiers, SystemRuntime(), pay_nothing) is Return.NO_COPY
+    gone = Entry(candidate, Fate.DELETED, Copy("~quarantine/test/nothing", 1))
+    assert await restore(gone, ground.tiers, SystemRuntime(), pay_nothing) is Return.LOST

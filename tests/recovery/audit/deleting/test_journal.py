@@ -1,0 +1,105 @@
+"""The journal: what is intended is written before, what became of it after, and a file that is broken is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from changelog.base.errors import CorruptRecordError
+from changelog.base.runtime import SystemRuntime
+from changelog.change import ChangeId
+from recovery.audit.deleting.candidates import Candidate, Fate
+from recovery.audit.deleting.journal import BATCH, Copy, Entry, Journal, Order
+from recovery.audit.directory import Files
+
+RUN = "0190aaaa-0000-7000-8000-000000000001"
+ORDER = Order(RUN, 0, 0, 0, None, 1)
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    return Journal(Files.at(str(tmp_path), SystemRuntime()), RUN)
+
+
+def candidates(number: int) -> list[Candidate]:
+    runtime = SystemRuntime()
+    ids = [ChangeId.new(runtime) for _ in range(number)]
+    return [Candidate(f"media/objects/k/{each}", "media/objects/k", each, 1 << 60, 10) for each in ids]
+
+
+def test_all_candidates_are_intended_before_the_order_is_written(journal: Journal) -> None:
+    found = candidates(2 * BATCH + 1)
+    assert journal.order() is None
+    order = journal.begin(ORDER, found)
+    assert (order.number, order.size, order.batches) == (2 * BATCH + 1, 10 * (2 * BATCH + 1), 3)
+    assert journal.order() == order
+    read = [entry for batch in range(3) for entry in journal.read(batch)]
+    assert read == [Entry(each) for each in found]
+    assert [journal.sums(batch) for batch in range(3)] == [None, None, None]
+
+
+def test_a_batch_is_done_when_every_candidate_has_a_fate(journal: Journal) -> None:
+    first, second = candidates(2)
+    journal.begin(ORDER, [first, second])
+    journal.write(0, [Entry(first, Fate.DELETED, Copy("~quarantine/a/b", 7)), Entry(second)])
+    assert journal.sums(0) is None
+    journal.write(0, entries := [Entry(first, Fate.DELETED, Copy("~quarantine/a/b", 7)), Entry(second, Fate.NAMED)])
+    sums = journal.sums(0)
+    assert sums is not None and (dict(sums.numbers), dict(sums.sizes)) == (
+        {Fate.DELETED: 1, Fate.NAMED: 1}, {Fate.DELETED: 10, Fate.NAMED: 10}
+    )  # fmt: skip
+    assert journal.read(0) == entries
+
+
+def test_a_run_without_orphans_has_an_order_and_no_batch(journal: Journal) -> None:
+    assert journal.begin(ORDER, []).batches == 0
+
+
+def test_beginning_twice_gives_the_same(journal: Journal) -> None:
+    found = candidates(3)
+    assert journal.begin(ORDER, found) == journal.begin(ORDER, found)
+
+
+def test_the_files_can_be_read_by_anything_that_reads_parquet(journal: Journal, tmp_path: Path) -> None:
+    journal.begin(ORDER, candidates(3))
+    table = pq.read_table(tmp_path / "deleted" / "range-000000.parquet")
+    assert table.column("fate").to_pylist() == ["intended"] * 3 and table.column("run").to_pylist() == [RUN] * 3
+
+
+def test_a_file_that_is_gone_cut_off_or_another_runs_is_refused(journal: Journal, tmp_path: Path) -> None:
+    journal.begin(ORDER, candidates(3))
+    file = tmp_path / "deleted" / "range-000000.parquet"
+    with pytest.raises(CorruptRecordError, match="of another run, batch or version"):
+        Journal(Files.at(str(tmp_path), SystemRuntime()), "another").read(0)
+    with pytest.raises(CorruptRecordError, match="of another run than the manifest"):
+        Journal(Files.at(str(tmp_path), SystemRuntime()), "another").order()
+    file.write_bytes(file.read_bytes()[:-20])
+    with pytest.raises(CorruptRecordError, match="cut off, or no Parquet file"):
+        journal.read(0)
+    file.unlink()
+    with pytest.raises(CorruptRecordError, match="is gone: what was intended"):
+        journal.sums(0)
+
+
+@pytest.mark.parametrize(("column", "value"), [
+    ("object", "media/objects/other"), ("revision", "01a10000-0000-7000-8000-000000000000"), ("name", "media/objects/k"), ("fate", "eaten"),
+])  # fmt: skip
+def test_a_row_that_was_edited_is_refused(journal: Journal, tmp_path: Path, column: str, value: str) -> None:
+    """The settle protects the row of the object that is named. It must be that of the blob."""
+    journal.begin(ORDER, candidates(3))
+    file = tmp_path / "deleted" / "range-000000.parquet"
+    table = pq.read_table(file)
+    edited = table.set_column(table.schema.get_field_index(column), column, [[value] * 3])
+    pq.write_table(edited.replace_schema_metadata(table.schema.metadata), file)
+    with pytest.raises(CorruptRecordError, match="breaks the format"):
+        journal.read(0)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": 1}', '{"version": 2}', '{"version": 1, "run": "x", "more": 1}'])
+def test_an_order_that_breaks_the_format_is_refused(journal: Journal, tmp_path: Path, text: str) -> None:
+    (tmp_path / "deleted").mkdir()
+    (tmp_path / "deleted" / "deletion.json").write_text(text)
+    with pytest.raises(CorruptRecordError):
+        journal.order()

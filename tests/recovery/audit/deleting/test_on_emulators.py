@@ -1,0 +1,76 @@
+"""Orphans of Bigtable and GCS are deleted beside a writer: killed, gone on with, restored."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+import anyio
+import pytest
+
+from changelog.base.runtime import SystemRuntime
+from recovery.audit.deleting.candidates import Fate
+from recovery.audit.deleting.quarantine import Return
+from recovery.audit.deleting.restoring import restore_deleted
+from recovery.audit.deleting.run import Wish, look
+from recovery.audit.local import LocalEngine
+from recovery.audit.run import run_audit
+from recovery.audit.work import AuditOptions
+from tests.given.deleted_store import ALL, OBJECTS, ORPHANS, blobs, plant_orphans, readable
+from tests.given.deletion_process import start
+from tests.given.emulated_services import emulated_services
+from tiered.object_id import ObjectId
+from tiered.open import open_backends, open_storage
+from tiered.settings import Settings
+
+pytestmark = pytest.mark.slow
+RUN = "gs://audits/2026/november"
+
+
+@pytest.fixture
+def services(bigtable_host: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
+    with emulated_services(monkeypatch) as settings:
+        yield settings
+
+
+async def planted(settings: Settings) -> None:
+    await plant_orphans(settings)
+    async with open_backends(settings, SystemRuntime()) as backends:
+        newest_ns = max(blob.created_ns for blob in (await backends.tiers.long_term.list("", None, 1000)).blobs)
+        while await backends.tiers.long_term.now_ns() <= newest_ns:
+            pass  # it is told in whole seconds, and what is not older is not judged
+    manifest = await run_audit(settings, AuditOptions(RUN, grace_s=0, insist=True), LocalEngine(2), SystemRuntime(), lambda _: None)
+    assert manifest.complete and manifest.totals["orphan"].number == ORPHANS  # type: ignore[index]
+
+
+async def write_until(over: anyio.Event, settings: Settings) -> None:
+    """Overwrites the objects again and again."""
+    async with open_storage(settings) as storage:
+        number = 0
+        while not over.is_set():
+            await storage.put(ObjectId("media", (), f"{number % OBJECTS:02}"), b"y" * 30)
+            number += 1
+
+
+def test_a_deletion_killed_beside_a_writer_goes_on_and_is_undone(services: Settings) -> None:
+    async def main() -> None:
+        await planted(services)
+        over = anyio.Event()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(write_until, over, services)
+            for point, code in (("deleted", -signal.SIGKILL), ("never", 0)):
+                with start(services, RUN, point) as deletion:
+                    _, errors = await anyio.to_thread.run_sync(deletion.communicate)
+                assert deletion.returncode == code, errors.decode()
+            over.set()
+        found = await look(services, Wish(RUN, ALL, quarantine="test"), SystemRuntime())
+        assert found.left == 0 and sum(found.done.numbers.values()) == ORPHANS
+        assert set(found.done.numbers) == {Fate.DELETED, Fate.GONE}
+        left = await blobs(services)
+        assert sum(name.startswith("~quarantine/test/") for name in left) == ORPHANS
+        assert len(left) == ORPHANS + OBJECTS == ORPHANS + await readable(services)
+        returned = await restore_deleted(services, RUN, SystemRuntime(), 10_000, lambda _: None, dry=False)
+        assert dict(returned.returns) == {Return.RESTORED: ORPHANS}
+        assert not any(name.startswith("~") for name in await blobs(services))
+
+    anyio.run(main)

@@ -1,0 +1,83 @@
+"""`tiered audit delete` and `restore`, as they are typed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import anyio
+import pytest
+
+from tests.given.command_line import Command
+from tests.given.deleted_store import OBJECTS, ORPHANS, blobs, embedded_with_orphans
+from tests.given.deletion_process import settings_of
+
+pytestmark = pytest.mark.slow
+
+AT_MOST = ("--class", "orphan", "--at-most", "25")
+
+
+@pytest.fixture
+def tiered(tmp_path: Path) -> Command:
+    anyio.run(embedded_with_orphans, tmp_path)
+    return Command(tmp_path)
+
+
+def count(tiered: Command) -> int:
+    return len(anyio.run(blobs, settings_of(tiered.store)))
+
+
+def test_without_yes_nothing_is_deleted_and_it_says_what_would_be(tiered: Command) -> None:
+    out = tiered("audit", "delete", "run", *AT_MOST)
+    assert out.startswith("orphans    25 blobs, 250 B, less than $0.01 a month\n")
+    assert "nothing was deleted: give --yes to delete" in tiered.errors
+    assert count(tiered) == OBJECTS + ORPHANS
+
+
+def test_what_is_refused_is_told_one_sentence_a_line_and_ends_with_2(tiered: Command) -> None:
+    for more in ((), ("--yes",)):
+        tiered("audit", "delete", "run", "--class", "orphan", *more, code=2)
+        assert tiered.errors.splitlines() == [
+            "tiered: nothing would be deleted: the run found 25 orphans among 37 blobs, more than 1%:"
+            " say that it is meant with --at-most 25"
+        ]
+    assert count(tiered) == OBJECTS + ORPHANS
+
+
+def test_orphans_are_deleted_set_aside_and_restored(tiered: Command) -> None:
+    out = tiered("audit", "delete", "run", *AT_MOST, "--yes", "--quarantine", "november")
+    assert out == "deleted    25 blobs, 250 B: it was an orphan, and is deleted\n"
+    tiered("audit", "delete", "run", *AT_MOST, "--yes", "--quarantine", "november")
+    assert "nothing was left to delete: an earlier call has done it all" in tiered.errors
+    assert tiered("audit", "restore", "run") == "copies     25 blobs, 250 B, below ~quarantine/november/\n"
+    assert "nothing was restored: give --yes to restore" in tiered.errors
+    assert "restored   25 blobs" in tiered("audit", "restore", "run", "--yes")
+    assert count(tiered) == OBJECTS + ORPHANS
+
+
+def test_json_tells_the_same(tiered: Command) -> None:
+    told = json.loads(tiered("audit", "delete", "run", *AT_MOST, "--yes", "--json"))
+    assert told["fates"] == {"deleted": {"number": 25, "size": 250}} and (told["left"], told["deleted"]) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--class", "legacy_orphan"), "findings of the class legacy_orphan are never deleted, because it has no revision"),
+        (("--class", "dangling"), "findings of the class dangling are never deleted, because its blob is gone already"),
+        ((*AT_MOST, "--quarantine", "/"), "--quarantine '/' is no label"),
+        ((*AT_MOST, "--master", "local", "--yes"), "--master local is Spark's"),
+        (("--class", "orphan", "--at-most", "24"), "the run found 25 orphans, and --at-most says 24"),
+    ],
+)
+def test_a_wrong_call_is_refused_in_one_sentence(tiered: Command, arguments: tuple[str, ...], sentence: str) -> None:
+    tiered("audit", "delete", "run", *arguments, code=2)
+    assert sentence in tiered.errors
+    assert count(tiered) == OBJECTS + ORPHANS
+
+
+def test_a_directory_without_a_run_is_refused(tiered: Command) -> None:
+    tiered("audit", "delete", "nowhere", "--class", "orphan", code=2)
+    assert "holds no run of an audit" in tiered.errors
+    tiered("audit", "restore", "run", code=2)
+    assert "nothing was deleted because of it" in tiered.errors

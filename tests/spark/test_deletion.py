@@ -1,0 +1,36 @@
+"""A deletion on Spark: its batches are tasks, the journal is the result, and a second one does nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import anyio
+import pytest
+
+from changelog.base.runtime import SystemRuntime
+from recovery.audit.cluster import open_spark
+from recovery.audit.deleting import journal
+from recovery.audit.deleting.candidates import Fate
+from recovery.audit.deleting.run import Look, Progress, Wish, delete_orphans
+from recovery.audit.deleting.work import delete_batch
+from tests.given.deleted_store import ALL, OBJECTS, ORPHANS, blobs, embedded_with_orphans, readable
+
+
+def test_spark_deletes_the_orphans_of_a_run_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "BATCH", 5)
+    shown: list[Progress] = []
+
+    async def delete(engine: Any) -> Look:
+        wish = Wish(str(tmp_path / "run"), ALL, 10_000, "spark")
+        return await delete_orphans(settings, wish, SystemRuntime(), shown.append, engine)
+
+    settings = anyio.run(embedded_with_orphans, tmp_path)
+    with open_spark(cast(Any, delete_batch), slots=2) as engine:
+        first = anyio.run(delete, engine)
+        second = anyio.run(delete, engine)
+    assert (first.left, dict(first.done.numbers)) == (0, {Fate.DELETED: ORPHANS}) and second.done == first.done
+    assert shown[-1].done == ORPHANS
+    left = anyio.run(blobs, settings)
+    assert sum(name.startswith("~quarantine/spark/") for name in left) == ORPHANS and len(left) == ORPHANS + OBJECTS
+    assert anyio.run(readable, settings) == OBJECTS
