@@ -242,9 +242,9 @@ def summary_to_json(summary: Summary) -> str:
     counts = {
         usecase: {kind: (count.number, count.size) for kind, count in kinds.items()} for usecase, kinds in summary.counts.items()
     }
-    ages = {kind: {str(age): number for age, number in ages.items()} for kind, ages in summary.ages.items()}
-    plain = {key: getattr(summary, key) for key in _NUMBERS}
-    return json.dumps({**plain, "counts": counts, "ages": ages}, ensure_ascii=True, separators=(",", ":"))
+    ages = {key: {kind: {str(age): number for age, number in ages.items()} for kind, ages in getattr(summary, key).items()} for key in _AGES}
+    plain = {key: getattr(summary, key) for key in (*_NUMBERS, *_LATER_NUMBERS)}
+    return json.dumps({**plain, "counts": counts, **ages}, ensure_ascii=True, separators=(",", ":"))
 
 
 def summary_from_json(text: str) -> Summary:
@@ -253,14 +253,21 @@ def summary_from_json(text: str) -> Summary:
     told = json.loads(text)
     return Summary(
         **{key: int(told[key]) for key in _NUMBERS},
+        **{key: int(told.get(key, 0)) for key in _LATER_NUMBERS},
         counts={
             usecase: {Kind(kind): Count(*count) for kind, count in kinds.items()} for usecase, kinds in told["counts"].items()
         },
-        ages={Kind(kind): Counter({int(age): number for age, number in ages.items()}) for kind, ages in told["ages"].items()},
+        **{
+            key: {Kind(kind): Counter({int(age): number for age, number in ages.items()}) for kind, ages in told.get(key, {}).items()}
+            for key in _AGES
+        },
     )
 
 
 _NUMBERS = ("names", "redirects", "windows", "entries_max", "unreadable_max", "dated_ahead")
+_LATER_NUMBERS = ("verified", "verified_bytes")
+"""These are not in files of older software, which counted nothing of the kind."""
+_AGES = ("ages", "age_sizes")
 
 
 def _row(finding: Finding, run: str, number: int) -> dict[str, object]:

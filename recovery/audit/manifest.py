@@ -18,6 +18,13 @@ from recovery.audit.verdicts import FINDINGS, Kind
 
 VERSION = 1
 
+OVERDUE_S = 7 * 86_400.0
+"""How long after its deadline a blob is called overdue, in seconds.
+
+The lifecycle rule of a bucket as provisioned deletes a blob one day after its deadline, and the service may take another
+day or two. An embedded store deletes it an hour after its deadline, if a recovery runs.
+"""
+
 
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -34,16 +41,33 @@ class Bounds(_Part):
 class Cutoff(_Part):
     """The cut-off of a run, fixed before the first read.
 
-    `as_of_ns`: that moment by the service's clock, in nanoseconds since 1970.
+    `as_of_ns`: that moment by the service's clock, in nanoseconds since 1970. `overdue_s`: how many seconds after its
+    deadline a blob is overdue.
     """
 
     as_of_ns: int
     grace_s: float
+    overdue_s: float = OVERDUE_S
 
     @property
     def created_before_ns(self) -> int:
         """Only what was created before this moment is judged. Nanoseconds since 1970."""
         return self.as_of_ns - round(self.grace_s * 1e9)
+
+    @property
+    def overdue_by_ns(self) -> int:
+        """A blob whose deadline is not after this moment is overdue. Nanoseconds since 1970."""
+        return self.as_of_ns - round(self.overdue_s * 1e9)
+
+
+class Verify(_Part):
+    """Which payloads are read: those of a `share` (above 0, at most 1) of the blobs that live tombstones name.
+
+    `bytes_per_s`: at most so many bytes in a second; None: no limit.
+    """
+
+    share: float = 1.0
+    bytes_per_s: float | None = None
 
 
 class Counted(_Part):
@@ -90,9 +114,14 @@ class Manifest(_Part):
     ended_ns: int | None = None
     work_s: float = 0.0
     """The seconds that all calls for this run took together, without the pauses between them."""
+    verify: Verify | None = None
+    """Which payloads are read. None: none, so nothing is known about the bytes of blobs."""
     names: int = 0
     redirects: int = 0
     entries_max: int = 0
+    verified: int = 0
+    verified_bytes: int = 0
+    """How many blobs were read to their last byte, and how many bytes that were."""
     complete: bool = False
     doubts: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

@@ -45,7 +45,7 @@ from tiered.embedded.garbage import FOREIGN, Fault, Round
 from tiered.embedded.tree import BlobFile, UploadFile, delete, extend, prepare, read_head, refuse_foreign_directories, unlink
 from tiered.embedded.walk import list_blobs
 from tiered.metadata import NS_PER_S, Metadata
-from tiered.protocol.backends import BlobHead, BlobPage, ByteRange
+from tiered.protocol.backends import BlobHead, BlobPage, ByteRange, DamagedError
 from tiered.stored import PIECE_BYTES
 
 T = TypeVar("T")
@@ -337,11 +337,15 @@ class _Disk:
             raise CorruptRecordError(f"cannot {doing}: {error}") from error
 
     async def look(self, doing: str, function: Callable[[*Ts], T], *args: *Ts, undo: Callable[[T], None] | None = None) -> T:
-        """`run` for calls that change nothing: `UnconfirmedError` becomes `UnavailableError`."""
+        """`run` for calls that change nothing: `UnconfirmedError` becomes `UnavailableError`.
+
+        If the disk fails to read, it becomes `DamagedError`.
+        """
         try:
             return await self.run(doing, function, *args, undo=undo)
         except UnconfirmedError as error:
-            raise UnavailableError(f"cannot {doing}: {error.__cause__}") from error
+            failing = isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EIO
+            raise (DamagedError if failing else UnavailableError)(f"cannot {doing}: {error.__cause__}") from error
 
 
 def _close(file: BlobFile | None) -> None:

@@ -168,6 +168,7 @@ class BlobFile:
         self._footer = footer = read_footer(file)
         self.size = footer.size
         self.written_ns, self.generation = footer.written_ns, footer.written_us
+        self.changed_ns = os.fstat(file.fileno()).st_mtime_ns
         self.metadata = decode_stored_metadata(os.pread(file.fileno(), footer.metadata_bytes, footer.size), footer)
         self.start, self.stop = (0, self.size) if range is None else range.within(self.size)
         self._is_whole = (self.start, self.stop) == (0, self.size)
@@ -240,7 +241,7 @@ def read_head(path: Path) -> BlobHead | None:
     if file is None:
         return None
     file.close()
-    return BlobHead(file.metadata, file.size, file.written_ns, file.generation)
+    return BlobHead(file.metadata, file.size, file.written_ns, file.generation, file.changed_ns)
 
 
 def extend(path: Path, deadline_us: int) -> bool | None:

@@ -61,12 +61,26 @@ def look_at(text: str | None, path: str) -> ListedBlob | Oddity | None:
     except FileNotFoundError:
         return None
     except CorruptRecordError as error:
-        return Oddity(name, str(error), is_blob=True)
+        return _broken(name, path, str(error))
     except OSError as error:
         if is_of_this_process(error):
             raise
-        return Oddity(name, f"it cannot be read: {error.strerror}", is_blob=True)
+        return _broken(name, path, f"it cannot be read: {error.strerror}")
     return ListedBlob(name, footer.size, footer.written_ns, footer.deadline_ns, footer.written_us)
+
+
+def _broken(name: str, path: str, fault: str) -> Oddity | None:
+    """The oddity of a blob's file that cannot be read, with what the file system knows of it. None: it is gone.
+
+    The footer would hold its generation, so the time of the file's last change, in microseconds, stands for it.
+    """
+    try:
+        seen = os.lstat(path)
+    except FileNotFoundError:
+        return None
+    except OSError:
+        return Oddity(name, fault, is_blob=True)
+    return Oddity(name, fault, True, seen.st_size, seen.st_mtime_ns, seen.st_mtime_ns // 1000)
 
 
 def _walk(

@@ -52,7 +52,7 @@ from tiered.gcs.format import (
 from tiered.gcs.http import ENDPOINT, Answer, Authorize, GcsHttp, Media, NoAnswerError, lost_request
 from tiered.gcs.upload import GcsUpload, cancel_session, open_upload
 from tiered.metadata import NS_PER_S, Metadata
-from tiered.protocol.backends import BlobHead, BlobInfo, BlobPage, ByteRange, Oddity, SoftDeleted
+from tiered.protocol.backends import BlobHead, BlobInfo, BlobPage, ByteRange, DamagedError, Oddity, SoftDeleted
 from tiered.protocol.concurrent import both
 
 CONNECTIONS_MAX = 256
@@ -252,7 +252,7 @@ class GcsReader:
 
     It is no generator, so it may be abandoned at any point. If a whole blob is read, its crc32c is verified. The
     service verifies what it stores, so a difference means that the bytes were damaged on their way. Then
-    `UnavailableError` is raised in place of the last piece, and reading again may succeed.
+    `DamagedError` is raised in place of the last piece, and reading again may succeed.
     """
 
     def __init__(self, name: str, resource: Resource, media: Media | None, expected: int, http: GcsHttp) -> None:
@@ -288,7 +288,7 @@ class GcsReader:
         if self._crc is not None:
             self._crc = extend_crc(self._crc, piece)
             if self._left == 0 and self._crc_told not in (None, encode_crc(self._crc)):
-                raise UnavailableError(
+                raise DamagedError(
                     f"{doing} failed: it was damaged on its way, its crc32c is {encode_crc(self._crc)}, not {self._crc_told}; try again"
                 )
         return piece

@@ -10,10 +10,10 @@ effect), `UnconfirmedError` (it was sent and never answered, and may take effect
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from changelog.base.errors import InvalidRequestError
+from changelog.base.errors import InvalidRequestError, UnavailableError
 from changelog.change import ChangeId
 from tiered.metadata import SIZE_MAX, Expiration, Metadata
 from tiered.text import shown
@@ -239,11 +239,16 @@ class Oddity:
     """Something in a listing that cannot be shown as a blob.
 
     `is_blob`: it is a blob with a corrupt record, and `name` is the blob's. Otherwise `name` says what lies there.
+    `size` (bytes), `created_ns` and `generation`: of such a blob, as far as the listing still tells them; else None.
+    The size may be that of the whole file, and the time that of its last change.
     """
 
     name: str
     fault: str
     is_blob: bool
+    size: int | None = None
+    created_ns: int | None = None
+    generation: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,12 +262,21 @@ class BlobPage:
 
 @dataclass(frozen=True, slots=True)
 class BlobHead:
-    """All of a blob but its bytes. `size`: in bytes. `created_ns`: by the service's clock, nanoseconds since 1970."""
+    """All of a blob but its bytes. `size`: in bytes. `created_ns`: by the service's clock, nanoseconds since 1970.
+
+    Without a service, `created_ns` is by the writer's clock, which may be wrong. Then `changed_ns` says when the blob
+    was written or touched, by the clock of the machine that keeps it.
+    """
 
     metadata: Metadata
     size: int
     created_ns: int
     generation: int
+    changed_ns: int | None = field(default=None, compare=False)
+
+
+class DamagedError(UnavailableError):
+    """The bytes of a blob came damaged, or the disk failed to read them. Reading again may succeed."""
 
 
 class BlobReader(Protocol):
@@ -275,7 +289,10 @@ class BlobReader(Protocol):
     size: int
 
     def pieces(self) -> AsyncIterator[bytes]:
-        """Yields the bytes of the range; call it once. `UnavailableError`: the blob vanished on the way."""
+        """Yields the bytes of the range; call it once.
+
+        `UnavailableError`: the blob vanished on the way. `DamagedError`: its bytes do not match their checksum.
+        """
 
     async def aclose(self) -> None:
         """Closes the blob. Safe to repeat."""
