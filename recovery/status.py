@@ -304,7 +304,7 @@ def _orders(status: Status) -> Iterator[Order]:
         why = "Recovery is too slow. Start another daemon, or raise recovery.rate_per_s and recovery.concurrency_max."
         yield Order(why, "tiered recover")
     if status.last_audit is not None and status.last_audit.is_loss:
-        yield Order(f"The last audit found dangling tombstones. Read its report in {status.last_audit.where}.")
+        yield Order(f"The last audit found live objects that are lost. Read its report in {status.last_audit.where}.")
 
 
 DAMAGED = "The entry itself is damaged, and nobody can work on it. Keep it, and run an audit to find what it leaves behind."

@@ -114,6 +114,8 @@ class Manifest(_Part):
     ended_ns: int | None = None
     work_s: float = 0.0
     """The seconds that all calls for this run took together, without the pauses between them."""
+    scope: str = ""
+    """Only names that begin with this were looked at. Empty: all names."""
     verify: Verify | None = None
     """Which payloads are read. None: none, so nothing is known about the bytes of blobs."""
     names: int = 0
@@ -132,6 +134,8 @@ class Manifest(_Part):
     usecases: dict[str, dict[Kind, Counted]] = {}
     ages: dict[Kind, tuple[int, ...]] = {}
     """For each kind, how many blobs are in each class of age, in the order of `recovery.audit.finding.AGES`."""
+    age_sizes: dict[Kind, tuple[int, ...]] = {}
+    """The same, but how many bytes."""
     prefixes: tuple[Prefix, ...] = ()
     """The prefixes that hold the most bytes of orphans."""
 

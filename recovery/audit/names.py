@@ -17,11 +17,13 @@ row of a name in 43 % of the ranges, and in none with them.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 
 from changelog.base.errors import InvalidRequestError
 from changelog.change import ChangeId
 from recovery.audit.finding import NO_USECASE
+from recovery.audit.manifest import Bounds
 from recovery.audit.verdicts import Form
 from tiered.object_id import ObjectId
 
@@ -67,6 +69,16 @@ def rows_before(start: str) -> list[bytes]:
     """Returns the keys, all before `start`, of rows that may name a blob whose name is `start` or comes after it."""
     name = start.encode()
     return [name[:length] for length in range(1, len(name)) if name[length] <= _SLASH]
+
+
+def scope_of(prefix: str) -> Bounds:
+    """Returns the bounds of all names that begin with `prefix`."""
+    for length in range(len(prefix), 0, -1):
+        last = ord(prefix[length - 1])
+        if last < sys.maxunicode:
+            following = 0xE000 if last == 0xD7FF else last + 1  # the code points between them are no characters
+            return Bounds(start=prefix, end=prefix[: length - 1] + chr(following))
+    return Bounds(start=prefix, end=None)
 
 
 def after(name: str) -> str:

@@ -24,7 +24,8 @@ from dataclasses import dataclass
 from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import Runtime
 from recovery.audit.ledger import RunDirectory
-from recovery.audit.manifest import Bounds, Cutoff
+from recovery.audit.manifest import OVERDUE_S, Bounds, Cutoff, Manifest
+from recovery.audit.names import scope_of
 from recovery.audit.sweep import SKEW_MAX_NS
 from recovery.audit.words import span
 from recovery.audit.work import GRACE_MIN_S, GRACE_S, AuditOptions, check_there
@@ -37,6 +38,9 @@ RANGES_PER_SLOT = 6
 PROBE_NAMES = 10_000
 NAMES_PER_REQUEST = 1000
 """How many names one page of GCS's listing holds."""
+
+
+EVERYTHING = Bounds(start="", end=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,20 +71,22 @@ async def plan_audit(settings: Settings, options: AuditOptions, slots: int, runt
     async with open_backends(settings, runtime, writes=False) as backends:
         as_of_ns = await backends.tiers.long_term.now_ns()
         notes = list(_notes(options, as_of_ns, runtime.wall_ns()))
-        blobs = await _count(backends.tiers.long_term)
+        scope = scope_of(options.prefix or "")
+        blobs = await _count(backends.tiers.long_term, scope)
         if blobs != 0 and not options.insist:
             await _check_table(backends, inputs)
         wanted = slots if blobs is not None else slots * RANGES_PER_SLOT
         cuts = await backends.tiers.high_volume.boundaries(wanted) if wanted > 1 else []
     requests = None if blobs is None else max(1, -(-blobs // NAMES_PER_REQUEST))
-    cutoff = Cutoff(as_of_ns=as_of_ns, grace_s=_grace_of(options))
-    return Plan(inputs, backends.log.durable, cutoff, split(cuts), tuple(notes), blobs, requests)
+    overdue_s = OVERDUE_S if options.overdue_s is None else options.overdue_s
+    cutoff = Cutoff(as_of_ns=as_of_ns, grace_s=_grace_of(options), overdue_s=overdue_s)
+    return Plan(inputs, backends.log.durable, cutoff, split(cuts, scope), tuple(notes), blobs, requests)
 
 
-def split(cuts: Iterable[str]) -> tuple[Bounds, ...]:
-    """Returns the ranges between these names: without gaps, from the first possible name to the last."""
-    inner = sorted({cut for cut in cuts if cut}, key=str.encode)
-    return tuple(Bounds(start=start, end=end) for start, end in zip(["", *inner], [*inner, None], strict=True))
+def split(cuts: Iterable[str], scope: Bounds = EVERYTHING) -> tuple[Bounds, ...]:
+    """Returns the ranges between these names: without gaps, from the first possible name of `scope` to the last."""
+    inner = sorted({cut for cut in cuts if scope.start < cut and (scope.end is None or cut < scope.end)}, key=str.encode)
+    return tuple(Bounds(start=start, end=end) for start, end in zip([scope.start, *inner], [*inner, scope.end], strict=True))
 
 
 def inputs_of(settings: Settings) -> dict[str, str]:
@@ -144,6 +150,21 @@ def check_cutoff(cutoff: Cutoff, options: AuditOptions, where: str) -> None:
         )
 
 
+def check_choices(manifest: Manifest, options: AuditOptions, where: str) -> None:
+    """Refuses another scope, other payloads or another time of being overdue than the run began with."""
+    share = None if manifest.verify is None else manifest.verify.share
+    for chosen, begun, what in (
+        (options.prefix, manifest.scope, "only names that begin with {0!r}" if manifest.scope else "all names"),
+        (None if options.verify is None else options.verify.share, share, "no payload" if share is None else "a share of {0:g} of the payloads"),
+        (options.overdue_s, manifest.cutoff.overdue_s, "blobs overdue after {0:g} seconds"),
+    ):  # fmt: skip
+        if chosen not in (None, begun):
+            raise ConfigurationError(
+                f"{where} holds a run that looks at {what.format(begun)}, fixed when it began: leave the option out, or give another"
+                " directory"
+            )
+
+
 def _grace_of(options: AuditOptions) -> float:
     return GRACE_S if options.grace_s is None else options.grace_s
 
@@ -158,11 +179,11 @@ async def _check_table(backends: Backends, inputs: dict[str, str]) -> None:
         )
 
 
-async def _count(blobs: LongTermBackend) -> int | None:
-    """Counts the blobs. Returns None if there are more than `PROBE_NAMES`."""
-    number, start = 0, ""
+async def _count(blobs: LongTermBackend, scope: Bounds) -> int | None:
+    """Counts the blobs in the scope. Returns None if there are more than `PROBE_NAMES`."""
+    number, start = 0, scope.start
     while number < PROBE_NAMES:
-        page = await blobs.list(start, None, PROBE_NAMES - number)
+        page = await blobs.list(start, scope.end, PROBE_NAMES - number)
         number += len(page.blobs)
         if page.next_start is None:
             return number

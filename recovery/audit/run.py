@@ -34,7 +34,7 @@ from recovery.audit.errors import AuditInterruptedError
 from recovery.audit.finding import Summary
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.manifest import Failure, Manifest, Prefix
-from recovery.audit.plan import Plan, check_apart, check_cutoff, check_grace, check_same, inputs_of, plan_audit
+from recovery.audit.plan import Plan, check_apart, check_choices, check_cutoff, check_grace, check_same, inputs_of, plan_audit
 from recovery.audit.report import DANGLING_MAX, render
 from recovery.audit.verdicts import FINDINGS, Kind
 from recovery.audit.words import PRICE_DEFAULT
@@ -79,12 +79,13 @@ async def run_audit(
     if manifest is None:
         plan = await plan_audit(settings, options, engine.slots, runtime)
         planned = plan.blobs
-        manifest = await to_thread.run_sync(directory.begin, _first_manifest(plan, engine, runtime))
+        manifest = await to_thread.run_sync(directory.begin, _first_manifest(plan, options, engine, runtime))
     check_same(manifest.inputs, inputs_of(settings), directory.uri)
     check_cutoff(manifest.cutoff, options, directory.uri)
+    check_choices(manifest, options, directory.uri)
     price = PRICE_DEFAULT if options.price is None else options.price
     async with AuditSource.open(settings, runtime, manifest.run) as source:
-        run = _Run(manifest, directory, engine, job_of(manifest, directory.uri, settings), runtime, progress, price, source, planned)
+        run = _Run(manifest, directory, engine, job_of(manifest, directory.uri, settings, engine.slots), runtime, progress, price, source, planned)
         try:
             ended = await run.finish()
         finally:
@@ -114,14 +115,16 @@ def last_audit_of(ended: Manifest, where: str) -> LastAudit:
         run=ended.run, where=where, started_ns=ended.started_ns, ended_ns=ended.ended_ns, complete=ended.complete,
         blobs=ended.names, tombstones=ended.redirects,
         findings={kind.value: (each.number, each.size) for kind, each in ended.totals.items() if kind in FINDINGS and each.number},
-        ranges=len(ended.ranges), ranges_missing=len(ended.failures), doubts=len(ended.doubts),
+        ranges=len(ended.ranges), ranges_missing=len(ended.failures), doubts=len(ended.doubts), scope=ended.scope,
+        verified=None if ended.verify is None else ended.verified,
     )  # fmt: skip
 
 
-def _first_manifest(plan: Plan, engine: Engine, runtime: Runtime) -> Manifest:
+def _first_manifest(plan: Plan, options: AuditOptions, engine: Engine, runtime: Runtime) -> Manifest:
     return Manifest(
         run=str(uuid7(runtime)), inputs=plan.inputs, log_is_durable=plan.log_is_durable, cutoff=plan.cutoff, ranges=plan.ranges,
         engine=engine.name, versions=_versions(engine), started_ns=runtime.wall_ns(), notes=plan.notes,
+        scope=options.prefix or "", verify=options.verify,
     )  # fmt: skip
 
 

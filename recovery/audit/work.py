@@ -24,7 +24,7 @@ from changelog.base.errors import ConfigurationError, TieredError, UnavailableEr
 from changelog.base.runtime import SystemRuntime
 from recovery.audit.finding import Summary
 from recovery.audit.ledger import RunDirectory
-from recovery.audit.manifest import Bounds, Cutoff, Manifest
+from recovery.audit.manifest import Bounds, Cutoff, Manifest, Verify
 from recovery.audit.sweep import audit_range
 from recovery.audit.verdicts import FINDINGS, Kind
 from tiered.open import DATABASE_NAME, open_backends
@@ -45,19 +45,25 @@ class AuditOptions:
     `grace_s`: in seconds; None: `GRACE_S` for a new run, the run's own grace for one that goes on. `insist`: do it in
     spite of a grace below `GRACE_MIN_S`, or of a table that looks wrong. `price`: US dollars per GiB and month, for the
     report; None: the default.
+
+    `prefix`: only names that begin with this are looked at. `verify`: which payloads are read. `overdue_s`: how many
+    seconds after its deadline a blob is overdue. `None`: all names, no payload, a week; or as the run began that goes on.
     """
 
     directory: str
     grace_s: float | None = None
     insist: bool = False
     price: float | None = None
+    prefix: str | None = None
+    verify: Verify | None = None
+    overdue_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
     """All that a worker on another machine must know. `directory`: the URI of the run.
 
-    `settings`: those of the store, as JSON.
+    `settings`: those of the store, as JSON. `verify`: which payloads are read; its bytes a second are one worker's.
     """
 
     directory: str
@@ -65,6 +71,7 @@ class Job:
     settings: str
     ranges: tuple[Bounds, ...]
     cutoff: Cutoff
+    verify: Verify | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +139,12 @@ class Progress:
 # --- a range ---------------------------------------------------------------------------------------
 
 
-def job_of(manifest: Manifest, directory: str, settings: Settings) -> Job:
-    return Job(directory, manifest.run, portable(settings).model_dump_json(), manifest.ranges, manifest.cutoff)
+def job_of(manifest: Manifest, directory: str, settings: Settings, slots: int = 1) -> Job:
+    """Returns the job of a run. `slots`: how many workers share what may be read in a second."""
+    verify = manifest.verify
+    if verify is not None and verify.bytes_per_s is not None:
+        verify = verify.model_copy(update={"bytes_per_s": verify.bytes_per_s / slots})
+    return Job(directory, manifest.run, portable(settings).model_dump_json(), manifest.ranges, manifest.cutoff, verify)
 
 
 def portable(settings: Settings) -> Settings:
@@ -195,7 +206,9 @@ async def _carry_out(job: Job, number: int) -> Outcome:
     check_there(settings)
     async with open_backends(settings, runtime, writes=False, verify=False) as backends:
         with directory.writer(job.run, number) as file:
-            summary = await audit_range(backends.tiers, backends.log, job.ranges[number], job.cutoff, runtime, file.add)
+            summary = await audit_range(
+                backends.tiers, backends.log, job.ranges[number], job.cutoff, runtime, file.add, verify=job.verify
+            )
             file.commit(summary)
     return Outcome(number, summary.names, file.written, runtime.monotonic() - began)
 

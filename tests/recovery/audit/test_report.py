@@ -92,7 +92,9 @@ def full(**more: object) -> Manifest:
 def test_a_full_page_is_harmless_and_says_first_what_the_run_comes_to() -> None:
     seen = check_harmless(render(full(), [lost()]))
     said = seen.said()
-    first = said.index("DATA LOSS: 2 dangling tombstones name blobs that are gone.")
+    first = said.index(
+        "DATA LOSS: 2 dangling tombstones name blobs that are gone and 2 blobs that live tombstones name cannot be read."
+    )
     assert first < said.index(
         "Their objects cannot be read. Besides, 4 orphans: 2.0 GiB, about $0.04 a month."
     ) < said.index("What was found")
