@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from heapq import nlargest
 
+from recovery.audit.beside import UPLOADS
 from recovery.audit.finding import AGES, Count, Summary
 from recovery.audit.manifest import Counted, Failure, Manifest, Prefix
 from recovery.audit.verdicts import DOUBTS, MEANING, Kind
@@ -42,6 +43,10 @@ def conclude(
         "totals": _counted(summary.totals()),
         "usecases": {usecase: counted for usecase, kinds in sorted(summary.counts.items()) if (counted := _counted(kinds))},
         "ages": {kind: tuple(ages[age] for age in range(len(AGES))) for kind, ages in summary.ages.items()},
+        "kept": {
+            what: None if what in summary.unknown else Counted(number=count.number, size=count.size)
+            for what, count in sorted({**dict.fromkeys(summary.unknown, Count()), **summary.kept}.items()) if what != UPLOADS
+        },
         "age_sizes": {kind: tuple(sizes[age] for age in range(len(AGES))) for kind, sizes in summary.age_sizes.items()},
     })  # fmt: skip
 
@@ -81,6 +86,9 @@ def _notes(manifest: Manifest, summary: Summary, faults: Iterable[str]) -> Itera
         )
     if summary.dated_ahead:
         yield f"{summary.dated_ahead} blobs are dated after the audit began: a writer's clock is ahead"
+    for what, why in sorted(summary.unknown.items()):
+        named = "which uploads are left" if what == UPLOADS else f"how much the service keeps of deleted blobs ({what.replace('_', '-')})"
+        yield f"{named} is not known: {why}"
     for fault in faults:
         yield f"{fault}; it did not count, and its range was audited again"
 

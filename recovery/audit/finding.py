@@ -72,7 +72,8 @@ class Summary:
     each kind, how many blobs are in each class of age (the index in `AGES`). `entries_max`: the most entries that one
     reading of the changelog saw. `unreadable_max`: the most unreadable ones. `dated_ahead`: how many blobs carry a date
     after the audit began. `verified`: how many blobs were read to their last byte, and `verified_bytes` how many bytes
-    that were. `age_sizes`: as `ages`, but bytes.
+    that were. `age_sizes`: as `ages`, but bytes. `kept`: what the service keeps of deleted blobs, by its form; `unknown`: why it
+    does not tell that.
     """
 
     names: int = 0
@@ -86,6 +87,8 @@ class Summary:
     counts: dict[str, dict[Kind, Count]] = field(default_factory=dict)
     ages: dict[Kind, Counter[int]] = field(default_factory=dict)
     age_sizes: dict[Kind, Counter[int]] = field(default_factory=dict)
+    kept: dict[str, Count] = field(default_factory=dict)
+    unknown: dict[str, str] = field(default_factory=dict)
 
     def count(self, usecase: str, kind: Kind, number: int, size: int) -> None:
         if usecase not in self.counts and len(self.counts) >= USECASES_MAX:
@@ -121,3 +124,6 @@ class Summary:
             self.ages.setdefault(kind, Counter()).update(ages)
         for kind, sizes in other.age_sizes.items():
             self.age_sizes.setdefault(kind, Counter()).update(sizes)
+        for what, count in other.kept.items():
+            self.kept.setdefault(what, Count()).add(count.number, count.size)
+        self.unknown |= other.unknown

@@ -243,8 +243,9 @@ def summary_to_json(summary: Summary) -> str:
         usecase: {kind: (count.number, count.size) for kind, count in kinds.items()} for usecase, kinds in summary.counts.items()
     }
     ages = {key: {kind: {str(age): number for age, number in ages.items()} for kind, ages in getattr(summary, key).items()} for key in _AGES}
+    kept = {what: (count.number, count.size) for what, count in summary.kept.items()}
     plain = {key: getattr(summary, key) for key in (*_NUMBERS, *_LATER_NUMBERS)}
-    return json.dumps({**plain, "counts": counts, **ages}, ensure_ascii=True, separators=(",", ":"))
+    return json.dumps({**plain, "counts": counts, **ages, "kept": kept, "unknown": summary.unknown}, ensure_ascii=True, separators=(",", ":"))
 
 
 def summary_from_json(text: str) -> Summary:
@@ -261,6 +262,8 @@ def summary_from_json(text: str) -> Summary:
             key: {Kind(kind): Counter({int(age): number for age, number in ages.items()}) for kind, ages in told.get(key, {}).items()}
             for key in _AGES
         },
+        kept={str(what): Count(*count) for what, count in told.get("kept", {}).items()},
+        unknown={str(what): str(why) for what, why in told.get("unknown", {}).items()},
     )
 
 

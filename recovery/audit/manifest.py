@@ -136,6 +136,8 @@ class Manifest(_Part):
     """For each kind, how many blobs are in each class of age, in the order of `recovery.audit.finding.AGES`."""
     age_sizes: dict[Kind, tuple[int, ...]] = {}
     """The same, but how many bytes."""
+    kept: dict[str, Counted | None] = {}
+    """What the service keeps of deleted blobs, `soft_deleted` and `noncurrent`. None: not known; a note says why."""
     prefixes: tuple[Prefix, ...] = ()
     """The prefixes that hold the most bytes of orphans."""
 

@@ -22,6 +22,7 @@ import anyio
 
 from changelog.base.errors import ConfigurationError, TieredError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import SystemRuntime
+from recovery.audit.beside import look_beside
 from recovery.audit.finding import Summary
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.manifest import Bounds, Cutoff, Manifest, Verify
@@ -209,6 +210,7 @@ async def _carry_out(job: Job, number: int) -> Outcome:
             summary = await audit_range(
                 backends.tiers, backends.log, job.ranges[number], job.cutoff, runtime, file.add, verify=job.verify
             )
+            await look_beside(backends.tiers, job.ranges[number], job.cutoff, runtime, file.add, summary)
             file.commit(summary)
     return Outcome(number, summary.names, file.written, runtime.monotonic() - began)
 

@@ -18,7 +18,7 @@ from changelog.noop import NoopChangeLog
 from emulators.world.log import Stored
 from recovery import status as module
 from recovery.cli.status_lines import status_lines
-from recovery.last_audit import NOTE, LastAudit, write_last
+from recovery.last_audit import NOTE, LastAudit, decode, encode, write_last
 from recovery.statistics.columns import Offsets, SourceRow
 from recovery.statistics.persisted import RECOVERY, Document, change_statistics, note_name
 from recovery.statistics.verdict import Kind, Verdict

@@ -43,9 +43,9 @@ from changelog.log import LeftGarbageError
 from tiered.embedded.file import microseconds, path_of
 from tiered.embedded.garbage import FOREIGN, Fault, Round
 from tiered.embedded.tree import BlobFile, UploadFile, delete, extend, prepare, read_head, refuse_foreign_directories, unlink
-from tiered.embedded.walk import list_blobs
+from tiered.embedded.walk import list_abandoned, list_blobs
 from tiered.metadata import NS_PER_S, Metadata
-from tiered.protocol.backends import BlobHead, BlobPage, ByteRange, DamagedError
+from tiered.protocol.backends import BlobHead, BlobPage, ByteRange, DamagedError, UploadPage
 from tiered.stored import PIECE_BYTES
 
 T = TypeVar("T")
@@ -94,7 +94,9 @@ _NOT_NOW = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
 
 
 class FileBlobs:
-    """`LongTermBackend` and `Collects` in a directory. Open it with `await FileBlobs.open_directory(root, runtime)`."""
+    """`LongTermBackend`, `Collects` and `ShowsUploads` in a directory.
+
+    Open it with `await FileBlobs.open_directory(root, runtime)`."""
 
     def __init__(self, root: Path, runtime: Runtime) -> None:
         root = root.absolute()  # the process may change its current directory
@@ -167,6 +169,9 @@ class FileBlobs:
 
     async def list(self, start: str, end: str | None, limit: int) -> BlobPage:
         return await self._disk.look(f"list the blobs from {start!r} on", list_blobs, self._root, start, end, limit)
+
+    async def abandoned_uploads(self, start: str, before_ns: int, limit: int) -> UploadPage:
+        return await self._disk.look("look for abandoned uploads", list_abandoned, self._uploads, start, before_ns, limit)
 
     async def now_ns(self) -> int:
         return self._runtime.wall_ns()

@@ -137,7 +137,7 @@ def _create_locked(path: Path) -> io.FileIO:
         file = io.FileIO(path, "xb")
         try:
             # Between its creation and its lock the file looks abandoned, so another process may have collected it.
-            if not _lock(file) or not _is_at(file, path):
+            if not lock(file) or not _is_at(file, path):
                 raise UnavailableError(f"the upload {path.name} was collected before it began; try again")
         except BaseException:
             file.close()
@@ -251,7 +251,7 @@ def extend(path: Path, deadline_us: int) -> bool | None:
     except FileNotFoundError:
         return False
     with file:
-        if not _lock(file):
+        if not lock(file):
             return None
         if not _is_at(file, path):
             return False
@@ -284,7 +284,7 @@ def read_footer(file: io.FileIO) -> Footer:
     return decode_footer(os.pread(file.fileno(), FOOTER_BYTES, max(0, size - FOOTER_BYTES)), size)
 
 
-def _lock(file: io.FileIO) -> bool:
+def lock(file: io.FileIO) -> bool:
     """Locks the file; False: another process holds the lock. The lock ends with the file, also if the process dies."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -427,7 +427,7 @@ def unlink_if(path: Path, doomed: Callable[[io.FileIO], bool]) -> bool:
     """
     try:
         with open_blob(path) as file:
-            if not _lock(file) or not _is_at(file, path) or not doomed(file):
+            if not lock(file) or not _is_at(file, path) or not doomed(file):
                 return False
             os.unlink(path)
             return True

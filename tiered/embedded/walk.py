@@ -12,13 +12,14 @@ from __future__ import annotations
 import heapq
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from changelog.base.errors import CorruptRecordError
 from changelog.change import ChangeId
 from tiered.embedded.file import DIRECTORY_SUFFIX, components_of, decode_name, encode_name, is_component
-from tiered.embedded.tree import is_of_this_process, open_blob, read_footer
-from tiered.protocol.backends import BlobPage, ListedBlob, Oddity
+from tiered.embedded.tree import is_of_this_process, lock, open_blob, read_footer
+from tiered.protocol.backends import AbandonedUpload, BlobPage, ListedBlob, Oddity, UploadPage
 from tiered.protocol.row_keys import printable
 
 _ENTRIES_MIN = 100
@@ -48,6 +49,26 @@ def list_blobs(root: Path, start: str, end: str | None, limit: int) -> BlobPage:
                 if found.is_blob:
                     named, last = named + 1, name
     return BlobPage(blobs, oddities, None)
+
+
+def list_abandoned(uploads: Path, start: str, before_ns: int, limit: int) -> UploadPage:
+    """Up to `limit` files of uploads whose process has died, with names from `start` on, last changed before `before_ns`.
+
+    It tries each file's lock for a moment. `before_ns` must be so long ago that no upload is just about to lock its file.
+    """
+    found: list[AbandonedUpload] = []
+    if not uploads.is_dir():
+        return UploadPage(found, None)
+    for entry in _sorted_entries(uploads, start, None, max(limit, _ENTRIES_MIN)):
+        if len(found) >= limit:
+            return UploadPage(found, entry.name)
+        if not ChangeId.matches(entry.name) or not entry.is_file(follow_symlinks=False):
+            continue
+        with suppress(FileNotFoundError, CorruptRecordError), open_blob(entry.path) as file:
+            seen = os.fstat(file.fileno())
+            if seen.st_mtime_ns < before_ns and lock(file):
+                found.append(AbandonedUpload(f"uploads/{entry.name}", seen.st_size, seen.st_mtime_ns))
+    return UploadPage(found, None)
 
 
 def look_at(text: str | None, path: str) -> ListedBlob | Oddity | None:

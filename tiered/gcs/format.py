@@ -48,6 +48,7 @@ FIELDS = "name,size,generation,metageneration,timeCreated,customTime,contentType
 """The fields of a resource that `decode_resource` reads."""
 
 LISTED_FIELDS = "items(name,size,generation,timeCreated,customTime),nextPageToken"
+KEPT_FIELDS = "items(name,size,softDeleteTime,timeDeleted),nextPageToken"
 SOFT_DELETED_FIELDS = "items(name,size,generation,softDeleteTime,hardDeleteTime),nextPageToken"
 
 _EXPIRATION, _ORIGIN, _FILENAME, _CUSTOM = "x-sn-expiration", "x-sn-origin", "x-sn-filename", "x-snme-"
@@ -307,6 +308,12 @@ def _decode_oddity(stored: _Stored, fault: str) -> Oddity:
 
     size, generation = readable(lambda: stored.number("size")), readable(lambda: stored.number("generation"))
     return Oddity(stored.name, fault, True, size, readable(stored.created_ns), generation)
+
+
+def decode_kept(page: Mapping[str, Any], deleted: str, start: str, end: str | None) -> Sequence[int]:
+    """The sizes (bytes) of the generations that have the time `deleted`, with names from `start` to `end` (exclusive)."""
+    items = [_Stored(str(item.get("name")), item) for item in page.get("items", []) if deleted in item]
+    return [stored.number("size") for stored in items if start <= stored.name and (end is None or stored.name < end)]
 
 
 def decode_soft_deleted(bucket: str, name: str, item: Mapping[str, Any]) -> SoftDeleted:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from changelog.base.errors import InvalidRequestError, UnavailableError
@@ -340,6 +341,58 @@ class SoftDeletes(Protocol):
 
     async def soft_deleted(self, name: str) -> Sequence[SoftDeleted]:
         """The deleted generations that can still be restored, oldest first. The store itself restores none."""
+
+
+class Kept(StrEnum):
+    """In which form a service still keeps a deleted blob, and bills it."""
+
+    SOFT_DELETED = "soft_deleted"
+    NONCURRENT = "noncurrent"
+
+
+@dataclass(frozen=True, slots=True)
+class KeptPage:
+    """How many deleted generations a part of a listing has, and how many bytes. `next_token`: for the next page."""
+
+    number: int
+    size: int
+    next_token: str | None
+
+
+@runtime_checkable
+class KeepsDeleted(Protocol):
+    """A long-term tier whose service tells what it keeps of deleted blobs."""
+
+    async def kept(self, what: Kept, start: str, end: str | None, token: str) -> KeptPage:
+        """Counts deleted generations of the names from `start` (inclusive) to `end` (exclusive; None: no end).
+
+        `token`: empty for the first page. Needs permissions that reading blobs does not need.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class AbandonedUpload:
+    """What is left of an upload whose process has died. `changed_ns`: when it last changed, nanoseconds since 1970."""
+
+    name: str
+    size: int
+    changed_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class UploadPage:
+    """Abandoned uploads in the order of their names. `next_start`: where the next page begins; None: no more."""
+
+    uploads: Sequence[AbandonedUpload]
+    next_start: str | None
+
+
+@runtime_checkable
+class ShowsUploads(Protocol):
+    """A long-term tier in which uploads that were left behind can be seen."""
+
+    async def abandoned_uploads(self, start: str, before_ns: int, limit: int) -> UploadPage:
+        """Up to `limit` uploads that nobody can finish and that last changed before `before_ns`. Changes nothing."""
 
 
 class LongTermBackend(Protocol):
