@@ -92,6 +92,18 @@ class Prefix(_Part):
     size: int
 
 
+class StuckEntry(_Part):
+    """An entry of the changelog that waits for an operator. `object`: None if the entry cannot be read.
+
+    `since_ms`: since when (Unix milliseconds); None: nobody has parked it yet.
+    """
+
+    key: str
+    object: str | None
+    error: str
+    since_ms: int | None
+
+
 class Manifest(_Part):
     """A run. `inputs`: what was compared, by name (`bucket`, `table`, `changelog`, `directory`, `emulators`).
 
@@ -138,6 +150,10 @@ class Manifest(_Part):
     """The same, but how many bytes."""
     kept: dict[str, Counted | None] = {}
     """What the service keeps of deleted blobs, `soft_deleted` and `noncurrent`. None: not known; a note says why."""
+    stuck: int | None = None
+    """How many entries of the changelog were stuck at the end. None: not known."""
+    stuck_entries: tuple[StuckEntry, ...] = ()
+    """The first of them."""
     prefixes: tuple[Prefix, ...] = ()
     """The prefixes that hold the most bytes of orphans."""
 

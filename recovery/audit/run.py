@@ -14,6 +14,7 @@ may help. If it fails again, the manifest says so and the run is not complete. T
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import signal
@@ -29,13 +30,16 @@ from anyio import to_thread
 from changelog.base.errors import ConfigurationError, TieredError
 from changelog.base.events import events
 from changelog.base.runtime import Runtime, uuid7
+from recovery.audit import words
 from recovery.audit.conclusion import Prefixes, conclude
 from recovery.audit.errors import AuditInterruptedError
 from recovery.audit.finding import Summary
 from recovery.audit.ledger import RunDirectory
-from recovery.audit.manifest import Failure, Manifest, Prefix
+from recovery.audit.manifest import Failure, Manifest, Prefix, StuckEntry
 from recovery.audit.plan import Plan, check_apart, check_choices, check_cutoff, check_grace, check_same, inputs_of, plan_audit
-from recovery.audit.report import DANGLING_MAX, render
+from recovery.audit.report import names_max, render
+from recovery.audit.since import check_since, earlier
+from recovery.audit.stuck import read_stuck
 from recovery.audit.verdicts import FINDINGS, Kind
 from recovery.audit.words import PRICE_DEFAULT
 from recovery.audit.work import AuditOptions, Engine, Job, Outcome, Progress, check_there, job_of, portable
@@ -83,9 +87,10 @@ async def run_audit(
     check_same(manifest.inputs, inputs_of(settings), directory.uri)
     check_cutoff(manifest.cutoff, options, directory.uri)
     check_choices(manifest, options, directory.uri)
-    price = PRICE_DEFAULT if options.price is None else options.price
+    if options.since is not None:
+        await to_thread.run_sync(check_since, options.since, manifest.inputs, manifest.scope)
     async with AuditSource.open(settings, runtime, manifest.run) as source:
-        run = _Run(manifest, directory, engine, job_of(manifest, directory.uri, settings, engine.slots), runtime, progress, price, source, planned)
+        run = _Run(manifest, directory, engine, job_of(manifest, directory.uri, settings, engine.slots), runtime, progress, options, source, planned)
         try:
             ended = await run.finish()
         finally:
@@ -140,13 +145,14 @@ class _Run:
 
     def __init__(
         self, manifest: Manifest, directory: RunDirectory, engine: Engine, job: Job, runtime: Runtime,
-        progress: Callable[[Progress], None], price: float, source: AuditSource, planned: int | None,
+        progress: Callable[[Progress], None], options: AuditOptions, source: AuditSource, planned: int | None,
     ) -> None:  # fmt: skip
         self._manifest = manifest
         self._source = source
         self._planned = planned
         self._worked = False
-        self._price = price
+        self._price = PRICE_DEFAULT if options.price is None else options.price
+        self._since = options.since
         self._directory = directory
         self._engine = engine
         self._job = job
@@ -177,7 +183,8 @@ class _Run:
                 f"interrupted, {len(self._done)} of {len(self._manifest.ranges)} ranges are done:"
                 f" the same command goes on from there (--to {self._directory.uri})"
             )
-        return await to_thread.run_sync(lambda: self._describe(self._conclude()))
+        stuck = await read_stuck(Settings(**json.loads(self._job.settings)), self._runtime)
+        return await to_thread.run_sync(lambda: self._describe(self._conclude(*stuck)))
 
     # --- while it runs
 
@@ -290,7 +297,7 @@ class _Run:
         if self._there().ended_ns is None:
             self._directory.write_manifest(self._manifest.model_copy(update={"work_s": self._work_s()}))
 
-    def _conclude(self) -> Manifest:
+    def _conclude(self, stuck: int | None, stuck_entries: tuple[StuckEntry, ...]) -> Manifest:
         missing = self._missing()
         failures = tuple(Failure(range=number, error=self._why(number)) for number in missing)
         faults = [fault for number, fault in sorted(self._faults.items()) if number in self._done]
@@ -302,6 +309,8 @@ class _Run:
             "ended_ns": self._runtime.wall_ns(),
             "work_s": self._work_s(),
             "prefixes": self._prefixes(),
+            "stuck": stuck,
+            "stuck_entries": stuck_entries,
         })  # fmt: skip
         self._there()
         if not missing:
@@ -310,8 +319,12 @@ class _Run:
         return found
 
     def _describe(self, manifest: Manifest) -> Manifest:
-        dangling = islice(self._directory.findings(manifest.run, {Kind.DANGLING}), DANGLING_MAX)
-        self._directory.write_report(render(manifest, list(dangling), self._price, self._directory.uri))
+        named = [
+            finding for kind in words.shown_kinds(manifest) if kind in FINDINGS
+            for finding in islice(self._directory.findings(manifest.run, {kind}), names_max(kind))
+        ]  # fmt: skip
+        before = earlier(self._directory, manifest, self._since)
+        self._directory.write_report(render(manifest, named, self._price, self._directory.uri, before))
         return manifest
 
     def _there(self) -> Manifest:

@@ -49,6 +49,7 @@ class AuditOptions:
 
     `prefix`: only names that begin with this are looked at. `verify`: which payloads are read. `overdue_s`: how many
     seconds after its deadline a blob is overdue. `None`: all names, no payload, a week; or as the run began that goes on.
+    `since`: the directory of an earlier run, with which the report compares this one; None: the youngest one beside it.
     """
 
     directory: str
@@ -58,6 +59,7 @@ class AuditOptions:
     prefix: str | None = None
     verify: Verify | None = None
     overdue_s: float | None = None
+    since: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,9 @@ VerifyRate = Annotated[float, typer.Option(help="With --verify: read so many MiB
 Overdue = Annotated[str | None, typer.Option(
     help="So long after its deadline a blob that is still there is a finding; by default 7d."
 )]  # fmt: skip
+Since = Annotated[str | None, typer.Option(
+    metavar="RUN", help="The report says what changed since this run; by default since the youngest one beside the new one."
+)]  # fmt: skip
 Price = Annotated[float | None, typer.Option(min=0, help="US dollars for a GiB a month, for the report; by default 0.020.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="An object's path, or a blob's name.")]
 From = Annotated[str | None, typer.Option("--from", metavar="RUN", help="The directory of a run: what it found is shown, too.")]
@@ -113,6 +116,7 @@ def run(
     verify_share: VerifyShare = None,
     verify_rate: VerifyRate = 100.0,
     overdue: Overdue = None,
+    since: Since = None,
 ) -> None:
     """Compares everything, or what --prefix says, and writes findings, manifest.json and report.html."""
 
@@ -126,7 +130,7 @@ def run(
             raise InvalidRequestError("--to is empty: name a directory, or leave it out")
         options = _options(
             to or _new_directory(), grace, insist, price, _prefix(prefix, usecase), _verify(verify, verify_share, verify_rate),
-            None if overdue is None else lifetime(overdue).total_seconds(),
+            None if overdue is None else lifetime(overdue).total_seconds(), since,
         )  # fmt: skip
         check_grace(options)
         show_start(inputs_of(settings), options, engine.value)
@@ -170,13 +174,13 @@ def _opened(name: EngineName, parallel: int | None, master: str | None) -> Itera
 
 def _options(
     to: str, grace: str | None, insist: bool, price: float | None = None, prefix: str | None = None, verify: VerifyChoice | None = None,
-    overdue_s: float | None = None,
+    overdue_s: float | None = None, since: str | None = None,
 ) -> AuditOptions:  # fmt: skip
     from recovery.audit.work import AuditOptions
 
     if price is not None and not math.isfinite(price):
         raise InvalidRequestError(f"--price {price} is no price: give US dollars for a GiB a month, such as 0.020")
-    return AuditOptions(to, None if grace is None else lifetime(grace).total_seconds(), insist, price, prefix, verify, overdue_s)
+    return AuditOptions(to, None if grace is None else lifetime(grace).total_seconds(), insist, price, prefix, verify, overdue_s, since)
 
 
 def _prefix(prefix: str | None, usecase: str | None) -> str | None:
