@@ -69,11 +69,11 @@ class Summary:
     """What the audit saw of one range, or of several: `merge` adds them up.
 
     `names` were listed and `redirects` were scanned, in `windows` windows. `counts`: by usecase and kind. `ages`: for
-    each kind, how many blobs are in each class of age (the index in `AGES`). `entries_max`: the most entries that one
-    reading of the changelog saw. `unreadable_max`: the most unreadable ones. `dated_ahead`: how many blobs carry a date
-    after the audit began. `verified`: how many blobs were read to their last byte, and `verified_bytes` how many bytes
-    that were. `age_sizes`: as `ages`, but bytes. `kept`: what the service keeps of deleted blobs, by its form; `unknown`: why it
-    does not tell that.
+    each kind, how many blobs are in each class of age (the index in `AGES`). `age_sizes`: the same, but bytes.
+    `entries_max`: the most entries that one reading of the changelog saw. `unreadable_max`: the most unreadable ones.
+    `dated_ahead`: how many blobs carry a date after the audit began. `verified`: how many blobs were read to their last
+    byte, and `verified_bytes` how many bytes that were. `kept`: what the service keeps of deleted blobs, by its form.
+    `unknown`: why it does not tell that.
     """
 
     names: int = 0

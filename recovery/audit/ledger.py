@@ -242,10 +242,14 @@ def summary_to_json(summary: Summary) -> str:
     counts = {
         usecase: {kind: (count.number, count.size) for kind, count in kinds.items()} for usecase, kinds in summary.counts.items()
     }
-    ages = {key: {kind: {str(age): number for age, number in ages.items()} for kind, ages in getattr(summary, key).items()} for key in _AGES}
+    ages = {
+        key: {kind: {str(age): number for age, number in ages.items()} for kind, ages in getattr(summary, key).items()}
+        for key in _AGES
+    }
     kept = {what: (count.number, count.size) for what, count in summary.kept.items()}
     plain = {key: getattr(summary, key) for key in (*_NUMBERS, *_LATER_NUMBERS)}
-    return json.dumps({**plain, "counts": counts, **ages, "kept": kept, "unknown": summary.unknown}, ensure_ascii=True, separators=(",", ":"))
+    told = {**plain, "counts": counts, **ages, "kept": kept, "unknown": summary.unknown}
+    return json.dumps(told, ensure_ascii=True, separators=(",", ":"))
 
 
 def summary_from_json(text: str) -> Summary:

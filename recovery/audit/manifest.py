@@ -21,8 +21,8 @@ VERSION = 1
 OVERDUE_S = 7 * 86_400.0
 """How long after its deadline a blob is called overdue, in seconds.
 
-The lifecycle rule of a bucket as provisioned deletes a blob one day after its deadline, and the service may take another
-day or two. An embedded store deletes it an hour after its deadline, if a recovery runs.
+The lifecycle rule of a bucket as provisioned deletes a blob one day after its deadline, and the service may take
+another day or two. An embedded store deletes it an hour after its deadline, if a recovery runs.
 """
 
 

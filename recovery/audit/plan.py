@@ -153,14 +153,16 @@ def check_cutoff(cutoff: Cutoff, options: AuditOptions, where: str) -> None:
 def check_choices(manifest: Manifest, options: AuditOptions, where: str) -> None:
     """Refuses another scope, other payloads or another time of being overdue than the run began with."""
     share = None if manifest.verify is None else manifest.verify.share
+    wanted = None if options.verify is None else options.verify.share
+    overdue_s = manifest.cutoff.overdue_s
     for chosen, begun, what in (
-        (options.prefix, manifest.scope, "only names that begin with {0!r}" if manifest.scope else "all names"),
-        (None if options.verify is None else options.verify.share, share, "no payload" if share is None else "a share of {0:g} of the payloads"),
-        (options.overdue_s, manifest.cutoff.overdue_s, "blobs overdue after {0:g} seconds"),
-    ):  # fmt: skip
+        (options.prefix, manifest.scope, f"only names that begin with {manifest.scope!r}" if manifest.scope else "all names"),
+        (wanted, share, "no payload" if share is None else f"a share of {share:g} of the payloads"),
+        (options.overdue_s, overdue_s, f"blobs overdue after {overdue_s:g} seconds"),
+    ):
         if chosen not in (None, begun):
             raise ConfigurationError(
-                f"{where} holds a run that looks at {what.format(begun)}, fixed when it began: leave the option out, or give another"
+                f"{where} holds a run that looks at {what}, fixed when it began: leave the option out, or give another"
                 " directory"
             )
 

@@ -4,8 +4,8 @@
 
 The page first says the verdict, then what makes it doubtful, then the figures. Every name is escaped and may break
 anywhere. It cannot change the direction of the text around it, because it is isolated and control characters are spelt
-out. Lists that have no limit are cut here: names, usecases, ranges that failed, notes. The page says so, and has a query
-to copy for the names that it leaves out. *Failure*: only a wrong template fails. The module reads nothing but its
+out. Lists that have no limit are cut here: names, usecases, ranges that failed, notes. The page says so, and has a
+query to copy for the names that it leaves out. *Failure*: only a wrong template fails. The module reads nothing but its
 template.
 """
 
@@ -57,7 +57,9 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class _Stack:
-    """One usecase, drawn: its bytes that are live, in passing and to reclaim, and each of them in percent of the longest.
+    """One usecase, drawn: its bytes that are live, in passing and to reclaim.
+
+    `percents`: each of them in percent of the longest bar.
     """
 
     name: str

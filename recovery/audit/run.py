@@ -90,7 +90,8 @@ async def run_audit(
     if options.since is not None:
         await to_thread.run_sync(check_since, options.since, manifest.inputs, manifest.scope)
     async with AuditSource.open(settings, runtime, manifest.run) as source:
-        run = _Run(manifest, directory, engine, job_of(manifest, directory.uri, settings, engine.slots), runtime, progress, options, source, planned)
+        job = job_of(manifest, directory.uri, settings, engine.slots)
+        run = _Run(manifest, directory, engine, job, runtime, progress, options, source, planned)
         try:
             ended = await run.finish()
         finally:

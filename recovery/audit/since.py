@@ -60,7 +60,9 @@ def check_since(since: str, inputs: dict[str, str], scope: str) -> Earlier:
         raise ConfigurationError(f"{directory.uri} holds no run of an audit: give --since the directory of an earlier run")
     why = _incomparable(manifest, inputs, scope)
     if why is not None:
-        raise ConfigurationError(f"the run in {directory.uri} cannot be compared with this one: {why}; give --since another, or leave it out")
+        raise ConfigurationError(
+            f"the run in {directory.uri} cannot be compared with this one: {why}; give --since another, or leave it out"
+        )
     return Earlier(directory.uri, manifest)
 
 

@@ -7,8 +7,8 @@
     FINDINGS     orphans, or something else that somebody should look at
     CLEAN        everything that was looked at is accounted for
 
-No sentence claims anything of what was not looked at: payloads that nobody read (`looked`), names outside the run's scope
-(`scoped`), and the rest (`unseen`).
+No sentence claims anything of what was not looked at: payloads that nobody read (`looked`), names outside of the run's
+scope (`scoped`), and the rest (`unseen`).
 
 No I/O. Names are shown through `visible`. So whatever an object is called, its name cannot control a terminal or change
 the direction of a line.
@@ -81,7 +81,9 @@ def _verdict(manifest: Manifest, price_per_gib_month: float) -> tuple[Level, str
 
 
 def consequence(manifest: Manifest, price_per_gib_month: float) -> str:
-    """Returns what the verdict means for the reader: is anything lost, as far as it was looked at, and what does it cost?
+    """Returns what the verdict means for the reader: is anything lost, and what does it cost?
+
+    It claims nothing of what was not looked at.
     """
     lost = total(manifest, ORPHANS)
     there = "No loss was found: every live tombstone's blob is there."
@@ -97,7 +99,10 @@ def consequence(manifest: Manifest, price_per_gib_month: float) -> str:
             share = f" They are {_share(lost.size, listed)} of the bytes in the bucket." if lost.size else ""
             return f"{there} {looked(manifest)} Nobody can read an orphan.{share}"
         case Level.FINDINGS if total(manifest, [Kind.OVERDUE]).number:
-            return f"{there} {looked(manifest)} Their deadline passed days ago: see whether the bucket has its lifecycle rule (tiered check)."
+            rule = "Their deadline passed days ago: see whether the bucket has its lifecycle rule (tiered check)."
+            if "directory" in manifest.inputs:
+                rule = "Their deadline passed days ago: see whether a recovery runs, which removes them (tiered status)."
+            return f"{there} {looked(manifest)} {rule}"
         case Level.FINDINGS:
             return f"{there} {looked(manifest)} What was found is listed by class."
         case Level.CLEAN if manifest.names or manifest.redirects:

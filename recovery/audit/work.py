@@ -48,7 +48,8 @@ class AuditOptions:
     report; None: the default.
 
     `prefix`: only names that begin with this are looked at. `verify`: which payloads are read. `overdue_s`: how many
-    seconds after its deadline a blob is overdue. `None`: all names, no payload, a week; or as the run began that goes on.
+    seconds after its deadline a blob is overdue. None: all names, no payload, a week; or as the run began that goes on.
+
     `since`: the directory of an earlier run, with which the report compares this one; None: the youngest one beside it.
     """
 

@@ -311,7 +311,10 @@ def _decode_oddity(stored: _Stored, fault: str) -> Oddity:
 
 
 def decode_kept(page: Mapping[str, Any], deleted: str, start: str, end: str | None) -> Sequence[int]:
-    """The sizes (bytes) of the generations that have the time `deleted`, with names from `start` to `end` (exclusive)."""
+    """The sizes (bytes) of the generations that have the time `deleted`.
+
+    Their names lie between `start` and `end` (exclusive).
+    """
     items = [_Stored(str(item.get("name")), item) for item in page.get("items", []) if deleted in item]
     return [stored.number("size") for stored in items if start <= stored.name and (end is None or stored.name < end)]
 

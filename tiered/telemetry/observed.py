@@ -1,8 +1,9 @@
 """Both tiers and the changelog, wrapped: every call to a service is told to an observer.
 
-A wrapper has the methods of the protocol that its backend has, and no others. So `Collects`, `SoftDeletes`
-and the like are seen exactly where the backend has them. Everything else of the backend is passed on. Results, errors and cancellations reach
-the caller unchanged. An upload and a blob that is being read talk to the service as well, so they are wrapped, too.
+A wrapper has the methods of the protocol that its backend has, and no others. So `Collects`, `SoftDeletes` and the like
+are seen exactly where the backend has them. Everything else of the backend is passed on. Results, errors and
+cancellations reach the caller unchanged. An upload and a blob that is being read talk to the service as well, so they
+are wrapped, too.
 """
 
 from __future__ import annotations

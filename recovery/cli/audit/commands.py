@@ -186,7 +186,7 @@ def _options(
 def _prefix(prefix: str | None, usecase: str | None) -> str | None:
     """Returns how the names begin that are to be looked at. None: all of them."""
     if usecase is None:
-        if prefix is not None and (not prefix or "\0" in prefix or not prefix.isascii() and prefix.encode(errors="replace").decode() != prefix):
+        if prefix is not None and (not prefix or "\0" in prefix or prefix.encode(errors="replace").decode() != prefix):
             raise InvalidRequestError(f"--prefix {prefix!r} begins no name: give the first characters of some names, or leave it out")
         return prefix
     if prefix is not None:

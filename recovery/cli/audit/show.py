@@ -31,7 +31,8 @@ GRACE = "24h"
 def show_name(settings: Settings, name: str, run: str | None, grace: str | None, verify: bool, as_json: bool) -> int:
     """Looks at one name, prints what was found, and returns the exit code.
 
-    `run`: the directory of an audit's run, whose findings are shown as well, or None. `verify`: read payloads of any size.
+    `run`: the directory of an audit's run, whose findings are shown as well, or None. `verify`: read payloads of any
+    size.
     """
     told = None if run is None else _told(run, name, settings)
     grace_s = told.grace_s if told is not None and grace is None else lifetime(grace or GRACE).total_seconds()

@@ -98,7 +98,8 @@ async def test_run_of_a_subtree_goes_on_with_its_own_scope_and_refuses_another(s
     assert (await run(store, tmp_path / "run")).scope == begun.scope
     assert begun.cutoff.overdue_s == 3.0
     for more, told in (
-        ({"prefix": "media/"}, "names that begin with 'other/'"), ({"verify": Verify()}, "a share of 0.5"), ({"overdue_s": 4.0}, "3 seconds"),
+        ({"prefix": "media/"}, "names that begin with 'other/'"), ({"verify": Verify()}, "a share of 0.5"),
+        ({"overdue_s": 4.0}, "3 seconds"),
     ):  # fmt: skip
         with pytest.raises(ConfigurationError, match=told):
             await run(store, tmp_path / "run", **more)

@@ -10,6 +10,8 @@ from recovery.audit.verdicts import Kind
 from recovery.audit.words import GIB, Level
 
 PRICE = 0.02
+UNREAD = "No payload was read (--verify reads them)."
+THERE = "No loss was found: every live tombstone's blob is there."
 
 
 def ended(totals: dict[Kind, Counted] | None = None, **more: object) -> Manifest:
@@ -26,8 +28,8 @@ def counted(number: int, gib: float = 0) -> Counted:
 
 
 @pytest.mark.parametrize(("manifest", "level", "sentence"), [
-    (ended(), Level.CLEAN, "Clean: 3 blobs and 2 tombstones are accounted for by name. No payload was read (--verify reads them)."),
-    (ended(names=1, redirects=1), Level.CLEAN, "Clean: 1 blob and 1 tombstone are accounted for by name. No payload was read (--verify reads them)."),
+    (ended(), Level.CLEAN, f"Clean: 3 blobs and 2 tombstones are accounted for by name. {UNREAD}"),
+    (ended(names=1, redirects=1), Level.CLEAN, f"Clean: 1 blob and 1 tombstone are accounted for by name. {UNREAD}"),
     (
         ended(verify={"share": 1}, verified=2, verified_bytes=2048), Level.CLEAN,
         "Clean: 3 blobs and 2 tombstones are accounted for by name. 2 payloads (2.0 KiB) were read and match their checksums.",
@@ -88,11 +90,11 @@ def test_verdict_says_what_weighs_most(manifest: Manifest, level: Level, sentenc
 
 
 @pytest.mark.parametrize(("manifest", "meaning"), [
-    (ended(), "No loss was found: every live tombstone's blob is there. No orphan was found, and nothing to reclaim."),
+    (ended(), f"{THERE} No orphan was found, and nothing to reclaim."),
     (ended(names=0, redirects=0), "look at what was compared"),
-    (ended({Kind.ORPHAN: counted(1, 1), Kind.REFERENCED: counted(1, 3)}), "No loss was found: every live tombstone's blob is there. No payload was read (--verify reads them). Nobody"),
+    (ended({Kind.ORPHAN: counted(1, 1), Kind.REFERENCED: counted(1, 3)}), f"{THERE} {UNREAD} Nobody"),
     (ended({Kind.ORPHAN: counted(1, 1), Kind.REFERENCED: counted(1, 3)}), "They are 25.0 % of the bytes in the bucket."),
-    (ended({Kind.FOREIGN: counted(1)}), "No loss was found: every live tombstone's blob is there. No payload was read (--verify reads them)."),
+    (ended({Kind.FOREIGN: counted(1)}), f"{THERE} {UNREAD}"),
     (ended({Kind.OVERDUE: counted(1)}), "see whether the bucket has its lifecycle rule (tiered check)"),
     (ended({Kind.DESTROYED: counted(1)}), "Its object cannot be read. No payload was read (--verify reads them)."),
     (ended({Kind.DANGLING: counted(1)}), "Its object cannot be read."),
