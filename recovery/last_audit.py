@@ -32,8 +32,8 @@ class LastAudit:
 
     `findings`: for each class that somebody should look at, how many there are, and their bytes. `complete`: every
     range was audited, and nothing makes the evidence doubtful. `doubts`: how many things make it doubtful.
-    `scope`: only names that begin with this were looked at. `verified`: how many payloads were read; None: none was to be
-    read.
+    `scope`: only names that begin with this were looked at. `verified`: how many payloads were read; None: none was
+    meant to be read.
     """
 
     run: str

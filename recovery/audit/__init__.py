@@ -1,6 +1,8 @@
 """The audit compares every blob with every tombstone and every entry of the changelog, while the store is in use.
 
     sweep.py         begin here: one range of names: list, read the log, scan the rows, compare, look again
+    verify.py        reads payloads, if that is wanted
+    beside.py        what lies beside the blobs: uploads that were left, deleted blobs that are still kept
     verdicts.py      what a blob or a row is: decision tables without I/O
     finding.py       what the audit of a range yields
     names.py         how names are read, and which rows may name a blob of a range
@@ -9,6 +11,7 @@
     work.py          what an engine receives and returns; local.py and cluster.py (Spark) are the engines; java.py
     directory.py, manifest.py, ledger.py              what a run leaves in its directory
     conclusion.py, report.py, words.py, show.py       what a person reads
+    since.py, stuck.py       what changed since an earlier run; entries that wait for an operator
     errors.py        the only error of its own
 
 Deletes nothing. Knows nothing of the recovery loop and of the command line.

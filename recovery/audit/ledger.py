@@ -256,19 +256,24 @@ def summary_from_json(text: str) -> Summary:
     """Returns the summary. Raises `ValueError`, `KeyError`, `TypeError` or `AttributeError` if the text is no summary.
     """
     told = json.loads(text)
-    return Summary(
-        **{key: int(told[key]) for key in _NUMBERS},
-        **{key: int(told.get(key, 0)) for key in _LATER_NUMBERS},
+    ages = {
+        key: {Kind(kind): Counter({int(age): number for age, number in ages.items()}) for kind, ages in told.get(key, {}).items()}
+        for key in _AGES
+    }
+    summary = Summary(
         counts={
             usecase: {Kind(kind): Count(*count) for kind, count in kinds.items()} for usecase, kinds in told["counts"].items()
         },
-        **{
-            key: {Kind(kind): Counter({int(age): number for age, number in ages.items()}) for kind, ages in told.get(key, {}).items()}
-            for key in _AGES
-        },
+        ages=ages["ages"],
+        age_sizes=ages["age_sizes"],
         kept={str(what): Count(*count) for what, count in told.get("kept", {}).items()},
         unknown={str(what): str(why) for what, why in told.get("unknown", {}).items()},
     )
+    for key in _NUMBERS:
+        setattr(summary, key, int(told[key]))
+    for key in _LATER_NUMBERS:
+        setattr(summary, key, int(told.get(key, 0)))
+    return summary
 
 
 _NUMBERS = ("names", "redirects", "windows", "entries_max", "unreadable_max", "dated_ahead")

@@ -32,8 +32,9 @@ from changelog.lease import standing
 from recovery.audit.finding import Finding
 from recovery.audit.manifest import Bounds, Cutoff, Manifest, Verify
 from recovery.audit.names import after, is_of, read_name
-from recovery.audit.sweep import ENTRIES_PAGE, READ_BUDGET_S, audit_range
+from recovery.audit.sweep import ENTRIES_PAGE, audit_range
 from recovery.audit.verdicts import FINDINGS, MEANING, Form, Kind
+from recovery.audit.verify import READ_BUDGET_S
 from recovery.audit.words import moment, size, visible
 from tiered.open import Backends
 from tiered.protocol.backends import BlobInfo, Inline, Oddity, SoftDeleted, SoftDeletes, Tombstone

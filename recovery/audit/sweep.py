@@ -354,8 +354,10 @@ class _Sweep:
         detail = "its row names it, and it is not there" if head is None else "it is there, and was not listed"
         if isinstance(head, CorruptRecordError):
             detail = str(head)
-        facts = (None, None, None) if seen is None else (seen.size, seen.created_ns, seen.generation)
-        self._tell(window, kind, target, path, read_name(target).revision, *facts, deadline_ns, detail, confirmed_ns)
+        size, created_ns, generation = (None, None, None) if seen is None else (seen.size, seen.created_ns, seen.generation)
+        self._tell(
+            window, kind, target, path, read_name(target).revision, size, created_ns, generation, deadline_ns, detail, confirmed_ns
+        )
 
     def _was_listable(self, head: BlobHead) -> bool:
         """Tells whether the blob was there so long before the audit began that every listing must hold it.

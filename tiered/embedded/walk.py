@@ -54,8 +54,8 @@ def list_blobs(root: Path, start: str, end: str | None, limit: int) -> BlobPage:
 def list_abandoned(uploads: Path, start: str, before_ns: int, limit: int) -> UploadPage:
     """Up to `limit` files of uploads whose process has died, with names from `start` on.
 
-    They last changed before `before_ns`. It tries each file's lock for a moment. So `before_ns` must be so long ago that
-    no upload is just about to lock its file.
+    They last changed before `before_ns`. It tries each file's lock for a moment. So `before_ns` must be so long ago
+    that no upload is just about to lock its file.
     """
     found: list[AbandonedUpload] = []
     if not uploads.is_dir():

@@ -14,8 +14,8 @@ import anyio
 from changelog.base.runtime import SystemRuntime
 from recovery.audit.manifest import Cutoff
 from recovery.audit.show import BLOBS_MAX, PAYLOAD_MAX, Looked, LookedBlob, LookedRow, Told, look_at, told_by, verdict
-from recovery.audit.sweep import READ_BUDGET_S
 from recovery.audit.verdicts import MEANING, Kind
+from recovery.audit.verify import READ_BUDGET_S
 from recovery.audit.words import count, moment, size, span, visible
 from recovery.cli.output import dump, write
 from recovery.cli.shared import lifetime

@@ -17,8 +17,9 @@ from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
 from emulators.world.rows import SimulatedRows
 from recovery.audit.finding import Count, Finding, Summary
 from recovery.audit.manifest import Bounds
-from recovery.audit.sweep import READ_BUDGET_S, audit_range
+from recovery.audit.sweep import audit_range
 from recovery.audit.verdicts import Kind
+from recovery.audit.verify import READ_BUDGET_S
 from tests.given.audit_grounds import DAY_NS, OLD_NS, EmbeddedGround, Ground, SetRuntime, SimulatedGround, embedded_ground
 from tests.given.planted_world import CUTOFF
 from tiered.errors import ConfigurationError, TieredError, UnavailableError

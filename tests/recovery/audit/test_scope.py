@@ -10,6 +10,7 @@ import pytest
 
 from changelog.base.runtime import SystemRuntime
 from recovery.audit import words
+from recovery.audit.finding import Finding
 from recovery.audit.manifest import Manifest, Verify
 from recovery.audit.names import scope_of
 from recovery.audit.plan import split
@@ -55,7 +56,7 @@ async def test_subtree_of_a_planted_world_holds_exactly_what_was_planted_there()
     names = {name for _, name in world.expected}
     prefixes = {name[:length] for name in names for length in (3, len(name) // 2, name.find("/") + 1, len(name) - 5) if length > 0}
     for prefix in sorted(prefixes)[::7]:
-        bounds, told = scope_of(prefix), []
+        bounds, told = scope_of(prefix), list[Finding]()
         await audit_range(world.ground.tiers, world.ground.log, bounds, CUTOFF, world.ground.clock, told.extend)
         expected = Counter({
             (kind, name): number for (kind, name), number in world.expected.items()
