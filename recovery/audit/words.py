@@ -161,7 +161,8 @@ def unseen(manifest: Manifest) -> Sequence[str]:
     elif manifest.verify.share < 1:
         found.append(f"Payloads of live blobs outside of the share of {manifest.verify.share:.4g} that was read.")
     found.append("Payloads of blobs that no live tombstone names, inline objects, and parts of rows that name no blob.")
-    found.append(f"Blobs that were younger than {span(manifest.cutoff.grace_s)} when the run began: they are counted, and not judged.")
+    if manifest.cutoff.grace_s:
+        found.append(f"Blobs that were younger than {span(manifest.cutoff.grace_s)} when the run began: they are counted, and not judged.")
     if "bucket" in manifest.inputs:
         found.append("Upload sessions that are open: a bucket does not list them. It ends them after a week.")
     return found

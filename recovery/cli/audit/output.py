@@ -50,6 +50,8 @@ def show_plan(plan: Plan, slots: int, as_json: bool) -> None:
     _show_inputs(said, plan.inputs)
     before, grace = words.moment(plan.cutoff.created_before_ns), words.span(plan.cutoff.grace_s)
     said.print(f"cut-off    {before}: what is younger than {grace} is never called an orphan")
+    if plan.ranges[0].start:
+        said.print(f"names      only those that begin with {words.visible(plan.ranges[0].start)}")
     said.print(f"blobs      {'more than were looked at' if plan.blobs is None else f'{plan.blobs:,}'}")
     if plan.list_requests is not None:
         said.print(f"requests   about {plan.list_requests:,} to list them, of 1,000 names each")

@@ -17,7 +17,7 @@ from jinja2 import UndefinedError
 
 from recovery.audit import report, words
 from recovery.audit.finding import AGES, Finding
-from recovery.audit.manifest import Bounds, Counted, Cutoff, Failure, Manifest, Prefix, StuckEntry
+from recovery.audit.manifest import Bounds, Counted, Cutoff, Failure, Manifest, Prefix, StuckEntry, Verify
 from recovery.audit.report import DRAWN_MAX, LOST_MAX, NAMES_MAX, NOTES_MAX, RANGES_MAX, USECASES_SHOWN, render
 from recovery.audit.since import Earlier
 from recovery.audit.verdicts import FINDINGS, Kind
@@ -163,7 +163,7 @@ def test_names_of_every_class_are_listed_and_a_query_finds_those_that_are_left_o
 def test_blobs_that_cannot_be_read_are_shown_as_loss_with_their_size() -> None:
     manifest = full(totals={Kind.DESTROYED: Counted(number=1, size=2048), Kind.DANGLING: Counted(number=1)})
     said = Page(render(manifest, [lost(), found(Kind.DESTROYED, 7, size=2048, detail="it does not match its checksum")])).said()
-    part = said.split("Live objects that are lost")[1].split("How old")[0]
+    part = said.split("Live objects that are lost")[1].split("How old the blobs are")[0]
     assert "Blob that cannot be read" in part and "destroyed-7." in part and "2.0 KiB" in part and "its checksum" in part
     assert part.index("Blob that is gone") < part.index("Blob that cannot be read")
 
@@ -184,7 +184,7 @@ def test_bytes_are_drawn_by_age_and_by_usecase() -> None:
         ("big", (60.0, 10.0, 30.0)), ("small", (0.0, 0.0, 50.0)),
     ]  # fmt: skip
     said = check_harmless(render(manifest, [])).said()
-    assert "4.0 KiB, 1" in said and "1000 B, 300 B to reclaim" in said
+    assert "4.0 KiB in 1 blob" in said and "1000 B, 300 B to reclaim" in said
     many = {f"u{number:02}": {Kind.REFERENCED: Counted(number=1, size=number + 1)} for number in range(DRAWN_MAX + 2)}
     assert "2 usecases with fewer bytes are not drawn" in Page(render(full(usecases=many), [])).said()
 
@@ -199,7 +199,9 @@ def test_what_changed_since_an_earlier_run_is_told_with_a_query_for_the_names() 
     assert any(code.startswith("SELECT class, name FROM read_parquet('/runs/2/findings/*.parquet') EXCEPT") for code in seen.code)
     same = Page(render(now, [], earlier=Earlier("/runs/1", now.model_copy(update={"complete": False})))).said()
     assert "No class has another number" in same and "That run is not complete" in same
-    assert "What changed since" not in Page(render(now, [])).said()
+    assert "What changed since" not in Page(render(now, [])).said() and "other payloads" not in same
+    verified = now.model_copy(update={"verify": Verify()})
+    assert "It read other payloads than this run did" in Page(render(verified, [], earlier=Earlier("/runs/1", now))).said()
 
 
 def test_entries_that_are_stuck_are_shown_and_also_that_nobody_knows() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-import anyio
 import pytest
 
 from changelog.base.runtime import SystemRuntime
@@ -128,5 +127,6 @@ def test_command_line_knows_prefix_usecase_and_verify(tmp_path: Path) -> None:
     ):  # fmt: skip
         store(*common, "--to", str(tmp_path / "2"), *wrong, code=2)
         assert not (tmp_path / "2").exists()
-    plan = anyio.run(run, store.settings, tmp_path / "3")
-    assert plan.scope == ""
+    planned = store("audit", "plan", "--usecase", "media")
+    assert "names      only those that begin with media/" in planned and "blobs      11" in planned
+    assert "only those" not in store("audit", "plan")
