@@ -11,11 +11,11 @@ It works in windows of some ten thousand names. In each window it reads in this 
 A blob is unused if L has it and neither R nor C names it. In any other order,
 that may also be true of a blob in use.
 
-A blob that looks like an orphan gets a second look: at the log (its change may have been recorded after C and committed
-before R), at the blob (it must still exist with the generation that was listed, because its clean-up may be done) and
-at its rows. A tombstone whose blob is not in L is dangling if and only if a point read finds no blob and the row, read
-after that, still names it. The same look tells whether a blob that cannot be read is loss or garbage. With `verify`,
-the blobs that live tombstones name are then read to their last byte.
+A blob that looks like an orphan, or overdue, gets a second look: at the log (its change may have been recorded after C
+and committed before R), at the blob (it must still exist with the generation that was listed, because its clean-up may
+be done) and at its rows. A tombstone whose blob is not in L is dangling if and only if a point read finds no blob and
+the row, read after that, still names it. The same look tells whether a blob that cannot be read is loss or garbage.
+With `verify`, the blobs that live tombstones name are then read to their last byte.
 
 Memory holds one window of blobs, one page of rows and the names of the log's entries that lie in the window, whatever
 the size of the range. Rows are matched by the blob's *name*, so both readings of a name are tried. Rows that sort
@@ -80,6 +80,9 @@ RELIST_SHARE = 0.02
 
 If more than this are to be looked at again, one more listing is cheaper than a request for each.
 """
+
+ACCUSED = (Kind.ORPHAN, Kind.LEGACY_ORPHAN, Kind.OVERDUE)
+"""What is looked at twice, because somebody may delete it."""
 
 BROKEN_BUDGET_S = 5.0
 """How long a blob is asked for that the listing could not read. If there is no answer, the listing's word stands."""
@@ -424,7 +427,7 @@ class _Sweep:
             for name, blob in blobs.items():
                 reading = read_name(name)
                 kind = self._classify(blob, reading, logged, redirected)
-                if kind in (Kind.ORPHAN, Kind.LEGACY_ORPHAN):
+                if kind in ACCUSED:
                     suspects.append((blob, reading))
                 else:
                     self._conclude(window, blob, reading, kind)
@@ -433,7 +436,7 @@ class _Sweep:
             await self._judge_again(window, suspects)
 
     async def _judge_again(self, window: _Window, suspects: Sequence[tuple[BlobInfo, Reading]]) -> None:
-        """The second look at blobs that seem to be orphans.
+        """The second look at blobs that seem to be orphans or overdue.
 
         It reads the log first, because an entry outlives the blob that it names.
         """

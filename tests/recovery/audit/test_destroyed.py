@@ -296,7 +296,27 @@ async def test_expired_blob_that_nothing_removes_for_days_is_overdue(days: int, 
         assert (told.name, told.size, told.deadline_ns, told.detail) == (
             name, SIZE, deadline_ns, f"its deadline passed {days} days before the audit began",
         )  # fmt: skip
-        assert told.generation
+        assert told.generation and told.confirmed_ns is not None
+
+
+async def test_blob_that_the_lifecycle_removes_meanwhile_is_not_called_overdue() -> None:
+    ground = SimulatedGround()
+    at_ns = CUTOFF.as_of_ns - 500 * DAY_NS
+    name = f"{PATH}/{ground.clock.at(at_ns)}"
+    await ground.blob(name, SIZE, at_ns, at_ns + DAY_NS)
+    ground.clock.now_ns = CUTOFF.as_of_ns
+
+    async def gone(of: str) -> None:
+        return None
+
+    whole, lists = ground.tiers.long_term.list, []
+
+    async def once(start: str, end: str | None, limit: int) -> BlobPage:
+        lists.append(start)
+        return await whole(start, end, limit) if len(lists) == 1 else BlobPage((), (), None)
+
+    summary, found = await audit(ground, long_term=Wrapped(ground.tiers.long_term, head=gone, list=once))
+    assert not found and not any(each.number for each in summary.totals().values())
 
 
 @pytest.mark.parametrize(("age_days", "kind"), [(9, Kind.STALE_UPLOAD), (7, Kind.UPLOAD)])
