@@ -170,17 +170,16 @@ def _commands(manifest: Manifest, findings: Sequence[Finding], where: str) -> Se
     """Returns what a reader may do next: a sentence, and the command to copy."""
     has = {kind for kind, counted in manifest.totals.items() if counted.number}
     told = []
+    known = "All that is known of one object or blob, now and in this run"
     if Kind.DANGLING in has:
-        told.append(("Bring back what the bucket still keeps of the blobs that are gone:", ["tiered", "audit", "restore", where]))
-    told.append((
-        "All that is known of one object or blob, now and in this run:",
-        ["tiered", "audit", "show", _example(findings), "--from", where],
-    ))  # fmt: skip
+        known += "; of a blob that is gone, it says how to restore what the bucket still keeps"
+    told.append((f"{known}:", ["tiered", "audit", "show", _example(findings), "--from", where]))
     if Kind.ORPHAN in has and manifest.complete:
         told.append((
-            "Say what would be deleted, after each orphan was looked at again; with --yes it is deleted:",
+            "Say which orphans would be deleted. With --yes, each is looked at again and deleted; with --quarantine LABEL, a copy is kept:",
             ["tiered", "audit", "delete", where, "--class", "orphan"],
         ))  # fmt: skip
+        told.append(("Bring the copies back that a deletion of this run has kept:", ["tiered", "audit", "restore", where]))
     if {Kind.OVERDUE, Kind.STALE_UPLOAD} & has:
         bucket = "bucket" in manifest.inputs
         why = "See whether the bucket has the rule that removes expired blobs:" if bucket else "Let recovery remove what has expired:"

@@ -221,7 +221,8 @@ def test_next_commands_are_those_that_fit_what_was_found() -> None:
     delete = "tiered audit delete '/runs/a b' --class orphan"
     assert delete in commands(full()) and "tiered audit restore '/runs/a b'" in commands(full())
     assert delete not in commands(full(complete=False)) and delete not in commands(ended())
-    assert not any("restore" in code for code in commands(full(totals={Kind.DESTROYED: Counted(number=1)})))
+    gone, broken = (Page(render(full(totals={kind: Counted(number=1)}), [])).said() for kind in (Kind.DANGLING, Kind.DESTROYED))
+    assert "how to restore what the bucket still keeps" in gone and "how to restore" not in broken
     overdue = {Kind.OVERDUE: Counted(number=1)}
     assert "tiered check" in commands(full(totals=overdue))
     assert "tiered recover" in commands(full(totals=overdue, inputs={"directory": "/store"}))
