@@ -1,7 +1,9 @@
 """The note `audit/last` in the changelog: when the last audit ended, and what it found. `tiered status` shows it.
 
     {"v":1,"run":…,"where":…,"started_ns":…,"ended_ns":…,"complete":true,"blobs":n,"tombstones":n,
-     "findings":{"orphan":[number,bytes],…},"ranges":n,"ranges_missing":n,"doubts":n}
+     "findings":{"orphan":[number,bytes],…},"ranges":n,"ranges_missing":n,"doubts":n,"scope":"media/","verified":n|null}
+
+A note of older software has no `scope` and no `verified`.
 
 The note holds figures and no object's name. `recovery.audit.run` writes it when a run has ended, complete or not.
 """
@@ -9,7 +11,7 @@ The note holds figures and no object's name. `recovery.audit.run` writes it when
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +23,7 @@ NOTE = "audit/last"
 VERSION = 1
 TRIES = 4
 COUNT_MAX = 2**64 - 1
-DANGLING = "dangling"
+DANGLING, DESTROYED = "dangling", "destroyed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,8 @@ class LastAudit:
 
     `findings`: for each class that somebody should look at, how many there are, and their bytes. `complete`: every
     range was audited, and nothing makes the evidence doubtful. `doubts`: how many things make it doubtful.
+    `scope`: only names that begin with this were looked at. `verified`: how many payloads were read; None: none was
+    meant to be read.
     """
 
     run: str
@@ -43,27 +47,46 @@ class LastAudit:
     ranges: int
     ranges_missing: int
     doubts: int
+    scope: str = ""
+    verified: int | None = None
 
     @property
     def is_loss(self) -> bool:
-        """Whether it found live tombstones whose blobs are gone. If it is not complete, that may be wrong."""
-        return self.findings.get(DANGLING, (0, 0))[0] > 0
+        """Whether it found live tombstones whose blobs are gone or cannot be read.
+
+        If it is not complete, that may be wrong.
+        """
+        return any(self.findings.get(kind, (0, 0))[0] for kind in (DANGLING, DESTROYED))
 
     @property
     def sentence(self) -> str:
-        """The result in words, without any object's name. It names the most serious result only."""
+        """The result in words, without any object's name. It names the most serious result only.
+
+        It says if only a part of the store was looked at, and claims nothing of payloads that nobody read.
+        """
+        scope = f"; only names that begin with {self.scope} were looked at" if self.scope else ""
+        return self._result + scope
+
+    @property
+    def _result(self) -> str:
         number = sum(count for count, _ in self.findings.values())
-        lost = self.findings.get(DANGLING, (0, 0))[0]
         if not self.complete:
             gap = f"{self.ranges_missing:,} of {self.ranges:,} ranges were not audited" if self.ranges_missing else "it is doubtful"
             return f"incomplete: {gap}; it has {number:,} findings, which may be wrong"
-        if lost:
-            gone = "tombstone names a blob that is gone" if lost == 1 else "tombstones name blobs that are gone"
-            return f"DATA LOSS: {lost:,} live {gone}"
+        if self.is_loss:
+            return f"DATA LOSS: {' and '.join(self._losses())}"
         if number:
             found = ", ".join(f"{count:,} {kind} ({size:,} bytes)" for kind, (count, size) in self.findings.items())
             return f"findings: {found}"
-        return f"clean: {self.blobs:,} blobs and {self.tombstones:,} tombstones are accounted for"
+        read = "no payload was read" if self.verified is None else f"{self.verified:,} payloads were read"
+        return f"clean: {self.blobs:,} blobs and {self.tombstones:,} tombstones are accounted for by name; {read}"
+
+    def _losses(self) -> Iterator[str]:
+        gone, broken = (self.findings.get(kind, (0, 0))[0] for kind in (DANGLING, DESTROYED))
+        if gone:
+            yield f"{gone:,} live tombstone{' names a blob that is' if gone == 1 else 's name blobs that are'} gone"
+        if broken:
+            yield f"{broken:,} live tombstone{' names a blob' if broken == 1 else 's name blobs'} that cannot be read"
 
 
 def encode(audit: LastAudit) -> bytes:
@@ -73,6 +96,7 @@ def encode(audit: LastAudit) -> bytes:
         "complete": audit.complete, "blobs": audit.blobs, "tombstones": audit.tombstones,
         "findings": {kind: list(found) for kind, found in audit.findings.items()},
         "ranges": audit.ranges, "ranges_missing": audit.ranges_missing, "doubts": audit.doubts,
+        "scope": audit.scope, "verified": audit.verified,
     }  # fmt: skip
     return json.dumps(value, separators=(",", ":")).encode()
 
@@ -92,7 +116,8 @@ def decode(raw: bytes) -> LastAudit:
         run=_text(value, "run"), where=_text(value, "where"), started_ns=_count(value, "started_ns"), ended_ns=_count(value, "ended_ns"),
         complete=value.get("complete") is True, blobs=_count(value, "blobs"), tombstones=_count(value, "tombstones"),
         findings=_findings(value), ranges=_count(value, "ranges"), ranges_missing=_count(value, "ranges_missing"),
-        doubts=_count(value, "doubts"),
+        doubts=_count(value, "doubts"), scope=_text({"scope": "", **value}, "scope"),
+        verified=None if value.get("verified") is None else _count(value, "verified"),
     )  # fmt: skip
 
 

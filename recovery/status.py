@@ -307,7 +307,7 @@ def _orders(status: Status) -> Iterator[Order]:
         why = "Recovery is too slow. Start another daemon, or raise recovery.rate_per_s and recovery.concurrency_max."
         yield Order(why, "tiered recover")
     if status.last_audit is not None and status.last_audit.is_loss:
-        yield Order(f"The last audit found dangling tombstones. Read its report in {status.last_audit.where}.")
+        yield Order(f"The last audit found live objects that are lost. Read its report in {status.last_audit.where}.")
 
 
 DAMAGED = "The entry itself is damaged, and nobody can work on it. Keep it, and run an audit to find what it leaves behind."
@@ -373,7 +373,7 @@ def as_json(status: Status, *, show_objects: bool = True) -> dict[str, Any]:
         "last_audit": None if audit is None else {
             "run": audit.run, "where": audit.where, "started": moment(audit.started_ns // NS_PER_MS),
             "ended": moment(audit.ended_ns // NS_PER_MS), "complete": audit.complete, "sentence": audit.sentence,
-            "blobs": audit.blobs, "tombstones": audit.tombstones,
+            "blobs": audit.blobs, "tombstones": audit.tombstones, "scope": audit.scope, "payloads_read": audit.verified,
             "findings": {kind: {"number": number, "bytes": size} for kind, (number, size) in audit.findings.items()},
         },
         "problems": list(status.problems),

@@ -1,6 +1,8 @@
 """The audit compares every blob with every tombstone and every entry of the changelog, while the store is in use.
 
     sweep.py         begin here: one range of names: list, read the log, scan the rows, compare, look again
+    verify.py        reads payloads, if that is wanted
+    beside.py        what lies beside the blobs: uploads that were left, deleted blobs that are still kept
     verdicts.py      what a blob or a row is: decision tables without I/O
     finding.py       what the audit of a range yields
     names.py         how names are read, and which rows may name a blob of a range
@@ -11,6 +13,7 @@
     directory.py, manifest.py, ledger.py, tiles.py    what a run leaves in its directory
     evidence.py, examine.py                           whether what was left there may be believed, and acted on
     conclusion.py, report.py, words.py, show.py       what a person reads
+    since.py, stuck.py       what changed since an earlier run; entries that wait for an operator
     errors.py        the only error of its own
 
 Deletes nothing. Knows nothing of the recovery loop and of the command line.

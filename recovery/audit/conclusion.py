@@ -8,9 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from heapq import nlargest
 
+from recovery.audit.beside import UPLOADS
 from recovery.audit.finding import AGES, Count, Summary
 from recovery.audit.manifest import Counted, Failure, Manifest, Prefix
 from recovery.audit.verdicts import DOUBTS, MEANING, Kind
+
+_NAMED = (Kind.REFERENCED, Kind.DESTROYED)
+"""Blobs of these kinds are named by a live tombstone."""
 
 PREFIXES = 20
 PREFIXES_KEPT = 10_000
@@ -30,6 +34,8 @@ def conclude(
         "names": summary.names,
         "redirects": summary.redirects,
         "entries_max": summary.entries_max,
+        "verified": summary.verified,
+        "verified_bytes": summary.verified_bytes,
         "complete": not doubts,
         "doubts": doubts,
         "notes": tuple(dict.fromkeys([*manifest.notes, *_notes(manifest, summary, faults)])),
@@ -38,6 +44,11 @@ def conclude(
         "totals": counted_by_kind(summary.totals()),
         "usecases": {usecase: counted for usecase, kinds in sorted(summary.counts.items()) if (counted := counted_by_kind(kinds))},
         "ages": {kind: tuple(ages[age] for age in range(len(AGES))) for kind, ages in summary.ages.items()},
+        "kept": {
+            what: None if what in summary.unknown else Counted(number=count.number, size=count.size)
+            for what, count in sorted({**dict.fromkeys(summary.unknown, Count()), **summary.kept}.items()) if what != UPLOADS
+        },
+        "age_sizes": {kind: tuple(sizes[age] for age in range(len(AGES))) for kind, sizes in summary.age_sizes.items()},
     })  # fmt: skip
 
 
@@ -50,10 +61,16 @@ def _doubts(manifest: Manifest, summary: Summary, failures: tuple[Failure, ...])
         if kind in totals:
             yield f"{totals[kind].number} times {kind}: {MEANING[kind]}"
     if not failures and summary.names and not summary.redirects:
-        yield f"there are {summary.names} blobs and not one tombstone: almost certainly the wrong table"
+        if manifest.scope:
+            yield (
+                f"there are {summary.names} blobs and not one tombstone below {manifest.scope}: it is the wrong table, or all of these"
+                " objects are gone; an audit of the whole store tells which"
+            )
+        else:
+            yield f"there are {summary.names} blobs and not one tombstone: almost certainly the wrong table"
     if not failures and not summary.names and Kind.DANGLING in totals:
         yield f"there are {totals[Kind.DANGLING].number} tombstones and not one blob: almost certainly the wrong bucket"
-    if not failures and summary.names and Kind.DANGLING in totals and not totals.get(Kind.REFERENCED, Count()).number:
+    if not failures and summary.names and Kind.DANGLING in totals and not any(totals.get(kind, Count()).number for kind in _NAMED):
         yield (
             f"there are {summary.names} blobs, and not one of {summary.redirects} tombstones names any of them:"
             " almost certainly the wrong table, or the wrong bucket"
@@ -70,6 +87,9 @@ def _notes(manifest: Manifest, summary: Summary, faults: Iterable[str]) -> Itera
         )
     if summary.dated_ahead:
         yield f"{summary.dated_ahead} blobs are dated after the audit began: a writer's clock is ahead"
+    for what, why in sorted(summary.unknown.items()):
+        named = "which uploads are left" if what == UPLOADS else f"how much the service keeps of deleted blobs ({what.replace('_', '-')})"
+        yield f"{named} is not known: {why}"
     for fault in faults:
         yield f"{fault}; it did not count, and its range was audited again"
 

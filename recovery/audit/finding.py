@@ -19,6 +19,8 @@ AGES: tuple[tuple[str, float], ...] = (
 )  # fmt: skip
 """The classes of age: name, and upper bound in seconds (exclusive)."""
 
+_BOUNDS = [bound for _, bound in AGES[:-1]]
+
 USECASES_MAX = 1000
 OTHERS = "(others)"
 NO_USECASE = "(none)"
@@ -67,9 +69,11 @@ class Summary:
     """What the audit saw of one range, or of several: `merge` adds them up.
 
     `names` were listed and `redirects` were scanned, in `windows` windows. `counts`: by usecase and kind. `ages`: for
-    each kind, how many blobs are in each class of age (the index in `AGES`). `entries_max`: the most entries that one
-    reading of the changelog saw. `unreadable_max`: the most unreadable ones. `dated_ahead`: how many blobs carry a date
-    after the audit began.
+    each kind, how many blobs are in each class of age (the index in `AGES`). `age_sizes`: the same, but bytes.
+    `entries_max`: the most entries that one reading of the changelog saw. `unreadable_max`: the most unreadable ones.
+    `dated_ahead`: how many blobs carry a date after the audit began. `verified`: how many blobs were read to their last
+    byte, and `verified_bytes` how many bytes that were. `kept`: what the service keeps of deleted blobs, by its form.
+    `unknown`: why it does not tell that.
     """
 
     names: int = 0
@@ -78,16 +82,23 @@ class Summary:
     entries_max: int = 0
     unreadable_max: int = 0
     dated_ahead: int = 0
+    verified: int = 0
+    verified_bytes: int = 0
     counts: dict[str, dict[Kind, Count]] = field(default_factory=dict)
     ages: dict[Kind, Counter[int]] = field(default_factory=dict)
+    age_sizes: dict[Kind, Counter[int]] = field(default_factory=dict)
+    kept: dict[str, Count] = field(default_factory=dict)
+    unknown: dict[str, str] = field(default_factory=dict)
 
     def count(self, usecase: str, kind: Kind, number: int, size: int) -> None:
         if usecase not in self.counts and len(self.counts) >= USECASES_MAX:
             usecase = OTHERS
         self.counts.setdefault(usecase, {}).setdefault(kind, Count()).add(number, size)
 
-    def age(self, kind: Kind, seconds: float) -> None:
-        self.ages.setdefault(kind, Counter())[bisect_right([bound for _, bound in AGES[:-1]], seconds)] += 1
+    def age(self, kind: Kind, seconds: float, size: int = 0) -> None:
+        place = bisect_right(_BOUNDS, seconds)
+        self.ages.setdefault(kind, Counter())[place] += 1
+        self.age_sizes.setdefault(kind, Counter())[place] += size
 
     def totals(self) -> dict[Kind, Count]:
         """Returns the counts by kind, over all usecases."""
@@ -104,8 +115,15 @@ class Summary:
         self.entries_max = max(self.entries_max, other.entries_max)
         self.unreadable_max = max(self.unreadable_max, other.unreadable_max)
         self.dated_ahead += other.dated_ahead
+        self.verified += other.verified
+        self.verified_bytes += other.verified_bytes
         for usecase, kinds in other.counts.items():
             for kind, count in kinds.items():
                 self.count(usecase, kind, count.number, count.size)
         for kind, ages in other.ages.items():
             self.ages.setdefault(kind, Counter()).update(ages)
+        for kind, sizes in other.age_sizes.items():
+            self.age_sizes.setdefault(kind, Counter()).update(sizes)
+        for what, count in other.kept.items():
+            self.kept.setdefault(what, Count()).add(count.number, count.size)
+        self.unknown |= other.unknown

@@ -353,28 +353,47 @@ def summary_to_json(summary: Summary) -> str:
     counts = {
         usecase: {kind: (count.number, count.size) for kind, count in kinds.items()} for usecase, kinds in summary.counts.items()
     }
-    ages = {kind: {str(age): number for age, number in ages.items()} for kind, ages in summary.ages.items()}
-    plain = {key: getattr(summary, key) for key in _NUMBERS}
-    return json.dumps({**plain, "counts": counts, "ages": ages}, ensure_ascii=True, separators=(",", ":"))
+    ages = {
+        key: {kind: {str(age): number for age, number in ages.items()} for kind, ages in getattr(summary, key).items()}
+        for key in _AGES
+    }
+    kept = {what: (count.number, count.size) for what, count in summary.kept.items()}
+    plain = {key: getattr(summary, key) for key in (*_NUMBERS, *_LATER_NUMBERS)}
+    told = {**plain, "counts": counts, **ages, "kept": kept, "unknown": summary.unknown}
+    return json.dumps(told, ensure_ascii=True, separators=(",", ":"))
 
 
 def summary_from_json(text: str) -> Summary:
     """Returns the summary. Raises `ValueError`, `KeyError`, `TypeError` or `AttributeError` if the text is no summary.
     """
     told = json.loads(text)
-    return Summary(
-        **{key: int(told[key]) for key in _NUMBERS},
+    ages = {
+        key: {Kind(kind): Counter({int(age): number for age, number in ages.items()}) for kind, ages in told.get(key, {}).items()}
+        for key in _AGES
+    }
+    summary = Summary(
         counts={
             usecase: {Kind(kind): Count(*count) for kind, count in kinds.items()} for usecase, kinds in told["counts"].items()
         },
-        ages={Kind(kind): Counter({int(age): number for age, number in ages.items()}) for kind, ages in told["ages"].items()},
+        ages=ages["ages"],
+        age_sizes=ages["age_sizes"],
+        kept={str(what): Count(*count) for what, count in told.get("kept", {}).items()},
+        unknown={str(what): str(why) for what, why in told.get("unknown", {}).items()},
     )
+    for key in _NUMBERS:
+        setattr(summary, key, int(told[key]))
+    for key in _LATER_NUMBERS:
+        setattr(summary, key, int(told.get(key, 0)))
+    return summary
 
 
 SEALED = ("schema", "run", "range", "bounds", "summary", "rows", "length")
 """What a footer says, in the order in which the checksum covers it."""
 
 _NUMBERS = ("names", "redirects", "windows", "entries_max", "unreadable_max", "dated_ahead")
+_LATER_NUMBERS = ("verified", "verified_bytes")
+"""These are not in files of older software, which counted nothing of the kind."""
+_AGES = ("ages", "age_sizes")
 
 
 def _row(finding: Finding, run: str, number: int) -> dict[str, object]:

@@ -12,9 +12,10 @@ checked by `recovery.audit.evidence`.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -24,6 +25,13 @@ from recovery.audit.verdicts import FINDINGS, Kind
 VERSION = 2
 CLOCKS_NS = 60_000_000_000
 """Two clocks may differ by this much. Times that are in the wrong order by more than this are wrong."""
+
+OVERDUE_S = 7 * 86_400.0
+"""How long after its deadline a blob is called overdue, in seconds.
+
+The lifecycle rule of a bucket as provisioned deletes a blob one day after its deadline, and the service may take
+another day or two. An embedded store deletes it an hour after its deadline, if a recovery runs.
+"""
 
 
 class _Frozen(BaseModel):
@@ -40,20 +48,47 @@ class Bounds(_Frozen):
     def holds(self, name: str) -> bool:
         return self.start <= name and (self.end is None or name < self.end)
 
+    @classmethod
+    def of_prefix(cls, prefix: str) -> Self:
+        """Returns the bounds of all names that begin with `prefix`."""
+        for length in range(len(prefix), 0, -1):
+            last = ord(prefix[length - 1])
+            if last < sys.maxunicode:
+                following = 0xE000 if last == 0xD7FF else last + 1  # the code points between them are no characters
+                return cls(start=prefix, end=prefix[: length - 1] + chr(following))
+        return cls(start=prefix, end=None)
+
 
 class Cutoff(_Frozen):
     """The cut-off of a run, fixed before the first read.
 
-    `as_of_ns`: that moment by the service's clock, in nanoseconds since 1970.
+    `as_of_ns`: that moment by the service's clock, in nanoseconds since 1970. `overdue_s`: how many seconds after its
+    deadline a blob is overdue.
     """
 
     as_of_ns: int
     grace_s: float
+    overdue_s: float = OVERDUE_S
 
     @property
     def created_before_ns(self) -> int:
         """Only what was created before this moment is judged. Nanoseconds since 1970."""
         return self.as_of_ns - round(self.grace_s * 1e9)
+
+    @property
+    def overdue_by_ns(self) -> int:
+        """A blob whose deadline is not after this moment is overdue. Nanoseconds since 1970."""
+        return self.as_of_ns - round(self.overdue_s * 1e9)
+
+
+class Verify(_Frozen):
+    """Which payloads are read: those of a `share` (above 0, at most 1) of the blobs that live tombstones name.
+
+    `bytes_per_s`: at most so many bytes in a second; None: no limit.
+    """
+
+    share: float = 1.0
+    bytes_per_s: float | None = None
 
 
 class Counted(_Frozen):
@@ -95,6 +130,18 @@ class Part(_Frozen):
     sha256: str
 
 
+class StuckEntry(_Frozen):
+    """An entry of the changelog that waits for an operator. `object`: None if the entry cannot be read.
+
+    `since_ms`: since when (Unix milliseconds); None: nobody has parked it yet.
+    """
+
+    key: str
+    object: str | None
+    error: str
+    since_ms: int | None
+
+
 class Manifest(_Frozen):
     """A run. `inputs`: what was compared, by name (`bucket`, `table`, `changelog`, `directory`, `emulators`).
 
@@ -119,9 +166,16 @@ class Manifest(_Frozen):
     ended_ns: int | None = None
     work_s: float = 0.0
     """The seconds that all calls for this run took together, without the pauses between them."""
+    scope: str = ""
+    """Only names that begin with this were looked at. Empty: all names."""
+    verify: Verify | None = None
+    """Which payloads are read. None: none, so nothing is known about the bytes of blobs."""
     names: int = 0
     redirects: int = 0
     entries_max: int = 0
+    verified: int = 0
+    verified_bytes: int = 0
+    """How many blobs were read to their last byte, and how many bytes that were."""
     complete: bool = False
     doubts: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -134,6 +188,14 @@ class Manifest(_Frozen):
     usecases: dict[str, dict[Kind, Counted]] = {}
     ages: dict[Kind, tuple[int, ...]] = {}
     """For each kind, how many blobs are in each class of age, in the order of `recovery.audit.finding.AGES`."""
+    age_sizes: dict[Kind, tuple[int, ...]] = {}
+    """The same, but how many bytes."""
+    kept: dict[str, Counted | None] = {}
+    """What the service keeps of deleted blobs, `soft_deleted` and `noncurrent`. None: not known; a note says why."""
+    stuck: int | None = None
+    """How many entries of the changelog were stuck at the end. None: not known."""
+    stuck_entries: tuple[StuckEntry, ...] = ()
+    """The first of them."""
     prefixes: tuple[Prefix, ...] = ()
     """The prefixes that hold the most bytes of orphans."""
 
@@ -172,21 +234,21 @@ def contradictions(manifest: Manifest, now_ns: int) -> Iterator[str]:
 
     `now_ns`: the time in nanoseconds since 1970, by the service's clock if the caller knows it.
     """
-    yield from _untiled(manifest.ranges)
+    yield from _untiled(manifest.ranges, Bounds.of_prefix(manifest.scope))
     yield from _untimely(manifest, now_ns)
     if manifest.ended_ns is not None:
         yield from _miscounted(manifest)
 
 
-def _untiled(ranges: tuple[Bounds, ...]) -> Iterator[str]:
-    """Every name must be in exactly one range, and the ranges must be in order."""
+def _untiled(ranges: tuple[Bounds, ...], scope: Bounds) -> Iterator[str]:
+    """Every name of the run's scope must be in exactly one range, and the ranges must be in order."""
     if not ranges:
         yield "the manifest has no ranges"
         return
-    if ranges[0].start:
-        yield f"its ranges begin at {ranges[0].start!r}: no range holds the names before"
-    if ranges[-1].end is not None:
-        yield f"its ranges end at {ranges[-1].end!r}: no range holds the names after that"
+    if ranges[0].start != scope.start:
+        yield f"its ranges begin at {ranges[0].start!r}, and its scope at {scope.start!r}: no range holds the names before"
+    if ranges[-1].end != scope.end:
+        yield f"its ranges end at {ranges[-1].end!r}, and its scope at {scope.end!r}: no range holds the names after that"
     for number, each in enumerate(ranges):
         if each.end is not None and each.end <= each.start:
             yield f"its range {number} ends at {each.end!r}, before it begins at {each.start!r}"

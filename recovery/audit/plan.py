@@ -27,7 +27,7 @@ from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import Runtime
 from recovery.audit.cuts import cut_names
 from recovery.audit.ledger import RunDirectory
-from recovery.audit.manifest import Bounds, Cutoff
+from recovery.audit.manifest import OVERDUE_S, Bounds, Cutoff, Manifest
 from recovery.audit.sweep import SKEW_MAX_NS
 from recovery.audit.words import span
 from recovery.audit.work import GRACE_MIN_S, GRACE_S, AuditOptions, check_there
@@ -40,6 +40,9 @@ RANGES_PER_SLOT = 6
 PROBE_NAMES = 10_000
 NAMES_PER_REQUEST = 1000
 """How many names one page of GCS's listing holds."""
+
+
+EVERYTHING = Bounds(start="", end=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,22 +75,24 @@ async def plan_audit(settings: Settings, options: AuditOptions, slots: int, runt
         as_of_ns = await backends.tiers.long_term.now_ns()
         ahead_ns = runtime.wall_ns() - as_of_ns
         notes = list(_notes(options, ahead_ns))
-        blobs = await _count(backends.tiers.long_term)
+        scope = Bounds.of_prefix(options.prefix or "")
+        blobs = await _count(backends.tiers.long_term, scope)
         if blobs != 0 and not options.insist:
             await _check_table(backends, inputs)
         wanted = slots if blobs is not None else slots * RANGES_PER_SLOT
         cuts = list(await backends.tiers.high_volume.boundaries(wanted)) if wanted > 1 else []
         if blobs is None:
-            cuts += await cut_names(backends.tiers.long_term, Bounds(start="", end=None), wanted, runtime)
+            cuts += await cut_names(backends.tiers.long_term, scope, wanted, runtime)
     requests = None if blobs is None else max(1, -(-blobs // NAMES_PER_REQUEST))
-    cutoff = Cutoff(as_of_ns=as_of_ns, grace_s=_grace_of(options))
-    return Plan(inputs, backends.log.durable, cutoff, split(cuts), tuple(notes), blobs, requests, ahead_ns)
+    overdue_s = OVERDUE_S if options.overdue_s is None else options.overdue_s
+    cutoff = Cutoff(as_of_ns=as_of_ns, grace_s=_grace_of(options), overdue_s=overdue_s)
+    return Plan(inputs, backends.log.durable, cutoff, split(cuts, scope), tuple(notes), blobs, requests, ahead_ns)
 
 
-def split(cuts: Iterable[str]) -> tuple[Bounds, ...]:
-    """Returns the ranges between these names: without gaps, from the first possible name to the last."""
-    inner = sorted({cut for cut in cuts if cut}, key=str.encode)
-    return tuple(Bounds(start=start, end=end) for start, end in zip(["", *inner], [*inner, None], strict=True))
+def split(cuts: Iterable[str], scope: Bounds = EVERYTHING) -> tuple[Bounds, ...]:
+    """Returns the ranges between these names: without gaps, from the first possible name of `scope` to the last."""
+    inner = sorted({cut for cut in cuts if scope.start < cut and (scope.end is None or cut < scope.end)}, key=str.encode)
+    return tuple(Bounds(start=start, end=end) for start, end in zip([scope.start, *inner], [*inner, scope.end], strict=True))
 
 
 def inputs_of(settings: Settings) -> dict[str, str]:
@@ -151,6 +156,23 @@ def check_cutoff(cutoff: Cutoff, options: AuditOptions, where: str) -> None:
         )
 
 
+def check_choices(manifest: Manifest, options: AuditOptions, where: str) -> None:
+    """Refuses another scope, other payloads or another time of being overdue than the run began with."""
+    share = None if manifest.verify is None else manifest.verify.share
+    wanted = None if options.verify is None else options.verify.share
+    overdue_s = manifest.cutoff.overdue_s
+    for chosen, begun, what in (
+        (options.prefix, manifest.scope, f"only names that begin with {manifest.scope!r}" if manifest.scope else "all names"),
+        (wanted, share, "no payload" if share is None else f"a share of {share:g} of the payloads"),
+        (options.overdue_s, overdue_s, f"blobs overdue after {overdue_s:g} seconds"),
+    ):
+        if chosen not in (None, begun):
+            raise ConfigurationError(
+                f"{where} holds a run that looks at {what}, fixed when it began: leave the option out, or give another"
+                " directory"
+            )
+
+
 def _grace_of(options: AuditOptions) -> float:
     return GRACE_S if options.grace_s is None else options.grace_s
 
@@ -165,11 +187,11 @@ async def _check_table(backends: Backends, inputs: dict[str, str]) -> None:
         )
 
 
-async def _count(blobs: LongTermBackend) -> int | None:
-    """Counts the blobs. Returns None if there are more than `PROBE_NAMES`."""
-    number, start = 0, ""
+async def _count(blobs: LongTermBackend, scope: Bounds) -> int | None:
+    """Counts the blobs in the scope. Returns None if there are more than `PROBE_NAMES`."""
+    number, start = 0, scope.start
     while number < PROBE_NAMES:
-        page = await blobs.list(start, None, PROBE_NAMES - number)
+        page = await blobs.list(start, scope.end, PROBE_NAMES - number)
         number += len(page.blobs)
         if page.next_start is None:
             return number

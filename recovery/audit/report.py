@@ -1,11 +1,12 @@
 """`report.html`: the run on one page that somebody can send to a colleague.
 
-    Manifest, dangling findings, price --render--> one file: no network, no script; light and dark; prints
+    Manifest, some findings, price, an earlier run --render--> one file: no network, no script; light and dark; prints
 
 The page first says the verdict, then what makes it doubtful, then the figures. Every name is escaped and may break
 anywhere. It cannot change the direction of the text around it, because it is isolated and control characters are spelt
-out. Lists that have no limit in a manifest are cut here, and the page says so: usecases, ranges that failed, dangling
-tombstones, notes. *Failure*: only a wrong template fails. The module reads nothing but its template.
+out. Lists that have no limit are cut here: names, usecases, ranges that failed, notes. The page says so, and has a
+query to copy for the names that it leaves out. *Failure*: only a wrong template fails. The module reads nothing but its
+template.
 """
 
 from __future__ import annotations
@@ -22,23 +23,60 @@ from markupsafe import Markup, escape
 from recovery.audit import words
 from recovery.audit.finding import AGES, Finding
 from recovery.audit.manifest import Counted, Manifest
-from recovery.audit.verdicts import FINDINGS, MEANING, Kind
+from recovery.audit.since import Earlier, changes
+from recovery.audit.verdicts import FINDINGS, LOSSES, MEANING, Kind
 from recovery.audit.words import PRICE_DEFAULT
 
 TEMPLATE = "report.html.j2"
-DANGLING_MAX = 1000
+LOST_MAX = 1000
+NAMES_MAX = 50
+"""How many names of each other class are shown."""
 RANGES_MAX = 100
 USECASES_SHOWN = 50
+DRAWN_MAX = 15
+"""How many usecases are drawn."""
 NOTES_MAX = 50
+RECLAIMABLE = (*words.ORPHANS, Kind.OVERDUE, Kind.STALE_UPLOAD, Kind.CORRUPT_BLOB)
+"""Bytes of these classes are paid for, and nobody can read them."""
+
+
+def names_max(kind: Kind) -> int:
+    """Returns how many findings of this class a page shows."""
+    return LOST_MAX if kind in LOSSES else NAMES_MAX
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One bar of the histogram. `percent`: its length, in percent of the longest bar."""
+    """One bar of the histogram. `size`: bytes. `percent`: its length, in percent of the longest bar."""
 
     label: str
     number: int
+    size: int
     percent: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Stack:
+    """One usecase, drawn: its bytes that are live, in passing and to reclaim.
+
+    `percents`: each of them in percent of the longest bar.
+    """
+
+    name: str
+    live: int
+    passing: int
+    reclaim: int
+    percents: tuple[float, float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """The names of one class. `left`: how many more there are, and `query` finds them."""
+
+    kind: Kind
+    findings: Sequence[Finding]
+    left: int
+    query: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +90,7 @@ class _Usecase:
     referenced: Counted
     passing: Counted
     orphans: Counted
-    dangling: Counted
+    lost: Counted
     others: Counted
 
     @classmethod
@@ -62,29 +100,32 @@ class _Usecase:
             return Counted(number=sum(each.number for each in counted), size=sum(each.size for each in counted))
 
         passing = set(Kind) - FINDINGS - {Kind.REFERENCED}
-        others = FINDINGS - {*words.ORPHANS, Kind.DANGLING}
-        return cls(name, added([Kind.REFERENCED]), added(passing), added(words.ORPHANS), added([Kind.DANGLING]), added(others))
+        others = FINDINGS - {*words.ORPHANS, *LOSSES}
+        return cls(name, added([Kind.REFERENCED]), added(passing), added(words.ORPHANS), added(LOSSES), added(others))
 
 
 def render(
-    manifest: Manifest, dangling: Sequence[Finding], price_per_gib_month: float = PRICE_DEFAULT, directory: str | None = None
-) -> str:
+    manifest: Manifest, findings: Sequence[Finding], price_per_gib_month: float = PRICE_DEFAULT, directory: str | None = None,
+    earlier: Earlier | None = None,
+) -> str:  # fmt: skip
     """Returns the page as HTML.
 
-    `dangling`: the first dangling findings; at most `DANGLING_MAX` are shown. `price_per_gib_month`: in US dollars.
-    `directory`: the path or URI of the run, for commands that a reader can copy; None: the commands say RUN.
+    `findings`: the first of each class; of each, at most `names_max` are shown. `price_per_gib_month`: in US dollars.
+    `directory`: the path or URI of the run, for commands that a reader can copy; None: the commands say RUN. `earlier`:
+    the run to compare this one with.
     """
     where = directory or "RUN"
     page = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     page.filters |= {
         "name": _name, "size": words.size, "moment": words.moment, "duration": words.duration, "span": words.span,
-        "sentence": words.sentence, "visible": words.visible,
+        "sentence": words.sentence, "visible": words.visible, "signed": _signed, "signed_size": _signed_size,
         "money": lambda size: words.money(size, price_per_gib_month),
     }
     page.globals["count"] = words.count
     template = page.from_string((files(__package__) / TEMPLATE).read_text("utf-8"))
     kinds = words.shown_kinds(manifest)
     usecases = _usecases(manifest.usecases)
+    named = [_names(manifest, kind, findings, where) for kind in kinds if kind in FINDINGS]
     return template.render(
         run=manifest,
         verdict=words.verdict(manifest, price_per_gib_month),
@@ -97,23 +138,84 @@ def render(
         rate=manifest.names / manifest.work_s if manifest.work_s else 0.0,
         listed=sum(count.size for count in manifest.totals.values()),
         orphans=words.total(manifest, words.ORPHANS),
-        losses=words.total(manifest, [Kind.DANGLING]).number,
+        losses=words.losses(manifest),
         findings=[kind for kind in kinds if kind in FINDINGS],
         others=[kind for kind in kinds if kind not in FINDINGS],
         kinds=kinds,
+        loss_kinds=LOSSES,
         meaning=MEANING,
         ages=_ages(manifest),
+        stacks=_stacks(manifest.usecases),
+        stacks_left=max(0, len(manifest.usecases) - DRAWN_MAX),
         usecases=[_Usecase.of(name, found) for name, found in usecases[:USECASES_SHOWN]],
         usecases_left=len(usecases) - USECASES_SHOWN,
-        dangling=dangling[:DANGLING_MAX],
+        lost=[each for each in named if each.kind in LOSSES],
+        named=[each for each in named if each.kind not in LOSSES],
+        looked=words.looked(manifest),
+        unseen=words.unseen(manifest),
+        earlier=earlier,
+        changes=[] if earlier is None else changes(manifest, earlier.manifest),
+        query_new=None if earlier is None else _query_new(where, earlier.where),
         audited=words.audited(manifest),
         missing=words.missing(manifest),
         ranges_max=RANGES_MAX,
         notes_max=NOTES_MAX,
-        show=_command("tiered", "audit", "show", _example(dangling), "--from", where),
+        commands=_commands(manifest, findings, where),
         go_on=_command("tiered", "audit", "run", "--to", where),
         findings_path=json.dumps(words.visible(f"{where.rstrip('/')}/findings"), ensure_ascii=False),
     )
+
+
+def _commands(manifest: Manifest, findings: Sequence[Finding], where: str) -> Sequence[tuple[str, str]]:
+    """Returns what a reader may do next: a sentence, and the command to copy."""
+    has = {kind for kind, counted in manifest.totals.items() if counted.number}
+    told = []
+    known = "All that is known of one object or blob, now and in this run"
+    if Kind.DANGLING in has:
+        known += "; of a blob that is gone, it says how to restore what the bucket still keeps"
+    told.append((f"{known}:", ["tiered", "audit", "show", _example(findings), "--from", where]))
+    if Kind.ORPHAN in has and manifest.complete:
+        told.append((
+            "Say which orphans would be deleted. With --yes, each is looked at again and deleted; with --quarantine LABEL, a copy is kept:",
+            ["tiered", "audit", "delete", where, "--class", "orphan"],
+        ))  # fmt: skip
+        told.append(("Bring the copies back that a deletion of this run has kept:", ["tiered", "audit", "restore", where]))
+    if {Kind.OVERDUE, Kind.STALE_UPLOAD} & has:
+        bucket = "bucket" in manifest.inputs
+        why = "See whether the bucket has the rule that removes expired blobs:" if bucket else "Let recovery remove what has expired:"
+        told.append((why, ["tiered", "check"] if bucket else ["tiered", "recover"]))
+    if manifest.stuck:
+        told.append(("See which entries are stuck, and why:", ["tiered", "log", "list", "--stuck"]))
+    if manifest.verify is None:
+        told.append(("Read a tenth of the payloads, too:", ["tiered", "audit", "run", "--verify", "--verify-share", "0.1"]))
+    return [(why, _command(*parts)) for why, parts in told]
+
+
+def _names(manifest: Manifest, kind: Kind, findings: Sequence[Finding], where: str) -> _Names:
+    shown = [finding for finding in findings if finding.kind is kind][: names_max(kind)]
+    path = _sql(f"{where.rstrip('/')}/findings/*.parquet")
+    query = f"SELECT name, object, size, created, detail FROM read_parquet({path}) WHERE class = '{kind}' ORDER BY size DESC;"
+    return _Names(kind, shown, max(0, manifest.totals[kind].number - len(shown)), words.visible(query))
+
+
+def _query_new(where: str, before: str) -> str:
+    now, then = (_sql(f"{each.rstrip('/')}/findings/*.parquet") for each in (where, before))
+    return words.visible(
+        f"SELECT class, name FROM read_parquet({now}) EXCEPT SELECT class, name FROM read_parquet({then}) ORDER BY class, name;"
+    )
+
+
+def _sql(text: str) -> str:
+    """Returns the text as a literal of SQL."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _signed(number: int) -> str:
+    return f"{number:+,}" if number else "±0"
+
+
+def _signed_size(size: int) -> str:
+    return f"{'+' if size > 0 else '-'}{words.size(abs(size))}" if size else "±0 B"
 
 
 def _name(name: str) -> Markup:
@@ -122,11 +224,39 @@ def _name(name: str) -> Markup:
 
 
 def _ages(manifest: Manifest) -> Sequence[Bar]:
-    """Returns the bars for orphans of both kinds, or nothing if there are none."""
-    counted = [manifest.ages.get(kind, ()) for kind in words.ORPHANS]
-    numbers = [sum(ages[place] for ages in counted if place < len(ages)) for place in range(len(AGES))]
-    longest = max(numbers)
-    return [Bar(label, number, 100 * number / longest) for (label, _), number in zip(AGES, numbers, strict=True)] if longest else []
+    """Returns the bars for orphans of both kinds and overdue blobs, by bytes. Nothing if there are none."""
+    kinds = (*words.ORPHANS, Kind.OVERDUE)
+
+    def added(by_kind: Mapping[Kind, Sequence[int]]) -> list[int]:
+        return [sum(by_kind[kind][place] for kind in kinds if place < len(by_kind.get(kind, ()))) for place in range(len(AGES))]
+
+    numbers, sizes = added(manifest.ages), added(manifest.age_sizes)
+    lengths = sizes if any(sizes) else numbers
+    longest = max(lengths)
+    return [
+        Bar(label, number, size, 100 * length / longest)
+        for (label, _), number, size, length in zip(AGES, numbers, sizes, lengths, strict=True)
+    ] if longest else []  # fmt: skip
+
+
+def _stacks(usecases: Mapping[str, Mapping[Kind, Counted]]) -> Sequence[_Stack]:
+    """Returns the usecases with the most bytes, drawn. Nothing if there are no bytes."""
+    passing = set(Kind) - FINDINGS - {Kind.REFERENCED}
+
+    def size(found: Mapping[Kind, Counted], kinds: Iterable[Kind]) -> int:
+        return sum(found[kind].size for kind in kinds if kind in found)
+
+    sizes = {
+        name: (size(found, [Kind.REFERENCED]), size(found, passing), size(found, RECLAIMABLE)) for name, found in usecases.items()
+    }
+    most = sorted(sizes, key=lambda name: (-sum(sizes[name]), name))[:DRAWN_MAX]
+    longest = max((sum(sizes[name]) for name in most), default=0)
+    if not longest:
+        return []
+    return [
+        _Stack(name, live, waits, reclaim, (100 * live / longest, 100 * waits / longest, 100 * reclaim / longest))
+        for name in most if sum(sizes[name]) for live, waits, reclaim in [sizes[name]]
+    ]  # fmt: skip
 
 
 def _usecases(usecases: Mapping[str, Mapping[Kind, Counted]]) -> Sequence[tuple[str, Mapping[Kind, Counted]]]:
@@ -134,17 +264,17 @@ def _usecases(usecases: Mapping[str, Mapping[Kind, Counted]]) -> Sequence[tuple[
 
     def weight(item: tuple[str, Mapping[Kind, Counted]]) -> tuple[int, int, int, int, str]:
         name, kinds = item
-        dangling = kinds.get(Kind.DANGLING, Counted()).number
+        lost = sum(kinds[kind].number for kind in LOSSES if kind in kinds)
         orphaned = sum(kinds[kind].size for kind in words.ORPHANS if kind in kinds)
         found = sum(count.number for kind, count in kinds.items() if kind in FINDINGS)
-        return -dangling, -orphaned, -found, -sum(count.number for count in kinds.values()), name
+        return -lost, -orphaned, -found, -sum(count.number for count in kinds.values()), name
 
     return sorted(usecases.items(), key=weight)
 
 
-def _example(dangling: Sequence[Finding]) -> str:
+def _example(findings: Sequence[Finding]) -> str:
     """Returns a name for the example command. It must be short, and it must look the same when it is shown."""
-    name = dangling[0].name if dangling else "NAME"
+    name = findings[0].name if findings else "NAME"
     return name if len(name) < 200 and words.visible(name) == name else "NAME"
 
 

@@ -19,6 +19,7 @@ machines, one small task tries everything first (`recovery.audit.canary`).
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import re
@@ -37,6 +38,7 @@ from anyio import to_thread
 from changelog.base.errors import ConfigurationError, CorruptRecordError, TieredError, UnavailableError
 from changelog.base.events import events
 from changelog.base.runtime import Runtime, uuid7
+from recovery.audit import words
 from recovery.audit.canary import Canary
 from recovery.audit.conclusion import Prefixes, conclude
 from recovery.audit.errors import AuditInterruptedError
@@ -44,9 +46,11 @@ from recovery.audit.evidence import damage, faults_of_files, parts_of
 from recovery.audit.examine import examined
 from recovery.audit.finding import Summary
 from recovery.audit.ledger import RunDirectory, misfit
-from recovery.audit.manifest import Failure, Manifest, Prefix, contradictions
-from recovery.audit.plan import Plan, check_apart, check_cutoff, check_grace, check_same, inputs_of, plan_audit
-from recovery.audit.report import DANGLING_MAX, render
+from recovery.audit.manifest import Failure, Manifest, Prefix, StuckEntry, contradictions
+from recovery.audit.plan import Plan, check_apart, check_choices, check_cutoff, check_grace, check_same, inputs_of, plan_audit
+from recovery.audit.report import names_max, render
+from recovery.audit.since import check_since, earlier
+from recovery.audit.stuck import read_stuck
 from recovery.audit.tiles import Header, Piece, Tiling, tiled
 from recovery.audit.verdicts import FINDINGS, Kind
 from recovery.audit.words import PRICE_DEFAULT
@@ -98,13 +102,16 @@ async def run_audit(
     if manifest is None:
         plan = await plan_audit(settings, options, engine.slots, runtime)
         planned = plan.blobs
-        manifest = await to_thread.run_sync(directory.begin, _first_manifest(plan, engine, runtime))
+        manifest = await to_thread.run_sync(directory.begin, _first_manifest(plan, options, engine, runtime))
     _check_true(manifest, directory.uri, runtime)
     check_same(manifest.inputs, inputs_of(settings), directory.uri)
     check_cutoff(manifest.cutoff, options, directory.uri)
-    price = PRICE_DEFAULT if options.price is None else options.price
+    check_choices(manifest, options, directory.uri)
+    if options.since is not None:
+        await to_thread.run_sync(check_since, options.since, manifest.inputs, manifest.scope)
     async with AuditSource.open(settings, runtime, manifest.run) as source:
-        run = _Run(manifest, directory, engine, job_of(manifest, directory.uri, settings), runtime, progress, price, source, planned)
+        job = job_of(manifest, directory.uri, settings, engine.slots)
+        run = _Run(manifest, directory, engine, job, runtime, progress, options, source, planned)
         try:
             ended = await run.finish()
         finally:
@@ -141,14 +148,16 @@ def last_audit_of(ended: Manifest, where: str) -> LastAudit:
         run=ended.run, where=where, started_ns=ended.started_ns, ended_ns=ended.ended_ns, complete=ended.complete,
         blobs=ended.names, tombstones=ended.redirects,
         findings={kind.value: (each.number, each.size) for kind, each in ended.totals.items() if kind in FINDINGS and each.number},
-        ranges=len(ended.ranges), ranges_missing=len(ended.failures), doubts=len(ended.doubts),
+        ranges=len(ended.ranges), ranges_missing=len(ended.failures), doubts=len(ended.doubts), scope=ended.scope,
+        verified=None if ended.verify is None else ended.verified,
     )  # fmt: skip
 
 
-def _first_manifest(plan: Plan, engine: Engine, runtime: Runtime) -> Manifest:
+def _first_manifest(plan: Plan, options: AuditOptions, engine: Engine, runtime: Runtime) -> Manifest:
     return Manifest(
         run=str(uuid7(runtime)), inputs=plan.inputs, log_is_durable=plan.log_is_durable, cutoff=plan.cutoff, ranges=plan.ranges,
         engine=engine.name, versions=_versions(engine), started_ns=runtime.wall_ns(), ahead_ns=plan.ahead_ns, notes=plan.notes,
+        scope=options.prefix or "", verify=options.verify,
     )  # fmt: skip
 
 
@@ -165,13 +174,14 @@ class _Run:
 
     def __init__(
         self, manifest: Manifest, directory: RunDirectory, engine: Engine, job: Job, runtime: Runtime,
-        progress: Callable[[Progress], None], price: float, source: AuditSource, planned: int | None,
+        progress: Callable[[Progress], None], options: AuditOptions, source: AuditSource, planned: int | None,
     ) -> None:  # fmt: skip
         self._manifest = manifest
         self._source = source
         self._planned = planned
         self._worked = False
-        self._price = price
+        self._price = PRICE_DEFAULT if options.price is None else options.price
+        self._since = options.since
         self._directory = directory
         self._engine = engine
         self._job = job
@@ -208,7 +218,8 @@ class _Run:
                 f"interrupted, {len(self._done)} of {len(self._pieces)} ranges are done:"
                 f" the same command goes on from there (--to {self._directory.uri})"
             )
-        return await to_thread.run_sync(lambda: self._describe(self._conclude()))
+        stuck = await read_stuck(Settings(**json.loads(self._job.settings)), self._runtime)
+        return await to_thread.run_sync(lambda: self._describe(self._conclude(*stuck)))
 
     def _due(self, tried: Counter[int]) -> list[int]:
         """Returns the parts to audit now. `tried`: how often this call tried each.
@@ -415,7 +426,7 @@ class _Run:
         if self._there().ended_ns is None:
             self._directory.write_manifest(self._manifest.model_copy(update={"work_s": self._work_s()}))
 
-    def _conclude(self) -> Manifest:
+    def _conclude(self, stuck: int | None, stuck_entries: tuple[StuckEntry, ...]) -> Manifest:
         """Returns the manifest of the run as it is now, and writes it if that is news."""
         self._look_anew()
         missing = self._missing()
@@ -443,14 +454,20 @@ class _Run:
             "ended_ns": self._runtime.wall_ns(),
             "work_s": self._work_s(),
             "prefixes": self._prefixes(),
+            "stuck": stuck,
+            "stuck_entries": stuck_entries,
         })  # fmt: skip
         self._there()
         self._directory.write_manifest(found)
         return found
 
     def _describe(self, manifest: Manifest) -> Manifest:
-        dangling = islice(self._directory.findings(manifest.run, {Kind.DANGLING}), DANGLING_MAX)
-        self._directory.write_report(render(manifest, list(dangling), self._price, self._directory.uri))
+        named = [
+            finding for kind in words.shown_kinds(manifest) if kind in FINDINGS
+            for finding in islice(self._directory.findings(manifest.run, {kind}), names_max(kind))
+        ]  # fmt: skip
+        before = earlier(self._directory, manifest, self._since)
+        self._directory.write_report(render(manifest, named, self._price, self._directory.uri, before))
         return manifest
 
     def _there(self) -> Manifest:

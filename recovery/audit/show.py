@@ -8,6 +8,9 @@ The audit itself judges the blobs and the rows, as ranges of one name each. So t
 of reading. What is printed beside the verdicts (row, entries, sizes) is read before them. So on a busy object the two
 may differ by a change.
 
+The payload of a blob that a live row names is read, too, if it is not too large: nothing is called good that `get`
+refuses. `verdict` says what was looked at.
+
 Each name that is judged costs one or two readings of the whole changelog; at most `BLOBS_MAX` listed blobs are judged.
 *Failure*: `TieredError` if anything cannot be read; then there is no result at all. `InvalidRequestError` if the text
 cannot be a name. This module only reads.
@@ -27,13 +30,14 @@ from changelog.base.runtime import Runtime
 from changelog.change import Entry, Unreadable
 from changelog.lease import standing
 from recovery.audit.finding import Finding
-from recovery.audit.manifest import Bounds, Cutoff
+from recovery.audit.manifest import Bounds, Cutoff, Verify
 from recovery.audit.names import after, is_of, read_name
-from recovery.audit.sweep import ENTRIES_PAGE, READ_BUDGET_S, audit_range
+from recovery.audit.sweep import ENTRIES_PAGE, audit_range
 from recovery.audit.verdicts import FINDINGS, MEANING, Form, Kind
+from recovery.audit.verify import READ_BUDGET_S
 from recovery.audit.words import moment, size, visible
 from tiered.open import Backends
-from tiered.protocol.backends import BlobInfo, Inline, SoftDeleted, SoftDeletes, Tombstone
+from tiered.protocol.backends import BlobInfo, Inline, Oddity, SoftDeleted, SoftDeletes, Tombstone
 from tiered.protocol.retry import ask
 from tiered.settings import Settings
 
@@ -43,8 +47,13 @@ if TYPE_CHECKING:
 
 BLOBS_MAX = 20
 TOLD_MAX = 100
+PAYLOAD_MAX = 64 * 1024 * 1024
+"""A payload of up to so many bytes is read unless the caller asks for more or less."""
+
 NAME_BYTES_MAX = 1024
 """The longest name that a bucket allows, in bytes. An object's path is shorter."""
+
+DAMAGED = "its bytes are damaged where they are stored: put the blob back from a backup; until then get refuses it"
 
 _OF_ROWS = frozenset({Kind.CORRUPT_ROW, Kind.MISDIRECTED})
 
@@ -77,7 +86,8 @@ class LookedBlob:
 
     `kind`: what the audit calls it; None: it disappeared meanwhile.
 
-    `there`: whether the blob exists. `remedy`: if it is dangling, what can be done about it.
+    `there`: whether the blob exists. `remedy`: if it is lost, what can be done about it. `was_read`: its payload was
+    read to the end, and matches its checksum.
     """
 
     name: str
@@ -89,6 +99,7 @@ class LookedBlob:
     deadline_ns: int | None = None
     generation: int | None = None
     remedy: tuple[str, ...] = ()
+    was_read: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +159,12 @@ class Told:
     more: bool
 
 
-async def look_at(backends: Backends, name: str, settings: Settings, cutoff: Cutoff, runtime: Runtime) -> Looked:
+async def look_at(
+    backends: Backends, name: str, settings: Settings, cutoff: Cutoff, runtime: Runtime, payload_max: int | None = PAYLOAD_MAX
+) -> Looked:
     """Reads everything about a name. `cutoff`: as for an audit that begins now; a younger blob is not called an orphan.
+
+    `payload_max`: payloads of up to so many bytes are read; None: of any size.
 
     Raises `TieredError` if anything cannot be read, and `InvalidRequestError` if `name` cannot be a name.
     """
@@ -160,11 +175,13 @@ async def look_at(backends: Backends, name: str, settings: Settings, cutoff: Cut
     own_targets = [row.target for row in rows if row.target is not None and is_of(row.path, row.target)]
     found: list[LookedBlob] = []
     for place in dict.fromkeys([*look.paths, *blobs, *corrupt, *own_targets]):
-        kind, detail, of_row = await look.judge(place, cutoff)
+        reads = place in blobs and (payload_max is None or blobs[place].size <= payload_max)
+        kind, detail, of_row, was_read = await look.judge(place, cutoff, Verify() if reads else None)
         rows = [_with(row, of_row) if row.path == place else row for row in rows]
         if place in blobs or place in corrupt or kind is not None:
-            remedy = await look.remedy(place) if kind is Kind.DANGLING else ()
-            found.append(_blob(place, blobs.get(place), place in corrupt, kind, detail, remedy))
+            remedy = await look.remedy(place) if kind is Kind.DANGLING else (DAMAGED,) if kind is Kind.DESTROYED else ()
+            seen = blobs.get(place) or corrupt.get(place)
+            found.append(_blob(place, seen, kind, detail, remedy, was_read))
     return Looked(name, cutoff.as_of_ns, cutoff.grace_s, tuple(rows), tuple(found), more, entries, backends.log.durable)
 
 
@@ -177,21 +194,20 @@ class _Look:
         stem = reading.object if reading.form is Form.REVISION else None
         self.paths = [name] if stem is None else [stem, name]
 
-    async def list(self) -> tuple[dict[str, BlobInfo], set[str], bool]:
-        """Returns the blobs of this name and below it, the names of those that are corrupt, and whether there are more.
-        """
+    async def list(self) -> tuple[dict[str, BlobInfo], dict[str, Oddity], bool]:
+        """Returns the blobs of this name and below it, those that cannot be read, and whether there are more."""
         blobs: dict[str, BlobInfo] = {}
-        corrupt: set[str] = set()
+        corrupt: dict[str, Oddity] = {}
         for first, end in ((self._name, after(self._name)), (f"{self._name}/", f"{self._name}0")):  # 0 comes right after the slash
             start: str | None = first
             while start is not None and len(blobs) + len(corrupt) <= BLOBS_MAX:
                 page = await self.ask(partial(self._backends.tiers.long_term.list, start, end, BLOBS_MAX + 1))
                 blobs |= {blob.name: blob for blob in page.blobs}
-                corrupt |= {oddity.name for oddity in page.oddities if oddity.is_blob}
+                corrupt |= {oddity.name: oddity for oddity in page.oddities if oddity.is_blob}
                 start = page.next_start
         shown = sorted([*blobs, *corrupt])[:BLOBS_MAX]
         more = len(blobs) + len(corrupt) > len(shown)
-        return {name: blobs[name] for name in shown if name in blobs}, corrupt.intersection(shown), more
+        return {name: blobs[name] for name in shown if name in blobs}, {name: corrupt[name] for name in shown if name in corrupt}, more
 
     async def entries(self, names: set[str]) -> AsyncIterator[LookedEntry]:
         names = {self._name, *names}
@@ -224,17 +240,22 @@ class _Look:
             case _:
                 return LookedRow(path, "absent", **marks)
 
-    async def judge(self, place: str, cutoff: Cutoff) -> tuple[Kind | None, str, Finding | None]:
-        """Returns what the blob of this name is and why, and the finding about the row of this key, if there is one."""
+    async def judge(self, place: str, cutoff: Cutoff, verify: Verify | None) -> tuple[Kind | None, str, Finding | None, bool]:
+        """Returns what the blob of this name is and why, and the finding about the row of this key, if there is one.
+
+        Last: whether its payload was read and is whole.
+        """
         findings: list[Finding] = []
         bounds = Bounds(start=place, end=after(place))
-        summary = await audit_range(self._backends.tiers, self._backends.log, bounds, cutoff, self._runtime, findings.extend)
+        summary = await audit_range(self._backends.tiers, self._backends.log, bounds, cutoff, self._runtime, findings.extend, verify=verify)
+        was_read = bool(summary.verified)
         of_row = next((each for each in findings if each.name == place and each.kind in _OF_ROWS), None)
         of_blob = next((each for each in findings if each.name == place and each.kind not in _OF_ROWS), None)
         if of_blob is not None:
-            return of_blob.kind, of_blob.detail or MEANING[of_blob.kind], of_row
+            return of_blob.kind, of_blob.detail or MEANING[of_blob.kind], of_row, was_read
         counted = [kind for kind, number in summary.totals().items() if kind not in FINDINGS and number.number]
-        return (counted[0], MEANING[counted[0]], of_row) if counted else (None, "it went while it was looked at", of_row)
+        kind, why = (counted[0], MEANING[counted[0]]) if counted else (None, "it went while it was looked at")
+        return kind, why, of_row, was_read
 
     async def remedy(self, name: str) -> tuple[str, ...]:
         """Returns what can be done about a blob that is gone: one sentence for each way."""
@@ -290,11 +311,12 @@ def _with(row: LookedRow, finding: Finding | None) -> LookedRow:
 
 
 def _blob(
-    name: str, seen: BlobInfo | None, is_corrupt: bool, kind: Kind | None, detail: str, remedy: tuple[str, ...]
+    name: str, seen: BlobInfo | Oddity | None, kind: Kind | None, detail: str, remedy: tuple[str, ...], was_read: bool
 ) -> LookedBlob:
     if seen is None:
-        return LookedBlob(name, is_corrupt, kind, detail, remedy=remedy)
-    return LookedBlob(name, True, kind, detail, seen.size, seen.created_ns, seen.deadline_ns, seen.generation, remedy)
+        return LookedBlob(name, False, kind, detail, remedy=remedy)
+    deadline_ns = None if isinstance(seen, Oddity) else seen.deadline_ns
+    return LookedBlob(name, True, kind, detail, seen.size, seen.created_ns, deadline_ns, seen.generation, remedy, was_read)
 
 
 def _restoring(kept: SoftDeleted) -> str:
@@ -314,7 +336,16 @@ def _entry(entry: Entry, where: str) -> LookedEntry:
 
 
 def verdict(looked: Looked) -> str:
-    """Returns the result in one sentence."""
+    """Returns the result in one sentence. It claims nothing of what was not looked at."""
     if looked.findings:
         return "; ".join(f"{kind}: {MEANING[kind]}" for kind in looked.findings)
-    return "nothing is wrong with it" if looked.is_known else "there is nothing of this name"
+    if not looked.is_known:
+        return "there is nothing of this name"
+    live = [blob for blob in looked.blobs if blob.kind is Kind.REFERENCED]
+    unread = [blob for blob in live if not blob.was_read]
+    if not live:
+        return "no fault was found in its row, its entries and the names of its blobs; no live row names a blob"
+    if unread:
+        known = "" if unread[0].size is None else f" ({size(unread[0].size)})"
+        return f"no fault was found, but the payload{known} was not read"
+    return "no fault was found: its row names a blob that is there, and whose payload matches its checksum"

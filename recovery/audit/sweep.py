@@ -11,10 +11,11 @@ It works in windows of some ten thousand names. In each window it reads in this 
 A blob is unused if L has it and neither R nor C names it. In any other order,
 that may also be true of a blob in use.
 
-A blob that looks like an orphan gets a second look: at the log (its change may have been recorded after C and committed
-before R), at the blob (it must still exist with the generation that was listed, because its clean-up may be done) and
-at its rows. A tombstone whose blob is not in L is dangling if and only if a point read finds no blob and the row, read
-after that, still names it.
+A blob that looks like an orphan, or overdue, gets a second look: at the log (its change may have been recorded after C
+and committed before R), at the blob (it must still exist with the generation that was listed, because its clean-up may
+be done) and at its rows. A tombstone whose blob is not in L is dangling if and only if a point read finds no blob and
+the row, read after that, still names it. The same look tells whether a blob that cannot be read is loss or garbage.
+With `verify`, the blobs that live tombstones name are then read to their last byte.
 
 Memory holds one window of blobs, one page of rows and the names of the log's entries that lie in the window, whatever
 the size of the range. Rows are matched by the blob's *name*, so both readings of a name are tried. Rows that sort
@@ -36,24 +37,40 @@ from typing import TypeVar
 
 import anyio
 
-from changelog.base.errors import CorruptRecordError, TieredError
+from changelog.base.errors import CorruptRecordError, TieredError, UnavailableError
 from changelog.base.runtime import Runtime
 from changelog.change import ChangeId, Unreadable
 from changelog.log import ChangeLog
 from recovery.audit.finding import NO_USECASE, Finding, Summary
-from recovery.audit.manifest import Bounds, Cutoff
+from recovery.audit.manifest import Bounds, Cutoff, Verify
 from recovery.audit.names import Reading, after, is_of, read_name, rows_before, usecase_of
-from recovery.audit.verdicts import FINDINGS, Facts, Kind, Logged, Missing, Redirected, classify, classify_missing
+from recovery.audit.verdicts import (
+    FINDINGS,
+    Deadline,
+    Facts,
+    Form,
+    Kind,
+    Logged,
+    Missing,
+    Redirected,
+    classify,
+    classify_missing,
+)
+from recovery.audit.verify import READ_BUDGET_S, Verifier, is_chosen
 from tiered.metadata import NS_PER_MS, NS_PER_S
-from tiered.protocol.backends import BlobHead, BlobInfo, CorruptRow, Oddity, Redirect, RedirectPage, Tiers
+from tiered.protocol.backends import BlobHead, BlobInfo, CorruptRow, ListedBlob, Oddity, Redirect, RedirectPage, Tiers
 from tiered.protocol.retry import ask
 
 T = TypeVar("T")
 Sink = Callable[[Sequence[Finding]], None]
 _Head = BlobHead | CorruptRecordError | None
+"""What a point read finds: the blob, what is wrong with it, or no blob."""
 
 WINDOW_NAMES = 25_000
 """Twice as many cost a worker 17 MiB more and made no range faster."""
+WINDOW_VERIFIED = 1000
+"""As many if payloads are read. A window is never cut, and what was read of it is read again if its worker dies."""
+
 ROWS_PAGE = 10_000
 ENTRIES_PAGE = 1000
 POINT_READS = 200
@@ -64,7 +81,15 @@ RELIST_SHARE = 0.02
 If more than this are to be looked at again, one more listing is cheaper than a request for each.
 """
 
-READ_BUDGET_S = 120.0
+ACCUSED = (Kind.ORPHAN, Kind.LEGACY_ORPHAN, Kind.OVERDUE)
+"""What is looked at twice, because somebody may delete it."""
+
+BROKEN_BUDGET_S = 5.0
+"""How long a blob is asked for that the listing could not read. If there is no answer, the listing's word stands."""
+
+UPLOAD_STALE_NS = 8 * 86_400 * NS_PER_S
+"""A part of an upload that is older than this belongs to none that can be finished: a session lives a week."""
+
 LISTED_AFTER_NS = 3600 * NS_PER_S
 """A blob that was created this long before the audit began was visible to the listing, however slow its writer was."""
 
@@ -76,28 +101,33 @@ AHEAD_NS = 3600 * NS_PER_S
 
 
 async def audit_range(
-    tiers: Tiers, log: ChangeLog, bounds: Bounds, cutoff: Cutoff, runtime: Runtime, found: Sink, *, window_names: int = WINDOW_NAMES
-) -> Summary:
+    tiers: Tiers, log: ChangeLog, bounds: Bounds, cutoff: Cutoff, runtime: Runtime, found: Sink, *, window_names: int = WINDOW_NAMES,
+    verify: Verify | None = None,
+) -> Summary:  # fmt: skip
     """Audits the blobs of these names, and the rows that name one of them.
 
     `found` is called with the findings as they are found.
 
     If several ranges together hold every name, they hold every row. `window_names`: how many names a window holds.
+    `verify`: which payloads are read; None: none.
+
     Raises `TieredError` if the range cannot be read to its end. What was found until then is no evidence.
     """
-    summary, _ = await audit_until(tiers, log, bounds, cutoff, runtime, found, lambda _: False, window_names=window_names)
+    summary, _ = await audit_until(
+        tiers, log, bounds, cutoff, runtime, found, lambda _: False, window_names=window_names, verify=verify
+    )
     return summary
 
 
 async def audit_until(
     tiers: Tiers, log: ChangeLog, bounds: Bounds, cutoff: Cutoff, runtime: Runtime, found: Sink, enough: Callable[[Summary], bool], *,
-    window_names: int = WINDOW_NAMES,
+    window_names: int = WINDOW_NAMES, verify: Verify | None = None,
 ) -> tuple[Summary, str | None]:  # fmt: skip
     """Does the same, but ends after the first window at whose end `enough` of the summary is true.
 
     Returns the summary, and the name where the rest begins: everything before it was audited. None: there is no rest.
     """
-    sweep = _Sweep(tiers, log, bounds, cutoff, runtime, found, window_names)
+    sweep = _Sweep(tiers, log, bounds, cutoff, runtime, found, window_names, verify)
     await sweep.ask_the_time()
     start: str | None = bounds.start
     while start is not None:
@@ -125,18 +155,20 @@ class _Logged:
 class _Window:
     """The blobs with names from `start` to `end`, and which of them nothing explains yet.
 
-    Times are nanoseconds since 1970.
+    `broken`: those that cannot be read. `broken_named`: for these, the keys of the rows that name them. Times are
+    nanoseconds since 1970.
     """
 
     start: str
     end: str | None
     blobs: list[BlobInfo]
-    corrupt: set[str]
+    broken: dict[str, Oddity]
     listed_ns: int
     logged_ns: int = 0
     scanned_ns: int = 0
     unnamed: dict[str, BlobInfo] = field(default_factory=dict)
     named_by_expired: dict[str, BlobInfo] = field(default_factory=dict)
+    broken_named: dict[str, set[str]] = field(default_factory=dict)
     names: Mapping[str, BlobInfo] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -149,8 +181,9 @@ class _Window:
 
 class _Sweep:
     def __init__(
-        self, tiers: Tiers, log: ChangeLog, bounds: Bounds, cutoff: Cutoff, runtime: Runtime, found: Sink, window_names: int
-    ) -> None:
+        self, tiers: Tiers, log: ChangeLog, bounds: Bounds, cutoff: Cutoff, runtime: Runtime, found: Sink, window_names: int,
+        verify: Verify | None,
+    ) -> None:  # fmt: skip
         self.summary = Summary()
         self._rows = tiers.high_volume
         self._blobs = tiers.long_term
@@ -159,7 +192,9 @@ class _Sweep:
         self._cutoff = cutoff
         self._runtime = runtime
         self._found = found
-        self._window_names = window_names
+        self._window_names = window_names if verify is None else min(window_names, WINDOW_VERIFIED)
+        self._verify = verify
+        self._verifier = None if verify is None else Verifier(tiers.long_term, runtime, verify.bytes_per_s)
         self._ahead_ns = 0
 
     async def ask_the_time(self) -> None:
@@ -177,9 +212,11 @@ class _Sweep:
         logged = await self._read_log(window)
         window.scanned_ns = self._runtime.wall_ns()
         self._count_listed(window)
-        self._tell_oddities(window, oddities)
+        self._tell_foreign(window, oddities)
         await self._scan_rows(window)
         await self._judge(window, logged)
+        await self._judge_broken(window)
+        await self._read_payloads(window)
         self.summary.windows += 1
         return next_start
 
@@ -196,14 +233,17 @@ class _Sweep:
             blobs += page.blobs
             oddities += page.oddities
             next_start = page.next_start
-        corrupt = {oddity.name for oddity in oddities if oddity.is_blob}
+        broken = {oddity.name: oddity for oddity in oddities if oddity.is_blob}
         end = self._bounds.end if next_start is None else next_start
-        return _Window(start, end, blobs, corrupt, listed_ns), oddities, next_start
+        return _Window(start, end, blobs, broken, listed_ns), oddities, next_start
 
     def _count_listed(self, window: _Window) -> None:
-        """Counts each blob as referenced. Later steps correct the count for those that are not."""
+        """Counts each blob as referenced. Later steps correct the count for those that are not.
+
+        A blob that cannot be read is a name like the others. It is counted when it is judged.
+        """
         blobs, first = window.blobs, 0
-        self.summary.names += len(blobs)
+        self.summary.names += len(blobs) + len(window.broken)
         while first < len(blobs):
             usecase = usecase_of(blobs[first].name)
             # All names of a usecase are next to each other, up to `{usecase}0`, because 0 comes right after the slash.
@@ -211,9 +251,10 @@ class _Sweep:
             self.summary.count(usecase, Kind.REFERENCED, last - first, sum(map(_SIZE, blobs[first:last])))
             first = last
 
-    def _tell_oddities(self, window: _Window, oddities: Iterable[Oddity]) -> None:
+    def _tell_foreign(self, window: _Window, oddities: Iterable[Oddity]) -> None:
         for oddity in oddities:
-            self._tell(window, Kind.CORRUPT_BLOB if oddity.is_blob else Kind.FOREIGN, oddity.name, detail=oddity.fault)
+            if not oddity.is_blob:
+                self._tell(window, Kind.FOREIGN, oddity.name, detail=oddity.fault)
 
     # --- C ---------------------------------------------------------------------------------------
 
@@ -274,7 +315,10 @@ class _Sweep:
                 window.named_by_expired.pop(target, None)
                 if target not in window.names:
                     missing.append(redirect)
-        return [redirect for redirect in missing if window.holds(redirect.target) and redirect.target not in window.corrupt]
+        for redirect in missing:
+            if redirect.target in window.broken:
+                window.broken_named.setdefault(redirect.target, set()).add(redirect.path)
+        return [redirect for redirect in missing if window.holds(redirect.target) and redirect.target not in window.broken]
 
     def _tell_corrupt_rows(self, window: _Window, page: RedirectPage) -> None:
         for row in page.corrupt:
@@ -303,7 +347,8 @@ class _Sweep:
             return
         heads = await self._heads([redirect.target for redirect in live])
         confirmed_ns = self._runtime.wall_ns()
-        shown, _ = await self._rows_now({redirect.path for redirect in live if heads[redirect.target] is None})
+        doubtful = {redirect.path for redirect in live if not isinstance(heads[redirect.target], BlobHead)}
+        shown, _ = await self._rows_now(doubtful)
         for redirect in live:
             self._judge_missing(window, redirect, heads[redirect.target], shown, confirmed_ns)
 
@@ -311,29 +356,42 @@ class _Sweep:
         self, window: _Window, redirect: Redirect, head: _Head, shown: Mapping[str, Redirect], confirmed_ns: int
     ) -> None:
         path, target, deadline_ns = redirect
-        revision = read_name(target).revision
-        if isinstance(head, CorruptRecordError):
-            self._tell(window, Kind.CORRUPT_BLOB, target, object=path, revision=revision, detail=str(head), confirmed_ns=confirmed_ns)
-            return
+        seen = head if isinstance(head, BlobHead) else None
         now = shown.get(target)
         kind = classify_missing(Missing(
             expired=now is not None and self._has_expired(now.deadline_ns),
             there=head is not None,
-            listable=head is not None and head.created_ns < min(self._cutoff.created_before_ns, self._cutoff.as_of_ns - LISTED_AFTER_NS),
+            readable=seen is not None,
+            listable=seen is not None and self._was_listable(seen),
             shown=now is not None,
         ))  # fmt: skip
         if kind is None:
             return
         if kind not in FINDINGS:
-            self.summary.count(usecase_of(path), kind, 1, 0 if head is None else head.size)
+            self.summary.count(usecase_of(path), kind, 1, 0 if seen is None else seen.size)
             return
         detail = "its row names it, and it is not there" if head is None else "it is there, and was not listed"
+        if isinstance(head, CorruptRecordError):
+            detail = str(head)
+        size, created_ns, generation = (None, None, None) if seen is None else (seen.size, seen.created_ns, seen.generation)
         self._tell(
-            window, kind, target, object=path, revision=revision, size=None if head is None else head.size, deadline_ns=deadline_ns,
-            detail=detail, confirmed_ns=confirmed_ns,
-        )  # fmt: skip
+            window, kind, target, path, read_name(target).revision, size, created_ns, generation, deadline_ns, detail, confirmed_ns
+        )
 
-    async def _heads(self, names: Sequence[str]) -> dict[str, _Head]:
+    def _was_listable(self, head: BlobHead) -> bool:
+        """Tells whether the blob was there so long before the audit began that every listing must hold it.
+
+        The writer's clock alone proves nothing: if it is behind, a new blob seems to be old.
+        """
+        there_ns = max(head.created_ns, head.changed_ns or 0)
+        return there_ns < min(self._cutoff.created_before_ns, self._cutoff.as_of_ns - LISTED_AFTER_NS)
+
+    async def _heads(self, names: Sequence[str], broken_budget_s: float | None = None) -> dict[str, _Head]:
+        """Asks for each of these blobs.
+
+        `broken_budget_s`: they could not be read when they were listed; if one is not available for so many seconds,
+        it still cannot be read.
+        """
         found: dict[str, _Head] = {}
         failed: list[TieredError] = []
         waiting = iter(names)
@@ -342,9 +400,13 @@ class _Sweep:
             try:
                 for name in waiting:
                     try:
-                        found[name] = await self._ask(partial(self._blobs.head, name))
+                        found[name] = await ask(partial(self._blobs.head, name), self._runtime, broken_budget_s or READ_BUDGET_S)
                     except CorruptRecordError as error:
                         found[name] = error
+                    except UnavailableError as error:
+                        if broken_budget_s is None:
+                            raise
+                        found[name] = CorruptRecordError(str(error))
             except TieredError as error:
                 failed.append(error)
                 group.cancel_scope.cancel()
@@ -381,7 +443,7 @@ class _Sweep:
             for name, blob in blobs.items():
                 reading = read_name(name)
                 kind = self._classify(blob, reading, logged, redirected)
-                if kind in (Kind.ORPHAN, Kind.LEGACY_ORPHAN):
+                if kind in ACCUSED:
                     suspects.append((blob, reading))
                 else:
                     self._conclude(window, blob, reading, kind)
@@ -390,7 +452,7 @@ class _Sweep:
             await self._judge_again(window, suspects)
 
     async def _judge_again(self, window: _Window, suspects: Sequence[tuple[BlobInfo, Reading]]) -> None:
-        """The second look at blobs that seem to be orphans.
+        """The second look at blobs that seem to be orphans or overdue.
 
         It reads the log first, because an entry outlives the blob that it names.
         """
@@ -402,12 +464,99 @@ class _Sweep:
             if there.get(blob.name) != blob.generation:
                 self._uncount(blob)  # it disappeared meanwhile, or it is another blob now
                 continue
-            now = named.get(blob.name)
-            if reading.object in corrupt or blob.name in corrupt or (now is not None and not self._has_expired(now.deadline_ns)):
+            redirected = self._redirected(named.get(blob.name))
+            if reading.object in corrupt or blob.name in corrupt:
                 redirected = Redirected.LIVE  # nobody can say what a corrupt row names, and the row is a finding itself
-            else:
-                redirected = Redirected.NOT if now is None else Redirected.EXPIRED
             self._conclude(window, blob, reading, self._classify(blob, reading, logged, redirected), confirmed_ns)
+
+    # --- blobs that cannot be read -----------------------------------------------------------------
+
+    async def _judge_broken(self, window: _Window) -> None:
+        """Tells for each blob that cannot be read whether a live tombstone names it: loss, or garbage.
+
+        It looks again as `_judge_again` does, in the same order. A blob that can be read by now is judged like others.
+        """
+        if not window.broken:
+            return
+        logged = await self._read_log(window)
+        heads = await self._heads(list(window.broken), BROKEN_BUDGET_S)
+        confirmed_ns = self._runtime.wall_ns()
+        paths = {name: {name, *window.broken_named.get(name, ()), *_object_of(name)} for name in window.broken}
+        named, corrupt_rows = await self._rows_now(set().union(*paths.values()))
+        for name, oddity in window.broken.items():
+            head, row = heads[name], named.get(name)
+            if head is None:
+                if row is not None and not self._has_expired(row.deadline_ns):
+                    self._judge_missing(window, row, None, named, confirmed_ns)
+                continue
+            redirected = self._redirected(row)
+            hidden = redirected is not Redirected.LIVE and bool(paths[name] & corrupt_rows)
+            if isinstance(head, BlobHead):
+                blob = ListedBlob(name, head.size, head.created_ns, head.metadata.time_expires_ns, head.generation)
+                self.summary.count(usecase_of(name), Kind.REFERENCED, 1, blob.size)
+                kind = self._classify(blob, read_name(name), logged, Redirected.LIVE if hidden else redirected)
+                self._conclude(window, blob, read_name(name), kind, confirmed_ns)
+            else:
+                self._tell_broken(window, oddity, row, self._standing(name, logged, redirected, hidden), confirmed_ns)
+
+    def _standing(self, name: str, logged: _Logged, redirected: Redirected, hidden: bool) -> str:
+        """Returns who names a blob that cannot be read, in words. Empty: a live tombstone."""
+        if redirected is Redirected.LIVE:
+            return ""
+        if hidden:
+            return "the row of its object is corrupt, so nobody can tell whether it names it"
+        if logged.of(name, read_name(name).revision) is not Logged.NOT:
+            return "an entry of the changelog names it"
+        return "nothing names it" if redirected is Redirected.NOT else "only an expired tombstone names it"
+
+    def _tell_broken(self, window: _Window, oddity: Oddity, row: Redirect | None, standing: str, confirmed_ns: int) -> None:
+        reading = read_name(oddity.name)
+        kind = classify(Facts(
+            reading.form, Logged.NOT, Redirected.NOT if standing else Redirected.LIVE, readable=False, young=False, stale=False,
+            deadline=Deadline.AHEAD,
+        ))  # fmt: skip
+        path = reading.object if row is None else row.path
+        detail = f"{oddity.fault}; {standing}" if standing else oddity.fault
+        self._tell(
+            window, kind, oddity.name, path, reading.revision, oddity.size, oddity.created_ns, oddity.generation,
+            None if row is None else row.deadline_ns, detail, confirmed_ns,
+        )  # fmt: skip
+
+    async def _read_payloads(self, window: _Window) -> None:
+        """Reads the chosen ones of the blobs that live tombstones name. Those that `get` would refuse are judged again.
+        """
+        if self._verify is None or self._verifier is None:
+            return
+        share = self._verify.share
+        names = [
+            blob.name for blob in window.blobs
+            if blob.name not in window.unnamed and blob.name not in window.named_by_expired and is_chosen(blob.name, share)
+        ]  # fmt: skip
+        seen = await self._verifier.look_at(names)
+        self.summary.verified += sum(each.there and each.fault is None for each in seen.values())
+        self.summary.verified_bytes += sum(each.size for each in seen.values())
+        refused = {name: each for name, each in seen.items() if each.fault is not None or not each.there}
+        if not refused:
+            return
+        confirmed_ns = self._runtime.wall_ns()
+        logged = await self._read_log(window)
+        named, corrupt_rows = await self._rows_now({path for name in refused for path in (name, *_object_of(name))})
+        for name, each in refused.items():
+            row, blob = named.get(name), window.names[name]
+            if not each.there:
+                if row is not None and not self._has_expired(row.deadline_ns):
+                    self._uncount(blob)
+                    self._judge_missing(window, row, None, named, confirmed_ns)
+                continue
+            self._uncount(blob)
+            hidden = row is None and bool({name, *_object_of(name)} & corrupt_rows)
+            oddity = Oddity(name, str(each.fault), True, blob.size, blob.created_ns, blob.generation)
+            self._tell_broken(window, oddity, row, self._standing(name, logged, self._redirected(row), hidden), confirmed_ns)
+
+    def _redirected(self, row: Redirect | None) -> Redirected:
+        if row is None:
+            return Redirected.NOT
+        return Redirected.EXPIRED if self._has_expired(row.deadline_ns) else Redirected.LIVE
 
     async def _still_there(self, window: _Window, suspects: Sequence[BlobInfo]) -> dict[str, int]:
         """Returns the generation of each of these blobs that still exists."""
@@ -430,23 +579,30 @@ class _Sweep:
             form=reading.form,
             logged=logged.of(blob.name, reading.revision),
             redirected=redirected,
+            readable=True,
             young=self._is_young(reading.revision, blob.created_ns),
-            expired=self._has_expired(blob.deadline_ns),
+            stale=reading.form is Form.UPLOAD and blob.created_ns < self._cutoff.as_of_ns - UPLOAD_STALE_NS,
+            deadline=self._standing_of(blob.deadline_ns),
         ))  # fmt: skip
 
     def _conclude(self, window: _Window, blob: BlobInfo, reading: Reading, kind: Kind, confirmed_ns: int | None = None) -> None:
         if kind is Kind.REFERENCED:
             return
         self._uncount(blob)
-        self.summary.age(kind, (self._cutoff.as_of_ns - blob.created_ns) / NS_PER_S)
+        self.summary.age(kind, (self._cutoff.as_of_ns - blob.created_ns) / NS_PER_S, blob.size)
         if kind not in FINDINGS:
             self.summary.count(usecase_of(blob.name), kind, 1, blob.size)
             return
         self._tell(
-            window, kind, blob.name, object=reading.object, revision=reading.revision, size=blob.size, created_ns=blob.created_ns,
-            deadline_ns=blob.deadline_ns, generation=blob.generation, confirmed_ns=confirmed_ns,
-            detail="no tombstone and no entry of the changelog names it" if confirmed_ns is not None else "",
+            window, kind, blob.name, reading.object, reading.revision, blob.size, blob.created_ns, blob.generation, blob.deadline_ns,
+            self._why(kind, blob), confirmed_ns,
         )  # fmt: skip
+
+    def _why(self, kind: Kind, blob: BlobInfo) -> str:
+        if kind is Kind.OVERDUE:
+            days = (self._cutoff.as_of_ns - (blob.deadline_ns or 0)) // (86_400 * NS_PER_S)
+            return f"its deadline passed {days} days before the audit began"
+        return "no tombstone and no entry of the changelog names it" if kind in (Kind.ORPHAN, Kind.LEGACY_ORPHAN) else ""
 
     def _uncount(self, blob: BlobInfo) -> None:
         self.summary.count(usecase_of(blob.name), Kind.REFERENCED, -1, -blob.size)
@@ -472,9 +628,14 @@ class _Sweep:
         """
         return deadline_ns is not None and deadline_ns <= max(self._cutoff.as_of_ns, self._runtime.wall_ns() - self._ahead_ns)
 
+    def _standing_of(self, deadline_ns: int | None) -> Deadline:
+        if deadline_ns is None or not self._has_expired(deadline_ns):
+            return Deadline.AHEAD
+        return Deadline.OVERDUE if deadline_ns <= self._cutoff.overdue_by_ns else Deadline.PASSED
+
     def _tell(
-        self, window: _Window, kind: Kind, name: str, *, object: str | None = None, revision: str | None = None, size: int | None = None,
-        created_ns: int | None = None, deadline_ns: int | None = None, generation: int | None = None, detail: str,
+        self, window: _Window, kind: Kind, name: str, object: str | None = None, revision: str | None = None, size: int | None = None,
+        created_ns: int | None = None, generation: int | None = None, deadline_ns: int | None = None, detail: str = "",
         confirmed_ns: int | None = None,
     ) -> None:  # fmt: skip
         self.summary.count(usecase_of(name), kind, 1, size or 0)
@@ -485,6 +646,12 @@ class _Sweep:
 
     async def _ask(self, read: Callable[[], Awaitable[T]]) -> T:
         return await ask(read, self._runtime, READ_BUDGET_S)
+
+
+def _object_of(name: str) -> tuple[str, ...]:
+    """Returns the key of the row that may name this blob by its revision, if it has one."""
+    path = read_name(name).object
+    return () if path is None else (path,)
 
 
 _NAME, _SIZE = attrgetter("name"), attrgetter("size")

@@ -24,7 +24,10 @@ class Kind(StrEnum):
     # findings: these are counted, and written down one by one
     ORPHAN = "orphan"
     LEGACY_ORPHAN = "legacy_orphan"
+    OVERDUE = "overdue"
+    STALE_UPLOAD = "stale_upload"
     DANGLING = "dangling"
+    DESTROYED = "destroyed"
     CORRUPT_ROW = "corrupt_row"
     MISDIRECTED = "misdirected"
     CORRUPT_BLOB = "corrupt_blob"
@@ -43,20 +46,26 @@ MEANING: dict[Kind, str] = {
     Kind.QUARANTINED: "a copy of what tiered audit delete has deleted; it stays until somebody restores or deletes it",
     Kind.ORPHAN: "nothing names it: it costs money and nobody can read it",
     Kind.LEGACY_ORPHAN: "nothing names it, and its name has no revision, so no token that could be refused: never deleted by us",
+    Kind.OVERDUE: "no live tombstone names it, and its deadline passed days ago: what should remove expired blobs does not",
+    Kind.STALE_UPLOAD: "belongs to an upload that nobody can finish any more",
     Kind.DANGLING: "a live tombstone names a blob that is gone: data loss",
+    Kind.DESTROYED: "a live tombstone names a blob that is there and cannot be read: data loss",
     Kind.CORRUPT_ROW: "a row breaks the format",
     Kind.MISDIRECTED: "a tombstone names a blob of another object; that blob may seem to be an orphan",
-    Kind.CORRUPT_BLOB: "a blob breaks the format",
+    Kind.CORRUPT_BLOB: "a blob cannot be read, and no live tombstone names it: garbage",
     Kind.UNPARSEABLE: "its name is almost a blob's, but breaks the format",
     Kind.FOREIGN: "this software did not put it there",
     Kind.UNLISTED: "a blob is there, but a listing that should hold it does not: the listing cannot be trusted",
 }
 
 FINDINGS = frozenset({
-    Kind.ORPHAN, Kind.LEGACY_ORPHAN, Kind.DANGLING, Kind.CORRUPT_ROW, Kind.MISDIRECTED, Kind.CORRUPT_BLOB, Kind.UNPARSEABLE,
-    Kind.FOREIGN, Kind.UNLISTED,
+    Kind.ORPHAN, Kind.LEGACY_ORPHAN, Kind.OVERDUE, Kind.STALE_UPLOAD, Kind.DANGLING, Kind.DESTROYED, Kind.CORRUPT_ROW,
+    Kind.MISDIRECTED, Kind.CORRUPT_BLOB, Kind.UNPARSEABLE, Kind.FOREIGN, Kind.UNLISTED,
 })  # fmt: skip
 """What somebody should look at. The other kinds are normal in a store that is in use."""
+
+LOSSES = (Kind.DANGLING, Kind.DESTROYED)
+"""Findings that mean that the data of a live object are lost."""
 
 DOUBTS = frozenset({Kind.MISDIRECTED, Kind.UNLISTED})
 """Findings that make the run's evidence incomplete: because of them, other findings may be wrong."""
@@ -89,27 +98,40 @@ class Redirected(StrEnum):
     LIVE = "live"
 
 
+class Deadline(StrEnum):
+    """How a blob's own deadline stands."""
+
+    AHEAD = "ahead"  # or it has none
+    PASSED = "passed"
+    OVERDUE = "overdue"  # it passed so long ago that the lifecycle should have removed the blob
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """All that is known about a blob that was listed.
 
-    `young`: the later of its revision's time and its creation is not before the cut-off. `expired`: its own deadline
-    has passed.
+    `readable`: nothing that was read of it breaks the format. `young`: the later of its revision's time and its
+    creation is not before the cut-off. `stale`: it is older than any upload can last.
     """
 
     form: Form
     logged: Logged
     redirected: Redirected
+    readable: bool
     young: bool
-    expired: bool
+    stale: bool
+    deadline: Deadline
 
 
 def classify(facts: Facts) -> Kind:
     """Returns what a listed blob is."""
     if facts.redirected is Redirected.LIVE:
-        return Kind.REFERENCED
+        return Kind.REFERENCED if facts.readable else Kind.DESTROYED
+    if not facts.readable:
+        return Kind.CORRUPT_BLOB
     if facts.redirected is Redirected.EXPIRED:
-        return Kind.EXPIRED
+        overdue = facts.deadline is Deadline.OVERDUE and facts.logged is Logged.NOT
+        return Kind.OVERDUE if overdue else Kind.EXPIRED
     if facts.logged is Logged.NEW:
         return Kind.IN_FLIGHT
     if facts.logged is Logged.OLD:
@@ -120,13 +142,16 @@ def classify(facts: Facts) -> Kind:
         case Form.UNPARSEABLE:
             return Kind.UNPARSEABLE
         case Form.UPLOAD:
-            return Kind.UPLOAD
+            return Kind.STALE_UPLOAD if facts.stale else Kind.UPLOAD
         case Form.QUARANTINE:
             return Kind.QUARANTINED
     if facts.young:
         return Kind.TOO_YOUNG
-    if facts.expired:
-        return Kind.EXPIRED
+    match facts.deadline:
+        case Deadline.PASSED:
+            return Kind.EXPIRED
+        case Deadline.OVERDUE:
+            return Kind.OVERDUE
     return Kind.LEGACY_ORPHAN if facts.form is Form.UNSUFFIXED else Kind.ORPHAN
 
 
@@ -134,13 +159,14 @@ def classify(facts: Facts) -> Kind:
 class Missing:
     """All that is known about a tombstone whose blob is not in the listing.
 
-    `expired`: the row's deadline has passed. `there`: a point read finds the blob now. `listable`: that blob was
-    created long enough ago that the listing should have held it. `shown`: the row, read once more after that, still
-    names the blob.
+    `expired`: the row's deadline has passed. `there`: a point read finds the blob now. `readable`: what it finds does
+    not break the format. `listable`: that blob was created long enough ago that the listing should have held it.
+    `shown`: the row, read once more after that, still names the blob.
     """
 
     expired: bool
     there: bool
+    readable: bool
     listable: bool
     shown: bool
 
@@ -150,6 +176,8 @@ def classify_missing(facts: Missing) -> Kind | None:
 
     None: the row has changed meanwhile, so there is nothing to say.
     """
+    if facts.there and not facts.readable:
+        return Kind.DESTROYED if facts.shown and not facts.expired else Kind.CORRUPT_BLOB
     if facts.there:
         return Kind.UNLISTED if facts.listable else Kind.REFERENCED
     if facts.expired:

@@ -3,9 +3,12 @@
     verdict(manifest) -> one sentence, and its level:
 
     INCOMPLETE   the evidence has a gap or a doubt, so whatever was found may be wrong
-    LOSS         a live tombstone names a blob that is gone
+    LOSS         a live tombstone names a blob that is gone, or that cannot be read
     FINDINGS     orphans, or something else that somebody should look at
-    CLEAN        everything is accounted for
+    CLEAN        everything that was looked at is accounted for
+
+No sentence claims anything of what was not looked at: payloads that nobody read (`looked`), names outside of the run's
+scope (`scoped`), and the rest (`unseen`).
 
 No I/O. Names are shown through `visible`. So whatever an object is called, its name cannot control a terminal or change
 the direction of a line.
@@ -19,7 +22,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 
 from recovery.audit.manifest import Counted, Manifest
-from recovery.audit.verdicts import FINDINGS, Kind
+from recovery.audit.verdicts import FINDINGS, LOSSES, Kind
 from recovery.visible import visible as visible  # noqa: PLC0414 - the audit has it from here
 
 GIB = 1024**3
@@ -51,45 +54,118 @@ class Verdict:
 
 def verdict(manifest: Manifest, price_per_gib_month: float) -> Verdict:
     """Returns the verdict. It names only the most serious result. The table of classes shows the rest."""
-    dangling, lost = total(manifest, [Kind.DANGLING]), total(manifest, ORPHANS)
+    level, sentence = _verdict(manifest, price_per_gib_month)
+    return Verdict(level, f"{sentence}{scoped(manifest)}")
+
+
+def _verdict(manifest: Manifest, price_per_gib_month: float) -> tuple[Level, str]:
+    lost, overdue = total(manifest, ORPHANS), total(manifest, [Kind.OVERDUE])
     if not manifest.complete:
         found = f" It has {count(manifest.findings, 'finding')}, which may be wrong." if manifest.findings else ""
-        if dangling.number:
-            found = f" It found {count(dangling.number, 'dangling tombstone')}: data loss, if the evidence holds."
-        return Verdict(Level.INCOMPLETE, f"Incomplete: {_ended(_short(visible(reasons(manifest)[0])))}{found}")
-    if dangling.number:
-        gone = "names a blob that is gone" if dangling.number == 1 else "name blobs that are gone"
-        return Verdict(Level.LOSS, f"DATA LOSS: {count(dangling.number, 'dangling tombstone')} {gone}.")
+        if losses(manifest):
+            found = f" It found {_losses_named(manifest)}: data loss, if the evidence holds."
+        return Level.INCOMPLETE, f"Incomplete: {_ended(_short(visible(reasons(manifest)[0])))}{found}"
+    if losses(manifest):
+        return Level.LOSS, f"DATA LOSS: {' and '.join(_losses(manifest))}."
     if lost.number:
-        return Verdict(Level.FINDINGS, f"{count(lost.number, 'orphan')}: {size(lost.size)}, {cost(lost.size, price_per_gib_month)}.")
+        return Level.FINDINGS, f"{count(lost.number, 'orphan')}: {size(lost.size)}, {cost(lost.size, price_per_gib_month)}."
+    if overdue.number:
+        costs = f"{size(overdue.size)}, {cost(overdue.size, price_per_gib_month)}"
+        return Level.FINDINGS, f"{count(overdue.number, 'expired blob')} that nothing removes: {costs}."
     if manifest.findings:
-        return Verdict(Level.FINDINGS, f"Nothing is orphaned or dangling, but somebody should look at {_listed(manifest)}.")
+        return Level.FINDINGS, f"No orphan and no loss was found, but somebody should look at {_listed(manifest)}."
     if not manifest.names and not manifest.redirects:
-        return Verdict(Level.CLEAN, "Clean: there is no blob and no tombstone.")
+        return Level.CLEAN, "Clean: there is no blob and no tombstone."
     blobs, rows = count(manifest.names, "blob"), count(manifest.redirects, "tombstone")
-    return Verdict(Level.CLEAN, f"Clean: {blobs} and {rows} are accounted for.")
+    return Level.CLEAN, f"Clean: {blobs} and {rows} are accounted for by name. {looked(manifest)}"
 
 
 def consequence(manifest: Manifest, price_per_gib_month: float) -> str:
-    """Returns what the verdict means for the reader, in a sentence or two: is data lost, and what does it cost?"""
-    lost, dangling = total(manifest, ORPHANS), total(manifest, [Kind.DANGLING])
+    """Returns what the verdict means for the reader: is anything lost, and what does it cost?
+
+    It claims nothing of what was not looked at.
+    """
+    lost = total(manifest, ORPHANS)
+    there = "No loss was found: every live tombstone's blob is there."
     match verdict(manifest, price_per_gib_month).level:
         case Level.INCOMPLETE:
             return "What was found may be wrong, and there may be more. Nothing may be deleted on the word of this run."
         case Level.LOSS:
-            unread = "Its object cannot be read." if dangling.number == 1 else "Their objects cannot be read."
+            unread = "Its object cannot be read." if losses(manifest) == 1 else "Their objects cannot be read."
             also = f" Besides, {count(lost.number, 'orphan')}: {size(lost.size)}, {cost(lost.size, price_per_gib_month)}."
-            return unread + (also if lost.number else "")
+            return f"{unread}{also if lost.number else ''} {looked(manifest)}"
         case Level.FINDINGS if lost.number:
             listed = sum(each.size for each in manifest.totals.values())
             share = f" They are {_share(lost.size, listed)} of the bytes in the bucket." if lost.size else ""
-            return f"No data is lost: every live tombstone's blob is there. Nobody can read an orphan.{share}"
+            return f"{there} {looked(manifest)} Nobody can read an orphan.{share}"
+        case Level.FINDINGS if total(manifest, [Kind.OVERDUE]).number:
+            rule = "Their deadline passed days ago: see whether the bucket has its lifecycle rule (tiered check)."
+            if "directory" in manifest.inputs:
+                rule = "Their deadline passed days ago: see whether a recovery runs, which removes them (tiered status)."
+            return f"{there} {looked(manifest)} {rule}"
         case Level.FINDINGS:
-            return "No live tombstone was found that lacks its blob, and no orphan. What was found is listed by class."
+            return f"{there} {looked(manifest)} What was found is listed by class."
         case Level.CLEAN if manifest.names or manifest.redirects:
-            return "No data is lost and nothing is to be reclaimed: every live tombstone's blob is there, and no blob is an orphan."
+            return f"{there} No orphan was found, and nothing to reclaim."
         case Level.CLEAN:
             return "If there should be, look at what was compared."
+
+
+def losses(manifest: Manifest) -> int:
+    """Returns how many live objects are lost, as far as it was looked at."""
+    return total(manifest, LOSSES).number
+
+
+def _losses(manifest: Manifest) -> Sequence[str]:
+    """Returns what is lost, in clauses."""
+    gone, broken = total(manifest, [Kind.DANGLING]).number, total(manifest, [Kind.DESTROYED]).number
+    clauses = []
+    if gone:
+        clauses.append(f"{count(gone, 'dangling tombstone')} {'names a blob that is gone' if gone == 1 else 'name blobs that are gone'}")
+    if broken:
+        named = "a live tombstone names" if broken == 1 else "live tombstones name"
+        clauses.append(f"{count(broken, 'blob')} that {named} cannot be read")
+    return clauses
+
+
+def _losses_named(manifest: Manifest) -> str:
+    gone, broken = total(manifest, [Kind.DANGLING]).number, total(manifest, [Kind.DESTROYED]).number
+    named = ((gone, "dangling tombstone"), (broken, "live blob that cannot be read"))
+    plural = {"live blob that cannot be read": "live blobs that cannot be read"}
+    return " and ".join(
+        f"{number:,} {plural[noun]}" if number > 1 and noun in plural else count(number, noun) for number, noun in named if number
+    )
+
+
+def looked(manifest: Manifest) -> str:
+    """Returns what is known of the payloads, in one sentence."""
+    if manifest.verify is None:
+        return "No payload was read (--verify reads them)."
+    were = "was read and matches its checksum" if manifest.verified == 1 else "were read and match their checksums"
+    share = "" if manifest.verify.share >= 1 else f", a share of {manifest.verify.share:.4g}; the others were not read"
+    return f"{count(manifest.verified, 'payload')} ({size(manifest.verified_bytes)}) {were}{share}."
+
+
+def scoped(manifest: Manifest) -> str:
+    """Returns, with a space before it, that only a part of the store was looked at. Empty: all of it was."""
+    return f" Only names that begin with {visible(manifest.scope)} were looked at." if manifest.scope else ""
+
+
+def unseen(manifest: Manifest) -> Sequence[str]:
+    """Returns what this run says nothing about, each in one sentence."""
+    found = []
+    if manifest.scope:
+        found.append(f"Names that do not begin with {visible(manifest.scope)}.")
+    if manifest.verify is None:
+        found.append("Payloads: none was read. A blob whose bytes were changed on the disk counts as referenced.")
+    elif manifest.verify.share < 1:
+        found.append(f"Payloads of live blobs outside of the share of {manifest.verify.share:.4g} that was read.")
+    found.append("Payloads of blobs that no live tombstone names, inline objects, and parts of rows that name no blob.")
+    if manifest.cutoff.grace_s:
+        found.append(f"Blobs that were younger than {span(manifest.cutoff.grace_s)} when the run began: they are counted, and not judged.")
+    if "bucket" in manifest.inputs:
+        found.append("Upload sessions that are open: a bucket does not list them. It ends them after a week.")
+    return found
 
 
 def reasons(manifest: Manifest) -> Sequence[str]:
@@ -122,7 +198,7 @@ def total(manifest: Manifest, kinds: Sequence[Kind]) -> Counted:
 
 def shown_kinds(manifest: Manifest) -> Sequence[Kind]:
     """Returns the kinds that were found: findings first, the most serious before the others."""
-    order = [Kind.DANGLING, *ORPHANS, *(kind for kind in Kind if kind in FINDINGS), *Kind]
+    order = [*LOSSES, *ORPHANS, *(kind for kind in Kind if kind in FINDINGS), *Kind]
     return [kind for kind in dict.fromkeys(order) if manifest.totals.get(kind, Counted()).number]
 
 

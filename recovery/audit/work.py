@@ -27,11 +27,12 @@ import anyio
 
 from changelog.base.errors import ConfigurationError, TieredError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import SystemRuntime
+from recovery.audit.beside import look_beside
 from recovery.audit.canary import Canary, check_backends, check_directory, check_variables
 from recovery.audit.cuts import cut_names
 from recovery.audit.finding import Summary
 from recovery.audit.ledger import RunDirectory
-from recovery.audit.manifest import Bounds, Cutoff, Manifest
+from recovery.audit.manifest import Bounds, Cutoff, Manifest, Verify
 from recovery.audit.sweep import audit_until
 from recovery.audit.tiles import DEPTH_MAX, Piece
 from recovery.audit.verdicts import FINDINGS, Kind
@@ -62,12 +63,21 @@ class AuditOptions:
     `grace_s`: in seconds; None: `GRACE_S` for a new run, the run's own grace for one that goes on. `insist`: do it in
     spite of a grace below `GRACE_MIN_S`, or of a table that looks wrong. `price`: US dollars per GiB and month, for the
     report; None: the default.
+
+    `prefix`: only names that begin with this are looked at. `verify`: which payloads are read. `overdue_s`: how many
+    seconds after its deadline a blob is overdue. None: all names, no payload, a week; or as the run began that goes on.
+
+    `since`: the directory of an earlier run, with which the report compares this one; None: the youngest one beside it.
     """
 
     directory: str
     grace_s: float | None = None
     insist: bool = False
     price: float | None = None
+    prefix: str | None = None
+    verify: Verify | None = None
+    overdue_s: float | None = None
+    since: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +87,7 @@ class Job:
     `settings`: those of the store, as JSON. `pieces`: the parts; an engine is told their places here. `piece_names`,
     `piece_s`: when a worker hands back the rest of a part. `canary`: only if the workers are not on this machine; then
     the number `CANARY` is the task of `recovery.audit.canary`, and a worker notes in the directory what failed.
+    `verify`: which payloads are read; its bytes a second are one worker's.
     """
 
     directory: str
@@ -87,6 +98,7 @@ class Job:
     piece_names: int = PIECE_NAMES
     piece_s: float = PIECE_S
     canary: Canary | None = None
+    verify: Verify | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +170,13 @@ class Progress:
 # --- a part ----------------------------------------------------------------------------------------
 
 
-def job_of(manifest: Manifest, directory: str, settings: Settings) -> Job:
+def job_of(manifest: Manifest, directory: str, settings: Settings, slots: int = 1) -> Job:
+    """Returns the job of a run. `slots`: how many workers share what may be read in a second."""
+    verify = manifest.verify
+    if verify is not None and verify.bytes_per_s is not None:
+        verify = verify.model_copy(update={"bytes_per_s": verify.bytes_per_s / slots})
     pieces = tuple(Piece(number, bounds) for number, bounds in enumerate(manifest.ranges))
-    return Job(directory, manifest.run, portable(settings).model_dump_json(), pieces, manifest.cutoff)
+    return Job(directory, manifest.run, portable(settings).model_dump_json(), pieces, manifest.cutoff, verify=verify)
 
 
 def portable(settings: Settings) -> Settings:
@@ -249,8 +265,10 @@ async def _carry_out(job: Job, number: int) -> Outcome:
     async with open_backends(settings, runtime, writes=False, verify=False) as backends:
         with directory.writer(job.run, piece) as file:
             summary, stopped = await audit_until(
-                backends.tiers, backends.log, piece.bounds, job.cutoff, runtime, file.add, is_long
-            )  # fmt: skip
+                backends.tiers, backends.log, piece.bounds, job.cutoff, runtime, file.add, is_long, verify=job.verify
+            )
+            audited = Bounds(start=piece.bounds.start, end=piece.bounds.end if stopped is None else stopped)
+            await look_beside(backends.tiers, audited, job.cutoff, runtime, file.add, summary)
             rest = () if stopped is None else (stopped, *await _cut_rest(backends, Bounds(start=stopped, end=piece.bounds.end), runtime))
             # If another worker has done the part meanwhile, its file stays: its rest may be under way already.
             if directory.done_part(job.run, piece) is None:

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -127,6 +128,17 @@ class EmbeddedGround(Ground):
         self.root = root
         self._database = database
 
+    def file_of(self, name: str) -> Path:
+        return self.root / "blobs" / path_of(name)
+
+    async def blob(self, name: str, size: int, at_ns: int, deadline_ns: int | None) -> None:
+        """The file's own time, too, is `at_ns`: this ground has one clock."""
+        await super().blob(name, size, at_ns, deadline_ns)
+        self.set_time(name, at_ns)
+
+    def set_time(self, name: str, at_ns: int) -> None:
+        os.utime(self.file_of(name), ns=(at_ns, at_ns))
+
     async def raw_entry(self, key: str, value: bytes) -> None:
         await self.sql("INSERT INTO changes VALUES (?, ?, 0, NULL)", key, value)
 
@@ -143,12 +155,12 @@ class EmbeddedGround(Ground):
         await self.sql("INSERT INTO rows (path, target, policy) VALUES ('corrupt/objects/target', CAST(X'FE' AS TEXT), '{}')")
         expect(Kind.CORRUPT_ROW, "corrupt/objects/target")
         blobs = self.root / "blobs"
-        for name, kind in (("corrupt/objects/cut", Kind.CORRUPT_BLOB), ("corrupt/objects/named", Kind.CORRUPT_BLOB)):
+        for name, kind in (("corrupt/objects/cut", Kind.CORRUPT_BLOB), ("corrupt/objects/named", Kind.DESTROYED)):
             name = f"{name}/{self.clock.at(OLD_NS)}"
             await self.blob(name, 5, OLD_NS, None)
             path = blobs / path_of(name)
             path.write_bytes(path.read_bytes()[:-1])
-            expect(kind, name)
+            expect(kind, name, path.stat().st_size)
             if "named" in name:
                 await self.row(name.rpartition("/")[0], name, None)
         deeper = next(each for each in blobs.iterdir() if each.is_dir())

@@ -25,7 +25,9 @@ HOUR_NS = 3600 * 10**9
 YOUNG_NS = BEGINS_NS - HOUR_NS
 AHEAD_NS = BEGINS_NS + 2 * DAY_NS
 PAST_NS, LATER_NS = BEGINS_NS - HOUR_NS, BEGINS_NS + DAY_NS
+LONG_PAST_NS = BEGINS_NS - 8 * DAY_NS
 """Deadlines."""
+LONG_AGO_NS = BEGINS_NS - 9 * DAY_NS
 
 FAMILY = (
     "foo", "foo!", "foo-", "foo-bar", "foo-bar/baz", "foo.", "foo/", "foo/bar", "foo/bar-", "foo/objects/x", "foo0", "fooa", "foo foo",
@@ -206,6 +208,9 @@ async def _expired(world: Planted) -> None:
     name = await world.revision(Kind.REFERENCED, "expired/objects/blob", OLD_NS, PAST_NS)
     await ground.row("expired/objects/blob", name, None)  # a live row is never in doubt
     await world.revision(Kind.EXPIRED, "expired/objects/alone", OLD_NS, PAST_NS)
+    await world.revision(Kind.OVERDUE, "expired/objects/overdue", LONG_AGO_NS, LONG_PAST_NS)
+    name = await world.revision(Kind.OVERDUE, "expired/objects/overdue-row", LONG_AGO_NS, LONG_PAST_NS)
+    await ground.row("expired/objects/overdue-row", name, LONG_PAST_NS)
     await world.blob(Kind.EXPIRED, "expired/objects/legacy-alone", OLD_NS, PAST_NS)
     await world.revision(Kind.ORPHAN, "expired/objects/mortal", OLD_NS, LATER_NS)
     await world.revision(Kind.TOO_YOUNG, "expired/objects/young", YOUNG_NS - HOUR_NS, PAST_NS)
@@ -262,6 +267,7 @@ async def _uploads(world: Planted) -> None:
     await world.blob(Kind.UPLOAD, "up/org.1/uploads/k/part-1")
     await world.revision(Kind.UPLOAD, "up/uploads/k")
     await world.blob(Kind.UPLOAD, "up/org.1/uploads/objects/k", YOUNG_NS)
+    await world.blob(Kind.STALE_UPLOAD, "up/org.1/uploads/stale/part-1", LONG_AGO_NS)
     name = await world.revision(Kind.REFERENCED, "up/org.1/uploads/marked")
     await world.ground.row("up/org.1/uploads/marked", name, None)
     await world.revision(Kind.ORPHAN, "up/objects/uploads/k")  # an object whose key is called so

@@ -18,7 +18,7 @@ from changelog.noop import NoopChangeLog
 from emulators.world.log import Stored
 from recovery import status as module
 from recovery.cli.status_lines import status_lines
-from recovery.last_audit import NOTE, LastAudit, write_last
+from recovery.last_audit import NOTE, LastAudit, decode, encode, write_last
 from recovery.statistics.columns import Offsets, SourceRow
 from recovery.statistics.persisted import RECOVERY, Document, change_statistics, note_name
 from recovery.statistics.verdict import Kind, Verdict
@@ -494,7 +494,24 @@ def test_the_worst_result_of_an_audit_is_said_first() -> None:
     assert lost.is_loss and lost.sentence == "DATA LOSS: 1 live tombstone names a blob that is gone"
     doubtful = replace(AUDIT, complete=False, ranges_missing=2, ranges=6)
     assert doubtful.sentence == "incomplete: 2 of 6 ranges were not audited; it has 2 findings, which may be wrong"
-    assert replace(AUDIT, findings={}).sentence == "clean: 12 blobs and 10 tombstones are accounted for"
+    clean = replace(AUDIT, findings={})
+    assert clean.sentence == "clean: 12 blobs and 10 tombstones are accounted for by name; no payload was read"
+    assert replace(clean, verified=9).sentence.endswith("by name; 9 payloads were read")
+    assert replace(clean, scope="media/").sentence.endswith("; only names that begin with media/ were looked at")
+    destroyed = replace(AUDIT, findings={"destroyed": (50, 40)})
+    assert destroyed.is_loss and destroyed.sentence == "DATA LOSS: 50 live tombstones name blobs that cannot be read"
+    both = replace(AUDIT, findings={"destroyed": (1, 40), "dangling": (2, 0)}, scope="media/").sentence
+    assert both == (
+        "DATA LOSS: 2 live tombstones name blobs that are gone and 1 live tombstone names a blob that cannot be read;"
+        " only names that begin with media/ were looked at"
+    )
+
+
+def test_note_of_older_software_is_read() -> None:
+    stored = json.loads(encode(replace(AUDIT, scope="media/", verified=3)))
+    del stored["scope"], stored["verified"]
+    assert decode(json.dumps(stored).encode()) == AUDIT
+    assert decode(encode(replace(AUDIT, scope="media/", verified=3))) == replace(AUDIT, scope="media/", verified=3)
 
 
 # --- its JSON ----------------------------------------------------------------------------------------

@@ -54,9 +54,9 @@ from tiered.embedded.tree import (
     refuse_foreign_directories,
     unlink,
 )
-from tiered.embedded.walk import Listings
+from tiered.embedded.walk import Listings, list_abandoned
 from tiered.metadata import NS_PER_S, Metadata
-from tiered.protocol.backends import BlobHead, BlobPage, ByteRange, NotCopied, Removal
+from tiered.protocol.backends import BlobHead, BlobPage, ByteRange, DamagedError, NotCopied, Removal, UploadPage
 from tiered.stored import PIECE_BYTES
 
 T = TypeVar("T")
@@ -105,7 +105,9 @@ _NOT_NOW = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
 
 
 class FileBlobs:
-    """`LongTermBackend` and `Collects` in a directory. Open it with `await FileBlobs.open_directory(root, runtime)`."""
+    """`LongTermBackend`, `Collects` and `ShowsUploads` in a directory.
+
+    Open it with `await FileBlobs.open_directory(root, runtime)`."""
 
     def __init__(self, root: Path, runtime: Runtime) -> None:
         root = root.absolute()  # the process may change its current directory
@@ -192,6 +194,9 @@ class FileBlobs:
 
     async def cuts(self, start: str, end: str | None, count: int) -> Sequence[str]:
         return await self._disk.look(f"look where to cut the blobs from {start!r} on", self._listings.cuts, start, end, count)
+
+    async def abandoned_uploads(self, start: str, before_ns: int, limit: int) -> UploadPage:
+        return await self._disk.look("look for abandoned uploads", list_abandoned, self._uploads, start, before_ns, limit)
 
     async def now_ns(self) -> int:
         return self._runtime.wall_ns()
@@ -362,11 +367,15 @@ class _Disk:
             raise CorruptRecordError(f"cannot {doing}: {error}") from error
 
     async def look(self, doing: str, function: Callable[[*Ts], T], *args: *Ts, undo: Callable[[T], None] | None = None) -> T:
-        """`run` for calls that change nothing: `UnconfirmedError` becomes `UnavailableError`."""
+        """`run` for calls that change nothing: `UnconfirmedError` becomes `UnavailableError`.
+
+        If the disk fails to read, it becomes `DamagedError`.
+        """
         try:
             return await self.run(doing, function, *args, undo=undo)
         except UnconfirmedError as error:
-            raise UnavailableError(f"cannot {doing}: {error.__cause__}") from error
+            failing = isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EIO
+            raise (DamagedError if failing else UnavailableError)(f"cannot {doing}: {error.__cause__}") from error
 
 
 def _close(file: BlobFile | None) -> None:

@@ -137,7 +137,7 @@ def _create_locked(path: Path) -> io.FileIO:
         file = io.FileIO(path, "xb")
         try:
             # Between its creation and its lock the file looks abandoned, so another process may have collected it.
-            if not _lock(file) or not _is_at(file, path):
+            if not lock(file) or not _is_at(file, path):
                 raise UnavailableError(f"the upload {path.name} was collected before it began; try again")
         except BaseException:
             file.close()
@@ -168,6 +168,7 @@ class BlobFile:
         self._footer = footer = read_footer(file)
         self.size = footer.size
         self.written_ns, self.generation = footer.written_ns, footer.written_us
+        self.changed_ns = os.fstat(file.fileno()).st_mtime_ns
         self.metadata = decode_stored_metadata(os.pread(file.fileno(), footer.metadata_bytes, footer.size), footer)
         self.start, self.stop = (0, self.size) if range is None else range.within(self.size)
         self._is_whole = (self.start, self.stop) == (0, self.size)
@@ -240,7 +241,7 @@ def read_head(path: Path) -> BlobHead | None:
     if file is None:
         return None
     file.close()
-    return BlobHead(file.metadata, file.size, file.written_ns, file.generation)
+    return BlobHead(file.metadata, file.size, file.written_ns, file.generation, file.changed_ns)
 
 
 def extend(path: Path, deadline_us: int) -> bool | None:
@@ -250,7 +251,7 @@ def extend(path: Path, deadline_us: int) -> bool | None:
     except FileNotFoundError:
         return False
     with file:
-        if not _lock(file):
+        if not lock(file):
             return None
         if not _is_at(file, path):
             return False
@@ -285,7 +286,7 @@ def delete_generation(path: Path, generation: int) -> Removal | None:
         _sync_deletion(path)
         return Removal.ABSENT
     with file:
-        if not _lock(file):
+        if not lock(file):
             return None
         if not _is_at(file, path):
             return None  # it was replaced or deleted since it was opened: look again
@@ -314,7 +315,7 @@ def copy_generation(path: Path, generation: int, target: Path, root: Path) -> in
     except FileNotFoundError:
         return NotCopied.ABSENT
     with file:
-        if not _lock(file) or not _is_at(file, path):
+        if not lock(file) or not _is_at(file, path):
             return None
         if read_footer(file).written_us != generation:
             return NotCopied.REPLACED
@@ -338,7 +339,7 @@ def read_footer(file: io.FileIO) -> Footer:
     return decode_footer(os.pread(file.fileno(), FOOTER_BYTES, max(0, size - FOOTER_BYTES)), size)
 
 
-def _lock(file: io.FileIO) -> bool:
+def lock(file: io.FileIO) -> bool:
     """Locks the file; False: another process holds the lock. The lock ends with the file, also if the process dies."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -481,7 +482,7 @@ def unlink_if(path: Path, doomed: Callable[[io.FileIO], bool]) -> bool:
     """
     try:
         with open_blob(path) as file:
-            if not _lock(file) or not _is_at(file, path) or not doomed(file):
+            if not lock(file) or not _is_at(file, path) or not doomed(file):
                 return False
             os.unlink(path)
             return True

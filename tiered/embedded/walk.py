@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from heapq import nsmallest
 from itertools import chain
 from pathlib import Path
@@ -23,8 +24,8 @@ from pathlib import Path
 from changelog.base.errors import CorruptRecordError
 from changelog.change import ChangeId
 from tiered.embedded.file import DIRECTORY_SUFFIX, components_of, decode_name, encode_name, is_component
-from tiered.embedded.tree import is_of_this_process, open_blob, read_footer
-from tiered.protocol.backends import BlobPage, ListedBlob, Oddity
+from tiered.embedded.tree import is_of_this_process, lock, open_blob, read_footer
+from tiered.protocol.backends import AbandonedUpload, BlobPage, ListedBlob, Oddity, UploadPage
 from tiered.protocol.row_keys import printable
 
 _ENTRIES_MIN = 100
@@ -98,6 +99,28 @@ def _components(start: str, end: str | None) -> tuple[Sequence[str], Sequence[st
     return components_of(start.removesuffix("\0")), None if end is None else components_of(end)
 
 
+def list_abandoned(uploads: Path, start: str, before_ns: int, limit: int) -> UploadPage:
+    """Up to `limit` files of uploads whose process has died, with names from `start` on.
+
+    They last changed before `before_ns`. It tries each file's lock for a moment. So `before_ns` must be so long ago
+    that no upload is just about to lock its file.
+    """
+    found: list[AbandonedUpload] = []
+    if not uploads.is_dir():
+        return UploadPage(found, None)
+    for entry in _sorted_entries(uploads, start, None, max(limit, _ENTRIES_MIN)):
+        name, kind = entry[:-2], entry[-2:]
+        if len(found) >= limit:
+            return UploadPage(found, name)
+        if kind != _FILE or not ChangeId.matches(name):
+            continue
+        with suppress(FileNotFoundError, CorruptRecordError), open_blob(f"{uploads}/{name}") as file:
+            seen = os.fstat(file.fileno())
+            if seen.st_mtime_ns < before_ns and lock(file):
+                found.append(AbandonedUpload(f"uploads/{name}", seen.st_size, seen.st_mtime_ns))
+    return UploadPage(found, None)
+
+
 def look_at(text: str | None, path: str) -> ListedBlob | Oddity | None:
     """What the file at `path` is. None: it is gone. `text`: its encoded name; None: no blob can have its name."""
     name = None if text is None else decode_name(text)
@@ -109,12 +132,26 @@ def look_at(text: str | None, path: str) -> ListedBlob | Oddity | None:
     except FileNotFoundError:
         return None
     except CorruptRecordError as error:
-        return Oddity(name, str(error), is_blob=True)
+        return _broken(name, path, str(error))
     except OSError as error:
         if is_of_this_process(error):
             raise
-        return Oddity(name, f"it cannot be read: {error.strerror}", is_blob=True)
+        return _broken(name, path, f"it cannot be read: {error.strerror}")
     return ListedBlob(name, footer.size, footer.written_ns, footer.deadline_ns, footer.written_us)
+
+
+def _broken(name: str, path: str, fault: str) -> Oddity | None:
+    """The oddity of a blob's file that cannot be read, with what the file system knows of it. None: it is gone.
+
+    The footer would hold its generation, so the time of the file's last change, in microseconds, stands for it.
+    """
+    try:
+        seen = os.lstat(path)
+    except FileNotFoundError:
+        return None
+    except OSError:
+        return Oddity(name, fault, is_blob=True)
+    return Oddity(name, fault, True, seen.st_size, seen.st_mtime_ns, seen.st_mtime_ns // 1000)
 
 
 def _walk(

@@ -6,6 +6,7 @@
     touch          2: what it is, and a change that holds only if it is still that
     list           1 for each page of up to 1,000
     soft_deleted   1
+    kept           1 for each page of up to 1,000, and 1 for the bucket
     now_ns         1
     cancel         1
 
@@ -37,10 +38,12 @@ from changelog.base.runtime import Runtime
 from changelog.base.tasks import end_tasks
 from tiered.gcs.format import (
     FIELDS,
+    KEPT_FIELDS,
     LISTED_FIELDS,
     SOFT_DELETED_FIELDS,
     Listing,
     Resource,
+    decode_kept,
     decode_listing,
     decode_listing_by_item,
     decode_resource,
@@ -52,7 +55,19 @@ from tiered.gcs.format import (
 from tiered.gcs.http import ENDPOINT, Answer, Authorize, GcsHttp, Media, NoAnswerError, lost_request
 from tiered.gcs.upload import GcsUpload, cancel_session, open_upload
 from tiered.metadata import NS_PER_S, Metadata
-from tiered.protocol.backends import BlobHead, BlobInfo, BlobPage, ByteRange, NotCopied, Oddity, Removal, SoftDeleted
+from tiered.protocol.backends import (
+    BlobHead,
+    BlobInfo,
+    BlobPage,
+    ByteRange,
+    DamagedError,
+    Kept,
+    KeptPage,
+    NotCopied,
+    Oddity,
+    Removal,
+    SoftDeleted,
+)
 from tiered.protocol.concurrent import both
 
 CONNECTIONS_MAX = 256
@@ -63,7 +78,9 @@ _JSON = {"Content-Type": "application/json; charset=UTF-8"}
 
 
 class GcsBlobs:
-    """Implements `LongTermBackend` and `SoftDeletes`, on asyncio only. Open it with `async with GcsBlobs.connect(…)`.
+    """Implements `LongTermBackend`, `SoftDeletes` and `KeepsDeleted`, on asyncio only.
+
+    Open it with `async with GcsBlobs.connect(…)`.
     """
 
     def __init__(self, http: GcsHttp, tasks: TaskGroup, runtime: Runtime) -> None:
@@ -253,6 +270,26 @@ class GcsBlobs:
                 return sorted(own, key=attrgetter("generation"))
             query["pageToken"] = page["nextPageToken"]
 
+    async def kept(self, what: Kept, start: str, end: str | None, token: str) -> KeptPage:
+        """One page of the listing, with its deleted generations counted.
+
+        Noncurrent generations are listed together with live ones. So the bucket is asked first whether it ever had
+        versions, which takes storage.buckets.get. If it never had, nothing is listed.
+        """
+        doing = f"listing the {what.replace('_', '-')} generations of bucket {self._http.bucket!r}"
+        if what is Kept.NONCURRENT and not token:
+            answer = await self._http.call("GET", self._http.bucket_url(fields="versioning"), f"looking at bucket {self._http.bucket!r}")
+            if not answer.json(doing).get("versioning"):
+                return KeptPage(0, 0, None)
+        query = {"fields": KEPT_FIELDS, "maxResults": str(PAGE_MAX), **({"pageToken": token} if token else {})}
+        query["softDeleted" if what is Kept.SOFT_DELETED else "versions"] = "true"
+        # As in `list`: no NUL is sent. What this adds at either end is left out below.
+        first, stop = start.removesuffix("\0"), None if end is None else end.removesuffix("\0") + " " * end.endswith("\0")
+        query |= ({"startOffset": first} if first else {}) | ({} if stop is None else {"endOffset": stop})
+        page = (await self._http.call("GET", self._http.objects_url(**query), doing)).json(doing)
+        sizes = decode_kept(page, "softDeleteTime" if what is Kept.SOFT_DELETED else "timeDeleted", start, end)
+        return KeptPage(len(sizes), sum(sizes), page.get("nextPageToken"))
+
     async def now_ns(self) -> int:
         """The service's clock, in whole seconds, from the header `Date` of the smallest request there is."""
         doing = f"asking the time of {self._http.endpoint}"
@@ -285,7 +322,7 @@ class GcsReader:
 
     It is no generator, so it may be abandoned at any point. If a whole blob is read, its crc32c is verified. The
     service verifies what it stores, so a difference means that the bytes were damaged on their way. Then
-    `UnavailableError` is raised in place of the last piece, and reading again may succeed.
+    `DamagedError` is raised in place of the last piece, and reading again may succeed.
     """
 
     def __init__(self, name: str, resource: Resource, media: Media | None, expected: int, http: GcsHttp) -> None:
@@ -321,7 +358,7 @@ class GcsReader:
         if self._crc is not None:
             self._crc = extend_crc(self._crc, piece)
             if self._left == 0 and self._crc_told not in (None, encode_crc(self._crc)):
-                raise UnavailableError(
+                raise DamagedError(
                     f"{doing} failed: it was damaged on its way, its crc32c is {encode_crc(self._crc)}, not {self._crc_told}; try again"
                 )
         return piece

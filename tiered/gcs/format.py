@@ -21,7 +21,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, NamedTuple
@@ -48,6 +48,7 @@ FIELDS = "name,size,generation,metageneration,timeCreated,customTime,contentType
 """The fields of a resource that `decode_resource` reads."""
 
 LISTED_FIELDS = "items(name,size,generation,timeCreated,customTime),nextPageToken"
+KEPT_FIELDS = "items(name,size,softDeleteTime,timeDeleted),nextPageToken"
 SOFT_DELETED_FIELDS = "items(name,size,generation,softDeleteTime,hardDeleteTime),nextPageToken"
 
 _EXPIRATION, _ORIGIN, _FILENAME, _CUSTOM = "x-sn-expiration", "x-sn-origin", "x-sn-filename", "x-snme-"
@@ -287,13 +288,35 @@ def decode_listing_by_item(page: Mapping[str, Any]) -> Listing:
         try:
             blobs.append(_decode_listed(_Stored(name, item)))
         except CorruptRecordError as error:
-            oddities.append(Oddity(name, str(error), is_blob=True))
+            oddities.append(_decode_oddity(_Stored(name, item), str(error)))
     token = page.get("nextPageToken")
     return Listing(blobs, oddities, last, None if token is None else str(token))
 
 
 def _decode_listed(stored: _Stored) -> ListedBlob:
     return ListedBlob(stored.name, stored.number("size"), stored.created_ns(), stored.time("customTime"), stored.number("generation"))
+
+
+def _decode_oddity(stored: _Stored, fault: str) -> Oddity:
+    """The oddity of a blob whose record is corrupt, with those of its facts that can still be read."""
+
+    def readable(read: Callable[[], int]) -> int | None:
+        try:
+            return read()
+        except CorruptRecordError:
+            return None
+
+    size, generation = readable(lambda: stored.number("size")), readable(lambda: stored.number("generation"))
+    return Oddity(stored.name, fault, True, size, readable(stored.created_ns), generation)
+
+
+def decode_kept(page: Mapping[str, Any], deleted: str, start: str, end: str | None) -> Sequence[int]:
+    """The sizes (bytes) of the generations that have the time `deleted`.
+
+    Their names lie between `start` and `end` (exclusive).
+    """
+    items = [_Stored(str(item.get("name")), item) for item in page.get("items", []) if deleted in item]
+    return [stored.number("size") for stored in items if start <= stored.name and (end is None or stored.name < end)]
 
 
 def decode_soft_deleted(bucket: str, name: str, item: Mapping[str, Any]) -> SoftDeleted:

@@ -146,6 +146,9 @@ class GcsHttp:
     def objects_url(self, **query: str) -> str:
         return _url(self._objects, query)
 
+    def bucket_url(self, **query: str) -> str:
+        return _url(self._objects.removesuffix("/o"), query)
+
     def uploads_url(self, **query: str) -> str:
         return _url(self._uploads, query)
 

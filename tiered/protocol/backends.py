@@ -10,11 +10,11 @@ effect), `UnconfirmedError` (it was sent and never answered, and may take effect
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
-from enum import Enum
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from changelog.base.errors import InvalidRequestError
+from changelog.base.errors import InvalidRequestError, UnavailableError
 from changelog.change import ChangeId
 from tiered.metadata import SIZE_MAX, Expiration, Metadata
 from tiered.text import shown
@@ -240,11 +240,16 @@ class Oddity:
     """Something in a listing that cannot be shown as a blob.
 
     `is_blob`: it is a blob with a corrupt record, and `name` is the blob's. Otherwise `name` says what lies there.
+    `size` (bytes), `created_ns` and `generation`: of such a blob, as far as the listing still tells them; else None.
+    The size may be that of the whole file, and the time that of its last change.
     """
 
     name: str
     fault: str
     is_blob: bool
+    size: int | None = None
+    created_ns: int | None = None
+    generation: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,12 +263,21 @@ class BlobPage:
 
 @dataclass(frozen=True, slots=True)
 class BlobHead:
-    """All of a blob but its bytes. `size`: in bytes. `created_ns`: by the service's clock, nanoseconds since 1970."""
+    """All of a blob but its bytes. `size`: in bytes. `created_ns`: by the service's clock, nanoseconds since 1970.
+
+    Without a service, `created_ns` is by the writer's clock, which may be wrong. Then `changed_ns` says when the blob
+    was written or touched, by the clock of the machine that keeps it.
+    """
 
     metadata: Metadata
     size: int
     created_ns: int
     generation: int
+    changed_ns: int | None = field(default=None, compare=False)
+
+
+class DamagedError(UnavailableError):
+    """The bytes of a blob came damaged, or the disk failed to read them. Reading again may succeed."""
 
 
 class BlobReader(Protocol):
@@ -276,7 +290,10 @@ class BlobReader(Protocol):
     size: int
 
     def pieces(self) -> AsyncIterator[bytes]:
-        """Yields the bytes of the range; call it once. `UnavailableError`: the blob vanished on the way."""
+        """Yields the bytes of the range; call it once.
+
+        `UnavailableError`: the blob vanished on the way. `DamagedError`: its bytes do not match their checksum.
+        """
 
     async def aclose(self) -> None:
         """Closes the blob. Safe to repeat."""
@@ -348,6 +365,58 @@ class CutsNames(Protocol):
 
     async def cuts(self, start: str, end: str | None, count: int) -> Sequence[str]:
         """Names, in order, that cut those from `start` to `end` into about `count` parts of equal number, or fewer."""
+
+
+class Kept(StrEnum):
+    """In which form a service still keeps a deleted blob, and bills it."""
+
+    SOFT_DELETED = "soft_deleted"
+    NONCURRENT = "noncurrent"
+
+
+@dataclass(frozen=True, slots=True)
+class KeptPage:
+    """How many deleted generations a part of a listing has, and how many bytes. `next_token`: for the next page."""
+
+    number: int
+    size: int
+    next_token: str | None
+
+
+@runtime_checkable
+class KeepsDeleted(Protocol):
+    """A long-term tier whose service tells what it keeps of deleted blobs."""
+
+    async def kept(self, what: Kept, start: str, end: str | None, token: str) -> KeptPage:
+        """Counts deleted generations of the names from `start` (inclusive) to `end` (exclusive; None: no end).
+
+        `token`: empty for the first page. Needs permissions that reading blobs does not need.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class AbandonedUpload:
+    """What is left of an upload whose process has died. `changed_ns`: when it last changed, nanoseconds since 1970."""
+
+    name: str
+    size: int
+    changed_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class UploadPage:
+    """Abandoned uploads in the order of their names. `next_start`: where the next page begins; None: no more."""
+
+    uploads: Sequence[AbandonedUpload]
+    next_start: str | None
+
+
+@runtime_checkable
+class ShowsUploads(Protocol):
+    """A long-term tier in which uploads that were left behind can be seen."""
+
+    async def abandoned_uploads(self, start: str, before_ns: int, limit: int) -> UploadPage:
+        """Up to `limit` uploads that nobody can finish and that last changed before `before_ns`. Changes nothing."""
 
 
 class LongTermBackend(Protocol):

@@ -1,8 +1,9 @@
 """Both tiers and the changelog, wrapped: every call to a service is told to an observer.
 
-A wrapper has the methods of the protocol that its backend has, and no others. So `Collects` and `SoftDeletes` are seen
-exactly where the backend has them. Everything else of the backend is passed on. Results, errors and cancellations reach
-the caller unchanged. An upload and a blob that is being read talk to the service as well, so they are wrapped, too.
+A wrapper has the methods of the protocol that its backend has, and no others. So `Collects`, `SoftDeletes` and the like
+are seen exactly where the backend has them. Everything else of the backend is passed on. Results, errors and
+cancellations reach the caller unchanged. An upload and a blob that is being read talk to the service as well, so they
+are wrapped, too.
 """
 
 from __future__ import annotations
@@ -14,7 +15,17 @@ from typing import Any, cast
 from changelog.base.errors import UnconfirmedError
 from changelog.base.observe import Event, Observer
 from changelog.log import ChangeLog, Collects, LeftGarbageError
-from tiered.protocol.backends import BlobReader, HighVolumeBackend, LongTermBackend, Removal, SoftDeletes, Tiers, Upload
+from tiered.protocol.backends import (
+    BlobReader,
+    HighVolumeBackend,
+    KeepsDeleted,
+    LongTermBackend,
+    Removal,
+    ShowsUploads,
+    SoftDeletes,
+    Tiers,
+    Upload,
+)
 
 HIGH_VOLUME, LONG_TERM, CHANGELOG = "high_volume", "long_term", "changelog"
 
@@ -37,7 +48,7 @@ def _calls_of(*protocols: type) -> frozenset[str]:
 
 METHODS: Mapping[str, frozenset[str]] = {
     HIGH_VOLUME: _calls_of(HighVolumeBackend, Collects),
-    LONG_TERM: _calls_of(LongTermBackend, Collects, SoftDeletes),
+    LONG_TERM: _calls_of(LongTermBackend, Collects, SoftDeletes, KeepsDeleted, ShowsUploads),
     CHANGELOG: _calls_of(ChangeLog, Collects),
 }
 """The calls of each service. A new method of a protocol is in here by itself."""

@@ -30,6 +30,7 @@ from tiered.errors import InvalidRequestError
 from tiered.metadata import NS_PER_S
 
 if TYPE_CHECKING:
+    from recovery.audit.manifest import Verify as VerifyChoice
     from recovery.audit.work import AuditOptions, Engine
 
 audit_app = typer.Typer(help="Compares every blob with every reference, while the store is in use.", no_args_is_help=True)
@@ -43,12 +44,26 @@ EngineOption = Annotated[EngineName, typer.Option(help="spark, or local: process
 To = Annotated[str | None, typer.Option(
     help="Where the run is kept, a path, gs://… or the like; one that was interrupted goes on. By default ./audit-TIME."
 )]  # fmt: skip
+Prefix = Annotated[str | None, typer.Option(help="Only names that begin with this are looked at.")]
+Usecase = Annotated[str | None, typer.Option(help="Only this usecase is looked at.")]
+Verify = Annotated[bool, typer.Option(
+    "--verify", help="Read the payloads that live tombstones name, too, and check them against their checksums."
+)]  # fmt: skip
+VerifyShare = Annotated[float | None, typer.Option(help="With --verify: read only this share of them, such as 0.1; always the same ones.")]
+VerifyRate = Annotated[float, typer.Option(help="With --verify: read so many MiB a second, all workers together; 0: no limit.")]
+Overdue = Annotated[str | None, typer.Option(
+    help="So long after its deadline a blob that is still there is a finding; by default 7d."
+)]  # fmt: skip
+Since = Annotated[str | None, typer.Option(
+    metavar="RUN", help="The report says what changed since this run; by default since the youngest one beside the new one."
+)]  # fmt: skip
 Price = Annotated[float | None, typer.Option(min=0, help="US dollars for a GiB a month, for the report; by default 0.020.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="An object's path, or a blob's name.")]
 From = Annotated[str | None, typer.Option("--from", metavar="RUN", help="The directory of a run: what it found is shown, too.")]
 ShownGrace = Annotated[
     str | None, typer.Option("--grace", help="What is younger is not called an orphan; by default that of the run, or 24h.")
 ]
+VerifyShown = Annotated[bool, typer.Option("--verify", help="Read payloads of any size; without it, those of up to 64 MiB.")]
 
 
 @audit_app.callback()
@@ -59,14 +74,16 @@ def choose_audit() -> None:
 
 @audit_app.command()
 @shared
-def plan(grace: Grace = None, insist: Insist = False, parallel: Parallel = None) -> None:
+def plan(
+    grace: Grace = None, insist: Insist = False, parallel: Parallel = None, prefix: Prefix = None, usecase: Usecase = None
+) -> None:
     """Says what `run` would compare, and in which ranges. Reads next to nothing, writes nothing, starts no Spark."""
 
     async def command() -> int:
         from recovery.audit.plan import plan_audit
         from recovery.cli.audit.output import show_plan
 
-        options, runtime = _options("", grace, insist, None), SystemRuntime()
+        options, runtime = _options("", grace, insist, prefix=_prefix(prefix, usecase)), SystemRuntime()
         slots = parallel or _processors()
         show_plan(await plan_audit(choice.existing(), options, slots, runtime), slots, choice.json)
         return CLEAN
@@ -84,8 +101,15 @@ def run(
     parallel: Parallel = None,
     master: Master = None,
     price: Price = None,
+    prefix: Prefix = None,
+    usecase: Usecase = None,
+    verify: Verify = False,
+    verify_share: VerifyShare = None,
+    verify_rate: VerifyRate = 100.0,
+    overdue: Overdue = None,
+    since: Since = None,
 ) -> None:
-    """Compares everything, and writes findings, manifest.json and report.html."""
+    """Compares everything, or what --prefix says, and writes findings, manifest.json and report.html."""
 
     def command() -> int:
         from recovery.audit.plan import check_grace, inputs_of
@@ -95,7 +119,10 @@ def run(
         settings = choice.existing()
         if to == "":
             raise InvalidRequestError("--to is empty: name a directory, or leave it out")
-        options = _options(to or _new_directory(), grace, insist, price)
+        options = _options(
+            to or _new_directory(), grace, insist, price, _prefix(prefix, usecase), _verify(verify, verify_share, verify_rate),
+            None if overdue is None else lifetime(overdue).total_seconds(), since,
+        )  # fmt: skip
         check_grace(options)
         show_start(inputs_of(settings), options, engine.value)
         with _opened(engine, parallel, master) as opened, showing() as progress:
@@ -108,13 +135,13 @@ def run(
 
 @audit_app.command()
 @shared
-def show(name: Name, run: From = None, grace: ShownGrace = None) -> None:
+def show(name: Name, run: From = None, grace: ShownGrace = None, verify: VerifyShown = False) -> None:
     """Shows all that is known about one object or blob, now: its row, blobs, entries of the changelog, verdicts."""
 
     def command() -> int:
         from recovery.cli.audit.show import show_name
 
-        return show_name(choice.existing(), name, run, grace, choice.json)
+        return show_name(choice.existing(), name, run, grace, verify, choice.json)
 
     finish(command)
 
@@ -140,12 +167,41 @@ def _opened(name: EngineName, parallel: int | None, master: str | None) -> Itera
     yield LocalEngine(parallel)
 
 
-def _options(to: str, grace: str | None, insist: bool, price: float | None) -> AuditOptions:
+def _options(
+    to: str, grace: str | None, insist: bool, price: float | None = None, prefix: str | None = None, verify: VerifyChoice | None = None,
+    overdue_s: float | None = None, since: str | None = None,
+) -> AuditOptions:  # fmt: skip
     from recovery.audit.work import AuditOptions
 
     if price is not None and not math.isfinite(price):
         raise InvalidRequestError(f"--price {price} is no price: give US dollars for a GiB a month, such as 0.020")
-    return AuditOptions(to, None if grace is None else lifetime(grace).total_seconds(), insist, price)
+    return AuditOptions(to, None if grace is None else lifetime(grace).total_seconds(), insist, price, prefix, verify, overdue_s, since)
+
+
+def _prefix(prefix: str | None, usecase: str | None) -> str | None:
+    """Returns how the names begin that are to be looked at. None: all of them."""
+    if usecase is None:
+        if prefix is not None and (not prefix or "\0" in prefix or prefix.encode(errors="replace").decode() != prefix):
+            raise InvalidRequestError(f"--prefix {prefix!r} begins no name: give the first characters of some names, or leave it out")
+        return prefix
+    if prefix is not None:
+        raise InvalidRequestError("--usecase and --prefix exclude each other: give --prefix USECASE/… for a part of a usecase")
+    if not usecase or "/" in usecase:
+        raise InvalidRequestError(f"--usecase {usecase!r} is no usecase: it is the first segment of a name, such as media")
+    return f"{usecase}/"
+
+
+def _verify(wanted: bool, share: float | None, mib_per_s: float) -> VerifyChoice | None:
+    from recovery.audit.manifest import Verify
+
+    if not wanted and share is None:
+        return None
+    share = 1.0 if share is None else share
+    if not 0 < share <= 1:
+        raise InvalidRequestError(f"--verify-share {share:g} is no share: give a number above 0, at most 1, such as 0.1")
+    if not math.isfinite(mib_per_s) or mib_per_s < 0:
+        raise InvalidRequestError(f"--verify-rate {mib_per_s:g} is no rate: give MiB a second, such as 100, or 0 for no limit")
+    return Verify(share=share, bytes_per_s=mib_per_s * 1024 * 1024 or None)
 
 
 def _new_directory() -> str:

@@ -13,7 +13,7 @@ from rich.table import Table
 from recovery.audit import words
 from recovery.audit.manifest import Manifest
 from recovery.audit.plan import Plan
-from recovery.audit.verdicts import FINDINGS, MEANING, Kind
+from recovery.audit.verdicts import FINDINGS, LOSSES, MEANING, Kind
 from recovery.audit.work import AuditOptions, Progress
 from recovery.cli.output import dump, write
 
@@ -50,6 +50,8 @@ def show_plan(plan: Plan, slots: int, as_json: bool) -> None:
     _show_inputs(said, plan.inputs)
     before, grace = words.moment(plan.cutoff.created_before_ns), words.span(plan.cutoff.grace_s)
     said.print(f"cut-off    {before}: what is younger than {grace} is never called an orphan")
+    if plan.ranges[0].start:
+        said.print(f"names      only those that begin with {words.visible(plan.ranges[0].start)}")
     said.print(f"blobs      {'more than were looked at' if plan.blobs is None else f'{plan.blobs:,}'}")
     if plan.list_requests is not None:
         said.print(f"requests   about {plan.list_requests:,} to list them, of 1,000 names each")
@@ -62,7 +64,7 @@ def show_start(inputs: Mapping[str, str], options: AuditOptions, engine: str) ->
     """Says what is compared. To be called before an engine starts, which takes a while."""
     said = _console(stderr=True)
     compared = ", ".join(f"{key} {words.visible(value)}" for key, value in inputs.items())
-    said.print(f"audit of {compared}")
+    said.print(f"audit of {compared}{f', only names that begin with {words.visible(options.prefix)}' if options.prefix else ''}")
     said.print(f"to {words.visible(options.directory)}, on {engine}")
 
 
@@ -127,6 +129,8 @@ def show_summary(said: Console, manifest: Manifest, directory: str, price: float
         f"\n{words.count(manifest.names, 'blob')} and {words.count(manifest.redirects, 'tombstone')}"
         f" in {words.duration(manifest.work_s)}{rate}, on {manifest.engine}"
     )
+    if manifest.names:
+        said.print(words.looked(manifest))
     _show_each(said, "doubt", words.reasons(manifest))
     _show_each(said, "note", manifest.notes)
     found = words.verdict(manifest, price)
@@ -138,7 +142,7 @@ def show_summary(said: Console, manifest: Manifest, directory: str, price: float
 
 
 def _style(kind: Kind) -> str | None:
-    return "bold red" if kind is Kind.DANGLING else "bold" if kind in FINDINGS else None
+    return "bold red" if kind in LOSSES else "bold" if kind in FINDINGS else None
 
 
 def _show_each(said: Console, word: str, sentences: Sequence[str]) -> None:

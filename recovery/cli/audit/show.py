@@ -14,9 +14,9 @@ import anyio
 
 from changelog.base.runtime import SystemRuntime
 from recovery.audit.manifest import Cutoff
-from recovery.audit.show import BLOBS_MAX, Looked, LookedBlob, LookedRow, Told, look_at, told_by, verdict
-from recovery.audit.sweep import READ_BUDGET_S
-from recovery.audit.verdicts import MEANING
+from recovery.audit.show import BLOBS_MAX, PAYLOAD_MAX, Looked, LookedBlob, LookedRow, Told, look_at, told_by, verdict
+from recovery.audit.verdicts import MEANING, Kind
+from recovery.audit.verify import READ_BUDGET_S
 from recovery.audit.words import count, moment, size, span, visible
 from recovery.cli.output import dump, write
 from recovery.cli.shared import lifetime
@@ -29,14 +29,15 @@ GRACE = "24h"
 DOUBTS_MAX = 10
 
 
-def show_name(settings: Settings, name: str, run: str | None, grace: str | None, as_json: bool) -> int:
+def show_name(settings: Settings, name: str, run: str | None, grace: str | None, verify: bool, as_json: bool) -> int:
     """Looks at one name, prints what was found, and returns the exit code.
 
-    `run`: the directory of an audit's run, whose findings are shown as well, or None.
+    `run`: the directory of an audit's run, whose findings are shown as well, or None. `verify`: read payloads of any
+    size.
     """
     told = None if run is None else _told(run, name, settings)
     grace_s = told.grace_s if told is not None and grace is None else lifetime(grace or GRACE).total_seconds()
-    looked = anyio.run(_look, settings, name, grace_s)
+    looked = anyio.run(_look, settings, name, grace_s, verify)
     show_looked(looked, told, as_json)
     if told is not None and not told.complete:
         return DOUBTFUL
@@ -99,6 +100,8 @@ def _blob_lines(blob: LookedBlob, as_of_ns: int) -> Iterator[str]:
     if blob.created_ns is not None:
         deadline = _deadline(blob.deadline_ns, as_of_ns)
         yield from _fields({"created": moment(blob.created_ns), "deadline": deadline, "generation": str(blob.generation)})
+    if blob.kind is Kind.REFERENCED:
+        yield from _fields({"payload": "was read, and matches its checksum" if blob.was_read else "was not read (--verify reads it)"})
     for each in blob.remedy:
         yield from _fields({"remedy": each})
 
@@ -137,11 +140,11 @@ def _fields(values: dict[str, str | None]) -> Sequence[str]:
 # --- what is looked at ---------------------------------------------------------------------------
 
 
-async def _look(settings: Settings, name: str, grace_s: float) -> Looked:
+async def _look(settings: Settings, name: str, grace_s: float, verify: bool) -> Looked:
     runtime = SystemRuntime()
     async with open_backends(settings, runtime, writes=False) as backends:
         as_of_ns = await ask(backends.tiers.long_term.now_ns, runtime, READ_BUDGET_S)
-        return await look_at(backends, name, settings, Cutoff(as_of_ns=as_of_ns, grace_s=grace_s), runtime)
+        return await look_at(backends, name, settings, Cutoff(as_of_ns=as_of_ns, grace_s=grace_s), runtime, None if verify else PAYLOAD_MAX)
 
 
 def _told(where: str, name: str, settings: Settings) -> Told:

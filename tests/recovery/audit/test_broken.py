@@ -17,8 +17,9 @@ from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
 from emulators.world.rows import SimulatedRows
 from recovery.audit.finding import Count, Finding, Summary
 from recovery.audit.manifest import Bounds
-from recovery.audit.sweep import READ_BUDGET_S, audit_range
+from recovery.audit.sweep import audit_range
 from recovery.audit.verdicts import Kind
+from recovery.audit.verify import READ_BUDGET_S
 from tests.given.audit_grounds import DAY_NS, OLD_NS, EmbeddedGround, Ground, SetRuntime, SimulatedGround, embedded_ground
 from tests.given.planted_world import CUTOFF
 from tiered.errors import ConfigurationError, TieredError, UnavailableError
@@ -116,6 +117,25 @@ async def test_a_listing_that_leaves_out_a_blob_in_the_middle_is_found_out() -> 
 
     _, found = await audit(ground, Lying(ground.tiers.long_term, leaves_out))
     assert [(finding.kind, finding.name) for finding in found] == [(Kind.UNLISTED, names[7])]
+
+
+@pytest.mark.parametrize("old_file", [False, True])
+async def test_blob_of_a_writer_whose_clock_is_behind_accuses_no_listing(tmp_path: Path, old_file: bool) -> None:
+    """The file says when it was written, by the clock of the machine. The writer's clock is three days behind."""
+    async with embedded_ground(tmp_path) as ground:
+        assert isinstance(ground, EmbeddedGround)
+        names = await fill(ground)
+        whole = ground.tiers.long_term.list
+        for name in names[20:] if not old_file else ():
+            ground.set_time(name, CUTOFF.as_of_ns + NS_PER_S)
+
+        async def before(start: str, end: str | None, limit: int) -> BlobPage:
+            page = await whole(start, end, limit)
+            return replace(page, blobs=[blob for blob in page.blobs if blob.name < names[20]])
+
+        summary, found = await audit(ground, Lying(ground.tiers.long_term, before))
+    assert [finding.kind for finding in found] == ([Kind.UNLISTED] * 10 if old_file else [])
+    assert summary.totals()[Kind.REFERENCED].number == (20 if old_file else OBJECTS)
 
 
 @pytest.mark.parametrize(("grace_s", "unlisted"), [(0.0, ["a/objects/7200"]), (86_400.0, [])])

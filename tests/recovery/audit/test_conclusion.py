@@ -29,11 +29,13 @@ def concluded(summary: Summary, *failures: Failure, begun: Manifest = BEGUN, fau
 
 def test_run_without_doubts_is_complete_and_says_what_it_counted() -> None:
     summary = seen(Kind.REFERENCED, Kind.ORPHAN)
-    summary.age(Kind.ORPHAN, 10)
+    summary.age(Kind.ORPHAN, 10, 7)
+    summary.verified, summary.verified_bytes = 4, 40
     summary.count("media", Kind.TOO_YOUNG, 0, 0)  # as the counting of what was taken back leaves it
     manifest = concluded(summary)
     assert manifest.complete and manifest.doubts == () and manifest.notes == ("begun",)
     assert list(manifest.totals) == [Kind.REFERENCED, Kind.ORPHAN] and manifest.usecases == {"media": manifest.totals}
+    assert manifest.age_sizes == {Kind.ORPHAN: (7, *[0] * (len(AGES) - 1))} and (manifest.verified, manifest.verified_bytes) == (4, 40)
     assert manifest.ages == {Kind.ORPHAN: (1, *[0] * (len(AGES) - 1))} and manifest.names_by_range == (3, 2)
 
 
@@ -53,6 +55,8 @@ def test_range_that_failed_is_a_doubt() -> None:
 def test_blobs_without_any_tombstone_are_of_the_wrong_table() -> None:
     assert concluded(seen(redirects=0)).doubts == ("there are 5 blobs and not one tombstone: almost certainly the wrong table",)
     assert concluded(seen(names=0, redirects=0)).complete
+    [doubt] = concluded(seen(redirects=0), begun=BEGUN.model_copy(update={"scope": "media/"})).doubts
+    assert doubt.startswith("there are 5 blobs and not one tombstone below media/: it is the wrong table, or all of these objects are gone")
 
 
 def test_tombstones_without_any_blob_are_of_the_wrong_bucket() -> None:
@@ -69,6 +73,7 @@ def test_tombstones_that_name_none_of_the_blobs_are_of_the_wrong_table_or_bucket
     )
     assert concluded(seen(Kind.DANGLING, Kind.TOO_YOUNG)).doubts, "blobs that are young are nobody's either"
     assert concluded(seen(Kind.DANGLING, Kind.ORPHAN, Kind.REFERENCED)).complete
+    assert concluded(seen(Kind.DANGLING, Kind.ORPHAN, Kind.DESTROYED)).complete, "a blob that is destroyed was named"
     assert concluded(seen(Kind.ORPHAN, Kind.EXPIRED)).complete, "all that was named may have expired"
     failed = concluded(seen(Kind.DANGLING, Kind.ORPHAN), Failure(range=1, error="forbidden"))
     assert len(failed.doubts) == 1, "who knows what is in the range that failed"

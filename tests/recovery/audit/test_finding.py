@@ -12,8 +12,9 @@ from recovery.audit.verdicts import Kind
 
 def summary_of(number: int) -> Summary:
     return Summary(
-        number, 2 * number, 3 * number, 4 * number, 5 * number, 6 * number, {"a": {Kind.ORPHAN: Count(number, 10 * number)}},
-        {Kind.ORPHAN: Counter({number: 1, 6: 1})},
+        number, 2 * number, 3 * number, 4 * number, 5 * number, 6 * number, 7 * number, 8 * number,
+        {"a": {Kind.ORPHAN: Count(number, 10 * number)}}, {Kind.ORPHAN: Counter({number: 1, 6: 1})},
+        {Kind.ORPHAN: Counter({number: 10, 6: 5})},
     )  # fmt: skip
 
 
@@ -22,6 +23,8 @@ def test_summaries_add_up_but_for_what_every_range_sees(first: int, second: int)
     whole = summary_of(first)
     whole.merge(summary_of(second))
     assert (whole.names, whole.redirects, whole.windows, whole.entries_max, whole.unreadable_max, whole.dated_ahead) == (3, 6, 9, 8, 10, 18)
+    assert (whole.verified, whole.verified_bytes) == (21, 24)
+    assert whole.age_sizes == {Kind.ORPHAN: Counter({1: 10, 2: 10, 6: 10})}
     assert whole.totals() == {Kind.ORPHAN: Count(3, 30)} and whole.ages == {Kind.ORPHAN: Counter({6: 2, 1: 1, 2: 1})}
 
 

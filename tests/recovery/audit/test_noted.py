@@ -129,6 +129,6 @@ def test_the_command_line_shows_an_audit_that_lost_data(tmp_path: Path) -> None:
     tiered("audit", "run", "--engine", "local", "--to", "run", "--grace", "0s", "--insist", "--parallel", "1", code=1)
     told = tiered("status")
     assert told.startswith("Nothing waits for recovery, and no daemon lives. The last audit found that data is lost.\n")
-    assert f"do        The last audit found dangling tombstones. Read its report in {tmp_path / 'run'}.\n" in told
+    assert f"do        The last audit found live objects that are lost. Read its report in {tmp_path / 'run'}.\n" in told
     assert "audit     DATA LOSS: 1 live tombstone names a blob that is gone (ended " in told
     assert json.loads(tiered("status", "--json"))["last_audit"]["findings"]["dangling"] == {"number": 1, "bytes": 0}

@@ -6,6 +6,7 @@ It keeps names in their place, asks the network for nothing, and says what it cu
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -16,8 +17,9 @@ from jinja2 import UndefinedError
 
 from recovery.audit import report, words
 from recovery.audit.finding import AGES, Finding
-from recovery.audit.manifest import Bounds, Counted, Cutoff, Failure, Manifest, Prefix
-from recovery.audit.report import DANGLING_MAX, NOTES_MAX, RANGES_MAX, USECASES_SHOWN, render
+from recovery.audit.manifest import Bounds, Counted, Cutoff, Failure, Manifest, Prefix, StuckEntry, Verify
+from recovery.audit.report import DRAWN_MAX, LOST_MAX, NAMES_MAX, NOTES_MAX, RANGES_MAX, USECASES_SHOWN, render
+from recovery.audit.since import Earlier
 from recovery.audit.verdicts import FINDINGS, Kind
 
 HOSTILE = "<script>alert(1)</script>\"'&amp;{{ 7*7 }}{% raw %}\u202egpj\x1b[2J\n"
@@ -35,6 +37,10 @@ def lost(name: str = "media/objects/a/1", **more: object) -> Finding:
     known = {"object": "media/objects/a", "revision": None, "size": None, "created_ns": None, "deadline_ns": None, "generation": None,
              "detail": "", "listed_ns": 0, "logged_ns": 0, "scanned_ns": 0, "confirmed_ns": 0}  # fmt: skip
     return Finding(kind=Kind.DANGLING, name=name, **{**known, **more})  # type: ignore[arg-type]
+
+
+def found(kind: Kind, number: int, **more: object) -> Finding:
+    return replace(lost(f"{kind}-{number}.", **more), kind=kind)
 
 
 class Page(HTMLParser):
@@ -92,12 +98,14 @@ def full(**more: object) -> Manifest:
 def test_a_full_page_is_harmless_and_says_first_what_the_run_comes_to() -> None:
     seen = check_harmless(render(full(), [lost()]))
     said = seen.said()
-    first = said.index("DATA LOSS: 2 dangling tombstones name blobs that are gone.")
+    first = said.index(
+        "DATA LOSS: 2 dangling tombstones name blobs that are gone and 2 blobs that live tombstones name cannot be read."
+    )
     assert first < said.index(
         "Their objects cannot be read. Besides, 4 orphans: 2.0 GiB, about $0.04 a month."
     ) < said.index("What was found")
     assert "an assumed 0.020 US dollars for a GiB and month (GCS Standard in one region; --price says another)" in said
-    assert "This version deletes nothing." in said and "lost data" in said
+    assert "The audit deletes nothing." in said and "lost data" in said
     assert dict(seen.tags)["body"]["class"] == "loss"
 
 
@@ -121,19 +129,113 @@ def test_commands_name_the_run_and_can_be_copied() -> None:
 
 
 def test_what_is_cut_says_so() -> None:
-    totals = {Kind.DANGLING: Counted(number=DANGLING_MAX + 500)}
+    totals = {Kind.DANGLING: Counted(number=LOST_MAX + 500)}
     bounds = tuple(Bounds(start=str(number), end=None) for number in range(RANGES_MAX + 7))
     manifest = full(
         totals=totals, usecases={f"u{number}": totals for number in range(USECASES_SHOWN + 3)}, ranges=bounds, complete=False,
         names_by_range=(None,) * len(bounds), notes=("note",) * (NOTES_MAX + 1),
     )  # fmt: skip
-    page = render(manifest, [lost(f"gone-{number}.") for number in range(DANGLING_MAX + 2)])
+    page = render(manifest, [lost(f"gone-{number}.") for number in range(LOST_MAX + 2)])
     said = Page(page).said()
     assert "3 more usecases in manifest.json" in said and "The first 100 of 107." in said and "1 more note in manifest.json" in said
     assert "The first 1,000 of 1,500; the others are in findings/" in said
-    assert f"gone-{DANGLING_MAX - 1}." in said and f"gone-{DANGLING_MAX}." not in said
-    short = Page(render(full(), [lost(), lost()])).said()
-    assert "The first" not in short and "more" not in short.split("By usecase")[1].split("What was compared")[0]
+    assert f"gone-{LOST_MAX - 1}." in said and f"gone-{LOST_MAX}." not in said
+    short = Page(render(full(), [found(kind, number) for kind in FINDINGS for number in range(2)])).said()
+    assert "The first" not in short and "more" not in short.split("By usecase")[1].split("Names of what was found")[0]
+
+
+@pytest.mark.parametrize("kind", sorted(FINDINGS - {Kind.DANGLING, Kind.DESTROYED}))
+def test_names_of_every_class_are_listed_and_a_query_finds_those_that_are_left_out(kind: Kind) -> None:
+    manifest = full(totals={kind: Counted(number=NAMES_MAX + 5, size=99)})
+    findings = [found(kind, number, size=number, created_ns=0) for number in range(NAMES_MAX + 1)]
+    seen = check_harmless(render(manifest, findings, directory="/runs/it's"))
+    said = seen.said()
+    assert f"{kind}-{NAMES_MAX - 1}." in said and f"{kind}-{NAMES_MAX}." not in said
+    assert f"The first {NAMES_MAX} of {NAMES_MAX + 5}. All of them, in DuckDB:" in said
+    assert (
+        f"SELECT name, object, size, created, detail FROM read_parquet('/runs/it''s/findings/*.parquet') WHERE class = '{kind}'"
+        " ORDER BY size DESC;"
+    ) in seen.code
+    few = Page(render(full(totals={kind: Counted(number=1)}), [found(kind, 0)]))
+    assert f"{kind}-0." in few.said() and not any("WHERE class" in code for code in few.code)
+
+
+def test_blobs_that_cannot_be_read_are_shown_as_loss_with_their_size() -> None:
+    manifest = full(totals={Kind.DESTROYED: Counted(number=1, size=2048), Kind.DANGLING: Counted(number=1)})
+    said = Page(render(manifest, [lost(), found(Kind.DESTROYED, 7, size=2048, detail="it does not match its checksum")])).said()
+    part = said.split("Live objects that are lost")[1].split("How old the blobs are")[0]
+    assert "Blob that cannot be read" in part and "destroyed-7." in part and "2.0 KiB" in part and "its checksum" in part
+    assert part.index("Blob that is gone") < part.index("Blob that cannot be read")
+
+
+def test_bytes_are_drawn_by_age_and_by_usecase() -> None:
+    manifest = full(
+        ages={Kind.ORPHAN: (0, 4, 1), Kind.OVERDUE: (0, 0, 0, 0, 0, 0, 3)},
+        age_sizes={Kind.ORPHAN: (0, 1024, 4096), Kind.OVERDUE: (0, 0, 0, 0, 0, 0, 2048)},
+        usecases={
+            "big": {Kind.REFERENCED: Counted(number=1, size=600), Kind.ORPHAN: Counted(number=1, size=300),
+                    Kind.EXPIRED: Counted(number=1, size=100)},
+            "small": {Kind.OVERDUE: Counted(number=9, size=500)}, "none": {Kind.DANGLING: Counted(number=1)},
+        },
+    )  # fmt: skip
+    bars = {bar.label: (bar.number, bar.size, bar.percent) for bar in report._ages(manifest)}
+    assert bars["1 h to 1 d"] == (4, 1024, 25.0) and bars["1 d to 7 d"] == (1, 4096, 100.0) and bars["over 1 y"] == (3, 2048, 50.0)
+    assert [(each.name, each.percents) for each in report._stacks(manifest.usecases)] == [
+        ("big", (60.0, 10.0, 30.0)), ("small", (0.0, 0.0, 50.0)),
+    ]  # fmt: skip
+    said = check_harmless(render(manifest, [])).said()
+    assert "4.0 KiB in 1 blob" in said and "1000 B, 300 B to reclaim" in said
+    many = {f"u{number:02}": {Kind.REFERENCED: Counted(number=1, size=number + 1)} for number in range(DRAWN_MAX + 2)}
+    assert "2 usecases with fewer bytes are not drawn" in Page(render(full(usecases=many), [])).said()
+
+
+def test_what_changed_since_an_earlier_run_is_told_with_a_query_for_the_names() -> None:
+    before = full(totals={Kind.ORPHAN: Counted(number=5, size=2048), Kind.FOREIGN: Counted(number=1), Kind.REFERENCED: Counted(number=9)})
+    now = full(totals={Kind.ORPHAN: Counted(number=2, size=1024), Kind.DANGLING: Counted(number=3), Kind.REFERENCED: Counted(number=9)})
+    seen = check_harmless(render(now, [], directory="/runs/2", earlier=Earlier(f"/runs/{HOSTILE}", before)))
+    part = seen.said().split("What changed since the run of")[1].split("Live objects that are lost")[0]
+    assert "dangling03+3±0 B" in part and "orphan52-3-1.0 KiB" in part and "foreign10-1" in part and "referenced" not in part
+    assert part.index("dangling") < part.index("orphan") < part.index("foreign")
+    assert any(code.startswith("SELECT class, name FROM read_parquet('/runs/2/findings/*.parquet') EXCEPT") for code in seen.code)
+    same = Page(render(now, [], earlier=Earlier("/runs/1", now.model_copy(update={"complete": False})))).said()
+    assert "No class has another number" in same and "That run is not complete" in same
+    assert "What changed since" not in Page(render(now, [])).said() and "other payloads" not in same
+    verified = now.model_copy(update={"verify": Verify()})
+    assert "It read other payloads than this run did" in Page(render(verified, [], earlier=Earlier("/runs/1", now))).said()
+
+
+def test_entries_that_are_stuck_are_shown_and_also_that_nobody_knows() -> None:
+    entry = StuckEntry(key="~log/1", object=HOSTILE, error=HOSTILE, since_ms=0)
+    seen = check_harmless(render(full(stuck=3, stuck_entries=(entry, entry.model_copy(update={"object": None}))), []))
+    assert "3 entries. A blob that such an entry names is never called an orphan" in seen.said()
+    assert "The first 2 are shown." in seen.said() and "~log/1" in seen.said() and "1970-01-01" in seen.said()
+    assert "tiered log list --stuck" in seen.code
+    assert "Whether entries of the changelog are stuck is not known" in Page(render(full(), [])).said()
+    assert "stuck" not in Page(render(full(stuck=0), [])).said()
+
+
+def test_next_commands_are_those_that_fit_what_was_found() -> None:
+    def commands(manifest: Manifest) -> list[str]:
+        return Page(render(manifest, [], directory="/runs/a b")).code
+
+    delete = "tiered audit delete '/runs/a b' --class orphan"
+    assert delete in commands(full()) and "tiered audit restore '/runs/a b'" in commands(full())
+    assert delete not in commands(full(complete=False)) and delete not in commands(ended())
+    gone, broken = (Page(render(full(totals={kind: Counted(number=1)}), [])).said() for kind in (Kind.DANGLING, Kind.DESTROYED))
+    assert "how to restore what the bucket still keeps" in gone and "how to restore" not in broken
+    overdue = {Kind.OVERDUE: Counted(number=1)}
+    assert "tiered check" in commands(full(totals=overdue))
+    assert "tiered recover" in commands(full(totals=overdue, inputs={"directory": "/store"}))
+    verify = "tiered audit run --verify --verify-share 0.1"
+    assert verify in commands(ended()) and verify not in commands(ended(verify={"share": 1}))
+
+
+def test_page_says_what_was_not_looked_at_and_what_a_bucket_keeps() -> None:
+    said = Page(render(ended(scope="media/", kept={"noncurrent": None, "soft_deleted": Counted(number=3, size=2048)}), [])).said()
+    assert "Names that do not begin with media/." in said and "Payloads: none was read." in said and "Upload sessions that are open" in said
+    assert "none found; no payload was read" in said
+    assert "noncurrent not known; soft-deleted 3 generations, 2.0 KiB, less than $0.01 a month." in said
+    assert "no data loss" not in said and "No data is lost" not in said
 
 
 def test_incomplete_run_never_calls_itself_clean() -> None:
@@ -145,7 +247,7 @@ def test_incomplete_run_never_calls_itself_clean() -> None:
 def test_each_kind_of_a_usecase_is_in_one_column() -> None:
     counted = {kind: Counted(number=2**place, size=3**place) for place, kind in enumerate(Kind)}
     line = report._Usecase.of("media", counted)
-    parts = [line.referenced, line.passing, line.orphans, line.dangling, line.others]
+    parts = [line.referenced, line.passing, line.orphans, line.lost, line.others]
     assert sum(each.number for each in parts) == 2 ** len(Kind) - 1
     assert sum(each.size for each in parts) == sum(each.size for each in counted.values())
 
@@ -177,15 +279,23 @@ def manifests(draw: st.DrawFn) -> Manifest:
         failures=draw(st.lists(st.builds(Failure, range=number, error=TEXT), max_size=2)), totals=draw(KINDS),
         names_by_range=draw(st.lists(st.none() | st.integers(0, 10**12), max_size=len(ranges))),
         usecases=draw(st.dictionaries(TEXT, KINDS, max_size=3)),
+        scope=draw(TEXT), verify=draw(st.none() | st.just({"share": 0.5})), stuck=draw(st.none() | st.integers(0, 5)),
+        stuck_entries=draw(st.lists(st.builds(StuckEntry, key=TEXT, object=st.none() | TEXT, error=TEXT, since_ms=st.none() | TIMES),
+                                    max_size=2)),
+        kept=draw(st.dictionaries(TEXT, st.none() | COUNTED, max_size=2)),
+        age_sizes=draw(st.dictionaries(st.sampled_from(list(Kind)), st.lists(st.integers(0, 10**18), max_size=len(AGES)))),
         ages=draw(st.dictionaries(st.sampled_from(list(Kind)), st.lists(st.integers(0, 10**12), max_size=len(AGES)))),
         prefixes=draw(st.lists(st.builds(Prefix, prefix=TEXT, number=st.integers(0, 10**12), size=st.integers(0, 10**18)), max_size=3)),
     )  # fmt: skip
 
 
 @settings(max_examples=25, deadline=None)
-@given(manifests(), st.lists(st.builds(lost, TEXT, deadline_ns=st.none() | TIMES), max_size=2), st.none() | TEXT, st.floats(0, 1e6))
-def test_any_manifest_renders_and_says_its_verdict(manifest: Manifest, dangling: list[Finding], where: str | None, price: float) -> None:
-    page = check_harmless(render(manifest, dangling, price, where))
+@given(manifests(), st.lists(st.builds(lost, TEXT, deadline_ns=st.none() | TIMES), max_size=2), st.none() | TEXT, st.floats(0, 1e6),
+       st.none() | st.builds(Earlier, TEXT, manifests()))
+def test_any_manifest_renders_and_says_its_verdict(
+    manifest: Manifest, findings: list[Finding], where: str | None, price: float, earlier: Earlier | None
+) -> None:
+    page = check_harmless(render(manifest, findings, price, where, earlier))
     told = words.verdict(manifest, price)
     assert " ".join(told.sentence.split()) in page.said()
     assert (told.level is words.Level.CLEAN) == (manifest.complete and not any(

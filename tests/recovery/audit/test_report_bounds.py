@@ -11,7 +11,7 @@ import pytest
 from recovery.audit import words
 from recovery.audit.finding import Finding
 from recovery.audit.manifest import Bounds, Counted, Cutoff, Failure, Manifest, Prefix
-from recovery.audit.report import DANGLING_MAX, RANGES_MAX, USECASES_SHOWN, render
+from recovery.audit.report import LOST_MAX, RANGES_MAX, USECASES_SHOWN, render
 from recovery.audit.verdicts import FINDINGS, Kind
 from recovery.audit.words import Level
 
@@ -52,7 +52,8 @@ def test_no_finding_is_clean(kind: Kind) -> None:
 
 def test_findings_are_shown_before_what_is_as_it_should_be_and_the_worst_first() -> None:
     kinds = words.shown_kinds(ended(dict.fromkeys(Kind, (1, 1))))
-    assert kinds[:3] == [Kind.DANGLING, Kind.ORPHAN, Kind.LEGACY_ORPHAN] and set(kinds) == set(Kind) and len(kinds) == len(Kind)
+    assert kinds[:4] == [Kind.DANGLING, Kind.DESTROYED, Kind.ORPHAN, Kind.LEGACY_ORPHAN]
+    assert set(kinds) == set(Kind) and len(kinds) == len(Kind)
     assert set(kinds[: len(FINDINGS)]) == FINDINGS
     assert words.shown_kinds(ended({Kind.ORPHAN: (0, 0)})) == []
 
@@ -101,7 +102,7 @@ def test_page_has_a_bound_and_says_what_it_leaves_out() -> None:
         failures=tuple(Failure(range=number, error=f"fault-{number:05}") for number in range(many)),
     )  # fmt: skip
     page = render(manifest, [dangling(f"gone-{number:05}") for number in range(many)]).lower()
-    for word, most in (("gone", DANGLING_MAX), ("usecase", USECASES_SHOWN), ("fault", RANGES_MAX)):
+    for word, most in (("gone", LOST_MAX), ("usecase", USECASES_SHOWN), ("fault", RANGES_MAX)):
         shown = set(re.findall(rf"{word}-\d{{5}}", page))
         assert len(shown) == most, word
     assert f"{many - USECASES_SHOWN:,}" in page and f"{many:,}" in page

@@ -73,8 +73,8 @@ async def once(self: _Sweep, window: _Window, suspects: Suspects) -> None:
 def in_order(*steps: str) -> Callable[[_Sweep, str], Awaitable[str | None]]:
     """A window whose parts are done in this order."""
     async def audit_window(self: _Sweep, start: str) -> str | None:
-        window, next_start = _Window(start, self._bounds.end, [], set(), 0), None
-        everything = _Window("", None, [], set(), 0)
+        window, next_start = _Window(start, self._bounds.end, [], {}, 0), None
+        everything = _Window("", None, [], {}, 0)
         logged, named = _Logged(), list[Any]()
         for step in steps:
             match step:

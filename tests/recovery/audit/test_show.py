@@ -23,6 +23,8 @@ from tiered.settings import Settings
 
 pytestmark = pytest.mark.anyio
 
+WHOLE = "no fault was found: its row names a blob that is there, and whose payload matches its checksum"
+
 
 @pytest.fixture
 def anyio_backend() -> str:
@@ -78,7 +80,7 @@ async def test_referenced_object_shows_its_row_and_its_blob(ground: Ground) -> N
         [blob] = looked.blobs
         assert (blob.kind, blob.there, blob.name, blob.size) == (Kind.REFERENCED, True, name, world.sizes[name])
         assert blob.generation and blob.created_ns
-        assert (looked.findings, looked.more, verdict(looked)) == ((), False, "nothing is wrong with it")
+        assert (looked.findings, looked.more, verdict(looked)) == ((), False, WHOLE)
 
 
 async def test_both_readings_of_a_name_are_tried(ground: Ground) -> None:

@@ -10,7 +10,9 @@ import pytest
 from recovery.audit.verdicts import (
     DOUBTS,
     FINDINGS,
+    LOSSES,
     MEANING,
+    Deadline,
     Facts,
     Form,
     Kind,
@@ -21,16 +23,18 @@ from recovery.audit.verdicts import (
     classify_missing,
 )
 
+NO_YES = (False, True)
+
 
 def all_facts() -> Iterator[Facts]:
-    for form, logged, redirected, young, expired in itertools.product(Form, Logged, Redirected, (False, True), (False, True)):
-        yield Facts(form, logged, redirected, young, expired)
+    for each in itertools.product(Form, Logged, Redirected, NO_YES, NO_YES, NO_YES, Deadline):
+        yield Facts(*each)
 
 
 def nothing_speaks_for(facts: Facts) -> bool:
     return (
-        facts.redirected is Redirected.NOT and facts.logged is Logged.NOT and not facts.young and not facts.expired
-        and facts.form in (Form.REVISION, Form.UNSUFFIXED)
+        facts.redirected is Redirected.NOT and facts.logged is Logged.NOT and facts.readable and not facts.young
+        and facts.deadline is Deadline.AHEAD and facts.form in (Form.REVISION, Form.UNSUFFIXED)
     )
 
 
@@ -42,18 +46,32 @@ def test_a_blob_is_an_orphan_exactly_where_nothing_speaks_for_it(facts: Facts) -
 
 
 @pytest.mark.parametrize("facts", list(all_facts()), ids=str)
-def test_each_kind_of_a_blob_has_its_one_reason(facts: Facts) -> None:
+def test_a_blob_that_cannot_be_read_is_loss_exactly_where_a_live_tombstone_names_it(facts: Facts) -> None:
+    kind = classify(facts)
+    assert (kind is Kind.DESTROYED) == (facts.redirected is Redirected.LIVE and not facts.readable)
+    assert (kind is Kind.CORRUPT_BLOB) == (facts.redirected is not Redirected.LIVE and not facts.readable)
+    assert (kind is Kind.REFERENCED) == (facts.redirected is Redirected.LIVE and facts.readable)
+
+
+@pytest.mark.parametrize("facts", [facts for facts in all_facts() if facts.readable], ids=str)
+def test_each_kind_of_a_readable_blob_has_its_one_reason(facts: Facts) -> None:
     named = facts.redirected is not Redirected.NOT
     ours = facts.form in (Form.REVISION, Form.UNSUFFIXED)
     unspoken = not named and facts.logged is Logged.NOT
+    unlogged_expired = facts.redirected is Redirected.EXPIRED and facts.logged is Logged.NOT
+    overdue = facts.deadline is Deadline.OVERDUE
+    old = unspoken and ours and not facts.young
     reasons = {
         Kind.REFERENCED: facts.redirected is Redirected.LIVE,
-        Kind.EXPIRED: facts.redirected is Redirected.EXPIRED or (unspoken and ours and facts.expired and not facts.young),
+        Kind.EXPIRED: (facts.redirected is Redirected.EXPIRED and not (unlogged_expired and overdue))
+        or (old and facts.deadline is Deadline.PASSED),
+        Kind.OVERDUE: overdue and (unlogged_expired or old),
         Kind.IN_FLIGHT: not named and facts.logged is Logged.NEW,
         Kind.SUPERSEDED: not named and facts.logged is Logged.OLD,
         Kind.FOREIGN: unspoken and facts.form is Form.FOREIGN,
         Kind.UNPARSEABLE: unspoken and facts.form is Form.UNPARSEABLE,
-        Kind.UPLOAD: unspoken and facts.form is Form.UPLOAD,
+        Kind.UPLOAD: unspoken and facts.form is Form.UPLOAD and not facts.stale,
+        Kind.STALE_UPLOAD: unspoken and facts.form is Form.UPLOAD and facts.stale,
         Kind.QUARANTINED: unspoken and facts.form is Form.QUARANTINE,
         Kind.TOO_YOUNG: unspoken and ours and facts.young,
         Kind.ORPHAN: nothing_speaks_for(facts) and facts.form is Form.REVISION,
@@ -62,15 +80,20 @@ def test_each_kind_of_a_blob_has_its_one_reason(facts: Facts) -> None:
     assert [kind for kind, holds in reasons.items() if holds] == [classify(facts)]
 
 
-@pytest.mark.parametrize("facts", [Missing(*each) for each in itertools.product((False, True), repeat=4)], ids=str)
-def test_a_tombstone_dangles_exactly_where_it_is_live_and_stands_after_its_blob_was_not_found(facts: Missing) -> None:
+@pytest.mark.parametrize("facts", [Missing(*each) for each in itertools.product(NO_YES, repeat=5)], ids=str)
+def test_a_tombstone_is_loss_exactly_where_it_is_live_and_stands_after_its_blob_was_not_found_whole(facts: Missing) -> None:
     kind = classify_missing(facts)
+    broken = facts.there and not facts.readable
+    whole = facts.there and facts.readable
     assert (kind is Kind.DANGLING) == (not facts.there and not facts.expired and facts.shown)
-    assert (kind is Kind.UNLISTED) == (facts.there and facts.listable)
-    assert (kind is Kind.REFERENCED) == (facts.there and not facts.listable)
+    assert (kind is Kind.DESTROYED) == (broken and not facts.expired and facts.shown)
+    assert (kind is Kind.CORRUPT_BLOB) == (broken and (facts.expired or not facts.shown))
+    assert (kind is Kind.UNLISTED) == (whole and facts.listable)
+    assert (kind is Kind.REFERENCED) == (whole and not facts.listable)
     assert (kind is Kind.EXPIRED) == (not facts.there and facts.expired)
 
 
-def test_every_kind_has_a_meaning_and_every_doubt_is_a_finding() -> None:
+def test_every_kind_has_a_meaning_and_every_doubt_and_loss_is_a_finding() -> None:
     assert set(MEANING) == set(Kind)
     assert DOUBTS < FINDINGS < set(Kind)
+    assert set(LOSSES) == {kind for kind in Kind if "data loss" in MEANING[kind]} < FINDINGS

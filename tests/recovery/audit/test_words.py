@@ -10,6 +10,8 @@ from recovery.audit.verdicts import Kind
 from recovery.audit.words import GIB, Level
 
 PRICE = 0.02
+UNREAD = "No payload was read (--verify reads them)."
+THERE = "No loss was found: every live tombstone's blob is there."
 
 
 def ended(totals: dict[Kind, Counted] | None = None, **more: object) -> Manifest:
@@ -26,8 +28,17 @@ def counted(number: int, gib: float = 0) -> Counted:
 
 
 @pytest.mark.parametrize(("manifest", "level", "sentence"), [
-    (ended(), Level.CLEAN, "Clean: 3 blobs and 2 tombstones are accounted for."),
-    (ended(names=1, redirects=1), Level.CLEAN, "Clean: 1 blob and 1 tombstone are accounted for."),
+    (ended(), Level.CLEAN, f"Clean: 3 blobs and 2 tombstones are accounted for by name. {UNREAD}"),
+    (ended(names=1, redirects=1), Level.CLEAN, f"Clean: 1 blob and 1 tombstone are accounted for by name. {UNREAD}"),
+    (
+        ended(verify={"share": 1}, verified=2, verified_bytes=2048), Level.CLEAN,
+        "Clean: 3 blobs and 2 tombstones are accounted for by name. 2 payloads (2.0 KiB) were read and match their checksums.",
+    ),
+    (
+        ended(verify={"share": 0.1}, verified=1, verified_bytes=9, scope="media/\x1b"), Level.CLEAN,
+        "Clean: 3 blobs and 2 tombstones are accounted for by name. 1 payload (9 B) was read and matches its checksum, a share of 0.1;"
+        " the others were not read. Only names that begin with media/\\u001b were looked at.",
+    ),
     (ended(names=0, redirects=0), Level.CLEAN, "Clean: there is no blob and no tombstone."),
     (ended({Kind.ORPHAN: counted(1, 100)}), Level.FINDINGS, "1 orphan: 100 GiB, about $2.00 a month."),
     (
@@ -38,14 +49,29 @@ def counted(number: int, gib: float = 0) -> Counted:
     (ended({Kind.ORPHAN: counted(2)}), Level.FINDINGS, "2 orphans: 0 B, at no cost."),
     (
         ended({Kind.FOREIGN: counted(3), Kind.CORRUPT_ROW: counted(1)}), Level.FINDINGS,
-        "Nothing is orphaned or dangling, but somebody should look at 1 corrupt row, 3 foreign.",
+        "No orphan and no loss was found, but somebody should look at 1 corrupt row, 3 foreign.",
     ),
     (ended({Kind.DANGLING: counted(1)}), Level.LOSS, "DATA LOSS: 1 dangling tombstone names a blob that is gone."),
     (
         ended({Kind.DANGLING: counted(2), Kind.ORPHAN: counted(9, 9)}), Level.LOSS,
         "DATA LOSS: 2 dangling tombstones name blobs that are gone.",
     ),
+    (ended({Kind.DESTROYED: counted(1)}), Level.LOSS, "DATA LOSS: 1 blob that a live tombstone names cannot be read."),
+    (
+        ended({Kind.DESTROYED: counted(50), Kind.DANGLING: counted(1)}, scope="media/"), Level.LOSS,
+        "DATA LOSS: 1 dangling tombstone names a blob that is gone and 50 blobs that live tombstones name cannot be read."
+        " Only names that begin with media/ were looked at.",
+    ),
+    (
+        ended({Kind.OVERDUE: counted(500, 100), Kind.FOREIGN: counted(1)}), Level.FINDINGS,
+        "500 expired blobs that nothing removes: 100 GiB, about $2.00 a month.",
+    ),
+    (ended({Kind.OVERDUE: counted(1), Kind.ORPHAN: counted(1)}), Level.FINDINGS, "1 orphan: 0 B, at no cost."),
     (ended(complete=False, doubts=("it broke",)), Level.INCOMPLETE, "Incomplete: it broke."),
+    (
+        ended({Kind.DESTROYED: counted(2), Kind.DANGLING: counted(1)}, complete=False, doubts=("it broke",)), Level.INCOMPLETE,
+        "Incomplete: it broke. It found 1 dangling tombstone and 2 live blobs that cannot be read: data loss, if the evidence holds.",
+    ),
     (
         ended({Kind.ORPHAN: counted(1)}, complete=False, doubts=("it broke",)), Level.INCOMPLETE,
         "Incomplete: it broke. It has 1 finding, which may be wrong.",
@@ -64,18 +90,33 @@ def test_verdict_says_what_weighs_most(manifest: Manifest, level: Level, sentenc
 
 
 @pytest.mark.parametrize(("manifest", "meaning"), [
-    (ended(), "No data is lost and nothing is to be reclaimed"),
+    (ended(), f"{THERE} No orphan was found, and nothing to reclaim."),
     (ended(names=0, redirects=0), "look at what was compared"),
-    (ended({Kind.ORPHAN: counted(1, 1), Kind.REFERENCED: counted(1, 3)}), "No data is lost: every live tombstone's blob is there. "),
+    (ended({Kind.ORPHAN: counted(1, 1), Kind.REFERENCED: counted(1, 3)}), f"{THERE} {UNREAD} Nobody"),
     (ended({Kind.ORPHAN: counted(1, 1), Kind.REFERENCED: counted(1, 3)}), "They are 25.0 % of the bytes in the bucket."),
-    (ended({Kind.FOREIGN: counted(1)}), "No live tombstone was found that lacks its blob, and no orphan."),
+    (ended({Kind.FOREIGN: counted(1)}), f"{THERE} {UNREAD}"),
+    (ended({Kind.OVERDUE: counted(1)}), "see whether the bucket has its lifecycle rule (tiered check)"),
+    (ended({Kind.DESTROYED: counted(1)}), "Its object cannot be read. No payload was read (--verify reads them)."),
     (ended({Kind.DANGLING: counted(1)}), "Its object cannot be read."),
     (ended({Kind.DANGLING: counted(2), Kind.ORPHAN: counted(1, 100)}),
-     "Their objects cannot be read. Besides, 1 orphan: 100 GiB, about $2.00 a month."),
+     "Their objects cannot be read. Besides, 1 orphan: 100 GiB, about $2.00 a month. No payload was read"),
     (ended({Kind.DANGLING: counted(2)}, complete=False), "Nothing may be deleted on the word of this run."),
 ])  # fmt: skip
 def test_what_a_verdict_means_is_said(manifest: Manifest, meaning: str) -> None:
     assert meaning in words.consequence(manifest, PRICE)
+
+
+@pytest.mark.parametrize("kind", [None, *Kind])
+def test_nothing_is_claimed_of_payloads_that_nobody_read_and_of_names_nobody_looked_at(kind: Kind | None) -> None:
+    manifest = ended({} if kind is None else {kind: counted(1)}, scope="media/")
+    told = f"{words.verdict(manifest, PRICE).sentence} {words.consequence(manifest, PRICE)}"
+    assert "No payload was read" in told and "Only names that begin with media/ were looked at." in told
+    for claim in ("no data loss", "nothing is wrong", "No data is lost", "all is well"):
+        assert claim.lower() not in told.lower()
+    unseen = " ".join(words.unseen(manifest))
+    assert "media/" in unseen and "Payloads: none was read" in unseen
+    assert "Upload sessions" in " ".join(words.unseen(ended(inputs={"bucket": "b"})))
+    assert "outside of the share of 0.1" in " ".join(words.unseen(ended(verify={"share": 0.1})))
 
 
 def test_a_verdict_repeats_so_much_of_an_error_as_can_be_read_and_nothing_that_steers() -> None:

@@ -23,7 +23,7 @@ def tiered(tmp_path: Path) -> Store:
 
 def test_object_with_nothing_wrong_is_shown_by_its_path_and_by_its_blob(tiered: Store) -> None:
     shown = tiered.show(WHOLE)
-    assert shown.startswith(f"{WHOLE}: nothing is wrong with it\n")
+    assert shown.startswith(f"{WHOLE}: no fault was found: its row names a blob that is there, and whose payload matches its checksum\n")
     told = json.loads(tiered.show(WHOLE, "--json"))
     [row], [blob] = told["rows"], told["blobs"]
     assert (row["state"], row["target"], blob["name"], blob["kind"]) == ("tombstone", blob["name"], blob["name"], "referenced")

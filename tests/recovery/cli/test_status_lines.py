@@ -65,7 +65,7 @@ oldest    12 s old: change {ID}
 stuck     0
 daemons   1 seen within the last 1 min
           recovery-a, seen 3 s ago
-audit     clean: 10 blobs and 4 tombstones are accounted for (ended 1 h ago)
+audit     clean: 10 blobs and 4 tombstones are accounted for by name; no payload was read (ended 1 h ago)
           in gs://audits/1"""
 
 

@@ -1,0 +1,73 @@
+"""Looks at what lies beside the blobs of a range: what the service keeps of deleted ones, and what dead uploads left.
+
+    kept        soft-deleted and noncurrent generations: a number and bytes, where the service tells them
+    uploads     embedded mode: files in `uploads/` whose process has died, older than the grace; one finding each
+
+Neither is needed to judge a blob. So a service that refuses to tell, or that does not answer, fails nothing here: the
+summary says *not known*, and why. Open upload sessions of a bucket cannot be listed at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from changelog.base.errors import TieredError
+from changelog.base.runtime import Runtime
+from recovery.audit.finding import NO_USECASE, Count, Finding, Summary
+from recovery.audit.manifest import Bounds, Cutoff
+from recovery.audit.verdicts import Kind
+from tiered.protocol.backends import KeepsDeleted, Kept, ShowsUploads, Tiers
+from tiered.protocol.retry import ask
+
+BUDGET_S = 30.0
+UPLOADS_PAGE = 1000
+UPLOADS = "abandoned_uploads"
+
+Sink = Callable[[Sequence[Finding]], None]
+
+
+async def look_beside(tiers: Tiers, bounds: Bounds, cutoff: Cutoff, runtime: Runtime, found: Sink, summary: Summary) -> None:
+    """Adds what it finds to `summary`, and calls `found` with the uploads that are left.
+
+    The range that begins at the first name looks at the uploads, so a run does that once.
+    """
+    blobs = tiers.long_term
+    if isinstance(blobs, KeepsDeleted):
+        for what in Kept:
+            try:
+                await _count_kept(blobs, what, bounds, runtime, summary)
+            except TieredError as error:
+                summary.unknown[what] = str(error)
+    if isinstance(blobs, ShowsUploads) and bounds.start == "":
+        try:
+            await _tell_uploads(blobs, cutoff, runtime, found, summary)
+        except TieredError as error:
+            summary.unknown[UPLOADS] = str(error)
+
+
+async def _count_kept(blobs: KeepsDeleted, what: Kept, bounds: Bounds, runtime: Runtime, summary: Summary) -> None:
+    counted = Count()
+    token: str | None = ""
+    while token is not None:
+        page = await ask(partial(blobs.kept, what, bounds.start, bounds.end, token), runtime, BUDGET_S)
+        counted.add(page.number, page.size)
+        token = page.next_token
+    summary.kept.setdefault(what, Count()).add(counted.number, counted.size)
+
+
+async def _tell_uploads(blobs: ShowsUploads, cutoff: Cutoff, runtime: Runtime, found: Sink, summary: Summary) -> None:
+    start = ""
+    while True:
+        now_ns = runtime.wall_ns()
+        page = await ask(partial(blobs.abandoned_uploads, start, cutoff.created_before_ns, UPLOADS_PAGE), runtime, BUDGET_S)
+        for left in page.uploads:
+            summary.count(NO_USECASE, Kind.STALE_UPLOAD, 1, left.size)
+            summary.age(Kind.STALE_UPLOAD, (cutoff.as_of_ns - left.changed_ns) / 1e9, left.size)
+            found([Finding(
+                Kind.STALE_UPLOAD, left.name, None, None, left.size, left.changed_ns, None, None,
+                "the process that wrote it has died, and no recovery has collected it", now_ns, now_ns, now_ns, now_ns,
+            )])  # fmt: skip
+        if page.next_start is None:
+            return
+        start = page.next_start
