@@ -9,12 +9,8 @@ import pytest
 
 from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import SystemRuntime
-<<<<<<< HEAD
-=======
 from changelog.change import ChangeId
-from emulators.up import BUILT_IN
 from recovery.audit import cuts
->>>>>>> 7d8ab7ac163ecba113b6b199c7ba2e0c2bae6821
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.local import LocalEngine
 from recovery.audit.manifest import Bounds, Manifest
