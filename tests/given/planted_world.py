@@ -271,6 +271,7 @@ async def _uploads(world: Planted) -> None:
     name = await world.revision(Kind.REFERENCED, "up/org.1/uploads/marked")
     await world.ground.row("up/org.1/uploads/marked", name, None)
     await world.revision(Kind.ORPHAN, "up/objects/uploads/k")  # an object whose key is called so
+    await world.blob(Kind.QUARANTINED, f"~quarantine/november/set/objects/aside/{world.id(OLD_NS)}", OLD_NS)
 
 
 async def _odd_names(world: Planted) -> None:

@@ -25,6 +25,9 @@ AHEAD_MAX_S = 60.0
 NEVER: Mapping[Kind, str] = {
     Kind.LEGACY_ORPHAN: "it has no revision, so there is no token that could be refused, and a late writer could still name it",
     Kind.DANGLING: "its blob is gone already, and its tombstone is all that is left of the object: look at it with tiered audit show",
+    Kind.DESTROYED: "a live tombstone names it: what is left of its bytes may still be repaired or restored",
+    Kind.OVERDUE: "what should remove it does not: set the lifecycle rule right (tiered check), or run a recovery, and it is removed",
+    Kind.STALE_UPLOAD: "what should remove it does not: in embedded mode run a recovery, in a bucket it is left to the lifecycle rule",
     Kind.CORRUPT_ROW: "nobody can tell which blob it names",
     Kind.CORRUPT_BLOB: "it may be an object that somebody can still repair or restore",
     Kind.MISDIRECTED: "a tombstone names it",

@@ -58,6 +58,12 @@ def called_orphan(blob: BlobInfo) -> Finding:
     return finding(Kind.ORPHAN, blob.name, size=blob.size, generation=blob.generation)
 
 
+STAY = {
+    Kind.REFERENCED, Kind.IN_FLIGHT, Kind.SUPERSEDED, Kind.LEGACY_ORPHAN, Kind.UPLOAD, Kind.STALE_UPLOAD, Kind.QUARANTINED, Kind.FOREIGN,
+    Kind.UNPARSEABLE,
+}  # fmt: skip
+
+
 async def candidates_of(ground: Ground, *names: str) -> list[Candidate]:
     blobs = await listed(ground)
     found = [Candidate.of(called_orphan(blob)) for name, blob in blobs.items() if not names or name in names]
@@ -83,10 +89,10 @@ async def test_if_every_blob_is_called_an_orphan_only_those_that_nothing_names_a
     for name, kind in kinds.items():
         if kind is Kind.ORPHAN:
             assert name not in left, name
-        if kind in (Kind.REFERENCED, Kind.IN_FLIGHT, Kind.SUPERSEDED, Kind.LEGACY_ORPHAN, Kind.UPLOAD, Kind.FOREIGN, Kind.UNPARSEABLE):
+        if kind in STAY:
             assert name in left, (kind, name, fates.get(name))
     assert {name for name, fate in fates.items() if fate is Fate.DELETED} == before - left
-    assert {kinds.get(name, Kind.ORPHAN) for name in before - left} <= {Kind.ORPHAN, Kind.TOO_YOUNG, Kind.EXPIRED}
+    assert {kinds.get(name, Kind.ORPHAN) for name in before - left} <= {Kind.ORPHAN, Kind.TOO_YOUNG, Kind.EXPIRED, Kind.OVERDUE}
 
 
 async def test_what_no_row_of_the_world_could_read_before_it_reads_after(world: Planted) -> None:
