@@ -493,8 +493,10 @@ async def test_reads_cancelled_by_asyncio_itself_give_their_connections_back(dat
     await anyio.wait_all_tasks_blocked()
     for read in reads:
         read.cancel()
-    await asyncio.gather(*reads, return_exceptions=True)
+    await anyio.wait_all_tasks_blocked()
+    assert sum(not read.done() for read in reads) == READERS, "those that have a connection wait for their threads"
     release.set()
+    await asyncio.gather(*reads, return_exceptions=True)
     assert await notes(database) == []
 
 
