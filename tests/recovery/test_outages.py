@@ -200,6 +200,7 @@ async def test_claims_that_fail_while_the_log_is_read_are_an_outage_of_the_log(w
     assert await world.is_clean()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("tier", "call", "service"), [("rows", "settle", "high_volume"), ("blobs", "delete", "long_term")])
 @pytest.mark.parametrize("error", [UnavailableError("down"), UnconfirmedError("no answer"), ConfigurationError("403")])
 async def test_a_tier_that_is_out_is_named_and_nothing_is_parked(
@@ -263,6 +264,7 @@ async def test_a_permission_that_is_missing_is_not_given_back_by_a_read(world: W
     assert len(events(log, "service_unreachable")) == 1 and events(log, "service_healthy_again") == []
 
 
+@pytest.mark.slow
 async def test_one_bad_entry_is_no_outage_and_is_parked_with_its_error(world: World, log: pytest.LogCaptureFixture) -> None:
     """A daemon that may not delete one blob: that entry is at fault as long as others are cleaned up."""
     bad = await plant(world)
@@ -299,6 +301,7 @@ async def test_two_loops_with_one_name_recover_everything_and_park_nothing(world
     assert sum(loop.total.parked for loop in loops) == 0 and await world.is_clean()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jump_s", [-86_400.0, -1800.0, 1800.0, 86_400.0])
 async def test_a_clock_that_jumps_makes_no_duration_negative_and_loses_nothing(
     world: World, log: pytest.LogCaptureFixture, jump_s: float
