@@ -22,3 +22,7 @@ def test_fresh_callers_are_told_what_is_documented(command: bool, seconds: float
     said_at_the_end.append(f"fresh callers: {explored}")
     assert explored.episodes, "nothing was run"
     assert not explored.violations, "\n".join(report(explored, command_line=command))
+
+
+def test_a_machine_that_is_slow_to_start_runs_something_all_the_same() -> None:
+    assert explore(1, seconds=0.01, jobs=1).episodes
