@@ -63,7 +63,8 @@ def explore(
     """Runs seeds from `first` on, and returns what was explored.
 
     It ends when `seeds` were run, `seconds` are over and something was run, or there is a violation, unless
-    `keep_going` is set. `jobs`: how many processes; None: one for each core. `tell` is called from time to time. `command`: callers of the command.
+    `keep_going` is set. `jobs`: how many processes; None: one for each core. `tell` is called from time to time.
+    `command`: callers of the command.
     """
     explored, began, jobs = Explored(first), time.monotonic(), jobs or os.cpu_count() or 1
     said: queue.SimpleQueue[tuple[int, dict[str, Any] | None]] = queue.SimpleQueue()
