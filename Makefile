@@ -21,7 +21,10 @@ $(STAMP): pyproject.toml constraints.txt
 demo: setup ## writers are killed, recovery cleans up, you watch (ARGS="--seconds 10 --seed 7")
 	.venv/bin/python -m emulators demo $(ARGS)
 
-# Files run beside each other, on every core; each worker starts the emulators that its files need.
+# Tests start hundreds of interpreters. Without the compiled files each would compile the project again.
+export PYTHONDONTWRITEBYTECODE :=
+
+# Files run beside each other, in two workers for each core; each worker starts the emulators that its files need.
 PARALLEL := @.ci/parallel
 QUICK := tests/changelog tests/tiered tests/recovery tests/contracts tests/store tests/test_architecture.py
 

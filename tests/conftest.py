@@ -34,12 +34,19 @@ NOBODY = 65534
 SAID_AT_THE_END = "said at the end"
 
 LONG_FIRST = (
-    "simulation/test_fresh_seeds.py", "callers/test_fresh_callers.py", "crash/test_crash_on_emulators.py", "crash/test_crash_everywhere.py",
-    "test_benchmarks.py", "spark/", "crash/test_chaos.py", "test_wheel.py",
-    "recovery/http/test_daemon.py", "recovery/http/test_page.py", "recovery/audit/test_live.py", "recovery/audit/test_merge.py",
-    "simulation/", "recovery/cli/", "crash/", "recovery/audit/test_planted.py", "contracts/",
+    "simulation/test_fresh_seeds.py", "callers/test_fresh_callers.py", "recovery/http/test_daemon.py", "test_benchmarks.py",
+    "crash/test_crash_on_emulators.py", "crash/test_crash_everywhere.py", "recovery/test_inside.py", "recovery/test_daemon.py",
+    "spark/", "recovery/http/test_page.py", "test_wheel.py", "simulation/", "recovery/audit/test_live.py", "recovery/audit/test_planted.py",
+    "recovery/audit/test_local_engine.py", "recovery/audit/test_run.py", "recovery/cli/", "crash/", "recovery/test_outages.py",
+    "recovery/", "changelog/sqlite/", "tiered/embedded/", "contracts/", "emulators/",
 )  # fmt: skip
 """These files and folders run before all others. Files run beside each other, so a long one must not come last."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    # Two for each core: many tests wait for a process to start, a lease to end or a disk, and need no core meanwhile.
+    return 2 * len(os.sched_getaffinity(0))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

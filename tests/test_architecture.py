@@ -12,6 +12,7 @@ import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -124,7 +125,13 @@ class Import:
 def modules(root: Path) -> Iterator[tuple[str, ast.Module]]:
     for package in PACKAGES:
         for path in sorted((root / package).rglob("*.py")):
-            yield path.relative_to(root).as_posix(), ast.parse(path.read_text())
+            yield path.relative_to(root).as_posix(), parsed(path.read_text())
+
+
+@cache
+def parsed(source: str) -> ast.Module:
+    """Every check looks at every file."""
+    return ast.parse(source)
 
 
 def imports(file: str, tree: ast.Module) -> Iterator[Import]:

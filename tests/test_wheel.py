@@ -86,15 +86,16 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the programs are of an environment with the wheel and no extras."""
+    """Where the programs are of an environment with the wheel and no extras. It has no pip: ours installs into it."""
     into = tmp_path_factory.mktemp("environment")
-    run(sys.executable, "-m", "venv", "venv", cwd=into)
+    run(sys.executable, "-m", "venv", "--without-pip", "venv", cwd=into)
     install(into / "venv" / "bin", str(wheel))
     return into / "venv" / "bin"
 
 
 def install(programs: Path, what: str) -> None:
-    run(programs / "python", "-m", "pip", "install", what, "-c", ROOT / "constraints.txt", cwd=programs)
+    into = ("--python", programs / "python")
+    run(sys.executable, "-m", "pip", *into, "install", what, "-c", ROOT / "constraints.txt", cwd=programs)
 
 
 @pytest.fixture

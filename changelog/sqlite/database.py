@@ -191,8 +191,7 @@ class Database:
         """Gives the file's free pages back to the disk, in steps. A file of version 0.1 keeps them for later writes."""
         surplus = await self.read(_surplus)
         while surplus > 0:
-            step = f"PRAGMA incremental_vacuum({min(surplus, SHRINK_PAGES)})"
-            await self.write(lambda connection, step=step: connection.execute(step).fetchall())  # type: ignore[misc]
+            await self.write(partial(_give_back, min(surplus, SHRINK_PAGES)))
             before, surplus = surplus, await self.read(_surplus)
             if surplus >= before:
                 return
@@ -589,6 +588,12 @@ class _Reserve:
 def _sign(connection: sqlite3.Connection) -> None:
     connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version={FORMAT_VERSION}")
+
+
+def _give_back(pages: int, connection: sqlite3.Connection) -> None:
+    """Gives that many free pages back to the disk. One execution gives back one page, whatever number it names."""
+    for _ in range(pages):
+        connection.execute("PRAGMA incremental_vacuum(1)")
 
 
 def _surplus(connection: sqlite3.Connection) -> int:

@@ -62,8 +62,9 @@ def explore(
 ) -> Explored:
     """Runs seeds from `first` on, and returns what was explored.
 
-    It ends when `seeds` were run, `seconds` are over, or there is a violation, unless `keep_going` is set. `jobs`: how
-    many processes; None: one for each core. `tell` is called from time to time. `command`: callers of the command.
+    It ends when `seeds` were run, `seconds` are over and something was run, or there is a violation, unless
+    `keep_going` is set. `jobs`: how many processes; None: one for each core. `tell` is called from time to time.
+    `command`: callers of the command.
     """
     explored, began, jobs = Explored(first), time.monotonic(), jobs or os.cpu_count() or 1
     said: queue.SimpleQueue[tuple[int, dict[str, Any] | None]] = queue.SimpleQueue()
@@ -91,7 +92,7 @@ def explore(
         for job in range(jobs):
             start(job, first + job)
         enough, until = seeds or math.inf, began + (seconds or math.inf)
-        while goes_on and explored.episodes < enough and time.monotonic() < until:
+        while goes_on and explored.episodes < enough and (time.monotonic() < until or not explored.episodes):
             try:
                 job, line = said.get(timeout=0.2)
             except queue.Empty:

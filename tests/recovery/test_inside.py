@@ -130,6 +130,7 @@ async def test_several_stores_in_one_process_recover_each_their_own(tmp_path: Pa
     assert await entries(one) == await entries(two) == []
 
 
+@pytest.mark.slow
 async def test_a_store_that_collects_beside_its_writes_takes_none_of_its_own_uploads(tmp_path: Path, anyio_backend: str) -> None:
     """Between its creation and its lock the file of an upload looks abandoned."""
     lease = {"heartbeat_interval_s": 3.0, "expiry_s": 30.0}  # six writers keep a slow machine busy for longer than a second

@@ -214,6 +214,7 @@ async def test_a_log_that_works_again_is_told_with_the_first_entry_and_not_with_
         assert recovery.outages.present == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("tier", "call", "service"), [("rows", "settle", "high_volume"), ("blobs", "delete", "long_term")])
 @pytest.mark.parametrize("error", [UnavailableError("down"), UnconfirmedError("no answer"), ConfigurationError("403")])
 async def test_a_tier_that_is_out_is_named_and_nothing_is_parked(
@@ -224,14 +225,14 @@ async def test_a_tier_that_is_out_is_named_and_nothing_is_parked(
     await stale(world)
     getattr(world, tier).hooks[call] = fails(error)
     async with running(world) as recovery:
-        await world.runtime.sleep(3600)
+        await world.runtime.sleep(1800)  # several times as long as five attempts take, after which an entry would be parked
         getattr(world, tier).hooks.clear()
         await world.runtime.sleep(1000)  # longer than until the next full pass
         assert recovery.total.parked == 0 and await world.is_clean()
     out, back = events(log, "service_unreachable", "service_healthy_again")
     assert (out["event"], out["service"], out["why"]) == ("service_unreachable", service, str(error))
     assert (back["event"], back["service"]) == ("service_healthy_again", service)
-    assert back["outage_s"] == pytest.approx(3600, abs=200)
+    assert back["outage_s"] == pytest.approx(1800, abs=200)
 
 
 async def test_a_tier_that_hangs_is_named(world: World, log: pytest.LogCaptureFixture) -> None:
@@ -277,6 +278,7 @@ async def test_a_permission_that_is_missing_is_not_given_back_by_a_read(world: W
     assert len(events(log, "service_unreachable")) == 1 and events(log, "service_healthy_again") == []
 
 
+@pytest.mark.slow
 async def test_one_bad_entry_is_no_outage_and_is_parked_with_its_error(world: World, log: pytest.LogCaptureFixture) -> None:
     """A daemon that may not delete one blob: that entry is at fault as long as others are cleaned up."""
     bad = await plant(world)
@@ -313,6 +315,7 @@ async def test_two_loops_with_one_name_recover_everything_and_park_nothing(world
     assert sum(loop.total.parked for loop in loops) == 0 and await world.is_clean()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jump_s", [-86_400.0, -1800.0, 1800.0, 86_400.0])
 async def test_a_clock_that_jumps_makes_no_duration_negative_and_loses_nothing(
     world: World, log: pytest.LogCaptureFixture, jump_s: float
@@ -323,7 +326,7 @@ async def test_a_clock_that_jumps_makes_no_duration_negative_and_loses_nothing(
         await world.runtime.sleep(20)
         world.runtime.skew_s += jump_s
         await plant(world)
-        await world.runtime.sleep(7200)
+        await world.runtime.sleep(3600)  # twice the smaller jump
         assert recovery.total.recovered == 2 and recovery.total.parked == 0
         assert await world.is_clean()
     assert min(each["duration_s"] for each in events(log, "recovered", "pass_done")) >= 0

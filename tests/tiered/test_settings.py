@@ -365,11 +365,11 @@ def test_a_pipe_may_hold_settings(tmp_path: Path) -> None:
 
 
 def test_of_very_many_mistakes_the_first_are_told(written: Path) -> None:
-    written.write_text("".join(f"x{number}: 1\n" for number in range(20_000)))
+    written.write_text("".join(f"x{number}: 1\n" for number in range(2000)))
     with pytest.raises(ConfigurationError) as refused:
         load_settings(written)
     [*first, last] = str(refused.value).splitlines()
-    assert len(first) == 20 and last == "and 19980 problems more"
+    assert len(first) == 20 and last == "and 1980 problems more"
 
 
 # --- values that would hang or harm --------------------------------------------------------------

@@ -20,7 +20,7 @@ from changelog.base.errors import ClockBehindError, ConfigurationError, CorruptR
 from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId, Unreadable
 from changelog.log import Collects
-from changelog.sqlite.database import APPLICATION_ID, FORMAT_VERSION, GROUP_MAX, READERS
+from changelog.sqlite.database import APPLICATION_ID, FORMAT_VERSION, GROUP_MAX, READERS, SPARE_PAGES
 from changelog.sqlite.log import Database, SqliteChangeLog
 from tests.given.clocks import ShiftedRuntime
 from tests.given.repository import ROOT
@@ -493,8 +493,10 @@ async def test_reads_cancelled_by_asyncio_itself_give_their_connections_back(dat
     await anyio.wait_all_tasks_blocked()
     for read in reads:
         read.cancel()
-    await asyncio.gather(*reads, return_exceptions=True)
+    await anyio.wait_all_tasks_blocked()
+    assert sum(not read.done() for read in reads) == READERS, "those that have a connection wait for their threads"
     release.set()
+    await asyncio.gather(*reads, return_exceptions=True)
     assert await notes(database) == []
 
 
@@ -899,6 +901,29 @@ async def test_the_file_shrinks_when_what_it_held_is_gone(path: Path, runtime: S
         assert await rows.collect(1000) == 0
         assert (await rows.read("39")).state is not None
     assert path.stat().st_size < 3 << 20
+
+
+async def test_thousands_of_free_pages_are_given_back_in_a_few_transactions(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill(connection: sqlite3.Connection) -> None:
+        connection.execute("CREATE TABLE large (content)")
+        connection.executemany("INSERT INTO large VALUES (?)", [(bytes(500_000),)] * 40)
+        connection.execute("DELETE FROM large")
+
+    await database.write(fill)
+    real, writes = Database.write, 0
+
+    async def counted(self: Database, run: Any, **named: Any) -> Any:
+        nonlocal writes
+        writes += 1
+        return await real(self, run, **named)
+
+    monkeypatch.setattr(Database, "write", counted)
+    await database.shrink()
+    [(free,)] = await database.read(lambda connection: connection.execute("PRAGMA freelist_count").fetchall())
+    assert free <= SPARE_PAGES
+    assert writes == 3, "20 MB are 4888 pages of 4 KiB, and a transaction gives 2048 back"
 
 
 async def test_one_tokens_marks_are_found_among_many_without_reading_them(database: Database, runtime: ShiftedRuntime) -> None:

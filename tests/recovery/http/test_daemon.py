@@ -263,5 +263,5 @@ async def test_clients_that_stall_give_their_connections_back(monkeypatch: pytes
                 await to_thread.run_sync(client.connect, ("127.0.0.1", port))
                 client.sendall(sent)
             url = f"http://127.0.0.1:{port}/"
-            await to_thread.run_sync(wait_for, lambda: httpx.get(url, trust_env=False).status_code == 200)
+            await to_thread.run_sync(wait_for, lambda: httpx.get(url, trust_env=False, verify=False).status_code == 200)
             tasks.cancel_scope.cancel()

@@ -198,6 +198,7 @@ async def test_an_upload_shows_its_session() -> None:
 # --- nobody notices ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_a_simulated_world_is_the_same_call_for_call(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = run(Recipe.of(seed), Coverage())
@@ -236,6 +237,7 @@ async def test_a_store_without_telemetry_is_not_wrapped_and_its_entries_carry_no
 LOADED = "print(sorted({name.partition('.')[0] for name in sys.modules} & {'prometheus_client', 'opentelemetry'}))"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "loaded"),
     [
