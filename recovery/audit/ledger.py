@@ -151,13 +151,18 @@ class RunDirectory:
         for rows in self.batches(run, kinds):
             yield from _findings(rows)
 
-    def batches(self, run: str, kinds: Collection[Kind] | None = None, columns: Sequence[str] | None = None) -> Iterator[Any]:
+    def batches(
+        self, run: str, kinds: Collection[Kind] | None = None, columns: Sequence[str] | None = None, *,
+        numbers: Collection[int] | None = None,
+    ) -> Iterator[Any]:
         """Yields the same as Arrow record batches of at most `ROW_GROUP` rows.
 
-        `columns` (None: all) must include `class`.
+        `columns` (None: all) must include `class`. `numbers`: of these ranges only; None: of all.
         """
         wanted = None if kinds is None else pa.array(sorted(kinds), pa.string())
         for number, path in self._range_files():
+            if numbers is not None and number not in numbers:
+                continue
             summary = self._footer(run, number, path)
             if not isinstance(summary, Summary) or (kinds is not None and not summary.totals().keys() & set(kinds)):
                 continue
