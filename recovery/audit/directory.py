@@ -56,8 +56,11 @@ class FileSeen(NamedTuple):
 class Files:
     """The files of one directory.
 
-    `uri` opens the same directory in another process, or on another machine that can reach it.
+    `uri` opens the same directory in another process, or on another machine that can reach it. `what`: what errors call
+    the directory.
     """
+
+    what = "the run directory"
 
     def __init__(self, uri: str, filesystem: Any, path: str, runtime: Runtime) -> None:
         self.uri = uri
@@ -159,14 +162,14 @@ class Files:
         try:
             yield
         except pa.ArrowException as error:
-            raise UnavailableError(f"the run directory {self.uri} cannot {verb} ({_first_line(error)})") from error
+            raise UnavailableError(f"{self.what} {self.uri} cannot {verb} ({_first_line(error)})") from error
         except OSError as error:
             if error.errno in _REFUSED:
                 raise ConfigurationError(
-                    f"the run directory {self.uri} cannot {verb}: {_REFUSED[error.errno]}; give another, or the right to write there"
+                    f"{self.what} {self.uri} cannot {verb}: {_REFUSED[error.errno]}; give another, or the right to write there"
                 ) from error
             full = f"{_FULL[error.errno]}; free space and run it again" if error.errno in _FULL else _first_line(error)
-            raise UnavailableError(f"the run directory {self.uri} cannot {verb}: {full}") from error
+            raise UnavailableError(f"{self.what} {self.uri} cannot {verb}: {full}") from error
 
 
 class Draft:

@@ -68,6 +68,20 @@ class Prefix(_Part):
     size: int
 
 
+class Inventory(_Part):
+    """The inventory report from which a run took its blobs, instead of listing the bucket.
+
+    `report`: its manifest. `snapshot_ns`: the moment that it shows, in nanoseconds since 1970. `records`: its rows.
+    `export`: where the rows of the table came from; None: from the table itself. `notes`: what was odd about it.
+    """
+
+    report: str
+    snapshot_ns: int
+    records: int
+    export: str | None = None
+    notes: tuple[str, ...] = ()
+
+
 class Manifest(_Part):
     """A run. `inputs`: what was compared, by name (`bucket`, `table`, `changelog`, `directory`, `emulators`).
 
@@ -81,6 +95,8 @@ class Manifest(_Part):
     run: str
     inputs: dict[str, str]
     log_is_durable: bool
+    inventory: Inventory | None = None
+    """None: the bucket was listed."""
     cutoff: Cutoff
     ranges: tuple[Bounds, ...]
     engine: str = ""

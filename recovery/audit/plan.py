@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import Runtime
 from recovery.audit.ledger import RunDirectory
-from recovery.audit.manifest import Bounds, Cutoff
+from recovery.audit.manifest import Bounds, Cutoff, Inventory
 from recovery.audit.sweep import SKEW_MAX_NS
-from recovery.audit.words import span
+from recovery.audit.words import duration, span
 from recovery.audit.work import GRACE_MIN_S, GRACE_S, AuditOptions, check_there
 from tiered.metadata import NS_PER_S
 from tiered.open import Backends, open_backends
@@ -67,6 +67,9 @@ async def plan_audit(settings: Settings, options: AuditOptions, slots: int, runt
     async with open_backends(settings, runtime, writes=False) as backends:
         as_of_ns = await backends.tiers.long_term.now_ns()
         notes = list(_notes(options, as_of_ns, runtime.wall_ns()))
+        if options.inventory is not None:
+            notes += _notes_on_report(options.inventory, as_of_ns, _grace_of(options))
+            as_of_ns = options.inventory.snapshot_ns  # the cut-off is the report's: it shows nothing that is younger
         blobs = await _count(backends.tiers.long_term)
         if blobs != 0 and not options.insist:
             await _check_table(backends, inputs)
@@ -168,6 +171,26 @@ async def _count(blobs: LongTermBackend) -> int | None:
             return number
         start = page.next_start
     return None
+
+
+def check_inventory(found: Inventory | None, options: AuditOptions, where: str) -> None:
+    """Refuses to go on with a run whose blobs came from elsewhere."""
+    if found != options.inventory:
+        report = None if found is None else f"took its blobs from {found.report} and its rows from {found.export or 'the table'}"
+        source = report or "listed the bucket"
+        raise ConfigurationError(f"{where} holds a run that {source}: give the same again, or another directory")
+
+
+def _notes_on_report(report: Inventory, now_ns: int, grace_s: float) -> Iterable[str]:
+    lag_s = max(0, now_ns - report.snapshot_ns) / NS_PER_S
+    rows = "the table itself" if report.export is None else report.export
+    yield (
+        f"the blobs are those of {report.report}, which shows the bucket {duration(lag_s)} before the audit began, and the rows are"
+        f" those of {rows}; every finding was then looked up in the services; blobs that were created after the report were not audited"
+    )
+    yield from report.notes
+    if lag_s > grace_s:
+        yield f"the report is older than the grace of {span(grace_s)}: what became an orphan since then is not found"
 
 
 def _notes(options: AuditOptions, service_ns: int, here_ns: int) -> Iterable[str]:

@@ -33,8 +33,8 @@ from recovery.audit.conclusion import Prefixes, conclude
 from recovery.audit.errors import AuditInterruptedError
 from recovery.audit.finding import Summary
 from recovery.audit.ledger import RunDirectory
-from recovery.audit.manifest import Failure, Manifest, Prefix
-from recovery.audit.plan import Plan, check_apart, check_cutoff, check_grace, check_same, inputs_of, plan_audit
+from recovery.audit.manifest import Failure, Inventory, Manifest, Prefix
+from recovery.audit.plan import Plan, check_apart, check_cutoff, check_grace, check_inventory, check_same, inputs_of, plan_audit
 from recovery.audit.report import DANGLING_MAX, render
 from recovery.audit.verdicts import FINDINGS, Kind
 from recovery.audit.words import PRICE_DEFAULT
@@ -79,9 +79,10 @@ async def run_audit(
     if manifest is None:
         plan = await plan_audit(settings, options, engine.slots, runtime)
         planned = plan.blobs
-        manifest = await to_thread.run_sync(directory.begin, _first_manifest(plan, engine, runtime))
+        manifest = await to_thread.run_sync(directory.begin, _first_manifest(plan, engine, runtime, options.inventory))
     check_same(manifest.inputs, inputs_of(settings), directory.uri)
     check_cutoff(manifest.cutoff, options, directory.uri)
+    check_inventory(manifest.inventory, options, directory.uri)
     price = PRICE_DEFAULT if options.price is None else options.price
     async with AuditSource.open(settings, runtime, manifest.run) as source:
         run = _Run(manifest, directory, engine, job_of(manifest, directory.uri, settings), runtime, progress, price, source, planned)
@@ -118,9 +119,10 @@ def last_audit_of(ended: Manifest, where: str) -> LastAudit:
     )  # fmt: skip
 
 
-def _first_manifest(plan: Plan, engine: Engine, runtime: Runtime) -> Manifest:
+def _first_manifest(plan: Plan, engine: Engine, runtime: Runtime, inventory: Inventory | None) -> Manifest:
     return Manifest(
-        run=str(uuid7(runtime)), inputs=plan.inputs, log_is_durable=plan.log_is_durable, cutoff=plan.cutoff, ranges=plan.ranges,
+        run=str(uuid7(runtime)), inputs=plan.inputs, log_is_durable=plan.log_is_durable, inventory=inventory,
+        cutoff=plan.cutoff, ranges=plan.ranges,
         engine=engine.name, versions=_versions(engine), started_ns=runtime.wall_ns(), notes=plan.notes,
     )  # fmt: skip
 

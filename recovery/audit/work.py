@@ -24,7 +24,7 @@ from changelog.base.errors import ConfigurationError, TieredError, UnavailableEr
 from changelog.base.runtime import SystemRuntime
 from recovery.audit.finding import Summary
 from recovery.audit.ledger import RunDirectory
-from recovery.audit.manifest import Bounds, Cutoff, Manifest
+from recovery.audit.manifest import Bounds, Cutoff, Inventory, Manifest
 from recovery.audit.sweep import audit_range
 from recovery.audit.verdicts import FINDINGS, Kind
 from tiered.open import DATABASE_NAME, open_backends
@@ -44,13 +44,14 @@ class AuditOptions:
 
     `grace_s`: in seconds; None: `GRACE_S` for a new run, the run's own grace for one that goes on. `insist`: do it in
     spite of a grace below `GRACE_MIN_S`, or of a table that looks wrong. `price`: US dollars per GiB and month, for the
-    report; None: the default.
+    report; None: the default. `inventory`: the report that shows the blobs; None: they are listed.
     """
 
     directory: str
     grace_s: float | None = None
     insist: bool = False
     price: float | None = None
+    inventory: Inventory | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from __future__ import annotations
 import math
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
@@ -29,6 +30,7 @@ from tiered.metadata import NS_PER_S
 
 if TYPE_CHECKING:
     from recovery.audit.work import AuditOptions, Engine
+    from tiered.settings import Settings
 
 CLEAN, FINDINGS, FAILED, INTERRUPTED = 0, 1, 2, 130
 AUDIT_MODULES = ("pyarrow", "jinja2", "markupsafe")
@@ -58,6 +60,11 @@ ShownGrace = Annotated[
 ]
 Parallel = Annotated[int | None, typer.Option(min=1, max=4096, help="So many ranges at once; by default one for each processor.")]
 Master = Annotated[str | None, typer.Option(help="Of Spark; by default one of its own on this machine, or spark-submit's.")]
+
+InventoryOption = Annotated[str | None, typer.Option("--inventory", metavar="MANIFEST_OR_DIR", help=(
+    "Take the blobs from this inventory report of Google Cloud Storage, instead of listing the bucket."
+))]  # fmt: skip
+Export = Annotated[str | None, typer.Option(metavar="DIR", help="With --inventory: a Bigtable export as Parquet, instead of a scan.")]
 
 
 @audit_app.callback()
@@ -93,6 +100,8 @@ def run(
     parallel: Parallel = None,
     master: Master = None,
     price: Price = None,
+    inventory: InventoryOption = None,
+    export: Export = None,
 ) -> None:
     """Compares everything, and writes findings, manifest.json and report.html."""
 
@@ -107,7 +116,12 @@ def run(
         options = _options(to or _new_directory(), grace, insist, price)
         check_grace(options)
         show_start(inputs_of(settings), options, engine.value)
-        with _opened(engine, parallel, master) as opened, showing() as progress:
+        with ExitStack() as stack:
+            if inventory is None and export is None:
+                opened = stack.enter_context(_opened(engine, parallel, master))
+            else:
+                options, opened = stack.enter_context(_with_inventory(settings, options, engine, parallel, master, inventory, export))
+            progress = stack.enter_context(showing())
             manifest = anyio.run(run_audit, settings, options, opened, SystemRuntime(), progress)
         show_manifest(manifest, options, choice.json)
         return FAILED if not manifest.complete else FINDINGS if manifest.findings else CLEAN
@@ -143,6 +157,25 @@ def _opened(name: EngineName, parallel: int | None, master: str | None) -> Itera
     from recovery.audit.local import LocalEngine
 
     yield LocalEngine(parallel)
+
+
+@contextmanager
+def _with_inventory(
+    settings: Settings, options: AuditOptions, name: EngineName, parallel: int | None, master: str | None, inventory: str | None,
+    export: str | None,
+) -> Iterator[tuple[AuditOptions, Engine]]:  # fmt: skip
+    if inventory is None:
+        raise InvalidRequestError("--export is of an audit with --inventory: give the inventory report, too")
+    if name is not EngineName.SPARK:
+        raise InvalidRequestError("--inventory needs Spark for its join: leave --engine local out")
+    from recovery.audit.cluster import check_packages
+
+    check_packages()
+    from recovery.audit.inventory.engine import open_inventory
+
+    runtime = SystemRuntime()
+    with open_inventory(settings, inventory, export, runtime, master=master, slots=parallel, insist=options.insist) as engine:
+        yield replace(options, inventory=engine.evidence), engine
 
 
 def _options(to: str, grace: str | None, insist: bool, price: float | None) -> AuditOptions:
