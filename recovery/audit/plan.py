@@ -189,6 +189,8 @@ def _notes_on_report(report: Inventory, now_ns: int, grace_s: float) -> Iterable
         f" those of {rows}; every finding was then looked up in the services; blobs that were created after the report were not audited"
     )
     yield from report.notes
+    if report.export is not None:
+        yield "what became an orphan after the rows were exported is not found"
     if lag_s > grace_s:
         yield f"the report is older than the grace of {span(grace_s)}: what became an orphan since then is not found"
 

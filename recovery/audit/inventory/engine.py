@@ -94,9 +94,9 @@ class InventoryEngine:
         check_rows(self._report, seen.rows)
         check_buckets(self._report, seen.least, seen.greatest, self._bucket)
         if seen.nameless:
-            yield f"{count(seen.nameless, 'row')} of the inventory report had no name that is text, and were left out"
+            yield f"left out {count(seen.nameless, 'row')} of the inventory report without a name that is text"
         if seen.deleted:
-            yield f"{count(seen.deleted, 'row')} of the inventory report were blobs that had been deleted or replaced, and were left out"
+            yield f"left out {count(seen.deleted, 'row')} of the inventory report about blobs that had been deleted or replaced"
         if seen.rows == seen.nameless + seen.deleted:
             yield "the inventory report shows no blob at all"
 
