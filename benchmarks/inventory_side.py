@@ -1,4 +1,4 @@
-"""A side of the inventory join's figures, in a process of its own: `python -m benchmarks.inventory_side ours DIRECTORY`.
+"""A side of the inventory join's figures, in a process of its own: `python -m benchmarks.inventory_side NAME WHERE`.
 
     ours      the join of `recovery.audit.inventory`: files read with Arrow, two hashes of each name, one full outer
               join, the names of what is left; and the counts by range and usecase, which the others do not make

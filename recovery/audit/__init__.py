@@ -10,6 +10,7 @@
     directory.py, manifest.py, ledger.py              what a run leaves in its directory
     conclusion.py, report.py, words.py, show.py       what a person reads
     errors.py        the only error of its own
+    inventory/       takes the blobs from a report instead of a listing: another engine
 
 Deletes nothing. Knows nothing of the recovery loop and of the command line.
 """
