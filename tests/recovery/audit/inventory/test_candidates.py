@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from random import Random
 
 import pytest
 
 from recovery.audit.finding import Finding, Summary
+from recovery.audit.inventory import candidates
 from recovery.audit.inventory.candidates import Suspect, SuspectRow, judge
 from recovery.audit.verdicts import Kind
-from tests.given.audit_grounds import SimulatedGround
+from tests.given.audit_grounds import SimulatedGround, embedded_ground
 from tests.given.planted_world import CUTOFF, Planted, plant
 from tiered.protocol.backends import Redirect
 
@@ -102,6 +104,22 @@ async def test_chunks_give_the_same_findings(world: Planted) -> None:
         await judged.judge(world, [], rows[first : first + 17])
     await judged.judge(world, [], corrupt)
     assert judged.found(world) == wanted(world)
+
+
+async def test_rows_are_read_again_in_pages(world: Planted, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(candidates, "POINT_READS", 7)
+    redirects, _ = await exported(world)
+    judged = await Judged().judge(world, await reported(world), [SuspectRow(each.path.encode(), each.target) for each in redirects])
+    assert judged.summary.redirects == len(redirects) > 7 and judged.found(world) == wanted(world)
+
+
+async def test_a_damaged_row_of_an_export_is_told_as_the_table_says(anyio_backend: object, tmp_path: Path) -> None:
+    async with embedded_ground(tmp_path) as ground:
+        planted = await plant(ground)
+        rows = [SuspectRow(key, None) for key in (b"corrupt/objects/target", b"refs/objects/mortal", b"corrupt/objects/repaired")]
+        judged = await Judged().judge(planted, [], rows)
+    [found] = judged.findings
+    assert (found.kind, found.name) == (Kind.CORRUPT_ROW, "corrupt/objects/target") and found.detail
 
 
 async def test_an_export_that_shows_nothing_makes_no_orphan(world: Planted) -> None:

@@ -71,6 +71,7 @@ def test_shards_that_are_told_with_their_bucket_are_looked_for_beside_the_manife
     ({"report_shards_file_names": None}, "report_shards_file_names is not a list of names of files"),
     ({"report_shards_file_names": [7]}, "report_shards_file_names is not a list of names of files"),
     ({"report_shards_file_names": [], "shard_count": 0}, "names no shard, so the report shows nothing of the bucket"),
+    ({"report_shards_file_names": ["a.csv", "a.csv"]}, "does not fit itself: it tells 2 shards and names 1: copy the whole report again"),
     ({"shard_count": 3}, "does not fit itself: it tells 3 shards and names 2"),
     ({"report_shards_file_names": ["a.csv", "b.parquet"]}, "names shards that are not all .csv or all .parquet"),
     ({"report_shards_file_names": ["a.orc", "b.orc"]}, "names shards that are not all .csv or all .parquet"),
