@@ -56,11 +56,8 @@ class FileSeen(NamedTuple):
 class Files:
     """The files of one directory.
 
-    `uri` opens the same directory in another process, or on another machine that can reach it. `what`: what errors call
-    the directory.
+    `uri` opens the same directory in another process, or on another machine that can reach it.
     """
-
-    what = "the run directory"
 
     def __init__(self, uri: str, filesystem: Any, path: str, runtime: Runtime) -> None:
         self.uri = uri
@@ -119,7 +116,7 @@ class Files:
 
     def read(self, name: str) -> bytes | None:
         """Returns the content of a file, or None if there is no such file."""
-        with self.explained(f"be read: {name}"):
+        with self.explained("be read", name):
             try:
                 with self.filesystem.open_input_file(f"{self.path}/{name}") as file:
                     return bytes(file.read())
@@ -153,23 +150,27 @@ class Files:
 
         If it is not published by the end of the block, it never appears.
         """
-        with self.explained("be written"):
+        with self.explained("be written", name):
             return Draft(self, name, self._runtime.random.getrandbits(64))
 
     @contextmanager
-    def explained(self, verb: str) -> Iterator[None]:
-        """Turns errors of the file system into ours. `verb` completes the sentence "the run directory ... cannot"."""
+    def explained(self, verb: str, name: str | None = None) -> Iterator[None]:
+        """Turns errors of the file system into ours. `verb` completes the sentence "the run directory ... cannot".
+
+        `name`: of the file in the directory that the error is about; None: the directory itself.
+        """
+        what = f"the run directory {self.uri}" if name is None else f"{self.uri}/{name}"
         try:
             yield
         except pa.ArrowException as error:
-            raise UnavailableError(f"{self.what} {self.uri} cannot {verb} ({_first_line(error)})") from error
+            raise UnavailableError(f"{what} cannot {verb} ({_first_line(error)})") from error
         except OSError as error:
             if error.errno in _REFUSED:
                 raise ConfigurationError(
-                    f"{self.what} {self.uri} cannot {verb}: {_REFUSED[error.errno]}; give another, or the right to write there"
+                    f"{what} cannot {verb}: {_REFUSED[error.errno]}; give another directory, or the right to write there"
                 ) from error
             full = f"{_FULL[error.errno]}; free space and run it again" if error.errno in _FULL else _first_line(error)
-            raise UnavailableError(f"{self.what} {self.uri} cannot {verb}: {full}") from error
+            raise UnavailableError(f"{what} cannot {verb}: {full}") from error
 
 
 class Draft:
@@ -177,6 +178,7 @@ class Draft:
 
     def __init__(self, files: Files, name: str, chance: int) -> None:
         self._files = files
+        self.name = name
         self._target = f"{files.path}/{name}"
         directory, _, base = self._target.rpartition("/")
         self._temporary = f"{directory}/_{base}.{chance:016x}.tmp"
@@ -191,7 +193,7 @@ class Draft:
 
         `replace`: whether it takes the place of a file of that name. Without it, an existing local file stays.
         """
-        with self._files.explained("be written"):
+        with self._files.explained("be written", self.name):
             self.file.flush()
             if self._files.local is None:
                 self._upload()

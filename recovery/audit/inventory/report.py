@@ -43,7 +43,6 @@ DELETED = "timeDeleted"
 AGE_MAX_S = 7 * 86_400.0
 """A report that is older than this is refused. Nothing may be deleted because of a run that is older than this."""
 
-WHAT = "the inventory report in"
 HEADER_BYTES = 64 * 1024
 MANIFEST_ENDS = "manifest.json"
 _FRACTION = re.compile(r"\.(\d{6})\d+")
@@ -107,7 +106,6 @@ def open_export(where: str, runtime: Runtime) -> tuple[str, ...]:
     (binary).
     """
     files = Files.at(where.rstrip("/"), runtime)
-    files.what = "the export in"
     names = [seen.name for seen in files.list() if seen.name.endswith(".parquet") and not seen.name.startswith((".", "_"))]
     if not names:
         raise ConfigurationError(f"{files.uri} holds no *.parquet of a Bigtable export: name its directory, or leave --export out")
@@ -137,10 +135,8 @@ def _find(where: str, runtime: Runtime) -> tuple[Files, str]:
     if where.endswith(".json"):
         directory, _, name = where.rpartition("/")
         files = Files.at(directory or ".", runtime)
-        files.what = WHAT
         return files, name
     files = Files.at(where.rstrip("/"), runtime)
-    files.what = WHAT
     manifests = [seen.name for seen in files.list() if seen.name.endswith(MANIFEST_ENDS)]
     if not manifests:
         raise ConfigurationError(f"{files.uri} holds no *{MANIFEST_ENDS} of an inventory report: name the manifest, or its directory")
@@ -266,13 +262,13 @@ def _columns(files: Files, shards: Sequence[str], form: str, delimiter: str, man
 def _header(files: Files, shard: str, form: str, delimiter: str) -> tuple[str, ...]:
     if form == "parquet":
         return tuple(_footer(files, shard).schema.to_arrow_schema().names)
-    with files.explained(f"be read: {shard}"), files.filesystem.open_input_file(f"{files.path}/{shard}") as file:
+    with files.explained("be read", shard), files.filesystem.open_input_file(f"{files.path}/{shard}") as file:
         text = bytes(file.read(HEADER_BYTES)).decode("utf-8-sig", errors="replace")
     return tuple(next(csv.reader([text.splitlines()[0]], delimiter=delimiter))) if text else ()
 
 
 def _footer(files: Files, shard: str) -> Any:
-    with files.explained(f"be read: {shard}"):
+    with files.explained("be read", shard):
         try:
             return pq.read_metadata(f"{files.path}/{shard}", filesystem=files.filesystem)
         except pa.ArrowInvalid:

@@ -76,8 +76,7 @@ def _chosen(files: Sequence[str], batches: Iterable[Any]) -> Iterator[str]:
 def _opened(path: str) -> Iterator[Any]:
     directory, _, name = path.rpartition("/")
     files = Files.at(directory, SystemRuntime())
-    files.what = "the directory"
-    with files.explained(f"be read: {name}"), files.filesystem.open_input_file(f"{files.path}/{name}") as file:
+    with files.explained("be read", name), files.filesystem.open_input_file(f"{files.path}/{name}") as file:
         try:
             yield file
         except pa.ArrowException as error:

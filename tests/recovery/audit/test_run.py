@@ -366,7 +366,8 @@ async def test_directory_that_is_shut_in_the_middle_fails_the_ranges_in_a_senten
     manifest = await audit(store, unprivileged / "run", InThread(shut))
     [failure] = manifest.failures
     assert failure.error == (
-        f"the run directory {unprivileged}/run cannot be written: this process may not; give another, or the right to write there"
+        f"{unprivileged}/run/findings/range-000003.parquet cannot be written: this process may not;"
+        " give another directory, or the right to write there"
     )
 
 
