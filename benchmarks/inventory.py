@@ -138,7 +138,7 @@ def beside(names: int, sides: Sequence[Side], runs: list[list[Run]]) -> Figures:
     """Compares the sides with the first one."""
     rows = []
     for side, each in zip(sides, runs, strict=True):
-        ratio = Ratio.of([run.cpu_s for run in each], [run.cpu_s for run in runs[0]])
+        ratio = Ratio.of([run.cpu_s for run in runs[0]], [run.cpu_s for run in each])
         cpu, wall, whole = (f"{median(seconds):.1f}" for seconds in (
             [run.cpu_s for run in each], [run.wall_s for run in each], [run.whole_s for run in each],
         ))  # fmt: skip

@@ -41,10 +41,10 @@ def ours(session: SparkSession, directory: Path) -> Found:
     bounds = split([f"attachments/org.{number}" for number in range(100, 112)])
     runtime = SystemRuntime()
     report = open_report(str(directory / "report"), BUCKET, runtime, insist=True)
-    table = join.read_report(session, report)
-    seen = join.look_over(table)
+    seen = join.look_over(session, report)
     assert seen.rows == report.records and (seen.least, seen.greatest) == (BUCKET, BUCKET)
-    blobs, rows = join.blobs_of(table), join.read_export(session, open_export(str(directory / "export"), runtime))
+    blobs = join.blobs_of(join.read_report(session, report))
+    rows = join.read_export(session, open_export(str(directory / "export"), runtime))
     counted = join.counted(blobs, bounds)
     assert sum(each.number for shares in counted.values() for each in shares) == report.records
     join.rows_counted(rows, bounds)

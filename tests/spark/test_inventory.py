@@ -133,7 +133,7 @@ def test_a_report_is_read_with_odd_names_and_without_those_that_are_null(spark: 
     now_ns = SystemRuntime().wall_ns()
     report = open_report(str(write_report(tmp_path, rows, now_ns - 10**9, form=form, shards=3)), "b", SystemRuntime())
     table = join.read_report(spark, report)
-    seen = join.look_over(table)
+    seen = join.look_over(spark, report)
     assert (seen.rows, seen.nameless, seen.deleted, seen.least, seen.greatest) == (10, 1, 1, "b", "b")
     found = {row["name"]: (row["generation"], row["size"]) for row in join.blobs_of(table).collect()}
     assert found == {name: (7, number) for number, name in enumerate(odd)}

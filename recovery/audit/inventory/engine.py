@@ -88,7 +88,7 @@ class InventoryEngine:
     def _look_over(self) -> Iterator[str]:
         """Checks all rows of the report. Yields what is odd and no reason to refuse it."""
         try:
-            seen = join.look_over(join.read_report(self._session, self._report))
+            seen = join.look_over(self._session, self._report)
         except (PySparkException, Py4JError, OSError) as error:
             raise explained(error) from error
         check_rows(self._report, seen.rows)

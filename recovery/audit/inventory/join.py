@@ -34,16 +34,12 @@ from recovery.audit.inventory.report import DELETED, Report
 from recovery.audit.manifest import Bounds
 from recovery.sources.columns import TOMBSTONES, batch_of
 from recovery.sources.reading import Part, rows
-from tiered.bigtable.cells import EXPIRING, LEGACY_TOMBSTONE, MANUAL, METADATA, PAYLOAD, TARGET
 
 USECASE_ROWS_MAX = 100_000
 """How many pairs of range and usecase are counted one by one. With more, each range counts its blobs as of others."""
 
 BROADCAST_MAX = 500_000
 """So many hashes are sent to every executor, to find their names. More are joined by a shuffle."""
-
-LOOK_AGAIN = ""
-"""The fault of a row of an export: what is wrong with it is read from the table."""
 
 ROW_COLUMNS = "key binary, target string, deadline_us bigint, fault string"
 
@@ -88,15 +84,16 @@ class Looked:
     greatest: str | None
 
 
-def look_over(table: DataFrame) -> Looked:
-    """Counts the rows of the report, in one pass without a shuffle."""
-    nameless = f.col("name").isNull() | (f.col("name") == "") | ~f.expr("is_valid_utf8(name)")
-    [found] = table.agg(
-        f.count("*"), f.count_if(nameless), f.count_if("deleted"), f.min("bucket"), f.max("bucket"), f.count_if(f.col("bucket").isNull())
-    ).collect()
-    if found[5]:
-        raise ConfigurationError(f"{found[5]:,} rows of the inventory report do not tell their bucket: copy the report again")
-    return Looked(found[0], found[1], found[2], found[3], found[4])
+def look_over(session: SparkSession, report: Report) -> Looked:
+    """Counts the rows of the report where they are read. Only one row for each shard leaves its task."""
+    read = partial(shards.look_over, report.shards, report.form, report.delimiter, DELETED in report.columns)
+    columns = "rows bigint, nameless bigint, deleted bigint, bucketless bigint, least string, greatest string"
+    seen = _each(session, report.shards, read, columns)
+    sums = (f.sum(name) for name in ("rows", "nameless", "deleted", "bucketless"))
+    [found] = seen.agg(*sums, f.min("least"), f.max("greatest")).collect()
+    if found[3]:
+        raise ConfigurationError(f"{found[3]:,} rows of the inventory report do not tell their bucket: copy the report again")
+    return Looked(found[0], found[1], found[2], found[4], found[5])
 
 
 def blobs_of(table: DataFrame) -> DataFrame:
@@ -110,34 +107,11 @@ def blobs_of(table: DataFrame) -> DataFrame:
 
 def read_export(session: SparkSession, files: Sequence[str]) -> DataFrame:
     """Returns the tombstones of a Bigtable export (`report.open_export`). One task reads one file."""
-    cells = "array<struct<family: string, qualifier: binary, at: bigint, value: binary>>"
-    plain = _each(session, files, partial(shards.read_export, files), f"key binary, cells {cells}").where("NOT startswith(key, X'7E')")
-    newest = {name: _newest(family, column).alias(name) for name, family, column in (
-        ("g", EXPIRING, TARGET), ("m", MANUAL, TARGET), ("gm", EXPIRING, METADATA), ("mm", MANUAL, METADATA),
-    )}  # fmt: skip
-    filled = f.expr(f"exists(cells, c -> c.qualifier = {_hex(PAYLOAD)} AND length(c.value) > 0)").alias("filled")
-    tombstones = f.expr(
-        f"filter(array({_cell('g', True)}, {_cell('m', False)}, {_legacy('gm', True)}, {_legacy('mm', False)}), x -> x.value IS NOT NULL)"
-    )
-    found = plain.select("key", *newest.values(), filled).select("key", tombstones.alias("found"))
-    # A row that is a tombstone in two ways may mean either blob. Both are joined, and the row is looked at again.
-    marked = f.expr("concat(found, IF(size(found) > 1, array(struct(X'FF' AS value, CAST(NULL AS bigint) AS at)), array()))")
-    each = found.where("size(found) > 0").select("key", f.explode(marked).alias("cell"))
-    readable = f.expr("is_valid_utf8(string(key)) AND is_valid_utf8(string(cell.value))")
-    return each.select(
-        "key", f.when(readable, f.expr("string(IF(length(cell.value) = 0, key, cell.value))")).alias("target"),
-        f.col("cell.at").alias("deadline_us"), f.when(~readable, f.lit(LOOK_AGAIN)).alias("fault"),
-    )  # fmt: skip
-
-
-def _cell(name: str, expires: bool) -> str:
-    return f"struct({name}.value AS value, {f'{name}.at' if expires else 'CAST(NULL AS bigint)'} AS at)"
-
-
-def _legacy(name: str, expires: bool) -> str:
-    """Returns the tombstone of older software, which names no blob: its path does."""
-    is_one = f"startswith({name}.value, {_hex(LEGACY_TOMBSTONE)}) AND NOT filled"
-    return f"IF({is_one}, struct(X'' AS value, {f'{name}.at' if expires else 'CAST(NULL AS bigint)'} AS at), NULL)"
+    raw = _each(session, files, partial(shards.read_export, files), "key binary, target binary, deadline_us bigint, fault string")
+    target = f.col("target").cast("string")
+    readable = f.expr("is_valid_utf8(string(key))") & f.coalesce(f.expr("is_valid_utf8(string(target))"), f.lit(True))
+    fault = f.when(~readable, f.lit(shards.LOOK_AGAIN)).otherwise(f.col("fault"))
+    return raw.select("key", f.when(readable, target).alias("target"), "deadline_us", fault.alias("fault"))
 
 
 def read_table(session: SparkSession, settings: str, parts: Sequence[Bounds]) -> DataFrame:
@@ -156,16 +130,6 @@ def _scan(settings: str, parts: Sequence[Part], batches: Iterable[Any]) -> Itera
                     "key": [path.encode() for path in found["object"]], "target": found["name"],
                     "deadline_us": [row[4] for row in page], "fault": found["error"],
                 })  # fmt: skip
-
-
-def _newest(family: str, column: bytes) -> Column:
-    """Returns the newest cell of a column."""
-    chosen = f"filter(cells, c -> c.family = '{family}' AND c.qualifier = {_hex(column)})"
-    return f.expr(f"array_max(transform({chosen}, c -> struct(c.at AS at, c.value AS value)))")
-
-
-def _hex(value: bytes) -> str:
-    return f"X'{value.hex()}'"
 
 
 # --- the join --------------------------------------------------------------------------------------
@@ -210,20 +174,20 @@ def candidates(blobs: DataFrame, table: DataFrame, bounds: Sequence[Bounds], now
     ).distinct().persist(StorageLevel.DISK_ONLY)  # fmt: skip
     is_small = apart.count() <= BROADCAST_MAX
 
-    def named(frame: DataFrame, name: Column, blob: bool) -> DataFrame:
+    def named(frame: DataFrame, name: Column, wanted: DataFrame, how: str) -> DataFrame:
         first, second = hashes(name)
-        wanted = apart.where(f.col("blob") if blob else ~f.col("blob")).select("a", "b")
-        return frame.join(f.broadcast(wanted) if is_small else wanted, (first == f.col("a")) & (second == f.col("b")), "left_semi")
+        hashed = wanted.select("a", "b")
+        return frame.join(f.broadcast(hashed) if is_small else hashed, (first == f.col("a")) & (second == f.col("b")), how)
 
-    target = f.col("target")
-    own = (target == f.col("key").cast("string")) | target.startswith(f.concat(f.col("key").cast("string"), f.lit("/")))
-    suspects = named(blobs, f.col("name"), blob=True).select(
+    suspects = named(blobs, f.col("name"), apart.where("blob"), "left_semi").select(
         "name", "generation", "size", f.lit(None).cast("binary").alias("key"), f.lit(None).cast("string").alias("target"),
         f.lit(None).cast("string").alias("fault"),
     )  # fmt: skip
-    strange = table.where(f.col("fault").isNotNull() | ~own)
-    to_look_at = named(good.where(own), target, blob=False).union(strange).select(
-        f.coalesce("target", f.when(f.expr("is_valid_utf8(string(key))"), f.col("key").cast("string"))).alias("name"),
+    target, key = f.col("target"), f.col("key").cast("string")
+    own = (target == key) | target.startswith(f.concat(key, f.lit("/")))
+    odd = f.col("fault").isNotNull() | ~own
+    to_look_at = named(table, target, apart.where("NOT blob"), "left").where(f.col("a").isNotNull() | odd).select(
+        f.coalesce(target, f.when(f.expr("is_valid_utf8(string(key))"), key)).alias("name"),
         f.lit(None).cast("bigint").alias("generation"), f.lit(None).cast("bigint").alias("size"), "key", "target", "fault",
     )  # fmt: skip
     found = suspects.union(to_look_at)

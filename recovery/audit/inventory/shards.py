@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as arrow_csv
@@ -18,9 +19,12 @@ from changelog.base.errors import CorruptRecordError
 from changelog.base.runtime import SystemRuntime
 from recovery.audit.directory import Files
 from recovery.audit.inventory.report import DELETED
+from tiered.bigtable.cells import EXPIRING, LEGACY_TOMBSTONE, MANUAL, METADATA, PAYLOAD, TARGET
 
 BATCH = 20_000
-CELLS = pa.list_(pa.struct([("family", pa.string()), ("qualifier", pa.binary()), ("at", pa.int64()), ("value", pa.binary())]))
+
+LOOK_AGAIN = ""
+"""The fault of a row of an export: what is wrong with it is read from the table."""
 
 
 def read_report(
@@ -39,21 +43,106 @@ def read_report(
                 })  # fmt: skip
 
 
+def look_over(shards: Sequence[str], form: str, delimiter: str, tells_deleted: bool, batches: Iterable[Any]) -> Iterator[Any]:
+    """Yields one row for each shard: rows, nameless, deleted, bucketless, and the least and greatest `bucket`."""
+    for number in (number for batch in batches for number in batch.column(0).to_pylist()):
+        rows = nameless = deleted = bucketless = 0
+        buckets: set[str] = set()
+        for batch in read_report(shards, form, delimiter, tells_deleted, [pa.RecordBatch.from_pydict({"id": [number]})]):
+            rows += batch.num_rows
+            nameless += batch.num_rows - pc.sum(pc.fill_null(_is_name(batch["name"]), False)).as_py()
+            deleted += pc.sum(pc.not_equal(pc.fill_null(batch["deleted"], ""), "")).as_py()
+            bucketless += batch["bucket"].null_count
+            buckets = {each for each in (*buckets, *pc.min_max(batch["bucket"]).as_py().values()) if each is not None}
+        ends = (min(buckets), max(buckets)) if buckets else (None, None)
+        names = ("rows", "nameless", "deleted", "bucketless", "least", "greatest")
+        yield pa.RecordBatch.from_pydict(
+            {name: [value] for name, value in zip(names, (rows, nameless, deleted, bucketless, *ends), strict=True)},
+            pa.schema([(name, pa.int64()) for name in names[:4]] + [(name, pa.string()) for name in names[4:]]),
+        )
+
+
+def _is_name(names: Any) -> Any:
+    """Tells of each name whether it is text that is not empty."""
+    try:
+        text = names.cast(pa.string())
+    except pa.ArrowInvalid:
+        text = pa.array([_decoded(name) for name in names.to_pylist()], pa.string())
+    return pc.not_equal(text, "")
+
+
+def _decoded(name: bytes | None) -> str | None:
+    try:
+        return None if name is None else name.decode()
+    except UnicodeDecodeError:
+        return None
+
+
 def read_export(files: Sequence[str], batches: Iterable[Any]) -> Iterator[Any]:
-    """Yields the rows of these files: key, cells. `batches`: which of the files."""
+    """Yields the tombstones of these files: key, target, deadline_us, fault. `batches`: which of the files.
+
+    `fault` is `LOOK_AGAIN` for a row that may mean two blobs. Such a row also yields both.
+    """
     for path in _chosen(files, batches):
         with _opened(path) as file:
             for batch in pq.ParquetFile(file).iter_batches(BATCH, columns=["key", "cells"]):
-                cells = batch["cells"]
-                flat = cells.flatten()
-                fields = [
-                    pc.cast(pc.struct_field(flat, name), field.type)
-                    for name, field in zip(("family", "qualifier", "timestamp", "value"), CELLS.value_type, strict=True)
-                ]
-                lengths = pc.fill_null(pc.list_value_length(cells), 0).to_numpy(zero_copy_only=False)
-                offsets = pa.array([0, *lengths.cumsum().tolist()], pa.int32())
-                inner = pa.StructArray.from_arrays(fields, fields=list(CELLS.value_type))
-                yield pa.RecordBatch.from_arrays([batch["key"], pa.ListArray.from_arrays(offsets, inner)], names=["key", "cells"])
+                yield _tombstones(batch["key"], batch["cells"])
+
+
+def _tombstones(keys: Any, cells: Any) -> Any:
+    """Returns the tombstones of these rows.
+
+    Nearly all have one cell that names the blob, and are read without a Python object for each. The others, of older
+    software or in doubt, are read one by one.
+    """
+    flat, parents = cells.flatten(), pc.list_parent_indices(cells).to_numpy(zero_copy_only=False)
+    family, column, value = (pc.struct_field(flat, name) for name in ("family", "qualifier", "value"))
+    column, value = pc.cast(column, pa.binary()), pc.cast(value, pa.binary())
+    of_data = pc.is_in(pc.cast(family, pa.string()), pa.array([EXPIRING, MANUAL]))
+    named = _mask(pc.and_(of_data, pc.equal(column, TARGET)))
+    legacy = _mask(pc.and_(pc.and_(of_data, pc.equal(column, METADATA)), pc.starts_with(value, LEGACY_TOMBSTONE)))
+    times = np.bincount(parents[named], minlength=len(keys))
+    is_plain = times == 1
+    is_plain[parents[legacy]] = False
+    chosen = pa.array(np.flatnonzero(named & is_plain[parents]))
+    path = keys.take(pa.array(parents[chosen.to_numpy()]))
+    target = value.take(chosen)
+    at = pc.cast(pc.struct_field(flat, "timestamp"), pa.int64()).take(chosen)
+    expires = pc.equal(pc.cast(family, pa.string()).take(chosen), EXPIRING)
+    odd = np.flatnonzero((times > 0) & ~is_plain)
+    odd = np.union1d(odd, np.unique(parents[legacy])).astype(np.int64)
+    slow = [each for row in odd.tolist() for each in _row_by_row(keys[row].as_py(), cells[row].as_py())]
+    columns = [
+        pa.concat_arrays([pc.cast(found, kind), pa.array([each[place] for each in slow], kind)])
+        for place, (found, kind) in enumerate((
+            (path, pa.binary()), (pc.if_else(pc.equal(pc.binary_length(target), 0), path, target), pa.binary()),
+            (pc.if_else(expires, at, pa.scalar(None, pa.int64())), pa.int64()), (pa.nulls(len(path), pa.string()), pa.string()),
+        ))
+    ]  # fmt: skip
+    found = pa.RecordBatch.from_arrays(columns, names=["key", "target", "deadline_us", "fault"])
+    return found.filter(pc.invert(pc.starts_with(found["key"], b"~")))
+
+
+def _row_by_row(key: bytes, cells: Sequence[dict[str, Any]]) -> list[tuple[bytes, bytes | None, int | None, str | None]]:
+    newest: dict[tuple[str, bytes], dict[str, Any]] = {}
+    for cell in cells:
+        place = (cell["family"], bytes(cell["qualifier"]))
+        if place not in newest or cell["timestamp"] > newest[place]["timestamp"]:
+            newest[place] = cell
+    filled = any(bytes(cell["qualifier"]) == PAYLOAD and cell["value"] for cell in newest.values())
+    found: list[tuple[bytes, bytes | None, int | None, str | None]] = []
+    for family in (EXPIRING, MANUAL):
+        for column in (TARGET, METADATA):
+            cell = newest.get((family, column))
+            if cell is None or (column == METADATA and (filled or not cell["value"].startswith(LEGACY_TOMBSTONE))):
+                continue
+            deadline = cell["timestamp"] if family == EXPIRING else None
+            found.append((key, (cell["value"] if column == TARGET else b"") or key, deadline, None))
+    return found if len(found) < 2 else [*found, (key, None, None, LOOK_AGAIN)]
+
+
+def _mask(found: Any) -> Any:
+    return pc.fill_null(found, False).to_numpy(zero_copy_only=False)
 
 
 def _csv(file: Any, delimiter: str, columns: Sequence[str]) -> Any:
