@@ -5,7 +5,9 @@ It says `first` as soon as the findings of a range are there, because somebody m
 
 from __future__ import annotations
 
+import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
 from threading import Thread
@@ -31,10 +33,11 @@ def carry_out_all(engine: Engine, asked: Asked, ready: Ready) -> Found:
     directory = RunDirectory.open(path, RUNTIME)
     directory.begin(manifest)
     Thread(target=say_first, args=[Path(path)], daemon=True).start()
-    for outcome in engine.run(job_of(manifest, path, asked.settings), range(len(manifest.ranges))):
+    job = replace(job_of(manifest, path, asked.settings), piece_names=sys.maxsize, piece_s=float("inf"))  # nobody takes a rest back
+    for outcome in engine.run(job, range(len(manifest.ranges))):
         if outcome.error is not None:
             raise AssertionError(outcome.error)
-    counts = [summary.totals() for _, summary in directory.done(manifest.run)]
+    counts = [header.summary.totals() for _, header in directory.done(manifest.run)]
     orphans, dangling = (sum(each[kind].number for each in counts if kind in each) for kind in (Kind.ORPHAN, Kind.DANGLING))
     return orphans, dangling
 

@@ -4,10 +4,12 @@
     verdicts.py      what a blob or a row is: decision tables without I/O
     finding.py       what the audit of a range yields
     names.py         how names are read, and which rows may name a blob of a range
-    plan.py          which ranges there are, and up to what time they are judged
+    plan.py          which ranges there are, and up to what time they are judged; cuts.py: where a bucket can be cut
     run.py           a whole audit, new or interrupted
     work.py          what an engine receives and returns; local.py and cluster.py (Spark) are the engines; java.py
-    directory.py, manifest.py, ledger.py              what a run leaves in its directory
+    canary.py        one small task first, if workers are on other machines
+    directory.py, manifest.py, ledger.py, tiles.py    what a run leaves in its directory
+    evidence.py, examine.py                           whether what was left there may be believed, and acted on
     conclusion.py, report.py, words.py, show.py       what a person reads
     errors.py        the only error of its own
     inventory/       takes the blobs from a report instead of a listing: another engine

@@ -87,8 +87,14 @@ It listens only on the loopback and writes no event log.
 
 CarryOut = Callable[[Job, int], Outcome]
 
+REASON_MAX = 500
+"""How many characters of a reason are passed on."""
+
 _GOLDEN = 0.618
 _GIVEN_UP = "Spark's workers died, or failed without a word, {} times over it: see the executors' log, and give them more memory"
+_TRACEBACK = "Traceback (most recent call last):"
+_RECENT = "most recent failure: "
+_TASK = re.compile(r"^Lost task \S+ in stage \S+ \(TID \d+\) \(.*?\): ")
 _UNIMPORTABLE = re.compile(r"No module named '([\w.]+)'")
 _PYTHONS = re.compile(r"different version:? ?\(?([\d.]+)\)? than that in driver:? ?\(?([\d.]+)")
 
@@ -104,6 +110,7 @@ class SparkEngine:
         self.name = f"spark {session.version}, {session.conf.get('spark.master', 'connect')}"
         self.versions = versions
         self.slots = slots
+        self.elsewhere = True
         self._session = session
         self._carry_out = carry_out
         self._attempts = attempts
@@ -403,7 +410,36 @@ def explained(error: Exception) -> ConfigurationError | UnavailableError:
 
 
 def _reason(text: str) -> str:
-    """Returns the line that says most. Such an error has many lines, with stack traces of two languages."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["it does not say why"]
-    telling = [line for line in lines if re.match(r"(\w+\.)*\w*(Error|Exception): ", line) or "ExecutorLostFailure" in line]
-    return (telling or lines)[0][:500]
+    """Returns the line that says most. Such an error has many lines, with stack traces of two languages.
+
+    Best is the last line of the last Python traceback: what a worker raised. Then what Spark says of a lost executor,
+    then what follows "most recent failure", and then the last cause that Java names. The first line of an error that
+    py4j passes on only names a method of ours.
+    """
+    if raised := _raised(text):
+        return raised[:REASON_MAX]
+    lines = [line.strip().removeprefix(": ") for line in text.splitlines() if line.strip()]
+    lines = [line for line in lines if not line.startswith(("An error occurred while calling ", "at ", "..."))] or ["it does not say why"]
+    for line in lines:
+        if "ExecutorLostFailure" in line:
+            return line[line.index("ExecutorLostFailure") :][:REASON_MAX]
+    for line in lines:
+        if _RECENT in line:
+            recent = _TASK.sub("", line.partition(_RECENT)[2]).strip()
+            if recent:
+                return recent[:REASON_MAX]
+    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    telling = [line for line in lines if re.match(r"(\w+\.)*\w*(Error|Exception): ", line)]
+    return (causes[-1:] or telling or lines)[0][:REASON_MAX]
+
+
+def _raised(text: str) -> str | None:
+    """Returns the line with the error of the last Python traceback, or None if there is no traceback."""
+    found = None
+    inside = False
+    for line in text.splitlines():
+        if line.strip().endswith(_TRACEBACK):
+            inside = True
+        elif inside and line and not line[0].isspace():
+            inside, found = False, line.strip()
+    return found

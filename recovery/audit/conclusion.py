@@ -17,14 +17,15 @@ PREFIXES_KEPT = 10_000
 
 
 def conclude(
-    manifest: Manifest, summary: Summary, names: Mapping[int, int], failures: tuple[Failure, ...], faults: Iterable[str]
+    manifest: Manifest, summary: Summary, names: Mapping[int, int], failures: tuple[Failure, ...], faults: Iterable[str],
+    doubts: Iterable[str] = (),
 ) -> Manifest:
     """Returns the manifest with everything that was counted.
 
     `names`: the number of names in each range that is done. `failures`: the ranges that failed. `faults`: sentences
-    about files that did not count and were written again.
+    about files that did not count and were written again. `doubts`: what is wrong with the files that count.
     """
-    doubts = tuple(_doubts(manifest, summary, failures))
+    doubts = (*_doubts(manifest, summary, failures), *doubts)
     return manifest.model_copy(update={
         "names": summary.names,
         "redirects": summary.redirects,
@@ -34,8 +35,8 @@ def conclude(
         "notes": tuple(dict.fromkeys([*manifest.notes, *_notes(manifest, summary, faults)])),
         "failures": failures,
         "names_by_range": tuple(names.get(number) for number in range(len(manifest.ranges))),
-        "totals": _counted(summary.totals()),
-        "usecases": {usecase: counted for usecase, kinds in sorted(summary.counts.items()) if (counted := _counted(kinds))},
+        "totals": counted_by_kind(summary.totals()),
+        "usecases": {usecase: counted for usecase, kinds in sorted(summary.counts.items()) if (counted := counted_by_kind(kinds))},
         "ages": {kind: tuple(ages[age] for age in range(len(AGES))) for kind, ages in summary.ages.items()},
     })  # fmt: skip
 
@@ -73,7 +74,8 @@ def _notes(manifest: Manifest, summary: Summary, faults: Iterable[str]) -> Itera
         yield f"{fault}; it did not count, and its range was audited again"
 
 
-def _counted(kinds: Mapping[Kind, Count]) -> dict[Kind, Counted]:
+def counted_by_kind(kinds: Mapping[Kind, Count]) -> dict[Kind, Counted]:
+    """Returns the counts as the manifest holds them. A kind that was not found is left out."""
     counts = ((kind, kinds[kind]) for kind in Kind if kind in kinds)
     return {kind: Counted(number=count.number, size=count.size) for kind, count in counts if count.number}
 

@@ -1,10 +1,12 @@
-"""What a run leaves in its directory. A range is done if and only if its file of findings exists and is valid.
+"""What a run leaves in its directory. A part of a range is done if and only if its file of findings is there and valid.
 
     RUN/manifest.json                      what the run is (`recovery.audit.manifest`)
     RUN/report.html                        for people
-    RUN/findings/range-000017.parquet      range 17 is done; its findings, zero rows if there are none
+    RUN/findings/range-000017.parquet      range 17 is done, at least to some name; its findings, or zero rows
+    RUN/findings/range-000017-0.parquet    the first part of the rest of range 17 is done (`recovery.audit.tiles`)
+    RUN/findings/_failed-000018.txt        why range 18 was not done the last time
 
-The findings have schema version 1. They are in the order in which they were found, in small row groups.
+The findings have schema version 2. They are in the order in which they were found, in small row groups.
 `spark.read.parquet(RUN/findings)` opens them all.
 
     class string                           a `Kind`, such as orphan
@@ -15,24 +17,30 @@ The findings have schema version 1. They are in the order in which they were fou
     listed, logged, scanned, confirmed timestamp      when each reading began (`recovery.audit.finding`)
     generation int64, detail string, range int32, run string
 
-The key-value metadata of the footer are the ledger: `tiered.schema`, `tiered.run`, `tiered.range`, and
-`tiered.summary`, which is the range's `Summary` as JSON. So findings and counts appear in one step.
+The key-value metadata of the footer are the ledger. So findings and counts appear in one step:
 
-*Crash*: the file exists whole, or not at all (`recovery.audit.directory`). If a range is audited twice, the later file
-replaces the earlier one. *Failure*: a file that is cut off, or of another run or schema, does not count as done.
-`faults` says which file and why.
+    tiered.schema, tiered.run              the version of the schema, the id of the run
+    tiered.range                           the key of the part, such as 000017-0
+    tiered.bounds                          JSON: start, end (null: no end), and rest: where the pieces of its rest begin
+    tiered.summary                         the part's `Summary` as JSON
+    tiered.rows, tiered.length             how many findings it holds; how many bytes lie before the footer
+    tiered.sha256                          of those bytes, and then of `key=value` and a line feed for each value above
+
+*Crash*: the file exists whole, or not at all (`recovery.audit.directory`). If a part is audited twice, the later file
+replaces the earlier one. *Failure*: a file that is cut off, or of another run, schema or part, does not count as done.
+`faults` says which file and why. `examined` reads a file to its end and checks everything that the footer says.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from hashlib import sha256
 from types import TracebackType
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -42,11 +50,12 @@ from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import Runtime, SystemRuntime
 from recovery.audit.directory import Draft, Files
 from recovery.audit.finding import Count, Finding, Summary
-from recovery.audit.manifest import Manifest, parse_manifest
+from recovery.audit.manifest import Bounds, Manifest, parse_manifest
 from recovery.audit.names import usecase_of
+from recovery.audit.tiles import Header, Piece, Tiling, is_key, tiled
 from recovery.audit.verdicts import Kind
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _TIME = pa.timestamp("us", tz="UTC")
 _TIMES = ("created", "deadline", "listed", "logged", "scanned", "confirmed")
 SCHEMA = pa.schema([
@@ -61,19 +70,20 @@ MANIFEST, REPORT, FINDINGS = "manifest.json", "report.html", "findings"
 READERS = 16
 """How many footers are read at once."""
 
-_FILE = re.compile(r"range-(\d{6,})\.parquet")
+_BEFORE, _AFTER = "range-", ".parquet"
+_FAILED, _TEXT = "_failed-", ".txt"
 
 
 class RunDirectory:
     """The directory in which a run leaves what it finds.
 
-    `uri` opens it in another process. `faults`: by range, why a file that exists does not count.
+    `uri` opens it in another process. `faults`: by the key of a part, why a file that exists does not count.
     """
 
     def __init__(self, files: Files) -> None:
         self.files = files
         self.uri = files.uri
-        self.faults: dict[int, str] = {}
+        self.faults: dict[str, str] = {}
 
     @classmethod
     def open(cls, where: str, runtime: Runtime | None = None) -> Self:
@@ -88,7 +98,7 @@ class RunDirectory:
     def read_manifest(self) -> Manifest | None:
         """Returns the manifest, or None if no run was begun here.
 
-        Raises `CorruptRecordError` if the file is no manifest, and `ConfigurationError` if newer software wrote it.
+        Raises `CorruptRecordError` if the file is no manifest, and `ConfigurationError` if it is of another version.
         """
         text = self.files.read(MANIFEST)
         return None if text is None else parse_manifest(text, f"{self.uri}/{MANIFEST}")
@@ -113,38 +123,78 @@ class RunDirectory:
     def write_report(self, html: str) -> None:
         self.files.write(REPORT, html.encode())
 
-    def tidy(self) -> None:
-        """Deletes the temporary files of writers that were killed.
+    def tidy(self, strays: Collection[str] = ()) -> None:
+        """Deletes the temporary files of writers that were killed, and the files of these keys.
 
         Call it only when all ranges are done. A process that is still writing then loses nothing that is needed.
         """
+        unwanted = {file_of(key) for key in strays}
         for seen in self.files.list(FINDINGS):
-            if seen.name.startswith("_") and seen.name.endswith(".tmp"):
+            if (seen.name.startswith("_") and seen.name.endswith((".tmp", _TEXT))) or seen.name in unwanted:
                 self.files.remove(seen.path)
 
-    # --- its ranges
+    # --- its parts
 
-    def writer(self, run: str, number: int) -> FindingsFile:
-        """Returns the file of a range, for a `with` block. `commit` makes it appear. Without `commit` it never appears.
+    def writer(self, run: str, piece: Piece) -> FindingsFile:
+        """Returns the file of a part, for a `with` block. `commit` makes it appear. Without `commit` it never appears.
         """
-        return FindingsFile(self.files.draft(f"{FINDINGS}/{_name(number)}"), self.files, run, number)
+        return FindingsFile(self.files.draft(f"{FINDINGS}/{file_of(piece.key)}"), self.files, run, piece)
 
-    def done(self, run: str, known: Collection[int] = ()) -> Iterator[tuple[int, Summary]]:
-        """Yields the ranges that are done, in order, each with its summary. Ranges in `known` are not read again."""
-        paths = [(number, path) for number, path in self._range_files() if number not in known]
+    def done(self, run: str, known: Collection[str] = ()) -> Iterator[tuple[str, Header]]:
+        """Yields the keys of the files that are valid, each with what its footer says.
+
+        Keys in `known` are not read again. Whether a file fits into the run's ranges, `tiling` tells.
+        """
+        paths = [(key, path) for key, path in self._part_files() if key not in known]
         with ThreadPoolExecutor(READERS) as readers:
-            found = readers.map(lambda each: self._footer(run, *each), paths)
-            for (number, _), summary in zip(paths, found, strict=True):
-                if isinstance(summary, Summary):
-                    self.faults.pop(number, None)
-                    yield number, summary
+            found = readers.map(lambda each: self._header(run, *each), paths)
+            for (key, _), header in zip(paths, found, strict=True):
+                if isinstance(header, Header):
+                    self.faults.pop(key, None)
+                    yield key, header
                 else:
-                    self.faults[number] = summary
+                    self.faults[key] = header
 
-    def done_range(self, run: str, number: int) -> Summary | None:
-        """Returns the summary of one range, or None if it is not done."""
-        summary = self._footer(run, number, f"{self.files.path}/{FINDINGS}/{_name(number)}")
-        return summary if isinstance(summary, Summary) else None
+    def done_part(self, run: str, piece: Piece) -> Header | None:
+        """Returns what the footer of a part says, or None if the part is not done."""
+        header = self._header(run, piece.key, self._path(piece.key))
+        return header if isinstance(header, Header) and header.fits(piece) else None
+
+    def tiling(self, manifest: Manifest) -> Tiling:
+        """Returns which parts of a run are done, and which are missing."""
+        headers = dict(self.done(manifest.run))
+        found = tiled(manifest.ranges, headers)
+        self.faults.update({piece.key: misfit(piece) for piece in found.missing if piece.key in headers})
+        return found
+
+    def forget(self, key: str) -> None:
+        """Deletes the file of a part. The part is not done from then on."""
+        self.files.remove(self._path(key))
+
+    def strange(self, keys: Collection[str]) -> list[str]:
+        """Returns the names of files in `findings/` that are not of these parts. Readers of the directory skip a name
+        that begins with `_` or `.`, so such files are left out.
+        """
+        known = {file_of(key) for key in keys}
+        return [seen.name for seen in self.files.list(FINDINGS) if not seen.name.startswith(("_", ".")) and seen.name not in known]
+
+    def note_failure(self, key: str, error: str) -> None:
+        """Leaves a note that this part failed, for the driver, which may hear of it much later otherwise."""
+        self.files.write(f"{FINDINGS}/{_FAILED}{key}{_TEXT}", error.encode(errors="replace"))
+
+    def failures(self, known: Collection[str] = ()) -> dict[str, str]:
+        """Returns these notes by key. Keys in `known` are not read again."""
+        found: dict[str, str] = {}
+        for seen in self.files.list(FINDINGS):
+            key = seen.name.removeprefix(_FAILED).removesuffix(_TEXT)
+            if seen.name == f"{_FAILED}{key}{_TEXT}" and key not in known and (text := self.files.read(f"{FINDINGS}/{seen.name}")):
+                found[key] = text.decode(errors="replace")
+        return found
+
+    def forget_failures(self) -> None:
+        for seen in self.files.list(FINDINGS):
+            if seen.name.startswith(_FAILED) and seen.name.endswith(_TEXT):
+                self.files.remove(seen.path)
 
     def findings(self, run: str, kinds: Collection[Kind] | None = None) -> Iterator[Finding]:
         """Yields the findings of these kinds (None: of all kinds), range by range, in the order of finding."""
@@ -153,80 +203,95 @@ class RunDirectory:
 
     def batches(
         self, run: str, kinds: Collection[Kind] | None = None, columns: Sequence[str] | None = None, *,
-        numbers: Collection[int] | None = None,
+        keys: Collection[str] | None = None,
     ) -> Iterator[Any]:
         """Yields the same as Arrow record batches of at most `ROW_GROUP` rows.
 
-        `columns` (None: all) must include `class`. `numbers`: of these ranges only; None: of all.
+        `columns` (None: all) must include `class`. `keys`: of these parts only; None: of all.
         """
         wanted = None if kinds is None else pa.array(sorted(kinds), pa.string())
-        for number, path in self._range_files():
-            if numbers is not None and number not in numbers:
+        for key, path in self._part_files():
+            if keys is not None and key not in keys:
                 continue
-            summary = self._footer(run, number, path)
-            if not isinstance(summary, Summary) or (kinds is not None and not summary.totals().keys() & set(kinds)):
+            header = self._header(run, key, path)
+            if not isinstance(header, Header) or (kinds is not None and not header.summary.totals().keys() & set(kinds)):
                 continue
-            with self.files.explained(f"be read: {_name(number)}"), pq.ParquetFile(path, filesystem=self.files.filesystem) as file:
+            name, filesystem = f"{FINDINGS}/{file_of(key)}", self.files.filesystem
+            with self.files.explained("be read", name), pq.ParquetFile(path, filesystem=filesystem) as file:
                 for rows in file.iter_batches(ROW_GROUP, columns=columns):
                     yield rows if wanted is None else rows.filter(pc.is_in(rows["class"], wanted))
 
-    def _range_files(self) -> list[tuple[int, str]]:
-        named = ((_FILE.fullmatch(seen.name), seen.path) for seen in self.files.list(FINDINGS))
-        return sorted((number, path) for match, path in named if match and match[0] == _name(number := int(match[1])))
+    def _path(self, key: str) -> str:
+        return f"{self.files.path}/{FINDINGS}/{file_of(key)}"
 
-    def _footer(self, run: str, number: int, path: str) -> Summary | str:
-        """Returns the summary of the range, or a sentence that says what is wrong with its file."""
-        name = f"{FINDINGS}/{_name(number)}"
-        with self.files.explained(f"be read: {name}"):
+    def _part_files(self) -> list[tuple[str, str]]:
+        named = ((seen.name.removeprefix(_BEFORE).removesuffix(_AFTER), seen) for seen in self.files.list(FINDINGS))
+        return sorted((key, seen.path) for key, seen in named if is_key(key) and seen.name == file_of(key))
+
+    def _header(self, run: str, key: str, path: str) -> Header | str:
+        """Returns what the footer of this file says, or a sentence that says what is wrong with the file."""
+        name = f"{FINDINGS}/{file_of(key)}"
+        with self.files.explained("be read", name):
             try:
-                footer = pq.read_metadata(path, filesystem=self.files.filesystem).metadata or {}
+                parquet = pq.read_metadata(path, filesystem=self.files.filesystem)
             except FileNotFoundError:
                 return f"{name} is not there"
             except pa.ArrowInvalid:
                 return f"{name} is cut off, or no Parquet file"
-        schema, of_run, of_number, summary = (_told(footer, key) for key in ("schema", "run", "range", "summary"))
+        footer = parquet.metadata or {}
+        schema, of_run, of_key = (_told(footer, each) for each in ("schema", "run", "range"))
         if schema != str(SCHEMA_VERSION):
             return f"{name} has schema version {schema or 'none'}, not {SCHEMA_VERSION}"
-        if (of_run, of_number) != (run, str(number)):
+        if (of_run, of_key) != (run, key):
             return f"{name} is of another run or range"
         try:
-            return summary_from_json(summary)
+            return _header_of(key, footer)
         except (ValueError, KeyError, TypeError, AttributeError):
-            return f"{name} has a summary that cannot be read"
+            return f"{name} has a footer that cannot be read"
 
 
 class FindingsFile:
-    """The file of findings of one range while it is being written. It holds at most `ROW_GROUP` findings in memory."""
+    """The file of findings of one part while it is being written. It holds at most `ROW_GROUP` findings in memory."""
 
-    def __init__(self, draft: Draft, files: Files, run: str, number: int) -> None:
+    def __init__(self, draft: Draft, files: Files, run: str, piece: Piece) -> None:
         self._draft = draft
         self._files = files
-        self._run, self._number = run, number
+        self._run, self._piece = run, piece
         self._rows: list[dict[str, object]] = []
-        self._parquet = pq.ParquetWriter(draft.file, SCHEMA, compression="zstd")
+        self._summed = _Summed(draft.file)
+        self._parquet = pq.ParquetWriter(self._summed, SCHEMA, compression="zstd")
         self.written = 0
 
     def add(self, findings: Sequence[Finding]) -> None:
-        """Writes these findings. Raises `UnavailableError` if they do not fit on the disk; then the range is not done.
+        """Writes these findings. Raises `UnavailableError` if they do not fit on the disk; then the part is not done.
         """
         for finding in findings:
-            self._rows.append(_row(finding, self._run, self._number))
+            self._rows.append(_row(finding, self._run, self._piece.range))
             if len(self._rows) >= ROW_GROUP:
                 self._flush()
         self.written += len(findings)
 
-    def commit(self, summary: Summary) -> None:
-        """Makes the file visible. From now on the range is done. Call it once, after all findings."""
+    def commit(self, summary: Summary, rest: Sequence[str] = ()) -> None:
+        """Makes the file visible. From now on the part is done. Call it once, after all findings.
+
+        `rest`: if the audit ended before the end of the part, where the pieces of its rest begin.
+        """
         if self._rows:
             self._flush()
-        footer = {"schema": str(SCHEMA_VERSION), "run": self._run, "range": str(self._number), "summary": summary_to_json(summary)}
-        with self._files.explained("be written"):
+        bounds = self._piece.bounds
+        footer = {
+            "schema": str(SCHEMA_VERSION), "run": self._run, "range": self._piece.key,
+            "bounds": json.dumps({"start": bounds.start, "end": bounds.end, "rest": list(rest)}),
+            "summary": summary_to_json(summary), "rows": str(self.written), "length": str(self._summed.length),
+        }  # fmt: skip
+        footer["sha256"] = self._summed.sealed(footer)
+        with self._files.explained("be written", self._draft.name):
             self._parquet.add_key_value_metadata({f"tiered.{key}": value for key, value in footer.items()})
             self._parquet.close()
         self._draft.publish()
 
     def _flush(self) -> None:
-        with self._files.explained("be written"):
+        with self._files.explained("be written", self._draft.name):
             self._parquet.write_table(pa.Table.from_pylist(self._rows, SCHEMA), row_group_size=ROW_GROUP)
         self._rows.clear()
 
@@ -240,7 +305,53 @@ class FindingsFile:
         self._draft.__exit__(kind, error, trace)
 
 
+class _Summed:
+    """A file for Arrow to write to. It counts the bytes that pass, and computes their checksum."""
+
+    closed = False
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._sum = sha256()
+        self.length = 0
+
+    def write(self, data: Any) -> int:
+        self._sum.update(data)
+        self.length += len(memoryview(data).cast("B"))
+        return self._file.write(data)
+
+    def tell(self) -> int:
+        return self.length
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        """Leaves the file open: whoever made it publishes and closes it."""
+
+    def sealed(self, footer: Mapping[str, str]) -> str:
+        return sealed(self._sum.copy(), footer)
+
+
 # --- rows and footers ------------------------------------------------------------------------------
+
+
+def sealed(summed: Any, footer: Mapping[str, str]) -> str:
+    """Returns the checksum of a file. `summed`: the SHA-256 of the bytes before the footer. `footer`: by short name."""
+    for key in SEALED:
+        summed.update(f"{key}={footer[key]}\n".encode(errors="surrogatepass"))
+    return str(summed.hexdigest())
+
+
+def _header_of(key: str, footer: dict[bytes, bytes]) -> Header:
+    told = json.loads(_told(footer, "bounds"))
+    rest = told["rest"]
+    if not isinstance(rest, list) or not all(isinstance(each, str) for each in rest):
+        raise ValueError("the rest is no list of names")
+    return Header(
+        key, Bounds(start=told["start"], end=told["end"]), tuple(rest), summary_from_json(_told(footer, "summary")),
+        int(_told(footer, "rows")), int(_told(footer, "length")), _told(footer, "sha256"),
+    )  # fmt: skip
 
 
 def summary_to_json(summary: Summary) -> str:
@@ -264,6 +375,9 @@ def summary_from_json(text: str) -> Summary:
         ages={Kind(kind): Counter({int(age): number for age, number in ages.items()}) for kind, ages in told["ages"].items()},
     )
 
+
+SEALED = ("schema", "run", "range", "bounds", "summary", "rows", "length")
+"""What a footer says, in the order in which the checksum covers it."""
 
 _NUMBERS = ("names", "redirects", "windows", "entries_max", "unreadable_max", "dated_ahead")
 
@@ -301,8 +415,12 @@ def _json(manifest: Manifest) -> bytes:
     return manifest.model_dump_json(indent=1).encode()
 
 
-def _name(number: int) -> str:
-    return f"range-{number:06d}.parquet"
+def misfit(piece: Piece) -> str:
+    return f"{FINDINGS}/{file_of(piece.key)} was written for other names than its part has"
+
+
+def file_of(key: str) -> str:
+    return f"{_BEFORE}{key}{_AFTER}"
 
 
 def _told(footer: dict[bytes, bytes], key: str) -> str:

@@ -45,6 +45,7 @@ class LocalEngine:
         self.slots = processes or os.cpu_count() or 1
         self.name = f"local, {self.slots} process{'es' if self.slots > 1 else ''}"
         self.versions: Mapping[str, str] = {"pyarrow": version("pyarrow")}
+        self.elsewhere = False
         self._work = work
         self._stopped, self._stop = Pipe(duplex=False)
 

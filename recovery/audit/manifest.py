@@ -1,14 +1,19 @@
-"""`manifest.json`: what a run is, and what it found. Version 1.
+"""`manifest.json`: what a run is, and what it found. Version 2.
 
 It is written before the first range is read, with `ended_ns` null, and again at the end. What is fixed at the beginning
 (the cut-off, the ranges) never changes. So an interrupted run goes on with the ranges that are missing, and with the
 same cut-off. The manifest does not say which ranges are done while it runs: a range is done if and only if its file of
 findings is there (`recovery.audit.ledger`).
+
+`contradictions` says what in a manifest cannot be true. It needs nothing but the manifest. The files beside it are
+checked by `recovery.audit.evidence`.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -16,22 +21,27 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from changelog.base.errors import ConfigurationError, CorruptRecordError
 from recovery.audit.verdicts import FINDINGS, Kind
 
-VERSION = 1
+VERSION = 2
+CLOCKS_NS = 60_000_000_000
+"""Two clocks may differ by this much. Times that are in the wrong order by more than this are wrong."""
 
 
-class _Part(BaseModel):
+class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Bounds(_Part):
+class Bounds(_Frozen):
     """The names of blobs from `start` (inclusive) to `end` (exclusive; None: no end), in the byte order of their UTF-8.
     """
 
     start: str
     end: str | None
 
+    def holds(self, name: str) -> bool:
+        return self.start <= name and (self.end is None or name < self.end)
 
-class Cutoff(_Part):
+
+class Cutoff(_Frozen):
     """The cut-off of a run, fixed before the first read.
 
     `as_of_ns`: that moment by the service's clock, in nanoseconds since 1970.
@@ -46,21 +56,21 @@ class Cutoff(_Part):
         return self.as_of_ns - round(self.grace_s * 1e9)
 
 
-class Counted(_Part):
+class Counted(_Frozen):
     """How many there are, and how many bytes."""
 
     number: int = 0
     size: int = 0
 
 
-class Failure(_Part):
+class Failure(_Frozen):
     """A range that was not audited, and why, in one sentence."""
 
     range: int
     error: str
 
 
-class Prefix(_Part):
+class Prefix(_Frozen):
     """How many orphans (of both kinds) there are below a prefix of names, and how many bytes."""
 
     prefix: str
@@ -68,7 +78,7 @@ class Prefix(_Part):
     size: int
 
 
-class Inventory(_Part):
+class Inventory(_Frozen):
     """The inventory report from which a run took its blobs, instead of listing the bucket.
 
     `report`: its manifest. `snapshot_ns`: the moment that it shows, in nanoseconds since 1970. `records`: its rows.
@@ -82,7 +92,24 @@ class Inventory(_Part):
     notes: tuple[str, ...] = ()
 
 
-class Manifest(_Part):
+class Part(_Frozen):
+    """A file of findings that the run counted. A range is one part, or several if it was too long for one task.
+
+    `file`: its name below `findings/`. `range`: the number of its range. `start`, `end`: the names that it audited, as
+    in `Bounds`. `names`: how many blobs were listed there. `rows`: how many findings it holds. `sha256`: the checksum
+    in its footer, which covers its rows and what the footer says of them.
+    """
+
+    file: str
+    range: int
+    start: str
+    end: str | None
+    names: int
+    rows: int
+    sha256: str
+
+
+class Manifest(_Frozen):
     """A run. `inputs`: what was compared, by name (`bucket`, `table`, `changelog`, `directory`, `emulators`).
 
     Sizes are in bytes.
@@ -91,7 +118,7 @@ class Manifest(_Part):
     it doubtful. Nothing may be deleted because of a run that is not complete. `notes`: what else a reader should know.
     """
 
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     run: str
     inputs: dict[str, str]
     log_is_durable: bool
@@ -103,6 +130,8 @@ class Manifest(_Part):
     versions: dict[str, str] = {}
     """The versions of tiered, python, pyarrow, pyspark and java, if they were used."""
     started_ns: int
+    ahead_ns: int = 0
+    """How far the clock of the machine that began the run was ahead of the service's. `started_ns` is by that clock."""
     ended_ns: int | None = None
     work_s: float = 0.0
     """The seconds that all calls for this run took together, without the pauses between them."""
@@ -114,7 +143,9 @@ class Manifest(_Part):
     notes: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = ()
     names_by_range: tuple[int | None, ...] = ()
-    """How many blobs each range held. None: the range was not audited."""
+    """How many blobs each range held. None: the range was not audited to its end."""
+    parts: tuple[Part, ...] = ()
+    """The files that the counts are from, in the order of names."""
     totals: dict[Kind, Counted] = {}
     usecases: dict[str, dict[Kind, Counted]] = {}
     ages: dict[Kind, tuple[int, ...]] = {}
@@ -130,7 +161,7 @@ class Manifest(_Part):
 def parse_manifest(text: bytes, where: str) -> Manifest:
     """Reads a manifest. `where` names the file in errors.
 
-    Raises `CorruptRecordError` if the text is no manifest, and `ConfigurationError` if newer software wrote it.
+    Raises `CorruptRecordError` if the text is no manifest, and `ConfigurationError` if it is of another version.
     """
     try:
         told = json.loads(text)
@@ -139,9 +170,69 @@ def parse_manifest(text: bytes, where: str) -> Manifest:
     version = told.get("version") if isinstance(told, dict) else None
     if isinstance(version, int) and version > VERSION:
         raise ConfigurationError(f"{where} is of version {version}, and this software reads {VERSION}: update it")
+    if version == 1:
+        raise ConfigurationError(f"{where} is of version 1, of older software, and this software reads {VERSION}: run the audit anew")
     try:
         return Manifest.model_validate_json(text)
     except ValidationError as error:
         [first, *_] = error.errors(include_url=False)
         place = ".".join(map(str, first["loc"])) or "it"
         raise CorruptRecordError(f"{where} is no manifest of an audit: {place}: {first['msg'].lower()}") from None
+
+
+# --- what cannot be true ---------------------------------------------------------------------------
+
+
+def contradictions(manifest: Manifest, now_ns: int) -> Iterator[str]:
+    """Yields a sentence for everything in the manifest that cannot be true.
+
+    `now_ns`: the time in nanoseconds since 1970, by the service's clock if the caller knows it.
+    """
+    yield from _untiled(manifest.ranges)
+    yield from _untimely(manifest, now_ns)
+    if manifest.ended_ns is not None:
+        yield from _miscounted(manifest)
+
+
+def _untiled(ranges: tuple[Bounds, ...]) -> Iterator[str]:
+    """Every name must be in exactly one range, and the ranges must be in order."""
+    if not ranges:
+        yield "the manifest has no ranges"
+        return
+    if ranges[0].start:
+        yield f"its ranges begin at {ranges[0].start!r}: no range holds the names before"
+    if ranges[-1].end is not None:
+        yield f"its ranges end at {ranges[-1].end!r}: no range holds the names after that"
+    for number, each in enumerate(ranges):
+        if each.end is not None and each.end <= each.start:
+            yield f"its range {number} ends at {each.end!r}, before it begins at {each.start!r}"
+    for number, (each, following) in enumerate(pairwise(ranges)):
+        if each.end is None or following.start < each.end:
+            yield f"its ranges {number} and {number + 1} overlap at {following.start!r}"
+        elif following.start > each.end:
+            yield f"its ranges {number} and {number + 1} leave a gap between {each.end!r} and {following.start!r}"
+
+
+def _untimely(manifest: Manifest, now_ns: int) -> Iterator[str]:
+    cutoff = manifest.cutoff
+    begun_ns = manifest.started_ns - manifest.ahead_ns  # by the service's clock
+    if not 0 <= cutoff.grace_s < float("inf"):
+        yield f"its grace is {cutoff.grace_s} seconds"
+    if cutoff.as_of_ns > now_ns + CLOCKS_NS:
+        yield "its cut-off lies in the future: blobs that were not old enough may be called orphans"
+    if cutoff.as_of_ns > begun_ns + CLOCKS_NS:
+        yield "its cut-off was fixed after the run began: blobs that were being written may be called orphans"
+    if manifest.started_ns > now_ns + abs(manifest.ahead_ns) + CLOCKS_NS:
+        yield "it began in the future"
+    if manifest.ended_ns is not None and manifest.ended_ns < manifest.started_ns - CLOCKS_NS:
+        yield "it ended before it began"
+
+
+def _miscounted(manifest: Manifest) -> Iterator[str]:
+    counted = [number for number, names in enumerate(manifest.names_by_range) if names is not None]
+    if len(manifest.names_by_range) != len(manifest.ranges):
+        yield f"it has {len(manifest.ranges)} ranges, and counts the names of {len(manifest.names_by_range)}"
+    if manifest.complete and (manifest.doubts or manifest.failures or len(counted) != len(manifest.ranges)):
+        yield "it is marked as complete, and names ranges that were not audited, or doubts"
+    if manifest.names != sum(part.names for part in manifest.parts):
+        yield f"it counts {manifest.names} blobs, and its files {sum(part.names for part in manifest.parts)}"

@@ -2,14 +2,16 @@
 
 Bad settings are refused here, before the audit begins.
 
-    table's boundaries (by bytes)  ->  cuts  ->  ["", cut 1) [cut 1, cut 2) ... [cut n, end)   every name is in one
+    table's boundaries (by bytes)  -.
+    bucket's names (bisected)      -'->  cuts  ->  ["", cut 1) [cut 1, cut 2) ... [cut n, end)   every name is in one
 
-There are `RANGES_PER_SLOT` ranges for each slot of the engine, so that one slow range does not delay the end of the
-run. A small bucket gets one range for each slot. To find that out, the plan lists up to `PROBE_NAMES` names and checks
-whether the bucket ends there.
+The table gives `RANGES_PER_SLOT` ranges for each slot of the engine, and so does the bucket (`recovery.audit.cuts`). So
+neither side's emptiness hides the other's bulk, and one slow range does not delay the end of the run. A small bucket
+gets one range for each slot. To find that out, the plan lists up to `PROBE_NAMES` names and checks whether the bucket
+ends there.
 
-The boundaries split the *table* by bytes. No service tells how many names lie between two keys, so ranges are uneven,
-and a range may hold any number of names.
+No service tells how many names lie between two others, so ranges are uneven, and a range may hold any number of names.
+A range that takes too long hands back its rest (`recovery.audit.work`).
 
 *Failure*: `ConfigurationError`, one sentence with the fix, or `UnavailableError`. This module only reads.
 `recovery.audit.run` writes.
@@ -23,6 +25,7 @@ from dataclasses import dataclass
 
 from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import Runtime
+from recovery.audit.cuts import cut_names
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.manifest import Bounds, Cutoff, Inventory
 from recovery.audit.sweep import SKEW_MAX_NS
@@ -44,7 +47,7 @@ class Plan:
     """What an audit would do. `inputs`: as in the manifest. `blobs`: how many there are; None: more than were listed.
 
     `list_requests`: how many requests it takes to list them once; None: not known. Each lists `NAMES_PER_REQUEST`
-    names.
+    names. `ahead_ns`: how far this machine's clock is ahead of the service's.
     """
 
     inputs: dict[str, str]
@@ -54,6 +57,7 @@ class Plan:
     notes: tuple[str, ...]
     blobs: int | None
     list_requests: int | None
+    ahead_ns: int = 0
 
 
 async def plan_audit(settings: Settings, options: AuditOptions, slots: int, runtime: Runtime) -> Plan:
@@ -66,7 +70,8 @@ async def plan_audit(settings: Settings, options: AuditOptions, slots: int, runt
     inputs = inputs_of(settings)
     async with open_backends(settings, runtime, writes=False) as backends:
         as_of_ns = await backends.tiers.long_term.now_ns()
-        notes = list(_notes(options, as_of_ns, runtime.wall_ns()))
+        ahead_ns = runtime.wall_ns() - as_of_ns
+        notes = list(_notes(options, ahead_ns))
         if options.inventory is not None:
             notes += _notes_on_report(options.inventory, as_of_ns, _grace_of(options))
             as_of_ns = options.inventory.snapshot_ns  # the cut-off is the report's: it shows nothing that is younger
@@ -74,10 +79,12 @@ async def plan_audit(settings: Settings, options: AuditOptions, slots: int, runt
         if blobs != 0 and not options.insist:
             await _check_table(backends, inputs)
         wanted = slots if blobs is not None else slots * RANGES_PER_SLOT
-        cuts = await backends.tiers.high_volume.boundaries(wanted) if wanted > 1 else []
+        cuts = list(await backends.tiers.high_volume.boundaries(wanted)) if wanted > 1 else []
+        if blobs is None:
+            cuts += await cut_names(backends.tiers.long_term, Bounds(start="", end=None), wanted, runtime)
     requests = None if blobs is None else max(1, -(-blobs // NAMES_PER_REQUEST))
     cutoff = Cutoff(as_of_ns=as_of_ns, grace_s=_grace_of(options))
-    return Plan(inputs, backends.log.durable, cutoff, split(cuts), tuple(notes), blobs, requests)
+    return Plan(inputs, backends.log.durable, cutoff, split(cuts), tuple(notes), blobs, requests, ahead_ns)
 
 
 def split(cuts: Iterable[str]) -> tuple[Bounds, ...]:
@@ -195,10 +202,9 @@ def _notes_on_report(report: Inventory, now_ns: int, grace_s: float) -> Iterable
         yield f"the report is older than the grace of {span(grace_s)}: what became an orphan since then is not found"
 
 
-def _notes(options: AuditOptions, service_ns: int, here_ns: int) -> Iterable[str]:
+def _notes(options: AuditOptions, skew_ns: int) -> Iterable[str]:
     if _grace_of(options) < GRACE_MIN_S:
         yield f"the grace was {_grace_of(options):g} seconds, which was insisted on: a blob that was being written may be called an orphan"
-    skew_ns = here_ns - service_ns
     if abs(skew_ns) > SKEW_MAX_NS:
         where = "ahead of" if skew_ns > 0 else "behind"
         yield f"this machine's clock was {abs(skew_ns) / NS_PER_S:.0f} s {where} the service's; ages go by the service's"

@@ -1,48 +1,63 @@
 """A whole audit: a new one, or one that was interrupted and goes on.
 
-    plan -> manifest.json -> the engine audits ranges, in a thread -> totals -> manifest.json, report.html -> a note
-                             `-> meanwhile: which files of findings are there? -> Progress
+    plan -> manifest.json -> the engine audits parts, in a thread -> totals -> manifest.json, report.html, a note
+                             ^                          `-> meanwhile: which files of findings are there? -> Progress
+                             `-- the pieces of the rest that long parts handed back
 
-The directory is the only memory. A range is done if and only if its file is there, whoever wrote it. So the same loop
-serves every engine.
+The directory is the only memory. A part is done if and only if its file is there, whoever wrote it. So the same loop
+serves every engine. A range is one part at first. If a worker hands back its rest, the pieces of the rest are parts,
+too (`recovery.audit.tiles`).
 
-*Crash* (kill -9 of this process or of any worker) or interruption at any moment: the same call goes on with the ranges
-that are missing. It keeps the cut-off and the ranges, and may use another engine. Two processes that run in one
-directory at once do the same work twice, without harm. *Failure* of a range: it is tried once more at the end if that
-may help. If it fails again, the manifest says so and the run is not complete. The next call tries it again.
+*Crash* (kill -9 of this process or of any worker) or interruption at any moment: the same call goes on with the parts
+that are missing. It keeps the cut-off and the ranges, and may use another engine. What it finds in the directory is
+checked first, and a part whose file is damaged is audited again. Two processes that run in one directory at once do the
+same work twice, without harm. *Failure* of a part: it is tried once more at the end if that may help. If it fails
+again, the manifest says so and the run is not complete. The next call tries it again. If several parts fail for the
+same reason and none succeeds, the engine is stopped, because all others would fail as well. If workers are on other
+machines, one small task tries everything first (`recovery.audit.canary`).
 """
 
 from __future__ import annotations
 
 import os
 import platform
+import re
 import signal
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from importlib.metadata import version
 from itertools import islice
 
 import anyio
 from anyio import to_thread
 
-from changelog.base.errors import ConfigurationError, TieredError
+from changelog.base.errors import ConfigurationError, CorruptRecordError, TieredError, UnavailableError
 from changelog.base.events import events
 from changelog.base.runtime import Runtime, uuid7
+from recovery.audit.canary import Canary
 from recovery.audit.conclusion import Prefixes, conclude
 from recovery.audit.errors import AuditInterruptedError
+from recovery.audit.evidence import damage, faults_of_files, parts_of
+from recovery.audit.examine import examined
 from recovery.audit.finding import Summary
-from recovery.audit.ledger import RunDirectory
-from recovery.audit.manifest import Failure, Inventory, Manifest, Prefix
+from recovery.audit.ledger import RunDirectory, misfit
+from recovery.audit.manifest import Failure, Inventory, Manifest, Prefix, contradictions
 from recovery.audit.plan import Plan, check_apart, check_cutoff, check_grace, check_inventory, check_same, inputs_of, plan_audit
 from recovery.audit.report import DANGLING_MAX, render
+from recovery.audit.tiles import Header, Piece, Tiling, tiled
 from recovery.audit.verdicts import FINDINGS, Kind
 from recovery.audit.words import PRICE_DEFAULT
-from recovery.audit.work import AuditOptions, Engine, Job, Outcome, Progress, check_there, job_of, portable
+from recovery.audit.work import CANARY, AuditOptions, Engine, Job, Outcome, Progress, check_there, job_of, portable
 from recovery.last_audit import LastAudit, write_last
 from recovery.statistics.audit_source import AuditSource, Finished
 from tiered.open import open_backends
 from tiered.settings import Settings
+
+ALIKE_MAX = 3
+"""After so many parts failed for the same reason, and none was done meanwhile, no more are tried."""
 
 POLL_S, POLL_AFAR_S = 0.5, 5.0
 """How often the directory is read, in seconds.
@@ -51,6 +66,9 @@ The second one is for a directory elsewhere, where each reading is a request.
 """
 
 EXIT_AT_ONCE = 130
+_VARYING = re.compile(r"'[^']*'|\"[^\"]*\"|\d+")
+"""The parts of an error's sentence that may differ from range to range: names and numbers."""
+
 NOTE_BUDGET_S = 15.0
 ORPHANS = frozenset({Kind.ORPHAN, Kind.LEGACY_ORPHAN})
 
@@ -67,7 +85,8 @@ async def run_audit(
     thread there are no signals: cancel the call instead.
 
     Raises `ConfigurationError`, `UnavailableError` or `CorruptRecordError` if the run cannot begin, or if its directory
-    cannot be read or written. A range that fails raises nothing: the manifest names it.
+    cannot be read or written. A manifest that cannot be true is a `CorruptRecordError`. A part that fails raises
+    nothing: the manifest names its range.
     """
     check_grace(options)
     check_there(settings)
@@ -80,6 +99,7 @@ async def run_audit(
         plan = await plan_audit(settings, options, engine.slots, runtime)
         planned = plan.blobs
         manifest = await to_thread.run_sync(directory.begin, _first_manifest(plan, engine, runtime, options.inventory))
+    _check_true(manifest, directory.uri, runtime)
     check_same(manifest.inputs, inputs_of(settings), directory.uri)
     check_cutoff(manifest.cutoff, options, directory.uri)
     check_inventory(manifest.inventory, options, directory.uri)
@@ -93,6 +113,13 @@ async def run_audit(
                 await run.report_statistics(left=True)
     await _note(settings, ended, directory.uri, runtime)
     return ended
+
+
+def _check_true(manifest: Manifest, where: str, runtime: Runtime) -> None:
+    """Refuses to go on with a run whose manifest cannot be true. Its ranges may leave names out, for example."""
+    now_ns = runtime.wall_ns() - min(0, manifest.ahead_ns)
+    for fault in contradictions(manifest.model_copy(update={"ended_ns": None}), now_ns):
+        raise CorruptRecordError(f"the run in {where} cannot be trusted: {fault}; begin one in another directory")
 
 
 async def _note(settings: Settings, ended: Manifest, where: str, runtime: Runtime) -> None:
@@ -123,7 +150,7 @@ def _first_manifest(plan: Plan, engine: Engine, runtime: Runtime, inventory: Inv
     return Manifest(
         run=str(uuid7(runtime)), inputs=plan.inputs, log_is_durable=plan.log_is_durable, inventory=inventory,
         cutoff=plan.cutoff, ranges=plan.ranges,
-        engine=engine.name, versions=_versions(engine), started_ns=runtime.wall_ns(), notes=plan.notes,
+        engine=engine.name, versions=_versions(engine), started_ns=runtime.wall_ns(), ahead_ns=plan.ahead_ns, notes=plan.notes,
     )  # fmt: skip
 
 
@@ -132,8 +159,9 @@ def _versions(engine: Engine) -> dict[str, str]:
 
 
 class _Run:
-    """What one call does for a run. `_look` adds to `_done` and to the counts.
+    """What one call does for a run. `_look` adds to `_headers`, to the parts and to the counts.
 
+    A part's number is its place in `_pieces`. The first are the ranges; parts that were handed back come after them.
     The outcomes of the engine add to `_errors`.
     """
 
@@ -152,44 +180,89 @@ class _Run:
         self._runtime = runtime
         self._progress = progress
         self._began = runtime.monotonic()
-        self._done: dict[int, int] = {}  # range -> number of names
-        self._before = (0, 0)  # ranges and names that earlier calls have done
+        self._pieces: list[Piece] = list(job.pieces)
+        self._numbers = {piece.key: number for number, piece in enumerate(self._pieces)}
+        self._headers: dict[str, Header] = {}  # what was read of the files, by key
+        self._tiling: Tiling = tiled(manifest.ranges, {})
+        self._done: set[int] = set()
+        self._before = (0, 0)  # parts and names that earlier calls have done
         self._summary = Summary()
-        self._faults: dict[int, str] = {}
+        self._faults: dict[str, str] = {}
         self._errors: dict[int, Outcome] = {}
-        self._broken: str | None = None
+        self._alike: dict[str, set[int]] = {}  # the parts that failed since one was done, by their reason
+        self._noted: set[str] = set()
+        self._broken: TieredError | None = None
         self._interrupted = False
 
     async def finish(self) -> Manifest:
-        await to_thread.run_sync(self._look)
+        await to_thread.run_sync(self._look_closely)
         self._before = (len(self._done), self._summary.names)
         self._report()
-        if not self._missing() and self._manifest.ended_ns is not None:
-            return await to_thread.run_sync(self._describe, self._manifest)
-        await self._carry_out(self._missing())
-        again = [number for number in self._missing() if number not in self._errors or self._errors[number].retryable]
-        if again and self._broken is None and not self._interrupted:
-            await self._carry_out(again)
+        if self._engine.elsewhere and self._missing():
+            await self._try_out()
+        tried: Counter[int] = Counter()
+        while numbers := self._due(tried):
+            tried.update(numbers)
+            await self._carry_out(numbers)
         if self._interrupted and self._missing():
             await to_thread.run_sync(self._leave)
             raise AuditInterruptedError(
-                f"interrupted, {len(self._done)} of {len(self._manifest.ranges)} ranges are done:"
+                f"interrupted, {len(self._done)} of {len(self._pieces)} ranges are done:"
                 f" the same command goes on from there (--to {self._directory.uri})"
             )
         return await to_thread.run_sync(lambda: self._describe(self._conclude()))
 
+    def _due(self, tried: Counter[int]) -> list[int]:
+        """Returns the parts to audit now. `tried`: how often this call tried each.
+
+        First those that were not tried, also those that were handed back meanwhile. Then, once more, those that failed
+        and may succeed another time. None if nothing can be audited any more.
+        """
+        if self._broken is not None or self._interrupted:
+            return []
+        missing = self._missing()
+        return [number for number in missing if not tried[number]] or [
+            number for number in missing if tried[number] == 1 and (number not in self._errors or self._errors[number].retryable)
+        ]
+
     # --- while it runs
 
     async def _carry_out(self, numbers: Sequence[int]) -> None:
-        """Lets the engine audit these ranges until it ends. Then it reads the directory once more."""
+        """Lets the engine audit these parts until it ends. Then it reads the directory once more."""
         self._worked = True
+        self._job = replace(self._job, pieces=tuple(self._pieces))
+        if self._job.canary is not None:
+            await to_thread.run_sync(self._directory.forget_failures)
+        self._alike.clear()
+        self._noted.clear()
+        await self._drive_watched(numbers)
+        await to_thread.run_sync(self._look)
+        self._report()
+
+    async def _try_out(self) -> None:
+        """Sends one small task to a worker. Raises the error that every range would meet."""
+        canary = await to_thread.run_sync(Canary.send, self._directory, self._runtime)
+        self._job = replace(self._job, canary=canary)
+        await self._drive_watched([CANARY])
+        failed = self._errors.pop(CANARY, None)
+        try:
+            if self._interrupted:
+                return
+            if self._broken is not None:
+                raise self._broken
+            if failed is not None:
+                raise (UnavailableError if failed.retryable else ConfigurationError)(f"no range was begun: {failed.error}")
+            await to_thread.run_sync(canary.check_back, self._directory)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await to_thread.run_sync(canary.remove, self._directory)
+
+    async def _drive_watched(self, numbers: Sequence[int]) -> None:
         async with anyio.create_task_group() as beside:
             beside.start_soon(self._heed_signals)
             beside.start_soon(self._watch)
             await self._drive(numbers)
             beside.cancel_scope.cancel()
-        await to_thread.run_sync(self._look)
-        self._report()
 
     async def _drive(self, numbers: Sequence[int]) -> None:
         """Runs the engine in a thread.
@@ -218,8 +291,17 @@ class _Run:
                     self._errors.pop(outcome.range, None)
                 else:
                     self._errors[outcome.range] = outcome
+                    self._heed(outcome.range, outcome.error)
         except TieredError as error:
-            self._broken = str(error)
+            self._broken = error
+
+    def _heed(self, number: int, error: str) -> None:
+        """Stops the engine if everything fails for the same reason. Sentences that differ only in names are alike."""
+        alike = self._alike.setdefault(_VARYING.sub("…", error), set())
+        alike.add(number)
+        if len(alike) >= ALIKE_MAX and self._broken is None:
+            self._broken = UnavailableError(f"{len(alike)} ranges failed for the same reason, so no more were tried: {error}")
+            self._engine.stop()
 
     async def _watch(self) -> None:
         while True:
@@ -238,7 +320,7 @@ class _Run:
             return
         totals = self._summary.totals()
         await self._source.report(Finished(
-            ranges=len(self._manifest.ranges),
+            ranges=len(self._pieces),
             ranges_done=len(self._done),
             names=self._summary.names,
             findings=sum(totals[kind].number for kind in FINDINGS if kind in totals),
@@ -257,18 +339,62 @@ class _Run:
                 self._engine.stop()
 
     def _look(self) -> None:
-        """Reads what is new in the directory."""
-        for number, summary in self._directory.done(self._manifest.run, self._done):
-            self._done[number] = summary.names
-            self._summary.merge(summary)
+        """Reads what is new in the directory, and adds the parts that were handed back."""
+        found = dict(self._directory.done(self._manifest.run, self._headers))
         self._faults.update(self._directory.faults)
+        self._add(found)
+        if self._job.canary is not None:  # its outcomes may come late
+            for key, error in self._directory.failures(self._noted).items():
+                self._noted.add(key)
+                if key in self._numbers and self._numbers[key] not in self._done:
+                    self._heed(self._numbers[key], error)
+
+    def _add(self, found: dict[str, Header]) -> None:
+        if not found:
+            return
+        self._headers |= found
+        self._tiling = tiled(self._manifest.ranges, self._headers)
+        for piece in self._tiling.missing:
+            self._number(piece)
+            if self._headers.pop(piece.key, None) is not None:  # its file is of other names: read it again, it may be replaced
+                self._faults[piece.key] = misfit(piece)
+        for piece, header in self._tiling.done:
+            if (number := self._number(piece)) not in self._done:
+                self._done.add(number)
+                self._alike.clear()
+                self._summary.merge(header.summary)
+
+    def _number(self, piece: Piece) -> int:
+        if piece.key not in self._numbers:
+            self._numbers[piece.key] = len(self._pieces)
+            self._pieces.append(piece)
+        return self._numbers[piece.key]
+
+    def _look_closely(self) -> None:
+        """Reads the directory as an earlier call left it. Files that are damaged are deleted, so that their parts are
+        audited again.
+        """
+        tiling = self._directory.tiling(self._manifest)
+        damaged = damage(self._directory, self._manifest, tiling)
+        for piece, header in tiling.done:
+            # Look again right before: another driver may have replaced the file meanwhile.
+            if piece.key in damaged and self._directory.done_part(self._manifest.run, piece) == header:
+                for fault in islice(examined(self._directory.files, piece, header, self._manifest), 1):
+                    self._directory.forget(piece.key)
+                    self._faults[piece.key] = fault
+        self._look()
+
+    def _look_anew(self) -> None:
+        """Reads the directory as it is now. Another driver may have replaced files of the same parts."""
+        self._headers, self._done, self._summary = {}, set(), Summary()
+        self._look()
 
     def _missing(self) -> list[int]:
-        return [number for number in range(len(self._manifest.ranges)) if number not in self._done]
+        return [number for number in range(len(self._pieces)) if number not in self._done]
 
     def _report(self) -> None:
         seconds = self._runtime.monotonic() - self._began
-        ranges, done = len(self._manifest.ranges), len(self._done)
+        ranges, done = len(self._pieces), len(self._done)
         ranges_now, names_now = done - self._before[0], self._summary.names - self._before[1]
         totals = self._summary.totals()
         self._progress(Progress(
@@ -290,21 +416,35 @@ class _Run:
             self._directory.write_manifest(self._manifest.model_copy(update={"work_s": self._work_s()}))
 
     def _conclude(self) -> Manifest:
+        """Returns the manifest of the run as it is now, and writes it if that is news."""
+        self._look_anew()
         missing = self._missing()
-        failures = tuple(Failure(range=number, error=self._why(number)) for number in missing)
-        faults = [fault for number, fault in sorted(self._faults.items()) if number in self._done]
-        found = conclude(self._manifest, self._summary, self._done, failures, faults)
-        engines = [*filter(None, self._manifest.engine.split("; ")), self._engine.name]
+        if not missing:
+            self._directory.tidy(self._tiling.strays)
+        failures: dict[int, str] = {}
+        for number in missing:
+            failures.setdefault(self._pieces[number].range, self._why(number))
+        names: Counter[int] = Counter()
+        for piece, header in self._tiling.done:
+            names[piece.range] += header.summary.names
+        faults = [fault for key, fault in sorted(self._faults.items()) if self._numbers.get(key) in self._done]
+        names_by_range = {number: names[number] for number in range(len(self._manifest.ranges)) if number not in failures}
+        found = conclude(
+            self._manifest, self._summary, names_by_range,
+            tuple(Failure(range=number, error=error) for number, error in sorted(failures.items())), faults,
+            faults_of_files(self._directory, self._manifest, self._tiling),
+        ).model_copy(update={"parts": parts_of(self._tiling)})  # fmt: skip
+        if not self._worked and self._manifest.ended_ns is not None and found == self._manifest:
+            return found
+        engines = [*filter(None, self._manifest.engine.split("; ")), *([self._engine.name] if self._worked else [])]
         found = found.model_copy(update={
-            "engine": "; ".join(dict.fromkeys(engines)),
+            "engine": "; ".join(dict.fromkeys(engines)) or self._engine.name,
             "versions": {**self._manifest.versions, **_versions(self._engine)},
             "ended_ns": self._runtime.wall_ns(),
             "work_s": self._work_s(),
             "prefixes": self._prefixes(),
         })  # fmt: skip
         self._there()
-        if not missing:
-            self._directory.tidy()
         self._directory.write_manifest(found)
         return found
 
@@ -326,7 +466,11 @@ class _Run:
     def _why(self, number: int) -> str:
         if number in self._errors and self._errors[number].error is not None:
             return str(self._errors[number].error)
-        return self._broken or f"{self._engine.name} did not carry it out, and did not say why"
+        if self._broken is not None:
+            return str(self._broken)
+        if (fault := self._faults.get(self._pieces[number].key)) is not None:
+            return fault
+        return f"{self._engine.name} did not carry it out, and did not say why"
 
     def _prefixes(self) -> tuple[Prefix, ...]:
         found = Prefixes()

@@ -1,7 +1,7 @@
 """Everything that is known about one name now: the row, its blobs, the changelog, and what an earlier run found.
 
     look_at(backends, name, ...) -> Looked       NAME is read as an object's path and as a blob's name; both are tried
-    told_by(directory, manifest, name) -> Told   what the findings of a run say about it
+    told_by(directory, proof, name) -> Told   what the findings of a run say about it
     verdict(looked) -> str                       the result, in one sentence
 
 The audit itself judges the blobs and the rows, as ranges of one name each. So the same tables decide, in the same order
@@ -27,7 +27,7 @@ from changelog.base.runtime import Runtime
 from changelog.change import Entry, Unreadable
 from changelog.lease import standing
 from recovery.audit.finding import Finding
-from recovery.audit.manifest import Bounds, Cutoff, Manifest
+from recovery.audit.manifest import Bounds, Cutoff
 from recovery.audit.names import after, is_of, read_name
 from recovery.audit.sweep import ENTRIES_PAGE, READ_BUDGET_S, audit_range
 from recovery.audit.verdicts import FINDINGS, MEANING, Form, Kind
@@ -38,7 +38,8 @@ from tiered.protocol.retry import ask
 from tiered.settings import Settings
 
 if TYPE_CHECKING:
-    from recovery.audit.ledger import RunDirectory  # ledger needs Arrow, and looking at a name needs no Arrow
+    from recovery.audit.evidence import Evidence  # these need Arrow, and looking at a name needs no Arrow
+    from recovery.audit.ledger import RunDirectory
 
 BLOBS_MAX = 20
 TOLD_MAX = 100
@@ -131,15 +132,17 @@ class Looked:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a run says about a name. `audited`: whether the range of the name was audited.
+    """What a run says about a name. `audited`: whether the range of the name was audited to this name.
 
-    `more`: there are further findings.
+    `doubts`: why its findings may be wrong, one sentence each; empty if it is complete. `more`: there are further
+    findings.
     """
 
     run: str
     started_ns: int
     grace_s: float
     complete: bool
+    doubts: tuple[str, ...]
     audited: bool
     findings: tuple[Finding, ...]
     more: bool
@@ -250,20 +253,22 @@ class _Look:
         return await ask(read, self._runtime, READ_BUDGET_S)
 
 
-def told_by(directory: RunDirectory, manifest: Manifest, name: str) -> Told:
+def told_by(directory: RunDirectory, proof: Evidence, name: str) -> Told:
     """Returns the run's findings for this name, for the row of this blob's name and every name below it. It blocks.
+
+    `proof`: what may be doubted about the run (`recovery.audit.evidence`).
     """
     _check(name)
+    manifest = proof.manifest
     names = {name, read_name(name).object}
     hits = (
         finding for finding in directory.findings(manifest.run)
         if finding.name in names or finding.name.startswith(f"{name}/")
     )  # fmt: skip
     found = list(islice(hits, TOLD_MAX + 1))
-    [number] = [at for at, bounds in enumerate(manifest.ranges) if bounds.start <= name and (bounds.end is None or name < bounds.end)]
-    audited = directory.done_range(manifest.run, number) is not None
+    audited = any(header.audited.holds(name) for _, header in directory.tiling(manifest).done)
     return Told(
-        manifest.run, manifest.started_ns, manifest.cutoff.grace_s, manifest.complete, audited, tuple(found[:TOLD_MAX]),
+        manifest.run, manifest.started_ns, manifest.cutoff.grace_s, proof.complete, proof.doubts, audited, tuple(found[:TOLD_MAX]),
         len(found) > TOLD_MAX,
     )
 

@@ -85,12 +85,26 @@ async def audit_range(
     If several ranges together hold every name, they hold every row. `window_names`: how many names a window holds.
     Raises `TieredError` if the range cannot be read to its end. What was found until then is no evidence.
     """
+    summary, _ = await audit_until(tiers, log, bounds, cutoff, runtime, found, lambda _: False, window_names=window_names)
+    return summary
+
+
+async def audit_until(
+    tiers: Tiers, log: ChangeLog, bounds: Bounds, cutoff: Cutoff, runtime: Runtime, found: Sink, enough: Callable[[Summary], bool], *,
+    window_names: int = WINDOW_NAMES,
+) -> tuple[Summary, str | None]:  # fmt: skip
+    """Does the same, but ends after the first window at whose end `enough` of the summary is true.
+
+    Returns the summary, and the name where the rest begins: everything before it was audited. None: there is no rest.
+    """
     sweep = _Sweep(tiers, log, bounds, cutoff, runtime, found, window_names)
     await sweep.ask_the_time()
     start: str | None = bounds.start
     while start is not None:
         start = await sweep.audit_window(start)
-    return sweep.summary
+        if start is not None and enough(sweep.summary):
+            break
+    return sweep.summary, start
 
 
 @dataclass(slots=True)

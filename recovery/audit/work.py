@@ -3,6 +3,10 @@
     run --Job, numbers--> Engine (local processes, Spark) --carry_out(job, number)--> Outcome
                                                                    `-> RUN/findings/range-000017.parquet
 
+A number is the place of a part in the job's `pieces`. No part takes longer than some minutes: after `PIECE_S` or
+`PIECE_NAMES` the worker ends it, and its file says how the rest is to be cut. `recovery.audit.run` gives the pieces of
+the rest to the engine as parts of their own. So many workers audit a rest, and a worker that dies loses minutes.
+
 The file is the result. An outcome only tells early what the directory will tell. So an engine may audit a range twice,
 lose an outcome, or die: whether a range is done, the directory says.
 """
@@ -13,6 +17,7 @@ import gc
 import json
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -22,18 +27,30 @@ import anyio
 
 from changelog.base.errors import ConfigurationError, TieredError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import SystemRuntime
+from recovery.audit.canary import Canary, check_backends, check_directory, check_variables
+from recovery.audit.cuts import cut_names
 from recovery.audit.finding import Summary
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.manifest import Bounds, Cutoff, Inventory, Manifest
-from recovery.audit.sweep import audit_range
+from recovery.audit.sweep import audit_until
+from recovery.audit.tiles import DEPTH_MAX, Piece
 from recovery.audit.verdicts import FINDINGS, Kind
-from tiered.open import DATABASE_NAME, open_backends
+from tiered.open import DATABASE_NAME, Backends, open_backends
 from tiered.protocol.concurrent import foremost
 from tiered.settings import Settings
+
+CANARY = -1
+"""The number of the task that only tries whether a worker can do the work."""
 
 GRACE_S = 86_400.0
 GRACE_MIN_S = 3600.0
 """A change may be under way for this long. A shorter grace is only for a caller who insists on it."""
+
+PIECE_NAMES, PIECE_S = 1_000_000, 180.0
+"""After so many names, or so many seconds, a worker hands back the rest of what it audits. A window is never cut."""
+
+PIECES_OF_REST = 8
+"""Into so many pieces, about, a rest is cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +75,24 @@ class AuditOptions:
 class Job:
     """All that a worker on another machine must know. `directory`: the URI of the run.
 
-    `settings`: those of the store, as JSON.
+    `settings`: those of the store, as JSON. `pieces`: the parts; an engine is told their places here. `piece_names`,
+    `piece_s`: when a worker hands back the rest of a part. `canary`: only if the workers are not on this machine; then
+    the number `CANARY` is the task of `recovery.audit.canary`, and a worker notes in the directory what failed.
     """
 
     directory: str
     run: str
     settings: str
-    ranges: tuple[Bounds, ...]
+    pieces: tuple[Piece, ...]
     cutoff: Cutoff
+    piece_names: int = PIECE_NAMES
+    piece_s: float = PIECE_S
+    canary: Canary | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a range ended. `error`: None, or one sentence that says why its file is not there.
+    """How a part ended. `range`: its number. `error`: None, or one sentence that says why its file is not there.
 
     `retryable`: another try may work.
 
@@ -86,21 +108,23 @@ class Outcome:
 
 
 class Engine(Protocol):
-    """What audits the ranges. `name`: for people. `versions`: of the software it runs on.
+    """What audits the parts. `name`: for people. `versions`: of the software it runs on.
 
-    `slots`: how many ranges run at once.
+    `slots`: how many parts run at once. `elsewhere`: workers may be on other machines, or have another environment, and
+    their outcomes may come late.
     """
 
     name: str
     versions: Mapping[str, str]
     slots: int
+    elsewhere: bool
 
     def run(self, job: Job, numbers: Sequence[int]) -> Iterator[Outcome]:
-        """Audits the ranges of these numbers, in any order, and yields each outcome.
+        """Audits the parts of these numbers, in any order, and yields each outcome.
 
         It blocks, so it is called in a thread.
 
-        It ends early after `stop`. A range without an outcome is done if and only if its file is there. Raises
+        It ends early after `stop`. A part without an outcome is done if and only if its file is there. Raises
         `UnavailableError` if no range can be audited any more, and `ConfigurationError` with the fix if something is
         set up wrongly.
         """
@@ -114,7 +138,9 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a run is. `names` and `findings` count all finished ranges, also those of earlier calls for this run.
+    """How far a run is. `ranges`: how many parts there are by now; more come when a part hands back its rest.
+
+    `names` and `findings` count all finished parts, also those of earlier calls for this run.
 
     `seconds` and `names_per_s` are those of this call. `seconds_left`: an estimate; None until this call has finished a
     range.
@@ -130,11 +156,12 @@ class Progress:
     seconds_left: float | None = None
 
 
-# --- a range ---------------------------------------------------------------------------------------
+# --- a part ----------------------------------------------------------------------------------------
 
 
 def job_of(manifest: Manifest, directory: str, settings: Settings) -> Job:
-    return Job(directory, manifest.run, portable(settings).model_dump_json(), manifest.ranges, manifest.cutoff)
+    pieces = tuple(Piece(number, bounds) for number, bounds in enumerate(manifest.ranges))
+    return Job(directory, manifest.run, portable(settings).model_dump_json(), pieces, manifest.cutoff)
 
 
 def portable(settings: Settings) -> Settings:
@@ -166,12 +193,12 @@ def collect_less() -> None:
 
 
 def carry_out(job: Job, number: int) -> Outcome:
-    """Audits one range and leaves its file. It needs a process or thread without an event loop.
+    """Audits one part and leaves its file. It needs a process or thread without an event loop.
 
     It never raises: the outcome holds the error.
 
     It opens what it needs and closes it again, because connections survive neither a fork nor the reuse of a worker. A
-    range that is done is left alone.
+    part that is done is left alone.
     """
     try:
         return anyio.run(_carry_out, job, number)
@@ -179,26 +206,77 @@ def carry_out(job: Job, number: int) -> Outcome:
         error: BaseException = raised
         while isinstance(error, BaseExceptionGroup):
             error = foremost(error.exceptions)
-        if isinstance(error, TieredError):
-            return Outcome(number, error=str(error), retryable=isinstance(error, UnavailableError | UnconfirmedError))
-        [*_, frame] = traceback.extract_tb(error.__traceback__)
-        place = f"{Path(frame.filename).name}:{frame.lineno}"
-        return Outcome(number, error=f"this software failed, please report it: {type(error).__name__}: {error} ({place})")
+        outcome = _failed(number, error)
+        _note(job, outcome)
+        return outcome
+
+
+def _failed(number: int, error: BaseException) -> Outcome:
+    if isinstance(error, TieredError):
+        return Outcome(number, error=str(error), retryable=isinstance(error, UnavailableError | UnconfirmedError))
+    [*_, frame] = traceback.extract_tb(error.__traceback__)
+    place = f"{Path(frame.filename).name}:{frame.lineno}"
+    return Outcome(number, error=f"this software failed, please report it: {type(error).__name__}: {error} ({place})")
+
+
+def _note(job: Job, failed: Outcome) -> None:
+    """Tells the driver early why a part failed, if its outcome may come late.
+
+    If it is the directory that fails, there is no note.
+    """
+    if job.canary is None or failed.range == CANARY or failed.error is None or job.directory in failed.error:
+        return
+    with suppress(TieredError, OSError):
+        RunDirectory.open(job.directory).note_failure(job.pieces[failed.range].key, failed.error)
 
 
 async def _carry_out(job: Job, number: int) -> Outcome:
     runtime = SystemRuntime()
     began = runtime.monotonic()
+    if number == CANARY:
+        return await _try_out(job, runtime)
     directory = RunDirectory.open(job.directory, runtime)
-    if (done := directory.done_range(job.run, number)) is not None:
-        return Outcome(number, done.names, findings_in(done))
+    piece = job.pieces[number]
+    if (done := directory.done_part(job.run, piece)) is not None:
+        return Outcome(number, done.summary.names, findings_in(done.summary))
+    settings = Settings(**json.loads(job.settings))
+    check_there(settings)
+
+    def is_long(so_far: Summary) -> bool:
+        too_long = so_far.names >= job.piece_names or runtime.monotonic() - began >= job.piece_s
+        return too_long and len(piece.place) < DEPTH_MAX
+
+    async with open_backends(settings, runtime, writes=False, verify=False) as backends:
+        with directory.writer(job.run, piece) as file:
+            summary, stopped = await audit_until(
+                backends.tiers, backends.log, piece.bounds, job.cutoff, runtime, file.add, is_long
+            )  # fmt: skip
+            rest = () if stopped is None else (stopped, *await _cut_rest(backends, Bounds(start=stopped, end=piece.bounds.end), runtime))
+            # If another worker has done the part meanwhile, its file stays: its rest may be under way already.
+            if directory.done_part(job.run, piece) is None:
+                file.commit(summary, rest)
+    return Outcome(number, summary.names, file.written, runtime.monotonic() - began)
+
+
+async def _cut_rest(backends: Backends, rest: Bounds, runtime: SystemRuntime) -> list[str]:
+    """Returns where to cut a rest, so that several workers can go on with it.
+
+    If the bucket does not tell, the rest is one piece: what was audited so far is worth more.
+    """
+    with suppress(TieredError):
+        return await cut_names(backends.tiers.long_term, rest, PIECES_OF_REST, runtime)
+    return []
+
+
+async def _try_out(job: Job, runtime: SystemRuntime) -> Outcome:
+    assert job.canary is not None
+    check_variables(job.canary, job.directory)
+    check_directory(job.canary, RunDirectory.open(job.directory, runtime))
     settings = Settings(**json.loads(job.settings))
     check_there(settings)
     async with open_backends(settings, runtime, writes=False, verify=False) as backends:
-        with directory.writer(job.run, number) as file:
-            summary = await audit_range(backends.tiers, backends.log, job.ranges[number], job.cutoff, runtime, file.add)
-            file.commit(summary)
-    return Outcome(number, summary.names, file.written, runtime.monotonic() - began)
+        await check_backends(backends)
+    return Outcome(CANARY)
 
 
 def findings_in(summary: Summary) -> int:

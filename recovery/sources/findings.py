@@ -19,15 +19,15 @@ from recovery.sources.columns import FINDINGS, Row
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run as it was when the query was planned. `done`: its ranges that have a file.
+    """A run as it was when the query was planned. `done`: the keys of its parts that have a file, each with its range.
 
-    `faults`: the ranges that have none, or a damaged one, each with a sentence.
+    `faults`: the ranges of parts that have none, or a damaged one, each with a sentence.
     """
 
     where: str
     run: str
     complete: bool
-    done: tuple[int, ...]
+    done: tuple[tuple[str, int], ...]
     faults: tuple[tuple[int, str], ...]
 
 
@@ -41,21 +41,24 @@ def look(where: str) -> Run:
     manifest = directory.read_manifest()
     if manifest is None:
         raise ConfigurationError(f"{directory.uri} holds no run of an audit: give the directory that `tiered audit run` named")
-    done = tuple(number for number, _ in directory.done(manifest.run))
+    tiling = directory.tiling(manifest)
+    done = tuple((piece.key, piece.range) for piece, _ in tiling.done)
     errors = {failure.range: failure.error for failure in manifest.failures}
-    missing = [number for number in range(len(manifest.ranges)) if number not in done]
-    faults = tuple((number, directory.faults.get(number) or errors.get(number) or "this range was not audited") for number in missing)
+    faults = tuple(
+        (piece.range, directory.faults.get(piece.key) or errors.get(piece.range) or "this range was not audited")
+        for piece in tiling.missing
+    )
     return Run(directory.uri, manifest.run, manifest.complete, done, faults)
 
 
-def rows(run: Run, numbers: Sequence[int], faults: Sequence[tuple[int, str]]) -> Iterator[list[Row]]:
-    """Yields the findings of these ranges, page by page, and a row for each fault."""
+def rows(run: Run, parts: Sequence[tuple[str, int]], faults: Sequence[tuple[int, str]]) -> Iterator[list[Row]]:
+    """Yields the findings of these parts, page by page, and a row for each fault."""
     if faults:
         yield [_fault(run, number, sentence) for number, sentence in faults]
     directory = RunDirectory.open(run.where)
-    for number in numbers:
+    for key, number in parts:
         try:
-            for batch in directory.batches(run.run, numbers=(number,)):
+            for batch in directory.batches(run.run, keys=(key,)):
                 columns = [_values(batch[name]) for name in SCHEMA.names]
                 yield [(*values, run.complete, None) for values in zip(*columns, strict=True)]
         except TieredError as error:

@@ -60,9 +60,9 @@ class RangePartition(InputPartition):
 
 @dataclass
 class FilesPartition(InputPartition):
-    """Ranges of a run, by their numbers. `faults`: sentences about ranges that cannot be read."""
+    """Parts of a run: their keys and ranges. `faults`: sentences about ranges that cannot be read."""
 
-    numbers: tuple[int, ...]
+    parts: tuple[tuple[str, int], ...]
     faults: tuple[tuple[int, str], ...]
 
 
@@ -168,5 +168,5 @@ class FindingsReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, FilesPartition)
-        for page in findings.rows(self._run, partition.numbers, partition.faults):
+        for page in findings.rows(self._run, partition.parts, partition.faults):
             yield batch_of(FINDINGS, page, self._wanted)

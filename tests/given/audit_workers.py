@@ -10,10 +10,13 @@ import os
 import signal
 import sys
 import threading
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 
+from recovery.audit import sweep, work
 from recovery.audit.work import Job, Outcome, carry_out
 
 ODD_ONE = 2
@@ -95,3 +98,16 @@ def die_in_the_middle(job: Job, number: int) -> Outcome:
     if number == ODD_ONE:
         os.kill(os.getpid(), signal.SIGKILL)
     return outcome
+
+
+def in_small_parts(job: Job, number: int) -> Outcome:
+    """An audit whose windows hold one name, and whose parts hold two."""
+    setattr(work, "audit_until", partial(sweep.audit_until, window_names=1))  # noqa: B010
+    return carry_out(replace(job, piece_names=2), number)
+
+
+def on_another_machine(job: Job, number: int) -> Outcome:
+    """An audit whose run directory is a path of this worker's own disk."""
+    other = Path(job.directory).with_name("other")
+    (other / "findings").mkdir(parents=True, exist_ok=True)
+    return carry_out(replace(job, directory=str(other)), number)

@@ -53,6 +53,7 @@ class InThread:
     def __init__(self, work: Work = carry_out) -> None:
         self.name = "in thread"
         self.slots = 5
+        self.elsewhere = False
         self.began: Counter[int] = Counter()
         self.stopped = False
         self._work = work

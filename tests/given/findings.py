@@ -10,6 +10,7 @@ from typing import Any
 from recovery.audit.finding import Count, Finding, Summary
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.manifest import Bounds, Cutoff, Manifest
+from recovery.audit.tiles import Piece
 from recovery.audit.verdicts import Kind
 
 RUN = "0190aaaa-0000-7000-8000-000000000001"
@@ -41,8 +42,16 @@ def manifest(**facts: Any) -> Manifest:
     return MANIFEST.model_copy(update=facts)
 
 
+def piece(number: int) -> Piece:
+    """The first part of a range. Whether it fits the run's ranges is no matter to the ledger."""
+    return Piece(number, Bounds(start="", end=None))
+
+
 def write(directory: RunDirectory, number: int, *findings: Finding, run: str = RUN, summary: Summary = SUMMARY) -> Path:
-    with directory.writer(run, number) as file:
+    told = directory.read_manifest()
+    ranges = () if told is None else told.ranges
+    part = Piece(number, ranges[number]) if number < len(ranges) else piece(number)
+    with directory.writer(run, part) as file:
         file.add(findings)
         file.commit(summary)
     return Path(directory.uri) / "findings" / f"range-{number:06d}.parquet"

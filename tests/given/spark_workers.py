@@ -14,13 +14,15 @@ from pathlib import Path
 
 import recovery
 from recovery.audit.manifest import Bounds, Cutoff
+from recovery.audit.tiles import Piece
 from recovery.audit.work import Job, Outcome
 
 
 def job_in(directory: Path, ranges: int) -> Job:
     names = [f"{number:03}" for number in range(1, ranges)]
-    bounds = tuple(Bounds(start=start, end=end) for start, end in zip(["", *names], [*names, None], strict=True))
-    return Job(str(directory), "run", "{}", bounds, Cutoff(as_of_ns=1, grace_s=3600.0))
+    bounds = (Bounds(start=start, end=end) for start, end in zip(["", *names], [*names, None], strict=True))
+    pieces = tuple(Piece(number, each) for number, each in enumerate(bounds))
+    return Job(str(directory), "run", "{}", pieces, Cutoff(as_of_ns=1, grace_s=3600.0))
 
 
 def marked(job: Job, number: int) -> bool:
@@ -38,6 +40,11 @@ def attempts(directory: str | Path) -> list[int]:
 def count(job: Job, number: int) -> Outcome:
     marked(job, number)
     return Outcome(number, names=number * 10, findings=1, seconds=0.5, error="ünicode, 'quoted'\n" if number % 2 else None)
+
+
+def raise_always(job: Job, number: int) -> Outcome:
+    """Work that raises. `carry_out` never does, so this stands for a defect around it."""
+    raise LookupError(f"nothing is known of range {number}")
 
 
 def die_once(job: Job, number: int) -> Outcome:

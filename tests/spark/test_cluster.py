@@ -16,13 +16,15 @@ from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 
+import anyio
 import pytest
 from pyspark.sql import SparkSession
 
-from changelog.base.errors import ConfigurationError
+from changelog.base.errors import ConfigurationError, UnavailableError
 from recovery.audit.cluster import ATTEMPTS, CarryOut, SparkEngine, check_packages, open_spark, spread
-from tests.given.audit_workers import tell_collections
-from tests.given.spark_workers import attempts, count, die_always, die_once, hang, job_in
+from tests.given.audit_workers import in_small_parts, on_another_machine, tell_collections
+from tests.given.audited_store import PLANTED, audit, found, plant
+from tests.given.spark_workers import attempts, count, die_always, die_once, hang, job_in, raise_always
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +88,12 @@ def test_a_range_that_always_kills_its_worker_is_given_up_alone(session: SparkSe
     assert attempts(tmp_path).count(1) == ATTEMPTS - 1
 
 
+def test_a_stage_that_dies_is_told_by_what_its_worker_raised(session: SparkSession, tmp_path: Path) -> None:
+    engine = SparkEngine(session, raise_always, slots=2, attempts=1, versions={})
+    with pytest.raises(UnavailableError, match=r"^Spark gave the job up: LookupError: nothing is known of range 0; what is done "):
+        list(engine.run(job_in(tmp_path, 1), [0]))
+
+
 def test_what_executors_cannot_import_is_named_with_the_way_to_pack_it(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,6 +126,20 @@ def test_a_session_that_is_there_is_used_and_left(session: SparkSession, tmp_pat
     assert session.range(3).count() == 3
     with pytest.raises(ConfigurationError, match=r"leave --master local\[7\] out"), open_spark(count, master="local[7]"):
         pass
+
+
+def test_a_whole_audit_tries_a_worker_out_first_and_takes_rests_back(session: SparkSession, tmp_path: Path) -> None:
+    store = anyio.run(plant, tmp_path / "store")
+    manifest = anyio.run(audit, store, tmp_path / "run", having(session, in_small_parts))
+    assert manifest.complete and len(manifest.parts) > len(manifest.ranges) and found(tmp_path / "run") == PLANTED
+    assert not list((tmp_path / "run").rglob("_*"))
+
+
+def test_a_run_directory_that_executors_do_not_share_is_told_before_any_range(session: SparkSession, tmp_path: Path) -> None:
+    store = anyio.run(plant, tmp_path / "store")
+    with pytest.raises(ConfigurationError, match=r"no range was begun: a worker on .* does not see what was written to .*/other: give a"):
+        anyio.run(audit, store, tmp_path / "run", having(session, on_another_machine))
+    assert not list((tmp_path / "run" / "findings").iterdir())
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 5, 8, 100, 1000, 1999])

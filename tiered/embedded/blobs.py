@@ -43,7 +43,7 @@ from changelog.log import LeftGarbageError
 from tiered.embedded.file import microseconds, path_of
 from tiered.embedded.garbage import FOREIGN, Fault, Round
 from tiered.embedded.tree import BlobFile, UploadFile, delete, extend, prepare, read_head, refuse_foreign_directories, unlink
-from tiered.embedded.walk import list_blobs
+from tiered.embedded.walk import Listings
 from tiered.metadata import NS_PER_S, Metadata
 from tiered.protocol.backends import BlobHead, BlobPage, ByteRange
 from tiered.stored import PIECE_BYTES
@@ -100,6 +100,7 @@ class FileBlobs:
         root = root.absolute()  # the process may change its current directory
         self._root = root / "blobs"
         self._uploads = root / "uploads"
+        self._listings = Listings(self._root)
         self._runtime = runtime
         self._disk = _Disk()
         self._round: _Collection | None = None
@@ -166,7 +167,10 @@ class FileBlobs:
         raise UnavailableError(f"blob {name!r} stayed locked by another process; its deadline is as it was")
 
     async def list(self, start: str, end: str | None, limit: int) -> BlobPage:
-        return await self._disk.look(f"list the blobs from {start!r} on", list_blobs, self._root, start, end, limit)
+        return await self._disk.look(f"list the blobs from {start!r} on", self._listings.page, start, end, limit)
+
+    async def cuts(self, start: str, end: str | None, count: int) -> Sequence[str]:
+        return await self._disk.look(f"look where to cut the blobs from {start!r} on", self._listings.cuts, start, end, count)
 
     async def now_ns(self) -> int:
         return self._runtime.wall_ns()

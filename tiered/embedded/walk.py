@@ -1,17 +1,23 @@
 """Lists the blobs of `tiered/embedded/blobs.py` in the byte order of their names, and everything else that it meets.
 
-    directory of 1,000,000 names, limit 50,000     read once, 50,001 names held
+    directory of 1,000,000 names, 40 pages of 25,000     read 4 times, at most 375,000 names held
 
 A page ends at the place of its last blob in the tree. So what is no blob is reported once, whatever the size of the
-pages. The functions block and raise the system's own `OSError`; `tiered/embedded/blobs.py` runs them in threads and
-translates it.
+pages. All blobs of a store may be in one directory. So a listing that goes on does not read the directory again for
+each page: it holds up to `NAMES_HELD` names that come next. A blob that was written after they were read may be missing
+from the pages, and one that was deleted is left out.
+
+The functions block and raise the system's own `OSError`; `tiered/embedded/blobs.py` runs them in threads and translates
+it.
 """
 
 from __future__ import annotations
 
-import heapq
 import os
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import nsmallest
+from itertools import chain
 from pathlib import Path
 
 from changelog.base.errors import CorruptRecordError
@@ -22,32 +28,74 @@ from tiered.protocol.backends import BlobPage, ListedBlob, Oddity
 from tiered.protocol.row_keys import printable
 
 _ENTRIES_MIN = 100
+NAMES_HELD = 250_000
+"""How many names of a directory a listing holds. About 130 bytes each."""
+
+LONG = 1000
+"""A listing in pages of this many names is expected to go on. With fewer, it holds no more names than it needs."""
+
+SAMPLED_PER_CUT = 64
+
+_DIRECTORY, _FILE, _OTHER = "\0d", "\0f", "\0o"
+"""What an entry is, after its name. A NUL is in no name and sorts before everything, so the order is that of the names.
+"""
 
 
-def list_blobs(root: Path, start: str, end: str | None, limit: int) -> BlobPage:
-    """As in `LongTermBackend`. Holds little more than `limit` names of a directory in memory, however large it is."""
-    if end == "" or not root.is_dir():  # the directory is made when the first blob is written
-        return BlobPage((), (), None)
-    after = encode_name(start.removesuffix("\0")) if start.endswith("\0") else None
-    low, high = components_of(start.removesuffix("\0")), None if end is None else components_of(end)
-    blobs: list[ListedBlob] = []
-    oddities: list[Oddity] = []
-    named, last = 0, start
-    for text, path in _walk(root, "", low, high, max(limit + 1, _ENTRIES_MIN)):
-        if named >= limit:
-            return BlobPage(blobs, oddities, f"{last}\0")
-        if after is not None and text == after:
-            continue
-        found = look_at(text, path)
-        match found:
-            case ListedBlob(name=name):
-                blobs.append(found)
-                named, last = named + 1, name
-            case Oddity(name=name):
-                oddities.append(found)
-                if found.is_blob:
+class Listings:
+    """The listings of one root. It remembers where the last page ended, so that the next one goes on from there."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._kept: dict[tuple[str, str | None], Iterator[tuple[str | None, str]]] = {}
+
+    def page(self, start: str, end: str | None, limit: int) -> BlobPage:
+        """As `list` in `LongTermBackend`."""
+        if end == "" or not self._root.is_dir():  # the directory is made when the first blob is written
+            return BlobPage((), (), None)
+        kept = self._kept.pop((start, end), None)
+        self._kept.clear()
+        after = encode_name(start.removesuffix("\0")) if start.endswith("\0") else None
+        walk = kept or _walk(self._root, "", *_components(start, end), NAMES_HELD if limit >= LONG else max(limit + 1, _ENTRIES_MIN))
+        blobs: list[ListedBlob] = []
+        oddities: list[Oddity] = []
+        named, last = 0, start
+        for text, path in walk:
+            if named >= limit:
+                next_start = f"{last}\0"
+                if limit >= LONG:
+                    self._kept[next_start, end] = chain([(text, path)], walk)
+                return BlobPage(blobs, oddities, next_start)
+            if after is not None and text == after:
+                continue
+            found = look_at(text, path)
+            match found:
+                case ListedBlob(name=name):
+                    blobs.append(found)
                     named, last = named + 1, name
-    return BlobPage(blobs, oddities, None)
+                case Oddity(name=name):
+                    oddities.append(found)
+                    if found.is_blob:
+                        named, last = named + 1, name
+        return BlobPage(blobs, oddities, None)
+
+    def cuts(self, start: str, end: str | None, count: int) -> list[str]:
+        """As in `CutsNames`. It reads the directory of the root once, and opens no file.
+
+        Long names share the beginning that is the name of their directory. They are counted as one.
+        """
+        if count < 2 or end == "" or not self._root.is_dir():
+            return []
+        low, high = _components(start, end)
+        entries = _entries(self._root, low[0] if low else "", high[0] if high else None)
+        # Those with the least checksums are a fair sample: which they are depends on nothing but the names.
+        sample = sorted(nsmallest(count * SAMPLED_PER_CUT, entries, key=lambda entry: zlib.crc32(entry.encode(errors="replace"))))
+        names = [decode_name(entry[:-2].removesuffix(DIRECTORY_SUFFIX)) for entry in sample if entry.endswith((_DIRECTORY, _FILE))]
+        inside = [name for name in names if name is not None and start < name and (end is None or name < end)]
+        return sorted({inside[place * len(inside) // count] for place in range(1, count)}) if inside else []
+
+
+def _components(start: str, end: str | None) -> tuple[Sequence[str], Sequence[str] | None]:
+    return components_of(start.removesuffix("\0")), None if end is None else components_of(end)
 
 
 def look_at(text: str | None, path: str) -> ListedBlob | Oddity | None:
@@ -79,32 +127,60 @@ def _walk(
     """
     first, last = low[0] if low else "", high[0] if high else None
     for entry in _sorted_entries(directory, first, last, page):
-        if ChangeId.matches(entry.name):
+        name, kind = entry[:-2], entry[-2:]
+        if ChangeId.matches(name):
             continue  # a test file of an opening
-        is_low, is_high = entry.name == first, entry.name == last
-        if entry.is_dir(follow_symlinks=False) and is_component(entry.name, directory=True):
-            inner = stem + entry.name.removesuffix(DIRECTORY_SUFFIX)
-            yield from _walk(entry.path, inner, low[1:] if is_low else (), high[1:] if high and is_high else None, page)
+        path = f"{directory}/{name}"
+        is_low, is_high = name == first, name == last
+        if kind == _DIRECTORY and is_component(name, directory=True):
+            inner = stem + name.removesuffix(DIRECTORY_SUFFIX)
+            yield from _walk(path, inner, low[1:] if is_low else (), high[1:] if high and is_high else None, page)
         elif (is_low and len(low) > 1) or (high and is_high and len(high) == 1):
             continue
-        elif entry.is_file(follow_symlinks=False) and is_component(entry.name, directory=False):
-            yield stem + entry.name, entry.path
+        elif kind == _FILE and is_component(name, directory=False):
+            yield stem + name, path
         else:
-            yield None, entry.path
+            yield None, path
 
 
-def _sorted_entries(directory: Path | str, low: str, high: str | None, page: int) -> Iterator[os.DirEntry[str]]:
-    """The entries from `low` to `high`, both inclusive, sorted.
+def _sorted_entries(directory: Path | str, low: str, high: str | None, page: int) -> Iterator[str]:
+    """The entries from `low` to `high`, both inclusive, sorted; each is its name and what it is.
 
     It reads the directory again for each `page` of entries, so it does not hold all names in memory.
     """
     while True:
-        with os.scandir(directory) as entries:
-            chosen = heapq.nsmallest(
-                page, ((entry.name, entry) for entry in entries if entry.name >= low and (high is None or entry.name <= high))
-            )
-        for _, entry in chosen:
-            yield entry
-        if len(chosen) < page:
+        chosen = _smallest(_entries(directory, low, high), page)
+        chosen.reverse()
+        is_last = len(chosen) < page
+        while chosen:
+            low = chosen.pop()
+            yield low
+        if is_last:
             return
-        low = f"{chosen[-1][0]}\0"
+
+
+def _entries(directory: Path | str, low: str, high: str | None) -> Iterator[str]:
+    """The entries from `low` to `high`, both inclusive, in no order. `low`: a name, or an entry that is left out."""
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            name = entry.name
+            if name < low or (high is not None and name > high):
+                continue
+            is_file = entry.is_file(follow_symlinks=False)
+            yield name + (_FILE if is_file else _DIRECTORY if entry.is_dir(follow_symlinks=False) else _OTHER)
+
+
+def _smallest(entries: Iterable[str], number: int) -> list[str]:
+    """Returns so many of the smallest, sorted. It holds half as many more at most."""
+    chosen: list[str] = []
+    bound: str | None = None
+    for entry in entries:
+        if bound is None or entry < bound:
+            chosen.append(entry)
+            if len(chosen) >= number + number // 2 + 1:
+                chosen.sort()
+                del chosen[number:]
+                bound = chosen[-1]
+    chosen.sort()
+    del chosen[number:]
+    return chosen

@@ -325,6 +325,14 @@ class SoftDeletes(Protocol):
         """The deleted generations that can still be restored, oldest first. The store itself restores none."""
 
 
+@runtime_checkable
+class CutsNames(Protocol):
+    """A long-term tier that knows where its names can be cut without a request for each try."""
+
+    async def cuts(self, start: str, end: str | None, count: int) -> Sequence[str]:
+        """Names, in order, that cut those from `start` to `end` into about `count` parts of equal number, or fewer."""
+
+
 class LongTermBackend(Protocol):
     async def open_upload(self, name: str, metadata: Metadata, size: int | None) -> Upload:
         """Begins a blob named `name`. `size`: in bytes; None: not known, and the blob ends with `finalise`.

@@ -70,6 +70,7 @@ class InventoryEngine:
         self.slots = max(1, min(slots, RANGES_MAX // RANGES_PER_SLOT))
         self.name = f"spark {session.version}, inventory report of {moment(report.evidence.snapshot_ns)}"
         self.versions: Mapping[str, str] = {"pyspark": session.version}
+        self.elsewhere = False  # all outcomes come at the end, and a report was read by the executors already
         self._session = session
         self._report = report
         self._export = export
@@ -120,15 +121,16 @@ class InventoryEngine:
             yield Outcome(**json.loads(line["outcome"]))
 
     def _judged(self, job: Job, numbers: Sequence[int], kept: list[DataFrame]) -> DataFrame:
+        bounds = [piece.bounds for piece in job.pieces]
         blobs = join.blobs_of(join.read_report(self._session, self._report))
         if not self._export:
-            table = join.read_table(self._session, job.settings, job.ranges).persist(StorageLevel.DISK_ONLY)
+            table = join.read_table(self._session, job.settings, bounds).persist(StorageLevel.DISK_ONLY)
             kept.append(table)
         else:
             table = join.read_export(self._session, self._export)
-        counted, rows = join.counted(blobs, job.ranges), join.rows_counted(table, job.ranges)
+        counted, rows = join.counted(blobs, bounds), join.rows_counted(table, bounds)
         shares = {number: Share(tuple(counted.get(number, ())), rows.get(number, 0)) for number in numbers}
-        found = join.candidates(blobs, table, job.ranges, job.cutoff.as_of_ns // 1000)
+        found = join.candidates(blobs, table, bounds, job.cutoff.as_of_ns // 1000)
         empty = [(number, *(None,) * (len(found.columns) - 1)) for number in numbers]
         each = found.where(f.col("range").isin(list(numbers))).union(self._session.createDataFrame(empty, found.schema))
         parted = each.repartition(len(numbers), "range").sortWithinPartitions("range", "name")
@@ -186,12 +188,12 @@ def _judge_range(job: Job, number: int, share: Share, candidates: Iterator[dict[
 async def _judge(job: Job, number: int, share: Share, candidates: Iterator[dict[str, Any]]) -> Outcome:
     runtime = SystemRuntime()
     began = runtime.monotonic()
-    directory = RunDirectory.open(job.directory, runtime)
-    if (done := directory.done_range(job.run, number)) is not None:
-        return Outcome(number, done.names, findings_in(done))
+    directory, piece = RunDirectory.open(job.directory, runtime), job.pieces[number]
+    if (done := directory.done_part(job.run, piece)) is not None:
+        return Outcome(number, done.summary.names, findings_in(done.summary))
     joined, summary = Joined(share), Summary()
     async with open_backends(Settings(**json.loads(job.settings)), runtime, writes=False, verify=False) as backends:
-        with directory.writer(job.run, number) as file:
+        with directory.writer(job.run, piece) as file:
             for suspects, rows in joined.chunks(candidates):
                 summary.merge(await judge(backends.tiers, backends.log, suspects, rows, job.cutoff, runtime, file.add))
             summary.merge(joined.rest())

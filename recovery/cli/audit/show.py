@@ -1,6 +1,7 @@
 """`tiered audit show NAME`: show all that is known about one object or blob, now.
 
-Exit codes: 0 nothing is wrong with it, 1 something shown is a finding, 2 it could not be found out.
+Exit codes: 0 nothing is wrong with it, 1 something shown is a finding, 2 it could not be found out, or the run of
+`--from` is not complete or its evidence is doubtful.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from recovery.audit.verdicts import MEANING
 from recovery.audit.words import count, moment, size, span, visible
 from recovery.cli.output import dump, write
 from recovery.cli.shared import lifetime
-from tiered.errors import ConfigurationError
 from tiered.open import open_backends
 from tiered.protocol.retry import ask
 from tiered.settings import Settings
 
-NOTHING_WRONG, A_FINDING = 0, 1
+NOTHING_WRONG, A_FINDING, DOUBTFUL = 0, 1, 2
 GRACE = "24h"
+DOUBTS_MAX = 10
 
 
 def show_name(settings: Settings, name: str, run: str | None, grace: str | None, as_json: bool) -> int:
@@ -37,6 +38,8 @@ def show_name(settings: Settings, name: str, run: str | None, grace: str | None,
     grace_s = told.grace_s if told is not None and grace is None else lifetime(grace or GRACE).total_seconds()
     looked = anyio.run(_look, settings, name, grace_s)
     show_looked(looked, told, as_json)
+    if told is not None and not told.complete:
+        return DOUBTFUL
     return A_FINDING if looked.findings else NOTHING_WRONG
 
 
@@ -105,6 +108,10 @@ def _told_lines(told: Told) -> Iterator[str]:
     audited = "" if told.audited else "; it did not get to this name"
     found = count(len(told.findings), "finding") + (" and more" if told.more else "")
     yield _field("run", f"{told.run} of {moment(told.started_ns)}: {found}{audited}{evidence}")
+    for doubt in told.doubts[:DOUBTS_MAX]:
+        yield from _fields({"doubt": doubt})
+    if len(told.doubts) > DOUBTS_MAX:
+        yield from _fields({"doubt": f"and {count(len(told.doubts) - DOUBTS_MAX, 'more doubt')}"})
     for each in told.findings:
         yield _field("finding", f"{each.name}  {each.kind}")
         times = {"listed": each.listed_ns, "logged": each.logged_ns, "scanned": each.scanned_ns, "confirmed": each.confirmed_ns}
@@ -138,12 +145,11 @@ async def _look(settings: Settings, name: str, grace_s: float) -> Looked:
 
 
 def _told(where: str, name: str, settings: Settings) -> Told:
+    from recovery.audit.evidence import evidence
     from recovery.audit.ledger import RunDirectory  # needs Arrow
     from recovery.audit.plan import check_same, inputs_of
 
     directory = RunDirectory.open(where)
-    manifest = directory.read_manifest()
-    if manifest is None:
-        raise ConfigurationError(f"{directory.uri} holds no run of an audit: give the directory that `tiered audit run` named")
-    check_same(manifest.inputs, inputs_of(settings), directory.uri)
-    return told_by(directory, manifest, name)
+    proof = evidence(directory, SystemRuntime().wall_ns())
+    check_same(proof.manifest.inputs, inputs_of(settings), directory.uri)
+    return told_by(directory, proof, name)

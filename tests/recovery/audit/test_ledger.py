@@ -18,7 +18,7 @@ from changelog.base.errors import ConfigurationError, CorruptRecordError, Unavai
 from recovery.audit.finding import Count, Summary
 from recovery.audit.ledger import ROW_GROUP, SCHEMA, RunDirectory, summary_from_json, summary_to_json
 from recovery.audit.verdicts import Kind
-from tests.given.findings import RUN, SUMMARY, finding, manifest, write
+from tests.given.findings import RUN, SUMMARY, finding, manifest, piece, write
 from tests.given.repository import ROOT
 
 
@@ -27,6 +27,11 @@ def directory(tmp_path: Path) -> RunDirectory:
     opened = RunDirectory.open(str(tmp_path / "run"))
     opened.begin(manifest())
     return opened
+
+
+def summary_of(directory: RunDirectory, number: int) -> Summary | None:
+    header = directory.done_part(RUN, piece(number))
+    return None if header is None else header.summary
 
 
 def left_over(directory: RunDirectory) -> list[str]:
@@ -44,8 +49,8 @@ def test_findings_and_summary_come_back_as_they_were_written(directory: RunDirec
     write(directory, 17, *told)
     assert list(directory.findings(RUN)) == told
     assert list(directory.findings(RUN, {Kind.DANGLING})) == told[1:2]
-    assert dict(directory.done(RUN)) == {17: SUMMARY}
-    assert directory.done_range(RUN, 17) == SUMMARY and directory.done_range(RUN, 16) is None
+    assert {key: header.summary for key, header in directory.done(RUN)} == {"000017": SUMMARY}
+    assert summary_of(directory, 17) == SUMMARY and summary_of(directory, 16) is None
 
 
 def test_files_without_findings_of_a_kind_are_not_read_for_them(directory: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,11 +84,11 @@ def test_summary_survives_json() -> None:
 def test_range_without_findings_has_a_file_too(directory: RunDirectory) -> None:
     path = write(directory, 0)
     assert pq.read_table(path).num_rows == 0
-    assert [number for number, _ in directory.done(RUN)] == [0] and list(directory.findings(RUN)) == []
+    assert [key for key, _ in directory.done(RUN)] == ["000000"] and list(directory.findings(RUN)) == []
 
 
 def test_writer_keeps_no_more_than_one_group_of_rows(directory: RunDirectory) -> None:
-    with directory.writer(RUN, 0) as file:
+    with directory.writer(RUN, piece(0)) as file:
         for number in range(2 * ROW_GROUP + 5):
             file.add([finding(name=f"media/objects/{number}")])
             assert len(file._rows) < ROW_GROUP
@@ -94,14 +99,14 @@ def test_writer_keeps_no_more_than_one_group_of_rows(directory: RunDirectory) ->
 
 
 def test_file_that_was_not_committed_never_appears_and_leaves_nothing(directory: RunDirectory) -> None:
-    with directory.writer(RUN, 0) as file:
+    with directory.writer(RUN, piece(0)) as file:
         file.add([finding()])
-        assert [number for number, _ in directory.done(RUN)] == [] and left_over(directory) != []
+        assert list(directory.done(RUN)) == [] and left_over(directory) != []
     assert list(directory.done(RUN)) == [] and left_over(directory) == []
 
 
 def test_file_written_twice_says_the_same_twice(directory: RunDirectory) -> None:
-    with directory.writer(RUN, 0) as first, directory.writer(RUN, 0) as second:
+    with directory.writer(RUN, piece(0)) as first, directory.writer(RUN, piece(0)) as second:
         for file in (first, second):
             file.add([finding()])
         first.commit(SUMMARY)
@@ -114,7 +119,7 @@ def test_file_written_twice_says_the_same_twice(directory: RunDirectory) -> None
 def test_only_new_files_are_looked_at_again(directory: RunDirectory) -> None:
     write(directory, 0)
     write(directory, 5)
-    assert [number for number, _ in directory.done(RUN, {0})] == [5]
+    assert [key for key, _ in directory.done(RUN, {"000000"})] == ["000005"]
 
 
 @pytest.mark.parametrize(
@@ -131,18 +136,18 @@ def test_file_that_is_not_whole_or_not_its_own_counts_as_missing(
 ) -> None:
     spoil(write(directory, 7, finding()))
     write(directory, 9)
-    assert [number for number, _ in directory.done(RUN)] == [9]
+    assert [key for key, _ in directory.done(RUN)] == ["000009"]
     [said] = directory.faults.values()
     assert why in said and "findings/range-00000" in said
     assert list(directory.findings(RUN)) == []
-    write(directory, next(iter(directory.faults)), finding())
+    write(directory, int(next(iter(directory.faults))), finding())
     assert len(list(directory.done(RUN))) == 2 and directory.faults == {}
 
 
 def test_range_of_another_run_counts_as_missing(directory: RunDirectory) -> None:
     write(directory, 0, finding(), run="another")
-    assert list(directory.done(RUN)) == [] and directory.done_range(RUN, 0) is None
-    assert directory.faults == {0: "findings/range-000000.parquet is of another run or range"}
+    assert list(directory.done(RUN)) == [] and summary_of(directory, 0) is None
+    assert directory.faults == {"000000": "findings/range-000000.parquet is of another run or range"}
 
 
 # --- the run ---------------------------------------------------------------------------------------
@@ -152,7 +157,7 @@ def test_copy_of_a_file_under_another_name_counts_nothing_twice(directory: RunDi
     path = write(directory, 0, finding())
     for name in ("range-0000000.parquet", "range-000001.parquet", "range-000000.parquet.bak"):
         (path.parent / name).write_bytes(path.read_bytes())
-    assert [number for number, _ in directory.done(RUN)] == [0]
+    assert [key for key, _ in directory.done(RUN)] == ["000000"]
     assert list(directory.findings(RUN)) == [finding()]
 
 
@@ -180,12 +185,18 @@ def test_directory_where_only_its_beginning_was_made_is_a_run_of_nothing_yet(tmp
 
 
 def test_manifest_of_newer_software_is_refused(directory: RunDirectory) -> None:
-    (Path(directory.uri) / "manifest.json").write_text('{"version": 2, "sheep": []}')
-    with pytest.raises(ConfigurationError, match=r"manifest.json is of version 2, and this software reads 1: update it"):
+    (Path(directory.uri) / "manifest.json").write_text('{"version": 3, "sheep": []}')
+    with pytest.raises(ConfigurationError, match=r"manifest.json is of version 3, and this software reads 2: update it"):
         directory.read_manifest()
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 1}', "\xff", "[" * 100_000])
+def test_manifest_of_older_software_is_refused(directory: RunDirectory) -> None:
+    (Path(directory.uri) / "manifest.json").write_text('{"version": 1, "ranges": []}')
+    with pytest.raises(ConfigurationError, match=r"manifest.json is of version 1, of older software, .*: run the audit anew"):
+        directory.read_manifest()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 2}', "\xff", "[" * 100_000])
 def test_manifest_that_is_none_says_so(directory: RunDirectory, text: str) -> None:
     (Path(directory.uri) / "manifest.json").write_text(text, "latin-1")
     with pytest.raises(CorruptRecordError, match=r"manifest.json is no manifest of an audit"):
@@ -232,13 +243,13 @@ FULL = """
 import os, resource, sys
 from changelog.base.errors import UnavailableError
 from recovery.audit.ledger import RunDirectory
-from tests.given.findings import RUN, SUMMARY, finding, manifest
+from tests.given.findings import RUN, SUMMARY, finding, manifest, piece
 directory = RunDirectory.open(sys.argv[1])
 directory.begin(manifest())
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 try:
-    with directory.writer(RUN, 0) as file:
+    with directory.writer(RUN, piece(0)) as file:
         for number in range(100_000):
             file.add([finding(name=os.urandom(16).hex())])
         file.commit(SUMMARY)
@@ -255,7 +266,8 @@ def test_disk_that_is_full_is_said_in_a_sentence_and_nothing_is_left(tmp_path: P
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert ran.stdout == (
-        f"the run directory {tmp_path}/run cannot be written: a file would be larger than is allowed; free space and run it again\n"
+        f"{tmp_path}/run/findings/range-000000.parquet cannot be written:"
+        " a file would be larger than is allowed; free space and run it again\n"
     )
     assert ran.stderr == "" and left_over(RunDirectory.open(str(tmp_path / "run"))) == []
 
@@ -295,11 +307,11 @@ def test_run_lives_in_a_bucket_as_it_does_in_a_directory(gcs: str) -> None:
     assert directory.begin(manifest()).run == RUN
     write(directory, 17, finding(), finding(Kind.DANGLING))
     write(directory, 17, finding(), finding(Kind.DANGLING))
-    with directory.writer(RUN, 18) as file:
+    with directory.writer(RUN, piece(18)) as file:
         file.add([finding()])
     directory.write_report("<p>")
     elsewhere = RunDirectory.open(directory.uri)
-    assert dict(elsewhere.done(RUN)) == {17: SUMMARY} and elsewhere.done_range(RUN, 18) is None
+    assert [*dict(elsewhere.done(RUN))] == ["000017"] and summary_of(elsewhere, 17) == SUMMARY and summary_of(elsewhere, 18) is None
     assert list(elsewhere.findings(RUN, {Kind.DANGLING})) == [finding(Kind.DANGLING)]
     elsewhere.tidy()
     assert elsewhere.begin(manifest(run="another")).run == RUN

@@ -16,6 +16,7 @@ import pytest
 
 from recovery.audit.local import DEATHS_MAX, LocalEngine
 from recovery.audit.manifest import Bounds, Cutoff
+from recovery.audit.tiles import Piece
 from recovery.audit.work import Job, Outcome
 from tests.given import audit_workers as works
 from tests.given.processes import is_running
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
-    return Job(str(tmp_path), "run", "{}", (Bounds(start="", end=None),) * 5, Cutoff(as_of_ns=0, grace_s=0))
+    return Job(str(tmp_path), "run", "{}", (Piece(0, Bounds(start="", end=None)),) * 5, Cutoff(as_of_ns=0, grace_s=0))
 
 
 def by_range(outcomes: Iterator[Outcome]) -> dict[int, Outcome]:
@@ -107,9 +108,10 @@ DRIVER = """
 import sys
 from recovery.audit.local import LocalEngine
 from recovery.audit.manifest import Bounds, Cutoff
+from recovery.audit.tiles import Piece
 from recovery.audit.work import Job
 from tests.given import audit_workers as works
-job = Job(sys.argv[1], "run", "{}", (Bounds(start="", end=None),) * 5, Cutoff(as_of_ns=0, grace_s=0))
+job = Job(sys.argv[1], "run", "{}", (Piece(0, Bounds(start="", end=None)),) * 5, Cutoff(as_of_ns=0, grace_s=0))
 list(LocalEngine(2, works.wait_for_ever).run(job, range(5)))
 """
 

@@ -15,10 +15,12 @@ import pytest
 
 from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import SystemRuntime
+from changelog.change import ChangeId
 from emulators.up import BUILT_IN
+from recovery.audit import cuts
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.local import LocalEngine
-from recovery.audit.manifest import Manifest
+from recovery.audit.manifest import Bounds, Manifest
 from recovery.audit.run import run_audit
 from recovery.audit.work import AuditOptions
 from tests.given.repository import ROOT
@@ -81,3 +83,23 @@ def test_audit_of_the_emulators_in_worker_processes_finds_what_was_planted(servi
     assert manifest.complete and (manifest.names, manifest.redirects) == (OBJECTS, OBJECTS)
     found = RunDirectory.open("gs://audits/2026/november").findings(manifest.run)
     assert sorted((each.kind, each.object) for each in found) == [("dangling", "media/objects/05"), ("orphan", "media/objects/77")]
+
+
+def test_bucket_is_cut_by_listings_of_the_real_adapter(services: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuts, "SMALL_NAMES", 3)
+
+    async def main() -> tuple[list[str], list[str]]:
+        async with open_backends(services, SystemRuntime()) as backends:
+            blobs = backends.tiers.long_term
+            for number in range(40):
+                path = f"media/org.1/objects/{'é' * (number % 2)}{number:02}"
+                upload = await blobs.open_upload(f"{path}/{ChangeId.new(SystemRuntime())}", Metadata(), 1)
+                await upload.write(b"x")
+                await upload.finalise()
+            names = [blob.name for blob in (await blobs.list("", None, 100)).blobs]
+            return names, await cuts.cut_names(blobs, Bounds(start="", end=None), 8, SystemRuntime())
+
+    names, found = anyio.run(main)
+    assert len(names) == 40 and len(found) == 7 and found == sorted(found)
+    parts = zip(["", *found], [*found, None], strict=True)
+    assert max(sum(low <= name and (high is None or name < high) for name in names) for low, high in parts) <= 20

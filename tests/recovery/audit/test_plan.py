@@ -146,9 +146,16 @@ async def test_plan_of_a_large_store_has_several_ranges_for_each_slot(tmp_path: 
         return ["a", "b"]
 
     monkeypatch.setattr(FileBlobs, "list", list_for_ever)
+    async def cuts(self: FileBlobs, start: str, end: str | None, count: int) -> Sequence[str]:
+        assert (start, end) == ("", None)
+        wanted.append(count)
+        return ["b", "c"]
+
     monkeypatch.setattr(SqliteRows, "boundaries", boundaries)
+    monkeypatch.setattr(FileBlobs, "cuts", cuts)
     plan = await plan_audit(store, NO_GRACE, 4, SystemRuntime())
-    assert wanted == [4 * RANGES_PER_SLOT] and len(plan.ranges) == 3 and (plan.blobs, plan.list_requests) == (None, None)
+    assert wanted == [4 * RANGES_PER_SLOT] * 2 and [each.start for each in plan.ranges] == ["", "a", "b", "c"]
+    assert (plan.blobs, plan.list_requests) == (None, None)
     assert PROBE_NAMES % 1000 == 0
 
 

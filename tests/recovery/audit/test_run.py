@@ -19,14 +19,17 @@ from changelog.base.runtime import SystemRuntime
 from recovery.audit.errors import AuditInterruptedError
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.local import LocalEngine
-from recovery.audit.manifest import Cutoff
+from recovery.audit.manifest import Bounds, Cutoff
 from recovery.audit.run import run_audit
+from recovery.audit.tiles import Piece
 from recovery.audit.verdicts import Kind
 from recovery.audit.work import AuditOptions, Job, Outcome, Progress, carry_out
 from tests.given import audit_workers as works
 from tests.given.audited_store import OBJECTS, PLANTED, SIZE, InThread, all_findings, audit, found, plant
 from tests.given.repository import ROOT
 from tiered.settings import Settings
+
+PIECE = Piece(3, Bounds(start="", end=None))
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -117,7 +120,7 @@ async def test_run_whose_driver_was_killed_between_its_last_range_and_the_manife
 ) -> None:
     whole = await audit(store, tmp_path / "run")
     begun = {key: value for key, value in whole.model_dump(mode="json").items() if key in (
-        "run", "inputs", "log_is_durable", "cutoff", "ranges", "engine", "versions", "started_ns", "notes",
+        "run", "inputs", "log_is_durable", "cutoff", "ranges", "engine", "versions", "started_ns", "ahead_ns", "notes",
     )}  # fmt: skip
     (tmp_path / "run" / "manifest.json").write_text(json.dumps(begun))
     (tmp_path / "run" / "report.html").unlink()
@@ -246,15 +249,15 @@ async def test_software_that_fails_in_a_range_says_where_in_a_sentence(store: Se
 
 
 async def test_range_whose_directory_is_unavailable_may_be_tried_again(store: Settings, tmp_path: Path) -> None:
-    job = Job(str(tmp_path / "run"), "run", store.model_dump_json(), (), Cutoff(as_of_ns=0, grace_s=0))
+    job = Job(str(tmp_path / "run"), "run", store.model_dump_json(), (PIECE,), Cutoff(as_of_ns=0, grace_s=0))
     (tmp_path / "run" / "findings" / "range-000003.parquet").mkdir(parents=True)
-    outcome = await anyio.to_thread.run_sync(carry_out, job, 3)
-    assert outcome.error is not None and "cannot be read: findings/range-000003.parquet" in outcome.error and outcome.retryable
+    outcome = await anyio.to_thread.run_sync(carry_out, job, 0)
+    assert outcome.error is not None and "run/findings/range-000003.parquet cannot be read" in outcome.error and outcome.retryable
 
 
 async def test_worker_that_does_not_see_the_store_does_not_make_one(store: Settings, tmp_path: Path) -> None:
     """Of an embedded store, on another machine: an empty one would have nothing wrong with it."""
-    job = Job(str(tmp_path / "run"), "run", json.dumps({"directory": str(tmp_path / "elsewhere")}), (), Cutoff(as_of_ns=0, grace_s=0))
+    job = Job(str(tmp_path / "run"), "run", json.dumps({"directory": str(tmp_path / "elsewhere")}), (PIECE,), Cutoff(as_of_ns=0, grace_s=0))
     outcome = await anyio.to_thread.run_sync(carry_out, job, 0)
     assert outcome.error == f"there is no store in {tmp_path}/elsewhere on this machine: check the directory"
     assert not (tmp_path / "elsewhere").exists()

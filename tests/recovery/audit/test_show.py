@@ -250,11 +250,14 @@ async def test_lines_tell_all_that_json_does_and_steer_no_terminal() -> None:
     await ground.entry(Change(world.id(), path, None, f"{path}/\x07"))
     ground.clock.now_ns = BEGINS_NS
     looked = await looking(ground, path)
-    told = Told("run-1", BEGINS_NS, GRACE_S, False, False, (_finding(path),), True)
+    told = Told("run-1", BEGINS_NS, GRACE_S, False, ("a gap\x1b",), False, (_finding(path),), True)
     text = "\n".join(lines(looked, told))
     assert "\x1b" not in text and "\u202e" not in text and "\x07" not in text
     assert text.startswith("a/objects/\\u001b[31m\\u202e: ")
-    for said in ("dangling: a live tombstone", "orphan", "2026-09-21", "entry", "run-1", "not complete", "did not get to", "and more"):
+    for said in (
+        "dangling: a live tombstone", "orphan", "2026-09-21", "entry", "run-1", "not complete", "a gap\\u001b", "did not get to",
+        "and more",
+    ):  # fmt: skip
         assert said in text
     told_json = json.loads(json.dumps(plain(looked, told)))
     assert told_json["name"] == path

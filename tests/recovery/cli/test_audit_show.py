@@ -88,7 +88,19 @@ def test_findings_of_a_run_are_shown_beside(tiered: Store, tmp_path: Path) -> No
     assert sorted(each["object"] for each in below["findings"]) == sorted(["media/objects/day/07", ORPHANED, DANGLING])
     for part in (to / "findings").iterdir():
         part.unlink()
-    assert "it did not get to this name" in tiered("audit", "show", WHOLE, "--from", str(to))
+    shown = tiered("audit", "show", WHOLE, "--from", str(to), code=2)
+    assert "it did not get to this name" in shown and "findings/range-000000.parquet is not there" in shown
+
+
+def test_run_whose_evidence_is_doubtful_says_so_and_ends_with_2(tiered: Store, tmp_path: Path) -> None:
+    to = tmp_path / "run"
+    anyio.run(audit, tiered.settings, to)
+    manifest = json.loads((to / "manifest.json").read_text())
+    del manifest["ranges"][2]
+    (to / "manifest.json").write_text(json.dumps(manifest))
+    shown = tiered("audit", "show", WHOLE, "--from", str(to), code=2)
+    assert "not complete" in shown and "its ranges 1 and 2 leave a gap" in shown
+    assert json.loads(tiered("audit", "show", WHOLE, "--from", str(to), "--json", code=2))["run"]["doubts"]
 
 
 def test_run_of_another_store_is_refused(tiered: Store, tmp_path: Path) -> None:

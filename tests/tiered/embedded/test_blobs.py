@@ -464,6 +464,65 @@ async def test_a_page_of_a_large_directory_reads_it_once(blobs: FileBlobs, monke
     assert scans == 2
 
 
+async def test_a_long_listing_reads_a_directory_once_for_many_pages(blobs: FileBlobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else each page costs as much as the directory is large, and a listing grows with the square of it."""
+    names = [f"{number:03}" for number in range(100)] + [f"{'z' * 250}{number}" for number in range(20)]
+    for name in names:
+        await store(blobs, name, b"")
+    monkeypatch.setattr("tiered.embedded.walk.LONG", 10)
+    monkeypatch.setattr("tiered.embedded.walk.NAMES_HELD", 60)
+    scanned: list[str] = []
+    scandir = os.scandir
+
+    def counted(directory: Any) -> Any:
+        scanned.append(Path(directory).name)
+        return scandir(directory)
+
+    monkeypatch.setattr("tiered.embedded.walk.os.scandir", counted)
+    found: list[str] = []
+    start: str | None = ""
+    while start is not None:
+        page = await blobs.list(start, None, 10)
+        assert len(page.blobs) <= 10
+        found += [blob.name for blob in page.blobs]
+        start = page.next_start
+    assert found == sorted(names)
+    assert len(scanned) == 3, "twice the root, with 101 entries, and the directory of the long names"
+    scanned.clear()
+    await blobs.list("050", "070", 10)
+    await blobs.list("050", "070", 10)
+    await blobs.list("060", None, 10)
+    assert len(scanned) == 3, "these go on from nowhere"
+
+
+async def test_a_listing_that_goes_on_leaves_out_what_was_deleted_meanwhile(blobs: FileBlobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(30):
+        await store(blobs, f"{number:03}", b"")
+    monkeypatch.setattr("tiered.embedded.walk.LONG", 10)
+    page = await blobs.list("", None, 10)
+    await blobs.delete("010")
+    await blobs.delete("015")
+    assert page.next_start is not None
+    rest = await blobs.list(page.next_start, None, 100)
+    assert [blob.name for blob in rest.blobs] == [f"{number:03}" for number in range(11, 30) if number != 15]
+
+
+async def test_names_are_cut_into_parts_of_about_equal_number(blobs: FileBlobs, root: Path) -> None:
+    assert await blobs.cuts("", None, 4) == []
+    names = [f"{number:04}" for number in range(600)] + ["z" * 250 + str(number) for number in range(3)]
+    for name in names:
+        await store(blobs, name, b"")
+    plant(root / "blobs")
+    for start, end in (("", None), ("0100", "0500"), ("0100\0", None)):
+        inside = [name for name in sorted(names) if start <= name and (end is None or name < end)]
+        cuts = await blobs.cuts(start, end, 4)
+        assert len(cuts) == 3 and list(cuts) == sorted(cuts) and all(start < cut and (end is None or cut < end) for cut in cuts)
+        parts = list(zip([start, *cuts], [*cuts, end], strict=True))
+        sizes = [sum(low <= name and (high is None or name < high) for name in inside) for low, high in parts]
+        assert sum(sizes) == len(inside) and max(sizes) <= 0.4 * len(inside)
+    assert await blobs.cuts("", None, 1) == await blobs.cuts("0100", "0100\0", 4) == await blobs.cuts("", "", 4) == []
+
+
 async def test_something_else_in_place_of_a_blob_is_corruption(blobs: FileBlobs, root: Path) -> None:
     file_of(root, NAME).mkdir()
     for attempt in (blobs.open(NAME), blobs.touch(NAME, HOUR_NS), blobs.delete(NAME)):

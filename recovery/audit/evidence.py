@@ -1,0 +1,120 @@
+"""Whether what a run found may be acted on. Everything that is read back is checked, and nothing is believed.
+
+    evidence(directory, now_ns, inputs) -> Evidence(manifest, complete, doubts)
+
+Each doubt is one sentence. One doubt is enough: then nothing may be deleted because of this run. `tiered audit show`
+prints the doubts, and a deletion refuses to begin.
+
+    the manifest   ranges that tile all names, a cut-off in the past, times in order, sums   `manifest.contradictions`
+    the ranges     the parts of each range tile it; every part has a file                    `tiles`
+    the files      checksums, rows against counts, each finding against its verdict           `examine`
+    the directory  no file that the manifest does not name, and none that it names is another one
+
+The files are checked as they are now, so a run that was whole when it ended may be doubtful later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from changelog.base.errors import ConfigurationError
+from recovery.audit.conclusion import counted_by_kind
+from recovery.audit.examine import examined
+from recovery.audit.finding import Summary
+from recovery.audit.ledger import FINDINGS, READERS, RunDirectory, file_of
+from recovery.audit.manifest import Manifest, Part, contradictions
+from recovery.audit.tiles import Tiling
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What a run's directory proves.
+
+    `complete`: the run has ended, every range was audited, and nothing makes the findings doubtful. `doubts`: why it is
+    not complete, one sentence each; empty if and only if it is complete.
+    """
+
+    manifest: Manifest
+    complete: bool
+    doubts: tuple[str, ...]
+
+
+def evidence(directory: RunDirectory, now_ns: int, inputs: Mapping[str, str] | None = None) -> Evidence:
+    """Checks a run, and says what may be doubted. It reads the manifest and every file of findings to its end.
+
+    It blocks, so call it in a thread.
+
+    `now_ns`: the time in nanoseconds since 1970, by the service's clock if the caller can ask it. `inputs`: what the
+    caller's settings name (`recovery.audit.plan.inputs_of`). If they are given, a run of another store is doubtful.
+
+    Raises `ConfigurationError` if there is no run in the directory or if it is of another version,
+    `CorruptRecordError` if its manifest cannot be read, and `UnavailableError` if the directory cannot be read now.
+    Then nothing is known about the run.
+    """
+    manifest = directory.read_manifest()
+    if manifest is None:
+        raise ConfigurationError(f"{directory.uri} holds no run of an audit: give the directory that `tiered audit run` named")
+    doubts = [*_of_inputs(manifest, inputs), *manifest.doubts, *contradictions(manifest, now_ns)]
+    if manifest.ended_ns is None:
+        doubts.append("the run has not ended, or was interrupted")
+    else:
+        tiling = directory.tiling(manifest)
+        doubts += [directory.faults.get(piece.key) or f"{FINDINGS}/{file_of(piece.key)} is not there" for piece in tiling.missing]
+        doubts += [*faults_of_files(directory, manifest, tiling), *_of_counts(manifest, tiling)]
+        if not manifest.complete and not doubts:
+            doubts.append("it is marked as incomplete, and nothing says why")
+    return Evidence(manifest, not doubts, tuple(dict.fromkeys(doubts)))
+
+
+def faults_of_files(directory: RunDirectory, manifest: Manifest, tiling: Tiling) -> list[str]:
+    """Returns what is wrong with the files that are there, one sentence each. It reads all to the end, and blocks."""
+    found = [fault for faults in damage(directory, manifest, tiling).values() for fault in faults]
+    known = {piece.key for piece, _ in tiling.done} | {piece.key for piece in tiling.missing}
+    return found + [f"{FINDINGS}/{name} is no part of any range: move it away" for name in directory.strange(known)]
+
+
+def damage(directory: RunDirectory, manifest: Manifest, tiling: Tiling) -> dict[str, list[str]]:
+    """Returns what is wrong with the files of parts that are done, by key. It reads all to the end, and blocks."""
+    with ThreadPoolExecutor(READERS) as readers:
+        found = readers.map(lambda each: list(examined(directory.files, each[0], each[1], manifest)), tiling.done)
+        return {piece.key: faults for (piece, _), faults in zip(tiling.done, found, strict=True) if faults}
+
+
+def parts_of(tiling: Tiling) -> tuple[Part, ...]:
+    """Returns the files that are done, as the manifest names them."""
+    return tuple(
+        Part(
+            file=file_of(piece.key), range=piece.range, start=header.audited.start, end=header.audited.end,
+            names=header.summary.names, rows=header.rows, sha256=header.sha256,
+        ) for piece, header in tiling.done
+    )  # fmt: skip
+
+
+def _of_inputs(manifest: Manifest, inputs: Mapping[str, str] | None) -> Iterator[str]:
+    if inputs is not None:
+        for key in sorted({*manifest.inputs, *inputs}):
+            was, now = manifest.inputs.get(key, "not set"), inputs.get(key, "not set")
+            if was != now:
+                yield f"the run is of another store: {key} was {was}, and is {now} now"
+
+
+def _of_counts(manifest: Manifest, tiling: Tiling) -> Iterator[str]:
+    """Compares what the manifest says with what its files say."""
+    named, there = {part.file: part for part in manifest.parts}, {part.file: part for part in parts_of(tiling)}
+    for file in sorted({*named, *there}):
+        if file not in named:
+            yield f"{FINDINGS}/{file} is there, and the manifest does not name it"
+        elif file in there and named[file] != there[file]:
+            yield f"{FINDINGS}/{file} is not the file that the run counted"
+    summary = Summary()
+    for _, header in tiling.done:
+        summary.merge(header.summary)
+    if not tiling.missing and (manifest.names, manifest.redirects) != (summary.names, summary.redirects):
+        yield (
+            f"the manifest counts {manifest.names} blobs and {manifest.redirects} tombstones, and its files"
+            f" {summary.names} and {summary.redirects}"
+        )
+    if not tiling.missing and manifest.totals != counted_by_kind(summary.totals()):
+        yield "the manifest counts other findings than its files"
