@@ -17,7 +17,7 @@ from changelog.base.runtime import SystemRuntime
 from changelog.change import Unreadable
 from recovery.audit.cluster import open_spark
 from recovery.audit.ledger import RunDirectory
-from recovery.audit.manifest import Bounds, Failure
+from recovery.audit.manifest import VERSION, Bounds, Failure
 from recovery.audit.verdicts import Kind
 from recovery.audit.work import carry_out
 from recovery.sources import spark as sources
@@ -209,5 +209,6 @@ def test_a_file_whose_pages_are_damaged_ends_nothing_else(spark: SparkSession, t
 def test_a_run_of_newer_software_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     started(tmp_path)
     path = tmp_path / "run" / "manifest.json"
-    path.write_text(path.read_text().replace('"version": 1', '"version": 99'))
-    assert "manifest.json is of version 99, and this software reads 1: update it" in refusal(spark, "tiered.findings", run=tmp_path / "run")
+    path.write_text(path.read_text().replace(f'"version": {VERSION}', '"version": 99'))
+    said = refusal(spark, "tiered.findings", run=tmp_path / "run")
+    assert f"manifest.json is of version 99, and this software reads {VERSION}: update it" in said
