@@ -43,7 +43,7 @@ def ours(session: SparkSession, directory: Path) -> Found:
     report = open_report(str(directory / "report"), BUCKET, runtime, insist=True)
     seen = join.look_over(session, report)
     assert seen.rows == report.records and (seen.least, seen.greatest) == (BUCKET, BUCKET)
-    blobs = join.blobs_of(join.read_report(session, report))
+    blobs = join.read_report(session, report)
     rows = join.read_export(session, open_export(str(directory / "export"), runtime))
     counted = join.counted(blobs, bounds)
     assert sum(each.number for shares in counted.values() for each in shares) == report.records

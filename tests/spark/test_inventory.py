@@ -132,11 +132,18 @@ def test_a_report_is_read_with_odd_names_and_without_those_that_are_null(spark: 
     rows = [*(line(name, size=number) for number, name in enumerate(odd)), line(None), line("gone/objects/k", deleted=True)]
     now_ns = SystemRuntime().wall_ns()
     report = open_report(str(write_report(tmp_path, rows, now_ns - 10**9, form=form, shards=3)), "b", SystemRuntime())
-    table = join.read_report(spark, report)
     seen = join.look_over(spark, report)
     assert (seen.rows, seen.nameless, seen.deleted, seen.least, seen.greatest) == (10, 1, 1, "b", "b")
-    found = {row["name"]: (row["generation"], row["size"]) for row in join.blobs_of(table).collect()}
+    found = {row["name"]: (row["generation"], row["size"]) for row in join.read_report(spark, report).collect()}
     assert found == {name: (7, number) for number, name in enumerate(odd)}
+
+
+def test_numbers_that_cannot_be_read_are_null(spark: SparkSession, tmp_path: Path) -> None:
+    manifest = write_report(tmp_path, [line("a"), line("b")], SystemRuntime().wall_ns() - 10**9, form="csv", shards=1)
+    (shard,) = tmp_path.glob("*_0.csv")
+    shard.write_text(shard.read_text().replace(",20,", ",many,", 1))
+    rows = join.read_report(spark, open_report(str(manifest), "b", SystemRuntime())).collect()
+    assert [(row["name"], row["size"], row["generation"]) for row in rows] == [("a", None, 7), ("b", 20, 7)]
 
 
 def test_blobs_and_rows_are_counted_by_range(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,8 +121,7 @@ class InventoryEngine:
             yield Outcome(**json.loads(line["outcome"]))
 
     def _judged(self, job: Job, numbers: Sequence[int], kept: list[DataFrame]) -> DataFrame:
-        bounds = [piece.bounds for piece in job.pieces]
-        blobs = join.blobs_of(join.read_report(self._session, self._report))
+        blobs = join.read_report(self._session, self._report)
         if not self._export:
             table = join.read_table(self._session, job.settings, bounds).persist(StorageLevel.DISK_ONLY)
             kept.append(table)
@@ -130,7 +129,7 @@ class InventoryEngine:
             table = join.read_export(self._session, self._export)
         counted, rows = join.counted(blobs, bounds), join.rows_counted(table, bounds)
         shares = {number: Share(tuple(counted.get(number, ())), rows.get(number, 0)) for number in numbers}
-        found = join.candidates(blobs, table, bounds, job.cutoff.as_of_ns // 1000)
+        found = join.candidates(blobs, table, bounds, job.cutoff.as_of_ns // 1000, kept)
         empty = [(number, *(None,) * (len(found.columns) - 1)) for number in numbers]
         each = found.where(f.col("range").isin(list(numbers))).union(self._session.createDataFrame(empty, found.schema))
         parted = each.repartition(len(numbers), "range").sortWithinPartitions("range", "name")

@@ -57,16 +57,13 @@ class Counted:
 
 
 def read_report(session: SparkSession, report: Report) -> DataFrame:
-    """Returns all rows of the report as they are: bucket, name, size, generation, deleted. One task reads one shard.
+    """Returns the blobs of the report: name, size, generation. One task reads one shard.
 
-    A number that cannot be read is null.
+    Names that are null or no text are left out, and so are blobs that had been deleted. A number that cannot be read is
+    null.
     """
     read = partial(shards.read_report, report.shards, report.form, report.delimiter, DELETED in report.columns)
-    raw = _each(session, report.shards, read, "bucket string, name binary, size string, generation string, deleted string")
-    return raw.select(
-        "bucket", f.col("name").cast("string"), f.expr("try_cast(size AS bigint)").alias("size"),
-        f.expr("try_cast(generation AS bigint)").alias("generation"), (f.coalesce(f.col("deleted"), f.lit("")) != "").alias("deleted"),
-    )  # fmt: skip
+    return _each(session, report.shards, read, "name string, size bigint, generation bigint")
 
 
 def _each(session: SparkSession, files: Sequence[str], read: Callable[[Iterable[Any]], Iterator[Any]], columns: str) -> DataFrame:
@@ -94,12 +91,6 @@ def look_over(session: SparkSession, report: Report) -> Looked:
     if found[3]:
         raise ConfigurationError(f"{found[3]:,} rows of the inventory report do not tell their bucket: copy the report again")
     return Looked(found[0], found[1], found[2], found[4], found[5])
-
-
-def blobs_of(table: DataFrame) -> DataFrame:
-    """Returns the rows of the report that are blobs. Names that are null or no text are left out, and deleted blobs."""
-    named = f.col("name").isNotNull() & (f.col("name") != "") & f.expr("is_valid_utf8(name)") & ~f.col("deleted")
-    return table.where(named).select("name", "size", "generation")
 
 
 # --- the rows --------------------------------------------------------------------------------------
@@ -157,11 +148,14 @@ def usecase_of(name: Column) -> Column:
     return f.when(name.contains("/") & (first != ""), first).otherwise(f.lit(NO_USECASE))
 
 
-def candidates(blobs: DataFrame, table: DataFrame, bounds: Sequence[Bounds], now_us: int) -> DataFrame:
+def candidates(
+    blobs: DataFrame, table: DataFrame, bounds: Sequence[Bounds], now_us: int, kept: list[DataFrame] | None = None
+) -> DataFrame:
     """Returns what must be looked at: range, name, generation, size, key, target, fault.
 
     A suspect has no `key`. A row has one. If it cannot be read, its `target` is null and its `fault` is not. `now_us`:
-    a deadline that is not after this time has passed (microseconds since 1970).
+    a deadline that is not after this time has passed (microseconds since 1970). `kept`: takes what Spark keeps on disk
+    until the caller unpersists it.
     """
     passed = f.coalesce(f.col("deadline_us") <= now_us, f.lit(False))
     good = table.where("fault IS NULL")
@@ -172,6 +166,8 @@ def candidates(blobs: DataFrame, table: DataFrame, bounds: Sequence[Bounds], now
     apart = joined.where("blob IS NULL OR passed IS NULL OR passed").select(
         f.coalesce("a", "c").alias("a"), f.coalesce("b", "d").alias("b"), f.col("blob").isNotNull().alias("blob"),
     ).distinct().persist(StorageLevel.DISK_ONLY)  # fmt: skip
+    if kept is not None:
+        kept.append(apart)
     is_small = apart.count() <= BROADCAST_MAX
 
     def named(frame: DataFrame, name: Column, wanted: DataFrame, how: str) -> DataFrame:

@@ -5,6 +5,7 @@ Memory holds one batch. *Failure*: `CorruptRecordError` names the file that cann
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -22,25 +23,31 @@ from recovery.audit.inventory.report import DELETED
 from tiered.bigtable.cells import EXPIRING, LEGACY_TOMBSTONE, MANUAL, METADATA, PAYLOAD, TARGET
 
 BATCH = 20_000
+_NUMBER = re.compile(r"[0-9]{1,18}")
 
 LOOK_AGAIN = ""
 """The fault of a row of an export: what is wrong with it is read from the table."""
 
 
-def read_report(
-    shards: Sequence[str], form: str, delimiter: str, tells_deleted: bool, batches: Iterable[Any]
-) -> Iterator[Any]:
-    """Yields the rows of these shards: bucket, name, size, generation, deleted. `batches`: which of the shards."""
+def read_report(shards: Sequence[str], form: str, delimiter: str, tells_deleted: bool, batches: Iterable[Any]) -> Iterator[Any]:
+    """Yields the blobs of these shards: name, size, generation. `batches`: which of the shards.
+
+    Rows without a name that is text, and rows about deleted blobs, are left out. A number that cannot be read is null.
+    """
+    for batch in _rows(shards, form, delimiter, tells_deleted, batches):
+        name = _names(batch["name"])
+        kept = pc.and_(pc.fill_null(pc.not_equal(name, ""), False), pc.invert(_is_deleted(batch)))
+        yield pa.RecordBatch.from_pydict({
+            "name": name, "size": _numbers(batch["size"]), "generation": _numbers(batch["generation"]),
+        }).filter(kept)  # fmt: skip
+
+
+def _rows(shards: Sequence[str], form: str, delimiter: str, tells_deleted: bool, batches: Iterable[Any]) -> Iterator[Any]:
+    """Yields all rows of these shards, as they are."""
     columns = ["bucket", "name", "size", "generation", *([DELETED] if tells_deleted else [])]
     for shard in _chosen(shards, batches):
         with _opened(shard) as file:
-            for batch in _csv(file, delimiter, columns) if form == "csv" else pq.ParquetFile(file).iter_batches(BATCH, columns=columns):
-                texts = {name: pc.cast(batch[name], pa.string()) for name in columns if name != "name"}
-                deleted = texts.get(DELETED, pa.nulls(batch.num_rows, pa.string()))
-                yield pa.RecordBatch.from_pydict({
-                    "bucket": texts["bucket"], "name": pc.cast(batch["name"], pa.binary()), "size": texts["size"],
-                    "generation": texts["generation"], "deleted": deleted,
-                })  # fmt: skip
+            yield from _csv(file, delimiter, columns) if form == "csv" else pq.ParquetFile(file).iter_batches(BATCH, columns=columns)
 
 
 def look_over(shards: Sequence[str], form: str, delimiter: str, tells_deleted: bool, batches: Iterable[Any]) -> Iterator[Any]:
@@ -48,12 +55,12 @@ def look_over(shards: Sequence[str], form: str, delimiter: str, tells_deleted: b
     for number in (number for batch in batches for number in batch.column(0).to_pylist()):
         rows = nameless = deleted = bucketless = 0
         buckets: set[str] = set()
-        for batch in read_report(shards, form, delimiter, tells_deleted, [pa.RecordBatch.from_pydict({"id": [number]})]):
+        for batch in _rows(shards, form, delimiter, tells_deleted, [pa.RecordBatch.from_pydict({"id": [number]})]):
             rows += batch.num_rows
-            nameless += batch.num_rows - pc.sum(pc.fill_null(_is_name(batch["name"]), False)).as_py()
-            deleted += pc.sum(pc.not_equal(pc.fill_null(batch["deleted"], ""), "")).as_py()
+            nameless += batch.num_rows - pc.sum(pc.fill_null(pc.not_equal(_names(batch["name"]), ""), False)).as_py()
+            deleted += pc.sum(_is_deleted(batch)).as_py()
             bucketless += batch["bucket"].null_count
-            buckets = {each for each in (*buckets, *pc.min_max(batch["bucket"]).as_py().values()) if each is not None}
+            buckets = {each for each in (*buckets, *pc.min_max(pc.cast(batch["bucket"], pa.string())).as_py().values()) if each is not None}
         ends = (min(buckets), max(buckets)) if buckets else (None, None)
         names = ("rows", "nameless", "deleted", "bucketless", "least", "greatest")
         yield pa.RecordBatch.from_pydict(
@@ -62,13 +69,26 @@ def look_over(shards: Sequence[str], form: str, delimiter: str, tells_deleted: b
         )
 
 
-def _is_name(names: Any) -> Any:
-    """Tells of each name whether it is text that is not empty."""
+def _names(names: Any) -> Any:
+    """Returns the names as text. What is no text is null."""
     try:
-        text = names.cast(pa.string())
+        return pc.cast(names, pa.string())
     except pa.ArrowInvalid:
-        text = pa.array([_decoded(name) for name in names.to_pylist()], pa.string())
-    return pc.not_equal(text, "")
+        return pa.array([_decoded(name) for name in pc.cast(names, pa.binary()).to_pylist()], pa.string())
+
+
+def _numbers(values: Any) -> Any:
+    """Returns the numbers of a column of numbers or text. What is no number is null."""
+    try:
+        return pc.cast(values, pa.int64())
+    except pa.ArrowInvalid:
+        texts = pc.cast(values, pa.string()).to_pylist()
+        return pa.array([int(text) if text is not None and _NUMBER.fullmatch(text) else None for text in texts], pa.int64())
+
+
+def _is_deleted(batch: Any) -> Any:
+    """Tells of each row whether it is about a blob that was deleted or replaced."""
+    return pc.is_valid(batch[DELETED]) if DELETED in batch.schema.names else pa.array([False] * batch.num_rows)
 
 
 def _decoded(name: bytes | None) -> str | None:
