@@ -121,6 +121,7 @@ class InventoryEngine:
             yield Outcome(**json.loads(line["outcome"]))
 
     def _judged(self, job: Job, numbers: Sequence[int], kept: list[DataFrame]) -> DataFrame:
+        bounds = [piece.bounds for piece in job.pieces]
         blobs = join.read_report(self._session, self._report)
         if not self._export:
             table = join.read_table(self._session, job.settings, bounds).persist(StorageLevel.DISK_ONLY)
