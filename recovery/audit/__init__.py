@@ -15,6 +15,7 @@
     conclusion.py, report.py, words.py, show.py       what a person reads
     since.py, stuck.py       what changed since an earlier run; entries that wait for an operator
     errors.py        the only error of its own
+    inventory/       takes the blobs from a report instead of a listing: another engine
 
 Deletes nothing. Knows nothing of the recovery loop and of the command line.
 """

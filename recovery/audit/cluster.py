@@ -143,7 +143,7 @@ class SparkEngine:
             if submission.is_alive():
                 self._interrupt()
         if failed and not self._stopped.is_set():
-            raise _explained(failed[0]) from failed[0]
+            raise explained(failed[0]) from failed[0]
         for line in found:
             yield Outcome(**json.loads(line))
 
@@ -392,7 +392,8 @@ def _processors() -> int:
 # --- what went wrong --------------------------------------------------------------------------------
 
 
-def _explained(error: Exception) -> ConfigurationError | UnavailableError:
+def explained(error: Exception) -> ConfigurationError | UnavailableError:
+    """Returns an error of ours for an error of Spark, with one sentence."""
     from py4j.protocol import Py4JNetworkError
 
     text = "its JVM ended" if isinstance(error, Py4JNetworkError | OSError) else str(error)

@@ -201,13 +201,18 @@ class RunDirectory:
         for rows in self.batches(run, kinds):
             yield from _findings(rows)
 
-    def batches(self, run: str, kinds: Collection[Kind] | None = None, columns: Sequence[str] | None = None) -> Iterator[Any]:
+    def batches(
+        self, run: str, kinds: Collection[Kind] | None = None, columns: Sequence[str] | None = None, *,
+        keys: Collection[str] | None = None,
+    ) -> Iterator[Any]:
         """Yields the same as Arrow record batches of at most `ROW_GROUP` rows.
 
-        `columns` (None: all) must include `class`.
+        `columns` (None: all) must include `class`. `keys`: of these parts only; None: of all.
         """
         wanted = None if kinds is None else pa.array(sorted(kinds), pa.string())
         for key, path in self._part_files():
+            if keys is not None and key not in keys:
+                continue
             header = self._header(run, key, path)
             if not isinstance(header, Header) or (kinds is not None and not header.summary.totals().keys() & set(kinds)):
                 continue

@@ -113,6 +113,20 @@ class Prefix(_Frozen):
     size: int
 
 
+class Inventory(_Frozen):
+    """The inventory report from which a run took its blobs, instead of listing the bucket.
+
+    `report`: its manifest. `snapshot_ns`: the moment that it shows, in nanoseconds since 1970. `records`: its rows.
+    `export`: where the rows of the table came from; None: from the table itself. `notes`: what was odd about it.
+    """
+
+    report: str
+    snapshot_ns: int
+    records: int
+    export: str | None = None
+    notes: tuple[str, ...] = ()
+
+
 class Part(_Frozen):
     """A file of findings that the run counted. A range is one part, or several if it was too long for one task.
 
@@ -155,6 +169,8 @@ class Manifest(_Frozen):
     run: str
     inputs: dict[str, str]
     log_is_durable: bool
+    inventory: Inventory | None = None
+    """None: the bucket was listed."""
     cutoff: Cutoff
     ranges: tuple[Bounds, ...]
     engine: str = ""

@@ -27,9 +27,9 @@ from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import Runtime
 from recovery.audit.cuts import cut_names
 from recovery.audit.ledger import RunDirectory
-from recovery.audit.manifest import OVERDUE_S, Bounds, Cutoff, Manifest
+from recovery.audit.manifest import OVERDUE_S, Bounds, Cutoff, Inventory, Manifest
 from recovery.audit.sweep import SKEW_MAX_NS
-from recovery.audit.words import span
+from recovery.audit.words import duration, span
 from recovery.audit.work import GRACE_MIN_S, GRACE_S, AuditOptions, check_there
 from tiered.metadata import NS_PER_S
 from tiered.open import Backends, open_backends
@@ -75,6 +75,9 @@ async def plan_audit(settings: Settings, options: AuditOptions, slots: int, runt
         as_of_ns = await backends.tiers.long_term.now_ns()
         ahead_ns = runtime.wall_ns() - as_of_ns
         notes = list(_notes(options, ahead_ns))
+        if options.inventory is not None:
+            notes += _notes_on_report(options.inventory, as_of_ns, _grace_of(options))
+            as_of_ns = options.inventory.snapshot_ns  # the cut-off is the report's: it shows nothing that is younger
         scope = Bounds.of_prefix(options.prefix or "")
         blobs = await _count(backends.tiers.long_term, scope)
         if blobs != 0 and not options.insist:
@@ -197,6 +200,28 @@ async def _count(blobs: LongTermBackend, scope: Bounds) -> int | None:
             return number
         start = page.next_start
     return None
+
+
+def check_inventory(found: Inventory | None, options: AuditOptions, where: str) -> None:
+    """Refuses to go on with a run whose blobs came from elsewhere."""
+    if found != options.inventory:
+        report = None if found is None else f"took its blobs from {found.report} and its rows from {found.export or 'the table'}"
+        source = report or "listed the bucket"
+        raise ConfigurationError(f"{where} holds a run that {source}: give the same again, or another directory")
+
+
+def _notes_on_report(report: Inventory, now_ns: int, grace_s: float) -> Iterable[str]:
+    lag_s = max(0, now_ns - report.snapshot_ns) / NS_PER_S
+    rows = "the table itself" if report.export is None else report.export
+    yield (
+        f"the blobs are those of {report.report}, which shows the bucket {duration(lag_s)} before the audit began, and the rows are"
+        f" those of {rows}; every finding was then looked up in the services; blobs that were created after the report were not audited"
+    )
+    yield from report.notes
+    if report.export is not None:
+        yield "what became an orphan after the rows were exported is not found"
+    if lag_s > grace_s:
+        yield f"the report is older than the grace of {span(grace_s)}: what became an orphan since then is not found"
 
 
 def _notes(options: AuditOptions, skew_ns: int) -> Iterable[str]:

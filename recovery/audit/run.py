@@ -47,7 +47,17 @@ from recovery.audit.examine import examined
 from recovery.audit.finding import Summary
 from recovery.audit.ledger import RunDirectory, misfit
 from recovery.audit.manifest import Failure, Manifest, Prefix, StuckEntry, contradictions
-from recovery.audit.plan import Plan, check_apart, check_choices, check_cutoff, check_grace, check_same, inputs_of, plan_audit
+from recovery.audit.plan import (
+    Plan,
+    check_apart,
+    check_choices,
+    check_cutoff,
+    check_grace,
+    check_inventory,
+    check_same,
+    inputs_of,
+    plan_audit,
+)
 from recovery.audit.report import names_max, render
 from recovery.audit.since import check_since, earlier
 from recovery.audit.stuck import read_stuck
@@ -107,6 +117,7 @@ async def run_audit(
     check_same(manifest.inputs, inputs_of(settings), directory.uri)
     check_cutoff(manifest.cutoff, options, directory.uri)
     check_choices(manifest, options, directory.uri)
+    check_inventory(manifest.inventory, options, directory.uri)
     if options.since is not None:
         await to_thread.run_sync(check_since, options.since, manifest.inputs, manifest.scope)
     async with AuditSource.open(settings, runtime, manifest.run) as source:
@@ -155,7 +166,8 @@ def last_audit_of(ended: Manifest, where: str) -> LastAudit:
 
 def _first_manifest(plan: Plan, options: AuditOptions, engine: Engine, runtime: Runtime) -> Manifest:
     return Manifest(
-        run=str(uuid7(runtime)), inputs=plan.inputs, log_is_durable=plan.log_is_durable, cutoff=plan.cutoff, ranges=plan.ranges,
+        run=str(uuid7(runtime)), inputs=plan.inputs, log_is_durable=plan.log_is_durable, inventory=options.inventory,
+        cutoff=plan.cutoff, ranges=plan.ranges,
         engine=engine.name, versions=_versions(engine), started_ns=runtime.wall_ns(), ahead_ns=plan.ahead_ns, notes=plan.notes,
         scope=options.prefix or "", verify=options.verify,
     )  # fmt: skip

@@ -32,7 +32,7 @@ from recovery.audit.canary import Canary, check_backends, check_directory, check
 from recovery.audit.cuts import cut_names
 from recovery.audit.finding import Summary
 from recovery.audit.ledger import RunDirectory
-from recovery.audit.manifest import Bounds, Cutoff, Manifest, Verify
+from recovery.audit.manifest import Bounds, Cutoff, Inventory, Manifest, Verify
 from recovery.audit.sweep import audit_until
 from recovery.audit.tiles import DEPTH_MAX, Piece
 from recovery.audit.verdicts import FINDINGS, Kind
@@ -68,6 +68,7 @@ class AuditOptions:
     seconds after its deadline a blob is overdue. None: all names, no payload, a week; or as the run began that goes on.
 
     `since`: the directory of an earlier run, with which the report compares this one; None: the youngest one beside it.
+    `inventory`: the report that shows the blobs; None: they are listed.
     """
 
     directory: str
@@ -78,6 +79,7 @@ class AuditOptions:
     verify: Verify | None = None
     overdue_s: float | None = None
     since: str | None = None
+    inventory: Inventory | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,10 @@ def piece(number: int) -> Piece:
 
 
 def write(directory: RunDirectory, number: int, *findings: Finding, run: str = RUN, summary: Summary = SUMMARY) -> Path:
-    with directory.writer(run, piece(number)) as file:
+    told = directory.read_manifest()
+    ranges = () if told is None else told.ranges
+    part = Piece(number, ranges[number]) if number < len(ranges) else piece(number)
+    with directory.writer(run, part) as file:
         file.add(findings)
         file.commit(summary)
     return Path(directory.uri) / "findings" / f"range-{number:06d}.parquet"

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,6 +33,7 @@ from tiered.metadata import NS_PER_S
 if TYPE_CHECKING:
     from recovery.audit.manifest import Verify as VerifyChoice
     from recovery.audit.work import AuditOptions, Engine
+    from tiered.settings import Settings
 
 audit_app = typer.Typer(help="Compares every blob with every reference, while the store is in use.", no_args_is_help=True)
 
@@ -64,6 +66,11 @@ ShownGrace = Annotated[
     str | None, typer.Option("--grace", help="What is younger is not called an orphan; by default that of the run, or 24h.")
 ]
 VerifyShown = Annotated[bool, typer.Option("--verify", help="Read payloads of any size; without it, those of up to 64 MiB.")]
+
+InventoryOption = Annotated[str | None, typer.Option("--inventory", metavar="MANIFEST_OR_DIR", help=(
+    "Take the blobs from this inventory report of Google Cloud Storage, instead of listing the bucket."
+))]  # fmt: skip
+Export = Annotated[str | None, typer.Option(metavar="DIR", help="With --inventory: a Bigtable export as Parquet, instead of a scan.")]
 
 
 @audit_app.callback()
@@ -108,6 +115,8 @@ def run(
     verify_rate: VerifyRate = 100.0,
     overdue: Overdue = None,
     since: Since = None,
+    inventory: InventoryOption = None,
+    export: Export = None,
 ) -> None:
     """Compares everything, or what --prefix says, and writes findings, manifest.json and report.html."""
 
@@ -125,7 +134,12 @@ def run(
         )  # fmt: skip
         check_grace(options)
         show_start(inputs_of(settings), options, engine.value)
-        with _opened(engine, parallel, master) as opened, showing() as progress:
+        with ExitStack() as stack:
+            if inventory is None and export is None:
+                opened = stack.enter_context(_opened(engine, parallel, master))
+            else:
+                options, opened = stack.enter_context(_with_inventory(settings, options, engine, parallel, master, inventory, export))
+            progress = stack.enter_context(showing())
             manifest = anyio.run(run_audit, settings, options, opened, SystemRuntime(), progress)
         show_manifest(manifest, options, choice.json)
         return FAILED if not manifest.complete else FINDINGS if manifest.findings else CLEAN
@@ -165,6 +179,27 @@ def _opened(name: EngineName, parallel: int | None, master: str | None) -> Itera
     from recovery.audit.local import LocalEngine
 
     yield LocalEngine(parallel)
+
+
+@contextmanager
+def _with_inventory(
+    settings: Settings, options: AuditOptions, name: EngineName, parallel: int | None, master: str | None, inventory: str | None,
+    export: str | None,
+) -> Iterator[tuple[AuditOptions, Engine]]:  # fmt: skip
+    if inventory is None:
+        raise InvalidRequestError("--export is of an audit with --inventory: give the inventory report, too")
+    if name is not EngineName.SPARK:
+        raise InvalidRequestError("--inventory needs Spark for its join: leave --engine local out")
+    if options.prefix is not None or options.verify is not None:
+        raise InvalidRequestError("--inventory compares all names and reads no payload: leave --prefix, --usecase and --verify out")
+    from recovery.audit.cluster import check_packages
+
+    check_packages()
+    from recovery.audit.inventory.engine import open_inventory
+
+    runtime = SystemRuntime()
+    with open_inventory(settings, inventory, export, runtime, master=master, slots=parallel, insist=options.insist) as engine:
+        yield replace(options, inventory=engine.evidence), engine
 
 
 def _options(

@@ -106,3 +106,15 @@ def test_bug_is_no_finding(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(typer.Exit) as ended:
         finish(command)
     assert ended.value.exit_code == 2 and "ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_wrong_uses_of_an_inventory_report_are_refused_in_a_sentence(tiered: Store, tmp_path: Path) -> None:
+    report = str(tmp_path / "report")
+    for arguments, said in (
+        (("--export", "x"), "--export is of an audit with --inventory: give the inventory report, too"),
+        (("--inventory", report, "--engine", "local"), "--inventory needs Spark for its join: leave --engine local out"),
+        (("--inventory", report), "an inventory report is of a bucket, and this store is in a directory: leave --inventory out"),
+    ):
+        tiered("audit", "run", "--to", str(tmp_path / "run"), *arguments, code=2)
+        assert said in tiered.errors
+    assert not (tmp_path / "run").exists()

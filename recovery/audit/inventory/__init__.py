@@ -1,0 +1,11 @@
+"""The audit of an inventory report: the blobs come from files that Google wrote, and not from a listing.
+
+    report.py     begin here: reads the manifest of a report and refuses what does not fit; knows nothing of Spark
+    shards.py     reads its files, and those of an export of the table, with Arrow
+    join.py       what the report and the table do not have in common, found by Spark
+    candidates.py judges what the join left, by point reads in the services
+    engine.py     an engine of `recovery.audit.run`: the join, then the judging of each range
+
+The join accuses nobody. It only says what is to be looked at in the services themselves. So a report that is old, an
+export that is older and two names with one hash can hide an orphan, and can never make one.
+"""

@@ -1,0 +1,75 @@
+"""Reads the findings of a run as rows.
+
+The run directory decides which files count (`recovery.audit.ledger`). A file of another run, of another schema version,
+or one that is cut off, does not count. Such a file, and a range without a file, is a row with an `error`. So whoever
+counts orphans sees what was not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from changelog.base.errors import ConfigurationError, TieredError
+from recovery.audit.ledger import SCHEMA, RunDirectory
+from recovery.sources.columns import FINDINGS, Row
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run as it was when the query was planned. `done`: the keys of its parts that have a file, each with its range.
+
+    `faults`: the ranges of parts that have none, or a damaged one, each with a sentence.
+    """
+
+    where: str
+    run: str
+    complete: bool
+    done: tuple[tuple[str, int], ...]
+    faults: tuple[tuple[int, str], ...]
+
+
+def look(where: str) -> Run:
+    """Reads the manifest and the footers of a run.
+
+    Raises `ConfigurationError` if there is no run or if newer software wrote it, `CorruptRecordError` if its manifest
+    is damaged.
+    """
+    directory = RunDirectory.open(where)
+    manifest = directory.read_manifest()
+    if manifest is None:
+        raise ConfigurationError(f"{directory.uri} holds no run of an audit: give the directory that `tiered audit run` named")
+    tiling = directory.tiling(manifest)
+    done = tuple((piece.key, piece.range) for piece, _ in tiling.done)
+    errors = {failure.range: failure.error for failure in manifest.failures}
+    faults = tuple(
+        (piece.range, directory.faults.get(piece.key) or errors.get(piece.range) or "this range was not audited")
+        for piece in tiling.missing
+    )
+    return Run(directory.uri, manifest.run, manifest.complete, done, faults)
+
+
+def rows(run: Run, parts: Sequence[tuple[str, int]], faults: Sequence[tuple[int, str]]) -> Iterator[list[Row]]:
+    """Yields the findings of these parts, page by page, and a row for each fault."""
+    if faults:
+        yield [_fault(run, number, sentence) for number, sentence in faults]
+    directory = RunDirectory.open(run.where)
+    for key, number in parts:
+        try:
+            for batch in directory.batches(run.run, keys=(key,)):
+                columns = [_values(batch[name]) for name in SCHEMA.names]
+                yield [(*values, run.complete, None) for values in zip(*columns, strict=True)]
+        except TieredError as error:
+            yield [_fault(run, number, f"the findings of this range were not read to their end: {error}")]
+
+
+def _values(column: pa.Array) -> list[object]:
+    """Returns plain values; times as microseconds, because a time may be later than Python's `datetime` can hold."""
+    return list((column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_pylist())
+
+
+def _fault(run: Run, number: int, sentence: str) -> Row:
+    values = {"range": number, "run": run.run, "complete": run.complete, "error": sentence}
+    return tuple(values.get(name) for name in FINDINGS)

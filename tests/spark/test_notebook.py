@@ -1,0 +1,106 @@
+"""The notebook of the docs is executed, over a store and a run in which its answers were planted."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from changelog.change import Change, ChangeId
+from recovery.audit.ledger import RunDirectory
+from recovery.audit.verdicts import Kind
+from tests.given.audit_grounds import DAY_NS, EmbeddedGround, embedded_ground
+from tests.given.findings import finding, manifest, write
+from tests.given.repository import ROOT
+from tests.spark.notebook import code_of
+
+pytestmark = pytest.mark.slow
+
+NOTEBOOK = ROOT / "docs" / "warehouse.ipynb"
+TABLES = ("by_usecase_and_age", "oldest_changes", "orphans_by_week", "cost_of_expired", "unread")
+MONDAY_NS = 1_789_948_800 * 10**9
+"""2026-09-21, 00:00 UTC."""
+
+
+async def plant(root: Path, now_ns: int) -> list[ChangeId]:
+    async with embedded_ground(root) as ground:
+        assert isinstance(ground, EmbeddedGround)
+        for number, (usecase, size, overdue_days) in enumerate([("media", 30, None), ("media", 12, 1), ("logs", 50, 40), ("logs", 8, -5)]):
+            deadline_ns = None if overdue_days is None else now_ns - overdue_days * DAY_NS
+            await ground.blob(f"{usecase}/objects/{number}/{ground.clock.at(now_ns)}", size, now_ns - 60 * DAY_NS, deadline_ns)
+        changes = [ground.clock.at(now_ns - hours * 3600 * 10**9) for hours in (3, 70, 1)]
+        for id in changes:
+            ground.clock.now_ns = now_ns
+            await ground.entry(Change(id, "media/objects/k", new=f"media/objects/k/{id}"), stuck=id is changes[1])
+        await ground.raw_entry("~changelog/02/nonsense", b"{")
+        return [changes[1], changes[0], changes[2]]
+
+
+@pytest.fixture(scope="module")
+def answered(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, list[dict[str, Any]]], list[ChangeId]]:
+    here = tmp_path_factory.mktemp("notebook")
+    now_ns = time.time_ns()
+    changes = anyio.run(plant, here / "store", now_ns)
+    (here / "tiered.yaml").write_text("directory: store\n")
+    directory = RunDirectory.open(str(here / "audit"))
+    directory.begin(manifest(ranges=(*manifest().ranges, *manifest().ranges)))
+    week = [MONDAY_NS - 1000, MONDAY_NS, MONDAY_NS + 7 * DAY_NS - 1000]
+    legacy, dangling = finding(Kind.LEGACY_ORPHAN, created_ns=MONDAY_NS), finding(Kind.DANGLING)
+    write(directory, 0, *(finding(created_ns=at_ns) for at_ns in week), legacy, dangling)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.spark.notebook", str(NOTEBOOK), *TABLES],
+        cwd=here, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "|usecase|" in done.stderr
+    return json.loads(done.stdout), changes
+
+
+Answered = tuple[dict[str, list[dict[str, Any]]], list[ChangeId]]
+
+
+def test_bytes_by_usecase_and_age(answered: Answered) -> None:
+    found: Counter[tuple[str, int, int]] = Counter()
+    for row in answered[0]["by_usecase_and_age"]:
+        found[row["usecase"], 0, 0] += row["blobs"]
+        found[row["usecase"], 1, 1] += row["bytes"]
+    assert found == {("media", 0, 0): 2, ("media", 1, 1): 42, ("logs", 0, 0): 2, ("logs", 1, 1): 58}
+    assert {row["age"][3:] for row in answered[0]["by_usecase_and_age"]} <= {"under 1 d", "30 d to 90 d"}
+
+
+def test_the_oldest_changes_come_first(answered: Answered) -> None:
+    tables, changes = answered
+    assert [row["id"] for row in tables["oldest_changes"]] == changes
+    assert [row["stuck"] is not None for row in tables["oldest_changes"]] == [True, False, False]
+
+
+def test_orphans_by_week(answered: Answered) -> None:
+    assert answered[0]["orphans_by_week"] == [
+        {"week": "2026-09-14", "orphans": 1, "bytes": 10}, {"week": "2026-09-21", "orphans": 3, "bytes": 30},
+    ]  # fmt: skip
+
+
+def test_the_cost_of_expired_garbage(answered: Answered) -> None:
+    assert [(row["usecase"], row["expired_for"], row["blobs"], row["bytes"]) for row in answered[0]["cost_of_expired"]] == [
+        ("logs", "3 d and more", 1, 50), ("media", "under 3 d", 1, 12),
+    ]  # fmt: skip
+    assert answered[0]["cost_of_expired"][0]["dollars_per_month"] == pytest.approx(50 / 1024**3 * 0.02)
+
+
+def test_what_could_not_be_read_is_told(answered: Answered) -> None:
+    told = {(row["table"], row["name"]): row["error"] for row in answered[0]["unread"]}
+    assert told.keys() == {("changes", "~changelog/02/nonsense"), ("findings", "range 1")}
+    assert told["findings", "range 1"] == "this range was not audited"
+
+
+def test_the_notebook_holds_no_output() -> None:
+    assert all(not cell.get("outputs") for cell in json.loads(NOTEBOOK.read_text("utf-8"))["cells"])
+    assert len(code_of(NOTEBOOK)) >= 6
