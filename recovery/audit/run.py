@@ -66,7 +66,7 @@ from recovery.audit.verdicts import FINDINGS, Kind
 from recovery.audit.words import PRICE_DEFAULT
 from recovery.audit.work import CANARY, AuditOptions, Engine, Job, Outcome, Progress, check_there, job_of, portable
 from recovery.last_audit import LastAudit, write_last
-from recovery.statistics.audit_source import AuditSource, Finished
+from recovery.statistics.audit_source import AuditSource, Finished, estimate
 from tiered.open import open_backends
 from tiered.settings import Settings
 
@@ -341,14 +341,13 @@ class _Run:
         """
         if not self._worked:
             return
-        totals = self._summary.totals()
+        totals, names, complete = self._summary.totals(), self._summary.names, not self._missing()
         await self._source.report(Finished(
-            ranges=len(self._pieces),
-            ranges_done=len(self._done),
-            names=self._summary.names,
+            names=names,
             findings=sum(totals[kind].number for kind in FINDINGS if kind in totals),
-            planned=self._planned,
-            complete=not self._missing(),
+            known=names if complete else estimate(len(self._pieces), len(self._done), names, self._planned),
+            estimated=not complete,
+            complete=complete,
         ), left=left)  # fmt: skip
 
     async def _heed_signals(self) -> None:

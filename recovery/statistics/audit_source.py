@@ -33,23 +33,24 @@ NS_PER_MS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """What the finished ranges of a run hold. `planned`: how many blobs the plan counted; None: it did not."""
+    """What is done of a run: `names` were dealt with, and `findings` came of it.
 
-    ranges: int
-    ranges_done: int
+    `known`: how many names the run will deal with; None: not known yet. `estimated`: that is no more than an estimate.
+    """
+
     names: int
     findings: int
-    planned: int | None
+    known: int | None
+    estimated: bool
     complete: bool
 
-    @property
-    def known(self) -> int | None:
-        """How many blobs there are, in all ranges. An estimate until the run is complete; None: there is none yet."""
-        if self.complete:
-            return self.names
-        if not self.ranges_done:
-            return self.planned
-        return max(self.names, round(self.names * self.ranges / self.ranges_done))
+
+def estimate(ranges: int, ranges_done: int, names: int, planned: int | None) -> int | None:
+    """Returns about how many blobs all ranges hold, if the finished ones hold `names`. None: nothing tells.
+
+    `planned`: how many blobs the plan counted; None: it did not.
+    """
+    return max(names, round(names * ranges / ranges_done)) if ranges_done else planned
 
 
 class AuditSource:
@@ -105,12 +106,13 @@ class AuditSource:
 
     async def _report(self, log: ChangeLog, finished: Finished, left: bool) -> None:
         now_ms = self._runtime.wall_ns() // NS_PER_MS
-        known = finished.known
+        # An estimate may fall later, and what is outstanding must not. So it counts only what is sure.
+        sure = finished.names if finished.estimated or finished.known is None else max(finished.names, finished.known)
         row = SourceRow(
             source=AUDIT, worker=f"run-{self._run}", incarnation=self._run,
-            snapshot_records_known=known, snapshot_known_estimated=not finished.complete,
+            snapshot_records_known=finished.known, snapshot_known_estimated=finished.estimated and finished.known is not None,
             snapshot_progress=finished.names, snapshot_committed=finished.complete,
-            outstanding_values=known, processed_values=finished.names,
+            outstanding_values=None if finished.known is None else sure, processed_values=finished.names,
             messages_received=finished.names, updates_staged=finished.findings, updates_committed=finished.findings,
         )  # fmt: skip
 
@@ -118,7 +120,7 @@ class AuditSource:
             # Another process of this run may have seen more ranges finished.
             names = max(finished.names, document.done_by(self._run)["processed_values"])
             processed = document.processed(self._run) + names
-            probe = None if known is None else Offsets(processed + max(0, known - names), processed)
+            probe = None if finished.known is None else Offsets(processed + max(0, sure - names), processed)
             return document.with_report(row, self._run, now_ms, 0, snapshot=self._run, probe=probe, alone=True, left=left)
 
         await change_statistics(log, AUDIT, change)

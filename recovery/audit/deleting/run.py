@@ -273,11 +273,10 @@ class _Run:
         """
         ended = sum(self.sums.numbers.values())
         await self._source.report(Finished(
-            ranges=self._order.batches,
-            ranges_done=0,  # so that what is planned counts as known: it is no estimate
             names=ended,
             findings=self.sums.numbers[Fate.DELETED],
-            planned=self._order.number,
+            known=self._order.number,
+            estimated=False,
             complete=ended == self._order.number,
         ), left=left)  # fmt: skip
 

@@ -16,7 +16,7 @@ from changelog.noop import NoopChangeLog
 from emulators.world.log import SimulatedChangeLog
 from emulators.world.runtime import SimulatedRuntime
 from recovery.audit.work import Job, Outcome, carry_out
-from recovery.statistics.audit_source import AuditSource, Finished
+from recovery.statistics.audit_source import AuditSource, Finished, estimate
 from recovery.statistics.persisted import Document, note_name, read_statistics
 from recovery.statistics.verdict import Kind
 from tests.given.audited_store import InThread, audit, plant
@@ -42,7 +42,9 @@ async def stored(settings: Settings) -> Document | None:
 
 
 def finished(ranges_done: int, names: int, *, ranges: int = 4, findings: int = 0, planned: int | None = None) -> Finished:
-    return Finished(ranges, ranges_done, names, findings, planned, complete=ranges_done == ranges)
+    complete = ranges_done == ranges
+    known = names if complete else estimate(ranges, ranges_done, names, planned)
+    return Finished(names, findings, known, estimated=not complete, complete=complete)
 
 
 async def test_a_finished_run_is_known_exactly_and_committed(store: Settings, tmp_path: Path) -> None:
@@ -145,8 +147,21 @@ async def test_an_estimate_that_was_too_high_leaves_no_lag_and_no_decrease(anyio
         document = await read_statistics(log, "audit")
         assert document is not None
         seen.append((document.total().outstanding_values, document.total().lag))
-    assert seen == [(40, 30), (40, 11), (40, 4), (40, 0)]
-    assert document is not None and document.regressions > 0 and document.total().messages_received == 13
+    assert seen == [(10, 0), (11, 0), (12, 0), (13, 0)], "an estimate is in known, and not in what is outstanding"
+    assert document is not None and document.regressions == 0 and document.total().messages_received == 13
+
+
+async def test_what_is_known_exactly_is_outstanding_until_it_is_done(anyio_backend: str) -> None:
+    runtime = SimulatedRuntime(1)
+    log = SimulatedChangeLog(runtime)
+    seen = []
+    for done in (0, 3, 7):
+        await AuditSource(log, runtime, "run").report(Finished(done, 0, 7, estimated=False, complete=done == 7))
+        document = await read_statistics(log, "audit")
+        assert document is not None
+        found = document.total()
+        seen.append((found.outstanding_values, found.lag, found.snapshot_known_estimated))
+    assert seen == [(7, 7, False), (7, 4, False), (7, 0, False)]
 
 
 async def test_two_runs_at_once_replace_one_another_and_lose_nothing(anyio_backend: str) -> None:
