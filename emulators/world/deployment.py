@@ -118,7 +118,8 @@ class World:
     def write_as_older_software(self, path: str, label: str | None, size: int) -> None:
         """Puts an object as older software does: over the blob of the same name. `label` None: deletes its row only."""
         if label is None:
-            self.rows.states.pop(path, None)
+            if path in self.rows.states:
+                del self.rows.states[path]  # no `pop`: it would not reach rows that are kept elsewhere
         else:
             self.blobs.strays.add(path)
             self.blobs.plant(path, Metadata(custom={"label": label}, size=size), content(label, size))
