@@ -24,7 +24,7 @@ demo: setup ## writers are killed, recovery cleans up, you watch (ARGS="--second
 # Tests start hundreds of interpreters. Without the compiled files each would compile the project again.
 export PYTHONDONTWRITEBYTECODE :=
 
-# Files run beside each other, in two workers for each core; each worker starts the emulators that its files need.
+# Files run beside each other, in one worker more than there are cores; each worker starts the emulators that its files need.
 PARALLEL := @.ci/parallel
 QUICK := tests/changelog tests/tiered tests/recovery tests/contracts tests/store tests/test_architecture.py
 

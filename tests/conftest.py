@@ -45,8 +45,9 @@ LONG_FIRST = (
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    # Two for each core: many tests wait for a process to start, a lease to end or a disk, and need no core meanwhile.
-    return 2 * len(os.sched_getaffinity(0))
+    # One more than cores: many tests wait for a process to start, a lease to end or a disk, and need no core meanwhile.
+    # With two for each core, tests with limits in real seconds came too late.
+    return len(os.sched_getaffinity(0)) + 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -57,7 +57,7 @@ SOME_TIME_S = 2400
 """After it, a read extends the deadline of what is IDLE."""
 BUCKET = "blobs"
 HANG_S = 0.3
-DELAY_S, GRACE_S = 1.2, 1.5
+DELAY_S, GRACE_S = 3.0, 3.5
 SHORT_GRACE_S = 0.2
 MEETING_S = 5.0
 PATIENCE_S = 0.02
@@ -72,7 +72,7 @@ SERVICE_FAULTS = [
     GcsFault(FaultMode.STALL_AFTER), GcsFault(FaultMode.TRUNCATE),
 ]  # fmt: skip
 SLOW_MODES = (FaultMode.DELAY, FaultMode.STALL_BEFORE, FaultMode.STALL_AFTER)
-PATIENT_S, IMPATIENT_S = 10.0, 0.8
+PATIENT_S, IMPATIENT_S = 10.0, 2.0
 """How long a client of GCS waits for an answer: the latter where it gets none in time."""
 
 CASES_AT_ONCE = 32
