@@ -2,7 +2,7 @@
 
     loop.py       begin here: claims the entries of processes that died, and finishes their changes
     daemon.py     runs the loop until a signal, and what belongs beside it; inside.py: the same inside a service
-    status.py     what is known of a store now: `tiered status`, the page and the metrics show it
+    status/       what is known of a store now: `tiered status`, the page and the metrics show it
     statistics/   how far recovery and the audit are, kept in the changelog
     http/         the daemon's HTTP server and its page; metrics.py: the status as metrics
     outages.py    which services do not answer

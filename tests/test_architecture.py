@@ -45,13 +45,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     } | LOG | STORE,
     "recovery": {"recovery/statistics"} | LOG | STORE,
     "recovery/statistics": LOG | STORE,
+    "recovery/status": {"recovery", "recovery/statistics"} | LOG | STORE,
     "recovery/audit": {"recovery", "recovery/statistics"} | LOG | STORE,
     "recovery/audit/deleting": {"recovery", "recovery/audit", "recovery/statistics"} | LOG | STORE,
     "recovery/audit/inventory": {"recovery/audit", "recovery/sources", "tiered/bigtable/cells"} | LOG | STORE,
     "recovery/sources": {"recovery/audit"} | LOG | STORE,
-    "recovery/http": {"recovery", "recovery/audit/manifest"} | LOG | STORE,
+    "recovery/http": {"recovery", "recovery/audit/manifest", "recovery/status"} | LOG | STORE,
     "recovery/cli": {
-        "recovery", "recovery/cli/audit", "recovery/http", "recovery/statistics", "tiered/provision", "tiered/telemetry",
+        "recovery", "recovery/cli/audit", "recovery/http", "recovery/statistics", "recovery/status", "tiered/provision",
+        "tiered/telemetry",
     } | LOG | STORE,
     "recovery/cli/audit": {
         "recovery", "recovery/audit", "recovery/audit/deleting", "recovery/audit/inventory", "recovery/cli/output", "recovery/cli/shared",

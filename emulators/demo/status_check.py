@@ -1,7 +1,7 @@
 """Compares what the status says with what is stored, once a second, while everything else happens.
 
     read      the entries of the changelog, by the stored formats alone (`emulators.demo.check.Stored`)
-    look      `recovery.status.gather`, as `tiered status` and the status page do
+    look      `recovery.status.look.gather`, as `tiered status` and the status page do
     read      the entries again
     compare   an entry that was there both times was there all the while, so the look must have counted it; and so on
               (`untrue`)
@@ -31,7 +31,8 @@ from emulators.demo.check import Stored
 from emulators.demo.journal import DIRECTOR, Tail, read_lines
 from emulators.demo.stage import Stage
 from recovery.statistics.persisted import RECOVERY
-from recovery.status import SILENCE_MAX_S, Level, Status, gather
+from recovery.status.known import SILENCE_MAX_S, Level, Status
+from recovery.status.look import gather
 from tiered.errors import TieredError
 from tiered.object_id import ObjectId
 from tiered.open import open_backends

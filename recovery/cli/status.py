@@ -22,7 +22,9 @@ from changelog.base.runtime import SystemRuntime
 from recovery.cli.output import dump, write
 from recovery.cli.shared import choice, guard, shared
 from recovery.cli.status_lines import Line, status_lines
-from recovery.status import Level, Status, as_json, gather
+from recovery.status.as_json import as_json
+from recovery.status.known import Level, Status
+from recovery.status.look import gather
 from tiered.errors import InvalidRequestError
 from tiered.open import open_backends
 

@@ -15,21 +15,9 @@ from dataclasses import dataclass
 from changelog.lease import Standing
 from recovery.statistics.columns import SourceRow
 from recovery.statistics.persisted import AUDIT, RECOVERY
-from recovery.status import (
-    AGES_S,
-    DUE,
-    REPORT_AGE_MAX_S,
-    SILENCE_MAX_S,
-    Daemon,
-    Level,
-    Source,
-    Status,
-    StuckEntry,
-    advice,
-    headline,
-    moment,
-    orders,
-)
+from recovery.status.as_json import moment
+from recovery.status.known import AGES_S, DUE, REPORT_AGE_MAX_S, SILENCE_MAX_S, Daemon, Level, Source, Status, StuckEntry
+from recovery.status.words import advice, headline, orders
 from recovery.visible import visible
 
 LABEL = 10

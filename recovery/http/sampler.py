@@ -20,12 +20,12 @@ from changelog.base.runtime import Runtime
 from changelog.base.tasks import elsewhere_is_an_error
 from changelog.change import ChangeId
 from recovery.http.history import History, Point
-from recovery.status import Status
+from recovery.status.known import Status
 from tiered.open import Backends
 
 EVERY_S = 5.0
 LOOK_BUDGET_S = 60.0
-"""More than `recovery.status.gather` takes, which has budgets of its own."""
+"""More than `recovery.status.look.gather` takes, which has budgets of its own."""
 
 ASK_BUDGET_S = 5.0
 RESTS = 4

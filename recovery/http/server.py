@@ -33,7 +33,7 @@ from recovery.http.decisions import Decisions
 from recovery.http.sampler import Sampler, questions_to
 from recovery.http.view import View, Worker
 from recovery.metrics import StatusMetrics
-from recovery.status import gather
+from recovery.status.look import gather
 from tiered.open import Backends
 from tiered.settings import DaemonSettings, Settings
 

@@ -16,7 +16,8 @@ from recovery.hiding import without_names
 from recovery.http.decisions import Decisions
 from recovery.http.sampler import EVERY_S, Reach, Sampler
 from recovery.outages import CHANGELOG, HIGH_VOLUME, LONG_TERM, Outage, Outages
-from recovery.status import UNKNOWN, Level, as_json, verdict_json
+from recovery.status.as_json import as_json, verdict_json
+from recovery.status.known import UNKNOWN, Level
 from tiered.settings import Settings
 
 NAMES = {CHANGELOG: "changelog", HIGH_VOLUME: "high-volume tier", LONG_TERM: "long-term tier"}

@@ -20,7 +20,7 @@ from recovery.last_audit import LastAudit
 from recovery.outages import Outages
 from recovery.statistics.columns import SourceRow
 from recovery.statistics.verdict import Kind, Verdict
-from recovery.status import Daemon, Entries, Source, Status, Store, StuckEntries, StuckEntry
+from recovery.status.known import Daemon, Entries, Source, Status, Store, StuckEntries, StuckEntry
 from tiered.settings import DaemonSettings, Settings
 
 NAME = "photos/org.17/objects/2026/holiday pictures/cat.jpg"

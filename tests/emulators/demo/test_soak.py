@@ -23,8 +23,8 @@ from emulators.demo.troupe import environment
 from emulators.demo.writer import TURNED_AWAY
 from recovery.statistics.columns import SourceRow
 from recovery.statistics.verdict import Kind, Verdict
-from recovery.status import Daemon, Source, Status, Store, StuckEntries, StuckEntry
-from recovery.status import Entries as Counted
+from recovery.status.known import Daemon, Source, Status, Store, StuckEntries, StuckEntry
+from recovery.status.known import Entries as Counted
 
 STUCK = StuckEntry("1", "stuck", "o", "torn", None, None)
 SOUND = Status(

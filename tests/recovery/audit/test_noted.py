@@ -17,7 +17,7 @@ from recovery.audit import run
 from recovery.audit.verdicts import Kind
 from recovery.audit.work import Job, Outcome, carry_out
 from recovery.last_audit import DANGLING, LastAudit, read_last
-from recovery.status import gather
+from recovery.status.look import gather
 from tests.given.audited_store import OBJECTS, SIZE, InThread, Store, audit, plant
 from tiered.open import open_backends
 from tiered.settings import Settings

@@ -12,7 +12,8 @@ from recovery.cli.status_lines import AGE_WORDS, duration, rate, snapshot_bar, s
 from recovery.last_audit import LastAudit
 from recovery.statistics.columns import SourceRow
 from recovery.statistics.verdict import Kind, Verdict
-from recovery.status import AGES_S, COLUMNS, Daemon, Entries, Level, Source, Status, Store, StuckEntries, StuckEntry, as_json
+from recovery.status.as_json import COLUMNS, as_json
+from recovery.status.known import AGES_S, Daemon, Entries, Level, Source, Status, Store, StuckEntries, StuckEntry
 from tests.given.repository import ROOT
 
 NOW_MS = 1_700_000_000_000

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import Gauge
 
 from recovery.http.app import FILES
-from recovery.status import as_json
+from recovery.status.as_json import as_json
 from tests.given.shown_status import BROKEN_KEY, NAME, SERVICES, STUCK_ID, Shown, healthy, stuck, unanswered
 from tiered.errors import ConfigurationError, CorruptRecordError, UnavailableError
 

@@ -26,7 +26,7 @@ from changelog.base.runtime import SystemRuntime
 from recovery.http.history import Point
 from recovery.http.server import listening, run_uvicorn
 from recovery.statistics.verdict import Kind, Verdict
-from recovery.status import Status
+from recovery.status.known import Status
 from tests.given.command_line import plant
 from tests.given.daemon_process import PATIENCE_S, running_daemon
 from tests.given.shown_status import BROKEN_KEY, NAME, STUCK_ID, SetClock, Shown, healthy, stuck, unanswered

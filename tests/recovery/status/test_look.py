@@ -16,13 +16,16 @@ from changelog.change import Change, ChangeId, Entry
 from changelog.lease import Standing
 from changelog.noop import NoopChangeLog
 from emulators.world.log import Stored
-from recovery import status as module
 from recovery.cli.status_lines import status_lines
 from recovery.last_audit import NOTE, LastAudit, decode, encode, write_last
 from recovery.statistics.columns import Offsets, SourceRow
 from recovery.statistics.persisted import RECOVERY, Document, change_statistics, note_name
 from recovery.statistics.verdict import Kind, Verdict
-from recovery.status import ADVICE, COLUMNS, DAMAGED, MEND, Daemon, Level, Status, advice, as_json, gather, headline
+from recovery.status import look as module
+from recovery.status.as_json import COLUMNS, as_json
+from recovery.status.known import Daemon, Level, Status
+from recovery.status.look import gather
+from recovery.status.words import ADVICE, DAMAGED, MEND, advice, headline
 from tests.given.tapped_store import OBJECT, World
 from tiered.open import Backends
 

@@ -1,0 +1,93 @@
+"""The status as plain JSON. Pure."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from recovery.hiding import HIDDEN
+from recovery.statistics.columns import SourceRow
+from recovery.statistics.verdict import Verdict
+from recovery.status.known import AGES_S, NS_PER_MS, Source, Status, StuckEntry
+from recovery.status.words import advice, headline, orders
+
+COLUMNS = (
+    "snapshot_records_known", "snapshot_known_estimated", "snapshot_progress", "snapshot_committed", "outstanding_values",
+    "processed_values", "messages_received", "bytes_received", "updates_staged", "updates_committed",
+)  # fmt: skip
+
+
+def as_json(status: Status, *, show_objects: bool = True) -> dict[str, Any]:
+    """Returns the status as plain JSON, as `tiered status --json` and `/status.json` print it.
+
+    What is not known is null. `show_objects` False: the names of objects and of their blobs are replaced by "…".
+    """
+    entries, stuck, audit = status.entries, status.stuck, status.last_audit
+    return {
+        "at": moment(status.at_ms),
+        "level": status.level.value,
+        "headline": headline(status),
+        "orders": [{"why": order.why, "type": order.type} for order in orders(status)],
+        "store": {"kind": status.store.kind, "name": status.store.name, "durable": status.durable, "answers": status.answers},
+        "sources": {name: _source_json(source) for name, source in status.sources.items()},
+        "entries": {
+            "by_standing": {each.name: number for each, number in entries.by_standing.items()},
+            "by_age": {each.name: list(ages) for each, ages in entries.by_age.items()},
+            "ages_s": list(AGES_S), "undated": entries.undated,
+            "oldest_age_s": entries.oldest_age_s, "oldest_id": entries.oldest_id,
+            "counted": entries.counted, "complete": entries.complete,
+        },
+        "stuck": {
+            "count": stuck.count, "complete": stuck.complete, "entries": [_stuck_json(each, show_objects) for each in stuck.entries],
+        },
+        "daemons": None if status.daemons is None else [
+            {"instance": each.instance, "seen_s_ago": each.seen_s_ago, "alive": each.alive, "ended": each.ended} for each in status.daemons
+        ],
+        "last_audit": None if audit is None else {
+            "run": audit.run, "where": audit.where, "started": moment(audit.started_ns // NS_PER_MS),
+            "ended": moment(audit.ended_ns // NS_PER_MS), "complete": audit.complete, "sentence": audit.sentence,
+            "blobs": audit.blobs, "tombstones": audit.tombstones, "scope": audit.scope, "payloads_read": audit.verified,
+            "findings": {kind: {"number": number, "bytes": size} for kind, (number, size) in audit.findings.items()},
+        },
+        "problems": list(status.problems),
+    }  # fmt: skip
+
+
+def _source_json(source: Source) -> dict[str, Any]:
+    return {
+        "total": _columns(source.total),
+        "workers": {name: _columns(row) for name, row in source.workers.items()},
+        "verdict": verdict_json(source.verdict),
+        "reported": moment(source.reported_ms), "regressions": source.regressions,
+    }  # fmt: skip
+
+
+def verdict_json(found: Verdict) -> dict[str, Any]:
+    """Returns the verdict as plain JSON."""
+    return {
+        "kind": found.kind.value, "inflow_per_s": found.inflow_per_s, "drain_per_s": found.drain_per_s,
+        "caught_up_in_s": found.caught_up_in_s,
+    }  # fmt: skip
+
+
+def _columns(row: SourceRow) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in COLUMNS}
+
+
+def _stuck_json(entry: StuckEntry, show_objects: bool) -> dict[str, Any]:
+    named = entry.object is not None
+    return {
+        "id": entry.id, "key": entry.key, "object": entry.object if show_objects or not named else HIDDEN,
+        "error": entry.error if show_objects else entry.error_without_names,
+        "since": moment(entry.since_ms), "attempt": entry.attempt, "advice": advice(entry.error), "type": entry.command,
+    }  # fmt: skip
+
+
+def moment(unix_ms: int | None) -> str | None:
+    """Returns a time in RFC 3339, to the second. None: it is not known, or no calendar has it."""
+    if unix_ms is None:
+        return None
+    try:
+        return datetime.fromtimestamp(unix_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (OverflowError, ValueError, OSError):
+        return None

@@ -1,0 +1,194 @@
+"""What is known of a store. What could not be read is None and not 0."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from changelog.lease import Standing
+from recovery.hiding import without_names
+from recovery.last_audit import LastAudit
+from recovery.statistics.columns import SourceRow
+from recovery.statistics.persisted import RECOVERY
+from recovery.statistics.verdict import Kind, Verdict
+
+STUCK_LISTED_MAX = 100
+"""So many stuck entries are described. All are counted."""
+
+REPORT_AGE_MAX_S = 60.0
+"""Figures that are older, in seconds, say nothing of the present: their verdict is unknown."""
+
+SILENCE_MAX_S = 60.0
+"""For how many seconds a daemon that works may write no presence row. It writes one with every report: every 10 s, if a
+report does not take long, and every 31 s if each takes all the time that it may take."""
+
+AGES_S = (60.0, 600.0, 3600.0, 86_400.0)
+"""The bounds of the classes of age, in seconds. There is one class more than bounds."""
+
+DUE = (Standing.CLAIMABLE, Standing.EXHAUSTED, Standing.UNREADABLE)
+"""Entries of these standings are work for recovery, now."""
+
+UNKNOWN = Verdict(Kind.UNKNOWN)
+
+NS_PER_MS = 1_000_000
+
+
+class Level(StrEnum):
+    """The answer in one word. STUCK comes before BEHIND, and BEHIND before UNKNOWN."""
+
+    OK = "ok"
+    BEHIND = "behind"
+    STUCK = "stuck"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Which store it is. `kind`: `embedded` or `google`."""
+
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The statistics of one source.
+
+    `workers`: the row of each worker that has not ended, by its name. `verdict`: unknown if the figures are older than
+    `REPORT_AGE_MAX_S`, or if nobody is left who works. `reported_ms`: when a worker last reported (Unix ms).
+    `regressions`: the sum of all that vanished although no worker dealt with it.
+    """
+
+    total: SourceRow
+    workers: Mapping[str, SourceRow]
+    verdict: Verdict
+    reported_ms: int | None = None
+    regressions: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """The entries that were counted, by standing, and in each standing by class of age (`AGES_S`).
+
+    `complete`: all were counted. Otherwise there are more, or the changelog did not answer. `oldest_age_s`: the age of
+    the oldest change that is not stuck, by the clock of the machine that made it. `undated`: entries whose key tells no
+    age; they are in `by_standing`, and in no class of age. Both mappings are empty if nothing could be read.
+    """
+
+    by_standing: Mapping[Standing, int] = field(default_factory=dict)
+    by_age: Mapping[Standing, tuple[int, ...]] = field(default_factory=dict)
+    undated: int = 0
+    oldest_age_s: float | None = None
+    oldest_id: str | None = None
+    counted: int = 0
+    complete: bool = False
+
+    @property
+    def due(self) -> int:
+        """How many of the counted entries are work for recovery now."""
+        return sum(self.by_standing.get(each, 0) for each in DUE)
+
+
+@dataclass(frozen=True, slots=True)
+class StuckEntry:
+    """An entry that waits for an operator. `since_ms`: Unix ms; None: not known, as in all fields.
+
+    `names`: the object and the blobs that the entry names. They are hidden together with the object.
+    """
+
+    id: str
+    key: str
+    object: str | None
+    error: str
+    since_ms: int | None
+    attempt: int | None
+    names: tuple[str, ...] = ()
+
+    @property
+    def error_without_names(self) -> str:
+        """The error, with "…" for each name. An error about an entry that cannot be read may quote anything from it."""
+        if self.object is None:
+            return "the entry cannot be read"
+        return without_names(self.error, self.names)
+
+    @property
+    def command(self) -> str:
+        """What to type after the cause was mended. An ID that no terminal can show is retried with all others."""
+        return f"tiered log retry {shlex.quote(self.id)}" if self.id.isprintable() else "tiered log retry --all"
+
+
+@dataclass(frozen=True, slots=True)
+class StuckEntries:
+    """`count`: how many there are; None: not known. `complete`: all were counted; otherwise there are `count` or more.
+
+    `entries`: the first `STUCK_LISTED_MAX`.
+    """
+
+    count: int | None = None
+    complete: bool = False
+    entries: tuple[StuckEntry, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Daemon:
+    """An instance of recovery that wrote a presence row within the last day. `seen_s_ago`: seconds since its last one.
+
+    `ended`: its last report says that it ended. `alive`: it did not say so, and was seen within `SILENCE_MAX_S`.
+    An instance that is neither was killed, or it cannot reach the changelog.
+    """
+
+    instance: str
+    seen_s_ago: float
+    alive: bool
+    ended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """All that is known of a store at `at_ms` (Unix ms by the service's clock).
+
+    `durable`: a changelog is kept. `answers`: the changelog could be read. `daemons`: None if the presence rows could
+    not be read. `problems`: one sentence for each thing that could not be looked at, or that is wrong.
+    """
+
+    at_ms: int
+    store: Store
+    durable: bool
+    answers: bool
+    sources: Mapping[str, Source]
+    entries: Entries
+    stuck: StuckEntries
+    daemons: Sequence[Daemon] | None
+    last_audit: LastAudit | None
+    problems: tuple[str, ...]
+
+    @property
+    def alive(self) -> int | None:
+        """How many daemons live. None: not known."""
+        return None if self.daemons is None else sum(daemon.alive for daemon in self.daemons)
+
+    @property
+    def nobody_works(self) -> bool:
+        """Whether there is work for recovery, and surely no daemon that lives."""
+        return self.alive == 0 and self.entries.due > 0
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The verdict on recovery. None: no daemon has reported anything."""
+        return self.sources[RECOVERY].verdict if RECOVERY in self.sources else None
+
+    @property
+    def level(self) -> Level:
+        kind = None if self.verdict is None else self.verdict.kind
+        if self.stuck.count:
+            return Level.STUCK
+        if self.nobody_works or kind in (Kind.FALLING_BEHIND, Kind.STALLED):
+            return Level.BEHIND
+        if not self.answers or not self.durable:
+            return Level.UNKNOWN
+        nothing_waits = self.entries.complete and not self.entries.due
+        if self.stuck.complete and (kind in (Kind.HEALTHY, Kind.CATCHING_UP) or nothing_waits):
+            return Level.OK
+        return Level.UNKNOWN

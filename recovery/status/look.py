@@ -1,0 +1,290 @@
+"""Looks at a store. It reads and writes nothing else than what it says here, and never raises a `TieredError`.
+
+It reads the service's clock; the entries, all pages, up to `COUNT_MAX` of them or `COUNT_S` seconds; the presence rows;
+the notes with the statistics and with the last audit. A service that is down gives a Status with what is known.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
+
+import anyio
+
+from changelog.base.errors import TieredError
+from changelog.base.runtime import Runtime
+from changelog.change import ChangeId, Entry, Unreadable
+from changelog.lease import SET_BACK_MS, Standing, standing
+from changelog.log import ChangeLog
+from recovery.entries import PAGE
+from recovery.last_audit import LastAudit, read_last
+from recovery.statistics.persisted import AUDIT, RECOVERY, Document, read_statistics
+from recovery.status.known import (
+    AGES_S,
+    NS_PER_MS,
+    REPORT_AGE_MAX_S,
+    SILENCE_MAX_S,
+    STUCK_LISTED_MAX,
+    UNKNOWN,
+    Daemon,
+    Entries,
+    Source,
+    Status,
+    Store,
+    StuckEntries,
+    StuckEntry,
+)
+from tiered.metadata import NS_PER_S
+from tiered.open import Backends
+from tiered.settings import Settings
+
+COUNT_MAX = 50_000
+COUNT_S = 5.0
+"""Up to so many entries, and for about so many seconds, entries are counted exactly. What is beyond is not counted."""
+
+ANSWER_S = 10.0
+"""Seconds within which a service must answer one question."""
+
+SKEW_MAX_S = 60.0
+"""By how many seconds this machine's clock may differ from the service's before `problems` says so."""
+
+Answer = TypeVar("Answer")
+
+
+async def gather(backends: Backends, settings: Settings, runtime: Runtime) -> Status:
+    """Looks at a store. It writes nothing, and no `TieredError` leaves it: `Status.problems` has their sentences.
+
+    It takes up to a few times `ANSWER_S` seconds if the services do not answer.
+    """
+    return await _Look(backends, settings, runtime).gather()
+
+
+class _Look:
+    """One look at a store. `_unread`: what could not be read, by the reason. `_ended`: workers that
+    said so, and when (Unix ms by the service's clock)."""
+
+    def __init__(self, backends: Backends, settings: Settings, runtime: Runtime) -> None:
+        self._tiers = backends.tiers
+        self._log = backends.log
+        self._settings = settings
+        self._runtime = runtime
+        self._problems: list[str] = []
+        self._unread: dict[str, list[str]] = {}
+        self._now_ms = 0
+        self._ended: dict[str, int] = {}
+
+    async def gather(self) -> Status:
+        self._now_ms = await self._time_ms()
+        entries = _Scan(self._log, self._now_ms, self._settings)
+        presences: Sequence[tuple[str, int]] | None = None
+        audit: LastAudit | None = None
+        sources: dict[str, Source] = {}
+
+        async def read_source(name: str) -> None:
+            if (found := await self._source(name)) is not None:
+                sources[name] = found
+
+        async def read_presences() -> None:
+            nonlocal presences
+            presences = await self._ask("the presence of daemons", self._log.presences)
+
+        async def read_audit() -> None:
+            nonlocal audit
+            audit = await self._ask("the result of the last audit", lambda: read_last(self._log))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._count, entries)
+            group.start_soon(read_presences)
+            group.start_soon(read_source, RECOVERY)
+            group.start_soon(read_source, AUDIT)
+            group.start_soon(read_audit)
+        daemons = None if presences is None else self._daemons(presences)
+        if RECOVERY in sources and daemons is not None and not any(each.alive for each in daemons):
+            sources[RECOVERY] = replace(sources[RECOVERY], verdict=UNKNOWN)  # it was about the past
+        return Status(
+            at_ms=self._now_ms, store=store_of(self._settings), durable=self._log.durable, answers=entries.answered,
+            sources={name: sources[name] for name in (RECOVERY, AUDIT) if name in sources}, entries=entries.entries(),
+            stuck=entries.stuck(), daemons=daemons, last_audit=audit,
+            problems=tuple(self._told()),
+        )  # fmt: skip
+
+    def _told(self) -> Iterator[str]:
+        """Yields the problems. What failed for one reason is told in one sentence."""
+        for reason, whats in sorted(self._unread.items()):
+            listed = ", ".join(sorted(set(whats)))
+            yield f"{listed} could not be read: {reason}"
+        yield from self._problems
+
+    async def _ask(self, what: str, call: Callable[[], Awaitable[Answer]]) -> Answer | None:
+        """Asks, for `ANSWER_S` seconds at most. None: there was no answer, and the problem is noted."""
+        try:
+            with anyio.fail_after(ANSWER_S):
+                return await call()
+        except TimeoutError:
+            self._unread.setdefault(f"no answer within {ANSWER_S:g} s", []).append(what)
+        except TieredError as error:
+            self._unread.setdefault("; ".join(str(error).splitlines()), []).append(what)
+        return None
+
+    async def _time_ms(self) -> int:
+        """Returns the service's time (Unix ms). If it does not answer, this machine's, and that is noted."""
+        here_ns = self._runtime.wall_ns()
+        there_ns = await self._ask("the service's clock", self._tiers.long_term.now_ns)
+        if there_ns is None:
+            self._problems.append("ages are by this machine's clock")
+            return here_ns // NS_PER_MS
+        if abs(ahead_s := (here_ns - there_ns) / NS_PER_S) > SKEW_MAX_S:
+            side = "ahead of" if ahead_s > 0 else "behind"
+            self._problems.append(f"this machine's clock is {abs(ahead_s):,.0f} s {side} the service's, by which ages are shown")
+        return there_ns // NS_PER_MS
+
+    async def _source(self, name: str) -> Source | None:
+        """Reads the statistics of a source. None: nobody has reported, or they cannot be read."""
+        found = await self._ask(f"the statistics of {name}", lambda: read_statistics(self._log, name))
+        if found is None or not found.at_ms:
+            return None
+        sampled_ms = found.samples[-1][0] if found.samples else 0
+        fresh = abs(self._now_ms - sampled_ms) <= REPORT_AGE_MAX_S * 1000
+        self._tell_twins(found)
+        self._ended |= {**found.departed, **{worker: each.at_ms for worker, each in found.workers.items() if each.left}}
+        present = {worker: each.row for worker, each in found.workers.items() if not each.left}
+        return Source(found.total(), present, found.verdict() if fresh else UNKNOWN, found.at_ms, found.regressions)
+
+    def _tell_twins(self, found: Document) -> None:
+        """Tells of workers that call themselves the same. The second one was given a `~` and a part of its run."""
+        recent = {
+            worker for worker, each in found.workers.items() if not each.left and self._now_ms - each.at_ms <= REPORT_AGE_MAX_S * 1000
+        }
+        for name in sorted({worker.partition("~")[0] for worker in recent if "~" in worker} & recent):
+            self._problems.append(
+                f"two workers call themselves {name}: unless one was restarted within the last minute, give each an 'instance' of its own"
+            )
+
+    async def _count(self, scan: _Scan) -> None:
+        """Counts all entries. If that is cut short, counts those that are stuck besides, because they matter most."""
+        await self._read_pages(scan, stuck_only=False)
+        if scan.answered and not scan.complete:
+            scan.begin_stuck()
+            await self._read_pages(scan, stuck_only=True)
+
+    async def _read_pages(self, scan: _Scan, *, stuck_only: bool) -> None:
+        began, seen, start = self._runtime.monotonic(), 0, ""
+        while seen < COUNT_MAX and self._runtime.monotonic() - began < COUNT_S:
+            page = await self._ask("the changelog", partial(self._log.entries, start, PAGE, stuck_only=stuck_only))
+            if page is None:
+                return
+            seen += len(page.entries)
+            scan.take(page.entries)
+            if page.next_start is None:
+                scan.end()
+                return
+            start = page.next_start
+        if not stuck_only:
+            self._problems.append(f"there are more than {seen:,} entries, and no more were counted")
+
+    def _daemons(self, presences: Sequence[tuple[str, int]]) -> list[Daemon]:
+        found = []
+        for instance, seen_ms in sorted(presences, key=lambda each: (-each[1], each[0])):
+            ago_ms = self._now_ms - seen_ms
+            ended = seen_ms <= self._ended.get(instance, -1)  # what was seen later is another one with this name
+            alive = not ended and -SET_BACK_MS < ago_ms <= SILENCE_MAX_S * 1000
+            found.append(Daemon(instance, max(0.0, ago_ms / 1000), alive, ended))
+        return found
+
+
+def store_of(settings: Settings) -> Store:
+    """Returns which store the settings name."""
+    if (directory := settings.directory) is not None:
+        with suppress(OSError):  # the current directory may be gone
+            directory = directory.absolute()
+        return Store("embedded", str(directory))
+    bigtable, gcs = settings.bigtable, settings.gcs
+    assert bigtable is not None and gcs is not None, "settings allow one only with the other"
+    return Store("google", f"{bigtable.project}/{bigtable.instance}/{bigtable.table} and gs://{gcs.bucket}")
+
+
+class _Scan:
+    """What a scan of the entries has found so far. `answered`: the first page came. `complete`: the last one did."""
+
+    def __init__(self, log: ChangeLog, now_ms: int, settings: Settings) -> None:
+        self.answered = False
+        self.complete = False
+        self._rules = (now_ms, round(settings.lease.expiry_s * 1000), settings.recovery.attempts_max)
+        self._now_ms = now_ms
+        self._ages = {each: [0] * (len(AGES_S) + 1) for each in Standing}
+        self._counts = dict.fromkeys(Standing, 0)
+        self._undated = dict.fromkeys(Standing, 0)
+        self._oldest: tuple[int, str] | None = None
+        self._stuck: list[StuckEntry] = []
+        self._stuck_only = self._stuck_complete = False
+
+    def begin_stuck(self) -> None:
+        """Begins a second scan, of the stuck entries alone."""
+        self._stuck_only = True
+        self._counts[Standing.PARKED], self._undated[Standing.PARKED] = 0, 0
+        self._ages[Standing.PARKED] = [0] * (len(AGES_S) + 1)
+        self._stuck = []
+
+    def take(self, entries: Sequence[Entry | Unreadable]) -> None:
+        self.answered = True
+        for entry in entries:
+            self._take(entry)
+
+    def end(self) -> None:
+        self._stuck_complete = True
+        self.complete = self.complete or not self._stuck_only
+
+    def _take(self, entry: Entry | Unreadable) -> None:
+        where = standing(entry, *self._rules)
+        self._counts[where] += 1
+        created_ms = _created_ms(entry)
+        if created_ms is None:
+            self._undated[where] += 1
+        else:
+            age_s = max(0.0, (self._now_ms - created_ms) / 1000)
+            self._ages[where][bisect_right(AGES_S, age_s)] += 1
+            if where is not Standing.PARKED and (self._oldest is None or created_ms < self._oldest[0]):
+                self._oldest = created_ms, _id(entry)
+        if where is Standing.PARKED and len(self._stuck) < STUCK_LISTED_MAX:
+            self._stuck.append(_stuck_entry(entry))
+
+    def entries(self) -> Entries:
+        if not self.answered:
+            return Entries()
+        return Entries(
+            by_standing=dict(self._counts), by_age={each: tuple(ages) for each, ages in self._ages.items()},
+            undated=sum(self._undated.values()),
+            oldest_age_s=None if self._oldest is None else max(0.0, (self._now_ms - self._oldest[0]) / 1000),
+            oldest_id=None if self._oldest is None else self._oldest[1],
+            counted=sum(self._counts.values()), complete=self.complete,
+        )  # fmt: skip
+
+    def stuck(self) -> StuckEntries:
+        if not self.answered:
+            return StuckEntries()
+        return StuckEntries(self._counts[Standing.PARKED], self._stuck_complete, tuple(self._stuck))
+
+
+def _created_ms(entry: Entry | Unreadable) -> int | None:
+    """Returns when the change was made (Unix ms, by its maker's clock). None: the key does not tell."""
+    told = entry.change.id if isinstance(entry, Entry) else entry.key[-36:]
+    return ChangeId(told).created_ms if ChangeId.matches(told) else None
+
+
+def _id(entry: Entry | Unreadable) -> str:
+    """Returns by what `tiered log` finds the entry: the change's id, or the key of an entry that cannot be read."""
+    return entry.change.id if isinstance(entry, Entry) else entry.key
+
+
+def _stuck_entry(entry: Entry | Unreadable) -> StuckEntry:
+    assert entry.stuck is not None
+    since_ms = entry.stuck.at_ms or None
+    if isinstance(entry, Unreadable):
+        return StuckEntry(entry.key, entry.key, None, entry.stuck.error, since_ms, None)
+    change = entry.change
+    names = tuple(name for name in (change.new, change.old, change.object) if name)
+    return StuckEntry(change.id, entry.key, change.object, entry.stuck.error, since_ms, entry.attempt, names)

@@ -1,0 +1,112 @@
+"""The answer in words: does recovery keep up, is anything wrong, what should an operator type? Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from recovery.statistics.verdict import Kind
+from recovery.status.known import UNKNOWN, Level, Status
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Something for an operator to do. `why`: one sentence. `type`: the command to type; None: there is none."""
+
+    why: str
+    type: str | None = None
+
+
+def headline(status: Status) -> str:
+    """Returns the answer in one or two sentences: does recovery keep up, and is anything wrong?"""
+    audit = status.last_audit
+    lost = " The last audit found that data is lost." if audit is not None and audit.is_loss else ""
+    problems = " See the problems, too." if status.problems and status.answers and status.durable else ""
+    return f"{_headline(status)}{lost}{problems}"
+
+
+def _headline(status: Status) -> str:
+    stuck, count = status.stuck, status.stuck.count
+    match status.level:
+        case Level.STUCK:
+            more = "" if stuck.complete else " or more"
+            waits = "1 entry is stuck and waits" if count == 1 and not more else f"{count:,}{more} entries are stuck and wait"
+            return f"{waits} for you. {_pace(status)}"
+        case _ if not status.answers:
+            return "The changelog does not answer, so it is not known whether recovery keeps up."
+        case _ if not status.durable:
+            return "No changelog is kept, so nobody cleans up after a process that dies. Only an audit finds what it leaves."
+        case _:
+            return _pace(status)
+
+
+def _pace(status: Status) -> str:
+    """Returns whether recovery keeps up, in a sentence."""
+    found, due = status.verdict or UNKNOWN, status.entries.due
+    if status.nobody_works:
+        least = "" if status.entries.complete else "at least "
+        return f"Nobody works on {least}{_count(due, 'entry that waits', 'entries that wait')} for recovery: no daemon lives."
+    match found.kind:
+        case Kind.HEALTHY:
+            return "Recovery keeps up."
+        case Kind.CATCHING_UP:
+            return "Recovery is catching up."
+        case Kind.FALLING_BEHIND:
+            return "Recovery falls behind: entries come in at least as fast as it deals with them."
+        case Kind.STALLED:
+            return "Recovery stands still: entries wait, and it deals with none."
+    if status.entries.complete and not due:
+        return f"Nothing waits for recovery{', and no daemon lives' if status.alive == 0 else ''}."
+    return "It is not known whether recovery keeps up: that takes two reports of a daemon that lives."
+
+
+def orders(status: Status) -> list[Order]:
+    """Returns what an operator should do, the most urgent first. Each stuck entry has a command of its own besides."""
+    return list(_orders(status))
+
+
+def _orders(status: Status) -> Iterator[Order]:
+    kind = None if status.verdict is None else status.verdict.kind
+    if status.stuck.count:
+        yield Order("Entries are stuck. Mend the cause of each, then give it back to recovery.", "tiered log list --stuck")
+    if not status.answers:
+        yield Order("The changelog does not answer. See what is missing or out of reach.", "tiered check")
+    elif not status.durable:
+        to = "sqlite" if status.store.kind == "embedded" else "bigtable"
+        yield Order(f"No changelog is kept. Set 'changelog: {to}' if what a killed process leaves behind should be removed.")
+    elif status.alive == 0:
+        yield Order("No daemon lives. Start one.", "tiered recover")
+    if kind is Kind.STALLED and not status.nobody_works:
+        yield Order("The daemon deals with no entry. Its log says why; see whether it reaches everything.", "tiered check")
+    if kind is Kind.FALLING_BEHIND and not status.nobody_works:
+        why = "Recovery is too slow. Start another daemon, or raise recovery.rate_per_s and recovery.concurrency_max."
+        yield Order(why, "tiered recover")
+    if status.last_audit is not None and status.last_audit.is_loss:
+        yield Order(f"The last audit found live objects that are lost. Read its report in {status.last_audit.where}.")
+
+
+DAMAGED = "The entry itself is damaged, and nobody can work on it. Keep it, and run an audit to find what it leaves behind."
+MEND = "Mend what the error names; then retry the entry."
+ADVICE: tuple[tuple[str, str], ...] = (
+    (r"it has version .* this software reads", "Newer software wrote it. Update the daemons; then retry the entry."),
+    (r"^the entry at .* cannot be read|names the (new|old) blob", DAMAGED),
+    (r"^its state cannot be read", "Only the mark that says why it is stuck is damaged. Retry the entry."),
+    (r"^claimed \d+ times", "Daemons died while they worked on it. Their logs say why, such as too little memory; then retry the entry."),
+    (r"(?i)grant roles/|permission|forbidden|\b40[13]\b", "The daemon's account may not do it. Grant it the role; then retry the entry."),
+    (r"^failed \d+ times", MEND),
+    (
+        r"breaks the format|does not match its checksum|\bthe row\b",
+        "A stored record is damaged. Restore it, or write or delete the object; then retry the entry.",
+    ),
+)
+"""What to do first about a stuck entry, by its error. The first pattern that is found decides."""
+
+
+def advice(error: str) -> str:
+    """Returns what to do about a stuck entry with this error."""
+    return next((what for pattern, what in ADVICE if re.search(pattern, error)), MEND)
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number:,} {one if number == 1 else many}"
