@@ -24,7 +24,7 @@ demo: setup ## writers are killed, recovery cleans up, you watch (ARGS="--second
 # Tests start hundreds of interpreters. Without the compiled files each would compile the project again.
 export PYTHONDONTWRITEBYTECODE :=
 
-# Files run beside each other, in one worker more than there are cores; each worker starts the emulators that its files need.
+# Files run beside each other, on every core; each worker starts the emulators that its files need.
 PARALLEL := @.ci/parallel
 QUICK := tests/changelog tests/tiered tests/recovery tests/contracts tests/store tests/test_architecture.py
 
@@ -50,7 +50,7 @@ ifneq ($(SEED),)
 else ifneq ($(N)$(MINUTES),)
 	$(SIMULATION) run $(if $(N),--seeds $(N)) $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
 else
-	TIERED_SIM_SEEDS=1000 .venv/bin/python -m pytest tests/crash $(ARGS)
+	TIERED_SIM_SEEDS=1000 .venv/bin/python -m pytest tests/crash tests/test_benchmarks.py $(ARGS)
 	.venv/bin/python docs/protocol/model.py --all
 	$(SIMULATION).bounded
 	$(SIMULATION) run --seeds 2000

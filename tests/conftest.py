@@ -43,13 +43,6 @@ LONG_FIRST = (
 """These files and folders run before all others. Files run beside each other, so a long one must not come last."""
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    # One more than cores: many tests wait for a process to start, a lease to end or a disk, and need no core meanwhile.
-    # With two for each core, tests with limits in real seconds came too late.
-    return len(os.sched_getaffinity(0)) + 1
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # `make quick` leaves out what is slow.
     for item in items:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import AsyncIterator, Generator
 from dataclasses import replace
@@ -47,6 +48,9 @@ from tiered.bigtable.rows import BigtableRows
 from tiered.metadata import Metadata
 from tiered.protocol.backends import Inline, Tombstone
 
+EVERYTHING = pytest.mark.skipif("TIERED_SIM_SEEDS" not in os.environ, reason="make sim runs it")
+"""Of benchmarks that take two minutes although they are tiny."""
+
 TINY = 0.0001
 CASES = calls.cases()[:3]  # tests/production/test_call_counts.py counts them all
 
@@ -81,6 +85,7 @@ def test_a_production_benchmark_has_a_line_for_everything_it_compares(
     assert all(len(row) == len(each.columns) for each in figures for row in each.rows)
 
 
+@EVERYTHING
 def test_the_benchmark_of_the_audit_has_a_line_for_everything_that_finds_what_was_planted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit, "sizes", lambda size: [10_000])
     sides = [side for side in audit.SIDES if side.what != "under Spark, local[1]"]  # the same as that with two
@@ -89,18 +94,21 @@ def test_the_benchmark_of_the_audit_has_a_line_for_everything_that_finds_what_wa
     assert all(len(row) == len(each.columns) for each in (*measured, paper) for row in each.rows)
 
 
+@EVERYTHING
 def test_a_side_of_the_audit_that_finds_something_else_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit_world.World, "orphans", 11)
     with pytest.raises(AssertionError, match=r"DuckDB.* found \[10, 1\] and not \[11, 1\]"):
         anyio.run(audit.figures, TINY, [audit.SIDES[-1]], 1)
 
 
+@EVERYTHING
 def test_the_benchmark_of_the_inventory_join_has_a_line_for_each_side_that_finds_what_was_planted() -> None:
     measured = anyio.run(inventory.figures, TINY, inventory.SIDES, 1)
     assert [row[0] for row in measured.rows] == [side.what for side in inventory.SIDES]
     assert all(len(row) == len(measured.columns) for row in measured.rows)
 
 
+@EVERYTHING
 def test_a_side_of_the_inventory_join_that_finds_something_else_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     write = inventory.write
     monkeypatch.setattr(inventory, "write", lambda directory, names: write(directory, names // 2))

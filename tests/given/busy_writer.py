@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import random
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
 
 from changelog.base.runtime import SystemRuntime
 from recovery.loop import RecoveryLoop
-from tiered import ObjectId, Settings, TieredStorage
+from tiered import ObjectId, Settings, TieredStorage, UnavailableError
 from tiered.open import open_backends
 from tiered.settings import LeaseSettings, RecoverySettings
 
@@ -39,13 +40,16 @@ async def write(directory: Path, name: str) -> None:
     async with open_backends(chosen, runtime) as backends, TieredStorage(backends.tiers, backends.log, runtime, chosen) as storage:
 
         async def change(object_id: ObjectId) -> None:
+            is_first = object_id.key.endswith("/0")
             for number in range(1_000_000):
-                if random.random() < 0.2:
-                    await storage.delete(object_id)
-                await storage.put(object_id, payload(object_id, number))
-                if number == 0 and object_id.key.endswith("/0"):
-                    sys.stdout.write("stored\n")
-                    sys.stdout.flush()
+                with suppress(UnavailableError):  # a busy machine may stand for longer than this short lease lasts
+                    if random.random() < 0.2:
+                        await storage.delete(object_id)
+                    await storage.put(object_id, payload(object_id, number))
+                    if is_first:
+                        sys.stdout.write("stored\n")
+                        sys.stdout.flush()
+                    is_first = False
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(RecoveryLoop(backends.tiers, backends.log, runtime, chosen).run)

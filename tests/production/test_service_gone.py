@@ -37,7 +37,7 @@ pytestmark = pytest.mark.anyio
 RUNTIME = SystemRuntime()
 SMALL, LARGE = b"small", b"large" * 100
 TABLE = "projects/test/instances/emulated/tables/both"
-BUDGET_S = 1.0
+BUDGET_S = 2.5
 SETTINGS = Settings(
     directory=Path("emulated"), changelog="noop", inline_bytes_max=100,
     store=StoreSettings(answer_budget_s=BUDGET_S, cleanup_budget_s=BUDGET_S, drain_budget_s=2.0),
