@@ -14,7 +14,7 @@
     evidence.py, examine.py                           whether what was left there may be believed, and acted on
     conclusion.py, report.py, words.py, show.py       what a person reads
     since.py, stuck.py       what changed since an earlier run; entries that wait for an operator
-    errors.py        the only error of its own
+    interrupts.py    SIGINT and SIGTERM; errors.py: the only error of its own
     inventory/       takes the blobs from a report instead of a listing: another engine
 
 Deletes nothing. Knows nothing of the recovery loop and of the command line.

@@ -20,11 +20,8 @@ machines, one small task tries everything first (`recovery.audit.canary`).
 from __future__ import annotations
 
 import json
-import os
 import platform
 import re
-import signal
-import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -45,6 +42,7 @@ from recovery.audit.errors import AuditInterruptedError
 from recovery.audit.evidence import damage, faults_of_files, parts_of
 from recovery.audit.examine import examined
 from recovery.audit.finding import Summary
+from recovery.audit.interrupts import heed_signals
 from recovery.audit.ledger import RunDirectory, misfit
 from recovery.audit.manifest import Failure, Manifest, Prefix, StuckEntry, contradictions
 from recovery.audit.plan import (
@@ -79,7 +77,6 @@ POLL_S, POLL_AFAR_S = 0.5, 5.0
 The second one is for a directory elsewhere, where each reading is a request.
 """
 
-EXIT_AT_ONCE = 130
 _VARYING = re.compile(r"'[^']*'|\"[^\"]*\"|\d+")
 """The parts of an error's sentence that may differ from range to range: names and numbers."""
 
@@ -280,7 +277,7 @@ class _Run:
 
     async def _drive_watched(self, numbers: Sequence[int]) -> None:
         async with anyio.create_task_group() as beside:
-            beside.start_soon(self._heed_signals)
+            beside.start_soon(heed_signals, self._interrupt)
             beside.start_soon(self._watch)
             await self._drive(numbers)
             beside.cancel_scope.cancel()
@@ -350,15 +347,9 @@ class _Run:
             complete=complete,
         ), left=left)  # fmt: skip
 
-    async def _heed_signals(self) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            return
-        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-            async for _ in signals:
-                if self._interrupted:
-                    os._exit(EXIT_AT_ONCE)
-                self._interrupted = True
-                self._engine.stop()
+    def _interrupt(self) -> None:
+        self._interrupted = True
+        self._engine.stop()
 
     def _look(self) -> None:
         """Reads what is new in the directory, and adds the parts that were handed back."""

@@ -6,7 +6,6 @@ Each guard is needed for what the page says.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from functools import cache
 
 import pytest
@@ -14,8 +13,9 @@ import pytest
 from docs.protocol.leases import Claims, ClaimScenario
 from docs.protocol.model import main
 from docs.protocol.scenarios import KNOCK_OUTS, SCENARIOS, world
-from docs.protocol.search import ANY, Checked, Result, World, check
+from docs.protocol.search import ANY, Result, World, check
 from docs.protocol.state import GUARDS, OURS, PUBLISHED
+from tests.given.heard_model import Heard
 from tests.given.repository import ROOT
 
 SMALL = [name for name, scenario in SCENARIOS.items() if scenario.small]
@@ -26,20 +26,6 @@ def rows(table: str) -> list[list[str]]:
     """The cells of a generated table of the page."""
     text = PAGE.partition(f"<!-- {table} -->")[2].partition(f"<!-- end of {table} -->")[0]
     return [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in text.strip().splitlines()[2:]]
-
-
-class Heard:
-    """A world, and the labels of all steps that were taken in it."""
-
-    def __init__(self, searched: Checked) -> None:
-        self.labels: set[str] = set()
-        self._searched = searched
-        self.first, self.verdict = searched.first, searched.verdict
-
-    def steps(self, state: object) -> Iterator[tuple[str, object]]:
-        for label, after in self._searched.steps(state):
-            self.labels.add(label)
-            yield label, after
 
 
 @cache

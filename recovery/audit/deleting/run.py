@@ -12,12 +12,10 @@ notes what it has done, and the error is raised.
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, cast
 
 import anyio
@@ -32,6 +30,7 @@ from recovery.audit.deleting.journal import Journal, Order, Sums
 from recovery.audit.deleting.work import DeletionJob
 from recovery.audit.errors import AuditInterruptedError
 from recovery.audit.evidence import Evidence, evidence
+from recovery.audit.interrupts import heed_signals
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.plan import inputs_of
 from recovery.audit.verdicts import Kind
@@ -47,7 +46,6 @@ RATE_PER_S = 200.0
 BATCHES_AT_ONCE = 4
 REPORT_EVERY_S = 0.5
 LOOK_EVERY_S = 5.0
-EXIT_AT_ONCE = 130
 NOTHING_ASKED = Asked()
 
 
@@ -183,7 +181,7 @@ class _Run:
             return
         try:
             async with anyio.create_task_group() as beside:
-                beside.start_soon(self._heed_signals, beside.cancel_scope)
+                beside.start_soon(heed_signals, partial(self._interrupt, beside.cancel_scope))
                 beside.start_soon(self._report_often)
                 await work(left)
                 beside.cancel_scope.cancel()
@@ -298,15 +296,9 @@ class _Run:
             seconds_left=seconds * (self._order.number - ended) / now if now else None,
         ))  # fmt: skip
 
-    async def _heed_signals(self, scope: anyio.CancelScope) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            return
-        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-            async for _ in signals:
-                if self._interrupted:
-                    os._exit(EXIT_AT_ONCE)
-                self._interrupted = True
-                scope.cancel()
+    def _interrupt(self, scope: anyio.CancelScope) -> None:
+        self._interrupted = True
+        scope.cancel()
 
 
 def _look(directory: RunDirectory, settings: Settings, wish: Wish, now_ns: int, log_is_durable: bool) -> Look:

@@ -123,7 +123,7 @@ def run(
     def command() -> int:
         from recovery.audit.plan import check_grace, inputs_of
         from recovery.audit.run import run_audit
-        from recovery.cli.audit.output import show_manifest, show_start, showing
+        from recovery.cli.audit.output import show_manifest, show_start, showing_run
 
         settings = choice.existing()
         if to == "":
@@ -139,7 +139,7 @@ def run(
                 opened = stack.enter_context(_opened(engine, parallel, master))
             else:
                 options, opened = stack.enter_context(_with_inventory(settings, options, engine, parallel, master, inventory, export))
-            progress = stack.enter_context(showing())
+            progress = stack.enter_context(showing_run())
             manifest = anyio.run(run_audit, settings, options, opened, SystemRuntime(), progress)
         show_manifest(manifest, options, choice.json)
         return FAILED if not manifest.complete else FINDINGS if manifest.findings else CLEAN

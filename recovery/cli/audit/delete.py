@@ -6,7 +6,7 @@ could not be completed; 130 interrupted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -24,10 +24,6 @@ if TYPE_CHECKING:
     from recovery.audit.deleting.restoring import Returned
     from recovery.audit.deleting.run import Look, Progress, Wish
     from recovery.audit.work import Engine
-    from recovery.cli.audit.output import PipedConsole
-
-LINE_EVERY_S = 30.0
-"""Where stderr is no terminal, a line says after so many seconds how far the deletion is."""
 
 Run = Annotated[str, typer.Argument(metavar="RUN", help="The directory of a run of the audit, a path or a URI.")]
 Class = Annotated[str, typer.Option("--class", help="The class of findings to delete: only orphan.")]
@@ -50,6 +46,7 @@ def delete(
         from recovery.audit.deleting.gates import Asked, check_class
         from recovery.audit.deleting.quarantine import check_label
         from recovery.audit.deleting.run import Wish, delete_orphans, look
+        from recovery.cli.audit.console import showing
 
         check_class(kind)
         wish = Wish(run, Asked(at_most, insist), rate, None if quarantine is None else check_label(quarantine))
@@ -58,7 +55,7 @@ def delete(
         if not yes or before.refused:
             _show_look(before, wish, choice.json)
             return FAILED if before.refused else CLEAN
-        with _opened(engine, parallel, master) as opened, _showing() as progress:
+        with _opened(engine, parallel, master) as opened, showing("orphans", _place, _how_far) as progress:
             after = anyio.run(delete_orphans, settings, wish, runtime, progress, opened, before)
         _show_deleted(before, after, choice.json)
         return CLEAN
@@ -166,34 +163,8 @@ def _show_returned(found: Returned, done: bool, as_json: bool) -> None:
         say("nothing was restored: give --yes to restore")
 
 
-@contextmanager
-def _showing() -> Iterator[Callable[[Progress], None]]:
-    """Yields a function that shows progress: on a terminal as a bar, elsewhere as a line each `LINE_EVERY_S`."""
-    from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn
-    from rich.progress import Progress as Bar
-
-    from recovery.cli.audit.output import PipedConsole
-
-    said = PipedConsole(stderr=True, soft_wrap=True, markup=False, highlight=False)
-    if not said.is_terminal:
-        yield _lines(said)
-        return
-    columns = (SpinnerColumn(), BarColumn(), MofNCompleteColumn(), TextColumn("orphans"), TextColumn("{task.description}"))
-    with Bar(*columns, console=said, transient=True) as bar:
-        task = bar.add_task("starting", total=None)
-        yield lambda progress: bar.update(task, total=progress.number, completed=progress.done, description=_how_far(progress))
-
-
-def _lines(said: PipedConsole) -> Callable[[Progress], None]:
-    last_s = 0.0
-
-    def show(progress: Progress) -> None:
-        nonlocal last_s
-        if progress.seconds - last_s >= LINE_EVERY_S:
-            last_s = progress.seconds
-            said.print(f"{progress.done:,} of {progress.number:,} orphans  {_how_far(progress)}")
-
-    return show
+def _place(progress: Progress) -> tuple[int, int, float]:
+    return progress.done, progress.number, progress.seconds
 
 
 def _how_far(progress: Progress) -> str:

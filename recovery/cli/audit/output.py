@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn
-from rich.progress import Progress as Bar
 from rich.table import Table
 
 from recovery.audit import words
@@ -15,10 +13,8 @@ from recovery.audit.manifest import Manifest
 from recovery.audit.plan import Plan
 from recovery.audit.verdicts import FINDINGS, LOSSES, MEANING, Kind
 from recovery.audit.work import AuditOptions, Progress
+from recovery.cli.audit.console import console, showing
 from recovery.cli.output import dump, write
-
-LINE_EVERY_S = 30.0
-"""Where stderr is no terminal, a line says after so many seconds how far the run is."""
 
 RATE_SHOWN_MIN = 100.0
 """Blobs a second. A lower rate is not shown: of few blobs it would only tell how fast Spark starts."""
@@ -31,22 +27,11 @@ STYLES = {
 }  # fmt: skip
 
 
-class PipedConsole(Console):
-    def on_broken_pipe(self) -> None:
-        """Raises what `guard` knows. The method of rich would end the program with exit code 1, which means findings.
-        """
-        raise BrokenPipeError
-
-
-def _console(*, stderr: bool = False) -> Console:
-    return PipedConsole(stderr=stderr, soft_wrap=True, markup=False, highlight=False)
-
-
 def show_plan(plan: Plan, slots: int, as_json: bool) -> None:
     if as_json:
         write(_plan_json(plan, slots))
         return
-    said = _console()
+    said = console()
     _show_inputs(said, plan.inputs)
     before, grace = words.moment(plan.cutoff.created_before_ns), words.span(plan.cutoff.grace_s)
     said.print(f"cut-off    {before}: what is younger than {grace} is never called an orphan")
@@ -62,35 +47,19 @@ def show_plan(plan: Plan, slots: int, as_json: bool) -> None:
 
 def show_start(inputs: Mapping[str, str], options: AuditOptions, engine: str) -> None:
     """Says what is compared. To be called before an engine starts, which takes a while."""
-    said = _console(stderr=True)
+    said = console(stderr=True)
     compared = ", ".join(f"{key} {words.visible(value)}" for key, value in inputs.items())
     said.print(f"audit of {compared}{f', only names that begin with {words.visible(options.prefix)}' if options.prefix else ''}")
     said.print(f"to {words.visible(options.directory)}, on {engine}")
 
 
-@contextmanager
-def showing() -> Iterator[Callable[[Progress], None]]:
-    """Yields a function that shows progress: on a terminal as a bar, elsewhere as a line each `LINE_EVERY_S`."""
-    said = _console(stderr=True)
-    if not said.is_terminal:
-        yield _lines(said)
-        return
-    columns = (SpinnerColumn(), BarColumn(), MofNCompleteColumn(), TextColumn("ranges"), TextColumn("{task.description}"))
-    with Bar(*columns, console=said, transient=True) as bar:
-        task = bar.add_task("starting", total=None)
-        yield lambda progress: bar.update(task, total=progress.ranges, completed=progress.ranges_done, description=_how_far(progress))
+def showing_run() -> AbstractContextManager[Callable[[Progress], None]]:
+    """Yields a function that shows how far a run is."""
+    return showing("ranges", _place, _how_far)
 
 
-def _lines(said: Console) -> Callable[[Progress], None]:
-    last_s = 0.0
-
-    def show(progress: Progress) -> None:
-        nonlocal last_s
-        if progress.seconds - last_s >= LINE_EVERY_S:
-            last_s = progress.seconds
-            said.print(f"{progress.ranges_done:,} of {progress.ranges:,} ranges  {_how_far(progress)}")
-
-    return show
+def _place(progress: Progress) -> tuple[int, int, float]:
+    return progress.ranges_done, progress.ranges, progress.seconds
 
 
 def _how_far(progress: Progress) -> str:
@@ -107,7 +76,7 @@ def show_manifest(manifest: Manifest, options: AuditOptions, as_json: bool) -> N
     if as_json:
         write(dump(manifest.model_dump(mode="json")))
         return
-    show_summary(_console(), manifest, options.directory, words.PRICE_DEFAULT if options.price is None else options.price)
+    show_summary(console(), manifest, options.directory, words.PRICE_DEFAULT if options.price is None else options.price)
 
 
 def show_summary(said: Console, manifest: Manifest, directory: str, price: float) -> None:

@@ -11,8 +11,9 @@ import typer
 
 from recovery.audit.manifest import parse_manifest
 from recovery.audit.verdicts import MEANING, Kind
+from recovery.cli.audit.console import PipedConsole
 from recovery.cli.audit.ending import finish
-from recovery.cli.audit.output import PipedConsole, show_summary
+from recovery.cli.audit.output import show_summary
 from tests.given.audited_store import Store
 from tests.given.command_line import shell, unwritable
 
