@@ -37,7 +37,7 @@ from recovery.audit.sweep import audit_until
 from recovery.audit.tiles import DEPTH_MAX, Piece
 from recovery.audit.verdicts import FINDINGS, Kind
 from tiered.open import DATABASE_NAME, Backends, open_backends
-from tiered.protocol.concurrent import foremost
+from tiered.protocol.concurrent import most_urgent
 from tiered.settings import Settings
 
 CANARY = -1
@@ -220,10 +220,7 @@ def carry_out(job: Job, number: int) -> Outcome:
     try:
         return anyio.run(_carry_out, job, number)
     except Exception as raised:  # noqa: BLE001 (what goes wrong in one range must not end the others)
-        error: BaseException = raised
-        while isinstance(error, BaseExceptionGroup):
-            error = foremost(error.exceptions)
-        outcome = failed_outcome(number, error)
+        outcome = failed_outcome(number, most_urgent(raised))
         _note(job, outcome)
         return outcome
 

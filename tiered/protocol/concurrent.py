@@ -54,3 +54,10 @@ def foremost(errors: Sequence[BaseException]) -> BaseException:
     A group in it stays as it is.
     """
     return next((error for error in errors if not isinstance(error, Exception)), errors[0])
+
+
+def most_urgent(error: BaseException) -> BaseException:
+    """The most urgent error in a group, however deep. An error that is no group is itself."""
+    while isinstance(error, BaseExceptionGroup):
+        error = foremost(error.exceptions)
+    return error

@@ -23,7 +23,7 @@ from recovery.audit.plan import inputs_of
 from recovery.audit.work import check_there, portable
 from recovery.rate import TokenBucket
 from tiered.open import open_backends
-from tiered.protocol.concurrent import foremost
+from tiered.protocol.concurrent import most_urgent
 from tiered.settings import Settings
 
 AT_ONCE = 16
@@ -58,7 +58,7 @@ async def restore_deleted(
     journal, label, batches = await to_thread.run_sync(_opened, directory, settings)
     found = Returned(0, 0, label, Counter())
     bucket = TokenBucket(runtime, rate_per_s)
-    async with open_backends(settings, runtime, writes=False) as backends:
+    async with open_backends(settings, runtime, writes=not dry) as backends:
         for batch in range(batches):
             entries = [each for each in await to_thread.run_sync(journal.read, batch) if each.copy is not None]
             found.copies += len(entries)
@@ -79,7 +79,7 @@ async def _restore_each(entries: Iterator[Entry], back: Callable[[Entry], Awaita
             for _ in range(AT_ONCE):
                 group.start_soon(work)
     except BaseExceptionGroup as errors:
-        raise foremost(errors.exceptions) from None
+        raise most_urgent(errors) from None
 
 
 def _opened(directory: RunDirectory, settings: Settings) -> tuple[Journal, str, int]:

@@ -39,7 +39,7 @@ from recovery.audit.work import Engine, check_there, portable
 from recovery.rate import TokenBucket
 from recovery.statistics.audit_source import AuditSource, Finished
 from tiered.open import Backends, open_backends
-from tiered.protocol.concurrent import foremost
+from tiered.protocol.concurrent import most_urgent
 from tiered.settings import Settings
 
 RATE_PER_S = 200.0
@@ -186,10 +186,7 @@ class _Run:
                 await work(left)
                 beside.cancel_scope.cancel()
         except BaseExceptionGroup as errors:
-            error: BaseException = errors
-            while isinstance(error, BaseExceptionGroup):
-                error = foremost(error.exceptions)
-            raise error from None
+            raise most_urgent(errors) from None
         finally:
             with anyio.CancelScope(shield=True):
                 await self._report_statistics(left=True)

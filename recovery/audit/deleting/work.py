@@ -20,7 +20,7 @@ from recovery.audit.ledger import RunDirectory
 from recovery.audit.work import Outcome, check_there, failed_outcome
 from recovery.rate import TokenBucket
 from tiered.open import open_backends
-from tiered.protocol.concurrent import foremost
+from tiered.protocol.concurrent import most_urgent
 from tiered.settings import Settings
 
 
@@ -43,10 +43,7 @@ def delete_batch(job: DeletionJob, number: int) -> Outcome:
     try:
         return anyio.run(_delete_batch, job, number)
     except Exception as raised:  # noqa: BLE001 (what goes wrong in one batch must not end the others)
-        error: BaseException = raised
-        while isinstance(error, BaseExceptionGroup):
-            error = foremost(error.exceptions)
-        return failed_outcome(number, error)
+        return failed_outcome(number, most_urgent(raised))
 
 
 async def _delete_batch(job: DeletionJob, number: int) -> Outcome:
