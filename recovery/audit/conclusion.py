@@ -42,7 +42,7 @@ def conclude(
         "failures": failures,
         "names_by_range": tuple(names.get(number) for number in range(len(manifest.ranges))),
         "totals": counted_by_kind(summary.totals()),
-        "usecases": {usecase: counted for usecase, kinds in sorted(summary.counts.items()) if (counted := counted_by_kind(kinds))},
+        "usecases": counted_by_usecase(summary),
         "ages": {kind: tuple(ages[age] for age in range(len(AGES))) for kind, ages in summary.ages.items()},
         "kept": {
             what: None if what in summary.unknown else Counted(number=count.number, size=count.size)
@@ -92,6 +92,10 @@ def _notes(manifest: Manifest, summary: Summary, faults: Iterable[str]) -> Itera
         yield f"{named} is not known: {why}"
     for fault in faults:
         yield f"{fault}; it did not count, and its range was audited again"
+
+
+def counted_by_usecase(summary: Summary) -> dict[str, dict[Kind, Counted]]:
+    return {usecase: counted for usecase, kinds in sorted(summary.counts.items()) if (counted := counted_by_kind(kinds))}
 
 
 def counted_by_kind(kinds: Mapping[Kind, Count]) -> dict[Kind, Counted]:

@@ -15,12 +15,13 @@ The files are checked as they are now, so a run that was whole when it ended may
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from changelog.base.errors import ConfigurationError
-from recovery.audit.conclusion import counted_by_kind
+from recovery.audit.conclusion import counted_by_kind, counted_by_usecase
 from recovery.audit.examine import examined
 from recovery.audit.finding import Summary
 from recovery.audit.ledger import FINDINGS, READERS, RunDirectory, file_of
@@ -116,5 +117,16 @@ def _of_counts(manifest: Manifest, tiling: Tiling) -> Iterator[str]:
             f"the manifest counts {manifest.names} blobs and {manifest.redirects} tombstones, and its files"
             f" {summary.names} and {summary.redirects}"
         )
-    if not tiling.missing and manifest.totals != counted_by_kind(summary.totals()):
+    if tiling.missing:
+        return
+    if manifest.totals != counted_by_kind(summary.totals()):
         yield "the manifest counts other findings than its files"
+    elif manifest.usecases != counted_by_usecase(summary):
+        yield "the manifest counts other usecases than its files"
+    if (manifest.verified, manifest.verified_bytes) != (summary.verified, summary.verified_bytes):
+        yield f"the manifest says that {manifest.verified} payloads were read, and its files {summary.verified}"
+    by_range: Counter[int] = Counter()
+    for piece, header in tiling.done:
+        by_range[piece.range] += header.summary.names
+    if manifest.names_by_range != tuple(by_range[number] for number in range(len(manifest.ranges))):
+        yield "the manifest counts other names in its ranges than its files"

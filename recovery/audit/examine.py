@@ -103,7 +103,8 @@ def _faults(rows: Any, piece: Piece, bounds: Bounds, manifest: Manifest) -> Iter
         outside = pc.or_(outside, pc.greater_equal(rows["name"], bounds.end))
     yield "whose names are not in its range", pc.and_(of_blob, outside)
     times = {name: rows[name].cast(pa.int64()) for name in ("created", "listed", "logged", "scanned", "confirmed")}
-    young = pc.greater_equal(times["created"], -(-manifest.cutoff.created_before_ns // 1000))
+    before_us = -(-manifest.cutoff.created_before_ns // 1000)
+    young = pc.greater_equal(times["created"], max(before_us, -(2**63)))  # a grace may be longer than 64 bits can say
     yield "that are orphans though they are younger than the cut-off", pc.and_(orphan, pc.fill_null(young, True))
     yield "that are orphans or dangling and were not looked at twice", pc.and_(of_blob, pc.is_null(times["confirmed"]))
     yield "that were read in the wrong order", _out_of_order([times["listed"], times["logged"], times["scanned"], times["confirmed"]])

@@ -246,7 +246,7 @@ class RunDirectory:
             return f"{name} is of another run or range"
         try:
             return _header_of(key, footer)
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return f"{name} has a footer that cannot be read"
 
 
@@ -373,16 +373,16 @@ def summary_from_json(text: str) -> Summary:
     """
     told = json.loads(text)
     ages = {
-        key: {Kind(kind): Counter({int(age): number for age, number in ages.items()}) for kind, ages in told.get(key, {}).items()}
+        key: {Kind(kind): Counter({int(age): int(number) for age, number in ages.items()}) for kind, ages in told.get(key, {}).items()}
         for key in _AGES
     }
     summary = Summary(
         counts={
-            usecase: {Kind(kind): Count(*count) for kind, count in kinds.items()} for usecase, kinds in told["counts"].items()
+            usecase: {Kind(kind): _count(count) for kind, count in kinds.items()} for usecase, kinds in told["counts"].items()
         },
         ages=ages["ages"],
         age_sizes=ages["age_sizes"],
-        kept={str(what): Count(*count) for what, count in told.get("kept", {}).items()},
+        kept={str(what): _count(count) for what, count in told.get("kept", {}).items()},
         unknown={str(what): str(why) for what, why in told.get("unknown", {}).items()},
     )
     for key in _NUMBERS:
@@ -390,6 +390,11 @@ def summary_from_json(text: str) -> Summary:
     for key in _LATER_NUMBERS:
         setattr(summary, key, int(told.get(key, 0)))
     return summary
+
+
+def _count(told: Sequence[int]) -> Count:
+    number, size = told
+    return Count(int(number), int(size))
 
 
 SEALED = ("schema", "run", "range", "bounds", "summary", "rows", "length")

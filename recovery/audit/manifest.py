@@ -15,9 +15,9 @@ import json
 import sys
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError
 from recovery.audit.verdicts import FINDINGS, Kind
@@ -32,6 +32,13 @@ OVERDUE_S = 7 * 86_400.0
 The lifecycle rule of a bucket as provisioned deletes a blob one day after its deadline, and the service may take
 another day or two. An embedded store deletes it an hour after its deadline, if a recovery runs.
 """
+
+
+Time = Annotated[int, Field(ge=0, le=2**63 - 1)]
+"""Nanoseconds since 1970. Files and services keep times in 64 bits."""
+Seconds = Annotated[float, Field(ge=-1e15, le=1e15, allow_inf_nan=False)]
+Number = Annotated[int, Field(ge=0, le=2**63 - 1)]
+"""How many, or how many bytes."""
 
 
 class _Frozen(BaseModel):
@@ -66,9 +73,9 @@ class Cutoff(_Frozen):
     deadline a blob is overdue.
     """
 
-    as_of_ns: int
-    grace_s: float
-    overdue_s: float = OVERDUE_S
+    as_of_ns: Time
+    grace_s: Seconds
+    overdue_s: Seconds = OVERDUE_S
 
     @property
     def created_before_ns(self) -> int:
@@ -87,15 +94,15 @@ class Verify(_Frozen):
     `bytes_per_s`: at most so many bytes in a second; None: no limit.
     """
 
-    share: float = 1.0
-    bytes_per_s: float | None = None
+    share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    bytes_per_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
 
 
 class Counted(_Frozen):
     """How many there are, and how many bytes."""
 
-    number: int = 0
-    size: int = 0
+    number: Number = 0
+    size: Number = 0
 
 
 class Failure(_Frozen):
@@ -109,8 +116,8 @@ class Prefix(_Frozen):
     """How many orphans (of both kinds) there are below a prefix of names, and how many bytes."""
 
     prefix: str
-    number: int
-    size: int
+    number: Number
+    size: Number
 
 
 class Inventory(_Frozen):
@@ -121,8 +128,8 @@ class Inventory(_Frozen):
     """
 
     report: str
-    snapshot_ns: int
-    records: int
+    snapshot_ns: Time
+    records: Number
     export: str | None = None
     notes: tuple[str, ...] = ()
 
@@ -139,8 +146,8 @@ class Part(_Frozen):
     range: int
     start: str
     end: str | None
-    names: int
-    rows: int
+    names: Number
+    rows: Number
     sha256: str
 
 
@@ -153,7 +160,7 @@ class StuckEntry(_Frozen):
     key: str
     object: str | None
     error: str
-    since_ms: int | None
+    since_ms: Number | None
 
 
 class Manifest(_Frozen):
@@ -176,39 +183,39 @@ class Manifest(_Frozen):
     engine: str = ""
     versions: dict[str, str] = {}
     """The versions of tiered, python, pyarrow, pyspark and java, if they were used."""
-    started_ns: int
-    ahead_ns: int = 0
+    started_ns: Time
+    ahead_ns: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] = 0
     """How far the clock of the machine that began the run was ahead of the service's. `started_ns` is by that clock."""
-    ended_ns: int | None = None
-    work_s: float = 0.0
+    ended_ns: Time | None = None
+    work_s: Annotated[Seconds, Field(ge=0)] = 0.0
     """The seconds that all calls for this run took together, without the pauses between them."""
     scope: str = ""
     """Only names that begin with this were looked at. Empty: all names."""
     verify: Verify | None = None
     """Which payloads are read. None: none, so nothing is known about the bytes of blobs."""
-    names: int = 0
-    redirects: int = 0
-    entries_max: int = 0
-    verified: int = 0
-    verified_bytes: int = 0
+    names: Number = 0
+    redirects: Number = 0
+    entries_max: Number = 0
+    verified: Number = 0
+    verified_bytes: Number = 0
     """How many blobs were read to their last byte, and how many bytes that were."""
     complete: bool = False
     doubts: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = ()
-    names_by_range: tuple[int | None, ...] = ()
+    names_by_range: tuple[Number | None, ...] = ()
     """How many blobs each range held. None: the range was not audited to its end."""
     parts: tuple[Part, ...] = ()
     """The files that the counts are from, in the order of names."""
     totals: dict[Kind, Counted] = {}
     usecases: dict[str, dict[Kind, Counted]] = {}
-    ages: dict[Kind, tuple[int, ...]] = {}
+    ages: dict[Kind, tuple[Number, ...]] = {}
     """For each kind, how many blobs are in each class of age, in the order of `recovery.audit.finding.AGES`."""
-    age_sizes: dict[Kind, tuple[int, ...]] = {}
+    age_sizes: dict[Kind, tuple[Number, ...]] = {}
     """The same, but how many bytes."""
     kept: dict[str, Counted | None] = {}
     """What the service keeps of deleted blobs, `soft_deleted` and `noncurrent`. None: not known; a note says why."""
-    stuck: int | None = None
+    stuck: Number | None = None
     """How many entries of the changelog were stuck at the end. None: not known."""
     stuck_entries: tuple[StuckEntry, ...] = ()
     """The first of them."""
@@ -278,7 +285,7 @@ def _untiled(ranges: tuple[Bounds, ...], scope: Bounds) -> Iterator[str]:
 def _untimely(manifest: Manifest, now_ns: int) -> Iterator[str]:
     cutoff = manifest.cutoff
     begun_ns = manifest.started_ns - manifest.ahead_ns  # by the service's clock
-    if not 0 <= cutoff.grace_s < float("inf"):
+    if cutoff.grace_s < 0:
         yield f"its grace is {cutoff.grace_s} seconds"
     if cutoff.as_of_ns > now_ns + CLOCKS_NS:
         yield "its cut-off lies in the future: blobs that were not old enough may be called orphans"

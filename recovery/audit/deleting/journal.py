@@ -10,7 +10,8 @@
 
 The key-value metadata of the footer are `tiered.schema`, `tiered.run` and `tiered.batch`. A batch is done if and only
 if nothing in its file is only intended. All batches are written as intended before the first deletion. So whatever is
-deleted was noted before. What is read back is checked: the object and the revision must be those of the name.
+deleted was noted before. What is read back is checked. The object and the revision must be those of the name. A copy
+must be of this name, and below `~quarantine/`: a restoration deletes what is noted there, and no row can name it.
 
 *Crash* at any moment, of anything: each file is there whole, in its old or its new form. A batch that is not done is
 carried out again; that is safe. *Failure*: `CorruptRecordError` names a file that was cut off, or is of another run.
@@ -31,6 +32,7 @@ import pyarrow.parquet as pq
 from changelog.base.errors import CorruptRecordError
 from recovery.audit.deleting.candidates import Candidate, Fate
 from recovery.audit.directory import Files
+from recovery.audit.names import QUARANTINE
 
 DELETED, DELETION = "deleted", "deletion.json"
 VERSION = 1
@@ -116,7 +118,8 @@ class Journal:
             if told.pop("version") != VERSION:
                 raise CorruptRecordError(f"{where} is of another version of this software")
             order = Order(**told)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            _check_order(order)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise CorruptRecordError(f"{where} breaks the format: {error}") from None
         if order.run != self._run:
             raise CorruptRecordError(f"{where} is of another run than the manifest beside it")
@@ -125,7 +128,10 @@ class Journal:
     def begin(self, order: Order, candidates: Iterable[Candidate]) -> Order:
         """Writes all candidates as intended, and then the order. Returns it with the counts filled in.
 
-        It may be repeated: the same run gives the same files.
+        It may be repeated: the same run gives the same files. A batch that is there already is left as it is. So a
+        second process that begins at the same time does not take away what the first one has noted.
+
+        Raises `CorruptRecordError` if batches were carried out, and their order is gone.
         """
         self._files.make(DELETED)
         number, size, batches = 0, 0, 0
@@ -134,19 +140,34 @@ class Journal:
             waiting.append(Entry(candidate))
             number, size = number + 1, size + candidate.size
             if len(waiting) == BATCH:
-                self.write(batches, waiting)
+                self._intend(batches, waiting)
                 batches, waiting = batches + 1, []
         if waiting:
-            self.write(batches, waiting)
+            self._intend(batches, waiting)
             batches += 1
         order = replace(order, number=number, size=size, batches=batches)
         self._files.create(f"{DELETED}/{DELETION}", json.dumps({"version": VERSION, **asdict(order)}, indent=1).encode())
         return self.order() or order
 
+    def _intend(self, batch: int, entries: Sequence[Entry]) -> None:
+        name = f"{DELETED}/{_name(batch)}"
+        self._files.create(name, self._written(batch, entries))
+        found = self.read(batch)
+        if found == entries or self.order() is not None:
+            return
+        if any(each.fate is not None for each in found):
+            raise CorruptRecordError(
+                f"{self._files.uri}/{DELETED}/{DELETION} is gone, and {name} was carried out: run the audit again"
+            )
+        self.write(batch, entries)
+
     # --- batches
 
     def write(self, batch: int, entries: Sequence[Entry]) -> None:
         """Writes one batch: it replaces the file as a whole."""
+        self._files.write(f"{DELETED}/{_name(batch)}", self._written(batch, entries))
+
+    def _written(self, batch: int, entries: Sequence[Entry]) -> bytes:
         rows = [
             {
                 "name": each.candidate.name, "object": each.candidate.path, "revision": str(each.candidate.revision),
@@ -160,30 +181,39 @@ class Journal:
         schema = SCHEMA.with_metadata({f"tiered.{key}": value for key, value in footer.items()})
         written = io.BytesIO()
         pq.write_table(pa.Table.from_pylist(rows, schema), written, compression="zstd")
-        self._files.write(f"{DELETED}/{_name(batch)}", written.getvalue())
+        return written.getvalue()
 
     def read(self, batch: int) -> list[Entry]:
         """Returns the candidates of a batch. Raises `CorruptRecordError` if its file is gone or broken."""
         where = f"{DELETED}/{_name(batch)}"
         table = self._table(batch)
         try:
-            return [_entry(row) for row in table.to_pylist()]
-        except (ValueError, TypeError, KeyError) as error:
+            entries = [_entry(row, self._run) for row in table.to_pylist()]
+            if len({each.candidate.name for each in entries}) != len(entries):
+                raise ValueError("a name is there twice")
+        except ValueError as error:
             raise CorruptRecordError(f"{self._files.uri}/{where} breaks the format: {error}") from None
+        return entries
 
     def sums(self, batch: int) -> Sums | None:
         """Returns the sums of a batch, or None if it is not done."""
-        sums = Sums.zero()
-        for entry in self.read(batch):
-            if entry.fate is None:
-                return None
-            sums.add(entry.fate, entry.candidate.size)
-        return sums
+        return sums_of(self.read(batch))
 
     def entries(self, order: Order) -> Iterator[tuple[int, list[Entry]]]:
-        """Yields the batches in their order."""
+        """Yields the batches in their order.
+
+        Raises `CorruptRecordError` at the end if they hold more or fewer candidates than the order says.
+        """
+        number = 0
         for batch in range(order.batches):
-            yield batch, self.read(batch)
+            entries = self.read(batch)
+            number += len(entries)
+            yield batch, entries
+        if number != order.number:
+            raise CorruptRecordError(
+                f"{self._files.uri}/{DELETED}/{DELETION} breaks the format: it counts {order.number} candidates,"
+                f" and its {order.batches} batches {number}"
+            )
 
     def tidy(self) -> None:
         """Deletes the temporary files of writers that were killed. Call it when all batches are done."""
@@ -203,15 +233,43 @@ class Journal:
         metadata = table.schema.metadata or {}
         if (_told(metadata, "run"), _told(metadata, "batch"), _told(metadata, "schema")) != (self._run, str(batch), str(VERSION)):
             raise CorruptRecordError(f"{self._files.uri}/{name} is of another run, batch or version")
+        if not table.schema.equals(SCHEMA):
+            raise CorruptRecordError(f"{self._files.uri}/{name} breaks the format: it has other columns")
         return table
 
 
-def _entry(row: Mapping[str, Any]) -> Entry:
-    candidate = Candidate.named(row["name"], row["generation"], row["size"])
+def sums_of(entries: Iterable[Entry]) -> Sums | None:
+    """Returns the sums of these candidates, or None if one has no fate yet."""
+    sums = Sums.zero()
+    for entry in entries:
+        if entry.fate is None:
+            return None
+        sums.add(entry.fate, entry.candidate.size)
+    return sums
+
+
+def _check_order(order: Order) -> None:
+    for key in ("number", "size", "batches", "began_ns"):
+        value = getattr(order, key)
+        if type(value) is not int or value < 0:
+            raise ValueError(f"{key} is {value!r}")
+    if order.quarantine is not None and not isinstance(order.quarantine, str):
+        raise ValueError(f"quarantine is {order.quarantine!r}")
+
+
+def _entry(row: Mapping[str, Any], run: str) -> Entry:
+    name, generation, size, aside, aside_generation = (row[key] for key in ("name", "generation", "size", "aside", "aside_generation"))
+    if name is None or generation is None or generation <= 0 or size is None or size < 0 or row["run"] != run:
+        raise ValueError(f"{name!r} has generation {generation}, size {size} and run {row['run']!r}")
+    candidate = Candidate.named(name, generation, size)
     if candidate is None or (candidate.path, str(candidate.revision)) != (row["object"], row["revision"]):
-        raise ValueError(f"{row['name']!r} is not the name of revision {row['revision']} of {row['object']!r}")
+        raise ValueError(f"{name!r} is not the name of revision {row['revision']} of {row['object']!r}")
     fate = None if row["fate"] == INTENDED else Fate(row["fate"])
-    return Entry(candidate, fate, None if row["aside"] is None else Copy(row["aside"], row["aside_generation"]))
+    if aside is None:
+        return Entry(candidate, fate)
+    if not (aside.startswith(QUARANTINE) and aside.endswith(f"/{name}")) or aside_generation is None or aside_generation <= 0:
+        raise ValueError(f"{aside!r}, generation {aside_generation}, is no copy of {name!r} in a quarantine")
+    return Entry(candidate, fate, Copy(aside, aside_generation))
 
 
 def _name(batch: int) -> str:

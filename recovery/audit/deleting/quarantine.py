@@ -11,6 +11,7 @@ repeated.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 from typing import TypeVar
@@ -83,6 +84,7 @@ class Return(StrEnum):
     TAKEN = "taken"
     LOST = "lost"
     NO_COPY = "no_copy"
+    UNNOTED = "unnoted"
 
 
 RETURNS = {
@@ -90,7 +92,20 @@ RETURNS = {
     Return.TAKEN: "another blob has the name now, so the copy stays in the quarantine",
     Return.LOST: "the copy is gone, or it is another one than was made: restored before, or deleted",
     Return.NO_COPY: "it was deleted without a copy, or it was not deleted",
+    Return.UNNOTED: "the blob is under its name; nothing was noted of its deletion, which may still be under way, so its copy stays",
 }
+
+
+async def with_copy(entry: Entry, label: str, tiers: Tiers, runtime: Runtime) -> Entry:
+    """Returns the entry with the copy that is in the quarantine, if nothing was noted of its deletion.
+
+    A deletion that was killed may have set the blob aside, and deleted it, and noted nothing of that.
+    """
+    target = f"{QUARANTINE}{label}/{entry.candidate.name}"
+    if entry.fate is not None or entry.copy is not None or len(target.encode()) > NAME_BYTES_MAX:
+        return entry
+    found = await persist(partial(tiers.long_term.head, target), runtime, BUDGET_S)
+    return entry if found is None else replace(entry, copy=Copy(target, found.generation))
 
 
 async def restore(entry: Entry, tiers: Tiers, runtime: Runtime, pace: Pace) -> Return:
@@ -102,5 +117,7 @@ async def restore(entry: Entry, tiers: Tiers, runtime: Runtime, pace: Pace) -> R
     back = await persist(partial(blobs.copy_generation, copy.name, copy.generation, name), runtime, BUDGET_S)
     if isinstance(back, NotCopied):
         return Return.TAKEN if back is NotCopied.TAKEN else Return.LOST
+    if entry.fate is None:
+        return Return.UNNOTED
     await persist(partial(blobs.delete_generation, copy.name, copy.generation), runtime, BUDGET_S)
     return Return.RESTORED

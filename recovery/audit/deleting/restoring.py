@@ -2,22 +2,24 @@
 
 A blob that is back is an orphan again, because nothing names it. An audit calls it one when it is older than the grace.
 Nothing is written to the journal: a copy that is gone says that it was restored before, or deleted. So the call may be
-repeated, after a crash too.
+repeated, after a crash too. A deletion that was killed may have set blobs aside without a note. Their copies are looked
+for, and stay in the quarantine, because workers of that deletion may still be at work.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import anyio
 from anyio import to_thread
 
 from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import Runtime
-from recovery.audit.deleting.journal import Entry, Journal
-from recovery.audit.deleting.quarantine import Return, restore
+from recovery.audit.deleting.journal import Entry, Journal, Order
+from recovery.audit.deleting.quarantine import Return, restore, with_copy
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.plan import inputs_of
 from recovery.audit.work import check_there, portable
@@ -25,6 +27,8 @@ from recovery.rate import TokenBucket
 from tiered.open import open_backends
 from tiered.protocol.concurrent import most_urgent
 from tiered.settings import Settings
+
+T = TypeVar("T")
 
 AT_ONCE = 16
 
@@ -55,24 +59,29 @@ async def restore_deleted(
     check_there(settings)
     settings = portable(settings)
     directory = await to_thread.run_sync(RunDirectory.open, where, runtime)
-    journal, label, batches = await to_thread.run_sync(_opened, directory, settings)
+    journal, label, order = await to_thread.run_sync(_opened, directory, settings)
     found = Returned(0, 0, label, Counter())
     bucket = TokenBucket(runtime, rate_per_s)
     async with open_backends(settings, runtime, writes=not dry) as backends:
-        for batch in range(batches):
-            entries = [each for each in await to_thread.run_sync(journal.read, batch) if each.copy is not None]
+        for batch in range(order.batches):
+            noted = await to_thread.run_sync(journal.read, batch)
+            entries = [each for each in await _each(noted, lambda entry: with_copy(entry, label, backends.tiers, runtime)) if each.copy]
             found.copies += len(entries)
             found.size += sum(each.candidate.size for each in entries)
             if not dry:
-                await _restore_each(iter(entries), lambda entry: restore(entry, backends.tiers, runtime, bucket.take), found)
+                found.returns.update(await _each(entries, lambda entry: restore(entry, backends.tiers, runtime, bucket.take)))
             progress(found)
     return found
 
 
-async def _restore_each(entries: Iterator[Entry], back: Callable[[Entry], Awaitable[Return]], found: Returned) -> None:
+async def _each(entries: Sequence[Entry], call: Callable[[Entry], Awaitable[T]]) -> list[T]:
+    """Makes the call for each entry, `AT_ONCE` at the same time. Returns what the calls returned, in any order."""
+    waiting = iter(entries)
+    found: list[T] = []
+
     async def work() -> None:
-        for entry in entries:
-            found.returns[await back(entry)] += 1
+        for entry in waiting:
+            found.append(await call(entry))
 
     try:
         async with anyio.create_task_group() as group:
@@ -80,9 +89,10 @@ async def _restore_each(entries: Iterator[Entry], back: Callable[[Entry], Awaita
                 group.start_soon(work)
     except BaseExceptionGroup as errors:
         raise most_urgent(errors) from None
+    return found
 
 
-def _opened(directory: RunDirectory, settings: Settings) -> tuple[Journal, str, int]:
+def _opened(directory: RunDirectory, settings: Settings) -> tuple[Journal, str, Order]:
     manifest = directory.read_manifest()
     if manifest is None:
         raise ConfigurationError(f"{directory.uri} holds no run of an audit: give the directory that `tiered audit run` named")
@@ -93,4 +103,6 @@ def _opened(directory: RunDirectory, settings: Settings) -> tuple[Journal, str, 
     if order is None or order.quarantine is None:
         why = "nothing was deleted because of it" if order is None else "what was deleted because of it was not set aside"
         raise ConfigurationError(f"nothing of {directory.uri} can be restored: {why}")
-    return journal, order.quarantine, order.batches
+    for _ in journal.entries(order):  # all of it is checked before the first copy is touched
+        pass
+    return journal, order.quarantine, order

@@ -26,7 +26,7 @@ from changelog.base.runtime import Runtime
 from recovery.audit.deleting.batch import carry_out_batch
 from recovery.audit.deleting.candidates import Candidate, Fate
 from recovery.audit.deleting.gates import Asked, refusals
-from recovery.audit.deleting.journal import Journal, Order, Sums
+from recovery.audit.deleting.journal import Journal, Order, Sums, sums_of
 from recovery.audit.deleting.work import DeletionJob
 from recovery.audit.errors import AuditInterruptedError
 from recovery.audit.evidence import Evidence, evidence
@@ -309,8 +309,8 @@ def _look(directory: RunDirectory, settings: Settings, wish: Wish, now_ns: int, 
             number, size = number + 1, size + candidate.size
     journal = Journal(directory.files, run)
     order, done = journal.order(), Sums.zero()
-    for batch in range(0 if order is None else order.batches):
-        done.merge(journal.sums(batch) or Sums.zero())
+    for _, entries in () if order is None else journal.entries(order):
+        done.merge(sums_of(entries) or Sums.zero())
     refused = [
         *refusals(found, inputs_of(settings), wish.asked, number, now_ns, log_is_durable=log_is_durable),
         *_of_order(order, wish, number),

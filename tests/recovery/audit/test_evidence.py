@@ -87,6 +87,10 @@ def test_run_that_nobody_touched_is_complete(run: Path) -> None:
         (lambda told: told.update(names=told["names"] + 1), "blobs"),
         (lambda told: told.update(redirects=told["redirects"] - 1), "and its files 11 and 10"),
         (lambda told: told["totals"].pop("orphan"), "counts other findings than its files"),
+        (lambda told: next(iter(told["usecases"].values())).popitem(), "counts other usecases than its files"),
+        (lambda told: told.update(verified=told["names"]), "payloads were read, and its files 0"),
+        (lambda told: told["names_by_range"].reverse(), "counts other names in its ranges"),
+        (lambda told: told["cutoff"].update(grace_s=1e15), "younger than the cut-off"),
         (lambda told: told["parts"].pop(), "the manifest does not name it"),
         (lambda told: told["parts"][0].update(sha256="0"), "is not the file that the run counted"),
         (lambda told: told.update(run="another"), "is of another run or range"),
@@ -261,3 +265,35 @@ def test_run_whose_ranges_leave_a_gap_does_not_go_on(run: Path, whole: Run) -> N
     rewrite(run, lambda told: (told["ranges"].pop(2), told.update(ended_ns=None)))
     with pytest.raises(CorruptRecordError, match=r"cannot be trusted: its ranges 1 and 2 leave a gap .* begin one in another directory"):
         anyio.run(audit, whole[0], run)
+
+
+@pytest.mark.parametrize("value", [10**30, -(10**30), 1e308, float("inf"), float("nan"), "9" * 5000])
+@pytest.mark.parametrize("where", [
+    "cutoff.as_of_ns", "cutoff.grace_s", "cutoff.overdue_s", "started_ns", "ended_ns", "ahead_ns", "work_s", "verified", "stuck",
+])  # fmt: skip
+def test_a_number_that_no_run_writes_is_no_manifest(run: Path, where: str, value: object) -> None:
+    """Whatever computes with it would fail, or believe it."""
+
+    def change(told: dict[str, Any]) -> None:
+        *path, key = where.split(".")
+        for each in path:
+            told = told[each]
+        told[key] = value
+
+    rewrite(run, change)
+    with pytest.raises(CorruptRecordError, match=f"is no manifest of an audit: {where}"):
+        doubts(run)
+
+
+def test_a_footer_with_other_types_is_one_doubt(run: Path) -> None:
+    """Its checksum does not fit, and nothing else in it may be computed with."""
+    file = with_finding(run)
+    table = pq.read_table(file)
+    footer = dict(pq.read_metadata(file).metadata)
+    del footer[b"ARROW:schema"]
+    summary = json.loads(footer[b"tiered.summary"])
+    for kinds in summary["counts"].values():
+        kinds.update({kind: ["a", None] for kind in kinds})
+    for text in (json.dumps(summary).encode(), b"[" * 100_000):
+        pq.write_table(table.replace_schema_metadata({**footer, b"tiered.summary": text}), file)
+        assert any(file.name in each for each in doubts(run))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -11,7 +13,7 @@ from changelog.base.errors import CorruptRecordError
 from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
 from recovery.audit.deleting.candidates import Candidate, Fate
-from recovery.audit.deleting.journal import BATCH, Copy, Entry, Journal, Order
+from recovery.audit.deleting.journal import BATCH, SCHEMA, Copy, Entry, Journal, Order
 from recovery.audit.directory import Files
 
 RUN = "0190aaaa-0000-7000-8000-000000000001"
@@ -43,9 +45,9 @@ def test_all_candidates_are_intended_before_the_order_is_written(journal: Journa
 def test_a_batch_is_done_when_every_candidate_has_a_fate(journal: Journal) -> None:
     first, second = candidates(2)
     journal.begin(ORDER, [first, second])
-    journal.write(0, [Entry(first, Fate.DELETED, Copy("~quarantine/a/b", 7)), Entry(second)])
+    journal.write(0, [Entry(first, Fate.DELETED, Copy(f"~quarantine/a/{first.name}", 7)), Entry(second)])
     assert journal.sums(0) is None
-    journal.write(0, entries := [Entry(first, Fate.DELETED, Copy("~quarantine/a/b", 7)), Entry(second, Fate.NAMED)])
+    journal.write(0, entries := [Entry(first, Fate.DELETED, Copy(f"~quarantine/a/{first.name}", 7)), Entry(second, Fate.NAMED)])
     sums = journal.sums(0)
     assert sums is not None and (dict(sums.numbers), dict(sums.sizes)) == (
         {Fate.DELETED: 1, Fate.NAMED: 1}, {Fate.DELETED: 10, Fate.NAMED: 10}
@@ -85,21 +87,68 @@ def test_a_file_that_is_gone_cut_off_or_another_runs_is_refused(journal: Journal
 
 @pytest.mark.parametrize(("column", "value"), [
     ("object", "media/objects/other"), ("revision", "01a10000-0000-7000-8000-000000000000"), ("name", "media/objects/k"), ("fate", "eaten"),
+    ("name", None), ("generation", None), ("generation", -5), ("size", None), ("size", -1), ("run", "another"), ("fate", None),
+    ("aside", "media/objects/k/01a10000-0000-7000-8000-000000000000"), ("aside", "~quarantine/a/b"), ("aside", ""),
 ])  # fmt: skip
-def test_a_row_that_was_edited_is_refused(journal: Journal, tmp_path: Path, column: str, value: str) -> None:
-    """The settle protects the row of the object that is named. It must be that of the blob."""
+def test_a_row_that_was_edited_is_refused(journal: Journal, tmp_path: Path, column: str, value: object) -> None:
+    """The settle protects the row of the object that is named. It must be that of the blob.
+
+    A restoration deletes the copy that is named. It must be in the quarantine.
+    """
     journal.begin(ORDER, candidates(3))
     file = tmp_path / "deleted" / "range-000000.parquet"
     table = pq.read_table(file)
-    edited = table.set_column(table.schema.get_field_index(column), column, [[value] * 3])
+    edited = table.set_column(table.schema.get_field_index(column), column, pa.array([value] * 3, SCHEMA.field(column).type))
     pq.write_table(edited.replace_schema_metadata(table.schema.metadata), file)
     with pytest.raises(CorruptRecordError, match="breaks the format"):
         journal.read(0)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": 1}', '{"version": 2}', '{"version": 1, "run": "x", "more": 1}'])
+@pytest.mark.parametrize("text", [
+    "", "[]", "[" * 100_000, "{}", '{"version": 1}', '{"version": 2}', '{"version": 1, "run": "x", "more": 1}',
+])  # fmt: skip
 def test_an_order_that_breaks_the_format_is_refused(journal: Journal, tmp_path: Path, text: str) -> None:
     (tmp_path / "deleted").mkdir()
     (tmp_path / "deleted" / "deletion.json").write_text(text)
     with pytest.raises(CorruptRecordError):
         journal.order()
+
+
+@pytest.mark.parametrize(("key", "value"), [
+    ("batches", "1"), ("batches", None), ("batches", -1), ("batches", 0), ("batches", True), ("number", 1.5), ("number", 4),
+    ("size", None), ("began_ns", "x"), ("quarantine", 5),
+])  # fmt: skip
+def test_an_order_that_cannot_be_true_is_refused(journal: Journal, tmp_path: Path, key: str, value: object) -> None:
+    journal.begin(ORDER, candidates(3))
+    file = tmp_path / "deleted" / "deletion.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), key: value}))
+
+    def read() -> None:
+        order = journal.order()
+        assert order is not None
+        list(journal.entries(order))
+
+    with pytest.raises(CorruptRecordError, match="breaks the format"):
+        read()
+
+
+def test_a_name_that_is_there_twice_is_refused(journal: Journal) -> None:
+    [candidate] = candidates(1)
+    journal.begin(ORDER, [candidate])
+    journal.write(0, [Entry(candidate), Entry(candidate)])
+    with pytest.raises(CorruptRecordError, match="a name is there twice"):
+        journal.read(0)
+
+
+def test_beginning_again_takes_no_note_away(journal: Journal, tmp_path: Path) -> None:
+    """Two processes may begin at once, and one may be at work when the other one begins."""
+    found = candidates(2)
+    journal.begin(ORDER, found)
+    noted = [Entry(found[0], Fate.DELETED, Copy(f"~quarantine/a/{found[0].name}", 7)), Entry(found[1])]
+    journal.write(0, noted)
+    journal.begin(ORDER, found)
+    assert journal.read(0) == noted
+    (tmp_path / "deleted" / "deletion.json").unlink()
+    with pytest.raises(CorruptRecordError, match=r"deletion\.json is gone, and .* was carried out"):
+        journal.begin(ORDER, found)
+    assert journal.read(0) == noted

@@ -7,6 +7,8 @@ import signal
 from pathlib import Path
 
 import anyio
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError
@@ -195,6 +197,35 @@ async def test_an_interrupt_ends_the_deletion_and_the_next_call_goes_on(store: S
     assert between.order is not None
     found = await delete(store, to)
     assert dict(found.done.numbers) == {Fate.DELETED: ORPHANS}  # what was done before the interrupt was noted
+
+
+@pytest.mark.parametrize("point", ["copied", "deleted", "unnoted"])
+async def test_what_a_killed_deletion_did_not_note_can_be_restored(store: Settings, to: str, point: str) -> None:
+    before = await blobs(store)
+    with start(store, to, point) as killed:
+        killed.communicate()
+    aside = sum(name.startswith("~") for name in await blobs(store))
+    seen = await restore_deleted(store, to, SystemRuntime(), 10_000, lambda _: None, dry=True)
+    assert seen.copies == aside > 0 and not seen.returns
+    returned = await restore_deleted(store, to, SystemRuntime(), 10_000, lambda _: None, dry=False)
+    assert dict(returned.returns) == {Return.UNNOTED: aside}
+    assert {name for name in await blobs(store) if not name.startswith("~")} == before
+
+
+async def test_a_journal_that_names_a_live_blob_as_a_copy_loses_nothing(store: Settings, to: str) -> None:
+    await delete(store, to, Wish(to, ALL, 10_000, "november"))
+    before = await blobs(store)
+    file = Path(to) / "deleted" / "range-000000.parquet"
+    table = pq.read_table(file)
+    aside = pa.array([min(before)] * len(table), pa.string())
+    async with open_backends(store, SystemRuntime(), writes=False) as backends:
+        head = await backends.tiers.long_term.head(min(before))
+        assert head is not None
+    edited = table.set_column(6, "aside", aside).set_column(7, "aside_generation", pa.array([head.generation] * len(table), pa.int64()))
+    pq.write_table(edited.replace_schema_metadata(table.schema.metadata), file)
+    with pytest.raises(CorruptRecordError, match="is no copy of"):
+        await restore_deleted(store, to, SystemRuntime(), 10_000, lambda _: None, dry=False)
+    assert await blobs(store) == before and await readable(store) == OBJECTS
 
 
 # --- restore ---------------------------------------------------------------------------------------
