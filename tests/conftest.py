@@ -16,6 +16,7 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 from google.cloud.bigtable_admin_v2.types import ColumnFamily, CreateTableRequest, Table
 from hypothesis import settings
+from xdist.scheduler import LoadFileScheduling
 
 from changelog.base.runtime import SystemRuntime
 from changelog.bigtable.channel import BigtableTable, insecure_channel
@@ -34,9 +35,9 @@ NOBODY = 65534
 SAID_AT_THE_END = "said at the end"
 
 LONG_FIRST = (
-    "simulation/test_fresh_seeds.py", "callers/test_fresh_callers.py", "recovery/http/test_daemon.py", "test_benchmarks.py",
+    "spark/", "simulation/test_fresh_seeds.py", "callers/test_fresh_callers.py", "recovery/http/test_daemon.py", "test_benchmarks.py",
     "crash/test_crash_on_emulators.py", "crash/test_crash_everywhere.py", "recovery/test_inside.py", "recovery/test_daemon.py",
-    "spark/", "recovery/http/test_page.py", "test_wheel.py", "simulation/", "recovery/audit/test_live.py", "recovery/audit/test_planted.py",
+    "recovery/http/test_page.py", "test_wheel.py", "simulation/", "recovery/audit/test_live.py", "recovery/audit/test_planted.py",
     "recovery/audit/test_local_engine.py", "recovery/audit/test_run.py", "recovery/cli/", "crash/", "recovery/test_outages.py",
     "recovery/", "changelog/sqlite/", "tiered/embedded/", "contracts/", "emulators/",
 )  # fmt: skip
@@ -44,8 +45,10 @@ LONG_FIRST = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # `make quick` leaves out what is slow.
+    # `make quick` leaves out what is slow. Only `make sim` has time for the rest.
     for item in items:
+        if "TIERED_SIM_SEEDS" not in os.environ and item.get_closest_marker("sim"):
+            item.add_marker(pytest.mark.skip(reason="make sim runs it"))
         if isinstance(item, pytest.Function):
             given = item.callspec.params.values() if hasattr(item, "callspec") else ()
             if "bigtable_host" in item.fixturenames or "emulators" in [each for each in given if isinstance(each, str)]:
@@ -57,6 +60,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=place)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling:
+    return _ByFile(config, log)
+
+
+class _ByFile(LoadFileScheduling):
+    """Gives each file to one worker, and all files of Spark to one, because they share its session."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "tests/spark" if nodeid.startswith("tests/spark/") else nodeid.partition("::")[0]
 
 
 # --- what gRPC does ------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import AsyncIterator, Generator
 from dataclasses import replace
@@ -48,9 +47,6 @@ from tiered.bigtable.rows import BigtableRows
 from tiered.metadata import Metadata
 from tiered.protocol.backends import Inline, Tombstone
 
-EVERYTHING = pytest.mark.skipif("TIERED_SIM_SEEDS" not in os.environ, reason="make sim runs it")
-"""Of benchmarks that take two minutes although they are tiny."""
-
 TINY = 0.0001
 CASES = calls.cases()[:3]  # tests/production/test_call_counts.py counts them all
 
@@ -66,7 +62,8 @@ def test_the_embedded_benchmark_shows_every_pair(
 
 
 @pytest.mark.parametrize(("part", "tables", "lines"), [
-    ("calls", 1, 3), ("client_cpu", 3, 27), ("latency", 1, 2), ("memory", 1, 2), ("recovery_rate", 1, 2),
+    ("calls", 1, 3), ("latency", 1, 2), pytest.param("client_cpu", 3, 27, marks=pytest.mark.sim),
+    pytest.param("memory", 1, 2, marks=pytest.mark.sim), pytest.param("recovery_rate", 1, 2, marks=pytest.mark.sim),
 ])  # fmt: skip
 def test_a_production_benchmark_has_a_line_for_everything_it_compares(
     bigtable_host: str, monkeypatch: pytest.MonkeyPatch, part: str, tables: int, lines: int
@@ -85,7 +82,7 @@ def test_a_production_benchmark_has_a_line_for_everything_it_compares(
     assert all(len(row) == len(each.columns) for each in figures for row in each.rows)
 
 
-@EVERYTHING
+@pytest.mark.sim
 def test_the_benchmark_of_the_audit_has_a_line_for_everything_that_finds_what_was_planted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit, "sizes", lambda size: [10_000])
     sides = [side for side in audit.SIDES if side.what != "under Spark, local[1]"]  # the same as that with two
@@ -94,21 +91,21 @@ def test_the_benchmark_of_the_audit_has_a_line_for_everything_that_finds_what_wa
     assert all(len(row) == len(each.columns) for each in (*measured, paper) for row in each.rows)
 
 
-@EVERYTHING
+@pytest.mark.sim
 def test_a_side_of_the_audit_that_finds_something_else_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit_world.World, "orphans", 11)
     with pytest.raises(AssertionError, match=r"DuckDB.* found \[10, 1\] and not \[11, 1\]"):
         anyio.run(audit.figures, TINY, [audit.SIDES[-1]], 1)
 
 
-@EVERYTHING
+@pytest.mark.sim
 def test_the_benchmark_of_the_inventory_join_has_a_line_for_each_side_that_finds_what_was_planted() -> None:
     measured = anyio.run(inventory.figures, TINY, inventory.SIDES, 1)
     assert [row[0] for row in measured.rows] == [side.what for side in inventory.SIDES]
     assert all(len(row) == len(measured.columns) for row in measured.rows)
 
 
-@EVERYTHING
+@pytest.mark.sim
 def test_a_side_of_the_inventory_join_that_finds_something_else_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     write = inventory.write
     monkeypatch.setattr(inventory, "write", lambda directory, names: write(directory, names // 2))

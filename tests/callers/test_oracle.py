@@ -196,7 +196,7 @@ def test_step_is_the_same_when_others_are_left_out() -> None:
 
 
 def test_simulated_episode_is_the_same_every_time() -> None:
-    for seed in range(8):
+    for seed in range(3):
         chosen = Recipe.of(seed, "simulated")
         first, second = run(chosen), run(chosen)
         assert first.trace == second.trace

@@ -1,15 +1,16 @@
 """Every operation, and recovery itself, with one thing going wrong at every call it makes; then recovery, then I1-I7.
 
-Each scenario runs once without faults to learn its call points, and then again for each point and each mode. A
-failure's id names the three, as in `put_large_on_large-rows.swap #1-CRASH_AFTER`, and its message shows every call.
+Each scenario runs once without faults to learn its call points, and then again for each point and each mode. A test is
+one scenario with all of them. A failure names its case, as in `rows.swap #1-CRASH_AFTER`, and shows every call.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import cache
+from functools import cache, partial
+from itertools import product
 from typing import Any
 
 import anyio
@@ -191,36 +192,47 @@ def at_every(call: str, fault: Fault) -> Plan:
     return lambda point: fault if call_of(point) == call else None
 
 
-def case(*parts: object) -> Any:
-    def text(part: object) -> str:
-        return f"{part.mode.name}{f'_{part.seconds:g}s' if part.seconds else ''}" if isinstance(part, Fault) else str(part)
-
-    return pytest.param(*parts, id="-".join(map(text, parts)))
+Case = tuple[object, ...]
+"""A point or a call, a fault, and what else tells one run of a scenario from another."""
+EVERY_SCENARIO = pytest.mark.parametrize("name", SCENARIOS)
 
 
-CRASH_CASES = [case(name, point, fault) for name in SCENARIOS for point in points(name) for fault in CRASHES]
-FAULT_CASES = [case(name, point, fault) for name in SCENARIOS for point in points(name) for fault in faults_at(point)]
-OUTAGE_CASES = [
-    case(name, call, fault)
-    for name in SCENARIOS
-    for call in dict.fromkeys(map(call_of, points(name)))
-    for fault in faults_at(call)
-]
+def run_each(cases: Iterable[Case], run: Callable[..., Awaitable[object]]) -> None:
+    """Runs each case in a world of its own. Raises all that is wrong, each with the name of its case."""
+    wrong: list[Exception] = []
+    for case in cases:
+        try:
+            run_world(partial(run, *case), SEED)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is raised with the others
+            error.add_note("-".join(map(text_of, case)))
+            wrong.append(error)
+    if wrong:
+        raise ExceptionGroup("these cases went wrong", wrong)
 
 
-@pytest.mark.parametrize(("name", "point", "fault"), CRASH_CASES)
-def test_an_operation_crashed_at_any_call_leaves_old_or_new_and_nothing_else(name: str, point: str, fault: Fault) -> None:
-    run_world(lambda: run_scenario(SCENARIOS[name], only_at(point, fault)), SEED)
+def text_of(part: object) -> str:
+    return f"{part.mode.name}{f'_{part.seconds:g}s' if part.seconds else ''}" if isinstance(part, Fault) else str(part)
 
 
-@pytest.mark.parametrize(("name", "point", "fault"), FAULT_CASES)
-def test_an_operation_with_a_fault_at_any_call_answers_honestly_and_leaves_nothing(name: str, point: str, fault: Fault) -> None:
-    run_world(lambda: run_scenario(SCENARIOS[name], only_at(point, fault)), SEED)
+@EVERY_SCENARIO
+def test_an_operation_crashed_at_any_call_leaves_old_or_new_and_nothing_else(name: str) -> None:
+    cases = product(points(name), CRASHES)
+    run_each(cases, lambda point, fault: run_scenario(SCENARIOS[name], only_at(point, fault)))
 
 
-@pytest.mark.parametrize(("name", "call", "fault"), OUTAGE_CASES)
-def test_an_operation_during_an_outage_of_any_call_answers_honestly_and_leaves_nothing(name: str, call: str, fault: Fault) -> None:
-    run_world(lambda: run_scenario(SCENARIOS[name], at_every(call, fault)), SEED)
+@EVERY_SCENARIO
+def test_an_operation_with_a_fault_at_any_call_answers_honestly_and_leaves_nothing(name: str) -> None:
+    run_each(fault_cases(points(name)), lambda point, fault: run_scenario(SCENARIOS[name], only_at(point, fault)))
+
+
+@EVERY_SCENARIO
+def test_an_operation_during_an_outage_of_any_call_answers_honestly_and_leaves_nothing(name: str) -> None:
+    calls = dict.fromkeys(map(call_of, points(name)))
+    run_each(fault_cases(calls), lambda call, fault: run_scenario(SCENARIOS[name], at_every(call, fault)))
+
+
+def fault_cases(points: Iterable[str]) -> Iterator[tuple[str, Fault]]:
+    return ((point, fault) for point in points for fault in faults_at(point))
 
 
 def denied_after(point: str, fault: Fault) -> Plan:
@@ -240,19 +252,16 @@ def denied_after(point: str, fault: Fault) -> Plan:
     return plan
 
 
-DENIED_CASES = [
-    case(name, point, fault)
-    for name in SCENARIOS
-    for point in points(name)
-    for fault in (Fault(Mode.LOST), Fault(Mode.STALL_AFTER, SHORT_S), Fault(Mode.LATE, SHORT_S))
-    if fault in faults_at(point) or fault.mode is Mode.STALL_AFTER
-]
-
-
-@pytest.mark.parametrize(("name", "point", "fault"), DENIED_CASES)
-def test_a_writer_whose_permissions_are_taken_away_after_any_call_answers_honestly(name: str, point: str, fault: Fault) -> None:
+@EVERY_SCENARIO
+def test_a_writer_whose_permissions_are_taken_away_after_any_call_answers_honestly(name: str) -> None:
     """A refusal proves that this request had no effect, and nothing about those before it."""
-    run_world(lambda: run_scenario(SCENARIOS[name], denied_after(point, fault)), SEED)
+    cases = [
+        (point, fault)
+        for point in points(name)
+        for fault in (Fault(Mode.LOST), Fault(Mode.STALL_AFTER, SHORT_S), Fault(Mode.LATE, SHORT_S))
+        if fault in faults_at(point) or fault.mode is Mode.STALL_AFTER
+    ]
+    run_each(cases, lambda point, fault: run_scenario(SCENARIOS[name], denied_after(point, fault)))
 
 
 # --- cancelled callers ---------------------------------------------------------------------------
@@ -275,38 +284,34 @@ async def run_cancelled(name: str, point: str, fault: Fault, then: Act | None = 
     await run_scenario(replace(SCENARIOS[name], act=act), plan, then)
 
 
-CANCEL_CASES = [
-    case(name, point, Fault(mode, SHORT_S))
-    for name in SCENARIOS
-    for point in points(name)
-    for mode in (Mode.STALL_BEFORE, Mode.STALL_AFTER, Mode.SLOW)
-    if mode is not Mode.SLOW or call_of(point) not in STREAMS
-]
-
-
-@pytest.mark.parametrize(("name", "point", "fault"), CANCEL_CASES)
-def test_an_operation_cancelled_during_any_call_leaves_old_or_new_and_nothing_else(name: str, point: str, fault: Fault) -> None:
+@EVERY_SCENARIO
+def test_an_operation_cancelled_during_any_call_leaves_old_or_new_and_nothing_else(name: str) -> None:
     """Before the request leaves, after its effect, or while it is under way (it arrives all the same)."""
-    run_world(lambda: run_cancelled(name, point, fault), SEED)
+    modes = Mode.STALL_BEFORE, Mode.STALL_AFTER, Mode.SLOW
+    cases = [
+        (point, Fault(mode, SHORT_S))
+        for point, mode in product(points(name), modes)
+        if mode is not Mode.SLOW or call_of(point) not in STREAMS
+    ]
+    run_each(cases, partial(run_cancelled, name))
 
 
 # --- what arrives late ---------------------------------------------------------------------------
 
-LATE_CASES = [
-    case(name, point, fault) for name in SCENARIOS for point in points(name) for fault in faults_at(point)
-    if fault.seconds == LONG_S and call_of(point) not in READS
-]  # fmt: skip
 
-
-@pytest.mark.parametrize("size", [SMALL, LARGE])
-@pytest.mark.parametrize(("name", "point", "fault"), LATE_CASES)
-def test_a_request_that_arrives_late_never_undoes_a_later_write(name: str, point: str, fault: Fault, size: int) -> None:
+@EVERY_SCENARIO
+def test_a_request_that_arrives_late_never_undoes_a_later_write(name: str) -> None:
     """Whether its caller was told that it is unknown, or was cancelled while it was under way."""
-    then = put("later", size)
-    if fault.mode is Mode.SLOW:
-        run_world(lambda: run_cancelled(name, point, fault, then), SEED)
-    else:
-        run_world(lambda: run_scenario(SCENARIOS[name], only_at(point, fault), then), SEED)
+    late = [(point, fault) for point, fault in fault_cases(points(name)) if fault.seconds == LONG_S and call_of(point) not in READS]
+
+    async def run(point: str, fault: Fault, size: int) -> None:
+        then = put("later", size)
+        if fault.mode is Mode.SLOW:
+            await run_cancelled(name, point, fault, then)
+        else:
+            await run_scenario(SCENARIOS[name], only_at(point, fault), then)
+
+    run_each(((point, fault, size) for size in (SMALL, LARGE) for point, fault in late), run)
 
 
 # --- two at once ---------------------------------------------------------------------------------
@@ -322,43 +327,28 @@ async def run_beside(scenario: Scenario, plan: Plan, beside: Callable[[World], C
         await check(world)
 
 
-STALL_CASES = [
-    case(name, point, Fault(mode, LONG_S))
-    for name in SCENARIOS
-    if name.endswith(("_on_large", "_on_large_in_one_request"))
-    for point in points(name)
-    for mode in (Mode.STALL_BEFORE, Mode.STALL_AFTER)
-]
-
-
-@pytest.mark.parametrize(("name", "point", "fault"), STALL_CASES)
-def test_a_writer_stalled_past_its_lease_while_recovery_cleans_up_does_no_harm(name: str, point: str, fault: Fault) -> None:
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if name.endswith(("_on_large", "_on_large_in_one_request"))])
+def test_a_writer_stalled_past_its_lease_while_recovery_cleans_up_does_no_harm(name: str) -> None:
     async def recover(world: World) -> None:
         await world.recovery(world.process("cleaner")).run()
 
-    run_world(lambda: run_beside(SCENARIOS[name], only_at(point, fault), recover), SEED)
+    cases = [(point, Fault(mode, LONG_S)) for point in points(name) for mode in (Mode.STALL_BEFORE, Mode.STALL_AFTER)]
+    run_each(cases, lambda point, fault: run_beside(SCENARIOS[name], only_at(point, fault), recover))
 
 
 OTHERS = {"put_small": put("other", SMALL), "put_large": put("other", LARGE), "delete": delete}
-RACE_CASES = [
-    case(name, point, Fault(Mode.STALL_AFTER, SHORT_S), other)
-    for name in SCENARIOS
-    if not name.endswith("_on_legacy")
-    for point in points(name)
-    for other in OTHERS
-]
 
 
-@pytest.mark.parametrize(("name", "point", "fault", "other"), RACE_CASES)
-def test_an_operation_overtaken_by_another_writer_at_any_call_stays_honest(name: str, point: str, fault: Fault, other: str) -> None:
-    async def world_of_two() -> None:
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if not name.endswith("_on_legacy")])
+def test_an_operation_overtaken_by_another_writer_at_any_call_stays_honest(name: str) -> None:
+    async def world_of_two(point: str, other: str) -> None:
         stalled = anyio.Event()
 
         def plan(made: str) -> Fault | None:
             if made != point:
                 return None
             stalled.set()
-            return fault
+            return Fault(Mode.STALL_AFTER, SHORT_S)
 
         async def overtake(world: World) -> None:
             async with world.client(world.process("other")) as client:
@@ -368,7 +358,7 @@ def test_an_operation_overtaken_by_another_writer_at_any_call_stays_honest(name:
         await run_beside(SCENARIOS[name], plan, overtake)
         assert stalled.is_set(), f"the caller never came to {point}"
 
-    run_world(world_of_two, SEED)
+    run_each(product(points(name), OTHERS), world_of_two)
 
 
 # --- recovery ------------------------------------------------------------------------------------
@@ -421,18 +411,15 @@ def recovery_points(kind: str) -> list[str]:
     return run_world(lambda: run_recovery(kind), SEED).link.points
 
 
-RECOVERY_CASES = [
-    case(kind, point, fault)
-    for kind in STALE
-    for point in recovery_points(kind)
-    if call_of(point) != "log.stale" or point == "log.stale #1"  # the other ranges are alike
-    for fault in (*CRASHES, *faults_at(point), Fault(Mode.STALL_BEFORE, LONG_S), Fault(Mode.STALL_AFTER, LONG_S))
-]
-
-
-@pytest.mark.parametrize(("kind", "point", "fault"), RECOVERY_CASES)
-def test_recovery_crashed_or_disturbed_at_any_call_is_finished_by_another(kind: str, point: str, fault: Fault) -> None:
-    run_world(lambda: run_recovery(kind, only_at(point, fault)), SEED)
+@pytest.mark.parametrize("kind", STALE)
+def test_recovery_crashed_or_disturbed_at_any_call_is_finished_by_another(kind: str) -> None:
+    cases = [
+        (point, fault)
+        for point in recovery_points(kind)
+        if call_of(point) != "log.stale" or point == "log.stale #1"  # the other ranges are alike
+        for fault in (*CRASHES, *faults_at(point), Fault(Mode.STALL_BEFORE, LONG_S), Fault(Mode.STALL_AFTER, LONG_S))
+    ]
+    run_each(cases, lambda point, fault: run_recovery(kind, only_at(point, fault)))
 
 
 @pytest.mark.parametrize("kind", STALE)

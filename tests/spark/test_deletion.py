@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import anyio
 import pytest
+from pyspark.sql import SparkSession
 
 from changelog.base.runtime import SystemRuntime
 from recovery.audit.cluster import open_spark
@@ -17,7 +18,9 @@ from recovery.audit.deleting.work import delete_batch
 from tests.given.deleted_store import ALL, OBJECTS, ORPHANS, blobs, embedded_with_orphans, readable
 
 
-def test_spark_deletes_the_orphans_of_a_run_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spark_deletes_the_orphans_of_a_run_and_nothing_else(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(journal, "BATCH", 5)
     shown: list[Progress] = []
 

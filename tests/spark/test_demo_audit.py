@@ -25,6 +25,7 @@ def demo(**variables: str) -> tuple[dict[str, object], str]:
     return json.loads(done.stdout)["audit"], done.stderr
 
 
+@pytest.mark.sim  # so does `make demo`
 def test_the_demo_ends_with_an_audit_on_spark_that_finds_what_was_planted() -> None:
     audit, said = demo()
     assert str(audit["engine"]).startswith("spark"), said

@@ -16,17 +16,10 @@ from tests.given.audited_store import PLANTED, audit, found, plant
 from tests.given.findings import NOW_NS, RUN, SUMMARY, finding, manifest, piece, write
 
 
-@pytest.fixture(scope="module")
-def engine() -> Iterator[SparkEngine]:
+@pytest.fixture
+def engine(spark: SparkSession) -> Iterator[SparkEngine]:
     with open_spark(carry_out, slots=2) as engine:
         yield engine
-
-
-@pytest.fixture
-def spark(engine: SparkEngine) -> SparkSession:
-    session = SparkSession.getActiveSession()
-    assert session is not None
-    return session
 
 
 def test_plain_spark_reads_the_findings_of_a_run(spark: SparkSession, tmp_path: Path) -> None:

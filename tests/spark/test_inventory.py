@@ -23,7 +23,6 @@ from changelog.base.errors import ConfigurationError, UnavailableError
 from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
 from emulators.up import BUILT_IN
-from recovery.audit.cluster import open_spark
 from recovery.audit.inventory import join
 from recovery.audit.inventory.engine import open_inventory
 from recovery.audit.inventory.report import open_export, open_report
@@ -33,7 +32,7 @@ from recovery.audit.manifest import Manifest
 from recovery.audit.plan import split
 from recovery.audit.run import run_audit
 from recovery.audit.verdicts import Kind
-from recovery.audit.work import AuditOptions, carry_out
+from recovery.audit.work import AuditOptions
 from tests.given.inventory_report import line, write_report
 from tests.given.repository import ROOT
 from tiered.metadata import Metadata
@@ -45,15 +44,6 @@ pytestmark = pytest.mark.slow
 
 NOW_NS = 1_790_000_000 * 10**9
 BOUNDS = split(["b", "foo-", "ü"])
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    with open_spark(carry_out, slots=2):
-        session = SparkSession.getActiveSession()
-        assert session is not None
-        session.conf.set("spark.sql.shuffle.partitions", "4")
-        yield session
 
 
 def table_of(spark: SparkSession, rows: Sequence[tuple[str | bytes, str | None, int | None, str | None]]) -> DataFrame:

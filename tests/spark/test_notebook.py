@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from datetime import date
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from pyspark.sql import SparkSession
 
 from changelog.change import Change, ChangeId
 from recovery.audit.ledger import RunDirectory
@@ -20,7 +22,6 @@ from recovery.audit.verdicts import Kind
 from tests.given.audit_grounds import DAY_NS, EmbeddedGround, embedded_ground
 from tests.given.findings import finding, manifest, write
 from tests.given.repository import ROOT
-from tests.spark.notebook import code_of
 
 pytestmark = pytest.mark.slow
 
@@ -44,24 +45,35 @@ async def plant(root: Path, now_ns: int) -> list[ChangeId]:
         return [changes[1], changes[0], changes[2]]
 
 
+def code_of(path: Path) -> list[str]:
+    return ["".join(cell["source"]) for cell in json.loads(path.read_text("utf-8"))["cells"] if cell["cell_type"] == "code"]
+
+
 @pytest.fixture(scope="module")
-def answered(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, list[dict[str, Any]]], list[ChangeId]]:
+def answered(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[dict[str, list[dict[str, Any]]], list[ChangeId]]]:
+    """All cells in one namespace, as they are in the file. Only the two paths of the first are those of this test."""
     here = tmp_path_factory.mktemp("notebook")
-    now_ns = time.time_ns()
-    changes = anyio.run(plant, here / "store", now_ns)
-    (here / "tiered.yaml").write_text("directory: store\n")
+    changes = anyio.run(plant, here / "store", time.time_ns())
+    (here / "tiered.yaml").write_text(f"directory: {here / 'store'}\n")
     directory = RunDirectory.open(str(here / "audit"))
     directory.begin(manifest(ranges=(*manifest().ranges, *manifest().ranges)))
     week = [MONDAY_NS - 1000, MONDAY_NS, MONDAY_NS + 7 * DAY_NS - 1000]
     legacy, dangling = finding(Kind.LEGACY_ORPHAN, created_ns=MONDAY_NS), finding(Kind.DANGLING)
     write(directory, 0, *(finding(created_ns=at_ns) for at_ns in week), legacy, dangling)
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.spark.notebook", str(NOTEBOOK), *TABLES],
-        cwd=here, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert "|usecase|" in done.stderr
-    return json.loads(done.stdout), changes
+    paths, *cells = code_of(NOTEBOOK)
+    namespace: dict[str, Any] = {}
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    with redirect_stdout(StringIO()) as shown:
+        exec(compile(paths, "cell 0", "exec"), namespace)
+        assert (namespace["CONFIG"], namespace["RUN"]) == ("tiered.yaml", "audit")
+        namespace |= {"CONFIG": str(here / "tiered.yaml"), "RUN": str(here / "audit")}
+        for number, code in enumerate(cells, 1):
+            exec(compile(code, f"cell {number}", "exec"), namespace)
+    assert "|usecase|" in shown.getvalue()
+    yield {name: [row.asDict() for row in namespace[name].collect()] for name in TABLES}, changes
+    spark.conf.set("spark.sql.session.timeZone", str(zone))
 
 
 Answered = tuple[dict[str, list[dict[str, Any]]], list[ChangeId]]
@@ -84,7 +96,7 @@ def test_the_oldest_changes_come_first(answered: Answered) -> None:
 
 def test_orphans_by_week(answered: Answered) -> None:
     assert answered[0]["orphans_by_week"] == [
-        {"week": "2026-09-14", "orphans": 1, "bytes": 10}, {"week": "2026-09-21", "orphans": 3, "bytes": 30},
+        {"week": date(2026, 9, 14), "orphans": 1, "bytes": 10}, {"week": date(2026, 9, 21), "orphans": 3, "bytes": 30},
     ]  # fmt: skip
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,9 @@ from pyspark.sql.functions import col, spark_partition_id
 
 from changelog.base.runtime import SystemRuntime
 from changelog.change import Unreadable
-from recovery.audit.cluster import open_spark
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.manifest import VERSION, Bounds, Failure
 from recovery.audit.verdicts import Kind
-from recovery.audit.work import carry_out
-from recovery.sources import spark as sources
 from tests.given.audit_grounds import embedded_ground
 from tests.given.findings import NOW_NS, RUN, finding, manifest, write
 from tests.given.planted_world import Planted, plant
@@ -28,15 +24,6 @@ from tiered.open import open_backends
 from tiered.settings import Settings
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    with open_spark(carry_out, slots=2):
-        session = SparkSession.getActiveSession()
-        assert session is not None
-        sources.register(session)
-        yield session
 
 
 @pytest.fixture(scope="module")

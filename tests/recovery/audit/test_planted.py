@@ -41,7 +41,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture(params=["simulated", "embedded", "emulators"])
+@pytest.fixture(params=["simulated", "embedded", pytest.param("emulators", marks=pytest.mark.sim)])
 async def world(
     request: pytest.FixtureRequest, anyio_backend: object, tmp_path: Path
 ) -> AsyncIterator[Planted]:
