@@ -16,7 +16,7 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 from google.cloud.bigtable_admin_v2.types import ColumnFamily, CreateTableRequest, Table
 from hypothesis import settings
-from xdist.scheduler import LoadFileScheduling
+from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
 from changelog.base.runtime import SystemRuntime
 from changelog.bigtable.channel import BigtableTable, insecure_channel
@@ -66,7 +66,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileSche
     return _ByFile(config, log)
 
 
-class _ByFile(LoadFileScheduling):
+class _ByFile(LoadFileScheduling):  # type: ignore[misc] # xdist has no types
     """Gives each file to one worker, and all files of Spark to one, because they share its session."""
 
     def _split_scope(self, nodeid: str) -> str:
