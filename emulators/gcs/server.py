@@ -9,8 +9,7 @@
 It is an aiohttp server, so it runs on asyncio only. Its clients may be anything, in any process. *Failure*: a body that
 breaks off has no effect, except that a resumable upload keeps its whole granules.
 
-It does not implement versions, restoring what was deleted (it can be listed), access control, compose, rewriting with
-other metadata, decompression, or the XML API.
+It does not implement versions, access control, compose, rewriting with other metadata, decompression, or the XML API.
 """
 
 from __future__ import annotations

@@ -30,9 +30,9 @@ class GcsService:
             "upload.media": self._upload_media, "upload.multipart": self._upload_multipart, "upload.start": self._start,
             "upload.put": self._finish, "upload.status": self._finish, "upload.cancel": self._cancel,
             "object.get": self._get, "object.read": self._read, "object.delete": self._delete, "object.patch": self._patch,
-            "object.rewrite": self._rewrite, "object.list": self._list, "batch": self._batch, "bucket.create": self._create_bucket,
-            "bucket.get": self._get_bucket, "bucket.list": self._list_buckets, "bucket.patch": self._patch_bucket,
-            "bucket.delete": self._delete_bucket,
+            "object.rewrite": self._rewrite, "object.restore": self._restore, "object.list": self._list, "batch": self._batch,
+            "bucket.create": self._create_bucket, "bucket.get": self._get_bucket, "bucket.list": self._list_buckets,
+            "bucket.patch": self._patch_bucket, "bucket.delete": self._delete_bucket,
         }  # fmt: skip
 
     def answer(self, call: Call, body: bytes) -> Answer:
@@ -168,6 +168,9 @@ class GcsService:
             return _shown({**told, **half}, call)
         stored = target.insert(call.target[1], source.payload, source.resource(), call.query, (), self._runtime.wall_ns())
         return _shown({**told, "done": True, "resource": stored.resource()}, call)
+
+    def _restore(self, call: Call, body: bytes) -> Answer:
+        return _shown(self._bucket(call).restore(call.name, call.query, self._runtime.wall_ns()).resource(), call)
 
     def _patch(self, call: Call, body: bytes) -> Answer:
         return _shown(self._bucket(call).patch(call.name, json_object(body), call.query, self._runtime.wall_ns()).resource(), call)

@@ -5,7 +5,7 @@
     head, delete   1
     touch          2: what it is, and a change that holds only if it is still that
     list           1 for each page of up to 1,000
-    soft_deleted   1
+    soft_deleted, restore   1
     kept           1 for each page of up to 1,000, and 1 for the bucket
     now_ns         1
     cancel         1
@@ -43,6 +43,7 @@ from tiered.gcs.format import (
     SOFT_DELETED_FIELDS,
     Listing,
     Resource,
+    decode_generation,
     decode_kept,
     decode_listing,
     decode_listing_by_item,
@@ -269,6 +270,15 @@ class GcsBlobs:
             if not page.get("nextPageToken") or (items and items[-1].get("name") != name):
                 return sorted(own, key=attrgetter("generation"))
             query["pageToken"] = page["nextPageToken"]
+
+    async def restore(self, name: str, generation: int) -> int | None:
+        """The service copies the bytes and the metadata itself. The deleted generation stays until its time is over."""
+        doing = f"restoring generation {generation} of blob {name!r}"
+        url = self._http.restore_url(name, generation=str(generation), ifGenerationMatch="0", fields="generation")
+        answer = await self._http.call("POST", url, doing, accept=(200, 404, 412), effect=True)
+        if answer.status == 404:
+            await self._check_bucket(name, answer)
+        return decode_generation(name, answer.json(doing)) if answer.status == 200 else None
 
     async def kept(self, what: Kept, start: str, end: str | None, token: str) -> KeptPage:
         """One page of the listing, with its deleted generations counted.

@@ -143,6 +143,10 @@ class GcsHttp:
         """The address that copies a blob within the bucket."""
         return _url(f"{self._objects}/{quoted(name)}/rewriteTo/b/{quoted(self.bucket)}/o/{quoted(target)}", query)
 
+    def restore_url(self, name: str, **query: str) -> str:
+        """The address that makes a blob anew from a soft-deleted generation."""
+        return _url(f"{self._objects}/{quoted(name)}/restore", query)
+
     def objects_url(self, **query: str) -> str:
         return _url(self._objects, query)
 

@@ -353,10 +353,17 @@ class NotCopied(Enum):
 
 @runtime_checkable
 class SoftDeletes(Protocol):
-    """A long-term tier whose service may keep deleted blobs for a while."""
+    """A long-term tier whose service may keep deleted blobs for a while. The store itself restores none of them."""
 
     async def soft_deleted(self, name: str) -> Sequence[SoftDeleted]:
-        """The deleted generations that can still be restored, oldest first. The store itself restores none."""
+        """The deleted generations that can still be restored, oldest first."""
+
+    async def restore(self, name: str, generation: int) -> int | None:
+        """Makes the blob anew from a deleted generation, with its metadata, and returns its new generation.
+
+        Never overwrites a blob. None, and nothing is changed: a blob has the name, or that generation is kept no more.
+        May be repeated: then None also follows an attempt whose answer was lost.
+        """
 
 
 @runtime_checkable
