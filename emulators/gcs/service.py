@@ -22,7 +22,9 @@ LATE_METADATA = "x-goog-meta-"
 class GcsService:
     """The service. Tests may read `buckets` and `sessions` (by upload id)."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, fault_of: Callable[[Call], GcsError | None] = lambda call: None) -> None:
+        """`fault_of`: the error that a call of a batch gets instead of its effect, or None."""
+        self._fault_of = fault_of
         self.buckets: dict[str, Bucket] = {}
         self.sessions: dict[str, Session] = {}
         self._runtime = runtime
@@ -190,6 +192,8 @@ class GcsService:
                 inner = Call.parse(method, target, headers)
                 if inner.kind in ("batch", "object.read") or inner.kind.startswith("upload"):
                     raise GcsError(400, f"{inner.kind} is not allowed in a batch")
+                if (fault := self._fault_of(inner)) is not None:
+                    raise fault
             except GcsError as error:
                 answers.append((content_id, error.answer()))
             else:

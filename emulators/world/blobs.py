@@ -22,7 +22,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from changelog.base.errors import InvalidRequestError, UnavailableError, UnconfirmedError
+from changelog.base.errors import InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import Runtime
 from emulators.world.runtime import Simulated
 from tiered.metadata import NS_PER_S, Metadata, is_expired
@@ -48,7 +48,7 @@ class Blob:
 
 
 class SimulatedBlobs(Simulated):
-    """The long-term tier: it implements `LongTermBackend`, `Collects` and `SoftDeletes`. `runtime` is the server's."""
+    """The long-term tier: `LongTermBackend`, `Collects`, `SoftDeletes` and `DeletesMany`. `runtime` is the server's."""
 
     def __init__(self, runtime: Runtime, *, sessions: bool = True) -> None:
         super().__init__(runtime)
@@ -98,6 +98,13 @@ class SimulatedBlobs(Simulated):
 
     async def delete_generation(self, name: str, generation: int) -> Removal:
         await self._travel()
+        return self._remove(name, generation)
+
+    async def delete_generations(self, blobs: Sequence[tuple[str, int]]) -> Sequence[Removal | TieredError]:
+        await self._travel()
+        return [self._remove(name, generation) for name, generation in blobs]
+
+    def _remove(self, name: str, generation: int) -> Removal:
         blob = self.blobs.get(name)
         if blob is None:
             return Removal.ABSENT

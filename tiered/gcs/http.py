@@ -153,6 +153,10 @@ class GcsHttp:
     def bucket_url(self, **query: str) -> str:
         return _url(self._objects.removesuffix("/o"), query)
 
+    @property
+    def batch_url(self) -> str:
+        return f"{self.endpoint}/batch/storage/v1"
+
     def uploads_url(self, **query: str) -> str:
         return _url(self._uploads, query)
 

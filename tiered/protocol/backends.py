@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from changelog.base.errors import InvalidRequestError, UnavailableError
+from changelog.base.errors import InvalidRequestError, TieredError, UnavailableError
 from changelog.change import ChangeId
 from tiered.metadata import SIZE_MAX, Expiration, Metadata
 from tiered.text import shown
@@ -363,6 +363,22 @@ class SoftDeletes(Protocol):
 
         Never overwrites a blob. None, and nothing is changed: a blob has the name, or that generation is kept no more.
         May be repeated: then None also follows an attempt whose answer was lost.
+        """
+
+
+DELETIONS_MAX = 100
+"""How many deletions one request takes."""
+
+
+@runtime_checkable
+class DeletesMany(Protocol):
+    """A long-term tier whose service takes many deletions in one request."""
+
+    async def delete_generations(self, blobs: Sequence[tuple[str, int]]) -> Sequence[Removal | TieredError]:
+        """`delete_generation` of each name and generation, `DELETIONS_MAX` at most, in one request. Safe to repeat.
+
+        Returns for each, in the same order, what became of it, or the error that its deletion alone would have raised.
+        Each deletion is by itself: others may succeed. If this raises `UnconfirmedError`, each may have happened.
         """
 
 
