@@ -21,6 +21,7 @@ from benchmarks import (
     audit_world,
     calls,
     client_cpu,
+    deletions,
     embedded,
     inventory,
     latency,
@@ -67,11 +68,13 @@ def test_the_embedded_benchmark_shows_every_pair(
 
 @pytest.mark.parametrize(("part", "tables", "lines"), [
     ("calls", 1, 3), ("client_cpu", 3, 27), ("latency", 1, 2), ("memory", 1, 2), ("recovery_rate", 1, 2),
+    ("deletions", 2, 5),
 ])  # fmt: skip
 def test_a_production_benchmark_has_a_line_for_everything_it_compares(
     bigtable_host: str, monkeypatch: pytest.MonkeyPatch, part: str, tables: int, lines: int
 ) -> None:
     monkeypatch.setattr(client_cpu, "ROUNDS", 2)
+    monkeypatch.setattr(deletions, "ROUNDS", 2)
     monkeypatch.setattr(latency, "ROUNDS", 2)
     monkeypatch.setattr(latency, "PUTS", {2 * latency.MIB: 1, 9 * latency.MIB: 1})
     monkeypatch.setattr(calls, "cases", lambda: CASES)

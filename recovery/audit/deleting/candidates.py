@@ -29,6 +29,7 @@ What was done until then is in `fates`.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -205,21 +206,22 @@ class Batch:
     # --- one candidate
 
     async def _delete_all(self, candidates: Sequence[Candidate]) -> None:
-        waiting, many = iter(candidates), self.tiers.long_term
+        waiting, takes_many = iter(candidates), isinstance(self.tiers.long_term, DeletesMany)
         ready: list[Candidate] = []
-        at_once = DELETIONS_MAX if isinstance(many, DeletesMany) else 1
 
         async def work() -> None:
             for candidate in waiting:
                 await self.pace()
                 if (spared := await self._prepare(candidate)) is not None:
                     self._end(candidate, spared)
-                    continue
-                ready.append(candidate)
-                if len(ready) >= at_once:
-                    taken = ready.copy()
-                    ready.clear()
-                    await self._remove(taken)
+                elif not takes_many:
+                    await self._remove_one(candidate)
+                else:
+                    ready.append(candidate)
+                    if len(ready) == DELETIONS_MAX:
+                        taken = ready.copy()
+                        ready.clear()
+                        await self._remove_many(taken)
 
         try:
             async with anyio.create_task_group() as group:
@@ -230,7 +232,7 @@ class Batch:
             if isinstance(error, TieredError):
                 raise error from None  # the error itself, not the group
             raise
-        await self._remove(ready)
+        await self._remove_many(ready)
 
     async def _prepare(self, candidate: Candidate) -> Fate | None:
         """Settles a candidate and sets it aside. None: it may be deleted now. A fate: it stays, or is gone."""
@@ -241,21 +243,19 @@ class Batch:
         except CorruptRecordError:
             return Fate.UNREADABLE
 
-    async def _remove(self, candidates: Sequence[Candidate]) -> None:
-        """Deletes what was settled: in one request if the service takes many deletions, and otherwise one by one.
-
-        If a deletion of many failed, or nobody knows what became of it, the candidate is deleted by itself.
-        """
-        left = list(candidates)
-        if len(left) > 1:
-            try:
-                removals = await remove_many(self.tiers, left)
-            except (UnavailableError, UnconfirmedError, ConfigurationError):
-                removals = []  # its deletion alone raises what is wrong
-            for candidate, removal in zip(candidates, removals, strict=False):
-                if isinstance(removal, Removal):
-                    self._end(candidate, _FATES[removal])
-                    left.remove(candidate)
+    async def _remove_many(self, candidates: Sequence[Candidate]) -> None:
+        """Deletes what was settled, in one request. What failed, or was not answered, is deleted by itself."""
+        removals: Sequence[Removal | TieredError | None] = [None] * len(candidates)
+        if len(candidates) > 1:
+            # If this is more than a passing failure, the deletion of the first one alone raises it.
+            with suppress(UnavailableError, UnconfirmedError, ConfigurationError):
+                removals = await remove_many(self.tiers, candidates)
+        left: list[Candidate] = []
+        for candidate, removal in zip(candidates, removals, strict=True):
+            if isinstance(removal, Removal):
+                self._end(candidate, _FATES[removal])
+            else:
+                left.append(candidate)
         await several(left, self._remove_one)
 
     async def _remove_one(self, candidate: Candidate) -> None:
