@@ -52,8 +52,10 @@ So a blob without suffix that was deleted just now may belong to a deletion that
 
 
 class End(StrEnum):
-    """What became of a blob that was gone."""
+    """What became of a blob that was gone, or what is to be done about it."""
 
+    RESTORABLE = "restorable"
+    HALF_DONE = "half_done"
     RESTORED = "restored"
     THERE = "there"
     NOT_KEPT = "not_kept"
@@ -67,6 +69,8 @@ class End(StrEnum):
 
 
 ENDS = {
+    End.RESTORABLE: "the bucket keeps it, and a tombstone names it",
+    End.HALF_DONE: "it is back, but a call was interrupted before it could see that no row names it any more",
     End.RESTORED: "its row names it, and it is there again",
     End.THERE: "it is there: another call has restored it, or it was never gone",
     End.NOT_KEPT: "the bucket keeps no deleted generation of it: it is lost, unless a backup has it",
@@ -82,19 +86,24 @@ ENDS = {
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A blob that an audit missed, and what became of it. `end` None: it may be restored, or nobody knows yet.
+    """A blob that an audit missed, and what became of it, as far as is known.
 
     `generation`: the deleted generation that is taken, of `size` bytes. It was deleted at `deleted_ns`, and the service
     keeps it until `kept_until_ns` (nanoseconds since 1970). `restored`: the generation that the blob has now.
     """
 
     name: str
-    end: End | None = None
+    end: End
     generation: int | None = None
     size: int | None = None
     deleted_ns: int | None = None
     kept_until_ns: int | None = None
     restored: int | None = None
+
+    @property
+    def is_to_do(self) -> bool:
+        """Whether `Losses.restore` has something to do for it."""
+        return self.end in (End.RESTORABLE, End.HALF_DONE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +117,7 @@ class Losses:
     pace: Pace = no_pace
 
     async def look(self, names: Sequence[str], before: Mapping[str, Loss]) -> list[Loss]:
-        """Returns the losses of these names; those with `end` None may be restored. It changes nothing.
+        """Returns the losses of these names, and changes nothing. Hand those that are `is_to_do` to `restore`.
 
         `before`: what an earlier call has noted, by name.
         """
@@ -118,17 +127,17 @@ class Losses:
         async def judge(name: str) -> Loss:
             noted = before.get(name)
             if name in logged:
-                return replace(noted or Loss(name), end=End.LOGGED)
+                return Loss(name, End.LOGGED) if noted is None else replace(noted, end=End.LOGGED)
             try:
                 return await self._judge(name, noted, now_ns)
             except CorruptRecordError:
-                return replace(noted or Loss(name), end=End.UNREADABLE)
+                return Loss(name, End.UNREADABLE) if noted is None else replace(noted, end=End.UNREADABLE)
 
         return await several(names, judge)
 
     async def restore(self, loss: Loss) -> Loss:
-        """Restores one blob that `look` has returned with `end` None, and returns it with its end."""
-        if loss.restored is not None:
+        """Restores one blob of which `look` says that this is to be done, and returns it with its end."""
+        if loss.end is End.HALF_DONE:
             return await self._take_back_later(loss)
         assert loss.generation is not None, "look has found it"
         await self.pace()
@@ -175,7 +184,7 @@ class Losses:
         if not kept:
             return Loss(name, End.NOT_KEPT)
         newest = max(kept, key=attrgetter("generation"))
-        loss = Loss(name, None, newest.generation, newest.size, newest.deleted_ns, newest.kept_until_ns)
+        loss = Loss(name, End.RESTORABLE, newest.generation, newest.size, newest.deleted_ns, newest.kept_until_ns)
         redirect = await self._named(name)
         if redirect is None:
             return replace(loss, end=End.NOT_NAMED)
@@ -192,7 +201,7 @@ class Losses:
             return Loss(name, End.THERE) if noted is None or noted.generation is None else replace(noted, end=End.RESTORED)
         if noted is None or noted.generation is None or noted.end not in _UNDECIDED:
             return Loss(name, End.NOT_NAMED)
-        return replace(noted, end=None, restored=generation)
+        return replace(noted, end=End.HALF_DONE, restored=generation)
 
     async def _named(self, name: str) -> Redirect | None:
         """Returns the tombstone that names the blob. Raises `CorruptRecordError` if a row that may name it is broken.
@@ -246,7 +255,7 @@ def _rows_of(name: str) -> list[str]:
     return [name] if reading.form is not Form.REVISION or reading.object is None else [reading.object, name]
 
 
-_UNDECIDED = (None, End.LOGGED, End.UNREADABLE)
+_UNDECIDED = (End.RESTORABLE, End.HALF_DONE, End.LOGGED, End.UNREADABLE)
 """A loss that was noted with one of these, and with a generation, may have been restored by a call that was killed."""
 
 _ENDS = {

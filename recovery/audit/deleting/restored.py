@@ -2,15 +2,15 @@
 
     RUN/restored/range-000017.parquet     up to a thousand dangling findings, in the order of the run
 
-    name, end string                      `intended`, or an `End`
+    name, end string                      an `End`; `restorable`: it is to be restored, and may have been
     generation, size int64                the deleted generation that is taken, and its bytes
     deleted, kept_until timestamp         when it was deleted, and until when the service keeps it
     restored int64                        the generation that the blob has now
     run string                            the id of the audit's run
 
-A column is null where nothing is known. What is to be restored is noted as intended before the first of its file is
-restored. Each file appears whole, and is replaced as a whole. *Failure*: `CorruptRecordError` names a file that cannot
-be read, or that is of another run.
+A column is null where nothing is known. What is to be restored is noted before the first of its file is restored. Each
+file appears whole, and is replaced as a whole. *Failure*: `CorruptRecordError` names a file that cannot be read, or
+that is of another run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from recovery.audit.directory import Files
 
 RESTORED = "restored"
 BATCH = 1000
-INTENDED = "intended"
 TIME = pa.timestamp("us", "UTC")
 SCHEMA = pa.schema([
     ("name", pa.string()), ("end", pa.string()), ("generation", pa.int64()), ("size", pa.int64()), ("deleted", TIME),
@@ -48,7 +47,7 @@ class RestoredFiles:
         """Writes one batch: it replaces the file as a whole. Times lose what is less than a microsecond."""
         columns: dict[str, list[Any]] = {
             "name": [each.name for each in losses],
-            "end": [INTENDED if each.end is None else each.end.value for each in losses],
+            "end": [each.end.value for each in losses],
             "generation": [each.generation for each in losses],
             "size": [each.size for each in losses],
             "deleted": [_us(each.deleted_ns) for each in losses],
@@ -76,7 +75,7 @@ class RestoredFiles:
             if not table.schema.equals(SCHEMA):
                 raise ValueError("it has other columns")
             numbers = table.select(_COLUMNS).cast(pa.schema([(column, pa.int64()) for column in _COLUMNS]))
-            told, facts = table.to_pydict() if not len(table) else table.select(["name", "end", "run"]).to_pydict(), numbers.to_pylist()
+            told, facts = table.select(["name", "end", "run"]).to_pydict(), numbers.to_pylist()
             losses = [_loss(name, end, fact) for name, end, fact in zip(told["name"], told["end"], facts, strict=True)]
         except (pa.ArrowException, OSError, ValueError, TypeError) as error:
             raise CorruptRecordError(f"{where} breaks the format: {error}") from None
@@ -89,7 +88,7 @@ def _loss(name: str, end: str, fact: dict[str, int | None]) -> Loss:
     generation, size, restored = fact["generation"], fact["size"], fact["restored"]
     if any(number is not None and number < 0 for number in (generation, size, restored)):
         raise ValueError(f"{name!r} has generation {generation}, size {size} and restored {restored}")
-    return Loss(name, None if end == INTENDED else End(end), generation, size, _ns(fact["deleted"]), _ns(fact["kept_until"]), restored)
+    return Loss(name, End(end), generation, size, _ns(fact["deleted"]), _ns(fact["kept_until"]), restored)
 
 
 def _us(ns: int | None) -> int | None:

@@ -84,12 +84,12 @@ async def restore_deleted(
 class Rescued:
     """What a restoration of lost blobs did, or would do. `ends`: how many had which end, and `sizes` their bytes.
 
-    The end of what would be restored is None. `losses`: the first `LOSSES_SHOWN` of them; `number`: of all.
+    `losses`: the first `LOSSES_SHOWN` of them; `number`: how many there are in all.
     """
 
     number: int
-    ends: Counter[End | None]
-    sizes: Counter[End | None]
+    ends: Counter[End]
+    sizes: Counter[End]
     losses: list[Loss]
 
     def add(self, loss: Loss) -> None:
@@ -145,7 +145,7 @@ async def _restore_batch(losses: Losses, looked: Sequence[Loss], notes: Restored
 
     await to_thread.run_sync(notes.write, number, looked)
     try:
-        await several([each for each in looked if each.end is None], restore_one)
+        await several([each for each in looked if each.is_to_do], restore_one)
     finally:
         with anyio.CancelScope(shield=True):
             await to_thread.run_sync(notes.write, number, list(known.values()))
@@ -167,7 +167,7 @@ def _opened(directory: RunDirectory, settings: Settings) -> tuple[Journal, str, 
     order = journal.order()
     if order is None or order.quarantine is None:
         why = "nothing was deleted because of it" if order is None else "what was deleted because of it was not set aside"
-        raise ConfigurationError(f"nothing of {directory.uri} can be restored: {why}")
+        raise ConfigurationError(f"nothing of {directory.uri} can be restored: {why}; for lost blobs, give --class {Kind.DANGLING}")
     for _ in journal.entries(order):  # all of it is checked before the first copy is touched
         pass
     return journal, order.quarantine, order

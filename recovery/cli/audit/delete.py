@@ -38,7 +38,7 @@ Lost = Annotated[str | None, typer.Option("--class", help="dangling: blobs that 
 Label = Annotated[str | None, typer.Option("--quarantine", metavar="LABEL", help="Copy each blob to ~quarantine/LABEL/NAME first.")]
 
 
-DANGLING, RESTORABLE = "dangling", "restorable"
+DANGLING = "dangling"
 LOSSES_PRINTED = 100
 
 
@@ -186,18 +186,17 @@ def _show_rescued(found: Rescued, done: bool, as_json: bool) -> None:
     from recovery.audit.deleting.losses import ENDS
 
     if as_json:
-        ends = {end.value if end else RESTORABLE: {"number": number, "size": found.sizes[end]} for end, number in found.ends.items()}
         write(dump({
-            "lost": found.number, "ends": ends, "restored": done, "left_out": found.number - len(found.losses),
-            "blobs": [{**asdict(each), "end": each.end or RESTORABLE} for each in found.losses],
+            "lost": found.number, "restored": done, "left_out": found.number - len(found.losses),
+            "ends": {end.value: {"number": number, "size": found.sizes[end]} for end, number in sorted(found.ends.items())},
+            "blobs": [asdict(each) for each in found.losses],
         }))  # fmt: skip
         return
     write(f"lost       {words.count(found.number, 'blob')} that the run calls dangling")
-    for end, number in sorted(found.ends.items(), key=lambda each: each[0] or RESTORABLE):
-        meaning = ENDS[end] if end else "the bucket keeps it, and a tombstone names it"
-        write(f"{end or RESTORABLE:<11}{words.count(number, 'blob')}, {words.size(found.sizes[end])}: {meaning}")
+    for end, number in sorted(found.ends.items()):
+        write(f"{end.value:<11}{words.count(number, 'blob')}, {words.size(found.sizes[end])}: {ENDS[end]}")
     for loss in found.losses[:LOSSES_PRINTED]:
-        write(f"  {loss.end or RESTORABLE:<11}{words.visible(loss.name)}{_kept(loss)}")
+        write(f"  {loss.end.value:<11}{words.visible(loss.name)}{_kept(loss)}")
     if found.number > LOSSES_PRINTED:
         more = f"{words.count(found.number - LOSSES_PRINTED, 'blob')} more"
         where = "the Parquet files in restored/ of the run tell of all" if done else f"--json shows the first {len(found.losses):,}"

@@ -53,7 +53,7 @@ def losses_of(ground: SimulatedGround) -> Losses:
 async def restore(ground: SimulatedGround, name: str, before: Loss | None = None) -> Loss:
     losses = losses_of(ground)
     [loss] = await losses.look([name], {} if before is None else {name: before})
-    return await losses.restore(loss) if loss.end is None else loss
+    return await losses.restore(loss) if loss.is_to_do else loss
 
 
 @pytest.mark.parametrize("legacy", [False, True])
@@ -61,7 +61,7 @@ async def test_a_lost_blob_is_restored_and_found_by_the_next_call(legacy: bool) 
     ground, blobs = keeping()
     name = await lost(ground, legacy=legacy)
     [loss] = await losses_of(ground).look([name], {})
-    assert loss.end is None and (loss.size, loss.deleted_ns) == (10, BEGINS_NS - DAY_NS) and name not in blobs.blobs
+    assert loss.end is End.RESTORABLE and (loss.size, loss.deleted_ns) == (10, BEGINS_NS - DAY_NS) and name not in blobs.blobs
     assert loss.kept_until_ns == BEGINS_NS + 6 * DAY_NS
     restored = await restore(ground, name)
     assert restored.end is End.RESTORED and blobs.blobs[name].generation == restored.restored
@@ -152,7 +152,7 @@ class Moments:
         return later
 
 
-async def raced(moments: Sequence[int], losses_type: type[Losses]) -> tuple[End | None, set[str]]:
+async def raced(moments: Sequence[int], losses_type: type[Losses]) -> tuple[End, set[str]]:
     """Restores a blob beside an overwrite whose four steps come before these calls of the restoration.
 
     Returns the end, and the names of what is garbage when both have ended.
@@ -188,7 +188,7 @@ async def raced(moments: Sequence[int], losses_type: type[Losses]) -> tuple[End 
     rows, watched, log = [cast(Any, Moments(each, moment)) for each in (ground.tiers.high_volume, blobs, ground.log)]
     losses = losses_type(Tiers(rows, watched), watched, log, ground.clock)
     [loss] = await losses.look([name], {})
-    if loss.end is None:
+    if loss.is_to_do:
         loss = await losses.restore(loss)
     for _, step in steps:
         await step()
@@ -227,6 +227,8 @@ async def test_what_a_killed_call_restored_is_kept_or_taken_back_by_the_next(nam
     await blobs.restore(name, noted.generation)  # and then it is killed
     if not named:
         await overwritten(ground, name)
+    [looked] = await losses_of(ground).look([name], {name: noted})
+    assert looked.end is (End.RESTORED if named else End.HALF_DONE)
     ended = await restore(ground, name, noted)
     assert (ended.end, set(blobs.blobs)) == ((End.RESTORED, {name}) if named else (End.TAKEN_BACK, set()))
 
@@ -253,7 +255,9 @@ async def test_a_restoration_whose_answer_was_lost_is_found(monkeypatch: pytest.
 def test_notes_are_read_back_as_they_were_written_and_checked(tmp_path: Path) -> None:
     files = Files.at(str(tmp_path), SystemRuntime())
     notes = RestoredFiles(files, "run")
-    losses = [Loss("a", None, 5, 10, 1_000_000, 2_000_000), Loss("b", End.RESTORED, 1, 2, 3_000, 4_000, 6), Loss("c", End.NOT_KEPT)]
+    losses = [
+        Loss("a", End.RESTORABLE, 5, 10, 1_000_000, 2_000_000), Loss("b", End.RESTORED, 1, 2, 3_000, 4_000, 6), Loss("c", End.NOT_KEPT),
+    ]  # fmt: skip
     assert notes.read(0, ["a"]) == {}
     notes.write(0, losses)
     assert list(notes.read(0, ["a", "b", "c"]).values()) == losses

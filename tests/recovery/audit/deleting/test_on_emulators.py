@@ -88,11 +88,11 @@ async def lost_blobs_are_restored(settings: Settings) -> None:
     manifest = await run_audit(settings, AuditOptions(where, grace_s=0, insist=True), LocalEngine(2), SystemRuntime(), lambda _: None)
     assert manifest.totals["dangling"].number == 2  # type: ignore[index]
 
-    async def restored(*, dry: bool) -> dict[End | None, int]:
+    async def restored(*, dry: bool) -> dict[End, int]:
         found = await restore_lost(settings, where, SystemRuntime(), 100, lambda _: None, dry=dry)
         assert {each.name for each in found.losses} == set(targets)
         return dict(found.ends)
 
-    assert await restored(dry=True) == {None: 2} and not set(targets) & await blobs(settings)
+    assert await restored(dry=True) == {End.RESTORABLE: 2} and not set(targets) & await blobs(settings)
     assert await restored(dry=False) == {End.RESTORED: 2} and await readable(settings) == OBJECTS
     assert await restored(dry=False) == {End.RESTORED: 2}
