@@ -13,7 +13,7 @@ count. Each side deletes blobs of its own, which are put before it begins.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from statistics import median
 from typing import Any, cast
@@ -66,7 +66,7 @@ async def figures(servers: Servers, size: float) -> list[Figures]:
     return [Figures(each.title, each.columns, each.rows, notes) for each in tables]
 
 
-async def _compare(what: str, sides: dict[str, Side], blobs: GcsBlobs, number: int) -> Figures:
+async def _compare(what: str, sides: Mapping[str, Side], blobs: GcsBlobs, number: int) -> Figures:
     """Returns the table of these sides, which are compared with the first one."""
     measured = await take_turns([partial(_round, side, blobs, number) for side in sides.values()], ROUNDS)
     rows = []
