@@ -76,6 +76,9 @@ CONNECTIONS_MAX = 256
 ANSWER_TIMEOUT_S = 10.0
 ATTEMPTS_MAX = 5
 PAGE_MAX = 1000
+BATCH_ANSWERS = 6
+"""A request with many calls may take as long as so many answers: the service carries them out one by one."""
+
 _REMOVALS = {200: Removal.DELETED, 204: Removal.DELETED, 412: Removal.REPLACED}
 _JSON = {"Content-Type": "application/json; charset=UTF-8"}
 
@@ -181,8 +184,9 @@ class GcsBlobs:
         """A JSON batch. If the endpoint takes none, it is a `ConfigurationError`, and nothing was deleted."""
         doing = f"deleting {len(blobs)} blobs in one request"
         body = encode_batch([("DELETE", self._deletion(*blob)[1].removeprefix(self._http.endpoint)) for blob in blobs])
-        url = self._http.batch_url
-        answer = await self._http.call("POST", url, doing, accept=(200, 404), headers=BATCH_HEADERS, body=body, effect=True)
+        answer = await self._http.call(
+            "POST", self._http.batch_url, doing, accept=(200, 404), headers=BATCH_HEADERS, body=body, effect=True, answers=BATCH_ANSWERS
+        )
         if answer.status == 404:
             raise ConfigurationError(f"{doing} failed with 404: {self._http.endpoint} takes no batches").coded("404")
         answers = decode_batch(answer)

@@ -70,6 +70,12 @@ async def test_a_part_that_fails_fails_alone(blobs: GcsBlobs, server: GcsEmulato
     assert await left(blobs) == ["b", "c", "d", "e"]
 
 
+async def test_a_batch_may_take_longer_than_one_answer(blobs: GcsBlobs, server: GcsEmulator) -> None:
+    asked = await stored(blobs, "a", "b")
+    server.faults.append(GcsFault(FaultMode.DELAY, "batch", seconds=0.8))
+    assert await blobs.delete_generations(asked) == [Removal.DELETED] * 2
+
+
 @pytest.mark.parametrize(("mode", "error", "effect"), [
     (FaultMode.DROP_AFTER, UnconfirmedError, True), (FaultMode.STALL_AFTER, UnconfirmedError, True),
     (FaultMode.DROP_BEFORE, UnconfirmedError, False), (FaultMode.STATUS, UnconfirmedError, False),
