@@ -27,6 +27,7 @@ from recovery.audit.deleting.losses import End, Loss, Losses, keeps_deleted
 from recovery.audit.deleting.quarantine import Return, restore, with_copy
 from recovery.audit.deleting.restored import BATCH, RestoredFiles
 from recovery.audit.deleting.several import several
+from recovery.audit.evidence import evidence
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.manifest import Manifest
 from recovery.audit.plan import inputs_of
@@ -84,9 +85,11 @@ async def restore_deleted(
 class Rescued:
     """What a restoration of lost blobs did, or would do. `ends`: how many had which end, and `sizes` their bytes.
 
-    `losses`: the first `LOSSES_SHOWN` of them; `number`: how many there are in all.
+    `losses`: the first `LOSSES_SHOWN` of them; `number`: how many there are in all. `doubts`: why the run may not name
+    all lost blobs, one sentence each.
     """
 
+    doubts: tuple[str, ...]
     number: int
     ends: Counter[End]
     sizes: Counter[End]
@@ -116,13 +119,14 @@ async def restore_lost(
     directory = await to_thread.run_sync(RunDirectory.open, where, runtime)
     run = (await to_thread.run_sync(_manifest, directory, settings)).run
     notes = RestoredFiles(directory.files, run)
-    found = Rescued(0, Counter(), Counter(), [])
     async with open_backends(settings, runtime, writes=not dry) as backends:
         blobs = keeps_deleted(backends.tiers.long_term)
         if blobs is None:
             raise ConfigurationError(
                 f"nothing that {directory.uri} misses can be restored: an embedded store keeps nothing of what was deleted; use a backup"
             )
+        proof = await to_thread.run_sync(evidence, directory, await backends.tiers.long_term.now_ns())
+        found = Rescued(proof.doubts, 0, Counter(), Counter(), [])
         losses = Losses(backends.tiers, blobs, backends.log, runtime, TokenBucket(runtime, rate_per_s).take)
         findings = (finding.name for finding in directory.findings(run, {Kind.DANGLING}))
         for number in itertools.count():

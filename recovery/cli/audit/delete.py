@@ -187,7 +187,7 @@ def _show_rescued(found: Rescued, done: bool, as_json: bool) -> None:
 
     if as_json:
         write(dump({
-            "lost": found.number, "restored": done, "left_out": found.number - len(found.losses),
+            "lost": found.number, "doubts": found.doubts, "restored": done, "left_out": found.number - len(found.losses),
             "ends": {end.value: {"number": number, "size": found.sizes[end]} for end, number in sorted(found.ends.items())},
             "blobs": [asdict(each) for each in found.losses],
         }))  # fmt: skip
@@ -201,6 +201,8 @@ def _show_rescued(found: Rescued, done: bool, as_json: bool) -> None:
         more = f"{words.count(found.number - LOSSES_PRINTED, 'blob')} more"
         where = "the Parquet files in restored/ of the run tell of all" if done else f"--json shows the first {len(found.losses):,}"
         say(f"{more}: {where}")
+    for doubt in found.doubts:
+        say(f"the run may not name all that is lost: {doubt}")
     if not done:
         say("nothing was restored: give --yes to restore")
 

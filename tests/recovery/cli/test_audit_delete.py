@@ -92,7 +92,7 @@ def test_a_directory_without_a_run_is_refused(tiered: Command) -> None:
 
 
 def test_what_became_of_lost_blobs_is_told_blob_by_blob(capsys: pytest.CaptureFixture[str]) -> None:
-    found = Rescued(0, Counter(), Counter(), [])
+    found = Rescued(("a file is not there",), 0, Counter(), Counter(), [])
     found.add(Loss("media/objects/a", End.RESTORABLE, 7, 2048, 0, 86_400_000_000_000))
     for number in range(LOSSES_PRINTED):
         found.add(Loss(f"media/objects/{number}", End.NOT_KEPT))
@@ -104,6 +104,7 @@ def test_what_became_of_lost_blobs_is_told_blob_by_blob(capsys: pytest.CaptureFi
         "restorable 1 blob, 2.0 KiB: the bucket keeps it, and a tombstone names it",
         "  restorable media/objects/a: generation 7, 2.0 KiB, deleted 1970-01-01 00:00:00 UTC, kept until 1970-01-02 00:00:00 UTC",
     ]
+    assert "the run may not name all that is lost: a file is not there" in errors
     assert "1 blob more: --json shows the first 101" in errors and "nothing was restored: give --yes to restore" in errors
     _show_rescued(found, done=True, as_json=True)
     told = json.loads(capsys.readouterr().out)

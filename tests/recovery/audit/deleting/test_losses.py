@@ -13,11 +13,13 @@ from changelog.base.errors import CorruptRecordError, UnconfirmedError
 from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId, Entry
 from emulators.world.blobs import SimulatedBlobs
+from recovery.audit.deleting import restoring
 from recovery.audit.deleting.losses import End, Loss, Losses
 from recovery.audit.deleting.restored import RestoredFiles
 from recovery.audit.directory import Files
 from tests.given.audit_grounds import BEGINS_NS, DAY_NS, OLD_NS, SimulatedGround
-from tiered.protocol.backends import Tiers, Tombstone
+from tests.given.audited_store import audit, plant
+from tiered.protocol.backends import SoftDeleted, Tiers, Tombstone
 
 pytestmark = pytest.mark.anyio
 PATH = "media/objects/key"
@@ -247,6 +249,28 @@ async def test_a_restoration_whose_answer_was_lost_is_found(monkeypatch: pytest.
 
     monkeypatch.setattr(blobs, "restore", unanswered)
     assert (await restore(ground, name)).end is End.RESTORED and set(blobs.blobs) == {name} and answers[1:] == [None]
+
+
+class KeepsNothing:
+    async def soft_deleted(self, name: str) -> list[SoftDeleted]:
+        return []
+
+
+async def test_a_run_that_may_not_name_all_that_is_lost_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = await plant(tmp_path / "store")
+    await audit(settings, tmp_path / "run")
+    monkeypatch.setattr(restoring, "keeps_deleted", lambda blobs: KeepsNothing())
+
+    async def look() -> restoring.Rescued:
+        return await restoring.restore_lost(settings, str(tmp_path / "run"), SystemRuntime(), 100, lambda _: None, dry=True)
+
+    found = await look()
+    assert (found.number, dict(found.ends), found.doubts) == (1, {End.NOT_KEPT: 1}, ())
+    for file in (tmp_path / "run" / "findings").glob("*.parquet"):
+        file.unlink()
+    found = await look()
+    assert found.number == 0 and any("is not there" in doubt for doubt in found.doubts)
+    assert not (tmp_path / "run" / "restored").exists()
 
 
 # --- notes -----------------------------------------------------------------------------------------

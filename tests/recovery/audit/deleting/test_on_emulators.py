@@ -90,7 +90,7 @@ async def lost_blobs_are_restored(settings: Settings) -> None:
 
     async def restored(*, dry: bool) -> dict[End, int]:
         found = await restore_lost(settings, where, SystemRuntime(), 100, lambda _: None, dry=dry)
-        assert {each.name for each in found.losses} == set(targets)
+        assert {each.name for each in found.losses} == set(targets) and found.doubts == ()
         return dict(found.ends)
 
     assert await restored(dry=True) == {End.RESTORABLE: 2} and not set(targets) & await blobs(settings)
