@@ -12,12 +12,13 @@ process crashes, and when.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, cast
 
 import anyio
 
+from changelog.base.errors import TieredError
 from changelog.base.runtime import SystemRuntime
 from changelog.bigtable.channel import BigtableTable, Channel, delete_column, set_cell
 from changelog.bigtable.log import FAMILY, BigTableChangeLog
@@ -31,7 +32,7 @@ from recovery.loop import RecoveryLoop
 from tiered.bigtable.rows import BigtableRows
 from tiered.metadata import NS_PER_S
 from tiered.object_id import revision_of
-from tiered.protocol.backends import BlobInfo, LongTermBackend, Removal, Row, Tiers
+from tiered.protocol.backends import BlobInfo, DeletesMany, LongTermBackend, Removal, Row, Tiers
 from tiered.settings import Settings
 from tiered.storage import TieredStorage
 
@@ -222,6 +223,12 @@ class _Watched:
         if not await self._is_settled(name):
             self._unsettled.append(f"I2 settle first: the blob {name} was deleted, and no row had refused its revision")
         return await self._blobs.delete_generation(name, generation)
+
+    async def delete_generations(self, blobs: Sequence[tuple[str, int]]) -> Sequence[Removal | TieredError]:
+        for name, _ in blobs:
+            if not await self._is_settled(name):
+                self._unsettled.append(f"I2 settle first: the blob {name} was deleted, and no row had refused its revision")
+        return await cast(DeletesMany, self._blobs).delete_generations(blobs)
 
     async def _is_settled(self, blob: str) -> bool:
         """Returns whether the blob's revision was refused. If its name has none, its row must no longer name it."""

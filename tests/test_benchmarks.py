@@ -20,6 +20,7 @@ from benchmarks import (
     audit_world,
     calls,
     client_cpu,
+    deletions,
     embedded,
     inventory,
     latency,
@@ -62,13 +63,14 @@ def test_the_embedded_benchmark_shows_every_pair(
 
 
 @pytest.mark.parametrize(("part", "tables", "lines"), [
-    ("calls", 1, 3), ("latency", 1, 2), pytest.param("client_cpu", 3, 27, marks=pytest.mark.sim),
+    ("calls", 1, 3), ("latency", 1, 2), ("deletions", 2, 5), pytest.param("client_cpu", 3, 27, marks=pytest.mark.sim),
     pytest.param("memory", 1, 2, marks=pytest.mark.sim), pytest.param("recovery_rate", 1, 2, marks=pytest.mark.sim),
 ])  # fmt: skip
 def test_a_production_benchmark_has_a_line_for_everything_it_compares(
     bigtable_host: str, monkeypatch: pytest.MonkeyPatch, part: str, tables: int, lines: int
 ) -> None:
     monkeypatch.setattr(client_cpu, "ROUNDS", 2)
+    monkeypatch.setattr(deletions, "ROUNDS", 2)
     monkeypatch.setattr(latency, "ROUNDS", 2)
     monkeypatch.setattr(latency, "PUTS", {2 * latency.MIB: 1, 9 * latency.MIB: 1})
     monkeypatch.setattr(calls, "cases", lambda: CASES)

@@ -9,8 +9,7 @@
 It is an aiohttp server, so it runs on asyncio only. Its clients may be anything, in any process. *Failure*: a body that
 breaks off has no effect, except that a resumable upload keeps its whole granules.
 
-It does not implement versions, restoring what was deleted (it can be listed), access control, compose, rewriting with
-other metadata, decompression, or the XML API.
+It does not implement versions, access control, compose, rewriting with other metadata, decompression, or the XML API.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class GcsEmulator:
         self.faults: list[GcsFault] = []
         self.calls: list[str] = []
         self._runtime = runtime or SystemRuntime()
-        self._service = GcsService(self._runtime)
+        self._service = GcsService(self._runtime, self._fault_of_part)
         self._closing = anyio.Event()
         self._server = _Server(self._serve, auto_decompress=False)
         self._runner = web.ServerRunner(self._server, shutdown_timeout=1.0)
@@ -115,7 +114,7 @@ class GcsEmulator:
         refused, body = await self._receive(request, call)
         if fault is not None:
             if mode is FaultMode.STATUS:
-                return GcsError(fault.status, "A fault of this emulator.", headers=fault.headers).answer(), False
+                return _error_of(fault).answer(), False
             await self._wait(fault)
         answer = refused or self._service.answer(call, body)
         if mode is FaultMode.STALL_AFTER:
@@ -123,6 +122,11 @@ class GcsEmulator:
         if mode in (FaultMode.DROP_AFTER, FaultMode.STALL_AFTER):
             raise _ConnectionLostError
         return answer, mode is FaultMode.TRUNCATE
+
+    def _fault_of_part(self, call: Call) -> GcsError | None:
+        """The fault of one call of a batch. Only an error status can be."""
+        fault = take_fault([each for each in self.faults if each.mode is FaultMode.STATUS], call, call.name)
+        return None if fault is None else _error_of(fault)
 
     def _note(self, call: Call) -> None:
         self.calls.append(call.kind)
@@ -187,6 +191,10 @@ class GcsEmulator:
         if truncated and request.transport is not None:
             request.transport.close()
         return response
+
+
+def _error_of(fault: GcsFault) -> GcsError:
+    return GcsError(fault.status, "A fault of this emulator.", headers=fault.headers)
 
 
 class _Server(web.Server):

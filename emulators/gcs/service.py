@@ -22,7 +22,9 @@ LATE_METADATA = "x-goog-meta-"
 class GcsService:
     """The service. Tests may read `buckets` and `sessions` (by upload id)."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, fault_of: Callable[[Call], GcsError | None] = lambda call: None) -> None:
+        """`fault_of`: the error that a call of a batch gets instead of its effect, or None."""
+        self._fault_of = fault_of
         self.buckets: dict[str, Bucket] = {}
         self.sessions: dict[str, Session] = {}
         self._runtime = runtime
@@ -30,9 +32,9 @@ class GcsService:
             "upload.media": self._upload_media, "upload.multipart": self._upload_multipart, "upload.start": self._start,
             "upload.put": self._finish, "upload.status": self._finish, "upload.cancel": self._cancel,
             "object.get": self._get, "object.read": self._read, "object.delete": self._delete, "object.patch": self._patch,
-            "object.rewrite": self._rewrite, "object.list": self._list, "batch": self._batch, "bucket.create": self._create_bucket,
-            "bucket.get": self._get_bucket, "bucket.list": self._list_buckets, "bucket.patch": self._patch_bucket,
-            "bucket.delete": self._delete_bucket,
+            "object.rewrite": self._rewrite, "object.restore": self._restore, "object.list": self._list, "batch": self._batch,
+            "bucket.create": self._create_bucket, "bucket.get": self._get_bucket, "bucket.list": self._list_buckets,
+            "bucket.patch": self._patch_bucket, "bucket.delete": self._delete_bucket,
         }  # fmt: skip
 
     def answer(self, call: Call, body: bytes) -> Answer:
@@ -169,6 +171,9 @@ class GcsService:
         stored = target.insert(call.target[1], source.payload, source.resource(), call.query, (), self._runtime.wall_ns())
         return _shown({**told, "done": True, "resource": stored.resource()}, call)
 
+    def _restore(self, call: Call, body: bytes) -> Answer:
+        return _shown(self._bucket(call).restore(call.name, call.query, self._runtime.wall_ns()).resource(), call)
+
     def _patch(self, call: Call, body: bytes) -> Answer:
         return _shown(self._bucket(call).patch(call.name, json_object(body), call.query, self._runtime.wall_ns()).resource(), call)
 
@@ -187,6 +192,8 @@ class GcsService:
                 inner = Call.parse(method, target, headers)
                 if inner.kind in ("batch", "object.read") or inner.kind.startswith("upload"):
                     raise GcsError(400, f"{inner.kind} is not allowed in a batch")
+                if (fault := self._fault_of(inner)) is not None:
+                    raise fault
             except GcsError as error:
                 answers.append((content_id, error.answer()))
             else:

@@ -2,9 +2,9 @@
 
     Bucket.objects    name -> StoredObject, the live ones; names are listed by the bytes of their UTF-8
 
-No method awaits, so each is atomic. A custom time may only move forward. There are no versions, and nothing is
-restored: what was overwritten or deleted is gone, but a read under way keeps its bytes. The metadata of the last
-thousand deleted generations of a bucket can be listed, for as long as its soft delete policy says.
+No method awaits, so each is atomic. A custom time may only move forward. There are no versions. What was overwritten
+or deleted can be listed and restored for as long as the bucket's soft delete policy says. A bucket keeps the last
+thousand of such generations, and no more than 256 MiB of them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ METADATA_BYTES_MAX = 8192
 PAGE_MAX = 1000
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 WEEK_S = 7 * 86_400
-SOFT_DELETED_MAX = 1000
+SOFT_DELETED_MAX, SOFT_DELETED_BYTES_MAX = 1000, 256 * 1024 * 1024
 CONTENT_KEYS = ("contentType", "contentEncoding", "contentDisposition", "contentLanguage", "cacheControl")
 CONDITIONS = {"age", "createdBefore", "customTimeBefore", "daysSinceCustomTime", "isLive", "matchesPrefix", "matchesSuffix"}
 
@@ -71,16 +71,22 @@ class StoredObject:
 
 @dataclass(frozen=True, slots=True)
 class SoftDeletedObject:
-    """What can be listed of a deleted generation until its `hard_delete`. Its payload is not kept."""
+    """A deleted generation, which can be listed and restored until its `hard_delete`."""
 
-    described: Mapping[str, Any]
-    name: str
-    generation: int
+    stored: StoredObject
     soft_delete: datetime
     hard_delete: datetime
 
+    @property
+    def name(self) -> str:
+        return self.stored.name
+
+    @property
+    def generation(self) -> int:
+        return self.stored.generation
+
     def resource(self) -> dict[str, Any]:
-        return {**self.described, "softDeleteTime": rfc3339(self.soft_delete), "hardDeleteTime": rfc3339(self.hard_delete)}
+        return {**self.stored.resource(), "softDeleteTime": rfc3339(self.soft_delete), "hardDeleteTime": rfc3339(self.hard_delete)}
 
 
 def rfc3339(time: datetime) -> str:
@@ -193,7 +199,8 @@ class Bucket:
     settings: dict[str, Any]
     objects: dict[str, StoredObject] = field(default_factory=dict)
     page_max: int = PAGE_MAX
-    _soft_deleted: deque[SoftDeletedObject] = field(default_factory=lambda: deque(maxlen=SOFT_DELETED_MAX))
+    _soft_deleted: deque[SoftDeletedObject] = field(default_factory=deque)
+    _soft_deleted_bytes: int = 0
     _order: list[bytes] = field(default_factory=list)
     _last_generation: int = 0
 
@@ -221,15 +228,22 @@ class Bucket:
         check_preconditions(query, self.objects.get(name))
         metadata = merged({}, resource.get("metadata"))
         custom_time = parse_time(resource["customTime"]) if resource.get("customTime") else None
-        now, generation = from_ns(now_ns), max(now_ns // 1000, self._last_generation + 1)
+        now, generation = from_ns(now_ns), self._next_generation(now_ns)
         stored = StoredObject(self.name, name, payload, content_of(resource), metadata, custom_time, generation, now, now, crc32c, md5)
-        self._last_generation = generation
+        self._put(stored, now_ns)
+        return stored
+
+    def _next_generation(self, now_ns: int) -> int:
+        self._last_generation = max(now_ns // 1000, self._last_generation + 1)
+        return self._last_generation
+
+    def _put(self, stored: StoredObject, now_ns: int) -> None:
+        name = stored.name
         if name not in self.objects:
             insort(self._order, name.encode())
         else:
             self._keep(self.objects[name], now_ns)
         self.objects[name] = stored
-        return stored
 
     def remove(self, name: str, query: Mapping[str, str], now_ns: int) -> None:
         self._keep(self.get(name, query), now_ns)
@@ -240,7 +254,27 @@ class Bucket:
         kept_s = int((self.settings.get("softDeletePolicy") or {}).get("retentionDurationSeconds", 0))
         if kept_s:
             times = from_ns(now_ns), from_ns(now_ns) + timedelta(seconds=kept_s)
-            self._soft_deleted.append(SoftDeletedObject(gone.resource(), gone.name, gone.generation, *times))
+            self._soft_deleted.append(SoftDeletedObject(gone, *times))
+            self._soft_deleted_bytes += len(gone.payload)
+            while len(self._soft_deleted) > SOFT_DELETED_MAX or self._soft_deleted_bytes > SOFT_DELETED_BYTES_MAX:
+                self._soft_deleted_bytes -= len(self._soft_deleted.popleft().stored.payload)
+
+    def restore(self, name: str, query: Mapping[str, str], now_ns: int) -> StoredObject:
+        """Makes a live object of a soft-deleted generation, with its metadata. That generation stays soft-deleted.
+
+        Raises 404 if the generation is not kept, and 412 by preconditions on the live object.
+        """
+        generation, now = parse_int(query, "generation"), from_ns(now_ns)
+        if generation is None:
+            raise GcsError(400, "Required parameter: generation", "required")
+        check_preconditions(query, self.objects.get(name))
+        for each in self._soft_deleted:
+            if (each.name, each.generation) == (name, generation) and each.hard_delete > now:
+                fresh = self._next_generation(now_ns)
+                stored = replace(each.stored, generation=fresh, metageneration=1, created=now, updated=now)
+                self._put(stored, now_ns)
+                return stored
+        raise GcsError(404, f"No such object: {self.name}/{name}#{generation}")
 
     def soft_deleted(self, query: Mapping[str, str], now_ns: int) -> Page:
         """Returns one page of what was deleted, by name and generation.

@@ -27,6 +27,7 @@ HEAD_END, HEAD_BYTES_MAX = b"\r\n\r\n", 1 << 16
 
 OBJECT, OBJECTS = r"(?:/download)?/storage/v1/b/([^/]+)/o/([^/]+)", r"/storage/v1/b/([^/]+)/o"
 REWRITE = r"/storage/v1/b/([^/]+)/o/([^/]+)/rewriteTo/b/([^/]+)/o/([^/]+)"
+RESTORE = r"/storage/v1/b/([^/]+)/o/([^/]+)/restore"
 BUCKET, BUCKETS = r"/storage/v1/b/([^/]+)", r"/storage/v1/b"
 UPLOADS = r"(?:/resumable)?/upload/storage/v1/b/([^/]+)/o"
 
@@ -34,6 +35,7 @@ ROUTES = [
     (UPLOADS, {"POST": "upload", "PUT": "upload.put", "DELETE": "upload.cancel"}),
     (OBJECT, {"GET": "object.get", "DELETE": "object.delete", "PATCH": "object.patch"}),
     (REWRITE, {"POST": "object.rewrite"}),
+    (RESTORE, {"POST": "object.restore"}),
     (OBJECTS, {"GET": "object.list"}),
     (BUCKET, {"GET": "bucket.get", "PATCH": "bucket.patch", "DELETE": "bucket.delete"}),
     (BUCKETS, {"GET": "bucket.list", "POST": "bucket.create"}),

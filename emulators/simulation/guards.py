@@ -261,6 +261,10 @@ async def _remove_whatever_is_there(tiers: Tiers, candidate: Candidate) -> Remov
     return Removal.DELETED
 
 
+async def _remove_all_that_is_there(tiers: Tiers, candidates: Sequence[Candidate]) -> Sequence[Removal]:
+    return [await _remove_whatever_is_there(tiers, candidate) for candidate in candidates]
+
+
 # --- the table -----------------------------------------------------------------------------------
 
 GUARDS: dict[str, Guard] = {
@@ -397,7 +401,7 @@ GUARDS: dict[str, Guard] = {
     ),
     "generation of the orphan": Guard(
         "A blob that was written again under the name of an orphan, and is named, is deleted in its place.",
-        ((candidates, "remove", _remove_whatever_is_there),),
+        ((candidates, "remove", _remove_whatever_is_there), (candidates, "remove_many", _remove_all_that_is_there)),
     ),
     "old outcomes are unknowable": Guard(
         "Of a change that won and was replaced, the won mark is collected first, and it is told to have had no effect.",

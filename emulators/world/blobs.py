@@ -4,6 +4,7 @@
     uploads     session -> upload that can still be finalised
     collected   names of blobs that were removed because they expired
     strays      names of blobs that the network's second copy of a single request made again after they were deleted
+    deleted     name -> its deleted generations, which can be restored for `kept_s` (0, the default: none are kept)
 
 A blob is collected `collect_after_s` after its deadline: an hour in embedded mode, a day in a bucket as provisioned. No
 clock is wrong by that much. So no reader follows a tombstone that seems unexpired to a blob that is gone.
@@ -17,15 +18,15 @@ was sent cannot be called back. So it may arrive after its sender gave up.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from changelog.base.errors import InvalidRequestError, UnavailableError, UnconfirmedError
+from changelog.base.errors import InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import Runtime
 from emulators.world.runtime import Simulated
 from tiered.metadata import NS_PER_S, Metadata, is_expired
-from tiered.protocol.backends import BlobHead, BlobPage, ByteRange, ListedBlob, NotCopied, Removal
+from tiered.protocol.backends import BlobHead, BlobPage, ByteRange, ListedBlob, NotCopied, Removal, SoftDeleted
 from tiered.stored import PIECE_BYTES
 
 REQUEST_LIVES_S = 900.0
@@ -47,7 +48,7 @@ class Blob:
 
 
 class SimulatedBlobs(Simulated):
-    """The long-term tier: it implements `LongTermBackend` and `Collects`. `runtime` is the server's."""
+    """The long-term tier: `LongTermBackend`, `Collects`, `SoftDeletes` and `DeletesMany`. `runtime` is the server's."""
 
     def __init__(self, runtime: Runtime, *, sessions: bool = True) -> None:
         super().__init__(runtime)
@@ -56,6 +57,8 @@ class SimulatedBlobs(Simulated):
         self.uploads: dict[str, SimulatedUpload] = {}
         self.collected: set[str] = set()
         self.strays: set[str] = set()
+        self.deleted: dict[str, list[tuple[int, Blob]]] = {}
+        self.kept_s = 0.0
         self._created: set[str] = set()
         self._sessions = sessions
         self._count = 0
@@ -89,19 +92,53 @@ class SimulatedBlobs(Simulated):
         blob = self.blobs.pop(name, None)
         if blob is None:
             return 0
+        self._keep(name, blob)
         self._took_effect("blobs.delete", name)
         return len(blob.payload)
 
     async def delete_generation(self, name: str, generation: int) -> Removal:
         await self._travel()
+        return self._remove(name, generation)
+
+    async def delete_generations(self, blobs: Sequence[tuple[str, int]]) -> Sequence[Removal | TieredError]:
+        await self._travel()
+        return [self._remove(name, generation) for name, generation in blobs]
+
+    def _remove(self, name: str, generation: int) -> Removal:
         blob = self.blobs.get(name)
         if blob is None:
             return Removal.ABSENT
         if blob.generation != generation:
             return Removal.REPLACED
-        del self.blobs[name]
+        self._keep(name, self.blobs.pop(name))
         self._took_effect("blobs.delete", name)
         return Removal.DELETED
+
+    async def soft_deleted(self, name: str) -> Sequence[SoftDeleted]:
+        await self._travel()
+        return [
+            SoftDeleted(f"{name}#{blob.generation}", len(blob.payload), blob.generation, deleted_ns, self._kept_until_ns(deleted_ns))
+            for deleted_ns, blob in self._restorable(name)
+        ]
+
+    async def restore(self, name: str, generation: int) -> int | None:
+        await self._travel()
+        blob = next((blob for _, blob in self._restorable(name) if blob.generation == generation), None)
+        if blob is None or name in self.blobs:
+            return None
+        self.blobs[name] = restored = replace(blob, created_ns=self._runtime.wall_ns(), generation=self._next())
+        self._took_effect("blobs.restore", name)
+        return restored.generation
+
+    def _keep(self, name: str, blob: Blob) -> None:
+        if self.kept_s:
+            self.deleted.setdefault(name, []).append((self._runtime.wall_ns(), blob))
+
+    def _restorable(self, name: str) -> Sequence[tuple[int, Blob]]:
+        return [kept for kept in self.deleted.get(name, []) if self._kept_until_ns(kept[0]) > self._runtime.wall_ns()]
+
+    def _kept_until_ns(self, deleted_ns: int) -> int:
+        return deleted_ns + round(self.kept_s * NS_PER_S)
 
     async def copy_generation(self, name: str, generation: int, target: str) -> int | NotCopied:
         await self._travel()

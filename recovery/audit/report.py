@@ -174,6 +174,11 @@ def _commands(manifest: Manifest, findings: Sequence[Finding], where: str) -> Se
     if Kind.DANGLING in has:
         known += "; of a blob that is gone, it says how to restore what the bucket still keeps"
     told.append((f"{known}:", ["tiered", "audit", "show", _example(findings), "--from", where]))
+    if Kind.DANGLING in has and "bucket" in manifest.inputs:
+        told.append((
+            "Say which of the blobs that are gone the bucket still keeps (soft delete). With --yes, they are restored:",
+            ["tiered", "audit", "restore", where, "--class", "dangling"],
+        ))  # fmt: skip
     if Kind.ORPHAN in has and manifest.complete:
         told.append((
             "Say which orphans would be deleted. With --yes, each is looked at again and deleted; with --quarantine LABEL, a copy is kept:",

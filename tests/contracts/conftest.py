@@ -164,11 +164,11 @@ async def changelog(request: pytest.FixtureRequest, anyio_backend: object, runti
 async def long_term(
     request: pytest.FixtureRequest, anyio_backend: object, runtime: Runtime, tmp_path: Path
 ) -> AsyncIterator[LongTermBackend]:
-    if request.param in ("simulated", "crawling"):
-        yield SimulatedBlobs(runtime) if request.param == "simulated" else CrawlingBlobs(runtime)
-        return
-    if request.param == "observed":
-        yield TELEMETRY.observe(Tiers(SimulatedRows(runtime), SimulatedBlobs(runtime)), NoopChangeLog(), runtime)[0].long_term
+    if request.param in ("simulated", "crawling", "observed"):
+        simulated = CrawlingBlobs(runtime) if request.param == "crawling" else SimulatedBlobs(runtime)
+        simulated.kept_s = 3600.0
+        observed = TELEMETRY.observe(Tiers(SimulatedRows(runtime), simulated), NoopChangeLog(), runtime)[0].long_term
+        yield observed if request.param == "observed" else simulated
         return
     if request.param == "gcs":
         async with GcsEmulator() as server, GcsBlobs.connect(server.create_bucket("blobs").name, runtime, endpoint=server.url) as blobs:

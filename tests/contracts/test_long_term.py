@@ -17,7 +17,7 @@ from changelog.change import ChangeId
 from tests.given.whole_blobs import begin, read, store
 from tiered.metadata import Metadata, TimeToIdle, TimeToLive
 from tiered.object_id import PATH_BYTES_MAX, blob_name
-from tiered.protocol.backends import BlobHead, ByteRange, LongTermBackend, NotCopied, Removal, Upload
+from tiered.protocol.backends import BlobHead, ByteRange, DeletesMany, LongTermBackend, NotCopied, Removal, SoftDeletes, Upload
 
 pytestmark = pytest.mark.anyio
 
@@ -457,6 +457,57 @@ async def test_of_deletions_of_one_generation_at_once_none_fails_and_the_neighbo
             tasks.start_soon(remove)
     assert sorted(each.name for each in found) == ["ABSENT", "ABSENT", "ABSENT", "DELETED"]
     assert await names(long_term) == ["u/objects/b"]
+
+
+async def test_many_deletions_in_one_request_are_each_by_itself(long_term: LongTermBackend, name: str) -> None:
+    if not isinstance(long_term, DeletesMany):
+        return
+    asked: list[tuple[str, int]] = []
+    for each in (f"{name}-a", f"{name}-b", f"{name}-c"):
+        await store(long_term, each)
+        head = await long_term.head(each)
+        assert head is not None
+        asked.append((each, head.generation))
+    replaced = (asked[1][0], asked[1][1] + 1000)
+    expected = [Removal.DELETED, Removal.REPLACED, Removal.ABSENT, Removal.DELETED]
+    assert await long_term.delete_generations([asked[0], replaced, (f"{name}-d", 1), asked[2]]) == expected
+    assert await names(long_term) == [asked[1][0]]
+    assert await long_term.delete_generations(asked) == [Removal.ABSENT, Removal.DELETED, Removal.ABSENT]
+
+
+# --- soft deletes, where there are any --------------------------------------------------------------
+
+
+async def test_a_deleted_generation_is_restored_whole_under_a_new_generation(long_term: LongTermBackend, name: str) -> None:
+    if not isinstance(long_term, SoftDeletes):
+        return
+    await store(long_term, name, b"payload", FULL_METADATA)
+    before = await long_term.head(name)
+    assert before is not None and await long_term.soft_deleted(name) == []
+    assert await long_term.restore(name, before.generation) is None  # it was not deleted
+    await long_term.delete(name)
+    [kept] = await long_term.soft_deleted(name)
+    assert (kept.generation, kept.size) == (before.generation, 7) and kept.deleted_ns < kept.kept_until_ns
+    restored = await long_term.restore(name, kept.generation)
+    after = await long_term.head(name)
+    assert after is not None and restored == after.generation != before.generation
+    assert (after.metadata, after.size) == (before.metadata, before.size) and await read(long_term, name) == b"payload"
+    assert await long_term.restore(name, kept.generation) is None  # a blob has the name
+    assert await long_term.delete_generation(name, after.generation) is Removal.DELETED
+    assert max(each.generation for each in await long_term.soft_deleted(name)) == after.generation
+
+
+async def test_a_restoration_overwrites_nothing_and_needs_a_generation_that_is_kept(long_term: LongTermBackend, name: str) -> None:
+    if not isinstance(long_term, SoftDeletes):
+        return
+    assert await long_term.restore(name, 1) is None and await names(long_term) == []
+    await store(long_term, name, b"first")
+    await long_term.delete(name)
+    [kept] = await long_term.soft_deleted(name)
+    assert await long_term.restore(name, kept.generation + 1) is None and await names(long_term) == []
+    await store(long_term, name, b"second")
+    assert await long_term.restore(name, kept.generation) is None
+    assert await read(long_term, name) == b"second"
 
 
 # --- copy ----------------------------------------------------------------------------------------

@@ -3,8 +3,8 @@
     python -m tests.given.deletion_process SETTINGS RUN POINT      settings as JSON
 
 POINT: `planned` before the order is written, `ordered` after it, `copied` after the third copy, `deleted` after the
-third deletion, `unnoted` before the fates of the first batch are written, `noted` after that; `never`: it goes on to
-its end.
+third deletion, or when a service has carried out half of a request with many, `unnoted` before the fates of the first
+batch are written, `noted` after that; `never`: it goes on to its end.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,17 @@ def kill_after(owner: Any, name: str, times: int) -> None:
     setattr(owner, name, counted)
 
 
+def kill_in_the_middle_of_a_request() -> None:
+    call = GcsBlobs.delete_generations
+
+    @wraps(call)
+    async def halved(self: GcsBlobs, blobs: Sequence[tuple[str, int]]) -> Any:
+        await call(self, blobs[: len(blobs) // 2])
+        die()
+
+    setattr(GcsBlobs, "delete_generations", halved)  # noqa: B010 - mypy knows methods
+
+
 def around(owner: Any, name: str, *, before: Callable[..., bool] | None = None, after: Callable[..., bool] | None = None) -> None:
     call = getattr(owner, name)
 
@@ -83,8 +94,8 @@ def arm(point: str) -> None:
             for blobs in (FileBlobs, GcsBlobs):
                 kill_after(blobs, "copy_generation", 3)
         case "deleted":
-            for blobs in (FileBlobs, GcsBlobs):
-                kill_after(blobs, "delete_generation", 3)
+            kill_after(FileBlobs, "delete_generation", 3)
+            kill_in_the_middle_of_a_request()
         case "unnoted":
             around(Journal, "write", before=are_fates)
         case "noted":

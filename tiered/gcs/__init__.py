@@ -3,6 +3,7 @@
     blobs.py     `GcsBlobs`: begin here
     upload.py    uploads under way
     format.py    a blob's metadata as the service's JSON (pure)
+    batches.py   several calls in one request (pure)
     http.py      requests, and the errors that the service's answers become
     auth.py      credentials
 

@@ -2,10 +2,10 @@
 
     open_upload    1 call for a blob of known size up to 8 MiB, sent as it is written; else 2: a session and one PUT
     open           2 at once: what the blob is, and its bytes; they belong together iff their generations agree (I7)
-    head, delete   1
+    head, delete   1; delete_generations 1 for all
     touch          2: what it is, and a change that holds only if it is still that
     list           1 for each page of up to 1,000
-    soft_deleted   1
+    soft_deleted, restore   1
     kept           1 for each page of up to 1,000, and 1 for the bucket
     now_ns         1
     cancel         1
@@ -33,9 +33,10 @@ from typing import Self
 from anyio import create_task_group
 from anyio.abc import TaskGroup
 
-from changelog.base.errors import UnavailableError
+from changelog.base.errors import ConfigurationError, TieredError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import Runtime
 from changelog.base.tasks import end_tasks
+from tiered.gcs.batches import BATCH_HEADERS, decode_batch, encode_batch
 from tiered.gcs.format import (
     FIELDS,
     KEPT_FIELDS,
@@ -43,6 +44,7 @@ from tiered.gcs.format import (
     SOFT_DELETED_FIELDS,
     Listing,
     Resource,
+    decode_generation,
     decode_kept,
     decode_listing,
     decode_listing_by_item,
@@ -74,11 +76,15 @@ CONNECTIONS_MAX = 256
 ANSWER_TIMEOUT_S = 10.0
 ATTEMPTS_MAX = 5
 PAGE_MAX = 1000
+BATCH_ANSWERS = 6
+"""A request with many calls may take as long as so many answers: the service carries them out one by one."""
+
+_REMOVALS = {200: Removal.DELETED, 204: Removal.DELETED, 412: Removal.REPLACED}
 _JSON = {"Content-Type": "application/json; charset=UTF-8"}
 
 
 class GcsBlobs:
-    """Implements `LongTermBackend`, `SoftDeletes` and `KeepsDeleted`, on asyncio only.
+    """Implements `LongTermBackend`, `SoftDeletes`, `DeletesMany` and `KeepsDeleted`, on asyncio only.
 
     Open it with `async with GcsBlobs.connect(…)`.
     """
@@ -170,13 +176,42 @@ class GcsBlobs:
             await self._check_bucket(name, answer)
 
     async def delete_generation(self, name: str, generation: int) -> Removal:
-        doing = f"deleting generation {generation} of blob {name!r}"
+        doing, url = self._deletion(name, generation)
+        answer = await self._http.call("DELETE", url, doing, accept=(*_REMOVALS, 404), effect=True)
+        return await self._removal(name, answer)
+
+    async def delete_generations(self, blobs: Sequence[tuple[str, int]]) -> Sequence[Removal | TieredError]:
+        """A JSON batch. If the endpoint takes none, it is a `ConfigurationError`, and nothing was deleted."""
+        doing = f"deleting {len(blobs)} blobs in one request"
+        body = encode_batch([("DELETE", self._deletion(*blob)[1].removeprefix(self._http.endpoint)) for blob in blobs])
+        answer = await self._http.call(
+            "POST", self._http.batch_url, doing, accept=(200, 404), headers=BATCH_HEADERS, body=body, effect=True, answers=BATCH_ANSWERS
+        )
+        if answer.status == 404:
+            raise ConfigurationError(f"{doing} failed with 404: {self._http.endpoint} takes no batches").coded("404")
+        answers = decode_batch(answer)
+        return [await self._removal_of_part(*blob, answers.get(part)) for part, blob in enumerate(blobs)]
+
+    async def _removal_of_part(self, name: str, generation: int, answer: Answer | None) -> Removal | TieredError:
+        doing = self._deletion(name, generation)[0]
+        if answer is None:
+            return UnconfirmedError(f"{doing} was never confirmed: the answer to its batch leaves it out")
+        if answer.status not in _REMOVALS and answer.status != 404:
+            return self._http.refusal(answer, doing, effect=True)
+        try:
+            return await self._removal(name, answer)
+        except TieredError as error:
+            return error
+
+    def _deletion(self, name: str, generation: int) -> tuple[str, str]:
         url = self._http.object_url(name, ifGenerationMatch=str(generation))
-        answer = await self._http.call("DELETE", url, doing, accept=(200, 204, 404, 412), effect=True)
+        return f"deleting generation {generation} of blob {name!r}", url
+
+    async def _removal(self, name: str, answer: Answer) -> Removal:
         if answer.status == 404:
             await self._check_bucket(name, answer)
             return Removal.ABSENT
-        return Removal.REPLACED if answer.status == 412 else Removal.DELETED
+        return _REMOVALS[answer.status]
 
     async def copy_generation(self, name: str, generation: int, target: str) -> int | NotCopied:
         """The service copies the bytes itself, in one request or several. Then both checksums are compared."""
@@ -269,6 +304,15 @@ class GcsBlobs:
             if not page.get("nextPageToken") or (items and items[-1].get("name") != name):
                 return sorted(own, key=attrgetter("generation"))
             query["pageToken"] = page["nextPageToken"]
+
+    async def restore(self, name: str, generation: int) -> int | None:
+        """The service copies the bytes and the metadata itself. The deleted generation stays until its time is over."""
+        doing = f"restoring generation {generation} of blob {name!r}"
+        url = self._http.restore_url(name, generation=str(generation), ifGenerationMatch="0", fields="generation")
+        answer = await self._http.call("POST", url, doing, accept=(200, 404, 412), effect=True)
+        if answer.status == 404:
+            await self._check_bucket(name, answer)
+        return decode_generation(name, answer.json(doing)) if answer.status == 200 else None
 
     async def kept(self, what: Kept, start: str, end: str | None, token: str) -> KeptPage:
         """One page of the listing, with its deleted generations counted.

@@ -319,6 +319,10 @@ def decode_kept(page: Mapping[str, Any], deleted: str, start: str, end: str | No
     return [stored.number("size") for stored in items if start <= stored.name and (end is None or stored.name < end)]
 
 
+def decode_generation(name: str, item: Mapping[str, Any]) -> int:
+    return _Stored(name, item).number("generation")
+
+
 def decode_soft_deleted(bucket: str, name: str, item: Mapping[str, Any]) -> SoftDeleted:
     stored = _Stored(name, item)
     generation = stored.number("generation")

@@ -143,11 +143,19 @@ class GcsHttp:
         """The address that copies a blob within the bucket."""
         return _url(f"{self._objects}/{quoted(name)}/rewriteTo/b/{quoted(self.bucket)}/o/{quoted(target)}", query)
 
+    def restore_url(self, name: str, **query: str) -> str:
+        """The address that makes a blob anew from a soft-deleted generation."""
+        return _url(f"{self._objects}/{quoted(name)}/restore", query)
+
     def objects_url(self, **query: str) -> str:
         return _url(self._objects, query)
 
     def bucket_url(self, **query: str) -> str:
         return _url(self._objects.removesuffix("/o"), query)
+
+    @property
+    def batch_url(self) -> str:
+        return f"{self.endpoint}/batch/storage/v1"
 
     def uploads_url(self, **query: str) -> str:
         return _url(self._uploads, query)
@@ -164,21 +172,22 @@ class GcsHttp:
 
     async def call(
         self, method: str, url: str, doing: str, *, accept: Collection[int] = (200,), headers: Mapping[str, str] | None = None,
-        body: bytes = b"", effect: bool = False, signed: bool = True,
+        body: bytes = b"", effect: bool = False, signed: bool = True, answers: int = 1,
     ) -> Answer:  # fmt: skip
         """Sends one request and returns its answer. A status that is not in `accept` is raised as `refusal` says.
 
         `doing`: what the request does, for messages. `effect`: the request may change something, so without an answer
-        it is `UnconfirmedError`. `signed` False: the address needs no credentials.
+        it is `UnconfirmedError`. `signed` False: the address needs no credentials. `answers`: it may take as long as so
+        many answers.
         """
         lost: NoAnswerError | None = None
         try:
-            with fail_after(self.answer_timeout_s):
+            with fail_after(answers * self.answer_timeout_s):
                 answer = await self.exchange(method, url, headers or {}, body, signed=signed)
         except NoAnswerError as error:
             lost = error
         except TimeoutError:
-            lost = self.unanswered()
+            lost = self.unanswered(answers)
         if lost is not None:
             raise lost_request(lost, doing, effect=effect)
         if answer.status not in accept:
@@ -241,8 +250,8 @@ class GcsHttp:
             fault = NoAnswerError(f"the connection is closed: open the storage again ({error})", sent=False)
         raise fault
 
-    def unanswered(self) -> NoAnswerError:
-        return NoAnswerError(f"no answer from {self.endpoint} within {self.answer_timeout_s:g} s", sent=True)
+    def unanswered(self, answers: int = 1) -> NoAnswerError:
+        return NoAnswerError(f"no answer from {self.endpoint} within {answers * self.answer_timeout_s:g} s", sent=True)
 
     def refusal(self, answer: Answer, doing: str, *, effect: bool) -> TieredError:
         """The error for a status that was not accepted. `effect` is the same as in `call`."""

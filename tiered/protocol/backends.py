@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from changelog.base.errors import InvalidRequestError, UnavailableError
+from changelog.base.errors import InvalidRequestError, TieredError, UnavailableError
 from changelog.change import ChangeId
 from tiered.metadata import SIZE_MAX, Expiration, Metadata
 from tiered.text import shown
@@ -353,10 +353,33 @@ class NotCopied(Enum):
 
 @runtime_checkable
 class SoftDeletes(Protocol):
-    """A long-term tier whose service may keep deleted blobs for a while."""
+    """A long-term tier whose service may keep deleted blobs for a while. The store itself restores none of them."""
 
     async def soft_deleted(self, name: str) -> Sequence[SoftDeleted]:
-        """The deleted generations that can still be restored, oldest first. The store itself restores none."""
+        """The deleted generations that can still be restored, oldest first."""
+
+    async def restore(self, name: str, generation: int) -> int | None:
+        """Makes the blob anew from a deleted generation, with its metadata, and returns its new generation.
+
+        Never overwrites a blob. None, and nothing is changed: a blob has the name, or that generation is kept no more.
+        May be repeated: then None also follows an attempt whose answer was lost.
+        """
+
+
+DELETIONS_MAX = 100
+"""How many deletions one request takes."""
+
+
+@runtime_checkable
+class DeletesMany(Protocol):
+    """A long-term tier whose service takes many deletions in one request."""
+
+    async def delete_generations(self, blobs: Sequence[tuple[str, int]]) -> Sequence[Removal | TieredError]:
+        """`delete_generation` of each name and generation, `DELETIONS_MAX` at most, in one request. Safe to repeat.
+
+        Returns for each, in the same order, what became of it, or the error that its deletion alone would have raised.
+        Each deletion is by itself: others may succeed. If this raises `UnconfirmedError`, each may have happened.
+        """
 
 
 @runtime_checkable

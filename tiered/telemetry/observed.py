@@ -17,6 +17,7 @@ from changelog.base.observe import Event, Observer
 from changelog.log import ChangeLog, Collects, LeftGarbageError
 from tiered.protocol.backends import (
     BlobReader,
+    DeletesMany,
     HighVolumeBackend,
     KeepsDeleted,
     LongTermBackend,
@@ -48,7 +49,7 @@ def _calls_of(*protocols: type) -> frozenset[str]:
 
 METHODS: Mapping[str, frozenset[str]] = {
     HIGH_VOLUME: _calls_of(HighVolumeBackend, Collects),
-    LONG_TERM: _calls_of(LongTermBackend, Collects, SoftDeletes, KeepsDeleted, ShowsUploads),
+    LONG_TERM: _calls_of(LongTermBackend, Collects, SoftDeletes, DeletesMany, KeepsDeleted, ShowsUploads),
     CHANGELOG: _calls_of(ChangeLog, Collects),
 }
 """The calls of each service. A new method of a protocol is in here by itself."""
@@ -214,6 +215,10 @@ def _deleted_generation(observer: Observer, args: Sequence[Any], result: Any) ->
         observer.count(Event.BLOB_DELETED)
 
 
+def _deleted_generations(observer: Observer, args: Sequence[Any], result: Any) -> None:
+    observer.count(Event.BLOB_DELETED, amount=sum(each is Removal.DELETED for each in result))
+
+
 def _collected(service: str) -> Tell:
     return lambda observer, args, result: observer.count(Event.COLLECTED, service, result)
 
@@ -231,6 +236,7 @@ ANSWERED: Mapping[tuple[str, str], Tell] = {
     (HIGH_VOLUME, "delete_inline"): _which(Event.INLINE_WRITTEN, "done", "refused"),
     (LONG_TERM, "delete"): _deleted,
     (LONG_TERM, "delete_generation"): _deleted_generation,
+    (LONG_TERM, "delete_generations"): _deleted_generations,
     (CHANGELOG, "record"): _once(Event.RECORDED),
     (CHANGELOG, "renew"): _renewed,
     (CHANGELOG, "forget"): _once(Event.FORGOTTEN),

@@ -6,8 +6,11 @@
     run.py           a whole deletion, new or interrupted
     batch.py         one batch of the journal, carried out
     work.py          what a worker on another machine receives, for Spark
-    restoring.py     all copies of a run, brought back
+    restoring.py     all copies of a run, or its lost blobs, brought back
     quarantine.py    copies that are kept of what is deleted, and how they are restored
+    losses.py        lost blobs that the service still keeps, and how they are restored. No engine, no files
+    restored.py      what is written before and after they are restored
+    several.py       calls for many things at once
 
 It knows nothing of the recovery loop and of the command line.
 """

@@ -7,7 +7,7 @@ It works on a batch of candidates, in this order:
     then, for each candidate by itself:
     settle its revision       *live*: its row names it, so it is no orphan. Otherwise it is refused for ever
     set it aside              only if there is a quarantine: copy it, and check the copy
-    delete the generation     that the audit listed, and no other
+    delete the generation     that the audit listed, and no other; several in one request if the service takes that
 
 The finding is not believed. If it is wrong, these steps keep the data all the same (I1, I2):
 
@@ -29,6 +29,7 @@ What was done until then is in `fates`.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -36,14 +37,15 @@ from typing import Self, TypeVar
 
 import anyio
 
-from changelog.base.errors import CorruptRecordError, TieredError
+from changelog.base.errors import ConfigurationError, CorruptRecordError, TieredError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import Runtime
 from changelog.change import ChangeId, Unreadable
 from changelog.log import ChangeLog
+from recovery.audit.deleting.several import several
 from recovery.audit.finding import Finding
 from recovery.audit.names import read_name
 from recovery.audit.verdicts import Form, Kind
-from tiered.protocol.backends import Removal, Tiers
+from tiered.protocol.backends import DELETIONS_MAX, DeletesMany, Removal, Tiers
 from tiered.protocol.concurrent import foremost
 from tiered.protocol.retry import ask, persist
 
@@ -204,12 +206,22 @@ class Batch:
     # --- one candidate
 
     async def _delete_all(self, candidates: Sequence[Candidate]) -> None:
-        waiting = iter(candidates)
+        waiting, takes_many = iter(candidates), isinstance(self.tiers.long_term, DeletesMany)
+        ready: list[Candidate] = []
 
         async def work() -> None:
             for candidate in waiting:
                 await self.pace()
-                self._end(candidate, await self._delete(candidate))
+                if (spared := await self._prepare(candidate)) is not None:
+                    self._end(candidate, spared)
+                elif not takes_many:
+                    await self._remove_one(candidate)
+                else:
+                    ready.append(candidate)
+                    if len(ready) == DELETIONS_MAX:
+                        taken = ready.copy()
+                        ready.clear()
+                        await self._remove_many(taken)
 
         try:
             async with anyio.create_task_group() as group:
@@ -220,16 +232,37 @@ class Batch:
             if isinstance(error, TieredError):
                 raise error from None  # the error itself, not the group
             raise
+        await self._remove_many(ready)
 
-    async def _delete(self, candidate: Candidate) -> Fate:
+    async def _prepare(self, candidate: Candidate) -> Fate | None:
+        """Settles a candidate and sets it aside. None: it may be deleted now. A fate: it stays, or is gone."""
         try:
             if await self._is_live(candidate):
                 return Fate.NAMED
-            if self.set_aside is not None and (fate := await self.set_aside(candidate)) is not None:
-                return fate
-            return _FATES[await self._persist(partial(remove, self.tiers, candidate))]
+            return None if self.set_aside is None else await self.set_aside(candidate)
         except CorruptRecordError:
             return Fate.UNREADABLE
+
+    async def _remove_many(self, candidates: Sequence[Candidate]) -> None:
+        """Deletes what was settled, in one request. What failed, or was not answered, is deleted by itself."""
+        removals: Sequence[Removal | TieredError | None] = [None] * len(candidates)
+        if len(candidates) > 1:
+            # If this is more than a passing failure, the deletion of the first one alone raises it.
+            with suppress(UnavailableError, UnconfirmedError, ConfigurationError):
+                removals = await remove_many(self.tiers, candidates)
+        left: list[Candidate] = []
+        for candidate, removal in zip(candidates, removals, strict=True):
+            if isinstance(removal, Removal):
+                self._end(candidate, _FATES[removal])
+            else:
+                left.append(candidate)
+        await several(left, self._remove_one)
+
+    async def _remove_one(self, candidate: Candidate) -> None:
+        try:
+            self._end(candidate, _FATES[await self._persist(partial(remove, self.tiers, candidate))])
+        except CorruptRecordError:
+            self._end(candidate, Fate.UNREADABLE)
 
     async def _is_live(self, candidate: Candidate) -> bool:
         return await self._persist(partial(self.tiers.high_volume.settle, candidate.path, candidate.revision))
@@ -248,6 +281,11 @@ def rows_of(candidate: Candidate) -> tuple[str, str]:
 
 async def remove(tiers: Tiers, candidate: Candidate) -> Removal:
     return await tiers.long_term.delete_generation(candidate.name, candidate.generation)
+
+
+async def remove_many(tiers: Tiers, candidates: Sequence[Candidate]) -> Sequence[Removal | TieredError]:
+    assert isinstance(tiers.long_term, DeletesMany), "the caller has looked"
+    return await tiers.long_term.delete_generations([(each.name, each.generation) for each in candidates])
 
 
 _FATES = {Removal.DELETED: Fate.DELETED, Removal.ABSENT: Fate.GONE, Removal.REPLACED: Fate.REPLACED}

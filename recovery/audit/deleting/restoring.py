@@ -1,36 +1,43 @@
-"""Brings back what a deletion set aside: every copy in the journal of a run, back to its name.
+"""Brings back what is gone: copies that a deletion set aside, or lost blobs that the service still keeps.
 
-A blob that is back is an orphan again, because nothing names it. An audit calls it one when it is older than the grace.
-Nothing is written to the journal: a copy that is gone says that it was restored before, or deleted. So the call may be
-repeated, after a crash too. A deletion that was killed may have set blobs aside without a note. Their copies are looked
-for, and stay in the quarantine, because workers of that deletion may still be at work.
+`restore_lost` takes every dangling finding of a run (`losses.py`), and notes in the run's directory what became of it.
+After a kill the same call goes on.
+
+`restore_deleted` takes every copy in the journal of a run, back to its name. A blob that is back is an orphan again,
+because nothing names it. An audit calls it one when it is older than the grace. Nothing is written to the journal: a
+copy that is gone says that it was restored before, or deleted. So the call may be repeated, after a crash too. A
+deletion that was killed may have set blobs aside without a note. Their copies are looked for, and stay in the
+quarantine, because workers of that deletion may still be at work.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import anyio
 from anyio import to_thread
 
 from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import Runtime
-from recovery.audit.deleting.journal import Entry, Journal, Order
+from recovery.audit.deleting.journal import Journal, Order
+from recovery.audit.deleting.losses import End, Loss, Losses, keeps_deleted
 from recovery.audit.deleting.quarantine import Return, restore, with_copy
+from recovery.audit.deleting.restored import BATCH, RestoredFiles
+from recovery.audit.deleting.several import several
+from recovery.audit.evidence import evidence
 from recovery.audit.ledger import RunDirectory
+from recovery.audit.manifest import Manifest
 from recovery.audit.plan import inputs_of
+from recovery.audit.verdicts import Kind
 from recovery.audit.work import check_there, portable
 from recovery.rate import TokenBucket
 from tiered.open import open_backends
-from tiered.protocol.concurrent import most_urgent
 from tiered.settings import Settings
 
-T = TypeVar("T")
-
-AT_ONCE = 16
+LOSSES_SHOWN = 1000
 
 
 @dataclass(slots=True)
@@ -65,44 +72,106 @@ async def restore_deleted(
     async with open_backends(settings, runtime, writes=not dry) as backends:
         for batch in range(order.batches):
             noted = await to_thread.run_sync(journal.read, batch)
-            entries = [each for each in await _each(noted, lambda entry: with_copy(entry, label, backends.tiers, runtime)) if each.copy]
+            entries = [each for each in await several(noted, lambda entry: with_copy(entry, label, backends.tiers, runtime)) if each.copy]
             found.copies += len(entries)
             found.size += sum(each.candidate.size for each in entries)
             if not dry:
-                found.returns.update(await _each(entries, lambda entry: restore(entry, backends.tiers, runtime, bucket.take)))
+                found.returns.update(await several(entries, lambda entry: restore(entry, backends.tiers, runtime, bucket.take)))
             progress(found)
     return found
 
 
-async def _each(entries: Sequence[Entry], call: Callable[[Entry], Awaitable[T]]) -> list[T]:
-    """Makes the call for each entry, `AT_ONCE` at the same time. Returns what the calls returned, in any order."""
-    waiting = iter(entries)
-    found: list[T] = []
+@dataclass(slots=True)
+class Rescued:
+    """What a restoration of lost blobs did, or would do. `ends`: how many had which end, and `sizes` their bytes.
 
-    async def work() -> None:
-        for entry in waiting:
-            found.append(await call(entry))
+    `losses`: the first `LOSSES_SHOWN` of them; `number`: how many there are in all. `doubts`: why the run may not name
+    all lost blobs, one sentence each.
+    """
 
+    doubts: tuple[str, ...]
+    number: int
+    ends: Counter[End]
+    sizes: Counter[End]
+    losses: list[Loss]
+
+    def add(self, loss: Loss) -> None:
+        self.number += 1
+        self.ends[loss.end] += 1
+        self.sizes[loss.end] += loss.size or 0
+        if len(self.losses) < LOSSES_SHOWN:
+            self.losses.append(loss)
+
+
+async def restore_lost(
+    settings: Settings, where: str, runtime: Runtime, rate_per_s: float, progress: Callable[[Rescued], None], *, dry: bool
+) -> Rescued:
+    """Restores the blobs that this run called dangling, if tombstones still name them and the service keeps them.
+
+    `where`: the directory of the run. `dry`: only looks, and writes nothing.
+
+    Raises `ConfigurationError` if there is no run, if it is of another store, or if nothing keeps what was deleted
+    there. `CorruptRecordError`: a file of the run breaks the format. `UnavailableError`, `UnconfirmedError`: a service
+    did not answer; the call may be repeated.
+    """
+    check_there(settings)
+    settings = portable(settings)
+    directory = await to_thread.run_sync(RunDirectory.open, where, runtime)
+    run = (await to_thread.run_sync(_manifest, directory, settings)).run
+    notes = RestoredFiles(directory.files, run)
+    async with open_backends(settings, runtime, writes=not dry) as backends:
+        blobs = keeps_deleted(backends.tiers.long_term)
+        if blobs is None:
+            raise ConfigurationError(
+                f"nothing that {directory.uri} misses can be restored: an embedded store keeps nothing of what was deleted; use a backup"
+            )
+        proof = await to_thread.run_sync(evidence, directory, await backends.tiers.long_term.now_ns())
+        found = Rescued(proof.doubts, 0, Counter(), Counter(), [])
+        losses = Losses(backends.tiers, blobs, backends.log, runtime, TokenBucket(runtime, rate_per_s).take)
+        findings = (finding.name for finding in directory.findings(run, {Kind.DANGLING}))
+        for number in itertools.count():
+            names = await to_thread.run_sync(lambda: list(dict.fromkeys(itertools.islice(findings, BATCH))))
+            if not names:
+                return found
+            looked = await losses.look(names, await to_thread.run_sync(notes.read, number, names))
+            for loss in looked if dry else await _restore_batch(losses, looked, notes, number):
+                found.add(loss)
+            progress(found)
+    raise AssertionError("the findings end")
+
+
+async def _restore_batch(losses: Losses, looked: Sequence[Loss], notes: RestoredFiles, number: int) -> list[Loss]:
+    """Restores what may be, and notes it before and after, also if it ends with an error or is cancelled."""
+    known = {each.name: each for each in looked}
+
+    async def restore_one(loss: Loss) -> None:
+        known[loss.name] = await losses.restore(loss)
+
+    await to_thread.run_sync(notes.write, number, looked)
     try:
-        async with anyio.create_task_group() as group:
-            for _ in range(AT_ONCE):
-                group.start_soon(work)
-    except BaseExceptionGroup as errors:
-        raise most_urgent(errors) from None
-    return found
+        await several([each for each in looked if each.is_to_do], restore_one)
+    finally:
+        with anyio.CancelScope(shield=True):
+            await to_thread.run_sync(notes.write, number, list(known.values()))
+    return list(known.values())
 
 
-def _opened(directory: RunDirectory, settings: Settings) -> tuple[Journal, str, Order]:
+def _manifest(directory: RunDirectory, settings: Settings) -> Manifest:
     manifest = directory.read_manifest()
     if manifest is None:
         raise ConfigurationError(f"{directory.uri} holds no run of an audit: give the directory that `tiered audit run` named")
     if manifest.inputs != inputs_of(settings):
         raise ConfigurationError(f"{directory.uri} is a run of another store: give the settings of then")
+    return manifest
+
+
+def _opened(directory: RunDirectory, settings: Settings) -> tuple[Journal, str, Order]:
+    manifest = _manifest(directory, settings)
     journal = Journal(directory.files, manifest.run)
     order = journal.order()
     if order is None or order.quarantine is None:
         why = "nothing was deleted because of it" if order is None else "what was deleted because of it was not set aside"
-        raise ConfigurationError(f"nothing of {directory.uri} can be restored: {why}")
+        raise ConfigurationError(f"nothing of {directory.uri} can be restored: {why}; for lost blobs, give --class {Kind.DANGLING}")
     for _ in journal.entries(order):  # all of it is checked before the first copy is touched
         pass
     return journal, order.quarantine, order

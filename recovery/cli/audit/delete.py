@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import anyio
@@ -21,7 +22,8 @@ from recovery.cli.shared import choice, say, shared
 from tiered.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    from recovery.audit.deleting.restoring import Returned
+    from recovery.audit.deleting.losses import Loss
+    from recovery.audit.deleting.restoring import Rescued, Returned
     from recovery.audit.deleting.run import Look, Progress, Wish
     from recovery.audit.work import Engine
 
@@ -32,7 +34,12 @@ AtMost = Annotated[int | None, typer.Option(min=0, help="Needed for more than 10
 Insist = Annotated[bool, typer.Option("--insist", help="Delete without a changelog: a change that is under way may fail.")]
 Rate = Annotated[float, typer.Option(min=0.1, max=100_000, help="So many blobs a second at most.")]
 EngineOption = Annotated[EngineName, typer.Option(help="local: this process; or spark.")]
+Lost = Annotated[str | None, typer.Option("--class", help="dangling: blobs that are gone, and that the bucket still keeps.")]
 Label = Annotated[str | None, typer.Option("--quarantine", metavar="LABEL", help="Copy each blob to ~quarantine/LABEL/NAME first.")]
+
+
+DANGLING = "dangling"
+LOSSES_PRINTED = 100
 
 
 @shared
@@ -64,11 +71,21 @@ def delete(
 
 
 @shared
-def restore(run: Run, yes: Yes = False, rate: Rate = 200.0) -> None:
-    """Brings back what the deletion of a run has set aside. Nothing names it, so it is an orphan again."""
+def restore(run: Run, yes: Yes = False, rate: Rate = 200.0, kind: Lost = None) -> None:
+    """Brings back what the deletion of a run has set aside, or (--class dangling) lost blobs that the bucket keeps."""
 
     def command() -> int:
-        from recovery.audit.deleting.restoring import restore_deleted
+        from recovery.audit.deleting.restoring import restore_deleted, restore_lost
+
+        if kind is not None:
+            if kind != DANGLING:
+                raise InvalidRequestError(f"--class {kind!r} cannot be restored: give --class {DANGLING}, or leave it out")
+
+            async def rescue() -> Rescued:
+                return await restore_lost(choice.existing(), run, SystemRuntime(), rate, lambda _: None, dry=not yes)
+
+            _show_rescued(anyio.run(rescue), yes, choice.json)
+            return CLEAN
 
         async def call() -> Returned:
             return await restore_deleted(choice.existing(), run, SystemRuntime(), rate, lambda _: None, dry=not yes)
@@ -161,6 +178,42 @@ def _show_returned(found: Returned, done: bool, as_json: bool) -> None:
         write(f"{each.value:<11}{words.count(number, 'blob')}: {RETURNS[each]}")
     if not done:
         say("nothing was restored: give --yes to restore")
+
+
+def _show_rescued(found: Rescued, done: bool, as_json: bool) -> None:
+    """Prints what became of the lost blobs: the sums, and then blob by blob."""
+    from recovery.audit import words
+    from recovery.audit.deleting.losses import ENDS
+
+    if as_json:
+        write(dump({
+            "lost": found.number, "doubts": found.doubts, "restored": done, "left_out": found.number - len(found.losses),
+            "ends": {end.value: {"number": number, "size": found.sizes[end]} for end, number in sorted(found.ends.items())},
+            "blobs": [asdict(each) for each in found.losses],
+        }))  # fmt: skip
+        return
+    write(f"lost       {words.count(found.number, 'blob')} that the run calls dangling")
+    for end, number in sorted(found.ends.items()):
+        write(f"{end.value:<11}{words.count(number, 'blob')}, {words.size(found.sizes[end])}: {ENDS[end]}")
+    for loss in found.losses[:LOSSES_PRINTED]:
+        write(f"  {loss.end.value:<11}{words.visible(loss.name)}{_kept(loss)}")
+    if found.number > LOSSES_PRINTED:
+        more = f"{words.count(found.number - LOSSES_PRINTED, 'blob')} more"
+        where = "the Parquet files in restored/ of the run tell of all" if done else f"--json shows the first {len(found.losses):,}"
+        say(f"{more}: {where}")
+    for doubt in found.doubts:
+        say(f"the run may not name all that is lost: {doubt}")
+    if not done:
+        say("nothing was restored: give --yes to restore")
+
+
+def _kept(loss: Loss) -> str:
+    from recovery.audit import words
+
+    if loss.generation is None or loss.deleted_ns is None or loss.kept_until_ns is None:
+        return ""
+    times = f"deleted {words.moment(loss.deleted_ns)}, kept until {words.moment(loss.kept_until_ns)}"
+    return f": generation {loss.generation}, {words.size(loss.size or 0)}, {times}"
 
 
 def _place(progress: Progress) -> tuple[int, int, float]:

@@ -223,6 +223,9 @@ def test_next_commands_are_those_that_fit_what_was_found() -> None:
     assert delete not in commands(full(complete=False)) and delete not in commands(ended())
     gone, broken = (Page(render(full(totals={kind: Counted(number=1)}), [])).said() for kind in (Kind.DANGLING, Kind.DESTROYED))
     assert "how to restore what the bucket still keeps" in gone and "how to restore" not in broken
+    restore = "tiered audit restore '/runs/a b' --class dangling"
+    dangling = {Kind.DANGLING: Counted(number=1)}
+    assert restore in commands(full(totals=dangling)) and restore not in commands(full(totals=dangling, inputs={"directory": "/store"}))
     overdue = {Kind.OVERDUE: Counted(number=1)}
     assert "tiered check" in commands(full(totals=overdue))
     assert "tiered recover" in commands(full(totals=overdue, inputs={"directory": "/store"}))

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import anyio
 import pytest
 
+from recovery.audit.deleting.losses import End, Loss
+from recovery.audit.deleting.restoring import Rescued
+from recovery.cli.audit.delete import LOSSES_PRINTED, _show_rescued
 from tests.given.command_line import Command
 from tests.given.deleted_store import OBJECTS, ORPHANS, blobs, embedded_with_orphans
 from tests.given.deletion_process import settings_of
@@ -81,3 +85,28 @@ def test_a_directory_without_a_run_is_refused(tiered: Command) -> None:
     assert "holds no run of an audit" in tiered.errors
     tiered("audit", "restore", "run", code=2)
     assert "nothing was deleted because of it" in tiered.errors
+    tiered("audit", "restore", "run", "--class", "dangling", code=2)
+    assert "an embedded store keeps nothing of what was deleted; use a backup" in tiered.errors
+    tiered("audit", "restore", "run", "--class", "orphan", code=2)
+    assert "--class 'orphan' cannot be restored: give --class dangling, or leave it out" in tiered.errors
+
+
+def test_what_became_of_lost_blobs_is_told_blob_by_blob(capsys: pytest.CaptureFixture[str]) -> None:
+    found = Rescued(("a file is not there",), 0, Counter(), Counter(), [])
+    found.add(Loss("media/objects/a", End.RESTORABLE, 7, 2048, 0, 86_400_000_000_000))
+    for number in range(LOSSES_PRINTED):
+        found.add(Loss(f"media/objects/{number}", End.NOT_KEPT))
+    _show_rescued(found, done=False, as_json=False)
+    out, errors = capsys.readouterr()
+    assert out.splitlines()[:4] == [
+        "lost       101 blobs that the run calls dangling",
+        "not_kept   100 blobs, 0 B: the bucket keeps no deleted generation of it: it is lost, unless a backup has it",
+        "restorable 1 blob, 2.0 KiB: the bucket keeps it, and a tombstone names it",
+        "  restorable media/objects/a: generation 7, 2.0 KiB, deleted 1970-01-01 00:00:00 UTC, kept until 1970-01-02 00:00:00 UTC",
+    ]
+    assert "the run may not name all that is lost: a file is not there" in errors
+    assert "1 blob more: --json shows the first 101" in errors and "nothing was restored: give --yes to restore" in errors
+    _show_rescued(found, done=True, as_json=True)
+    told = json.loads(capsys.readouterr().out)
+    assert (told["lost"], told["left_out"], told["ends"]["restorable"]) == (101, 0, {"number": 1, "size": 2048})
+    assert [each["end"] for each in told["blobs"][:2]] == ["restorable", "not_kept"]

@@ -30,7 +30,7 @@ from tests.given.tapped_store import LARGE, OBJECT
 from tests.given.virtual_time import simulated
 from tiered.errors import UnavailableError
 from tiered.metadata import Metadata
-from tiered.protocol.backends import HighVolumeBackend, KeepsDeleted, LongTermBackend, ShowsUploads, SoftDeletes, Tiers
+from tiered.protocol.backends import DeletesMany, HighVolumeBackend, KeepsDeleted, LongTermBackend, ShowsUploads, SoftDeletes, Tiers
 from tiered.storage import TieredStorage
 from tiered.telemetry.observed import CHANGELOG, HIGH_VOLUME, LONG_TERM, METHODS, observed_log, observed_tiers
 
@@ -74,21 +74,24 @@ def wrapped(rows: Any = None, blobs: Any = None, observer: Observer | None = Non
 # --- what they show ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("protocol", [Collects, SoftDeletes, KeepsDeleted, ShowsUploads])
+@pytest.mark.parametrize("protocol", [Collects, SoftDeletes, DeletesMany, KeepsDeleted, ShowsUploads])
 def test_what_only_some_backends_do_is_seen_exactly_where_they_do_it(protocol: type) -> None:
     with_it, without = Plain(LongTermBackend, protocol), Plain(LongTermBackend)
     assert isinstance(wrapped(blobs=with_it).long_term, protocol)
     assert not isinstance(wrapped(blobs=without).long_term, protocol)
     # From Python 3.12 on, isinstance looks for the attributes without `__getattr__`.
-    [name] = [name for name in vars(protocol) if not name.startswith("_")]
-    assert inspect.getattr_static(wrapped(blobs=with_it).long_term, name, None) is not None
-    assert inspect.getattr_static(wrapped(blobs=without).long_term, name, None) is None
+    names = [name for name in vars(protocol) if not name.startswith("_")]
+    assert names
+    for name in names:
+        assert inspect.getattr_static(wrapped(blobs=with_it).long_term, name, None) is not None
+        assert inspect.getattr_static(wrapped(blobs=without).long_term, name, None) is None
 
 
 @pytest.mark.parametrize(
     ("service", "protocols"),
     [
-        (HIGH_VOLUME, (HighVolumeBackend, Collects)), (LONG_TERM, (LongTermBackend, Collects, SoftDeletes, KeepsDeleted, ShowsUploads)),
+        (HIGH_VOLUME, (HighVolumeBackend, Collects)),
+        (LONG_TERM, (LongTermBackend, Collects, SoftDeletes, DeletesMany, KeepsDeleted, ShowsUploads)),
         (CHANGELOG, (ChangeLog, Collects)),
     ],
 )
@@ -127,7 +130,7 @@ async def test_an_error_is_passed_on_as_it_is() -> None:
 
     for service in ("high_volume", "long_term"):
         backend = Plain(HighVolumeBackend if service == "high_volume" else LongTermBackend, Collects)
-        for name in METHODS[service] - {"soft_deleted", "kept", "abandoned_uploads"}:
+        for name in METHODS[service] - {"soft_deleted", "restore", "delete_generations", "kept", "abandoned_uploads"}:
             setattr(backend, name, fail)
             with pytest.raises(UnavailableError) as raised:
                 await getattr(getattr(wrapped(backend, backend), service), name)()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
-from changelog.base.errors import ConfigurationError
+from changelog.base.errors import ConfigurationError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId
 from changelog.noop import NoopChangeLog
@@ -19,7 +20,7 @@ from recovery.audit.verdicts import Kind
 from tests.given.audit_grounds import OLD_NS, Ground, SimulatedGround, embedded_ground, emulated_ground
 from tests.given.findings import finding
 from tests.given.planted_world import Planted, plant
-from tiered.protocol.backends import BlobInfo, Tombstone
+from tiered.protocol.backends import BlobInfo, DeletesMany, Tombstone
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -186,23 +187,82 @@ def test_a_name_without_a_revision_is_no_candidate_whatever_its_finding_says(nam
 
 
 async def test_an_error_leaves_the_fates_that_are_known_and_the_batch_goes_on_from_there(ground: Ground) -> None:
-    names = [f"{PATH}/{ground.clock.at(OLD_NS)}" for _ in range(40)]
+    names = [f"{PATH}/{ground.clock.at(OLD_NS)}" for _ in range(240)]
     for name in names:
         await ground.blob(name, 10, OLD_NS, None)
     count = 0
 
-    async def fail_at_the_twentieth() -> None:
+    async def fail_at_the_200th() -> None:
         nonlocal count
         count += 1
-        if count == 20:
+        if count == 200:
             raise ConfigurationError("the permission is gone")
 
-    batch = Batch(ground.tiers, ground.log, await candidates_of(ground), SystemRuntime(), pace=fail_at_the_twentieth)
+    batch = Batch(ground.tiers, ground.log, await candidates_of(ground), SystemRuntime(), pace=fail_at_the_200th)
     with pytest.raises(ConfigurationError, match="the permission is gone"):
         await batch.run()
-    assert 0 < len(batch.fates) < 40 and set(batch.fates.values()) == {Fate.DELETED}
+    assert 0 < len(batch.fates) < 240 and set(batch.fates.values()) == {Fate.DELETED}
     await batch.run()
     assert set(batch.fates) == set(names) and set(batch.fates.values()) == {Fate.DELETED}
+
+
+def tally(calls: list[str], ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Notes the calls that delete."""
+    for name in ("delete_generation", "delete_generations"):
+        monkeypatch.setattr(ground.tiers.long_term, name, noting(calls, name, getattr(ground.tiers.long_term, name)))
+
+
+def noting(calls: list[str], name: str, call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    async def noted(*args: Any) -> Any:
+        calls.append(name)
+        return await call(*args)
+
+    return noted
+
+
+async def test_blobs_are_deleted_by_the_hundred(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(230):
+        await ground.blob(f"{PATH}/{ground.clock.at(OLD_NS)}", 10, OLD_NS, None)
+    calls: list[str] = []
+    tally(calls, ground, monkeypatch)
+    assert set((await run(ground)).values()) == {Fate.DELETED}
+    assert calls == ["delete_generations"] * 3 and not await listed(ground)
+
+
+@pytest.mark.parametrize("lost", [UnconfirmedError("x"), UnavailableError("x"), ConfigurationError("it takes no batches")])
+@pytest.mark.parametrize("effect", [True, False])
+async def test_a_batch_without_an_answer_is_looked_at_one_by_one(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch, lost: Exception, effect: bool
+) -> None:
+    names = [f"{PATH}/{ground.clock.at(OLD_NS)}" for _ in range(3)]
+    for name in names:
+        await ground.blob(name, 10, OLD_NS, None)
+    delete = cast(DeletesMany, ground.tiers.long_term).delete_generations
+
+    async def unanswered(blobs: Sequence[tuple[str, int]]) -> Any:
+        if effect:
+            await delete(blobs)
+        raise lost
+
+    monkeypatch.setattr(ground.tiers.long_term, "delete_generations", unanswered)
+    assert await run(ground) == dict.fromkeys(names, Fate.GONE if effect else Fate.DELETED)
+    assert not await listed(ground)
+
+
+async def test_a_part_of_a_batch_that_failed_is_deleted_by_itself(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"{PATH}/{ground.clock.at(OLD_NS)}" for _ in range(3)]
+    for name in names:
+        await ground.blob(name, 10, OLD_NS, None)
+    delete = cast(DeletesMany, ground.tiers.long_term).delete_generations
+
+    async def partly(blobs: Sequence[tuple[str, int]]) -> Any:
+        return [UnconfirmedError("x"), *await delete(blobs[1:])]
+
+    monkeypatch.setattr(ground.tiers.long_term, "delete_generations", partly)
+    calls: list[str] = []
+    tally(calls, ground, monkeypatch)
+    assert await run(ground) == dict.fromkeys(names, Fate.DELETED)
+    assert calls == ["delete_generations", "delete_generation"]
 
 
 # --- the quarantine --------------------------------------------------------------------------------

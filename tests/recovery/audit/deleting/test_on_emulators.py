@@ -1,4 +1,4 @@
-"""Orphans of Bigtable and GCS are deleted beside a writer: killed, gone on with, restored."""
+"""Orphans of Bigtable and GCS are deleted beside a writer: killed, gone on with, restored. Lost blobs are restored."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import pytest
 
 from changelog.base.runtime import SystemRuntime
 from recovery.audit.deleting.candidates import Fate
+from recovery.audit.deleting.losses import End
 from recovery.audit.deleting.quarantine import Return
-from recovery.audit.deleting.restoring import restore_deleted
+from recovery.audit.deleting.restoring import restore_deleted, restore_lost
 from recovery.audit.deleting.run import Wish, look
 from recovery.audit.local import LocalEngine
 from recovery.audit.run import run_audit
@@ -72,5 +73,26 @@ def test_a_deletion_killed_beside_a_writer_goes_on_and_is_undone(services: Setti
         returned = await restore_deleted(services, RUN, SystemRuntime(), 10_000, lambda _: None, dry=False)
         assert dict(returned.returns) == {Return.RESTORED: ORPHANS}
         assert not any(name.startswith("~") for name in await blobs(services))
+        await lost_blobs_are_restored(services)
 
     anyio.run(main)
+
+
+async def lost_blobs_are_restored(settings: Settings) -> None:
+    async with open_backends(settings, SystemRuntime()) as backends:
+        targets = [(await backends.tiers.high_volume.read(f"media/objects/{number:02}")).target for number in range(2)]
+        for target in targets:
+            assert target is not None
+            await backends.tiers.long_term.delete(target)
+    where = f"{RUN}-lost"
+    manifest = await run_audit(settings, AuditOptions(where, grace_s=0, insist=True), LocalEngine(2), SystemRuntime(), lambda _: None)
+    assert manifest.totals["dangling"].number == 2  # type: ignore[index]
+
+    async def restored(*, dry: bool) -> dict[End, int]:
+        found = await restore_lost(settings, where, SystemRuntime(), 100, lambda _: None, dry=dry)
+        assert {each.name for each in found.losses} == set(targets) and found.doubts == ()
+        return dict(found.ends)
+
+    assert await restored(dry=True) == {End.RESTORABLE: 2} and not set(targets) & await blobs(settings)
+    assert await restored(dry=False) == {End.RESTORED: 2} and await readable(settings) == OBJECTS
+    assert await restored(dry=False) == {End.RESTORED: 2}

@@ -1,0 +1,138 @@
+"""Many deletions in one request to GCS: each part has a result of its own, and what is not answered is not known."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from urllib.parse import unquote
+
+import pytest
+
+from changelog.base.errors import ConfigurationError, TieredError, UnavailableError, UnconfirmedError
+from changelog.base.runtime import SystemRuntime
+from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
+from tests.given.whole_blobs import store
+from tiered.gcs.batches import decode_batch, encode_batch
+from tiered.gcs.blobs import GcsBlobs
+from tiered.gcs.http import Answer
+from tiered.protocol.backends import DELETIONS_MAX, Removal
+
+pytestmark = pytest.mark.anyio
+RUNTIME = SystemRuntime()
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+async def server(anyio_backend: str) -> AsyncIterator[GcsEmulator]:
+    async with GcsEmulator() as server:
+        server.create_bucket("blobs")
+        yield server
+
+
+@pytest.fixture
+async def blobs(server: GcsEmulator) -> AsyncIterator[GcsBlobs]:
+    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, answer_timeout_s=0.5) as blobs:
+        yield blobs
+
+
+async def stored(blobs: GcsBlobs, *names: str) -> list[tuple[str, int]]:
+    for name in names:
+        await store(blobs, name, b"x")
+    return [(each.name, each.generation) for each in (await blobs.list("", None, 1000)).blobs]
+
+
+async def left(blobs: GcsBlobs) -> list[str]:
+    return [each.name for each in (await blobs.list("", None, 1000)).blobs]
+
+
+async def test_a_hundred_blobs_are_deleted_in_one_request(blobs: GcsBlobs, server: GcsEmulator) -> None:
+    asked = await stored(blobs, *[f"a/objects/{number:03}/größe & ?#%2F%0d%0a--tiered_calls" for number in range(DELETIONS_MAX)])
+    server.calls.clear()
+    assert await blobs.delete_generations(asked) == [Removal.DELETED] * DELETIONS_MAX
+    assert server.calls == ["batch"] and await left(blobs) == []
+    assert await blobs.delete_generations(asked[:2]) == [Removal.ABSENT] * 2
+
+
+async def test_a_part_that_fails_fails_alone(blobs: GcsBlobs, server: GcsEmulator) -> None:
+    asked = await stored(blobs, *"abcdef")
+    asked[1] = (asked[1][0], asked[1][1] + 1)
+    server.faults += [
+        GcsFault(FaultMode.STATUS, "object.delete", name, status=status) for name, status in (("c", 503), ("d", 429), ("e", 403))
+    ]
+    results = await blobs.delete_generations([*asked, ("nothing", 1)])
+    assert [each if isinstance(each, Removal) else type(each) for each in results] == [
+        Removal.DELETED, Removal.REPLACED, UnconfirmedError, UnavailableError, ConfigurationError, Removal.DELETED, Removal.ABSENT,
+    ]  # fmt: skip
+    assert "deleting generation" in str(results[3]) and "'d'" in str(results[3])
+    assert await left(blobs) == ["b", "c", "d", "e"]
+
+
+async def test_a_batch_may_take_longer_than_one_answer(blobs: GcsBlobs, server: GcsEmulator) -> None:
+    asked = await stored(blobs, "a", "b")
+    server.faults.append(GcsFault(FaultMode.DELAY, "batch", seconds=0.8))
+    assert await blobs.delete_generations(asked) == [Removal.DELETED] * 2
+
+
+@pytest.mark.parametrize(("mode", "error", "effect"), [
+    (FaultMode.DROP_AFTER, UnconfirmedError, True), (FaultMode.STALL_AFTER, UnconfirmedError, True),
+    (FaultMode.DROP_BEFORE, UnconfirmedError, False), (FaultMode.STATUS, UnconfirmedError, False),
+])  # fmt: skip
+async def test_of_a_batch_without_an_answer_nothing_is_known(
+    blobs: GcsBlobs, server: GcsEmulator, mode: FaultMode, error: type[TieredError], effect: bool
+) -> None:
+    asked = await stored(blobs, "a", "b")
+    server.faults.append(GcsFault(mode, "batch"))
+    with pytest.raises(error):
+        await blobs.delete_generations(asked)
+    assert await left(blobs) == ([] if effect else ["a", "b"])
+
+
+async def test_an_answer_that_is_cut_off_never_says_that_a_part_is_done(blobs: GcsBlobs, server: GcsEmulator) -> None:
+    asked = await stored(blobs, "a", "b")
+    server.faults.append(GcsFault(FaultMode.TRUNCATE, "batch"))
+    with pytest.raises(UnconfirmedError):
+        await blobs.delete_generations(asked)
+
+
+async def test_a_missing_bucket_is_no_absence(server: GcsEmulator) -> None:
+    async with GcsBlobs.connect("none", RUNTIME, endpoint=server.url) as blobs:
+        [result] = await blobs.delete_generations([("a", 1)])
+    assert isinstance(result, ConfigurationError) and "there is no bucket 'none'" in str(result)
+
+
+# --- the parts -------------------------------------------------------------------------------------
+
+
+def answer(*parts: str, boundary: str = "batch_x", content_type: str = 'multipart/mixed; boundary="batch_x"') -> Answer:
+    body = "".join(f"--{boundary}\r\n{part}\r\n" for part in parts) + f"--{boundary}--\r\n"
+    return Answer(200, {"Content-Type": content_type}, body.encode())
+
+
+def part(number: object, status: str, body: str = "") -> str:
+    return f"Content-Type: application/http\r\nContent-ID: <response-call+{number}>\r\n\r\nHTTP/1.1 {status}\r\nDate: x\r\n\r\n{body}"
+
+
+def test_parts_are_told_by_their_ids_in_any_order_and_with_any_line_ends() -> None:
+    told = answer(part(1, "404 Not Found", '{"error":{"message":"No such object: b"}}'), part(0, "204 No Content"))
+    found = decode_batch(told)
+    assert {number: each.status for number, each in found.items()} == {0: 204, 1: 404} and found[1].message == "No such object: b"
+    bare = Answer(200, told.headers, told.body.replace(b"\r\n", b"\n"))
+    assert {number: each.status for number, each in decode_batch(bare).items()} == {0: 204, 1: 404}
+
+
+@pytest.mark.parametrize("told", [
+    answer(), answer(part("x", "204 No Content")), answer("Content-ID: <response-call+0>\r\n\r\nnothing"),
+    answer(part(0, "204"), content_type="text/html"),
+    answer(part(0, "204 No Content"), boundary="other"), Answer(200, {}, b""),
+])  # fmt: skip
+def test_what_makes_no_sense_says_nothing_of_any_part(told: Answer) -> None:
+    assert decode_batch(told) == {}
+
+
+def test_a_request_has_a_part_for_each_call() -> None:
+    body = encode_batch([("DELETE", "/storage/v1/b/blobs/o/a%2Fb?ifGenerationMatch=7")]).decode()
+    assert "\r\nContent-ID: <call+0>\r\n\r\nDELETE /storage/v1/b/blobs/o/a%2Fb?ifGenerationMatch=7 HTTP/1.1\r\n\r\n" in body
+    assert unquote(body).count("--tiered_calls") == 2 and body.endswith("--tiered_calls--\r\n")
