@@ -4,7 +4,7 @@
 
 The page first says the verdict, then what makes it doubtful, then the figures. Every name is escaped and may break
 anywhere. It cannot change the direction of the text around it, because it is isolated and control characters are spelt
-out. Lists that have no limit are cut here: names, usecases, ranges that failed, notes. The page says so, and has a
+out. Lists that have no limit are cut here: names, usecases, ranges that failed, doubts, notes. The page says so, and has a
 query to copy for the names that it leaves out. *Failure*: only a wrong template fails. The module reads nothing but its
 template.
 """
@@ -21,7 +21,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
 from recovery.audit import words
-from recovery.audit.finding import AGES, Finding
+from recovery.audit.finding import AGES, OTHERS, USECASES_MAX, Finding
 from recovery.audit.manifest import Counted, Manifest
 from recovery.audit.since import Earlier, changes
 from recovery.audit.verdicts import FINDINGS, LOSSES, MEANING, Kind
@@ -36,6 +36,7 @@ USECASES_SHOWN = 50
 DRAWN_MAX = 15
 """How many usecases are drawn."""
 NOTES_MAX = 50
+DOUBTS_MAX = 50
 RECLAIMABLE = (*words.ORPHANS, Kind.OVERDUE, Kind.STALE_UPLOAD, Kind.CORRUPT_BLOB)
 """Bytes of these classes are paid for, and nobody can read them."""
 
@@ -67,6 +68,14 @@ class _Stack:
     passing: int
     reclaim: int
     percents: tuple[float, float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class _Elsewhere:
+    """Orphans that are below no prefix that is shown. `size`: bytes."""
+
+    number: int
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +138,9 @@ def render(
     return template.render(
         run=manifest,
         verdict=words.verdict(manifest, price_per_gib_month),
+        as_of=words.as_of(manifest),
         reasons=words.reasons(manifest),
+        doubts_max=DOUBTS_MAX,
         consequence=words.consequence(manifest, price_per_gib_month),
         orphan_cost=words.cost(words.total(manifest, words.ORPHANS).size, price_per_gib_month),
         price=price_per_gib_month,
@@ -146,6 +157,8 @@ def render(
         meaning=MEANING,
         ages=_ages(manifest),
         stacks=_stacks(manifest.usecases),
+        together=_together(manifest),
+        prefixes_left=_elsewhere(manifest),
         stacks_left=max(0, len(manifest.usecases) - DRAWN_MAX),
         usecases=[_Usecase.of(name, found) for name, found in usecases[:USECASES_SHOWN]],
         usecases_left=len(usecases) - USECASES_SHOWN,
@@ -196,6 +209,20 @@ def _names(manifest: Manifest, kind: Kind, findings: Sequence[Finding], where: s
     path = _sql(f"{where.rstrip('/')}/findings/*.parquet")
     query = f"SELECT name, object, size, created, detail FROM read_parquet({path}) WHERE class = '{kind}' ORDER BY size DESC;"
     return _Names(kind, shown, max(0, manifest.totals[kind].number - len(shown)), words.visible(query))
+
+
+def _together(manifest: Manifest) -> str:
+    """Returns that some usecases have no line of their own. Empty: each has one."""
+    if OTHERS not in manifest.usecases:
+        return ""
+    return f"A run counts {USECASES_MAX:,} usecases by name. The others were counted together, as {OTHERS}."
+
+
+def _elsewhere(manifest: Manifest) -> _Elsewhere:
+    """Returns the orphans outside of the prefixes that a run keeps."""
+    orphans = words.total(manifest, words.ORPHANS)
+    number, size = sum(each.number for each in manifest.prefixes), sum(each.size for each in manifest.prefixes)
+    return _Elsewhere(orphans.number - number, max(0, orphans.size - size))
 
 
 def _query_new(where: str, before: str) -> str:
