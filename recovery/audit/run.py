@@ -105,6 +105,9 @@ async def run_audit(
     directory = await to_thread.run_sync(RunDirectory.open, options.directory, runtime)
     check_apart(directory, settings)
     manifest = await to_thread.run_sync(directory.read_manifest)
+    if options.since is not None:
+        scope, begun_ns = (options.prefix or "", None) if manifest is None else (manifest.scope, manifest.started_ns)
+        await to_thread.run_sync(check_since, options.since, inputs_of(settings), scope, directory.uri, begun_ns)
     planned = None
     if manifest is None:
         plan = await plan_audit(settings, options, engine.slots, runtime)
@@ -115,8 +118,6 @@ async def run_audit(
     check_cutoff(manifest.cutoff, options, directory.uri)
     check_choices(manifest, options, directory.uri)
     check_inventory(manifest.inventory, options, directory.uri)
-    if options.since is not None:
-        await to_thread.run_sync(check_since, options.since, manifest.inputs, manifest.scope)
     async with AuditSource.open(settings, runtime, manifest.run) as source:
         job = job_of(manifest, directory.uri, settings, engine.slots)
         run = _Run(manifest, directory, engine, job, runtime, progress, options, source, planned)
