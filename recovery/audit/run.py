@@ -119,7 +119,8 @@ async def run_audit(
     check_choices(manifest, options, directory.uri)
     check_inventory(manifest.inventory, options, directory.uri)
     async with AuditSource.open(settings, runtime, manifest.run) as source:
-        job = job_of(manifest, directory.uri, settings, engine.slots)
+        verify = options.verify or manifest.verify  # the same share; the rate may be another one for this call
+        job = job_of(manifest.model_copy(update={"verify": verify}), directory.uri, settings, engine.slots)
         run = _Run(manifest, directory, engine, job, runtime, progress, options, source, planned)
         try:
             ended = await run.finish()
@@ -192,6 +193,7 @@ class _Run:
         self._worked = False
         self._price = PRICE_DEFAULT if options.price is None else options.price
         self._since = options.since
+        self._tiered = options.tiered
         self._directory = directory
         self._engine = engine
         self._job = job
@@ -470,7 +472,7 @@ class _Run:
             for finding in islice(self._directory.findings(manifest.run, {kind}), names_max(kind))
         ]  # fmt: skip
         before = earlier(self._directory, manifest, self._since)
-        self._directory.write_report(render(manifest, named, self._price, self._directory.uri, before))
+        self._directory.write_report(render(manifest, named, self._price, self._directory.uri, before, self._tiered))
         return manifest
 
     def _there(self) -> Manifest:

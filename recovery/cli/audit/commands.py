@@ -137,6 +137,7 @@ def run(
             to or _new_directory(), grace, insist, price, _prefix(prefix, usecase), _verify(verify, verify_share, verify_rate),
             None if overdue is None else lifetime(overdue).total_seconds(), since,
         )  # fmt: skip
+        options = replace(options, tiered=choice.again(absolute=True))
         check_grace(options)
         begins_ns = SystemRuntime().wall_ns()
         show_start(inputs_of(settings), options, engine.value)
@@ -239,7 +240,7 @@ def _verify(wanted: bool, share: float | None, mib_per_s: float | None) -> Verif
 
     if not wanted and share is None:
         if mib_per_s is not None:
-            raise InvalidRequestError(f"--verify-rate is of --verify, and no payload is read: add --verify, or leave {mib_per_s:g} out")
+            raise InvalidRequestError(f"--verify-rate {mib_per_s:g} is of --verify: add --verify, or leave it out")
         return None
     share = 1.0 if share is None else share
     mib_per_s = VERIFY_MIB_PER_S if mib_per_s is None else mib_per_s

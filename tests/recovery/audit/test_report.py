@@ -17,7 +17,7 @@ from jinja2 import UndefinedError
 
 from recovery.audit import report, words
 from recovery.audit.finding import AGES, OTHERS, USECASES_MAX, Finding
-from recovery.audit.manifest import Bounds, Counted, Cutoff, Failure, Manifest, Prefix, StuckEntry, Verify
+from recovery.audit.manifest import Bounds, Counted, Cutoff, Failure, Inventory, Manifest, Prefix, StuckEntry, Verify
 from recovery.audit.report import DOUBTS_MAX, DRAWN_MAX, LOST_MAX, NAMES_MAX, NOTES_MAX, RANGES_MAX, USECASES_SHOWN, render
 from recovery.audit.since import Earlier
 from recovery.audit.verdicts import FINDINGS, Kind
@@ -260,6 +260,23 @@ def test_next_commands_are_those_that_fit_what_was_found() -> None:
     assert verify in commands(ended()) and verify not in commands(ended(verify={"share": 1}))
 
 
+def test_commands_mean_the_same_store_and_the_same_audit() -> None:
+    """Whoever copies one has typed --directory or --config before, and may have no Java."""
+    def commands(manifest: Manifest) -> list[str]:
+        return Page(render(manifest, [], directory="/run", tiered=("tiered", "-d", "/my store"))).code
+
+    assert "tiered -d '/my store' audit delete /run --class orphan" in commands(full())
+    unfinished = full(complete=False, names_by_range=(None,), engine="spark 4.3.0, local[2,4]; local, 2 processes")
+    assert "tiered -d '/my store' audit run --engine local --to /run" in commands(unfinished)
+    assert "tiered -d '/my store' audit run --to /run" in commands(unfinished.model_copy(update={"engine": "spark 4.3.0, local[2,4]"}))
+    scoped = ended(scope="a b/", engine="local, 2 processes")
+    assert "tiered -d '/my store' audit run --engine local --prefix 'a b/' --verify --verify-share 0.1" in commands(scoped)
+    report = Inventory(report="gs://r/1_manifest.json", snapshot_ns=0, records=3, export="gs://e/")
+    assert "tiered -d '/my store' audit run --inventory gs://r/1_manifest.json --export gs://e/ --to /run" in commands(
+        unfinished.model_copy(update={"engine": "", "inventory": report})
+    )
+
+
 def test_page_says_what_was_not_looked_at_and_what_a_bucket_keeps() -> None:
     said = Page(render(ended(scope="media/", kept={"noncurrent": None, "soft_deleted": Counted(number=3, size=2048)}), [])).said()
     assert "Names that do not begin with media/." in said and "Payloads: none was read." in said and "Upload sessions that are open" in said
@@ -290,7 +307,7 @@ def test_page_asks_for_every_variable(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 
 TEXT = st.text(max_size=30)
-COUNTED = st.builds(Counted, number=st.integers(0, 10**18), size=st.integers(0, 2**63 - 1))
+COUNTED = st.builds(Counted, number=st.integers(0, 10**18), size=st.integers(0, 10**17))
 KINDS = st.dictionaries(st.sampled_from(list(Kind)), COUNTED)
 BOUNDS = st.builds(Bounds, start=TEXT, end=st.none() | TEXT)
 TIMES = st.integers(0, 2**63 - 1)

@@ -52,7 +52,7 @@ def test_run_keeps_its_grace_and_who_asks_for_another_hears_of_it(tiered: Store)
     (["--parallel", "0"], "'--parallel'"), (["--master", "local[1]"], "leave --engine local out"), (["--engine", "dask"], "'local'"),
     (["--to", "foo://x/y"], "cannot be opened"), (["--to", "."], "and no run of an audit"),
     (["--to", " "], "--to is empty"), (["--to", "gs:/bucket/run"], "gs://"), (["--to", "s3:bucket/run"], "s3://"),
-    (["--to", "file://run/1"], "file:///"), (["--verify-rate", "5"], "--verify-rate is of --verify"),
+    (["--to", "file://run/1"], "file:///"), (["--verify-rate", "5"], "--verify-rate 5 is of --verify"),
     (["--verify-rate", "nan", "--verify"], "--verify-rate nan is no rate"), (["--price", "1e300"], "--price 1e+300 is no price"),
     (["--since", "run"], "is the run itself"), (["--since", " "], "is empty"),
 ])  # fmt: skip
@@ -106,6 +106,10 @@ def test_narrow_terminal_cuts_no_class_and_no_figure(tiered: Store, width: int) 
     shown = said.file.getvalue()  # type: ignore[attr-defined]
     for figures in ("dangling        1    0 B", "orphan          2   40 B", "referenced      9  180 B"):
         assert figures in shown
+
+
+def test_commands_of_the_report_name_the_store_that_was_named(tiered: Store) -> None:
+    assert f"tiered -d {tiered.store} audit delete" in (tiered.directory / "run" / "report.html").read_text()
 
 
 def test_summary_says_of_which_time_it_is(tiered: Store) -> None:
