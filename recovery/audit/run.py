@@ -159,7 +159,7 @@ def last_audit_of(ended: Manifest, where: str) -> LastAudit:
         blobs=ended.names, tombstones=ended.redirects,
         findings={kind.value: (each.number, each.size) for kind, each in ended.totals.items() if kind in FINDINGS and each.number},
         ranges=len(ended.ranges), ranges_missing=len(ended.failures), doubts=len(ended.doubts), scope=ended.scope,
-        verified=None if ended.verify is None else ended.verified,
+        verified=None if ended.verify is None else ended.verified, young=words.total(ended, [Kind.TOO_YOUNG]).number,
     )  # fmt: skip
 
 
