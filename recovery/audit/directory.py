@@ -33,6 +33,7 @@ import pyarrow.fs as arrow_fs
 
 from changelog.base.errors import ConfigurationError, UnavailableError
 from changelog.base.runtime import Runtime
+from recovery.visible import visible
 from tiered.settings import GCS_EMULATOR
 
 GCS_RETRY_S = 60
@@ -73,18 +74,15 @@ class Files:
 
         Raises `ConfigurationError` if the URI cannot be opened, or if the text is empty or a URI that lacks a slash.
         """
-        if not where.strip():
-            raise ConfigurationError("the run directory is empty: give a path, or a URI such as gs://bucket/audits/1")
-        if (mistyped := _MISTYPED.match(where)) is not None:
-            scheme = "file:///" if mistyped[1].lower() == "file" else f"{mistyped[1]}://"
-            raise ConfigurationError(f"the run directory {where} is no path and no URI: a URI begins with {scheme}, and a path with ./ or /")
+        if (why := _unusable(where)) is not None:
+            raise ConfigurationError(why)
         if "://" not in where:
             path = str(Path(where).absolute())
             return cls(path, arrow_fs.LocalFileSystem(), path, runtime)
         parts = urlsplit(where)
         if parts.scheme == "file":
             if parts.netloc not in ("", "localhost"):
-                raise ConfigurationError(f"the run directory {where} names the machine {parts.netloc}: give file:///… with an absolute path")
+                raise ConfigurationError(f"the run directory {where} names the machine {parts.netloc}: give file:/// and an absolute path")
             return cls.at(unquote(parts.path), runtime)
         try:
             filesystem, path = _opened(where)
@@ -234,6 +232,18 @@ class Draft:
         if self._files.local is not None:
             with suppress(OSError):
                 Path(self._temporary).unlink(missing_ok=True)
+
+
+def _unusable(where: str) -> str | None:
+    """Returns why a text names no directory, in one sentence. None: it may name one."""
+    if not where.strip():
+        return "the run directory is empty: give a path, or a URI such as gs://bucket/audits/1"
+    if not where.isascii() and where.encode(errors="replace").decode() != where:
+        return f"the run directory {visible(where)} is no text in UTF-8: give another name"
+    if (mistyped := _MISTYPED.match(where)) is not None:
+        scheme = "file:///" if mistyped[1].lower() == "file" else f"{mistyped[1]}://"
+        return f"the run directory {where} is no path and no URI: a URI begins with {scheme}, and a path with ./ or /"
+    return None
 
 
 def _opened(where: str) -> tuple[Any, str]:

@@ -4,9 +4,9 @@
 
 The page first says the verdict, then what makes it doubtful, then the figures. Every name is escaped and may break
 anywhere. It cannot change the direction of the text around it, because it is isolated and control characters are spelt
-out. Lists that have no limit are cut here: names, usecases, ranges that failed, doubts, notes. The page says so, and has a
-query to copy for the names that it leaves out. *Failure*: only a wrong template fails. The module reads nothing but its
-template.
+out. Lists that have no limit are cut here: names, usecases, ranges that failed, doubts, notes. The page says so,
+and has a query to copy for the names that it leaves out. *Failure*: only a wrong template fails. The module reads
+nothing but its template.
 """
 
 from __future__ import annotations

@@ -225,14 +225,21 @@ def _options(
 def _prefix(prefix: str | None, usecase: str | None) -> str | None:
     """Returns how the names begin that are to be looked at. None: all of them."""
     if usecase is None:
-        if prefix is not None and (not prefix or "\0" in prefix or prefix.encode(errors="replace").decode() != prefix):
+        if prefix is not None and not _begins_names(prefix):
             raise InvalidRequestError(f"--prefix {prefix!r} begins no name: give the first characters of some names, or leave it out")
         return prefix
     if prefix is not None:
         raise InvalidRequestError("--usecase and --prefix exclude each other: give --prefix USECASE/… for a part of a usecase")
-    if not usecase or "/" in usecase:
+    if "/" in usecase or not usecase or not _begins_names(f"{usecase}/"):
         raise InvalidRequestError(f"--usecase {usecase!r} is no usecase: it is the first segment of a name, such as media")
     return f"{usecase}/"
+
+
+def _begins_names(text: str) -> bool:
+    from recovery.audit.show import NAME_BYTES_MAX
+
+    data = text.encode(errors="replace")
+    return 0 < len(data) <= NAME_BYTES_MAX and b"\0" not in data and data.decode() == text
 
 
 def _verify(wanted: bool, share: float | None, mib_per_s: float | None) -> VerifyChoice | None:

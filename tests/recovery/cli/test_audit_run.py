@@ -133,6 +133,19 @@ def test_directory_without_a_name_is_not_the_current_one(tiered: Store, command:
     assert "the run directory is empty: give a path" in tiered.errors
 
 
+@pytest.mark.parametrize("command", [
+    ["run", "--engine", "local", "--to", "\udcff"], ["run", "--engine", "local", "--to", "new", "--since", "\udcff"],
+    ["delete", "\udcff", "--class", "orphan"], ["restore", "\udcff"], ["show", "x", "--from", "\udcff"],
+    ["run", "--engine", "local", "--usecase", "\udcff"], ["run", "--engine", "local", "--usecase", "u" * 1024],
+    ["run", "--engine", "local", "--prefix", "u" * 1025], ["delete", "run", "--class", "orphan", "--quarantine", "\udcff"],
+    ["delete", "run", "--class", "orphan", "--quarantine", "a/../b"], ["delete", "run", "--class", "orphan", "--quarantine", "a//b"],
+])  # fmt: skip
+def test_text_that_can_name_nothing_ends_with_a_sentence(tiered: Store, command: list[str]) -> None:
+    """The first ones are bytes that are no UTF-8. `Store` sees to it that there is no traceback."""
+    assert tiered("audit", *command, code=2) == ""
+    assert tiered.errors.splitlines()[-1].startswith("tiered: ") and "\udcff" not in tiered.errors
+
+
 def test_bug_is_no_finding(capsys: pytest.CaptureFixture[str]) -> None:
     def command() -> int:
         raise ZeroDivisionError

@@ -255,7 +255,8 @@ def test_the_page_shows_what_is_printed() -> None:
             Daemon("recovery-0a1b2c3d4e5f6071", 10_920.0, False),
         ),
         last_audit=LastAudit(
-            "run", "gs://my-audits/2026-11-22", (at_ms - 27_000_000) * 1_000_000, (at_ms - 26_040_000) * 1_000_000, True, 1_204_551, 1_198_020, {}, 100, 0, 0
+            "run", "gs://my-audits/2026-11-22", (at_ms - 27_000_000) * 1_000_000,
+                (at_ms - 26_040_000) * 1_000_000, True, 1_204_551, 1_198_020, {}, 100, 0, 0
         ),
         problems=(),
     )  # fmt: skip
