@@ -1,9 +1,10 @@
 """The note `audit/last` in the changelog: when the last audit ended, and what it found. `tiered status` shows it.
 
     {"v":1,"run":…,"where":…,"started_ns":…,"ended_ns":…,"complete":true,"blobs":n,"tombstones":n,
-     "findings":{"orphan":[number,bytes],…},"ranges":n,"ranges_missing":n,"doubts":n,"scope":"media/","verified":n|null}
+     "findings":{"orphan":[number,bytes],…},"ranges":n,"ranges_missing":n,"doubts":n,"scope":"media/","verified":n|null,
+     "young":n}
 
-A note of older software has no `scope` and no `verified`.
+A note of older software has no `scope`, no `verified` and no `young`.
 
 The note holds figures and no object's name. `recovery.audit.run` writes it when a run has ended, complete or not.
 """
@@ -33,7 +34,7 @@ class LastAudit:
     `findings`: for each class that somebody should look at, how many there are, and their bytes. `complete`: every
     range was audited, and nothing makes the evidence doubtful. `doubts`: how many things make it doubtful.
     `scope`: only names that begin with this were looked at. `verified`: how many payloads were read; None: none was
-    meant to be read.
+    meant to be read. `young`: how many blobs nothing named, and were younger than the grace.
     """
 
     run: str
@@ -49,6 +50,7 @@ class LastAudit:
     doubts: int
     scope: str = ""
     verified: int | None = None
+    young: int = 0
 
     @property
     def is_loss(self) -> bool:
@@ -79,7 +81,8 @@ class LastAudit:
             found = ", ".join(f"{count:,} {kind} ({size:,} bytes)" for kind, (count, size) in self.findings.items())
             return f"findings: {found}"
         read = "no payload was read" if self.verified is None else f"{self.verified:,} payloads were read"
-        return f"clean: {self.blobs:,} blobs and {self.tombstones:,} tombstones are accounted for by name; {read}"
+        young = f"; {self.young:,} blobs that nothing names were too young to judge" if self.young else ""
+        return f"clean: {self.blobs - self.young:,} blobs and {self.tombstones:,} tombstones are accounted for by name{young}; {read}"
 
     def _losses(self) -> Iterator[str]:
         gone, broken = (self.findings.get(kind, (0, 0))[0] for kind in (DANGLING, DESTROYED))
@@ -96,7 +99,7 @@ def encode(audit: LastAudit) -> bytes:
         "complete": audit.complete, "blobs": audit.blobs, "tombstones": audit.tombstones,
         "findings": {kind: list(found) for kind, found in audit.findings.items()},
         "ranges": audit.ranges, "ranges_missing": audit.ranges_missing, "doubts": audit.doubts,
-        "scope": audit.scope, "verified": audit.verified,
+        "scope": audit.scope, "verified": audit.verified, "young": audit.young,
     }  # fmt: skip
     return json.dumps(value, separators=(",", ":")).encode()
 
@@ -117,7 +120,7 @@ def decode(raw: bytes) -> LastAudit:
         complete=value.get("complete") is True, blobs=_count(value, "blobs"), tombstones=_count(value, "tombstones"),
         findings=_findings(value), ranges=_count(value, "ranges"), ranges_missing=_count(value, "ranges_missing"),
         doubts=_count(value, "doubts"), scope=_text({"scope": "", **value}, "scope"),
-        verified=None if value.get("verified") is None else _count(value, "verified"),
+        verified=None if value.get("verified") is None else _count(value, "verified"), young=_count({"young": 0, **value}, "young"),
     )  # fmt: skip
 
 

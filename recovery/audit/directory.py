@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -32,6 +33,7 @@ import pyarrow.fs as arrow_fs
 
 from changelog.base.errors import ConfigurationError, UnavailableError
 from changelog.base.runtime import Runtime
+from recovery.visible import visible
 from tiered.settings import GCS_EMULATOR
 
 GCS_RETRY_S = 60
@@ -42,6 +44,7 @@ _REFUSED = {
     errno.ENOTDIR: "a file is in the way", errno.EEXIST: "a file is in the way", errno.ENOENT: "it does not exist",
     errno.ENAMETOOLONG: "its name is too long",
 }  # fmt: skip
+_MISTYPED = re.compile(r"(gs|gcs|s3|s3a|hdfs|viewfs|abfss?|file):(?!//)", re.IGNORECASE)
 _FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the quota is used up", errno.EFBIG: "a file would be larger than is allowed"}
 
 
@@ -69,13 +72,17 @@ class Files:
     def at(cls, where: str, runtime: Runtime) -> Self:
         """Returns the files of a path or a URI. It reads and writes nothing.
 
-        Raises `ConfigurationError` if the URI cannot be opened.
+        Raises `ConfigurationError` if the URI cannot be opened, or if the text is empty or a URI that lacks a slash.
         """
+        if (why := _unusable(where)) is not None:
+            raise ConfigurationError(why)
         if "://" not in where:
             path = str(Path(where).absolute())
             return cls(path, arrow_fs.LocalFileSystem(), path, runtime)
         parts = urlsplit(where)
         if parts.scheme == "file":
+            if parts.netloc not in ("", "localhost"):
+                raise ConfigurationError(f"the run directory {where} names the machine {parts.netloc}: give file:/// and an absolute path")
             return cls.at(unquote(parts.path), runtime)
         try:
             filesystem, path = _opened(where)
@@ -225,6 +232,18 @@ class Draft:
         if self._files.local is not None:
             with suppress(OSError):
                 Path(self._temporary).unlink(missing_ok=True)
+
+
+def _unusable(where: str) -> str | None:
+    """Returns why a text names no directory, in one sentence. None: it may name one."""
+    if not where.strip():
+        return "the run directory is empty: give a path, or a URI such as gs://bucket/audits/1"
+    if not where.isascii() and where.encode(errors="replace").decode() != where:
+        return f"the run directory {visible(where)} is no text in UTF-8: give another name"
+    if (mistyped := _MISTYPED.match(where)) is not None:
+        scheme = "file:///" if mistyped[1].lower() == "file" else f"{mistyped[1]}://"
+        return f"the run directory {where} is no path and no URI: a URI begins with {scheme}, and a path with ./ or /"
+    return None
 
 
 def _opened(where: str) -> tuple[Any, str]:

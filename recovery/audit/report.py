@@ -4,9 +4,9 @@
 
 The page first says the verdict, then what makes it doubtful, then the figures. Every name is escaped and may break
 anywhere. It cannot change the direction of the text around it, because it is isolated and control characters are spelt
-out. Lists that have no limit are cut here: names, usecases, ranges that failed, notes. The page says so, and has a
-query to copy for the names that it leaves out. *Failure*: only a wrong template fails. The module reads nothing but its
-template.
+out. Lists that have no limit are cut here: names, usecases, ranges that failed, doubts, notes. The page says so,
+and has a query to copy for the names that it leaves out. *Failure*: only a wrong template fails. The module reads
+nothing but its template.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
 from recovery.audit import words
-from recovery.audit.finding import AGES, Finding
+from recovery.audit.finding import AGES, OTHERS, USECASES_MAX, Finding
 from recovery.audit.manifest import Counted, Manifest
 from recovery.audit.since import Earlier, changes
 from recovery.audit.verdicts import FINDINGS, LOSSES, MEANING, Kind
@@ -36,6 +36,7 @@ USECASES_SHOWN = 50
 DRAWN_MAX = 15
 """How many usecases are drawn."""
 NOTES_MAX = 50
+DOUBTS_MAX = 50
 RECLAIMABLE = (*words.ORPHANS, Kind.OVERDUE, Kind.STALE_UPLOAD, Kind.CORRUPT_BLOB)
 """Bytes of these classes are paid for, and nobody can read them."""
 
@@ -67,6 +68,14 @@ class _Stack:
     passing: int
     reclaim: int
     percents: tuple[float, float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class _Elsewhere:
+    """Orphans that are below no prefix that is shown. `size`: bytes."""
+
+    number: int
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +115,13 @@ class _Usecase:
 
 def render(
     manifest: Manifest, findings: Sequence[Finding], price_per_gib_month: float = PRICE_DEFAULT, directory: str | None = None,
-    earlier: Earlier | None = None,
+    earlier: Earlier | None = None, tiered: Sequence[str] = ("tiered",),
 ) -> str:  # fmt: skip
     """Returns the page as HTML.
 
     `findings`: the first of each class; of each, at most `names_max` are shown. `price_per_gib_month`: in US dollars.
     `directory`: the path or URI of the run, for commands that a reader can copy; None: the commands say RUN. `earlier`:
-    the run to compare this one with.
+    the run to compare this one with. `tiered`: how a command begins that means the same store.
     """
     where = directory or "RUN"
     page = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
@@ -129,7 +138,9 @@ def render(
     return template.render(
         run=manifest,
         verdict=words.verdict(manifest, price_per_gib_month),
+        as_of=words.as_of(manifest),
         reasons=words.reasons(manifest),
+        doubts_max=DOUBTS_MAX,
         consequence=words.consequence(manifest, price_per_gib_month),
         orphan_cost=words.cost(words.total(manifest, words.ORPHANS).size, price_per_gib_month),
         price=price_per_gib_month,
@@ -146,6 +157,8 @@ def render(
         meaning=MEANING,
         ages=_ages(manifest),
         stacks=_stacks(manifest.usecases),
+        together=_together(manifest),
+        prefixes_left=_elsewhere(manifest),
         stacks_left=max(0, len(manifest.usecases) - DRAWN_MAX),
         usecases=[_Usecase.of(name, found) for name, found in usecases[:USECASES_SHOWN]],
         usecases_left=len(usecases) - USECASES_SHOWN,
@@ -160,40 +173,50 @@ def render(
         missing=words.missing(manifest),
         ranges_max=RANGES_MAX,
         notes_max=NOTES_MAX,
-        commands=_commands(manifest, findings, where),
-        go_on=_command("tiered", "audit", "run", "--to", where),
+        commands=_commands(manifest, findings, where, tiered),
+        go_on=_command(*tiered, "audit", "run", *_as_before(manifest), "--to", where),
         findings_path=json.dumps(words.visible(f"{where.rstrip('/')}/findings"), ensure_ascii=False),
     )
 
 
-def _commands(manifest: Manifest, findings: Sequence[Finding], where: str) -> Sequence[tuple[str, str]]:
+def _as_before(manifest: Manifest) -> Sequence[str]:
+    """Returns the options that a run is gone on with: its engine and its inventory report. It keeps the others."""
+    options = ["--engine", "local"] if manifest.engine.rpartition("; ")[2].startswith("local") else []
+    if manifest.inventory is not None:
+        options += ["--inventory", manifest.inventory.report]
+        options += [] if manifest.inventory.export is None else ["--export", manifest.inventory.export]
+    return options
+
+
+def _commands(manifest: Manifest, findings: Sequence[Finding], where: str, tiered: Sequence[str]) -> Sequence[tuple[str, str]]:
     """Returns what a reader may do next: a sentence, and the command to copy."""
     has = {kind for kind, counted in manifest.totals.items() if counted.number}
     told = []
     known = "All that is known of one object or blob, now and in this run"
     if Kind.DANGLING in has:
         known += "; of a blob that is gone, it says how to restore what the bucket still keeps"
-    told.append((f"{known}:", ["tiered", "audit", "show", _example(findings), "--from", where]))
+    told.append((f"{known}:", ["audit", "show", _example(findings), "--from", where]))
     if Kind.DANGLING in has and "bucket" in manifest.inputs:
         told.append((
             "Say which of the blobs that are gone the bucket still keeps (soft delete). With --yes, they are restored:",
-            ["tiered", "audit", "restore", where, "--class", "dangling"],
+            ["audit", "restore", where, "--class", "dangling"],
         ))  # fmt: skip
     if Kind.ORPHAN in has and manifest.complete:
         told.append((
             "Say which orphans would be deleted. With --yes, each is looked at again and deleted; with --quarantine LABEL, a copy is kept:",
-            ["tiered", "audit", "delete", where, "--class", "orphan"],
+            ["audit", "delete", where, "--class", "orphan"],
         ))  # fmt: skip
-        told.append(("Bring the copies back that a deletion of this run has kept:", ["tiered", "audit", "restore", where]))
+        told.append(("Bring the copies back that a deletion of this run has kept:", ["audit", "restore", where]))
     if {Kind.OVERDUE, Kind.STALE_UPLOAD} & has:
         bucket = "bucket" in manifest.inputs
         why = "See whether the bucket has the rule that removes expired blobs:" if bucket else "Let recovery remove what has expired:"
-        told.append((why, ["tiered", "check"] if bucket else ["tiered", "recover"]))
+        told.append((why, ["check"] if bucket else ["recover"]))
     if manifest.stuck:
-        told.append(("See which entries are stuck, and why:", ["tiered", "log", "list", "--stuck"]))
+        told.append(("See which entries are stuck, and why:", ["log", "list", "--stuck"]))
     if manifest.verify is None:
-        told.append(("Read a tenth of the payloads, too:", ["tiered", "audit", "run", "--verify", "--verify-share", "0.1"]))
-    return [(why, _command(*parts)) for why, parts in told]
+        same = [*_as_before(manifest.model_copy(update={"inventory": None})), *(["--prefix", manifest.scope] if manifest.scope else [])]
+        told.append(("Read a tenth of the payloads, too:", ["audit", "run", *same, "--verify", "--verify-share", "0.1"]))
+    return [(why, _command(*tiered, *parts)) for why, parts in told]
 
 
 def _names(manifest: Manifest, kind: Kind, findings: Sequence[Finding], where: str) -> _Names:
@@ -201,6 +224,20 @@ def _names(manifest: Manifest, kind: Kind, findings: Sequence[Finding], where: s
     path = _sql(f"{where.rstrip('/')}/findings/*.parquet")
     query = f"SELECT name, object, size, created, detail FROM read_parquet({path}) WHERE class = '{kind}' ORDER BY size DESC;"
     return _Names(kind, shown, max(0, manifest.totals[kind].number - len(shown)), words.visible(query))
+
+
+def _together(manifest: Manifest) -> str:
+    """Returns that some usecases have no line of their own. Empty: each has one."""
+    if OTHERS not in manifest.usecases:
+        return ""
+    return f"A run counts {USECASES_MAX:,} usecases by name. The others were counted together, as {OTHERS}."
+
+
+def _elsewhere(manifest: Manifest) -> _Elsewhere:
+    """Returns the orphans outside of the prefixes that a run keeps."""
+    orphans = words.total(manifest, words.ORPHANS)
+    number, size = sum(each.number for each in manifest.prefixes), sum(each.size for each in manifest.prefixes)
+    return _Elsewhere(orphans.number - number, max(0, orphans.size - size))
 
 
 def _query_new(where: str, before: str) -> str:
@@ -278,9 +315,9 @@ def _usecases(usecases: Mapping[str, Mapping[Kind, Counted]]) -> Sequence[tuple[
 
 
 def _example(findings: Sequence[Finding]) -> str:
-    """Returns a name for the example command. It must be short, and it must look the same when it is shown."""
+    """Returns a name for the example command. It is short, no option, and looks as it is when it is shown."""
     name = findings[0].name if findings else "NAME"
-    return name if len(name) < 200 and words.visible(name) == name else "NAME"
+    return name if len(name) < 200 and words.visible(name) == name and not name.startswith("-") else "NAME"
 
 
 def _command(*parts: str) -> str:

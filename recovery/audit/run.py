@@ -105,6 +105,9 @@ async def run_audit(
     directory = await to_thread.run_sync(RunDirectory.open, options.directory, runtime)
     check_apart(directory, settings)
     manifest = await to_thread.run_sync(directory.read_manifest)
+    if options.since is not None:
+        scope, begun_ns = (options.prefix or "", None) if manifest is None else (manifest.scope, manifest.started_ns)
+        await to_thread.run_sync(check_since, options.since, inputs_of(settings), scope, directory.uri, begun_ns)
     planned = None
     if manifest is None:
         plan = await plan_audit(settings, options, engine.slots, runtime)
@@ -115,10 +118,9 @@ async def run_audit(
     check_cutoff(manifest.cutoff, options, directory.uri)
     check_choices(manifest, options, directory.uri)
     check_inventory(manifest.inventory, options, directory.uri)
-    if options.since is not None:
-        await to_thread.run_sync(check_since, options.since, manifest.inputs, manifest.scope)
     async with AuditSource.open(settings, runtime, manifest.run) as source:
-        job = job_of(manifest, directory.uri, settings, engine.slots)
+        verify = options.verify or manifest.verify  # the same share; the rate may be another one for this call
+        job = job_of(manifest.model_copy(update={"verify": verify}), directory.uri, settings, engine.slots)
         run = _Run(manifest, directory, engine, job, runtime, progress, options, source, planned)
         try:
             ended = await run.finish()
@@ -157,7 +159,7 @@ def last_audit_of(ended: Manifest, where: str) -> LastAudit:
         blobs=ended.names, tombstones=ended.redirects,
         findings={kind.value: (each.number, each.size) for kind, each in ended.totals.items() if kind in FINDINGS and each.number},
         ranges=len(ended.ranges), ranges_missing=len(ended.failures), doubts=len(ended.doubts), scope=ended.scope,
-        verified=None if ended.verify is None else ended.verified,
+        verified=None if ended.verify is None else ended.verified, young=words.total(ended, [Kind.TOO_YOUNG]).number,
     )  # fmt: skip
 
 
@@ -191,6 +193,7 @@ class _Run:
         self._worked = False
         self._price = PRICE_DEFAULT if options.price is None else options.price
         self._since = options.since
+        self._tiered = options.tiered
         self._directory = directory
         self._engine = engine
         self._job = job
@@ -469,7 +472,7 @@ class _Run:
             for finding in islice(self._directory.findings(manifest.run, {kind}), names_max(kind))
         ]  # fmt: skip
         before = earlier(self._directory, manifest, self._since)
-        self._directory.write_report(render(manifest, named, self._price, self._directory.uri, before))
+        self._directory.write_report(render(manifest, named, self._price, self._directory.uri, before, self._tiered))
         return manifest
 
     def _there(self) -> Manifest:

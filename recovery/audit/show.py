@@ -173,6 +173,11 @@ async def look_at(
     entries = tuple([entry async for entry in look.entries({*blobs, *corrupt})])
     rows = [await look.read_row(path) for path in look.paths]
     own_targets = [row.target for row in rows if row.target is not None and is_of(row.path, row.target)]
+    for target in own_targets:
+        if target not in blobs and target not in corrupt:  # it may be behind those that are shown: revisions sort by age
+            page = await look.ask(partial(backends.tiers.long_term.list, target, after(target), 1))
+            blobs |= {blob.name: blob for blob in page.blobs}
+            corrupt |= {oddity.name: oddity for oddity in page.oddities if oddity.is_blob}
     found: list[LookedBlob] = []
     for place in dict.fromkeys([*look.paths, *blobs, *corrupt, *own_targets]):
         reads = place in blobs and (payload_max is None or blobs[place].size <= payload_max)
@@ -337,6 +342,10 @@ def _entry(entry: Entry, where: str) -> LookedEntry:
 
 def verdict(looked: Looked) -> str:
     """Returns the result in one sentence. It claims nothing of what was not looked at."""
+    return _verdict(looked) + ("; there are more blobs below this name, which were not looked at" if looked.more else "")
+
+
+def _verdict(looked: Looked) -> str:
     if looked.findings:
         return "; ".join(f"{kind}: {MEANING[kind]}" for kind in looked.findings)
     if not looked.is_known:

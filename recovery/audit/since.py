@@ -52,13 +52,20 @@ def changes(manifest: Manifest, earlier: Manifest) -> Sequence[Change]:
     return [each for each in compared if each.before != each.now]
 
 
-def check_since(since: str, inputs: dict[str, str], scope: str) -> Earlier:
-    """Returns the run in the directory `since`. Raises `ConfigurationError` if it cannot be compared with this one."""
+def check_since(since: str, inputs: dict[str, str], scope: str, here: str, begun_ns: int | None = None) -> Earlier:
+    """Returns the run in the directory `since`. Raises `ConfigurationError` if it cannot be compared with this one.
+
+    `here`: the directory of this run. `begun_ns`: when this run began, if an earlier call began it.
+    """
     directory = RunDirectory.open(since)
+    if directory.uri == here:
+        raise ConfigurationError(f"--since {here} is the run itself: give the directory of an earlier run, or leave it out")
     manifest = directory.read_manifest()
     if manifest is None:
         raise ConfigurationError(f"{directory.uri} holds no run of an audit: give --since the directory of an earlier run")
     why = _incomparable(manifest, inputs, scope)
+    if why is None and begun_ns is not None and manifest.ended_ns is not None and manifest.ended_ns > begun_ns:
+        why = "it ended after this one began"
     if why is not None:
         raise ConfigurationError(
             f"the run in {directory.uri} cannot be compared with this one: {why}; give --since another, or leave it out"
@@ -72,7 +79,7 @@ def earlier(directory: RunDirectory, manifest: Manifest, since: str | None) -> E
     Raises `ConfigurationError` if `since` is given and cannot be compared.
     """
     if since is not None:
-        return check_since(since, manifest.inputs, manifest.scope)
+        return check_since(since, manifest.inputs, manifest.scope, directory.uri)
     here = directory.files.local
     if here is None:
         return None

@@ -72,12 +72,16 @@ def _verdict(manifest: Manifest, price_per_gib_month: float) -> tuple[Level, str
     if overdue.number:
         costs = f"{size(overdue.size)}, {cost(overdue.size, price_per_gib_month)}"
         return Level.FINDINGS, f"{count(overdue.number, 'expired blob')} that nothing removes: {costs}."
+    if unread := unread_rows(manifest):
+        return Level.FINDINGS, f"{unread} Somebody should look at {_listed(manifest)}."
     if manifest.findings:
         return Level.FINDINGS, f"No orphan and no loss was found, but somebody should look at {_listed(manifest)}."
     if not manifest.names and not manifest.redirects:
         return Level.CLEAN, "Clean: there is no blob and no tombstone."
-    blobs, rows = count(manifest.names, "blob"), count(manifest.redirects, "tombstone")
-    return Level.CLEAN, f"Clean: {blobs} and {rows} are accounted for by name. {looked(manifest)}"
+    young = total(manifest, [Kind.TOO_YOUNG]).number
+    blobs, rows = count(max(0, manifest.names - young), "blob"), count(manifest.redirects, "tombstone")
+    waits = f"; {count(young, 'blob')} that nothing names {'was' if young == 1 else 'were'} too young to judge" if young else ""
+    return Level.CLEAN, f"Clean: {blobs} and {rows} are accounted for by name{waits}. {looked(manifest)}"
 
 
 def consequence(manifest: Manifest, price_per_gib_month: float) -> str:
@@ -86,14 +90,17 @@ def consequence(manifest: Manifest, price_per_gib_month: float) -> str:
     It claims nothing of what was not looked at.
     """
     lost = total(manifest, ORPHANS)
-    there = "No loss was found: every live tombstone's blob is there."
+    unread = unread_rows(manifest)
+    there = f"The blob of every live tombstone that can be read is there. {unread}" if unread else (
+        "No loss was found: every live tombstone's blob is there."
+    )
     match verdict(manifest, price_per_gib_month).level:
         case Level.INCOMPLETE:
             return "What was found may be wrong, and there may be more. Nothing may be deleted on the word of this run."
         case Level.LOSS:
-            unread = "Its object cannot be read." if losses(manifest) == 1 else "Their objects cannot be read."
+            lose = "Its object cannot be read." if losses(manifest) == 1 else "Their objects cannot be read."
             also = f" Besides, {count(lost.number, 'orphan')}: {size(lost.size)}, {cost(lost.size, price_per_gib_month)}."
-            return f"{unread}{also if lost.number else ''} {looked(manifest)}"
+            return f"{lose}{also if lost.number else ''}{f' {unread}' if unread else ''} {looked(manifest)}"
         case Level.FINDINGS if lost.number:
             listed = sum(each.size for each in manifest.totals.values())
             share = f" They are {_share(lost.size, listed)} of the bytes in the bucket." if lost.size else ""
@@ -105,10 +112,19 @@ def consequence(manifest: Manifest, price_per_gib_month: float) -> str:
             return f"{there} {looked(manifest)} {rule}"
         case Level.FINDINGS:
             return f"{there} {looked(manifest)} What was found is listed by class."
+        case Level.CLEAN if total(manifest, [Kind.TOO_YOUNG]).number:
+            return f"{there} No orphan was found among the blobs that were old enough to judge."
         case Level.CLEAN if manifest.names or manifest.redirects:
             return f"{there} No orphan was found, and nothing to reclaim."
         case Level.CLEAN:
             return "If there should be, look at what was compared."
+
+
+def unread_rows(manifest: Manifest) -> str:
+    """Returns that some rows cannot be read, and so what they name is not known. Empty: all rows can be read."""
+    number = total(manifest, [Kind.CORRUPT_ROW]).number
+    objects = "its object is" if number == 1 else "their objects are"
+    return f"{count(number, 'row')} cannot be read, so it is not known whether {objects} lost." if number else ""
 
 
 def losses(manifest: Manifest) -> int:
@@ -135,6 +151,12 @@ def _losses_named(manifest: Manifest) -> str:
     return " and ".join(
         f"{number:,} {plural[noun]}" if number > 1 and noun in plural else count(number, noun) for number, noun in named if number
     )
+
+
+def as_of(manifest: Manifest) -> str:
+    """Returns the time that the result is true of. That of a run that went on later is the time when it was begun."""
+    begun, grace = moment(manifest.cutoff.as_of_ns), span(manifest.cutoff.grace_s)
+    return f"As of {begun}; blobs younger than {grace} then were not judged."
 
 
 def looked(manifest: Manifest) -> str:

@@ -68,7 +68,8 @@ class AuditOptions:
     seconds after its deadline a blob is overdue. None: all names, no payload, a week; or as the run began that goes on.
 
     `since`: the directory of an earlier run, with which the report compares this one; None: the youngest one beside it.
-    `inventory`: the report that shows the blobs; None: they are listed.
+    `inventory`: the report that shows the blobs; None: they are listed. `tiered`: how commands begin that mean the same
+    store, for the report.
     """
 
     directory: str
@@ -80,6 +81,7 @@ class AuditOptions:
     overdue_s: float | None = None
     since: str | None = None
     inventory: Inventory | None = None
+    tiered: tuple[str, ...] = ("tiered",)
 
 
 @dataclass(frozen=True, slots=True)

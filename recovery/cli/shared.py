@@ -102,6 +102,14 @@ class Choice:
         return settings
 
 
+    def again(self, *, absolute: bool = False) -> tuple[str, ...]:
+        """Returns how a command begins that means the same store. `absolute`: also in another working directory."""
+        for option, path in (("-d", self.directory), ("-c", self.config)):
+            if path is not None:
+                return "tiered", option, str(path.absolute() if absolute else path)
+        return ("tiered",)
+
+
 choice = Choice()
 
 

@@ -74,10 +74,10 @@ def _show(found: Status, *, watching: bool) -> None:
         write(dump(as_json(found)))
     elif sys.stdout is not None and sys.stdout.isatty():
         columns, rows = shutil.get_terminal_size()
-        lines = status_lines(found, columns, _tiered())
+        lines = status_lines(found, columns, shlex.join(choice.again()))
         _draw(_cut(lines, columns, rows) if watching else lines, afresh=watching)
     else:
-        for line in status_lines(found, None, _tiered()):
+        for line in status_lines(found, None, shlex.join(choice.again())):
             write(line.text)
         if watching:
             write("")
@@ -103,10 +103,3 @@ def _cut(lines: list[Line], columns: int, rows: int) -> list[Line]:
         if shown > room and number:
             return [*lines[:number], Line(f"… {len(lines) - number:,} more lines")]
     return lines
-
-
-def _tiered() -> str:
-    """Returns how a command begins that means the same store as this one."""
-    if choice.directory is not None:
-        return f"tiered -d {shlex.quote(str(choice.directory))}"
-    return "tiered" if choice.config is None else f"tiered -c {shlex.quote(str(choice.config))}"

@@ -25,6 +25,9 @@ BAR_MAX = 30
 ERROR_MAX = 400
 """Characters of an error that are shown. `tiered log show` has all of it."""
 
+BEGAN_S = 3600.0
+"""If an audit took longer, the page says when it began: what it found is of that time."""
+
 DAEMONS_GONE_MAX = 5
 """So many daemons that are not seen any more are shown. The others are counted."""
 
@@ -248,7 +251,9 @@ def _show_audit(page: _Page, status: Status) -> None:
         page.text("audit", "none has ended yet" if known else "unknown")
         return
     ago_s = (status.at_ms * 1_000_000 - audit.ended_ns) / 1e9
-    page.text("audit", f"{audit.sentence} (ended {ago(ago_s)})")
+    took_s = (audit.ended_ns - audit.started_ns) / 1e9
+    began = f"began {ago(ago_s + took_s)}, " if took_s > BEGAN_S else ""  # what it says is of then
+    page.text("audit", f"{audit.sentence} ({began}ended {ago(ago_s)})")
     page.whole("", f"in {audit.where}")
 
 

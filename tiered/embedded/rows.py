@@ -22,7 +22,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import takewhile
@@ -63,6 +63,7 @@ _SCHEMA = (
 )
 
 _COLUMNS = "token, target, policy, metadata, payload"
+_CHANGED = "does not match its checksum: bytes on the disk have changed; write or delete the object"
 """The columns that a write sets and that nothing changes later. The checksum covers them and the path."""
 
 _KINDS = (str, str, str, bytes, bytes, int)
@@ -177,7 +178,7 @@ class SqliteRows:
 
     async def _found(self, where: str, **parameters: bytes | int | None) -> list[_Shown]:
         query = (
-            "SELECT CAST(path AS BLOB), CAST(target AS BLOB), deadline_ms FROM rows"
+            f"SELECT CAST(path AS BLOB), {_AS_BYTES}, deadline_ms, crc FROM rows"
             f" WHERE target IS NOT NULL AND typeof(path) = 'text' AND {where}"
         )
         return await self._database.read(lambda connection: connection.execute(query, parameters).fetchall())
@@ -300,8 +301,10 @@ class Verified:
 
 # --- what scans and audits read -------------------------------------------------------------------
 
-_Shown = tuple[bytes, bytes, int | None]
-"""A tombstone's path, target and deadline in ms. Path and target are bytes, because damaged ones may not be text."""
+_Shown = tuple[bytes, bytes | None, bytes, bytes | None, bytes | None, bytes | None, int | None, int | None]
+"""A tombstone's path, `_COLUMNS`, deadline in ms and checksum. Damaged text may be no text, so it is read as bytes."""
+
+_AS_BYTES = ", ".join(f"CAST({column} AS BLOB)" for column in _COLUMNS.split(", "))
 
 
 def _named(found: Sequence[tuple[str, Any]], limit: int) -> RowPage:
@@ -329,8 +332,11 @@ def _key(path: str) -> bytes:
 def _page(found: Sequence[_Shown], next_start: bytes | None) -> RedirectPage:
     redirects: list[Redirect] = []
     corrupt: list[CorruptRow] = []
-    for path, target, deadline_ms in found:
+    for path, token, target, policy, metadata, payload, deadline_ms, crc in found:
         try:
+            if crc is not None and crc != _crc_of_bytes(path, (token, target, policy, metadata, payload)):
+                corrupt.append(CorruptRow(printable(path), f"the row {printable(path)} {_CHANGED}"))
+                continue
             redirects.append(Redirect(path.decode(), target.decode(), _ns(deadline_ms)))
         except UnicodeDecodeError:
             corrupt.append(corrupt_row(path, target))
@@ -348,7 +354,7 @@ def _state(connection: sqlite3.Connection, path: str) -> RowState:
         return None
     *columns, deadline_ms, crc = found
     if crc is not None and crc != _crc(path, columns):
-        raise CorruptRecordError(f"the row {path} does not match its checksum: bytes on the disk have changed; write or delete the object")
+        raise CorruptRecordError(f"the row {path} {_CHANGED}")
     for kind, value in zip(_KINDS, (*columns, deadline_ms), strict=True):
         if value is not None and type(value) is not kind:
             raise CorruptRecordError(f"the row {path} has {shown(value)} where a value of type {kind.__name__} belongs")
@@ -401,6 +407,11 @@ def _crc(path: str, columns: Sequence[str | bytes | None]) -> int:
         raw = value if isinstance(value, (bytes, bytearray)) else str(value).encode(errors="surrogateescape")
         crc = zlib.crc32(raw, zlib.crc32(f"{'-' if value is None else len(raw)} ".encode(), crc))
     return crc
+
+
+def _crc_of_bytes(path: bytes, columns: Iterable[bytes | None]) -> int:
+    """The same of values that were read as bytes, in one call: an audit needs it for every tombstone."""
+    return zlib.crc32(b"".join((path, *(b"- None" if raw is None else b"%d %b" % (len(raw), raw) for raw in columns))))
 
 
 def _target(connection: sqlite3.Connection, path: str) -> str | None:

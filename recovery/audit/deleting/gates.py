@@ -77,7 +77,7 @@ def refusals(
         yield f"the run began {duration(age_s)} ago, and after {AGE_MAX_S // DAY_S} days too much has changed: run the audit again"
     if age_s < -AHEAD_MAX_S:
         yield "the run began in the future, by the clock of the service: run the audit again"
-    if not manifest.redirects:
+    if not manifest.redirects and manifest.ended_ns is not None:
         yield "the run saw not a single tombstone, so it was almost certainly the wrong table: check the settings"
     if not (log_is_durable and manifest.log_is_durable) and not asked.insist:
         yield "there is no changelog, so a deletion may fail a change that is under way: insist on it with --insist"

@@ -34,7 +34,8 @@ NAME_BYTES_MAX = 1024
 
 def check_label(label: str) -> str:
     """Returns the label of a quarantine. Raises `InvalidRequestError` if no names can begin with it."""
-    if not label.strip("/") or label.startswith("/") or label.endswith("/") or len(label.encode()) > LABEL_BYTES_MAX:
+    size = len(label.encode(errors="surrogatepass"))
+    if {"", ".", ".."} & set(label.split("/")) or size > LABEL_BYTES_MAX or label.encode(errors="replace").decode() != label:
         raise InvalidRequestError(
             f"--quarantine {label!r} is no label: give a short name such as 2026-11; the copies are then kept as {QUARANTINE}2026-11/NAME"
         )

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from recovery.audit.work import AuditOptions, Engine
     from tiered.settings import Settings
 
+VERIFY_MIB_PER_S = 100.0
+PRICE_MAX = 1_000_000.0
+
 audit_app = typer.Typer(help="Compares every blob with every reference, while the store is in use.", no_args_is_help=True)
 
 
@@ -52,7 +55,9 @@ Verify = Annotated[bool, typer.Option(
     "--verify", help="Read the payloads that live tombstones name, too, and check them against their checksums."
 )]  # fmt: skip
 VerifyShare = Annotated[float | None, typer.Option(help="With --verify: read only this share of them, such as 0.1; always the same ones.")]
-VerifyRate = Annotated[float, typer.Option(help="With --verify: read so many MiB a second, all workers together; 0: no limit.")]
+VerifyRate = Annotated[float | None, typer.Option(
+    help="With --verify: read so many MiB a second, all workers together; by default 100; 0: no limit."
+)]  # fmt: skip
 Overdue = Annotated[str | None, typer.Option(
     help="So long after its deadline a blob that is still there is a finding; by default 7d."
 )]  # fmt: skip
@@ -112,7 +117,7 @@ def run(
     usecase: Usecase = None,
     verify: Verify = False,
     verify_share: VerifyShare = None,
-    verify_rate: VerifyRate = 100.0,
+    verify_rate: VerifyRate = None,
     overdue: Overdue = None,
     since: Since = None,
     inventory: InventoryOption = None,
@@ -123,16 +128,18 @@ def run(
     def command() -> int:
         from recovery.audit.plan import check_grace, inputs_of
         from recovery.audit.run import run_audit
-        from recovery.cli.audit.output import show_manifest, show_start, showing_run
+        from recovery.cli.audit.output import say_old, show_manifest, show_start, showing_run
 
         settings = choice.existing()
-        if to == "":
+        if to is not None and not to.strip():
             raise InvalidRequestError("--to is empty: name a directory, or leave it out")
         options = _options(
             to or _new_directory(), grace, insist, price, _prefix(prefix, usecase), _verify(verify, verify_share, verify_rate),
             None if overdue is None else lifetime(overdue).total_seconds(), since,
         )  # fmt: skip
+        options = replace(options, tiered=choice.again(absolute=True))
         check_grace(options)
+        begins_ns = SystemRuntime().wall_ns()
         show_start(inputs_of(settings), options, engine.value)
         with ExitStack() as stack:
             if inventory is None and export is None:
@@ -141,6 +148,8 @@ def run(
                 options, opened = stack.enter_context(_with_inventory(settings, options, engine, parallel, master, inventory, export))
             progress = stack.enter_context(showing_run())
             manifest = anyio.run(run_audit, settings, options, opened, SystemRuntime(), progress)
+        if manifest.ended_ns is not None and manifest.ended_ns < begins_ns:
+            say_old(manifest, options)
         show_manifest(manifest, options, choice.json)
         return FAILED if not manifest.complete else FINDINGS if manifest.findings else CLEAN
 
@@ -208,7 +217,7 @@ def _options(
 ) -> AuditOptions:  # fmt: skip
     from recovery.audit.work import AuditOptions
 
-    if price is not None and not math.isfinite(price):
+    if price is not None and not price <= PRICE_MAX:
         raise InvalidRequestError(f"--price {price} is no price: give US dollars for a GiB a month, such as 0.020")
     return AuditOptions(to, None if grace is None else lifetime(grace).total_seconds(), insist, price, prefix, verify, overdue_s, since)
 
@@ -216,22 +225,32 @@ def _options(
 def _prefix(prefix: str | None, usecase: str | None) -> str | None:
     """Returns how the names begin that are to be looked at. None: all of them."""
     if usecase is None:
-        if prefix is not None and (not prefix or "\0" in prefix or prefix.encode(errors="replace").decode() != prefix):
+        if prefix is not None and not _begins_names(prefix):
             raise InvalidRequestError(f"--prefix {prefix!r} begins no name: give the first characters of some names, or leave it out")
         return prefix
     if prefix is not None:
         raise InvalidRequestError("--usecase and --prefix exclude each other: give --prefix USECASE/… for a part of a usecase")
-    if not usecase or "/" in usecase:
+    if "/" in usecase or not usecase or not _begins_names(f"{usecase}/"):
         raise InvalidRequestError(f"--usecase {usecase!r} is no usecase: it is the first segment of a name, such as media")
     return f"{usecase}/"
 
 
-def _verify(wanted: bool, share: float | None, mib_per_s: float) -> VerifyChoice | None:
+def _begins_names(text: str) -> bool:
+    from recovery.audit.show import NAME_BYTES_MAX
+
+    data = text.encode(errors="replace")
+    return 0 < len(data) <= NAME_BYTES_MAX and b"\0" not in data and data.decode() == text
+
+
+def _verify(wanted: bool, share: float | None, mib_per_s: float | None) -> VerifyChoice | None:
     from recovery.audit.manifest import Verify
 
     if not wanted and share is None:
+        if mib_per_s is not None:
+            raise InvalidRequestError(f"--verify-rate {mib_per_s:g} is of --verify: add --verify, or leave it out")
         return None
     share = 1.0 if share is None else share
+    mib_per_s = VERIFY_MIB_PER_S if mib_per_s is None else mib_per_s
     if not 0 < share <= 1:
         raise InvalidRequestError(f"--verify-share {share:g} is no share: give a number above 0, at most 1, such as 0.1")
     if not math.isfinite(mib_per_s) or mib_per_s < 0:

@@ -15,9 +15,13 @@ from recovery.audit.verdicts import FINDINGS, LOSSES, MEANING, Kind
 from recovery.audit.work import AuditOptions, Progress
 from recovery.cli.audit.console import console, showing
 from recovery.cli.output import dump, write
+from recovery.cli.shared import say
 
 RATE_SHOWN_MIN = 100.0
 """Blobs a second. A lower rate is not shown: of few blobs it would only tell how fast Spark starts."""
+
+SENTENCES_MAX = 20
+"""So many doubts are shown, and so many notes."""
 
 PIPE_WIDTH = 4096
 """Columns where stdout is no terminal: each class of findings is one line."""
@@ -72,6 +76,13 @@ def _how_far(progress: Progress) -> str:
     return "  ".join(parts)
 
 
+def say_old(manifest: Manifest, options: AuditOptions) -> None:
+    """Says that the run had ended before this call. Otherwise its result would pass for that of today."""
+    assert manifest.ended_ns is not None
+    where, ended = words.visible(options.directory), words.moment(manifest.ended_ns)
+    say(f"the run in {where} ended at {ended}, and nothing was audited now: name another directory for a new run")
+
+
 def show_manifest(manifest: Manifest, options: AuditOptions, as_json: bool) -> None:
     if as_json:
         write(dump(manifest.model_dump(mode="json")))
@@ -98,10 +109,11 @@ def show_summary(said: Console, manifest: Manifest, directory: str, price: float
         f"\n{words.count(manifest.names, 'blob')} and {words.count(manifest.redirects, 'tombstone')}"
         f" in {words.duration(manifest.work_s)}{rate}, on {manifest.engine}"
     )
+    said.print(words.as_of(manifest))
     if manifest.names:
         said.print(words.looked(manifest))
-    _show_each(said, "doubt", words.reasons(manifest))
-    _show_each(said, "note", manifest.notes)
+    _show_each(said, "doubt", words.reasons(manifest), directory)
+    _show_each(said, "note", manifest.notes, directory)
     found = words.verdict(manifest, price)
     said.print(found.sentence, style=STYLES[found.level])
     said.print(f"report    {_below(directory, 'report.html')}")
@@ -114,9 +126,11 @@ def _style(kind: Kind) -> str | None:
     return "bold red" if kind in LOSSES else "bold" if kind in FINDINGS else None
 
 
-def _show_each(said: Console, word: str, sentences: Sequence[str]) -> None:
-    for sentence in sentences:
+def _show_each(said: Console, word: str, sentences: Sequence[str], directory: str) -> None:
+    for sentence in sentences[:SENTENCES_MAX]:
         said.print(f"{word:<10}{words.visible(sentence)}")
+    if (left := len(sentences) - SENTENCES_MAX) > 0:
+        said.print(f"{word:<10}and {left:,} more, in {_below(directory, 'manifest.json')}")
 
 
 def _show_inputs(said: Console, inputs: Mapping[str, str]) -> None:

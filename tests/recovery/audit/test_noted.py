@@ -15,11 +15,12 @@ from changelog.base.errors import UnavailableError
 from changelog.base.runtime import SystemRuntime
 from recovery.audit import run
 from recovery.audit.verdicts import Kind
-from recovery.audit.work import Job, Outcome, carry_out
+from recovery.audit.work import AuditOptions, Job, Outcome, carry_out
 from recovery.last_audit import DANGLING, LastAudit, read_last
 from recovery.status.look import gather
 from tests.given.audited_store import OBJECTS, SIZE, InThread, Store, audit, plant
-from tiered.open import open_backends
+from tiered.object_id import ObjectId
+from tiered.open import open_backends, open_storage
 from tiered.settings import Settings
 
 pytestmark = pytest.mark.anyio
@@ -56,6 +57,19 @@ async def test_what_an_audit_found_is_noted(store: Settings, tmp_path: Path) -> 
     assert found.findings == {"dangling": (1, 0), "orphan": (2, manifest.totals[Kind.ORPHAN].size)}
     assert found.findings["orphan"][1] >= 2 * SIZE and found.is_loss
     assert Kind.DANGLING.value == DANGLING
+
+
+async def test_a_clean_note_does_not_count_what_was_too_young_to_judge(store: Settings, tmp_path: Path) -> None:
+    """The two orphans, within the grace."""
+    async with open_storage(store) as storage:
+        await storage.delete(ObjectId("media", (), "day/05"))
+    options = AuditOptions(str(tmp_path / "run"))
+    manifest = await run.run_audit(store, options, InThread(), SystemRuntime(), lambda progress: None)
+    found = await noted(store)
+    assert found is not None and found.young == manifest.totals[Kind.TOO_YOUNG].number == 2
+    assert found.sentence == (
+        "clean: 9 blobs and 9 tombstones are accounted for by name; 2 blobs that nothing names were too young to judge; no payload was read"
+    )
 
 
 async def test_an_audit_that_is_not_complete_is_noted_too(store: Settings, tmp_path: Path) -> None:

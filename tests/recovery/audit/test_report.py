@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from jinja2 import UndefinedError
 
 from recovery.audit import report, words
-from recovery.audit.finding import AGES, Finding
-from recovery.audit.manifest import Bounds, Counted, Cutoff, Failure, Manifest, Prefix, StuckEntry, Verify
-from recovery.audit.report import DRAWN_MAX, LOST_MAX, NAMES_MAX, NOTES_MAX, RANGES_MAX, USECASES_SHOWN, render
+from recovery.audit.finding import AGES, OTHERS, USECASES_MAX, Finding
+from recovery.audit.manifest import Bounds, Counted, Cutoff, Failure, Inventory, Manifest, Prefix, StuckEntry, Verify
+from recovery.audit.report import DOUBTS_MAX, DRAWN_MAX, LOST_MAX, NAMES_MAX, NOTES_MAX, RANGES_MAX, USECASES_SHOWN, render
 from recovery.audit.since import Earlier
 from recovery.audit.verdicts import FINDINGS, Kind
 
@@ -140,8 +140,38 @@ def test_what_is_cut_says_so() -> None:
     assert "3 more usecases in manifest.json" in said and "The first 100 of 107." in said and "1 more note in manifest.json" in said
     assert "The first 1,000 of 1,500; the others are in findings/" in said
     assert f"gone-{LOST_MAX - 1}." in said and f"gone-{LOST_MAX}." not in said
-    short = Page(render(full(), [found(kind, number) for kind in FINDINGS for number in range(2)])).said()
+    short = Page(render(full(prefixes=(Prefix(prefix="media/", number=4, size=2 << 30),)), [
+        found(kind, number) for kind in FINDINGS for number in range(2)
+    ])).said()  # fmt: skip
     assert "The first" not in short and "more" not in short.split("By usecase")[1].split("Names of what was found")[0]
+
+
+def test_doubts_that_are_many_are_cut_and_the_page_says_so() -> None:
+    manifest = full(complete=False, doubts=tuple(f"doubt-{number}." for number in range(DOUBTS_MAX + 7)))
+    said = Page(render(manifest, [])).said().split("Why it is incomplete")[1]
+    assert f"oubt-{DOUBTS_MAX - 1}." in said and f"oubt-{DOUBTS_MAX}." not in said and "7 more doubts in manifest.json" in said
+    assert "more doubt" not in Page(render(full(complete=False, doubts=("one",)), [])).said()
+
+
+def test_orphans_outside_of_the_prefixes_that_are_shown_are_counted() -> None:
+    """A run keeps the prefixes with the most bytes only."""
+    def said(number: int, size: int) -> str:
+        manifest = full(totals={Kind.ORPHAN: Counted(number=9, size=90)}, prefixes=(Prefix(prefix="media/", number=number, size=size),))
+        return Page(render(manifest, [])).said().split("Where the orphans are")[1].split("By usecase")[0]
+
+    assert "The one prefix with the most bytes. The other 5 orphans (50 B) lie elsewhere." in said(4, 40)
+    assert "lie elsewhere" not in said(9, 90)
+
+
+def test_usecases_that_were_counted_together_are_no_usecase_and_the_page_says_so() -> None:
+    orphans = {Kind.ORPHAN: Counted(number=1, size=1)}
+    usecases = {**{f"u{number:04}": orphans for number in range(USECASES_MAX)}, OTHERS: orphans}
+    said = Page(render(full(usecases=usecases), [])).said()
+    together = "A run counts 1,000 usecases by name. The others were counted together, as (others)."
+    assert said.count(together) == 2, "where they are drawn, and where they are listed"
+    assert "986 usecases with fewer bytes are not drawn" not in said and "951 more usecases in manifest.json" not in said
+    assert "lines with fewer bytes are not drawn" in said and "951 more lines in manifest.json" in said
+    assert together not in Page(render(full(), [])).said()
 
 
 @pytest.mark.parametrize("kind", sorted(FINDINGS - {Kind.DANGLING, Kind.DESTROYED}))
@@ -231,6 +261,23 @@ def test_next_commands_are_those_that_fit_what_was_found() -> None:
     assert "tiered recover" in commands(full(totals=overdue, inputs={"directory": "/store"}))
     verify = "tiered audit run --verify --verify-share 0.1"
     assert verify in commands(ended()) and verify not in commands(ended(verify={"share": 1}))
+
+
+def test_commands_mean_the_same_store_and_the_same_audit() -> None:
+    """Whoever copies one has typed --directory or --config before, and may have no Java."""
+    def commands(manifest: Manifest) -> list[str]:
+        return Page(render(manifest, [], directory="/run", tiered=("tiered", "-d", "/my store"))).code
+
+    assert "tiered -d '/my store' audit delete /run --class orphan" in commands(full())
+    unfinished = full(complete=False, names_by_range=(None,), engine="spark 4.3.0, local[2,4]; local, 2 processes")
+    assert "tiered -d '/my store' audit run --engine local --to /run" in commands(unfinished)
+    assert "tiered -d '/my store' audit run --to /run" in commands(unfinished.model_copy(update={"engine": "spark 4.3.0, local[2,4]"}))
+    scoped = ended(scope="a b/", engine="local, 2 processes")
+    assert "tiered -d '/my store' audit run --engine local --prefix 'a b/' --verify --verify-share 0.1" in commands(scoped)
+    report = Inventory(report="gs://r/1_manifest.json", snapshot_ns=0, records=3, export="gs://e/")
+    assert "tiered -d '/my store' audit run --inventory gs://r/1_manifest.json --export gs://e/ --to /run" in commands(
+        unfinished.model_copy(update={"engine": "", "inventory": report})
+    )
 
 
 def test_page_says_what_was_not_looked_at_and_what_a_bucket_keeps() -> None:

@@ -88,6 +88,7 @@ def test_page_is_of_itself_and_no_name_becomes_part_of_it() -> None:
 @pytest.mark.parametrize(("name", "argument"), [
     ("m/objects/k/r", "m/objects/k/r"), ("m/objects/$(rm -rf ~)", "'m/objects/$(rm -rf ~)'"), ("m/objects/it's", "'m/objects/it'\"'\"'s'"),
     ("m/objects/\n", "NAME"), ("m/objects/\u202e", "NAME"), ("m/objects/" + "k" * 200, "NAME"),
+    ("-rf/objects/k", "NAME"),
 ])  # fmt: skip
 def test_command_to_be_copied_carries_out_nothing_of_a_name(name: str, argument: str) -> None:
     [command] = re.findall(r"tiered audit show (.*) --from RUN", unescape(render(ended({Kind.DANGLING: (1, 0)}), [dangling(name)])))

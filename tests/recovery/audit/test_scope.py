@@ -15,7 +15,7 @@ from recovery.audit.plan import split
 from recovery.audit.run import run_audit
 from recovery.audit.sweep import audit_range
 from recovery.audit.verdicts import FINDINGS, Kind
-from recovery.audit.work import AuditOptions
+from recovery.audit.work import AuditOptions, Job, Outcome
 from recovery.last_audit import read_last
 from tests.given.audit_grounds import SimulatedGround
 from tests.given.audited_store import InThread, Store, found, plant
@@ -102,6 +102,22 @@ async def test_run_of_a_subtree_goes_on_with_its_own_scope_and_refuses_another(s
     ):  # fmt: skip
         with pytest.raises(ConfigurationError, match=told):
             await run(store, tmp_path / "run", **more)
+
+
+async def test_call_that_goes_on_may_read_payloads_faster(store: Settings, tmp_path: Path) -> None:
+    rates = []
+
+    def refused(job: Job, number: int) -> Outcome:
+        assert job.verify is not None
+        rates.append(job.verify.bytes_per_s)
+        return Outcome(number, error="no")
+
+    for verify in (Verify(bytes_per_s=100), Verify(bytes_per_s=200), None):
+        options = AuditOptions(str(tmp_path / "run"), grace_s=0, insist=True, verify=verify)
+        engine = InThread(refused)
+        engine.slots = 1
+        await run_audit(store, options, engine, SystemRuntime(), lambda progress: None)
+    assert rates == [100, 200, 100]
 
 
 async def test_blobs_of_a_deleted_usecase_are_no_evidence_alone(store: Settings, tmp_path: Path) -> None:

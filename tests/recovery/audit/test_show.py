@@ -218,6 +218,21 @@ async def test_more_blobs_than_are_shown_are_told(ground: Ground) -> None:
     assert names == sorted(names)
 
 
+async def test_live_blob_behind_more_blobs_than_are_shown_is_read_and_the_others_are_not_called_good() -> None:
+    """A live revision is the youngest, so it is listed after all older ones."""
+    ground = SimulatedGround()
+    world = Planted(ground)
+    for _ in range(BLOBS_MAX + 1):
+        await world.revision(Kind.ORPHAN, "a/objects/k")
+    live = await world.object("a/objects/k", OLD_NS + 10**9)
+    ground.clock.now_ns = BEGINS_NS
+    looked = await looking(ground, "a/objects/k", grace_s=10**9)
+    assert looked.more and looked.findings == ()
+    blob = looked.blobs[-1]
+    assert (blob.name, blob.kind, blob.there, blob.size, blob.was_read) == (live, Kind.REFERENCED, True, world.sizes[live], True)
+    assert verdict(looked) == f"{WHOLE}; there are more blobs below this name, which were not looked at"
+
+
 @pytest.mark.parametrize("name", ["", "a" * 1025, "\udcff/objects/k", "a\0b"])
 async def test_what_cannot_be_a_name_is_refused_in_a_sentence(name: str) -> None:
     with pytest.raises(InvalidRequestError, match="name"):

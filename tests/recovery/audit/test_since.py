@@ -82,9 +82,13 @@ async def test_run_that_is_named_is_taken_or_refused_before_anything_is_read(sto
     ):  # fmt: skip
         with pytest.raises(ConfigurationError, match=told):
             await run(settings, tmp_path / "9" / told, since=since)
-        assert not (tmp_path / "9" / told / "report.html").exists()
+        assert not (tmp_path / "9" / told).exists(), "no run was begun"
     with pytest.raises(ConfigurationError, match="it looked at all names"):
         await run(store, tmp_path / "7", since=tmp_path / "2", prefix="media/")
+    with pytest.raises(ConfigurationError, match="is the run itself"):
+        await run(store, tmp_path / "2", since=tmp_path / "2")
+    with pytest.raises(ConfigurationError, match="it ended after this one began"):
+        await run(store, tmp_path / "away" / "1", since=tmp_path / "2")
 
 
 async def test_stuck_entries_are_in_the_manifest_of_a_run(store: Settings, tmp_path: Path) -> None:

@@ -39,6 +39,10 @@ def counted(number: int, gib: float = 0) -> Counted:
         "Clean: 3 blobs and 2 tombstones are accounted for by name. 1 payload (9 B) was read and matches its checksum, a share of 0.1;"
         " the others were not read. Only names that begin with media/\\u001b were looked at.",
     ),
+    (
+        ended({Kind.TOO_YOUNG: counted(1), Kind.REFERENCED: counted(2)}), Level.CLEAN,
+        f"Clean: 2 blobs and 2 tombstones are accounted for by name; 1 blob that nothing names was too young to judge. {UNREAD}",
+    ),
     (ended(names=0, redirects=0), Level.CLEAN, "Clean: there is no blob and no tombstone."),
     (ended({Kind.ORPHAN: counted(1, 100)}), Level.FINDINGS, "1 orphan: 100 GiB, about $2.00 a month."),
     (
@@ -48,8 +52,16 @@ def counted(number: int, gib: float = 0) -> Counted:
     (ended({Kind.ORPHAN: Counted(number=2, size=5)}), Level.FINDINGS, "2 orphans: 5 B, less than $0.01 a month."),
     (ended({Kind.ORPHAN: counted(2)}), Level.FINDINGS, "2 orphans: 0 B, at no cost."),
     (
+        ended({Kind.FOREIGN: counted(3), Kind.CORRUPT_BLOB: counted(1)}), Level.FINDINGS,
+        "No orphan and no loss was found, but somebody should look at 1 corrupt blob, 3 foreign.",
+    ),
+    (
         ended({Kind.FOREIGN: counted(3), Kind.CORRUPT_ROW: counted(1)}), Level.FINDINGS,
-        "No orphan and no loss was found, but somebody should look at 1 corrupt row, 3 foreign.",
+        "1 row cannot be read, so it is not known whether its object is lost. Somebody should look at 1 corrupt row, 3 foreign.",
+    ),
+    (
+        ended({Kind.CORRUPT_ROW: counted(2)}), Level.FINDINGS,
+        "2 rows cannot be read, so it is not known whether their objects are lost. Somebody should look at 2 corrupt row.",
     ),
     (ended({Kind.DANGLING: counted(1)}), Level.LOSS, "DATA LOSS: 1 dangling tombstone names a blob that is gone."),
     (
@@ -91,6 +103,12 @@ def test_verdict_says_what_weighs_most(manifest: Manifest, level: Level, sentenc
 
 @pytest.mark.parametrize(("manifest", "meaning"), [
     (ended(), f"{THERE} No orphan was found, and nothing to reclaim."),
+    (ended({Kind.TOO_YOUNG: counted(1)}), f"{THERE} No orphan was found among the blobs that were old enough to judge."),
+    (
+        ended({Kind.ORPHAN: counted(1, 1), Kind.CORRUPT_ROW: counted(2)}),
+        "The blob of every live tombstone that can be read is there. 2 rows cannot be read, so it is not known whether their objects are"
+        f" lost. {UNREAD} Nobody",
+    ),
     (ended(names=0, redirects=0), "look at what was compared"),
     (ended({Kind.ORPHAN: counted(1, 1), Kind.REFERENCED: counted(1, 3)}), f"{THERE} {UNREAD} Nobody"),
     (ended({Kind.ORPHAN: counted(1, 1), Kind.REFERENCED: counted(1, 3)}), "They are 25.0 % of the bytes in the bucket."),

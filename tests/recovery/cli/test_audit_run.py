@@ -13,7 +13,7 @@ from recovery.audit.manifest import parse_manifest
 from recovery.audit.verdicts import MEANING, Kind
 from recovery.cli.audit.console import PipedConsole
 from recovery.cli.audit.ending import finish
-from recovery.cli.audit.output import show_summary
+from recovery.cli.audit.output import SENTENCES_MAX, show_summary
 from tests.given.audited_store import Store
 from tests.given.command_line import shell, unwritable
 
@@ -31,7 +31,11 @@ def tiered(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 def test_manifest_is_printed_as_json_and_the_rest_on_stderr(tiered: Store) -> None:
     assert json.loads(tiered(*RUN, "--json", code=1)) == json.loads((tiered.directory / "run" / "manifest.json").read_text())
-    assert tiered.errors.splitlines() == [f"audit of directory {tiered.store}, changelog sqlite", "to run, on local"]
+    audit_of, to, again = tiered.errors.splitlines()
+    assert [audit_of, to] == [f"audit of directory {tiered.store}, changelog sqlite", "to run, on local"]
+    assert again.startswith("tiered: the run in run ended at 20") and again.endswith(
+        "UTC, and nothing was audited now: name another directory for a new run"
+    )
     assert json.loads(tiered("audit", "plan", "--json"))["cutoff"]["grace_s"] == 86_400 and tiered.errors == ""
 
 
@@ -47,6 +51,10 @@ def test_run_keeps_its_grace_and_who_asks_for_another_hears_of_it(tiered: Store)
     (["--grace", "soon"], "'soon'"), (["--grace", "59m"], "--insist"), (["--to", "store/blobs/x"], "the store that is audited"),
     (["--parallel", "0"], "'--parallel'"), (["--master", "local[1]"], "leave --engine local out"), (["--engine", "dask"], "'local'"),
     (["--to", "foo://x/y"], "cannot be opened"), (["--to", "."], "and no run of an audit"),
+    (["--to", " "], "--to is empty"), (["--to", "gs:/bucket/run"], "gs://"), (["--to", "s3:bucket/run"], "s3://"),
+    (["--to", "file://run/1"], "file:///"), (["--verify-rate", "5"], "--verify-rate 5 is of --verify"),
+    (["--verify-rate", "nan", "--verify"], "--verify-rate nan is no rate"), (["--price", "1e300"], "--price 1e+300 is no price"),
+    (["--since", "run"], "is the run itself"), (["--since", " "], "is empty"),
 ])  # fmt: skip
 def test_nonsense_ends_with_2_and_says_what_is_wrong_with_it(tiered: Store, arguments: list[str], says: str) -> None:
     assert tiered(*RUN, *arguments, code=2) == ""
@@ -73,7 +81,7 @@ def test_verdict_of_a_process_that_nobody_could_read_is_none(tiered: Store, outp
 @pytest.mark.slow
 def test_stdout_that_is_closed_is_no_error(tiered: Store) -> None:
     done = shell(tiered, f"cd {tiered.directory}; tiered audit run --engine local --to run >&-")
-    assert done.returncode == 1 and done.stderr.decode().splitlines()[1:] == ["to run, on local"]
+    assert done.returncode == 1 and done.stderr.decode().splitlines()[1] == "to run, on local"
 
 
 def test_names_that_would_steer_a_terminal_are_spelt_out(tiered: Store, tmp_path: Path) -> None:
@@ -98,6 +106,44 @@ def test_narrow_terminal_cuts_no_class_and_no_figure(tiered: Store, width: int) 
     shown = said.file.getvalue()  # type: ignore[attr-defined]
     for figures in ("dangling        1    0 B", "orphan          2   40 B", "referenced      9  180 B"):
         assert figures in shown
+
+
+def test_commands_of_the_report_name_the_store_that_was_named(tiered: Store) -> None:
+    assert f"tiered -d {tiered.store} audit delete" in (tiered.directory / "run" / "report.html").read_text()
+
+
+def test_summary_says_of_which_time_it_is(tiered: Store) -> None:
+    assert "\nAs of 20" in tiered(*RUN, code=1) and "blobs younger than 0 s then were not judged." in tiered(*RUN, code=1)
+
+
+def test_summary_has_a_bound_and_says_what_it_leaves_out(tiered: Store) -> None:
+    said = PipedConsole(file=StringIO(), width=200)
+    manifest = parse_manifest((tiered.directory / "run" / "manifest.json").read_bytes(), "run")
+    many = tuple(f"it-{number}" for number in range(SENTENCES_MAX + 9))
+    show_summary(said, manifest.model_copy(update={"complete": False, "doubts": many, "notes": many}), "run", 0.02)
+    shown = said.file.getvalue()  # type: ignore[attr-defined]
+    for word in ("doubt", "note"):
+        assert f"{word:<10}it-{SENTENCES_MAX - 1}\n{word:<10}and 9 more, in run/manifest.json\n" in shown
+
+
+@pytest.mark.parametrize("command", [["delete", "", "--class", "orphan"], ["restore", " "], ["show", "x", "--from", ""]])
+def test_directory_without_a_name_is_not_the_current_one(tiered: Store, command: list[str]) -> None:
+    """As of a variable of the shell that is not set."""
+    assert tiered("audit", *command, code=2) == ""
+    assert "the run directory is empty: give a path" in tiered.errors
+
+
+@pytest.mark.parametrize("command", [
+    ["run", "--engine", "local", "--to", "\udcff"], ["run", "--engine", "local", "--to", "new", "--since", "\udcff"],
+    ["delete", "\udcff", "--class", "orphan"], ["restore", "\udcff"], ["show", "x", "--from", "\udcff"],
+    ["run", "--engine", "local", "--usecase", "\udcff"], ["run", "--engine", "local", "--usecase", "u" * 1024],
+    ["run", "--engine", "local", "--prefix", "u" * 1025], ["delete", "run", "--class", "orphan", "--quarantine", "\udcff"],
+    ["delete", "run", "--class", "orphan", "--quarantine", "a/../b"], ["delete", "run", "--class", "orphan", "--quarantine", "a//b"],
+])  # fmt: skip
+def test_text_that_can_name_nothing_ends_with_a_sentence(tiered: Store, command: list[str]) -> None:
+    """The first ones are bytes that are no UTF-8. `Store` sees to it that there is no traceback."""
+    assert tiered("audit", *command, code=2) == ""
+    assert tiered.errors.splitlines()[-1].startswith("tiered: ") and "\udcff" not in tiered.errors
 
 
 def test_bug_is_no_finding(capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,7 +23,7 @@ ROW = SourceRow(
 )
 HEALTHY = Source(ROW, {"recovery-a": replace(ROW, worker="recovery-a")}, Verdict(Kind.HEALTHY, 12.0, 14.1, 2.0), NOW_MS - 4000)
 STUCK = StuckEntry(ID, f"~changelog/01/{ID}", "a/objects/k", "failed 5 times, at last with: 403 forbidden", NOW_MS - 60_000, 5)
-AUDIT = LastAudit("run", "gs://audits/1", 0, (NOW_MS - 3600_000) * 1_000_000, True, 10, 4, {}, 6, 0, 0)
+AUDIT = LastAudit("run", "gs://audits/1", (NOW_MS - 3660_000) * 1_000_000, (NOW_MS - 3600_000) * 1_000_000, True, 10, 4, {}, 6, 0, 0)
 
 
 def entries(**numbers: int) -> Entries:
@@ -255,7 +255,8 @@ def test_the_page_shows_what_is_printed() -> None:
             Daemon("recovery-0a1b2c3d4e5f6071", 10_920.0, False),
         ),
         last_audit=LastAudit(
-            "run", "gs://my-audits/2026-11-22", 0, (at_ms - 26_040_000) * 1_000_000, True, 1_204_551, 1_198_020, {}, 100, 0, 0
+            "run", "gs://my-audits/2026-11-22", (at_ms - 27_000_000) * 1_000_000,
+                (at_ms - 26_040_000) * 1_000_000, True, 1_204_551, 1_198_020, {}, 100, 0, 0
         ),
         problems=(),
     )  # fmt: skip
@@ -277,3 +278,9 @@ def keys_of(value: object) -> set[str]:
 def test_the_page_has_every_state() -> None:
     for each in Standing:
         assert f"| {each.name.lower()} |" in PAGE
+
+
+def test_an_audit_that_took_days_says_when_it_began() -> None:
+    began = replace(AUDIT, started_ns=AUDIT.ended_ns - 9 * 86_400 * 10**9)
+    shown = [line.text for line in status_lines(status(last_audit=began), None)]
+    assert any(line.endswith("(began 9 d 1 h ago, ended 1 h ago)") for line in shown), shown

@@ -57,6 +57,24 @@ async def store(tmp_path: Path, anyio_backend: str) -> AsyncIterator[Store]:
 # --- rows ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("column", [
+    "target = replace(target, 'notes/', 'notez/')", "target = CAST(x'ff' AS TEXT)", "policy = '{'", "token = 'x'",
+    "token = 5.5", "metadata = x'ff'",
+])  # fmt: skip
+async def test_damaged_tombstone_is_named_where_an_audit_reads(store: Store, column: str) -> None:
+    """Otherwise its blob, which nobody can reach by this row, would seem to be an orphan, or to be well."""
+    await store.storage.put(DAMAGED, b"large" * 99)
+    await store.storage.put(IDS[2], b"large" * 99)
+    store.run(f"UPDATE rows SET {column} WHERE path = '{DAMAGED.path}'")
+    with pytest.raises(CorruptRecordError):
+        await store.storage.head(DAMAGED)
+    async with open_backends(Settings(directory=store.directory, changelog="sqlite"), ShiftedRuntime()) as backends:
+        rows = backends.tiers.high_volume
+        for page in (await rows.redirects(b"", None, 10), await rows.redirects_at([each.path.encode() for each in IDS])):
+            assert [row.path for row in page.corrupt] == [DAMAGED.path]
+            assert [row.path for row in page.redirects] == [IDS[2].path]
+
+
 @pytest.mark.parametrize("column", COLUMNS)
 async def test_a_damaged_row_is_listed_and_get_says_what_is_wrong(store: Store, column: str, caplog: pytest.LogCaptureFixture) -> None:
     store.run(f"UPDATE rows SET {column} WHERE path = '{DAMAGED}'")

@@ -71,6 +71,11 @@ def test_a_table_without_tombstones_is_refused() -> None:
     assert refused(redirects=0) == ["the run saw not a single tombstone, so it was almost certainly the wrong table: check the settings"]
 
 
+def test_a_run_that_has_not_ended_is_not_taken_for_one_of_the_wrong_table() -> None:
+    [sentence] = refused(redirects=0, ended_ns=None, doubts=("the run has not ended, or was interrupted",))
+    assert sentence == "the evidence is doubtful: the run has not ended, or was interrupted; run the audit again"
+
+
 @pytest.mark.parametrize(("now", "then"), [(False, True), (True, False), (False, False)])
 def test_no_changelog_is_refused_unless_it_is_insisted_on(now: bool, then: bool) -> None:
     [sentence] = refused(durable=now, log_is_durable=then)
