@@ -342,7 +342,12 @@ def _entry(entry: Entry, where: str) -> LookedEntry:
 
 def verdict(looked: Looked) -> str:
     """Returns the result in one sentence. It claims nothing of what was not looked at."""
-    return _verdict(looked) + ("; there are more blobs below this name, which were not looked at" if looked.more else "")
+    young = any(blob.kind is Kind.TOO_YOUNG for blob in looked.blobs)
+    return (
+        _verdict(looked)
+        + ("; a blob that nothing names is too young to judge" if young else "")
+        + ("; there are more blobs below this name, which were not looked at" if looked.more else "")
+    )
 
 
 def _verdict(looked: Looked) -> str:

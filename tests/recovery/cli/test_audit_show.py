@@ -38,6 +38,7 @@ def test_orphan_is_a_finding_unless_it_is_young(tiered: Store) -> None:
     assert "orphan: nothing names it" in tiered.show(ORPHANED, code=1).splitlines()[0]
     young = json.loads(tiered("audit", "show", ORPHANED, "--json"))
     assert [blob["kind"] for blob in young["blobs"]] == ["too_young"]
+    assert young["verdict"].endswith("; a blob that nothing names is too young to judge")
     assert young["findings"] == []
 
 
