@@ -310,7 +310,7 @@ def test_page_asks_for_every_variable(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 
 TEXT = st.text(max_size=30)
-COUNTED = st.builds(Counted, number=st.integers(0, 10**18), size=st.integers(0, 2**63 - 1))
+COUNTED = st.builds(Counted, number=st.integers(0, 10**17), size=st.integers(0, 10**17))
 KINDS = st.dictionaries(st.sampled_from(list(Kind)), COUNTED)
 BOUNDS = st.builds(Bounds, start=TEXT, end=st.none() | TEXT)
 TIMES = st.integers(0, 2**63 - 1)
