@@ -23,6 +23,10 @@ from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
 from emulators.up import BUILT_IN
 from recovery.audit.cluster import open_spark
+from recovery.audit.deleting.candidates import Fate
+from recovery.audit.deleting.gates import Asked
+from recovery.audit.deleting.run import Look, Wish, delete_orphans
+from recovery.audit.evidence import evidence
 from recovery.audit.inventory import join, lines
 from recovery.audit.inventory.engine import open_inventory
 from recovery.audit.inventory.lines import Files
@@ -30,8 +34,9 @@ from recovery.audit.inventory.report import open_export, open_report
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.local import LocalEngine
 from recovery.audit.manifest import Bounds, Manifest
-from recovery.audit.plan import split
+from recovery.audit.plan import inputs_of, split
 from recovery.audit.run import run_audit
+from recovery.audit.show import told_by
 from recovery.audit.verdicts import Kind
 from recovery.audit.work import AuditOptions, carry_out
 from tests.given.inventory_report import line, write_export, write_report
@@ -335,3 +340,27 @@ def test_a_report_is_refused_for_a_store_in_a_directory(tmp_path: Path) -> None:
     refused = pytest.raises(ConfigurationError, match="an inventory report is of a bucket, and this store is in a directory")
     with refused, open_inventory(Settings(directory=tmp_path), str(tmp_path), None, SystemRuntime()):
         pass
+
+
+def test_what_a_run_by_report_found_is_shown_and_deleted(spark: SparkSession, store: World, tmp_path: Path) -> None:
+    """It is the last one, because it takes the orphans away."""
+    audit(store, write_report(tmp_path / "report", store.rows, store.snapshot_ns), tmp_path / "run")
+    [first, second] = [name for kind, name in store.expected if kind == "orphan"]
+    directory = RunDirectory.open(str(tmp_path / "run"))
+    proof = evidence(directory, SystemRuntime().wall_ns(), inputs_of(store.settings))
+    told = told_by(directory, proof, first)
+    assert (told.complete, told.reported_ns, [each.kind for each in told.findings]) == (True, store.snapshot_ns, [Kind.ORPHAN])
+
+    async def delete(asked: Asked) -> Look:
+        return await delete_orphans(store.settings, Wish(str(tmp_path / "run"), asked, 10_000), SystemRuntime(), lambda _: None)
+
+    with pytest.raises(ConfigurationError, match=r"2 orphans among 15 blobs, more than 1%: say that it is meant with --at-most 2"):
+        anyio.run(delete, Asked())
+    assert dict(anyio.run(delete, Asked(at_most=2)).done.numbers) == {Fate.DELETED: 2}
+    left = anyio.run(listed, store.settings)
+    assert not {first, second} & left and "media/objects/legacy" in left and len(left) == OBJECTS + 1
+
+
+async def listed(settings: Settings) -> set[str]:
+    async with open_backends(settings, SystemRuntime()) as backends:
+        return {blob.name for blob in (await backends.tiers.long_term.list("", None, 1000)).blobs}
