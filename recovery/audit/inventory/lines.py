@@ -205,7 +205,7 @@ class Counts:
         self._blobs[number, usecase] = (counted[0] + count, counted[1] + size)
 
     def _by_range(self, part: Any) -> Iterator[tuple[int, Any]]:
-        """Yields the lines of each range. If the names are sorted, all are in one or two ranges, and little is compared."""
+        """Yields the lines of each range. Names that are sorted are all in one or two, and little is compared."""
         if not part.num_rows:
             return
         ends = pc.min_max(part["name"])
