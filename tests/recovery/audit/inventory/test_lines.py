@@ -47,6 +47,7 @@ def test_a_row_names_its_own_blob_as_everywhere_else() -> None:
     assert lines.is_own(keys, texts(*(target for _, target in pairs))).to_pylist() == [is_of(*pair) for pair in pairs]
     assert lines.is_own(keys[3:7], texts(*(target for _, target in pairs))[3:7]).to_pylist() == [is_of(*pair) for pair in pairs[3:7]]
     assert lines.is_own(pa.array([b"\xff", b"a"], pa.binary()), texts(None, None)).to_pylist() == [False, False]
+    assert lines.is_own(pa.array([], pa.binary()), texts()).to_pylist() == []
 
 
 @pytest.mark.parametrize("bounds", [BOUNDS, split([]), split(["\uffee", "\U00010000"]), split(NAMES[1:])])
