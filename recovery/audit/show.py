@@ -146,7 +146,8 @@ class Told:
     """What a run says about a name. `audited`: whether the range of the name was audited to this name.
 
     `doubts`: why its findings may be wrong, one sentence each; empty if it is complete. `more`: there are further
-    findings.
+    findings. `reported_ns`: the moment of the inventory report that it took its blobs from (nanoseconds since 1970); it
+    knows nothing of younger blobs. None: it listed them.
     """
 
     run: str
@@ -157,6 +158,7 @@ class Told:
     audited: bool
     findings: tuple[Finding, ...]
     more: bool
+    reported_ns: int | None = None
 
 
 async def look_at(
@@ -295,7 +297,7 @@ def told_by(directory: RunDirectory, proof: Evidence, name: str) -> Told:
     audited = any(header.audited.holds(name) for _, header in directory.tiling(manifest).done)
     return Told(
         manifest.run, manifest.started_ns, manifest.cutoff.grace_s, proof.complete, proof.doubts, audited, tuple(found[:TOLD_MAX]),
-        len(found) > TOLD_MAX,
+        len(found) > TOLD_MAX, None if manifest.inventory is None else manifest.inventory.snapshot_ns,
     )
 
 

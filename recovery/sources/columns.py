@@ -69,7 +69,7 @@ CHANGES: Mapping[str, str] = {
 FINDINGS: Mapping[str, str] = {
     "class": TEXT, "name": TEXT, "object": TEXT, "revision": TEXT, "usecase": TEXT, "size": LONG, "created": TIME, "deadline": TIME,
     "listed": TIME, "logged": TIME, "scanned": TIME, "confirmed": TIME, "generation": LONG, "detail": TEXT, "range": INT, "run": TEXT,
-    "complete": FLAG,      # of the run: false if nothing may be deleted because of it
+    "complete": FLAG,      # of the run, which is checked: false if nothing may be deleted because of it
     "error": TEXT,
 }  # fmt: skip
 """`tiered.findings`: what a run of the audit found (docs/audit.md has the columns).

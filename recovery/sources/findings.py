@@ -3,6 +3,8 @@
 The run directory decides which files count (`recovery.audit.ledger`). A file of another run, of another schema version,
 or one that is cut off, does not count. Such a file, and a range without a file, is a row with an `error`. So whoever
 counts orphans sees what was not looked at.
+
+`complete` is not what the manifest says. The run is checked (`recovery.audit.evidence`), as a deletion does.
 """
 
 from __future__ import annotations
@@ -12,16 +14,19 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from changelog.base.errors import ConfigurationError, TieredError
+from changelog.base.errors import TieredError
+from changelog.base.runtime import SystemRuntime
+from recovery.audit.evidence import evidence
 from recovery.audit.ledger import SCHEMA, RunDirectory
 from recovery.sources.columns import FINDINGS, Row
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run as it was when the query was planned. `done`: the keys of its parts that have a file, each with its range.
+    """A run as it was when the query was planned.
 
-    `faults`: the ranges of parts that have none, or a damaged one, each with a sentence.
+    `complete`: something may be deleted because of it. `done`: the keys of its parts that have a file, each with its
+    range. `faults`: the ranges of parts that have none, or a damaged one, each with a sentence.
     """
 
     where: str
@@ -32,15 +37,14 @@ class Run:
 
 
 def look(where: str) -> Run:
-    """Reads the manifest and the footers of a run.
+    """Checks a run. It reads the manifest and all findings.
 
     Raises `ConfigurationError` if there is no run or if newer software wrote it, `CorruptRecordError` if its manifest
     is damaged.
     """
     directory = RunDirectory.open(where)
-    manifest = directory.read_manifest()
-    if manifest is None:
-        raise ConfigurationError(f"{directory.uri} holds no run of an audit: give the directory that `tiered audit run` named")
+    proven = evidence(directory, SystemRuntime().wall_ns())
+    manifest = proven.manifest
     tiling = directory.tiling(manifest)
     done = tuple((piece.key, piece.range) for piece, _ in tiling.done)
     errors = {failure.range: failure.error for failure in manifest.failures}
@@ -48,7 +52,7 @@ def look(where: str) -> Run:
         (piece.range, directory.faults.get(piece.key) or errors.get(piece.range) or "this range was not audited")
         for piece in tiling.missing
     )
-    return Run(directory.uri, manifest.run, manifest.complete, done, faults)
+    return Run(directory.uri, manifest.run, proven.complete, done, faults)
 
 
 def rows(run: Run, parts: Sequence[tuple[str, int]], faults: Sequence[tuple[int, str]]) -> Iterator[list[Row]]:

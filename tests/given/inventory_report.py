@@ -1,4 +1,4 @@
-"""An inventory report as Google writes it: shards of CSV or Parquet, and the manifest beside them."""
+"""An inventory report as Google writes it: shards of CSV or Parquet, and the manifest beside them; and an export."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 CONFIG = "0b9f9a2e-6b1f-4c52-9d6b-3d6a4a0a7c11"
 FIELDS = ("project", "bucket", "name", "size", "timeCreated", "timeDeleted", "generation", "storageClass")
 TIME = pa.timestamp("us", tz="UTC")
+CELL = pa.struct([("family", pa.string()), ("qualifier", pa.binary()), ("timestamp", pa.int64()), ("value", pa.binary())])
 TYPES = {"size": pa.int64(), "generation": pa.int64(), "timeCreated": TIME, "timeDeleted": TIME}
 
 
@@ -58,3 +59,11 @@ def write_report(
 
 def _text(value: Any) -> Any:
     return value.isoformat().replace("+00:00", "Z") if isinstance(value, datetime) else value
+
+
+def write_export(path: Path, rows: dict[bytes, list[tuple[str, bytes, int, bytes]]]) -> str:
+    """Writes an export of the table. `rows`: by key, the cells of each: family, column, microseconds, value."""
+    cells = [[dict(zip(("family", "qualifier", "timestamp", "value"), cell, strict=True)) for cell in each] for each in rows.values()]
+    path.mkdir(exist_ok=True)
+    pq.write_table(pa.table({"key": pa.array(list(rows), pa.binary()), "cells": pa.array(cells, pa.list_(CELL))}), path / "part-0.parquet")
+    return str(path)

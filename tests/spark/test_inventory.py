@@ -14,7 +14,6 @@ from typing import Any
 
 import anyio
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -23,17 +22,23 @@ from changelog.base.errors import ConfigurationError, UnavailableError
 from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
 from emulators.up import BUILT_IN
-from recovery.audit.inventory import join
+from recovery.audit.deleting.candidates import Fate
+from recovery.audit.deleting.gates import Asked
+from recovery.audit.deleting.run import Look, Wish, delete_orphans
+from recovery.audit.evidence import evidence
+from recovery.audit.inventory import join, lines
 from recovery.audit.inventory.engine import open_inventory
+from recovery.audit.inventory.lines import Files
 from recovery.audit.inventory.report import open_export, open_report
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.local import LocalEngine
-from recovery.audit.manifest import Manifest
-from recovery.audit.plan import split
+from recovery.audit.manifest import Bounds, Manifest
+from recovery.audit.plan import inputs_of, split
 from recovery.audit.run import run_audit
+from recovery.audit.show import told_by
 from recovery.audit.verdicts import Kind
 from recovery.audit.work import AuditOptions
-from tests.given.inventory_report import line, write_report
+from tests.given.inventory_report import line, write_export, write_report
 from tests.given.repository import ROOT
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId
@@ -46,20 +51,37 @@ NOW_NS = 1_790_000_000 * 10**9
 BOUNDS = split(["b", "foo-", "ü"])
 
 
-def table_of(spark: SparkSession, rows: Sequence[tuple[str | bytes, str | None, int | None, str | None]]) -> DataFrame:
-    return spark.createDataFrame([(key.encode() if isinstance(key, str) else key, *rest) for key, *rest in rows], join.ROW_COLUMNS)
+Row = tuple[str | bytes, str | None, int | None, str | None]
 
 
-def blobs_of(spark: SparkSession, *names: str) -> DataFrame:
-    return spark.createDataFrame([(name, 7, 20) for name in names], "name string, generation bigint, size bigint")
+def rows_of(spark: SparkSession, *table: Row) -> DataFrame:
+    """What a scan of these rows gives the join: key, target, deadline (microseconds), fault."""
+    keys = [key.encode() if isinstance(key, str) else key for key, *_ in table]
+    columns = {name: [row[place] for row in table] for place, name in enumerate(("", "target", "deadline_us", "fault")) if name}
+    types = {"target": pa.string(), "deadline_us": pa.int64(), "fault": pa.string()}
+    tombstones = pa.RecordBatch.from_pydict(
+        {"key": pa.array(keys, pa.binary()), **{name: pa.array(columns[name], kind) for name, kind in types.items()}}
+    )
+    found = lines.judged(tombstones, NOW_NS // 1000) | {"key": tombstones["key"], "fault": tombstones["fault"]}
+    return spark.createDataFrame(
+        list(zip(*(found[name].to_pylist() if name in found else [None] * len(keys) for name in lines.SCANNED.names), strict=True)),
+        join.SCANNED_COLUMNS,
+    )
 
 
-def left(found: DataFrame) -> list[tuple[Any, ...]]:
-    return sorted(((row["range"], row["name"], row["key"] and bytes(row["key"]), row["target"]) for row in found.collect()), key=repr)
+def left(spark: SparkSession, where: Path, names: Sequence[str], *table: Row, bounds: Sequence[Bounds] = BOUNDS) -> list[tuple[Any, ...]]:
+    """Returns what is left of a report with these names: range, name, key, target."""
+    now_ns = SystemRuntime().wall_ns()
+    report = open_report(str(write_report(where, [line(name) for name in names], now_ns - 10**9, shards=2)), "b", SystemRuntime())
+    blobs = join.read_report(spark, report, bounds)
+    found = join.candidates(blobs, rows_of(spark, *table), Files(report), bounds).collect()
+    return sorted(
+        ((row["range"], row["name"], row["key"] and bytes(row["key"]), row["target"]) for row in found if row["told"] is None), key=repr
+    )
 
 
 NAMES = ("a", "b", "foo/1", "foo-bar/2", "foo", "z", "ünïcode/é", "\U00010000/x")
-TABLE: list[tuple[str | bytes, str | None, int | None, str | None]] = [
+TABLE: list[Row] = [
     ("foo", "foo/1", None, None),
     ("foo-bar", "foo-bar/2", NOW_NS // 1000 + 1, None),  # lives for another microsecond
     ("z", "z", NOW_NS // 1000, None),  # has passed
@@ -69,31 +91,37 @@ TABLE: list[tuple[str | bytes, str | None, int | None, str | None]] = [
     ("passed", "passed/4", 5, None),
     ("b", "b", None, None), ("b", "b", 5, None),  # by two rows, one of which has passed
     ("strange", "a", None, None),  # the blob of another object
-    (b"\xff/", None, None, "no text"),
+    (b"\xff/", None, None, "no text"), ("damaged", None, None, "no cell"),
 ]  # fmt: skip
 
 
-def test_what_both_do_not_have_in_common_is_left(spark: SparkSession) -> None:
-    found = left(join.candidates(blobs_of(spark, *NAMES), table_of(spark, TABLE), BOUNDS, NOW_NS // 1000))
-    assert found == sorted([
+def test_what_both_do_not_have_in_common_is_left(spark: SparkSession, tmp_path: Path) -> None:
+    assert left(spark, tmp_path, NAMES, *TABLE) == sorted([
         (1, "b", None, None),  # it is looked at, and the services say that a live row names it
         (1, "foo", None, None), (2, "z", None, None), (3, "\U00010000/x", None, None),
         (2, "gone/3", b"gone", "gone/3"), (2, "gone/3", b"gone", "gone/3"), (2, "passed/4", b"passed", "passed/4"),
-        (0, "a", b"strange", "a"), (0, None, b"\xff/", None),
+        (0, "a", b"strange", "a"), (0, None, b"\xff/", None), (1, "damaged", b"damaged", None),
     ], key=repr)  # fmt: skip
 
 
-def test_a_small_and_a_large_number_of_candidates_are_named_alike(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    small = left(join.candidates(blobs_of(spark, *NAMES), table_of(spark, TABLE), BOUNDS, NOW_NS // 1000))
-    monkeypatch.setattr(join, "BROADCAST_MAX", -1)
-    assert left(join.candidates(blobs_of(spark, *NAMES), table_of(spark, TABLE), BOUNDS, NOW_NS // 1000)) == small
+def test_a_name_that_the_report_has_twice_is_left_once_for_each_row_of_the_report(spark: SparkSession, tmp_path: Path) -> None:
+    found = left(spark, tmp_path, ["a", "a", "b", "b"], ("b", "b", None, None), ("b", "b", 5, None))
+    assert found == [(0, "a", None, None), (0, "a", None, None), (1, "b", None, None), (1, "b", None, None)]
 
 
-def test_names_with_one_hash_hide_an_orphan_and_make_none(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    blobs, table = blobs_of(spark, "live/1", "lost/2"), table_of(spark, [("live", "live/1", None, None), ("gone", "gone/3", None, None)])
-    assert left(join.candidates(blobs, table, BOUNDS, 0)) == [(2, "gone/3", b"gone", "gone/3"), (2, "lost/2", None, None)]
+def test_names_with_one_hash_hide_an_orphan_and_make_none(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table: list[Row] = [("live", "live/1", None, None), ("gone", "gone/3", None, None)]
+    found = left(spark, tmp_path, ["live/1", "lost/2"], *table)
+    assert found == [(2, "gone/3", b"gone", "gone/3"), (2, "lost/2", None, None)]
     monkeypatch.setattr(join, "hashes", lambda name: (f.length(name), f.lit(1)))
-    assert left(join.candidates(blobs, table, BOUNDS, 0)) == []
+    assert left(spark, tmp_path, ["live/1", "lost/2"], *table) == []
+
+
+def test_two_names_that_share_one_of_their_hashes_are_two(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hashes = join.hashes
+    for place in (0, 1):
+        monkeypatch.setattr(join, "hashes", lambda name, place=place: (f.lit(1), hashes(name)[1]) if place else (hashes(name)[0], f.lit(1)))
+        assert len(left(spark, tmp_path, ["live/1", "lost/2"], ("live", "live/1", None, None), ("gone", "gone/3", None, None))) == 2
 
 
 def test_the_two_hashes_are_independent(spark: SparkSession) -> None:
@@ -102,15 +130,6 @@ def test_the_two_hashes_are_independent(spark: SparkSession) -> None:
     chained = f.xxhash64(f.lit("some/objects/name"), f.lit("tiered"))
     [row] = spark.range(1).select(first, second, chained).collect()
     assert len(set(row)) == 3
-
-
-def test_ranges_are_found_in_the_order_of_bytes(spark: SparkSession) -> None:
-    names = ["", "a", "b", "b\0", "foo", "foo-", "foo-bar", "foo/", "zzz", "ü", "ü/é", "\uffee", "\U00010000"]
-    for bounds in (BOUNDS, split([]), split(["\uffee", "\U00010000"]), split([f"{number:03}" for number in range(63)])):
-        expected = [max(number for number, each in enumerate(bounds) if each.start.encode() <= name.encode()) for name in names]
-        frame = spark.createDataFrame([(name,) for name in names], "name string")
-        found = {row["name"]: row["range"] for row in frame.withColumn("range", join.range_of(f.col("name"), bounds)).collect()}
-        assert [found[name] for name in names] == expected
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])
@@ -124,82 +143,32 @@ def test_a_report_is_read_with_odd_names_and_without_those_that_are_null(spark: 
     report = open_report(str(write_report(tmp_path, rows, now_ns - 10**9, form=form, shards=3)), "b", SystemRuntime())
     seen = join.look_over(spark, report)
     assert (seen.rows, seen.nameless, seen.deleted, seen.least, seen.greatest) == (10, 1, 1, "b", "b")
-    found = {row["name"]: (row["generation"], row["size"]) for row in join.read_report(spark, report).collect()}
-    assert found == {name: (7, number) for number, name in enumerate(odd)}
-
-
-def test_numbers_that_cannot_be_read_are_null(spark: SparkSession, tmp_path: Path) -> None:
-    manifest = write_report(tmp_path, [line("a"), line("b")], SystemRuntime().wall_ns() - 10**9, form="csv", shards=1)
-    (shard,) = tmp_path.glob("*_0.csv")
-    shard.write_text(shard.read_text().replace(",20,", ",many,", 1))
-    rows = join.read_report(spark, open_report(str(manifest), "b", SystemRuntime())).collect()
-    assert [(row["name"], row["size"], row["generation"]) for row in rows] == [("a", None, 7), ("b", 20, 7)]
-
-
-def test_blobs_and_rows_are_counted_by_range(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    blobs = blobs_of(spark, "a", "a/objects/1", "a/objects/2", "z/objects/3", "/x")
-    counted = join.counted(blobs, BOUNDS)
-    assert {number: sorted((each.usecase, each.number, each.size) for each in shares) for number, shares in counted.items()} == {
-        0: [("(none)", 2, 40), ("a", 2, 40)], 2: [("z", 1, 20)],
-    }  # fmt: skip
-    assert join.rows_counted(table_of(spark, TABLE), BOUNDS) == {0: 1, 1: 2, 2: 6, 3: 1}
-    monkeypatch.setattr(join, "USECASE_ROWS_MAX", 2)
-    assert [(each.usecase, each.number) for each in join.counted(blobs, BOUNDS)[0]] == [("(others)", 4)]
+    found = join.candidates(join.read_report(spark, report, BOUNDS), rows_of(spark), Files(report), BOUNDS).collect()
+    named = {row["name"]: (row["generation"], row["size"]) for row in found if row["told"] is None}
+    assert named == {name: (7, number) for number, name in enumerate(odd)}
 
 
 # --- exports -------------------------------------------------------------------------------------
 
-CELL = pa.struct([("family", pa.string()), ("qualifier", pa.binary()), ("timestamp", pa.int64()), ("value", pa.binary())])
-LEGACY = b'{"is_redirect_tombstone":true,"content_type":"x"}'
 
-
-def write_export(path: Path, rows: dict[bytes, list[tuple[str, bytes, int, bytes]]]) -> str:
-    cells = [[dict(zip(("family", "qualifier", "timestamp", "value"), cell, strict=True)) for cell in each] for each in rows.values()]
-    path.mkdir()
-    pq.write_table(pa.table({"key": pa.array(list(rows), pa.binary()), "cells": pa.array(cells, pa.list_(CELL))}), path / "part-0.parquet")
-    return str(path)
-
-
-def test_the_tombstones_of_an_export_are_those_of_the_table(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_export_gives_the_join_what_a_scan_gives(spark: SparkSession, tmp_path: Path) -> None:
+    """Rows that are read a second time are those of the first time."""
+    (tmp_path / "report").mkdir()
+    report = open_report(
+        str(write_report(tmp_path / "report", [line("a/1"), line("odd/4"), line("z/3")], SystemRuntime().wall_ns())), "b", SystemRuntime()
+    )
     export = write_export(tmp_path / "export", {
-        b"a": [("fm", b"r", 5, b"a/1"), ("fm", b"t", 5, b"{}"), ("ff", b"w", 5, b"")],
-        b"b": [("fg", b"r", 9_000_000, b"b/2")],
-        b"newest": [("fm", b"r", 5, b"newest/old"), ("fm", b"r", 6, b"newest/new")],
-        b"empty": [("fm", b"r", 5, b"")],
-        b"legacy": [("fm", b"m", 5, LEGACY), ("fm", b"p", 5, b"")],
-        b"legacy-expiring": [("fg", b"m", 7_000_000, LEGACY)],
-        b"inline": [("fm", b"m", 5, b"{}"), ("fm", b"p", 5, b"payload")],
-        b"inline-too": [("fm", b"m", 5, LEGACY), ("fpm", b"p", 5, b"payload")],
-        b"marks": [("ff", b"x", 5, b"")],
-        b"nothing": [],
-        b"twice": [("fm", b"r", 5, b"twice/1"), ("fg", b"r", 9_000_000, b"twice/2")],
-        b"\xff/": [("fm", b"r", 5, b"x")],
-        b"target": [("fm", b"r", 5, b"\xfe")],
-        b"~changelog/01/x": [("fc", b"c", 5, b"{}")],
-        b"~odd": [("fm", b"r", 5, b"x")],
+        b"a": [("fm", b"r", 5, b"a/1")], b"nothing": [], b"gone": [("fm", b"r", 5, b"gone/2")], b"z": [("fg", b"r", 5, b"z/3")],
+        b"strange": [("fm", b"r", 5, b"odd/4")], b"twice": [("fm", b"r", 5, b"twice/1"), ("fg", b"r", 9_000_000, b"twice/2")],
     })  # fmt: skip
-    rows = join.read_export(spark, open_export(export, SystemRuntime())).collect()
-    assert sorted((bytes(row["key"]), row["target"], row["deadline_us"], row["fault"]) for row in rows if row["target"] is not None) == [
-        (b"a", "a/1", None, None), (b"b", "b/2", 9_000_000, None), (b"empty", "empty", None, None), (b"legacy", "legacy", None, None),
-        (b"legacy-expiring", "legacy-expiring", 7_000_000, None), (b"newest", "newest/new", None, None),
-        (b"twice", "twice/1", None, None), (b"twice", "twice/2", 9_000_000, None),
+    files = Files(report, open_export(export, SystemRuntime()))
+    rows = join.read_export(spark, files, BOUNDS, 9)
+    found = [row for row in join.candidates(join.read_report(spark, report, BOUNDS), rows, files, BOUNDS).collect() if row["told"] is None]
+    assert sorted((row["name"], bytes(row["key"]) if row["key"] else None, row["fault"]) for row in found if row["key"]) == [
+        ("gone/2", b"gone", None), ("odd/4", b"strange", None), ("twice", b"twice", ""), ("twice/1", b"twice", None),
+        ("twice/2", b"twice", None),
     ]  # fmt: skip
-    assert sorted(bytes(row["key"]) for row in rows if row["fault"] is not None) == [b"target", b"twice", b"\xff/"]
-
-
-def test_an_export_with_other_columns_is_refused(tmp_path: Path) -> None:
-    for name, table in {
-        "keyless": pa.table({"rowkey": [b"a"], "cells": pa.array([[]], pa.list_(CELL))}),
-        "text": pa.table({"key": ["a"], "cells": pa.array([[]], pa.list_(CELL))}),
-        "flat": pa.table({"key": [b"a"], "family": ["fm"]}),
-        "other": pa.table({"key": [b"a"], "cells": pa.array([[]], pa.list_(pa.struct([("family", pa.string())])))}),
-    }.items():
-        (tmp_path / name).mkdir()
-        with pytest.raises(ConfigurationError, match=r"holds no \*\.parquet of a Bigtable export"):
-            open_export(str(tmp_path / name), SystemRuntime())
-        pq.write_table(table, tmp_path / name / "part-0.parquet")
-        with pytest.raises(ConfigurationError, match=r"part-0\.parquet is no Bigtable export: it must have key \(binary\)"):
-            open_export(str(tmp_path / name), SystemRuntime())
+    assert [row["name"] for row in found if not row["key"]] == ["z/3"]  # its row has passed
 
 
 # --- whole audits --------------------------------------------------------------------------------
@@ -300,9 +269,7 @@ def found(to: Path) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("form", "exported"), [("parquet", False), ("csv", True)])
-def test_an_audit_by_report_finds_what_was_planted(
-    spark: SparkSession, store: World, tmp_path: Path, form: str, exported: bool
-) -> None:
+def test_an_audit_by_report_finds_what_was_planted(spark: SparkSession, store: World, tmp_path: Path, form: str, exported: bool) -> None:
     inventory = write_report(tmp_path / "report", store.rows, store.snapshot_ns, form=form)
     export = write_export(tmp_path / "export", store.export) if exported else None
     manifest = audit(store, inventory, tmp_path / "run", export)
@@ -363,3 +330,27 @@ def test_a_report_is_refused_for_a_store_in_a_directory(tmp_path: Path) -> None:
     refused = pytest.raises(ConfigurationError, match="an inventory report is of a bucket, and this store is in a directory")
     with refused, open_inventory(Settings(directory=tmp_path), str(tmp_path), None, SystemRuntime()):
         pass
+
+
+def test_what_a_run_by_report_found_is_shown_and_deleted(spark: SparkSession, store: World, tmp_path: Path) -> None:
+    """It is the last one, because it takes the orphans away."""
+    audit(store, write_report(tmp_path / "report", store.rows, store.snapshot_ns), tmp_path / "run")
+    [first, second] = [name for kind, name in store.expected if kind == "orphan"]
+    directory = RunDirectory.open(str(tmp_path / "run"))
+    proof = evidence(directory, SystemRuntime().wall_ns(), inputs_of(store.settings))
+    told = told_by(directory, proof, first)
+    assert (told.complete, told.reported_ns, [each.kind for each in told.findings]) == (True, store.snapshot_ns, [Kind.ORPHAN])
+
+    async def delete(asked: Asked) -> Look:
+        return await delete_orphans(store.settings, Wish(str(tmp_path / "run"), asked, 10_000), SystemRuntime(), lambda _: None)
+
+    with pytest.raises(ConfigurationError, match=r"2 orphans among 14 blobs, more than 1%: say that it is meant with --at-most 2"):
+        anyio.run(delete, Asked())
+    assert dict(anyio.run(delete, Asked(at_most=2)).done.numbers) == {Fate.DELETED: 2}
+    left = anyio.run(listed, store.settings)
+    assert not {first, second} & left and "media/objects/legacy" in left and len(left) == OBJECTS
+
+
+async def listed(settings: Settings) -> set[str]:
+    async with open_backends(settings, SystemRuntime()) as backends:
+        return {blob.name for blob in (await backends.tiers.long_term.list("", None, 1000)).blobs}

@@ -74,7 +74,11 @@ def refusals(
             yield f"the evidence is doubtful: {doubt}; run the audit again"
     age_s = (now_ns - manifest.cutoff.as_of_ns) / NS_PER_S
     if age_s > AGE_MAX_S:
-        yield f"the run began {duration(age_s)} ago, and after {AGE_MAX_S // DAY_S} days too much has changed: run the audit again"
+        what, fix = (
+            ("the run began", "run the audit again") if manifest.inventory is None
+            else ("the inventory report of the run shows the bucket of", "run the audit again with a newer report")
+        )  # fmt: skip
+        yield f"{what} {duration(age_s)} ago, and after {AGE_MAX_S // DAY_S} days too much has changed: {fix}"
     if age_s < -AHEAD_MAX_S:
         yield "the run began in the future, by the clock of the service: run the audit again"
     if not manifest.redirects and manifest.ended_ns is not None:

@@ -2,6 +2,7 @@
 
     report.py     begin here: reads the manifest of a report and refuses what does not fit; knows nothing of Spark
     shards.py     reads its files, and those of an export of the table, with Arrow
+    lines.py      what tasks give to the join, with counts; and the names of what it leaves; knows nothing of Spark
     join.py       what the report and the table do not have in common, found by Spark
     candidates.py judges what the join left, by point reads in the services
     engine.py     an engine of `recovery.audit.run`: the join, then the judging of each range

@@ -1,11 +1,11 @@
 """Audits the blobs of an inventory report on Spark: an engine of `recovery.audit.run`.
 
-    driver      join -> candidates, with their range                  (join.py)
+    executors   report, rows -> join -> candidates and counts, with their range          (join.py, lines.py)
     executors   the candidates of a range, in order -> candidates.judge -> RUN/findings/range-000017.parquet
 
 Everything else is as in every run: the manifest, the ranges, one file for each, going on where a run was interrupted.
-A range without a candidate gets its file, too. What the report and the table have in common is counted by the join and
-put into the summary of its range.
+A range without a candidate gets its file, too. What the report and the table have in common is counted where it is
+read. The counts come with the candidates, and go into the summary of their range. All this is one job of Spark.
 
 *Crash* of a worker or an executor: Spark runs its task again; the join gives it the same candidates. *Failure*:
 `ConfigurationError` if the report is refused, `UnavailableError` if Spark gave up. The ranges that are done stay done.
@@ -17,7 +17,7 @@ import json
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
@@ -25,7 +25,6 @@ from typing import Any
 
 import anyio
 from py4j.protocol import Py4JError
-from pyspark import StorageLevel
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -33,31 +32,19 @@ from pyspark.sql import functions as f
 from changelog.base.errors import ConfigurationError, TieredError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import Runtime, SystemRuntime
 from recovery.audit.cluster import explained, open_spark
-from recovery.audit.finding import OTHERS, Summary
+from recovery.audit.finding import OTHERS, Count, Summary
 from recovery.audit.inventory import join
 from recovery.audit.inventory.candidates import CHUNK, Suspect, SuspectRow, judge
-from recovery.audit.inventory.join import Counted
+from recovery.audit.inventory.lines import Files, Told
 from recovery.audit.inventory.report import Report, check_buckets, check_rows, open_export, open_report
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.manifest import Inventory
 from recovery.audit.names import usecase_of
-from recovery.audit.plan import RANGES_PER_SLOT
 from recovery.audit.verdicts import Kind
 from recovery.audit.words import count, moment
 from recovery.audit.work import Job, Outcome, carry_out, findings_in
 from tiered.open import open_backends
 from tiered.settings import Settings
-
-RANGES_MAX = 64
-"""The expression that finds the range of a name is a tree, and Spark compiles trees of this size."""
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """What the join counted in a range: blobs of the report by usecase, and tombstones."""
-
-    blobs: tuple[Counted, ...]
-    rows: int
 
 
 class InventoryEngine:
@@ -67,7 +54,7 @@ class InventoryEngine:
     """
 
     def __init__(self, session: SparkSession, settings: Settings, report: Report, export: tuple[str, ...], slots: int) -> None:
-        self.slots = max(1, min(slots, RANGES_MAX // RANGES_PER_SLOT))
+        self.slots = slots
         self.name = f"spark {session.version}, inventory report of {moment(report.evidence.snapshot_ns)}"
         self.versions: Mapping[str, str] = {"pyspark": session.version}
         self.elsewhere = False  # all outcomes come at the end, and a report was read by the executors already
@@ -105,36 +92,28 @@ class InventoryEngine:
         """Joins, and judges the ranges of these numbers. All outcomes come together at the end."""
         if not numbers or self._stopped.is_set():
             return
-        kept: list[DataFrame] = []
         try:
             self._session.sparkContext.setJobGroup(self._group, "tiered audit", interruptOnCancel=True)
-            lines = self._judged(job, numbers, kept).collect()
+            lines = self._judged(job, numbers).collect()
         except (PySparkException, Py4JError, OSError) as error:
             if self._stopped.is_set():
                 return
             raise explained(error) from error
-        finally:
-            with suppress(PySparkException, Py4JError, OSError):
-                for frame in kept:
-                    frame.unpersist()
         for line in lines:
             yield Outcome(**json.loads(line["outcome"]))
 
-    def _judged(self, job: Job, numbers: Sequence[int], kept: list[DataFrame]) -> DataFrame:
-        bounds = [piece.bounds for piece in job.pieces]
-        blobs = join.read_report(self._session, self._report)
-        if not self._export:
-            table = join.read_table(self._session, job.settings, bounds).persist(StorageLevel.DISK_ONLY)
-            kept.append(table)
-        else:
-            table = join.read_export(self._session, self._export)
-        counted, rows = join.counted(blobs, bounds), join.rows_counted(table, bounds)
-        shares = {number: Share(tuple(counted.get(number, ())), rows.get(number, 0)) for number in numbers}
-        found = join.candidates(blobs, table, bounds, job.cutoff.as_of_ns // 1000, kept)
+    def _judged(self, job: Job, numbers: Sequence[int]) -> DataFrame:
+        bounds, now_us = [piece.bounds for piece in job.pieces], job.cutoff.as_of_ns // 1000
+        files = Files(self._report, self._export)
+        rows = (
+            join.read_export(self._session, files, bounds, now_us) if self._export
+            else join.read_table(self._session, job.settings, bounds, now_us)
+        )  # fmt: skip
+        found = join.candidates(join.read_report(self._session, self._report, bounds), rows, files, bounds)
         empty = [(number, *(None,) * (len(found.columns) - 1)) for number in numbers]
         each = found.where(f.col("range").isin(list(numbers))).union(self._session.createDataFrame(empty, found.schema))
         parted = each.repartition(len(numbers), "range").sortWithinPartitions("range", "name")
-        return parted.mapInArrow(partial(_judge_each, job, shares), "outcome string")
+        return parted.mapInArrow(partial(_judge_each, job), "outcome string")
 
 
 @contextmanager
@@ -161,7 +140,7 @@ def open_inventory(
 # --- on an executor --------------------------------------------------------------------------------
 
 
-def _judge_each(job: Job, shares: Mapping[int, Share], batches: Iterable[Any]) -> Iterator[Any]:
+def _judge_each(job: Job, batches: Iterable[Any]) -> Iterator[Any]:
     """Judges the ranges of one partition. Their candidates come in order, range by range."""
     answer: Any = None
 
@@ -172,26 +151,26 @@ def _judge_each(job: Job, shares: Mapping[int, Share], batches: Iterable[Any]) -
             yield from batch.to_pylist()
 
     for number, group in groupby(candidates(), key=itemgetter("range")):
-        outcome = _judge_range(job, number, shares[number], group)
+        outcome = _judge_range(job, number, group)
         yield answer.from_pydict({"outcome": [json.dumps(asdict(outcome))]})
 
 
-def _judge_range(job: Job, number: int, share: Share, candidates: Iterator[dict[str, Any]]) -> Outcome:
+def _judge_range(job: Job, number: int, candidates: Iterator[dict[str, Any]]) -> Outcome:
     try:
-        return anyio.run(_judge, job, number, share, candidates)
+        return anyio.run(_judge, job, number, candidates)
     except TieredError as error:
         for _ in candidates:
             pass  # the next range begins after them
         return Outcome(number, error=str(error), retryable=isinstance(error, UnavailableError | UnconfirmedError))
 
 
-async def _judge(job: Job, number: int, share: Share, candidates: Iterator[dict[str, Any]]) -> Outcome:
+async def _judge(job: Job, number: int, candidates: Iterator[dict[str, Any]]) -> Outcome:
     runtime = SystemRuntime()
     began = runtime.monotonic()
     directory, piece = RunDirectory.open(job.directory, runtime), job.pieces[number]
     if (done := directory.done_part(job.run, piece)) is not None:
         return Outcome(number, done.summary.names, findings_in(done.summary))
-    joined, summary = Joined(share), Summary()
+    joined, summary = Joined(), Summary()
     async with open_backends(Settings(**json.loads(job.settings)), runtime, writes=False, verify=False) as backends:
         with directory.writer(job.run, piece) as file:
             for suspects, rows in joined.chunks(candidates):
@@ -204,37 +183,52 @@ async def _judge(job: Job, number: int, share: Share, candidates: Iterator[dict[
 class Joined:
     """The counts of a range: what the join counted, less the candidates, which are counted when they are judged."""
 
-    def __init__(self, share: Share) -> None:
-        self._blobs = {each.usecase: [each.number, each.size] for each in share.blobs}
-        self._rows = share.rows
+    def __init__(self) -> None:
+        self._blobs: dict[str, Count] = {}
+        self._taken: dict[str, Count] = {}
+        self._rows = 0
 
     def chunks(self, candidates: Iterable[dict[str, Any]]) -> Iterator[tuple[list[Suspect], list[SuspectRow]]]:
-        """Yields the candidates in chunks. A row of a range that names nothing is no candidate."""
+        """Yields the candidates in chunks, and keeps the counts."""
         suspects: dict[str, Suspect] = {}
         rows: dict[tuple[bytes, str | None], SuspectRow] = {}
         for each in candidates:
-            if each["key"] is not None:
-                rows[each["key"], each["target"]] = SuspectRow(each["key"], each["target"], each["fault"])
-                self._rows -= each["target"] is not None
+            if each["told"] is not None:
+                self._count(Told(*json.loads(each["told"])))
+            elif each["key"] is not None:
+                row = SuspectRow(each["key"], each["target"], each["fault"])
+                if rows.setdefault((row.key, row.target), row) is row:
+                    self._rows -= row.target is not None  # a row that names nothing was not counted
             elif each["name"] is not None:
                 suspects[each["name"]] = Suspect(each["name"], each["generation"], each["size"])
-                self._take(each["name"], each["size"] or 0)
+                self._taken.setdefault(usecase_of(each["name"]), Count()).add(1, each["size"] or 0)
             if len(suspects) >= CHUNK or len(rows) >= CHUNK:
                 yield list(suspects.values()), list(rows.values())
                 suspects, rows = {}, {}
         if suspects or rows:
             yield list(suspects.values()), list(rows.values())
 
-    def _take(self, name: str, size: int) -> None:
-        counted = self._blobs.get(usecase_of(name)) or self._blobs.get(OTHERS)
-        if counted is not None:
-            counted[0] -= 1
-            counted[1] -= size
+    def _count(self, told: Told) -> None:
+        if told.usecase is None:
+            self._rows += told.number
+        else:
+            self._blobs.setdefault(told.usecase, Count()).add(told.number, told.size)
 
     def rest(self) -> Summary:
         """Returns the counts of what was joined: referenced blobs and their rows."""
         summary = Summary(redirects=max(0, self._rows))
-        for usecase, (number, size) in self._blobs.items():
+        if OTHERS in self._blobs:  # some task had too many usecases: nobody knows which of its blobs were of which
+            self._blobs, self._taken = _together(self._blobs), _together(self._taken)
+        for usecase, counted in self._blobs.items():
+            taken = self._taken.get(usecase, Count())
+            number, size = max(0, counted.number - taken.number), max(0, counted.size - taken.size)
             summary.names += number
             summary.count(usecase, Kind.REFERENCED, number, size)
         return summary
+
+
+def _together(counts: Mapping[str, Count]) -> dict[str, Count]:
+    together = Count()
+    for each in counts.values():
+        together.add(each.number, each.size)
+    return {OTHERS: together}

@@ -1,4 +1,6 @@
-"""Reads the files of a report and of an export with Arrow, on an executor: one file for each task.
+"""Reads the files of a report and of an export with Arrow, on an executor.
+
+Rows are numbered from 0 in each file. Two readings of a file yield the same rows in the same order.
 
 Memory holds one batch. *Failure*: `CorruptRecordError` names the file that cannot be read.
 """
@@ -6,7 +8,7 @@ Memory holds one batch. *Failure*: `CorruptRecordError` names the file that cann
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,62 +21,80 @@ import pyarrow.parquet as pq
 from changelog.base.errors import CorruptRecordError
 from changelog.base.runtime import SystemRuntime
 from recovery.audit.directory import Files
-from recovery.audit.inventory.report import DELETED
+from recovery.audit.inventory.report import DELETED, Report
 from tiered.bigtable.cells import EXPIRING, LEGACY_TOMBSTONE, MANUAL, METADATA, PAYLOAD, TARGET
 
 BATCH = 20_000
 _NUMBER = re.compile(r"[0-9]{1,18}")
 
+Chosen = Callable[[int, int], Any]
+"""Tells which rows are wanted of those from a first number (inclusive) to a last one (exclusive), in order."""
+
 LOOK_AGAIN = ""
 """The fault of a row of an export: what is wrong with it is read from the table."""
 
 
-def read_report(shards: Sequence[str], form: str, delimiter: str, tells_deleted: bool, batches: Iterable[Any]) -> Iterator[Any]:
-    """Yields the blobs of these shards: name, size, generation. `batches`: which of the shards.
+def read_report(report: Report, shard: int, chosen: Chosen | None = None) -> Iterator[tuple[Any, Any]]:
+    """Yields the blobs of a shard, batch by batch: name, size, generation; and the number of each one's row.
 
     Rows without a name that is text, and rows about deleted blobs, are left out. A number that cannot be read is null.
     """
-    for batch in _rows(shards, form, delimiter, tells_deleted, batches):
-        name = _names(batch["name"])
+    for batch, numbers in _numbered(_rows(report, shard, ["name", "size", "generation"]), chosen):
+        name = texts(batch["name"])
         kept = pc.and_(pc.fill_null(pc.not_equal(name, ""), False), pc.invert(_is_deleted(batch)))
-        yield pa.RecordBatch.from_pydict({
+        blobs = pa.RecordBatch.from_pydict({
             "name": name, "size": _numbers(batch["size"]), "generation": _numbers(batch["generation"]),
-        }).filter(kept)  # fmt: skip
+        })  # fmt: skip
+        yield blobs.filter(kept), numbers[_mask(kept)]
 
 
-def _rows(shards: Sequence[str], form: str, delimiter: str, tells_deleted: bool, batches: Iterable[Any]) -> Iterator[Any]:
-    """Yields all rows of these shards, as they are."""
-    columns = ["bucket", "name", "size", "generation", *([DELETED] if tells_deleted else [])]
-    for shard in _chosen(shards, batches):
-        with _opened(shard) as file:
-            yield from _csv(file, delimiter, columns) if form == "csv" else pq.ParquetFile(file).iter_batches(BATCH, columns=columns)
-
-
-def look_over(shards: Sequence[str], form: str, delimiter: str, tells_deleted: bool, batches: Iterable[Any]) -> Iterator[Any]:
-    """Yields one row for each shard: rows, nameless, deleted, bucketless, and the least and greatest `bucket`."""
-    for number in (number for batch in batches for number in batch.column(0).to_pylist()):
-        rows = nameless = deleted = bucketless = 0
-        buckets: set[str] = set()
-        for batch in _rows(shards, form, delimiter, tells_deleted, [pa.RecordBatch.from_pydict({"id": [number]})]):
-            rows += batch.num_rows
-            nameless += batch.num_rows - pc.sum(pc.fill_null(pc.not_equal(_names(batch["name"]), ""), False)).as_py()
-            deleted += pc.sum(_is_deleted(batch)).as_py()
-            bucketless += batch["bucket"].null_count
-            buckets = {each for each in (*buckets, *pc.min_max(pc.cast(batch["bucket"], pa.string())).as_py().values()) if each is not None}
-        ends = (min(buckets), max(buckets)) if buckets else (None, None)
-        names = ("rows", "nameless", "deleted", "bucketless", "least", "greatest")
-        yield pa.RecordBatch.from_pydict(
-            {name: [value] for name, value in zip(names, (rows, nameless, deleted, bucketless, *ends), strict=True)},
-            pa.schema([(name, pa.int64()) for name in names[:4]] + [(name, pa.string()) for name in names[4:]]),
+def _rows(report: Report, shard: int, columns: Sequence[str]) -> Iterator[Any]:
+    """Yields all rows of a shard with these columns, as they are, and with `timeDeleted` if the report tells that."""
+    columns = [*columns, *([DELETED] if DELETED in report.columns else [])]
+    with _opened(report.shards[shard]) as file:
+        yield from (
+            _csv(file, report.delimiter, columns) if report.form == "csv" else pq.ParquetFile(file).iter_batches(BATCH, columns=columns)
         )
 
 
-def _names(names: Any) -> Any:
-    """Returns the names as text. What is no text is null."""
+def _numbered(batches: Iterable[Any], chosen: Chosen | None) -> Iterator[tuple[Any, Any]]:
+    """Yields the chosen rows of these batches, each with its number."""
+    first = 0
+    for batch in batches:
+        following = first + batch.num_rows
+        if chosen is None:
+            yield batch, np.arange(first, following, dtype=np.int64)
+        else:
+            numbers = chosen(first, following)
+            yield batch.take(pa.array(numbers - first)), numbers
+        first = following
+
+
+def look_over(report: Report, shard: int) -> Any:
+    """Returns one row about a shard: rows, nameless, deleted, bucketless, and the least and greatest `bucket`."""
+    rows = nameless = deleted = bucketless = 0
+    buckets: set[str] = set()
+    for batch in _rows(report, shard, ["bucket", "name"]):
+        rows += batch.num_rows
+        nameless += batch.num_rows - pc.sum(pc.fill_null(pc.not_equal(texts(batch["name"]), ""), False)).as_py()
+        deleted += pc.sum(_is_deleted(batch)).as_py()
+        bucketless += batch["bucket"].null_count
+        buckets = {each for each in (*buckets, *pc.min_max(pc.cast(batch["bucket"], pa.string())).as_py().values()) if each is not None}
+    ends = (min(buckets), max(buckets)) if buckets else (None, None)
+    names = ("rows", "nameless", "deleted", "bucketless", "least", "greatest")
+    return pa.RecordBatch.from_pydict(
+        {name: [value] for name, value in zip(names, (rows, nameless, deleted, bucketless, *ends), strict=True)},
+        pa.schema([(name, pa.int64()) for name in names[:4]] + [(name, pa.string()) for name in names[4:]]),
+    )
+
+
+def texts(values: Any) -> Any:
+    """Returns these values as text. What is no text is null. Arrow does not check the text that it reads."""
+    values = pc.cast(values, pa.binary())
     try:
-        return pc.cast(names, pa.string())
+        return pc.cast(values, pa.string())
     except pa.ArrowInvalid:
-        return pa.array([_decoded(name) for name in pc.cast(names, pa.binary()).to_pylist()], pa.string())
+        return pa.array([_decoded(value) for value in values.to_pylist()], pa.string())
 
 
 def _numbers(values: Any) -> Any:
@@ -98,19 +118,20 @@ def _decoded(name: bytes | None) -> str | None:
         return None
 
 
-def read_export(files: Sequence[str], batches: Iterable[Any]) -> Iterator[Any]:
-    """Yields the tombstones of these files: key, target, deadline_us, fault. `batches`: which of the files.
+def read_export(path: str, chosen: Chosen | None = None) -> Iterator[tuple[Any, Any]]:
+    """Yields the tombstones of a file, batch by batch: key, target, deadline_us, fault; and the number of each's row.
 
-    `fault` is `LOOK_AGAIN` for a row that may mean two blobs. Such a row also yields both.
+    A row that may mean two blobs yields both, and a third line with the fault `LOOK_AGAIN`. A row whose key or target
+    is no text has that fault, too, and no target.
     """
-    for path in _chosen(files, batches):
-        with _opened(path) as file:
-            for batch in pq.ParquetFile(file).iter_batches(BATCH, columns=["key", "cells"]):
-                yield _tombstones(batch["key"], batch["cells"])
+    with _opened(path) as file:
+        for batch, numbers in _numbered(pq.ParquetFile(file).iter_batches(BATCH, columns=["key", "cells"]), chosen):
+            found, places = _tombstones(batch["key"], batch["cells"])
+            yield found, numbers[places]
 
 
-def _tombstones(keys: Any, cells: Any) -> Any:
-    """Returns the tombstones of these rows.
+def _tombstones(keys: Any, cells: Any) -> tuple[Any, Any]:
+    """Returns the tombstones of these rows, and the place of each one's row.
 
     Nearly all have one cell that names the blob, and are read without a Python object for each. The others, of older
     software or in doubt, are read one by one.
@@ -125,22 +146,36 @@ def _tombstones(keys: Any, cells: Any) -> Any:
     is_plain = times == 1
     is_plain[parents[legacy]] = False
     chosen = pa.array(np.flatnonzero(named & is_plain[parents]))
-    path = keys.take(pa.array(parents[chosen.to_numpy()]))
+    places = parents[chosen.to_numpy()]
+    path = keys.take(pa.array(places))
     target = value.take(chosen)
     at = pc.cast(pc.struct_field(flat, "timestamp"), pa.int64()).take(chosen)
     expires = pc.equal(pc.cast(family, pa.string()).take(chosen), EXPIRING)
     odd = np.flatnonzero((times > 0) & ~is_plain)
     odd = np.union1d(odd, np.unique(parents[legacy])).astype(np.int64)
-    slow = [each for row in odd.tolist() for each in _row_by_row(keys[row].as_py(), cells[row].as_py())]
+    slow = [(row, each) for row in odd.tolist() for each in _row_by_row(keys[row].as_py(), cells[row].as_py())]
     columns = [
-        pa.concat_arrays([pc.cast(found, kind), pa.array([each[place] for each in slow], kind)])
+        pa.concat_arrays([pc.cast(found, kind), pa.array([each[place] for _, each in slow], kind)])
         for place, (found, kind) in enumerate((
             (path, pa.binary()), (pc.if_else(pc.equal(pc.binary_length(target), 0), path, target), pa.binary()),
             (pc.if_else(expires, at, pa.scalar(None, pa.int64())), pa.int64()), (pa.nulls(len(path), pa.string()), pa.string()),
         ))
     ]  # fmt: skip
-    found = pa.RecordBatch.from_arrays(columns, names=["key", "target", "deadline_us", "fault"])
-    return found.filter(pc.invert(pc.starts_with(found["key"], b"~")))
+    found = _as_text(pa.RecordBatch.from_arrays(columns, names=["key", "target", "deadline_us", "fault"]))
+    of_objects = pc.invert(pc.starts_with(found["key"], b"~"))
+    rows = np.concatenate([places, np.array([row for row, _ in slow], np.int64)])
+    return found.filter(of_objects), rows[_mask(of_objects)]
+
+
+def _as_text(found: Any) -> Any:
+    """Returns the tombstones with their targets as text. If a key or a target is no text, the table is asked."""
+    target = texts(found["target"])
+    readable = pc.and_(pc.is_valid(texts(found["key"])), pc.or_(pc.is_valid(target), pc.is_null(found["target"])))
+    columns = [
+        found["key"], pc.if_else(readable, target, pa.scalar(None, pa.string())), found["deadline_us"],
+        pc.if_else(readable, found["fault"], LOOK_AGAIN),
+    ]  # fmt: skip
+    return pa.RecordBatch.from_arrays(columns, names=["key", "target", "deadline_us", "fault"])
 
 
 def _row_by_row(key: bytes, cells: Sequence[dict[str, Any]]) -> list[tuple[bytes, bytes | None, int | None, str | None]]:
@@ -174,11 +209,6 @@ def _csv(file: Any, delimiter: str, columns: Sequence[str]) -> Any:
             column_types=types, include_columns=list(columns), null_values=[""], strings_can_be_null=True
         ),
     )
-
-
-def _chosen(files: Sequence[str], batches: Iterable[Any]) -> Iterator[str]:
-    for batch in batches:
-        yield from (files[number] for number in batch.column(0).to_pylist())
 
 
 @contextmanager

@@ -111,6 +111,8 @@ def _told_lines(told: Told) -> Iterator[str]:
     audited = "" if told.audited else "; it did not get to this name"
     found = count(len(told.findings), "finding") + (" and more" if told.more else "")
     yield _field("run", f"{told.run} of {moment(told.started_ns)}: {found}{audited}{evidence}")
+    if told.reported_ns is not None:
+        yield from _fields({"blobs": f"of the inventory report of {moment(told.reported_ns)}; it does not know younger ones"})
     for doubt in told.doubts[:DOUBTS_MAX]:
         yield from _fields({"doubt": doubt})
     if len(told.doubts) > DOUBTS_MAX:

@@ -11,6 +11,7 @@ from recovery.audit.deleting.gates import NEVER, NUMBER_MAX, Asked, check_class,
 from recovery.audit.deleting.quarantine import check_label
 from recovery.audit.evidence import Evidence
 from recovery.audit.finding import DAY_S
+from recovery.audit.manifest import Inventory
 from recovery.audit.verdicts import FINDINGS, Kind
 from tests.given.findings import MANIFEST, NOW_NS
 
@@ -60,6 +61,15 @@ def test_a_run_is_refused_when_it_is_more_than_seven_days_old() -> None:
     assert refused(now_ns=NOW_NS + 7 * DAY_S * 10**9) == []
     [sentence] = refused(now_ns=NOW_NS + 8 * DAY_S * 10**9)
     assert sentence == "the run began 8 d 0 h ago, and after 7 days too much has changed: run the audit again"
+
+
+def test_a_run_by_an_inventory_report_is_as_old_as_its_report() -> None:
+    report = Inventory(report="r/manifest.json", snapshot_ns=NOW_NS, records=7)
+    [sentence] = refused(now_ns=NOW_NS + 8 * DAY_S * 10**9, started_ns=NOW_NS + 8 * DAY_S * 10**9, inventory=report)
+    assert sentence == (
+        "the inventory report of the run shows the bucket of 8 d 0 h ago, and after 7 days too much has changed:"
+        " run the audit again with a newer report"
+    )
 
 
 def test_a_run_from_the_future_is_refused() -> None:
