@@ -1,4 +1,4 @@
-"""What the site needs beyond the pages in docs/: a hook of MkDocs. `make docs` builds the site; mkdocs.yml has its pages.
+"""What the site needs beyond the pages in docs/: a hook of MkDocs. `make docs` builds the site; mkdocs.yml has its nav.
 
 Pages of this project link to each other as files of the checkout, so that they can be read there. The site holds some
 pages that are outside of docs/ (`OUTSIDE`). So a link is translated: to the page that shows the file, or to the bare
@@ -210,7 +210,7 @@ def _default(field: Any) -> str:
 
 
 def commands() -> str:
-    """Every command with its options, as typer writes it. The options that all commands have are listed once, at first."""
+    """Every command with its options, as typer writes it. The options that all commands have are listed once."""
     command = get_command(app)
     text: str = get_docs_for_click(obj=command, ctx=command.make_context("tiered", [], resilient_parsing=True), name="tiered")
     first, *others = text.removeprefix("# `tiered`\n").split("\n## ")
