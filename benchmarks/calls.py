@@ -318,13 +318,13 @@ GOALS: dict[str, tuple[list[str], list[str]]] = {
 }
 
 
-RENEWED, IDLE, FIRST, SECOND = (
+RENEWED, EMPTY_PASS, FIRST, SECOND = (
     "renewal of a large change under way, every 10 s", "pass of a daemon that finds nothing",
     "recovery of a dead put", "and again, 15 minutes later",
 )
 BESIDE: dict[str, list[str]] = {
     RENEWED: ["renew or claim"],
-    IDLE: ["announce", *["read"] * SHARDS_DEFAULT],
+    EMPTY_PASS: ["announce", *["read"] * SHARDS_DEFAULT],
     FIRST: ["announce", "renew or claim", "settle", "gcs object.delete", "renew or claim"],
     SECOND: ["renew or claim", "settle", "gcs object.delete", "forget"],
 }
@@ -336,13 +336,13 @@ async def count_beside(store: CountedStore) -> dict[str, list[str]]:
     entry = await _dead_put(store)
     found = {RENEWED: await store.count_beside(lambda: store.log.renew([entry]))}
     await store.log.forget(entry)
-    found[IDLE] = await store.count_beside(store.recovery().run_once)
+    found[EMPTY_PASS] = await store.count_beside(store.recovery().run_once)
     for what, again_after_ms in ((FIRST, None), (SECOND, 1)):
         entry = await _dead_put(store)
         await store.log.release(entry, again_after_ms)
         counted = await store.count_beside(store.recovery().run_once)
-        found[what] = list((Counter(counted) - Counter(found[IDLE])).elements())
-        if (left := await store.log.read(entry.change.id)) is not None:
+        found[what] = list((Counter(counted) - Counter(found[EMPTY_PASS])).elements())
+        if isinstance(left := await store.log.read(entry.change.id), Entry):
             await store.log.forget(left)
     return found
 

@@ -11,13 +11,12 @@ the result says so. `--docs docs/sizing.md` writes the table of that page.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from benchmarks.billion import SCAN_MB_PER_S
-from benchmarks.calls import BESIDE, GOALS, IDLE, LIST
+from benchmarks.calls import BESIDE, EMPTY_PASS, GOALS, LIST
 from benchmarks.figures import Figures
 
 MILLION = 1_000_000
@@ -111,7 +110,7 @@ class Use:
 
     @property
     def calls_per_s(self) -> Calls:
-        total = OPERATIONS[IDLE].times(self.daemons / self.pass_every_s)
+        total = OPERATIONS[EMPTY_PASS].times(self.daemons / self.pass_every_s)
         for what, rate in self.rates.items():
             total = total.and_(OPERATIONS[what].times(rate))
         return total
@@ -205,4 +204,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

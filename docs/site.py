@@ -19,6 +19,7 @@ from typing import Any, get_args, get_origin
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from typer import Context
 from typer.cli import get_docs_for_click
 from typer.main import get_command
 
@@ -185,7 +186,7 @@ def _type(annotation: Any) -> str:
         return " or ".join(f"`{each}`" for each in get_args(annotation))
     if name in ("Union", "UnionType"):
         return " or ".join(_type(each) for each in get_args(annotation) if each is not type(None))
-    return _WORDS.get(annotation, annotation.__name__)
+    return _WORDS.get(annotation) or str(annotation.__name__)
 
 
 _WORDS: dict[Any, str] = {float: "number", int: "whole number", str: "text", bool: "true or false", Path: "path"}
@@ -212,7 +213,7 @@ def _default(field: Any) -> str:
 def commands() -> str:
     """Every command with its options, as typer writes it. The options that all commands have are listed once."""
     command = get_command(app)
-    text: str = get_docs_for_click(obj=command, ctx=command.make_context("tiered", [], resilient_parsing=True), name="tiered")
+    text = get_docs_for_click(obj=command, ctx=Context(command, info_name="tiered"), name="tiered")
     first, *others = text.removeprefix("# `tiered`\n").split("\n## ")
     shared = set(re.findall(r"(?m)^\* `-.*\n", first)) - {"* `--help`: Show this message and exit.\n"}
     return "\n## ".join([first, *("".join(line for line in each.splitlines(True) if line not in shared) for each in others)])

@@ -13,6 +13,7 @@ import pytest
 from fastapi import FastAPI
 from httpx import ASGITransport, AsyncClient, Response
 from starlette.requests import ClientDisconnect
+from starlette.types import Message
 
 from changelog.change import ChangeId
 from examples.fastapi_app import create_app, parse_range
@@ -116,7 +117,7 @@ async def test_nothing_is_stored_when_the_client_goes_away_while_it_uploads(app:
     async def receive() -> dict[str, Any]:
         return messages.pop(0)
 
-    async def send(message: dict[str, Any]) -> None:
+    async def send(message: Message) -> None:
         pass
 
     await app(scope("PUT"), receive, send)
@@ -136,7 +137,7 @@ async def test_the_object_is_closed_when_the_client_goes_away_while_it_downloads
         await gone.wait()
         return {"type": "http.disconnect"}
 
-    async def send(message: dict[str, Any]) -> None:
+    async def send(message: Message) -> None:
         if message["type"] == "http.response.body":
             opened.extend(open_blobs(tmp_path))
             gone.set()
