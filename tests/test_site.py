@@ -48,9 +48,9 @@ def test_the_navigation_names_every_page_once() -> None:
 
 def test_the_site_is_built_and_no_link_in_it_is_dead(tmp_path: Path) -> None:
     build(configured(site_dir=str(tmp_path)))
-    reference = (tmp_path / "reference/library/index.html").read_text()
+    reference = (tmp_path / "reference/library.html").read_text()
     assert "Stores the payload under the id" in reference
-    assert "tiered audit delete" in (tmp_path / "reference/command/index.html").read_text()
+    assert "tiered audit delete" in (tmp_path / "reference/command.html").read_text()
 
 
 @pytest.mark.parametrize("link", ["gone.md", "other.md#nowhere", "/other.md"])
