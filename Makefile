@@ -9,7 +9,7 @@ ARGS ?=
 STAMP := .venv/installed
 
 .DEFAULT_GOAL := help
-.PHONY: setup demo test test-browser quick check sim sim-guards callers chaos bench pictures mutants clean help
+.PHONY: setup demo test test-browser quick check docs sim sim-guards callers chaos bench pictures mutants clean help
 
 setup: $(STAMP) ## install the project and its tools into .venv (only when pyproject.toml or constraints.txt changed)
 
@@ -40,6 +40,9 @@ quick: setup ## tests that need no emulator and no process of their own, in a mi
 check: setup ## ruff and mypy
 	.venv/bin/ruff check
 	.venv/bin/mypy
+
+docs: setup ## the site, in build/site/index.html; a link that leads nowhere is an error (ARGS="--site-dir DIR")
+	NO_MKDOCS_2_WARNING=1 .venv/bin/python -m mkdocs build --strict $(ARGS)
 
 SIMULATION := .venv/bin/python -m emulators.simulation
 CALLERS := .venv/bin/python -m emulators.callers

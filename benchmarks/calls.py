@@ -1,13 +1,13 @@
 """Calls per operation: what a store asks of Bigtable and of GCS, before its caller has the answer and after.
 
-They are counted, not timed.
+They are counted, not timed. `GOALS` and `BESIDE` have the numbers that are goals.
+`tests/production/test_call_counts.py` counts them, and `benchmarks/cost.py` calculates with them.
 
     Ledger          the calls in the order in which they began, and which had ended when the caller had the answer
     NotingChannel   a Bigtable channel that tells the ledger of each call, by the name of its purpose
     GcsEmulator     knows itself what it was asked; the ledger looks there whenever something else happens
 
 Calls are the cost of a store on Bigtable and GCS: each is a round trip, and each is billed.
-`tests/production/test_call_counts.py` checks the numbers that are goals.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ from benchmarks.servers import BUCKET, Servers
 from changelog.base.runtime import SystemRuntime
 from changelog.bigtable.channel import BigtableTable, Channel, insecure_channel
 from changelog.bigtable.log import BigTableChangeLog
-from changelog.change import LOG_PREFIX
+from changelog.change import LOG_PREFIX, SHARDS_DEFAULT, Change, ChangeId, Entry
 from emulators.gcs.server import GcsEmulator
+from recovery.loop import RecoveryLoop
 from tiered import Metadata, ObjectId, TieredStorage, TimeToIdle
 from tiered.bigtable.rows import BigtableRows
 from tiered.gcs.blobs import GcsBlobs
+from tiered.object_id import blob_name
 from tiered.protocol.backends import Tiers
 
 COUNTED = ObjectId.create("bench", "counted")
@@ -36,6 +38,8 @@ KIB, MIB = 1024, 1024 * 1024
 IDLE = Metadata(expiration=TimeToIdle(timedelta(days=4)))
 TOUCHED_AFTER_S = 2 * 86_400.0
 """Seconds. More than a quarter of IDLE, so the next read renews the deadline."""
+
+LIST = "list, for each page of 1,000"
 
 Operation = Callable[[TieredStorage], Awaitable[object]]
 
@@ -45,10 +49,14 @@ Operation = Callable[[TieredStorage], Awaitable[object]]
 
 @dataclass(eq=False)
 class Noted:
-    """One call. If it is not `done` when the caller has the answer, the answer did not wait for it."""
+    """One call. If it is not `done` when the caller has the answer, the answer did not wait for it.
+
+    `cell_bytes`: the bytes of the cells that a call to Bigtable writes, with their row's key.
+    """
 
     name: str
     done: bool = False
+    cell_bytes: int = 0
 
 
 class Ledger:
@@ -61,10 +69,15 @@ class Ledger:
         self._before: set[Noted] = set()
         self._looked_at = len(server.calls)
 
-    def note(self, name: str) -> Noted:
+    def note(self, name: str, cell_bytes: int = 0) -> Noted:
         self._look()
-        self._calls.append(Noted(name))
+        self._calls.append(Noted(name, cell_bytes=cell_bytes))
         return self._calls[-1]
+
+    @property
+    def cell_bytes(self) -> dict[str, int]:
+        """By the name of the call, the bytes of the cells that it wrote."""
+        return {call.name: call.cell_bytes for call in self._calls if call.cell_bytes}
 
     def answered(self) -> None:
         self._look()
@@ -105,11 +118,27 @@ class NotingChannel:
         def begin(request: Any, **options: Any) -> Any:
             call = send(request, **options)
             if self.ledger is not None:
-                noted = self.ledger.note(purpose(method.rpartition("/")[2], request))
+                noted = self.ledger.note(purpose(method.rpartition("/")[2], request), cell_bytes(request))
                 call.add_done_callback(lambda _: setattr(noted, "done", True))
             return call
 
         return begin
+
+
+def cell_bytes(request: Any) -> int:
+    """The bytes of the cells that the request writes, not compressed.
+
+    They are the row's key, and for each cell its family, its column, its time and its value.
+    """
+    rows = [(each.row_key, each.mutations) for each in getattr(request, "entries", ())]
+    branches = [name for name in ("mutations", "true_mutations", "false_mutations") if hasattr(request, name)]
+    rows += [(request.row_key, getattr(request, name)) for name in branches]
+    return max((_row_bytes(key, mutations) for key, mutations in rows), default=0)
+
+
+def _row_bytes(key: bytes, mutations: Sequence[Any]) -> int:
+    cells = [each.set_cell for each in mutations if each.HasField("set_cell")]
+    return sum(len(each.family_name) + len(each.column_qualifier) + 8 + len(each.value) for each in cells) + len(key) if cells else 0
 
 
 def purpose(method: str, request: Any) -> str:
@@ -179,6 +208,17 @@ class CountedStore:
         self.channel.ledger = None
         return ledger
 
+    async def count_beside(self, work: Callable[[], Awaitable[object]]) -> list[str]:
+        """Counts what happens beside operations, such as a pass of recovery."""
+        self.channel.ledger = ledger = Ledger(self.server)
+        await work()
+        ledger.answered()
+        self.channel.ledger = None
+        return ledger.before
+
+    def recovery(self) -> RecoveryLoop:
+        return RecoveryLoop(self.tiers, self.log, self.runtime, self._settings)
+
     def _store(self) -> TieredStorage:
         return TieredStorage(self.tiers, self.log, self.runtime, self._settings)
 
@@ -225,6 +265,9 @@ def cases() -> list[Case]:
     async def delete(storage: TieredStorage) -> None:
         await storage.delete(COUNTED)
 
+    async def list_all(storage: TieredStorage) -> None:
+        assert [str(each) async for each in storage.list("bench/")] != []
+
     small, moderate, large = put(KIB), put(2 * MIB), put(16 * MIB)
     return [
         Case("put small", small),
@@ -233,6 +276,7 @@ def cases() -> list[Case]:
         Case("head small", head, (small,)),
         Case("delete small", delete, (small,)),
         Case("get nothing", get),
+        Case(LIST, list_all, (small,)),
         Case("put 2 MiB over nothing", moderate),
         Case("put 16 MiB over nothing", large),
         Case("put 2 MiB over large", moderate, (large,)),
@@ -244,6 +288,69 @@ def cases() -> list[Case]:
         Case("get small, which extends its time to idle", get, (put(KIB, IDLE),), TOUCHED_AFTER_S),
         Case("get large, which extends its time to idle", get, (put(2 * MIB, IDLE),), TOUCHED_AFTER_S),
     ]
+
+
+SINGLE, SESSION = ["gcs upload.multipart"], ["gcs upload.start", "gcs upload.put"]
+CHANGE = ["read", "record", "swap"]
+"""What each change of a large object waits for besides its upload; and the record is written beside that."""
+
+GOALS: dict[str, tuple[list[str], list[str]]] = {
+    # operation: what the answer waits for, what comes after it
+    "put small": (["put"], []),
+    "put small over small": (["put"], []),
+    "get small": (["read"], []),
+    "head small": (["read"], []),
+    "delete small": (["delete"], []),
+    "get nothing": (["read"], []),
+    LIST: (["read"], []),
+    "put 2 MiB over nothing": ([*CHANGE, *SINGLE], ["forget"]),
+    "put 16 MiB over nothing": ([*CHANGE, *SESSION], ["forget"]),
+    "put 2 MiB over large": ([*CHANGE, *SINGLE], ["settle", "gcs object.delete", "forget"]),
+    "put 16 MiB over large": ([*CHANGE, *SESSION], ["settle", "gcs object.delete", "forget"]),
+    "put small over large": (["put", *CHANGE], ["settle", "gcs object.delete", "forget"]),
+    "get large": (["read", "gcs object.get", "gcs object.read"], []),
+    "head large": (["read", "gcs object.get"], []),
+    "delete large": (["delete", *CHANGE], ["settle", "gcs object.delete", "forget"]),
+    "get small, which extends its time to idle": (["read"], ["touch"]),
+    "get large, which extends its time to idle": (
+        ["read", "gcs object.get", "gcs object.read"], ["gcs object.get", "gcs object.patch", "touch"]
+    ),
+}
+
+
+RENEWED, EMPTY_PASS, FIRST, SECOND = (
+    "renewal of a large change under way, every 10 s", "pass of a daemon that finds nothing",
+    "recovery of a dead put", "and again, 15 minutes later",
+)
+BESIDE: dict[str, list[str]] = {
+    RENEWED: ["renew or claim"],
+    EMPTY_PASS: ["announce", *["read"] * SHARDS_DEFAULT],
+    FIRST: ["announce", "renew or claim", "settle", "gcs object.delete", "renew or claim"],
+    SECOND: ["renew or claim", "settle", "gcs object.delete", "forget"],
+}
+"""Calls that nobody waits for. Those of a recovery come on top of a pass. A small put has no entry to renew."""
+
+
+async def count_beside(store: CountedStore) -> dict[str, list[str]]:
+    """The calls of `BESIDE`, counted. Their order means nothing, because a pass reads its ranges in random order."""
+    entry = await _dead_put(store)
+    found = {RENEWED: await store.count_beside(lambda: store.log.renew([entry]))}
+    await store.log.forget(entry)
+    found[EMPTY_PASS] = await store.count_beside(store.recovery().run_once)
+    for what, again_after_ms in ((FIRST, None), (SECOND, 1)):
+        entry = await _dead_put(store)
+        await store.log.release(entry, again_after_ms)
+        counted = await store.count_beside(store.recovery().run_once)
+        found[what] = list((Counter(counted) - Counter(found[EMPTY_PASS])).elements())
+        if isinstance(left := await store.log.read(entry.change.id), Entry):
+            await store.log.forget(left)
+    return found
+
+
+async def _dead_put(store: CountedStore) -> Entry:
+    """The entry of a put whose writer died after the upload: nothing names the blob."""
+    change_id = ChangeId.new(store.runtime)
+    return await store.log.record(Change(change_id, COUNTED.path, blob_name(COUNTED.path, change_id)), "dead")
 
 
 async def count_case(store: CountedStore, case: Case) -> Ledger:

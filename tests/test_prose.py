@@ -19,7 +19,7 @@ GENERATED = re.compile(r"<!-- (?!end of)(?:figures )?[\w ]+ -->")
 """Begins what a program writes, up to `<!-- end of ... -->`."""
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-FOLDERS = "benchmarks|changelog|deploy|docs|emulators|recovery|tests|tiered"
+FOLDERS = "benchmarks|changelog|deploy|docs|emulators|examples|recovery|tests|tiered"
 NAMED = re.compile(rf"(?<![\w./-])(?:{FOLDERS})/[\w./*-]*[\w*]")
 
 Check = Callable[[Path], list[str]]

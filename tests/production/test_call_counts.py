@@ -8,39 +8,13 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from benchmarks.calls import CountedStore, cases, count_case, counted_store
+from benchmarks.calls import BESIDE, COUNTED, GOALS, CountedStore, cases, count_beside, count_case, counted_store
+from benchmarks.cost import ROW_BYTES
 from benchmarks.servers import BUCKET
 from changelog.change import Change, Entry
 from tiered import ObjectId
 
 pytestmark = pytest.mark.anyio
-
-SINGLE, SESSION = ["gcs upload.multipart"], ["gcs upload.start", "gcs upload.put"]
-CHANGE = ["read", "record", "swap"]
-"""What each change of a large object waits for besides its upload; and the record is written beside that."""
-
-GOALS: dict[str, tuple[list[str], list[str]]] = {
-    # operation: what the answer waits for, what comes after it
-    "put small": (["put"], []),
-    "put small over small": (["put"], []),
-    "get small": (["read"], []),
-    "head small": (["read"], []),
-    "delete small": (["delete"], []),
-    "get nothing": (["read"], []),
-    "put 2 MiB over nothing": ([*CHANGE, *SINGLE], ["forget"]),
-    "put 16 MiB over nothing": ([*CHANGE, *SESSION], ["forget"]),
-    "put 2 MiB over large": ([*CHANGE, *SINGLE], ["settle", "gcs object.delete", "forget"]),
-    "put 16 MiB over large": ([*CHANGE, *SESSION], ["settle", "gcs object.delete", "forget"]),
-    "put small over large": (["put", *CHANGE], ["settle", "gcs object.delete", "forget"]),
-    "get large": (["read", "gcs object.get", "gcs object.read"], []),
-    "head large": (["read", "gcs object.get"], []),
-    "delete large": (["delete", *CHANGE], ["settle", "gcs object.delete", "forget"]),
-    "get small, which extends its time to idle": (["read"], ["touch"]),
-    "get large, which extends its time to idle": (
-        ["read", "gcs object.get", "gcs object.read"], ["gcs object.get", "gcs object.patch", "touch"]
-    ),
-}
-
 
 @pytest.fixture
 def anyio_backend() -> str:
@@ -63,6 +37,22 @@ async def test_an_operation_makes_no_call_too_many(store: CountedStore, what: st
     of_bigtable = [name for name in ledger.before if not name.startswith("gcs ")]
     assert of_bigtable == [name for name in before if not name.startswith("gcs ")]
     assert [name for name in ledger.after if not name.startswith("gcs ")] == [name for name in after if not name.startswith("gcs ")]
+
+
+@pytest.mark.parametrize(("what", "tier", "call", "payload", "paths"), [
+    ("put small", "small", "put", 1024, 1), ("put 2 MiB over nothing", "large", "swap", 0, 2),
+])  # fmt: skip
+async def test_a_row_has_the_bytes_that_sizing_says(
+    store: CountedStore, what: str, tier: str, call: str, payload: int, paths: int
+) -> None:
+    [case] = [case for case in cases() if case.what == what]
+    beside = (await count_case(store, case)).cell_bytes[call] - payload - paths * len(COUNTED.path)
+    assert abs(beside - ROW_BYTES[tier]) < 10  # a time in the metadata has up to 9 digits of nanoseconds
+
+
+async def test_recovery_and_renewals_make_no_call_too_many(store: CountedStore) -> None:
+    counted = await count_beside(store)
+    assert {what: sorted(names) for what, names in counted.items()} == {what: sorted(names) for what, names in BESIDE.items()}
 
 
 @pytest.mark.parametrize("size", [2 * 1024 * 1024, 16 * 1024 * 1024])

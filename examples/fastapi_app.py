@@ -1,0 +1,178 @@
+"""Serves the objects of a store over HTTP. Run it with: uvicorn --factory examples.fastapi_app:create_app
+
+It streams both ways, answers ranges, and frees everything when a client goes away.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse, StreamingResponse
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope, Send
+
+from tiered import (
+    ByteRange,
+    ConfigurationError,
+    InvalidRequestError,
+    Metadata,
+    ObjectId,
+    OutcomeUnknownError,
+    Settings,
+    StoredObject,
+    TieredError,
+    TieredStorage,
+    UnavailableError,
+    open_storage,
+)
+
+
+# --8<-- [start:life]
+def create_app(source: str | Settings | None = None) -> FastAPI:
+    """Returns the application. `source`: the settings, or the path of a settings file."""
+
+    @asynccontextmanager
+    async def life(app: FastAPI) -> AsyncIterator[None]:
+        async with open_storage(source or os.environ.get("TIERED_CONFIG", "tiered.yaml")) as storage:
+            app.state.storage = storage
+            yield
+
+    app = FastAPI(lifespan=life)
+    app.add_api_route("/photos/{org}/{key:path}", upload, methods=["PUT"])
+    app.add_api_route("/photos/{org}/{key:path}", download, methods=["GET"])
+    app.add_api_route("/photos/{org}/{key:path}", look, methods=["HEAD"])
+    app.add_api_route("/photos/{org}/{key:path}", remove, methods=["DELETE"])
+    app.add_exception_handler(TieredError, answer_error)
+    return app
+
+
+def storage_of(request: Request) -> TieredStorage:
+    storage: TieredStorage = request.app.state.storage
+    return storage
+
+
+def photo(org: str, key: str) -> ObjectId:
+    return ObjectId.create("photos", key, scopes={"org": org})
+# --8<-- [end:life]
+
+
+# --8<-- [start:upload]
+async def upload(org: str, key: str, request: Request) -> Response:
+    """Streams the body into the store. If the client goes away half-way, nothing is stored."""
+    metadata = Metadata(content_type=request.headers.get("content-type", "application/octet-stream"))
+    try:
+        done = await storage_of(request).put(photo(org, key), request.stream(), metadata)
+    except ClientDisconnect:
+        return Response(status_code=400)  # nobody reads it
+    return JSONResponse({"size": done.size}, status_code=201, headers={"ETag": f'"{done.revision}"'})
+# --8<-- [end:upload]
+
+
+# --8<-- [start:download]
+async def download(org: str, key: str, request: Request) -> Response:
+    storage, object_id = storage_of(request), photo(org, key)
+    wanted = await asked_range(request, storage, object_id)
+    try:
+        stored = await storage.get(object_id, wanted)
+    except InvalidRequestError as error:
+        if wanted is None or isinstance(error, ConfigurationError):
+            raise
+        head = await storage.head(object_id)  # the range begins after the object's end
+        return Response(status_code=416, headers={"Content-Range": f"bytes */{0 if head is None else head.size}"})
+    if stored is None:
+        return Response(status_code=404)
+    headers = headers_of(stored)
+    if headers.get("ETag") in names(request, "if-none-match"):
+        await stored.aclose()
+        return Response(status_code=304, headers=headers)
+    headers["Content-Length"] = str(stored.length)
+    if wanted is None or stored.length == 0:
+        return ObjectResponse(stored, headers=headers)
+    start, stop = wanted.within(stored.size)
+    headers["Content-Range"] = f"bytes {start}-{stop - 1}/{stored.size}"
+    return ObjectResponse(stored, status_code=206, headers=headers)
+
+
+class ObjectResponse(StreamingResponse):
+    """Sends an open object, and closes it however the sending ends: at its end, or because the client has gone."""
+
+    def __init__(self, stored: StoredObject, status_code: int = 200, headers: dict[str, str] | None = None) -> None:
+        super().__init__(stored, status_code, headers)
+        self._stored = stored
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._stored:
+            await super().__call__(scope, receive, send)
+# --8<-- [end:download]
+
+
+# --8<-- [start:range]
+BEYOND_EVERY_END = ByteRange(10**18)
+
+
+async def asked_range(request: Request, storage: TieredStorage, object_id: ObjectId) -> ByteRange | None:
+    """Returns the range that the client wants. None: the whole object.
+
+    A client that has a part already sends `If-Range` with the ETag of that part. If the object has changed since, it
+    gets the whole object and not a part of the new one.
+    """
+    wanted = parse_range(request.headers.get("range", ""))
+    if wanted is None or "if-range" not in request.headers:
+        return wanted
+    head = await storage.head(object_id)
+    return wanted if head is not None and request.headers["if-range"] == f'"{head.revision}"' else None
+
+
+def parse_range(header: str) -> ByteRange | None:
+    """Reads `bytes=0-99`, `bytes=100-` and `bytes=-100` (the last 100 bytes). HTTP lets a server ignore the rest."""
+    match = re.fullmatch(r"bytes=(\d{0,18})-(\d{0,18})", header)
+    if match is None or header == "bytes=-":
+        return None
+    first, last = match.groups()
+    if not first:
+        return ByteRange(-int(last)) if int(last) else BEYOND_EVERY_END
+    if last and int(last) < int(first):
+        return None
+    return ByteRange(int(first), int(last) + 1 if last else None)
+# --8<-- [end:range]
+
+
+async def look(org: str, key: str, request: Request) -> Response:
+    head = await storage_of(request).head(photo(org, key))
+    if head is None:
+        return Response(status_code=404)
+    headers = {"Content-Type": head.metadata.content_type, "ETag": f'"{head.revision}"', "Accept-Ranges": "bytes"}
+    return Response(headers=headers | {"Content-Length": str(head.size)})
+
+
+async def remove(org: str, key: str, request: Request) -> Response:
+    await storage_of(request).delete(photo(org, key))
+    return Response(status_code=204)
+
+
+# --8<-- [start:errors]
+async def answer_error(_: Request, error: Exception) -> Response:
+    """Answers with a status that tells the client whether to try again."""
+    match error:
+        case UnavailableError():  # it did not happen; so does AtCapacityError say
+            return JSONResponse({"error": str(error)}, 503, {"Retry-After": "1"})
+        case OutcomeUnknownError():
+            return JSONResponse({"error": "it may have happened"}, 504)
+        case InvalidRequestError() if not isinstance(error, ConfigurationError):
+            return JSONResponse({"error": str(error)}, 400)
+        case _:
+            return JSONResponse({"error": "the store needs its operator"}, 500)
+# --8<-- [end:errors]
+
+
+def headers_of(stored: StoredObject) -> dict[str, str]:
+    headers = {"Content-Type": stored.metadata.content_type, "Accept-Ranges": "bytes", "X-Content-Type-Options": "nosniff"}
+    return headers if stored.revision is None else headers | {"ETag": f'"{stored.revision}"'}
+
+
+def names(request: Request, header: str) -> set[str]:
+    return {each.strip() for each in request.headers.get(header, "").split(",")}

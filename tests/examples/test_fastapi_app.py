@@ -1,0 +1,192 @@
+"""examples/fastapi_app.py: it streams, answers ranges and statuses, and keeps nothing open when a client goes away."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from fastapi import FastAPI
+from httpx import ASGITransport, AsyncClient, Response
+from starlette.requests import ClientDisconnect
+from starlette.types import Message
+
+from changelog.change import ChangeId
+from examples.fastapi_app import create_app, parse_range
+from tiered import (
+    AtCapacityError,
+    ByteRange,
+    ConfigurationError,
+    DanglingTombstoneError,
+    InvalidRequestError,
+    ObjectId,
+    OutcomeUnknownError,
+    Settings,
+    UnavailableError,
+)
+
+pytestmark = pytest.mark.anyio
+LARGE = bytes(range(256)) * 6_000
+"""Bytes. More than `inline_bytes_max`, so it becomes a blob, which is a file."""
+CAT = "/photos/17/2026/cat.jpg"
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"  # as every server of FastAPI
+
+
+@pytest.fixture
+async def app(anyio_backend: str, tmp_path: Path) -> AsyncIterator[FastAPI]:
+    app = create_app(Settings(directory=tmp_path))
+    async with app.router.lifespan_context(app):
+        yield app
+
+
+@pytest.fixture
+async def client(app: FastAPI) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient(transport=ASGITransport(app, raise_app_exceptions=False), base_url="http://store") as client:
+        yield client
+
+
+@pytest.fixture
+async def cat(client: AsyncClient) -> Response:
+    return await client.put(CAT, content=LARGE, headers={"Content-Type": "image/jpeg"})
+
+
+async def test_what_is_put_is_served_until_it_is_deleted(client: AsyncClient, cat: Response) -> None:
+    assert (cat.status_code, cat.json()) == (201, {"size": len(LARGE)})
+    got = await client.get(CAT)
+    assert (got.status_code, got.content, got.headers["content-type"]) == (200, LARGE, "image/jpeg")
+    head = await client.head(CAT)
+    assert (head.headers["content-length"], head.headers["etag"]) == (str(len(LARGE)), cat.headers["etag"])
+    assert (await client.delete(CAT)).status_code == 204
+    assert [(await client.request(method, CAT)).status_code for method in ("GET", "HEAD")] == [404, 404]
+
+
+async def test_a_range_is_served(client: AsyncClient, cat: Response) -> None:
+    size = len(LARGE)
+    for asked, start, stop in (
+        ("0-0", 0, 1), ("5-9", 5, 10), (f"{size - 10}-", size - 10, size), ("-4", size - 4, size), ("-9999999", 0, size),
+        (f"{size - 1}-9999999", size - 1, size),
+    ):  # fmt: skip
+        got = await client.get(CAT, headers={"Range": f"bytes={asked}"})
+        assert (got.status_code, got.content) == (206, LARGE[start:stop]), asked
+        assert got.headers["content-range"] == f"bytes {start}-{stop - 1}/{size}"
+        assert got.headers["content-length"] == str(stop - start)
+
+
+async def test_a_range_after_the_end_is_a_416_with_the_size(client: AsyncClient, cat: Response) -> None:
+    for asked in (f"bytes={len(LARGE)}-", "bytes=-0"):
+        got = await client.get(CAT, headers={"Range": asked})
+        assert (got.status_code, got.headers["content-range"]) == (416, f"bytes */{len(LARGE)}")
+
+
+@pytest.mark.parametrize("asked", ["bytes=-", "bytes=9-5", "bytes=0-1,4-5", "items=0-1", "bytes=" + "9" * 30 + "-"])
+def test_a_range_that_http_lets_a_server_ignore_is_ignored(asked: str) -> None:
+    assert parse_range(asked) is None
+
+
+def test_a_range_is_parsed() -> None:
+    assert [parse_range(f"bytes={each}") for each in ("0-9", "7-", "-3")] == [ByteRange(0, 10), ByteRange(7), ByteRange(-3)]
+
+
+async def test_a_range_of_an_empty_object_is_all_of_it(client: AsyncClient) -> None:
+    await client.put(CAT, content=b"")
+    got = await client.get(CAT, headers={"Range": "bytes=-5"})
+    assert (got.status_code, got.content) == (200, b"")
+
+
+async def test_the_rest_of_an_object_that_has_changed_is_all_of_the_new_one(client: AsyncClient, cat: Response) -> None:
+    rest = {"Range": "bytes=100-", "If-Range": cat.headers["etag"]}
+    assert (await client.get(CAT, headers=rest)).status_code == 206
+    await client.put(CAT, content=b"a dog")
+    got = await client.get(CAT, headers=rest)
+    assert (got.status_code, got.content) == (200, b"a dog")
+
+
+async def test_an_object_that_the_client_has_is_not_sent_again(client: AsyncClient, cat: Response, tmp_path: Path) -> None:
+    got = await client.get(CAT, headers={"If-None-Match": f'"another", {cat.headers["etag"]}'})
+    assert (got.status_code, got.content, open_blobs(tmp_path)) == (304, b"", [])
+
+
+# --- clients that go away ------------------------------------------------------------------------
+
+
+async def test_nothing_is_stored_when_the_client_goes_away_while_it_uploads(app: FastAPI, tmp_path: Path) -> None:
+    messages: list[dict[str, Any]] = [{"type": "http.request", "body": LARGE, "more_body": True}, {"type": "http.disconnect"}]
+
+    async def receive() -> dict[str, Any]:
+        return messages.pop(0)
+
+    async def send(message: Message) -> None:
+        pass
+
+    await app(scope("PUT"), receive, send)
+    assert messages == []
+    assert [str(each) async for each in app.state.storage.list()] == []
+
+
+@pytest.mark.parametrize("version", ["2.3", "2.4"])
+async def test_the_object_is_closed_when_the_client_goes_away_while_it_downloads(
+    app: FastAPI, cat: Response, tmp_path: Path, version: str
+) -> None:
+    """Servers of ASGI 2.3 say that the client has gone; later ones let the sending fail."""
+    gone = anyio.Event()
+    opened: list[str] = []
+
+    async def receive() -> dict[str, Any]:
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            opened.extend(open_blobs(tmp_path))
+            gone.set()
+            if version == "2.4":
+                raise OSError("the client has gone")
+            await anyio.sleep_forever()
+
+    with anyio.fail_after(10), pytest.raises(ClientDisconnect) if version == "2.4" else nullcontext():
+        await app(scope("GET", version), receive, send)
+    assert opened != []
+    assert open_blobs(tmp_path) == []
+
+
+def scope(method: str, version: str = "2.4") -> dict[str, Any]:
+    asgi = {"version": "3.0", "spec_version": version}
+    return {"type": "http", "asgi": asgi, "method": method, "path": CAT, "raw_path": CAT.encode(), "query_string": b"", "headers": []}
+
+
+def open_blobs(directory: Path) -> list[str]:
+    """The files of the store's blobs that this process has open."""
+    links = [os.readlink(f"/proc/self/fd/{each}") for each in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{each}")]
+    return [each for each in links if each.startswith(str(directory / "blobs"))]
+
+
+# --- errors ----------------------------------------------------------------------------------------
+
+
+ERRORS: list[tuple[Exception, int]] = [
+    (UnavailableError("away"), 503), (AtCapacityError("full"), 503), (DanglingTombstoneError("lost"), 500),
+    (ConfigurationError("no table"), 500), (InvalidRequestError("no such id"), 400),
+    (OutcomeUnknownError(ObjectId.create("photos", "k"), ChangeId("018b0000-0000-7000-8000-000000000001")), 504),
+]  # fmt: skip
+
+
+async def test_an_error_has_a_status(app: FastAPI, client: AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(app.state.storage, "get", fail)
+    for error, status in ERRORS:
+        got = await client.get(CAT)
+        assert (got.status_code, "retry-after" in got.headers) == (status, status == 503), error
+
+
+async def test_an_id_that_cannot_be_is_a_bad_request(client: AsyncClient) -> None:
+    assert (await client.put("/photos/no%20org/k", content=b"x")).status_code == 400
