@@ -37,7 +37,16 @@ __all__ = [
 
 
 class AtCapacityError(UnavailableError):
-    """Too many operations are under way, and this one was not begun. Shed load, then try again."""
+    """Too many operations are under way, and this one was not begun. Shed load, then try again.
+
+    `retry_after_s`: in how many seconds it is worth trying again: an estimate from how long operations took lately and
+    how many wait now, from 0.05 to 30. It promises nothing. All who are refused at one moment get about the same value,
+    so spread the retries. None: nothing was measured.
+    """
+
+    def __init__(self, message: str, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class DanglingTombstoneError(TieredError):
