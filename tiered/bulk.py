@@ -233,7 +233,8 @@ def bounded_concurrency(concurrency: int | None, store: StoreSettings) -> int:
     if concurrency is None:
         return max(1, min(CONCURRENCY, store.concurrency_max // 4, store.bulk_max))
     if type(concurrency) is not int or not 1 <= concurrency <= store.bulk_max:
-        raise InvalidRequestError(f"concurrency is {shown(concurrency)}: pass a number from 1 to {store.bulk_max} (store.bulk_concurrency_max)")
+        allowed = f"from 1 to {store.bulk_max} (store.bulk_concurrency_max)"
+        raise InvalidRequestError(f"concurrency is {shown(concurrency)}: pass a number {allowed}")
     return concurrency
 
 

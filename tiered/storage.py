@@ -8,7 +8,7 @@ connections do (`gcs.connections_max`).
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -38,6 +38,7 @@ from tiered.payload.pieces import Pieces, split_head
 from tiered.payload.streams import Payload, pieces
 from tiered.protocol.admission import Admission, Share, Slot
 from tiered.protocol.backends import ByteRange, Inline, RowPage, RowState, Tiers, Tombstone
+from tiered.protocol.breaker import Breakers
 from tiered.protocol.reading import Reader
 from tiered.protocol.retry import ask
 from tiered.protocol.under_way import Write, WritesUnderWay
@@ -73,10 +74,11 @@ class TieredStorage:
             for _ in range(2)
         )
         self._touches = Admission(store.concurrency_max, 0, 0, runtime.monotonic)
+        self._services = Breakers(store.away_after_s, runtime, self.instance, observer, local=tiers.local)
         heartbeat = Heartbeat(log, runtime, self.instance, settings.lease.heartbeat_interval_s, settings.lease.expiry_s)
         self._under_way = WritesUnderWay(heartbeat, recovered=log.durable)
-        self._writer = Writer(tiers, log, runtime, settings, heartbeat, self._under_way, observer)
-        self._reader = Reader(tiers, runtime, settings, observer)
+        self._writer = Writer(tiers, log, runtime, settings, heartbeat, self._under_way, self._services, observer)
+        self._reader = Reader(tiers, runtime, settings, self._services, observer)
         self._touching: set[str] = set()
         self._may_write = writes
         self._entered = False
@@ -100,6 +102,7 @@ class TieredStorage:
         finally:
             for side, admission in self._sides():
                 self._observer.unwatch(side, admission)
+            self._services.close()
             await self._under_way.__aexit__(kind, error, trace)
 
     async def aclose(self) -> list[ChangeId]:
@@ -118,6 +121,13 @@ class TieredStorage:
         await self._writes.wait_idle()
         await self._reads.wait_idle()
         await self._touches.wait_idle()
+
+    @property
+    def services_away(self) -> Mapping[str, float]:
+        """The services that do not answer this store now, and for how many seconds: `high_volume` (the rows),
+        `long_term` (the blobs), `changelog`. Calls to them fail at once (`ServiceAwayError`), but for one at a time.
+        """
+        return self._services.away
 
     @property
     def dangling_found(self) -> int:
@@ -226,7 +236,8 @@ class TieredStorage:
 
     async def _page(self, prefix: str, start: bytes) -> RowPage:
         budget_s = self._settings.store.answer_budget_s
-        return await ask(lambda: self._tiers.high_volume.scan(prefix, start, LIST_PAGE), self._runtime, budget_s, self._observer)
+        scan = partial(self._tiers.high_volume.scan, prefix, start, LIST_PAGE)
+        return await ask(partial(self._services.rows.ask, scan), self._runtime, budget_s, self._observer)
 
     async def outcome(self, error: OutcomeUnknownError) -> Outcome:
         """Says what became of a change that ended with `OutcomeUnknownError`. Ask again while it is PENDING."""
