@@ -50,7 +50,7 @@ class Admission:
         self._bulk_free = concurrency_max if bulk_max is None else bulk_max
         self._bulk_is_next = False
         self._held_s: float | None = None
-        self._moved_at = clock()  # when a slot was last given back, or the last free one was taken
+        self._moved_at = 0.0  # when a slot was last given back, or the last free one was taken
         self._under_way = 0
         self._idle = anyio.Event()
 
