@@ -94,7 +94,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "starlette": ("recovery/http/app.py", "recovery/http/server.py"), "uvicorn": ("recovery/http/server.py",),
     # one module each
     "pydantic": ("tiered/settings.py", "recovery/audit/manifest.py"),
-    "pydantic_core": ("tiered/settings.py",), "pydantic_settings": ("tiered/settings.py",),
+    "pydantic_core": ("tiered/settings.py",),
     "yaml": ("tiered/settings.py",),
     "sqlite3": ("changelog/sqlite/database.py", "changelog/sqlite/log.py", "tiered/embedded/rows.py", "emulators/demo/*.py"),
     "typer": ("recovery/cli/*.py", "emulators/simulation/__main__.py"),

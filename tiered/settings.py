@@ -35,7 +35,6 @@ from pydantic import (
     field_validator,
     model_validator,
 )  # fmt: skip
-from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from changelog.base.errors import ConfigurationError
 from tiered.protocol.backends import MARK_AGE_MAX_S
@@ -237,7 +236,7 @@ class DaemonSettings(_Section):
     alive_every_s: Period = 300.0
 
 
-class Settings(BaseSettings):
+class Settings(BaseModel):
     """All settings of a store and of a recovery daemon. Frozen. The constructor raises `ConfigurationError`.
 
     Give either `directory` (embedded mode; it holds `tiered.db`, `blobs/` and `uploads/`) or both `bigtable` and `gcs`.
@@ -246,9 +245,7 @@ class Settings(BaseSettings):
     may have; by default the store makes one up.
     """
 
-    model_config = SettingsConfigDict(
-        frozen=True, extra="forbid", env_prefix=ENV_PREFIX, env_nested_delimiter=ENV_NESTED, env_ignore_empty=True,
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
     directory: Path | None = None
     bigtable: BigtableSettings | None = None
@@ -272,12 +269,6 @@ class Settings(BaseSettings):
         except ValidationError as error:
             raise ConfigurationError("\n".join(_sentences(type(self), error, _origins))) from None
         self._origins = dict(_origins)
-
-    @classmethod
-    def settings_customise_sources(
-        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, *_: Any, **__: Any,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return (init_settings,)
 
     @field_validator("directory", mode="before")
     @classmethod
@@ -325,7 +316,7 @@ def load_settings(
     file = {} if path is None else _read(Path(path))
     variables = _variables()
     origins = dict.fromkeys(_named(below), below_from) | dict.fromkeys(_named(file), str(path)) | variables
-    return Settings(_origins=origins, **_merged(_merged(below, file), EnvSettingsSource(Settings)()))
+    return Settings(_origins=origins, **_merged(_merged(below, file), _environment(variables)))
 
 
 # --- relations -----------------------------------------------------------------------------------
@@ -457,7 +448,7 @@ def _scalar(kind: str, text: str) -> Any:
 def _variables() -> dict[str, str]:
     """The environment variable of each setting that is set there, by the setting's key."""
     known = {ENV_PREFIX + key.replace(".", ENV_NESTED).upper(): key for key in _keys(Settings)}
-    # pydantic accepts variable names in any case. Here only upper case is known, so that other spellings are refused.
+    # Only upper case is known, so that another spelling is refused and not ignored.
     said = [name for name in sorted(os.environ) if name.upper().startswith(ENV_PREFIX) and not name.upper().startswith(ENV_OTHERS)]
     if unknown := [name for name in said if name not in known]:
         raise ConfigurationError("\n".join(
@@ -465,6 +456,18 @@ def _variables() -> dict[str, str]:
             for name in unknown[:PROBLEMS_MAX]
         ))
     return {known[name]: name for name in said if os.environ[name]}
+
+
+def _environment(variables: Mapping[str, str]) -> dict[str, Any]:
+    """The settings that these variables hold, by the sections that they belong to."""
+    values: dict[str, Any] = {}
+    for key, variable in variables.items():
+        section, dot, name = key.partition(".")
+        if dot:
+            values.setdefault(section, {})[name] = os.environ[variable]
+        else:
+            values[section] = os.environ[variable]
+    return values
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,29 +19,58 @@ Exit codes:
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from recovery.cli.audit.commands import audit_app
-from recovery.cli.config import config_app
-from recovery.cli.deployment import check, provision
-from recovery.cli.log import log_app
-from recovery.cli.objects import get, head, ls, put, rm
 from recovery.cli.output import write
-from recovery.cli.recover import recover
 from recovery.cli.shared import guard, say, shared
-from recovery.cli.status import status
 from recovery.logs import write_to_stderr
 
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    "put": ("objects", "put"), "get": ("objects", "get"), "head": ("objects", "head"), "rm": ("objects", "rm"), "ls": ("objects", "ls"),
+    "status": ("status", "status"), "recover": ("recover", "recover"),
+    "provision": ("deployment", "provision"), "check": ("deployment", "check"),
+    "log": ("log", "log_app"), "audit": ("audit.commands", "audit_app"), "config": ("config", "config_app"),
+}  # fmt: skip
+"""The module and the name of each command or group of commands, in the order in which --help lists them."""
+
+
+class _Commands(Mapping[str, Any]):
+    """The commands as typer wants them. Each is imported when it is asked for, so `tiered put` loads nothing of others.
+    """
+
+    def __getitem__(self, name: str) -> Any:
+        module, attribute = COMMANDS[name]
+        found = getattr(import_module(f"recovery.cli.{module}"), attribute)
+        if not isinstance(found, typer.Typer):
+            alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+            alone.command(name)(found)
+            return typer.main.get_command(alone)
+        group = typer.main.get_group(found)
+        group.name = name
+        return group
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+
+class _Group(TyperGroup):
+    def __init__(self, **said: Any) -> None:
+        super().__init__(**said)
+        self.commands: Any = _Commands()
+
+
 app = typer.Typer(
-    help="A blob store over two tiers whose every write survives a kill.", no_args_is_help=True, pretty_exceptions_enable=False
+    cls=_Group, help="A blob store over two tiers whose every write survives a kill.", no_args_is_help=True,
+    pretty_exceptions_enable=False,
 )
-for command in (put, get, head, rm, ls, status, recover, provision, check):  # in the order in which --help lists them
-    app.command()(command)
-app.add_typer(log_app, name="log")
-app.add_typer(audit_app, name="audit")
-app.add_typer(config_app, name="config")
 
 
 def _show_version(wanted: bool) -> None:

@@ -13,6 +13,8 @@ MISSING = 3
 def main() -> None:
     """Runs the command line. `recovery.cli.app` lists the exit codes."""
     _prepare_streams()
+    # Pydantic would look for plugins in every installed package. None of them has to do with this program.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
         from recovery.cli.app import run
 

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from typer import Typer
+from typer.core import TyperGroup
+from typer.main import get_command
 
 from recovery.cli.app import app, run
 from recovery.cli.shared import choice
@@ -66,16 +67,20 @@ def store(call: Call) -> Call:
 
 
 def test_every_command_of_the_program_is_in_the_table() -> None:
-    def commands(within: Typer, before: str = "") -> Iterator[str]:
-        for each in within.registered_commands:
-            assert each.callback is not None
-            yield f"{before}{each.name or each.callback.__name__}"
-        for group in within.registered_groups:
-            assert group.typer_instance is not None
-            yield from commands(group.typer_instance, f"{before}{group.name} ")
+    groups = [""]
 
-    assert sorted(commands(app)) == sorted(COMMANDS)
-    assert sorted(GROUPS) == sorted(["", *(str(group.name) for group in app.registered_groups)])
+    def commands(within: TyperGroup, before: str = "") -> Iterator[str]:
+        for name, each in within.commands.items():
+            if isinstance(each, TyperGroup):
+                groups.append(f"{before}{name}")
+                yield from commands(each, f"{before}{name} ")
+            else:
+                yield f"{before}{name}"
+
+    program = get_command(app)
+    assert isinstance(program, TyperGroup)
+    assert sorted(commands(program)) == sorted(COMMANDS)
+    assert sorted(GROUPS) == sorted(groups)
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, *GROUPS])
