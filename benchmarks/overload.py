@@ -1,6 +1,6 @@
-"""The overload curve: what callers get when more comes in than a store can do. In virtual time: the machine is no matter.
+"""The overload curve: what callers get when more comes in than a store can do. In virtual time, on any machine.
 
-    service     rows that answer in 50 ms, as long as no more than 8 calls are under way; more calls share what it can do
+    service     rows that answer in 50 ms while at most 8 calls are under way; more calls share what it can do
     ours        a store that lets 8 operations run and 16 wait
     unlimited   the same store with room for 10,000 operations, as a client without limits
     callers     come at random moments, whatever became of those before, and wait 5 s at most
@@ -157,7 +157,10 @@ def curves(seconds: float, factors: Sequence[float] = FACTORS) -> tuple[list[Poi
 def figures(ours: Sequence[Point], unlimited: Sequence[Point]) -> Figures:
     return Figures(
         "Overload",
-        ["load, of the capacity", "answered, of the capacity", "median", "99th percentile", "without limits: answered", "median", "99th percentile"],
+        [
+            "load, of the capacity", "answered, of the capacity", "median", "99th percentile",
+            "without limits: answered", "median", "99th percentile",
+        ],
         [
             [f"{one.factor:g}", f"{one.goodput:.2f}", *map(_ms, (one.median_s, one.p99_s)), f"{other.goodput:.2f}",
              *map(_ms, (other.median_s, other.p99_s))]

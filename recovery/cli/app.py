@@ -19,9 +19,8 @@ Exit codes:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from importlib import import_module
-from typing import Annotated, Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any, cast
 
 import typer
 from typer.core import TyperGroup
@@ -30,22 +29,49 @@ from recovery.cli.output import write
 from recovery.cli.shared import guard, say, shared
 from recovery.logs import write_to_stderr
 
-COMMANDS: Mapping[str, tuple[str, str]] = {
-    "put": ("objects", "put"), "get": ("objects", "get"), "head": ("objects", "head"), "rm": ("objects", "rm"), "ls": ("objects", "ls"),
-    "status": ("status", "status"), "recover": ("recover", "recover"),
-    "provision": ("deployment", "provision"), "check": ("deployment", "check"),
-    "log": ("log", "log_app"), "audit": ("audit.commands", "audit_app"), "config": ("config", "config_app"),
-}  # fmt: skip
-"""The module and the name of each command or group of commands, in the order in which --help lists them."""
+COMMANDS = ("put", "get", "head", "rm", "ls", "status", "recover", "provision", "check", "log", "audit", "config")
+"""The commands and groups of commands, in the order in which --help lists them."""
+
+
+def _load(name: str) -> Callable[..., None] | typer.Typer:
+    """Imports a command, or a group of commands, and nothing of the others."""
+    match name:
+        case "put" | "get" | "head" | "rm" | "ls":
+            from recovery.cli import objects
+
+            return cast(Callable[..., None], getattr(objects, name))
+        case "status":
+            from recovery.cli.status import status
+
+            return status
+        case "recover":
+            from recovery.cli.recover import recover
+
+            return recover
+        case "provision" | "check":
+            from recovery.cli import deployment
+
+            return cast(Callable[..., None], getattr(deployment, name))
+        case "log":
+            from recovery.cli.log import log_app
+
+            return log_app
+        case "audit":
+            from recovery.cli.audit.commands import audit_app
+
+            return audit_app
+        case "config":
+            from recovery.cli.config import config_app
+
+            return config_app
+    raise KeyError(name)
 
 
 class _Commands(Mapping[str, Any]):
-    """The commands as typer wants them. Each is imported when it is asked for, so `tiered put` loads nothing of others.
-    """
+    """The commands, as typer wants them. Each is imported when it is asked for."""
 
     def __getitem__(self, name: str) -> Any:
-        module, attribute = COMMANDS[name]
-        found = getattr(import_module(f"recovery.cli.{module}"), attribute)
+        found = _load(name)
         if not isinstance(found, typer.Typer):
             alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
             alone.command(name)(found)
