@@ -286,7 +286,17 @@ def test_the_longest_name_that_a_file_may_have_takes_a_payload(tiered: Command, 
 # --- start-up --------------------------------------------------------------------------------------
 
 
-UNWANTED = ("google", "grpc", "aiohttp", "pyspark", "pyarrow", "jinja2", "rich", "yaml", "msgspec", "emulators")
+UNWANTED = {
+    "google", "grpc", "aiohttp", "pyspark", "pyarrow", "jinja2", "rich", "yaml", "msgspec", "emulators",
+    "pydantic_settings", "dotenv", "tenacity", "prometheus_client", "opentelemetry",
+}  # fmt: skip
+OF_OTHER_COMMANDS = {"recovery.cli.audit.commands", "recovery.cli.recover", "recovery.cli.deployment", "recovery.cli.config"}
+OF_STATUS = {"recovery.cli.status", "recovery.status.look", "recovery.statistics.persisted"}
+OF_GOOGLES_CLIENTS = {"google.cloud.bigtable_admin_v2", "google.cloud.bigtable.data", "google.cloud.storage", "tiered.gcs.auth"}
+SHOWS_MODULES = (
+    "import sys; from recovery.cli.main import main\ntry: main()\nexcept SystemExit as ended: code = ended.code\n"
+    "print('\\n'.join(sys.modules), file=sys.stderr); sys.exit(code)"
+)
 
 
 @pytest.mark.slow
@@ -294,15 +304,29 @@ UNWANTED = ("google", "grpc", "aiohttp", "pyspark", "pyarrow", "jinja2", "rich",
     "arguments", [["head", OBJECT], ["ls"], ["status"], ["log", "list"], ["recover", "--once"], ["check"]], ids=" ".join
 )
 def test_a_command_imports_what_it_needs(tiered: Command, arguments: list[str]) -> None:
-    code = (
-        "import sys; from recovery.cli.main import main\ntry: main()\n"
-        "except SystemExit as ended: assert not ended.code, ended.code\n"
-        "print('\\n'.join(sys.modules), file=sys.stderr)"
-    )
-    tiered(*arguments, python=("-c", code))
+    tiered(*arguments, python=("-c", SHOWS_MODULES))
     loaded = {name.partition(".")[0] for name in tiered.errors.splitlines()} | set(tiered.errors.splitlines())
-    assert not loaded & set(UNWANTED)
+    assert not loaded & UNWANTED
     assert ("recovery.loop" in loaded) is (arguments[0] == "recover") and "recovery.audit.manifest" not in loaded
+    if arguments[0] in ("head", "ls"):
+        assert not loaded & (OF_OTHER_COMMANDS | OF_STATUS)
+
+
+@pytest.mark.slow
+def test_a_command_that_reads_from_google_does_not_load_the_clients_that_manage_tables(tmp_path: Path) -> None:
+    """There is nobody to answer. What is loaded is the same."""
+    nobody = "127.0.0.1:1"
+    settings = {
+        "TIERED_BIGTABLE__PROJECT": "project", "TIERED_BIGTABLE__INSTANCE": "instance", "TIERED_BIGTABLE__EMULATOR_HOST": nobody,
+        "TIERED_GCS__BUCKET": "bucket", "TIERED_GCS__ENDPOINT": f"http://{nobody}", "TIERED_STORE__ANSWER_BUDGET_S": "0.01",
+    }  # fmt: skip
+    ended = subprocess.run(
+        [sys.executable, "-c", SHOWS_MODULES, "head", OBJECT], env=os.environ | settings, cwd=ROOT, capture_output=True, text=True,
+        check=False, timeout=60,
+    )  # fmt: skip
+    loaded = set(ended.stderr.splitlines())
+    assert ended.returncode == 4 and "google.cloud.bigtable_v2" in loaded, ended.stderr[:2000]
+    assert not loaded & OF_GOOGLES_CLIENTS
 
 
 @pytest.mark.slow
