@@ -52,7 +52,7 @@ def run(arguments: Sequence[str], variables: Mapping[str, str]) -> tuple[float, 
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TIERED_")}
     began = time.perf_counter()
     process = os.posix_spawn(
-        sys.executable, [sys.executable, *arguments], environment | {"PYTHONPATH": str(ROOT)} | variables, file_actions=silent
+        sys.executable, [sys.executable, *arguments], environment | {"PYTHONPATH": str(ROOT), **variables}, file_actions=silent
     )
     _, status, used = os.wait4(process, 0)
     if status:
