@@ -79,6 +79,8 @@ chaos: setup ## the demo on the emulators, frozen and cut off, with a soak, for 
 	.venv/bin/python -m emulators demo --backend emulators --soak --seconds $(SECONDS) --writers 6 $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 bench: setup ## figures beside what a user would pick instead; SIZE=1 writes docs/benchmarks.md (SIZE=1)
+	.venv/bin/python -m benchmarks.overload --size $(SIZE) $(if $(filter 1,$(SIZE)),--docs docs/benchmarks.md)
+	.venv/bin/python -m benchmarks.command $(if $(filter 1,$(SIZE)),--docs docs/benchmarks.md)
 	.venv/bin/python -m benchmarks.embedded --size $(SIZE) $(if $(filter 1,$(SIZE)),--docs docs/benchmarks.md)
 	.venv/bin/python -m benchmarks.audit --size $(SIZE) $(if $(filter 1,$(SIZE)),--docs docs/benchmarks.md)
 	.venv/bin/python -m benchmarks.inventory --size $(SIZE) $(if $(filter 1,$(SIZE)),--docs docs/benchmarks.md)

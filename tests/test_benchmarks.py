@@ -20,12 +20,14 @@ from benchmarks import (
     audit_world,
     calls,
     client_cpu,
+    command,
     deletions,
     embedded,
     inventory,
     latency,
     memory,
     mutants,
+    overload,
     production,
     recovery_rate,
     statistics_pictures,
@@ -82,6 +84,17 @@ def test_a_production_benchmark_has_a_line_for_everything_it_compares(
     assert len(figures) == tables
     assert sum(len(each.rows) for each in figures) == lines
     assert all(len(row) == len(each.columns) for each in figures for row in each.rows)
+
+
+def test_the_benchmark_of_one_command_has_a_line_for_each_side(tmp_path: Path) -> None:
+    shown = command.figures(command.sides(tmp_path, None, ""), rounds=1)
+    assert [row[0] for row in shown.rows][2:] == ["put, embedded", "get, embedded"]
+
+
+def test_the_overload_curve_is_drawn(tmp_path: Path) -> None:
+    ours, unlimited = overload.curves(0.5, factors=(0.5, 2.0))
+    overload.draw(ours, unlimited, tmp_path / "overload.svg")
+    assert len(overload.figures(ours, unlimited).rows) == 2 and (tmp_path / "overload.svg").stat().st_size > 1000
 
 
 @pytest.mark.sim
@@ -238,7 +251,8 @@ def test_figures_replace_what_the_page_said_between_the_marks_and_nothing_else(t
 
 def test_the_page_has_a_place_for_every_part() -> None:
     page = (ROOT / "docs" / "benchmarks.md").read_text()
-    assert [part for part in ("embedded", "audit", "billion", *production.PARTS) if f"<!-- figures {part} -->" not in page] == []
+    parts = ("embedded", "audit", "billion", "overload", "command", *production.PARTS)
+    assert [part for part in parts if f"<!-- figures {part} -->" not in page] == []
 
 
 def test_sides_take_turns_in_going_first() -> None:

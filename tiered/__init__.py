@@ -26,6 +26,7 @@ from tiered.errors import (
     InvalidRequestError,
     LeaseLostError,
     OutcomeUnknownError,
+    ServiceAwayError,
     TieredError,
     UnavailableError,
 )
@@ -42,7 +43,7 @@ __all__ = [
     "AtCapacityError", "Bulk", "ByteRange", "CancelledElsewhereError", "ClockBehindError", "ConfigurationError",
     "CorruptRecordError", "DanglingTombstoneError", "InvalidRequestError", "ItemResult", "LeaseLostError",
     "LoadedObject", "Metadata", "ObjectHead", "ObjectId", "Outcome", "OutcomeUnknownError", "PutRequest", "PutResult",
-    "Settings", "StoredObject", "Tier", "TieredError", "TieredStorage", "TimeToIdle", "TimeToLive",
+    "ServiceAwayError", "Settings", "StoredObject", "Tier", "TieredError", "TieredStorage", "TimeToIdle", "TimeToLive",
     "UnavailableError", "load_settings", "open_storage",
 ]
 
@@ -61,6 +62,6 @@ def __getattr__(name: str) -> object:
 
 for _error in (
     AtCapacityError, CancelledElsewhereError, ClockBehindError, ConfigurationError, CorruptRecordError, DanglingTombstoneError,
-    InvalidRequestError, LeaseLostError, OutcomeUnknownError, TieredError, UnavailableError,
+    InvalidRequestError, LeaseLostError, OutcomeUnknownError, ServiceAwayError, TieredError, UnavailableError,
 ):
     _error.__module__ = __name__  # tracebacks show them under the names that callers import

@@ -40,6 +40,7 @@ from tiered.payload.own_thread import each_of
 from tiered.payload.pieces import close_generator
 from tiered.payload.streams import Payload
 from tiered.protocol.concurrent import foremost
+from tiered.settings import StoreSettings
 from tiered.stored import ObjectHead, StoredObject
 from tiered.text import shown
 
@@ -223,16 +224,17 @@ async def load(stored: StoredObject | None, bytes_max: int) -> LoadedObject | No
         return LoadedObject(stored.head, await stored.read())
 
 
-def bounded_concurrency(concurrency: int | None, concurrency_max: int) -> int:
-    """The concurrency that was asked for, if it is from 1 to `concurrency_max`; otherwise `InvalidRequestError`.
+def bounded_concurrency(concurrency: int | None, store: StoreSettings) -> int:
+    """The concurrency that was asked for, if bulk work may hold so many slots; otherwise `InvalidRequestError`.
 
-    The default is `CONCURRENCY`, but at most a quarter of `concurrency_max`, so that other callers find free slots,
-    too.
+    The default is `CONCURRENCY`, but at most a quarter of `store.concurrency_max`, so that several bulk calls can run
+    side by side.
     """
     if concurrency is None:
-        return max(1, min(CONCURRENCY, concurrency_max // 4))
-    if type(concurrency) is not int or not 1 <= concurrency <= concurrency_max:
-        raise InvalidRequestError(f"concurrency is {shown(concurrency)}: pass a number from 1 to {concurrency_max} (store.concurrency_max)")
+        return max(1, min(CONCURRENCY, store.concurrency_max // 4, store.bulk_max))
+    if type(concurrency) is not int or not 1 <= concurrency <= store.bulk_max:
+        allowed = f"from 1 to {store.bulk_max} (store.bulk_concurrency_max)"
+        raise InvalidRequestError(f"concurrency is {shown(concurrency)}: pass a number {allowed}")
     return concurrency
 
 

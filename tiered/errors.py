@@ -4,6 +4,7 @@
     ClockBehindError                   nothing happened: put this machine's clock right
     CancelledElsewhereError            nothing happened: what a payload or an iterator of requests awaited was cancelled
     AtCapacityError                    nothing happened: shed load, then retry
+    ServiceAwayError                   nothing happened: a service does not answer; retry when it is tried again
     OutcomeUnknownError                it may have happened: ask `storage.outcome(error)`
     CorruptRecordError                 stored bytes break the format: an operator must look
     DanglingTombstoneError             the blob is gone: data loss, counted and reported
@@ -32,12 +33,35 @@ from tiered.object_id import ObjectId
 
 __all__ = [
     "AtCapacityError", "CancelledElsewhereError", "ClockBehindError", "ConfigurationError", "CorruptRecordError", "DanglingTombstoneError",
-    "InvalidRequestError", "LeaseLostError", "OutcomeUnknownError", "TieredError", "UnavailableError", "UnconfirmedError",
+    "InvalidRequestError", "LeaseLostError", "OutcomeUnknownError", "ServiceAwayError", "TieredError", "UnavailableError",
+    "UnconfirmedError",
 ]
 
 
 class AtCapacityError(UnavailableError):
-    """Too many operations are under way, and this one was not begun. Shed load, then try again."""
+    """Too many operations are under way, and this one was not begun. Shed load, then try again.
+
+    `retry_after_s`: in how many seconds it is worth trying again: an estimate from how long operations took lately and
+    how many wait now, from 0.05 to 30. It promises nothing. All who are refused at one moment get about the same value,
+    so spread the retries. None: nothing was measured.
+    """
+
+    def __init__(self, message: str, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class ServiceAwayError(UnavailableError):
+    """A service of the store has answered no call for a while, so this operation was given up. Nothing happened.
+
+    `service`: `high_volume` (the rows), `long_term` (the blobs) or `changelog`. `retry_after_s`: in how many seconds
+    the service is tried again. Until one call is answered, the others fail like this, at once.
+    """
+
+    def __init__(self, message: str, service: str = "", retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.service = service
+        self.retry_after_s = retry_after_s
 
 
 class DanglingTombstoneError(TieredError):

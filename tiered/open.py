@@ -137,7 +137,7 @@ async def _open_embedded(settings: Settings, runtime: Runtime, writes: bool) -> 
     async with Database.open(settings.directory / DATABASE_NAME, runtime, beside=settings.directory / "blobs") as database:
         # A reader creates no directory and does not need to test whether blobs can be written.
         blobs = await FileBlobs.open_directory(settings.directory, runtime) if writes else FileBlobs(settings.directory, runtime)
-        yield Tiers(SqliteRows(database, runtime), blobs), SqliteChangeLog(database, runtime)
+        yield Tiers(SqliteRows(database, runtime), blobs, local=True), SqliteChangeLog(database, runtime)
 
 
 @asynccontextmanager

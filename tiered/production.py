@@ -23,7 +23,6 @@ from changelog.bigtable.pool import connect
 from changelog.log import ChangeLog
 from tiered.bigtable.cells import LEGACY_FAMILIES
 from tiered.bigtable.rows import BigtableRows
-from tiered.gcs.auth import GoogleAuthorization
 from tiered.gcs.blobs import GcsBlobs
 from tiered.protocol.backends import Tiers
 from tiered.settings import BIGTABLE_EMULATOR, GCS_EMULATOR, BigtableSettings, GcsSettings, Settings
@@ -49,7 +48,11 @@ async def open_google(settings: Settings, runtime: Runtime, *, writes: bool, ver
 
         families = await verify_on_open(bigtable, settings.marks, writes=writes, logged=settings.changelog == "bigtable")
     instance = f"projects/{bigtable.project}/instances/{bigtable.instance}"
-    authorize = None if gcs.endpoint else await GoogleAuthorization.default(runtime)
+    authorize = None
+    if gcs.endpoint is None:
+        from tiered.gcs.auth import GoogleAuthorization
+
+        authorize = await GoogleAuthorization.default(runtime)
     async with (
         connect(
             instance, runtime, emulator_host=bigtable.emulator_host, app_profile=bigtable.app_profile, channels=bigtable.connections

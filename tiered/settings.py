@@ -143,15 +143,27 @@ class GcsSettings(_Section):
 
 
 class StoreSettings(_Section):
-    """How many operations a store accepts at once, and how long it tries."""
+    """How many operations a store accepts at once, and how long it tries.
+
+    `bulk_concurrency_max`: how many slots of `concurrency_max` all bulk calls together may hold; by default three
+    quarters of them, so that single operations always find some. `away_after_s`: a service that has answered no call
+    for so long is away, and calls to it fail at once until it answers (docs/decisions/0072).
+    """
 
     concurrency_max: Concurrency = 64
+    bulk_concurrency_max: Concurrency | None = None
     queue_max: Annotated[int, _Number, Field(ge=0, le=1_000_000)] = 256
     queue_wait_s: Seconds = 5.0
     answer_budget_s: Seconds = 30.0
+    away_after_s: Seconds = 10.0
     cleanup_budget_s: Seconds = 10.0
     drain_budget_s: Seconds = 10.0
     read_attempts_max: Attempts = 5
+
+    @property
+    def bulk_max(self) -> int:
+        """How many slots all bulk calls together may hold."""
+        return -(-self.concurrency_max * 3 // 4) if self.bulk_concurrency_max is None else self.bulk_concurrency_max
 
 
 class LeaseSettings(_Section):
@@ -321,7 +333,7 @@ def load_settings(
 
 def _relations(settings: Settings) -> Iterator[str]:
     """One sentence for each relation between settings that does not hold."""
-    lease, marks = settings.lease, settings.marks
+    lease, marks, store = settings.lease, settings.marks, settings.store
     in_google = [name for name in ("bigtable", "gcs") if getattr(settings, name) is not None]
     if settings.directory is None and not in_google:
         yield (
@@ -342,6 +354,11 @@ def _relations(settings: Settings) -> Iterator[str]:
             f"lease.expiry_s ({lease.expiry_s:g}) is less than {BEATS_PER_EXPIRY_MIN:g} times lease.heartbeat_interval_s"
             f" ({lease.heartbeat_interval_s:g}), so one lost renewal could end a lease:"
             f" raise it to {BEATS_PER_EXPIRY_MIN * lease.heartbeat_interval_s:g}, or beat more often"
+        )
+    if store.bulk_max > store.concurrency_max:
+        yield (
+            f"store.bulk_concurrency_max ({store.bulk_max}) is more than store.concurrency_max ({store.concurrency_max}):"
+            " bulk calls hold some of these slots, so lower it"
         )
     latest_s = marks.swap_age_max_s + marks.swap_deadline_s + MARK_MARGIN_S
     if latest_s >= MARK_AGE_MAX_S:

@@ -8,7 +8,7 @@ connections do (`gcs.connections_max`).
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Self
 
 import anyio
+import anyio.lowlevel
 
 from changelog.base.events import events
 from changelog.base.observe import SILENT, Observer
@@ -37,6 +38,7 @@ from tiered.payload.pieces import Pieces, split_head
 from tiered.payload.streams import Payload, pieces
 from tiered.protocol.admission import Admission, Share, Slot
 from tiered.protocol.backends import ByteRange, Inline, RowPage, RowState, Tiers, Tombstone
+from tiered.protocol.breaker import Breakers
 from tiered.protocol.reading import Reader
 from tiered.protocol.retry import ask
 from tiered.protocol.under_way import Write, WritesUnderWay
@@ -67,13 +69,16 @@ class TieredStorage:
         self.instance = settings.instance or instance_name(runtime, "store")
         store = settings.store
         # Apart, so that writers who wait for a changelog that is down, and touches, do not keep readers out.
-        self._reads = Admission(store.concurrency_max, store.queue_max, store.queue_wait_s)
-        self._writes = Admission(store.concurrency_max, store.queue_max, store.queue_wait_s)
-        self._touches = Admission(store.concurrency_max, queue_max=0, queue_wait_s=0)
+        self._reads, self._writes = (
+            Admission(store.concurrency_max, store.queue_max, store.queue_wait_s, runtime.monotonic, bulk_max=store.bulk_max)
+            for _ in range(2)
+        )
+        self._touches = Admission(store.concurrency_max, 0, 0, runtime.monotonic)
+        self._services = Breakers(store.away_after_s, runtime, self.instance, observer, local=tiers.local)
         heartbeat = Heartbeat(log, runtime, self.instance, settings.lease.heartbeat_interval_s, settings.lease.expiry_s)
         self._under_way = WritesUnderWay(heartbeat, recovered=log.durable)
-        self._writer = Writer(tiers, log, runtime, settings, heartbeat, self._under_way, observer)
-        self._reader = Reader(tiers, runtime, settings, observer)
+        self._writer = Writer(tiers, log, runtime, settings, heartbeat, self._under_way, self._services, observer)
+        self._reader = Reader(tiers, runtime, settings, self._services, observer)
         self._touching: set[str] = set()
         self._may_write = writes
         self._entered = False
@@ -97,6 +102,7 @@ class TieredStorage:
         finally:
             for side, admission in self._sides():
                 self._observer.unwatch(side, admission)
+            self._services.close()
             await self._under_way.__aexit__(kind, error, trace)
 
     async def aclose(self) -> list[ChangeId]:
@@ -115,6 +121,13 @@ class TieredStorage:
         await self._writes.wait_idle()
         await self._reads.wait_idle()
         await self._touches.wait_idle()
+
+    @property
+    def services_away(self) -> Mapping[str, float]:
+        """The services that do not answer this store now, and for how many seconds: `high_volume` (the rows),
+        `long_term` (the blobs), `changelog`. Calls to them fail at once (`ServiceAwayError`), but for one at a time.
+        """
+        return self._services.away
 
     @property
     def dangling_found(self) -> int:
@@ -223,7 +236,8 @@ class TieredStorage:
 
     async def _page(self, prefix: str, start: bytes) -> RowPage:
         budget_s = self._settings.store.answer_budget_s
-        return await ask(lambda: self._tiers.high_volume.scan(prefix, start, LIST_PAGE), self._runtime, budget_s, self._observer)
+        scan = partial(self._tiers.high_volume.scan, prefix, start, LIST_PAGE)
+        return await ask(partial(self._services.rows.ask, scan), self._runtime, budget_s, self._observer)
 
     async def outcome(self, error: OutcomeUnknownError) -> Outcome:
         """Says what became of a change that ended with `OutcomeUnknownError`. Ask again while it is PENDING."""
@@ -240,12 +254,12 @@ class TieredStorage:
     def put_many(self, requests: Requests[PutRequest], *, concurrency: int | None = None) -> Bulk[PutRequest, PutResult]:
         """Puts all of them: `async with storage.put_many(requests) as results: async for result in results: …`.
 
-        At most `concurrency` puts run at once: by default a quarter of `store.concurrency_max`, and at most 16. They
-        begin while you take the results. Each `ItemResult` has a value or an error, and no error ends the others. Items
-        wait where a single put would raise `AtCapacityError`. Puts of one id keep their order. Leaving the block early
-        cancels what is under way.
+        At most `concurrency` puts run at once: by default a quarter of `store.concurrency_max`, and at most 16. All
+        bulk calls together hold at most `store.bulk_concurrency_max` slots. They begin while you take the results. Each
+        `ItemResult` has a value or an error, and no error ends the others. Items wait where a single put would raise
+        `AtCapacityError`. Puts of one id keep their order. Leaving the block early cancels what is under way.
         """
-        concurrency = bounded_concurrency(concurrency, self._settings.store.concurrency_max)
+        concurrency = bounded_concurrency(concurrency, self._settings.store)
         share = Share(self._writes, concurrency)
 
         async def put(request: PutRequest) -> PutResult:
@@ -255,7 +269,7 @@ class TieredStorage:
 
     def delete_many(self, object_ids: Requests[ObjectId], *, concurrency: int | None = None) -> Bulk[ObjectId, None]:
         """Deletes all of them. The rules are those of `put_many`."""
-        concurrency = bounded_concurrency(concurrency, self._settings.store.concurrency_max)
+        concurrency = bounded_concurrency(concurrency, self._settings.store)
         return Bulk(object_ids, ObjectId, partial(self._delete, Share(self._writes, concurrency)), concurrency)
 
     def get_many(
@@ -267,7 +281,7 @@ class TieredStorage:
         object is not read: its error is `InvalidRequestError`. Use `get`, which streams it.
         """
         check_bytes_max(payload_bytes_max)
-        concurrency = bounded_concurrency(concurrency, self._settings.store.concurrency_max)
+        concurrency = bounded_concurrency(concurrency, self._settings.store)
         share = Share(self._reads, concurrency)
 
         async def get(object_id: ObjectId) -> LoadedObject | None:
@@ -284,6 +298,8 @@ class TieredStorage:
     async def _enter(self, admission: Admission | Share) -> Slot:
         if not self._open:
             raise InvalidRequestError("the storage is not open; use it inside 'async with'")
+        if anyio.current_effective_deadline() <= anyio.current_time():
+            await anyio.lowlevel.checkpoint()  # the caller's time is up: it is cancelled here, before anything is sent
         return await admission.enter()
 
     def _touch(self, object_id: ObjectId, state: RowState) -> None:

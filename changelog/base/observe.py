@@ -5,6 +5,7 @@
     count        something happened: an `Event`, and which kind of it
     passed       recovery made a pass over the log
     watch        a queue in which operations wait for a slot
+    away         a service of a store does not answer any more, or answers again
     traceparent  names the operation that runs now, so that an entry can carry that name
 
 Core code gets an observer as it gets a `Runtime`. An observer never raises, never waits and changes nothing: whatever
@@ -22,6 +23,7 @@ class Event(Enum):
     """What is counted. The comment says which kinds an event has."""
 
     RETRIED = "retry"                  # the name of the error after which a call was repeated
+    FAILED_FAST = "failed_fast"        # the service that is away: the call was not sent
     DANGLING = "dangling"
     CHANGE_LOST = "change_lost"
     CLEANED_UP = "clean_up"            # by the writer: forgotten, swept, deferred, left
@@ -77,6 +79,9 @@ class Observer:
 
     def unwatch(self, side: str, queue: Queue) -> None:
         """Shows it no more."""
+
+    def away(self, service: str, stores: int) -> None:
+        """Notes that one store more (1) or one less (-1) finds this service away."""
 
     def traceparent(self) -> str | None:
         """The W3C traceparent of the operation that runs now. None: it is not traced."""

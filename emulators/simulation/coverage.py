@@ -57,7 +57,7 @@ REQUIRED: dict[str, Names] = {
         # is due: none in 17,000 worlds.
         {"inline ok", "inline: tombstone in the way", "inline unknown, then live", "inline unknown, then refused", "inline cancelled"},
         {f"{call}: {told}" for call in ("put", "delete") for told in ("ok", "UnavailableError", "OutcomeUnknownError")},
-        {"put: LeaseLostError", "put: Cancelled", "get: ok", "get: UnavailableError"},
+        {"put: LeaseLostError", "put: Cancelled", "get: ok", "get: UnavailableError", "refused: its service is away"},
     ),
     "answers": frozenset(answer.name for answer in Answer),
     "checks": frozenset({

@@ -33,6 +33,7 @@ from recovery.loop import RecoveryLoop, Report
 from tiered.errors import DanglingTombstoneError, OutcomeUnknownError
 from tiered.object_id import revision_of
 from tiered.protocol.backends import Inline, Row
+from tiered.protocol.breaker import Breaker
 from tiered.protocol.reading import Reader
 from tiered.protocol.writing import Verdict, Writer
 from tiered.storage import TieredStorage
@@ -257,6 +258,7 @@ def _check(name: str) -> Wrapping:
 
 
 _WRAPPINGS: tuple[tuple[Any, str, Wrapping], ...] = (
+    (Breaker, "_refusal", _answer_sync(lambda answer, *_: "refused: its service is away")),
     (Writer, "_swap", _answer(lambda told: f"swap told {told.name}")),
     (Writer, "_judge", _answer(_judged)),
     (tiered.protocol.writing, "may_tell_ok", _answer_sync(_may_tell_ok)),

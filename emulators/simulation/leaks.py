@@ -29,8 +29,8 @@ def held_by_store(storage: TieredStorage) -> list[str]:
     }
     for name, admission in (("read", storage._reads), ("write", storage._writes), ("touch", storage._touches)):
         held[f"{name} operations"] = admission._under_way
-        held[f"{name} slots"] = admission._concurrency_max - admission._slots.value
-        held[f"{name} waiters"] = admission._slots.statistics().tasks_waiting + admission._patient
+        held[f"{name} slots"] = admission.held
+        held[f"{name} waiters"] = len(admission._normal) + len(admission._bulk)
     return [f"{count} {name}" for name, count in held.items() if count]
 
 

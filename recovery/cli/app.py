@@ -19,29 +19,84 @@ Exit codes:
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any, cast
 
 import typer
+from typer.core import TyperGroup
 
-from recovery.cli.audit.commands import audit_app
-from recovery.cli.config import config_app
-from recovery.cli.deployment import check, provision
-from recovery.cli.log import log_app
-from recovery.cli.objects import get, head, ls, put, rm
 from recovery.cli.output import write
-from recovery.cli.recover import recover
 from recovery.cli.shared import guard, say, shared
-from recovery.cli.status import status
 from recovery.logs import write_to_stderr
 
+COMMANDS = ("put", "get", "head", "rm", "ls", "status", "recover", "provision", "check", "log", "audit", "config")
+"""The commands and groups of commands, in the order in which --help lists them."""
+
+
+def _load(name: str) -> Callable[..., None] | typer.Typer:
+    """Imports a command, or a group of commands, and nothing of the others."""
+    match name:
+        case "put" | "get" | "head" | "rm" | "ls":
+            from recovery.cli import objects
+
+            return cast(Callable[..., None], getattr(objects, name))
+        case "status":
+            from recovery.cli.status import status
+
+            return status
+        case "recover":
+            from recovery.cli.recover import recover
+
+            return recover
+        case "provision" | "check":
+            from recovery.cli import deployment
+
+            return cast(Callable[..., None], getattr(deployment, name))
+        case "log":
+            from recovery.cli.log import log_app
+
+            return log_app
+        case "audit":
+            from recovery.cli.audit.commands import audit_app
+
+            return audit_app
+        case "config":
+            from recovery.cli.config import config_app
+
+            return config_app
+    raise KeyError(name)
+
+
+class _Commands(Mapping[str, Any]):
+    """The commands, as typer wants them. Each is imported when it is asked for."""
+
+    def __getitem__(self, name: str) -> Any:
+        found = _load(name)
+        if not isinstance(found, typer.Typer):
+            alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+            alone.command(name)(found)
+            return typer.main.get_command(alone)
+        group = typer.main.get_group(found)
+        group.name = name
+        return group
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+
+class _Group(TyperGroup):
+    def __init__(self, **said: Any) -> None:
+        super().__init__(**said)
+        self.commands: Any = _Commands()
+
+
 app = typer.Typer(
-    help="A blob store over two tiers whose every write survives a kill.", no_args_is_help=True, pretty_exceptions_enable=False
+    cls=_Group, help="A blob store over two tiers whose every write survives a kill.", no_args_is_help=True,
+    pretty_exceptions_enable=False,
 )
-for command in (put, get, head, rm, ls, status, recover, provision, check):  # in the order in which --help lists them
-    app.command()(command)
-app.add_typer(log_app, name="log")
-app.add_typer(audit_app, name="audit")
-app.add_typer(config_app, name="config")
 
 
 def _show_version(wanted: bool) -> None:

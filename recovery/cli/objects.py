@@ -7,19 +7,23 @@ beside its output. *Failure*: each error of the store becomes one sentence and a
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from changelog.base.runtime import SystemRuntime
 from recovery.cli import payloads
 from recovery.cli.output import dump, iso, show, show_fields, write
 from recovery.cli.shared import AbsentError, choice, lifetime, run_async, say_cut, shared
 from tiered.errors import InvalidRequestError
 from tiered.metadata import CONTENT_TYPE_DEFAULT, Expiration, Metadata, TimeToIdle, TimeToLive, encode_metadata
 from tiered.object_id import ObjectId
-from tiered.open import open_storage
+from tiered.open import open_backends, open_storage
 from tiered.protocol.backends import ByteRange
+from tiered.storage import TieredStorage
 from tiered.stored import ObjectHead
 
 ObjectArgument = Annotated[str, typer.Argument(metavar="OBJECT", help="USECASE/[NAME.VALUE/…]objects/KEY")]
@@ -62,7 +66,7 @@ def get(
     async def command() -> None:
         if choice.json and file == "-":
             raise InvalidRequestError("--json takes stdout for the head; add --output FILE for the payload")
-        async with open_storage(choice.existing(), writes=False) as storage:
+        async with _reading() as storage:
             stored = await storage.get(ObjectId.parse(object_id), _range(range_))
             if stored is None:
                 raise _absent(object_id)
@@ -79,7 +83,7 @@ def head(object_id: ObjectArgument) -> None:
     """Shows all that is known of an object but its payload."""
 
     async def command() -> None:
-        async with open_storage(choice.existing(), writes=False) as storage:
+        async with _reading() as storage:
             found = await storage.head(ObjectId.parse(object_id))
         if found is None:
             raise _absent(object_id)
@@ -109,7 +113,7 @@ def ls(
 
     async def command() -> None:
         count = 0
-        async with open_storage(choice.existing(), writes=False) as storage:
+        async with _reading() as storage:
             async for object_id in storage.list(prefix):
                 if count == limit:
                     say_cut(count)
@@ -118,6 +122,19 @@ def ls(
                 count += 1
 
     run_async(command)
+
+
+@asynccontextmanager
+async def _reading() -> AsyncIterator[TieredStorage]:
+    """Opens a store that must exist, to read. It looks at no schema: that protects writers, and takes longer than to
+    read. What is missing is told by the read.
+    """
+    settings, runtime = choice.existing(), SystemRuntime()
+    async with (
+        open_backends(settings, runtime, writes=False, verify=False) as backends,
+        TieredStorage(backends.tiers, backends.log, runtime, settings, writes=False) as storage,
+    ):
+        yield storage
 
 
 def _absent(object_id: str) -> AbsentError:

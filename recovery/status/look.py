@@ -1,7 +1,8 @@
 """Looks at a store. It reads and writes nothing else than what it says here, and never raises a `TieredError`.
 
 It reads the service's clock; the entries, all pages, up to `COUNT_MAX` of them or `COUNT_S` seconds; the presence rows;
-the notes with the statistics and with the last audit. A service that is down gives a Status with what is known.
+the notes with the statistics and with the last audit; one row that is empty, to know whether the rows answer. A
+service that is down gives a Status with what is known.
 """
 
 from __future__ import annotations
@@ -49,6 +50,9 @@ COUNT_S = 5.0
 ANSWER_S = 10.0
 """Seconds within which a service must answer one question."""
 
+NO_OBJECT = "~status"
+"""A path that no object has."""
+
 SKEW_MAX_S = 60.0
 """By how many seconds this machine's clock may differ from the service's before `problems` says so."""
 
@@ -88,6 +92,9 @@ class _Look:
             if (found := await self._source(name)) is not None:
                 sources[name] = found
 
+        async def read_a_row() -> None:
+            await self._ask("a row", partial(self._tiers.high_volume.read, NO_OBJECT))
+
         async def read_presences() -> None:
             nonlocal presences
             presences = await self._ask("the presence of daemons", self._log.presences)
@@ -98,6 +105,7 @@ class _Look:
 
         async with anyio.create_task_group() as group:
             group.start_soon(self._count, entries)
+            group.start_soon(read_a_row)
             group.start_soon(read_presences)
             group.start_soon(read_source, RECOVERY)
             group.start_soon(read_source, AUDIT)

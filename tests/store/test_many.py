@@ -168,7 +168,7 @@ async def test_wrong_call_is_refused_at_once(world: World) -> None:
             with pytest.raises(InvalidRequestError, match="pass an iterable or async iterable of ObjectId"):
                 storage.delete_many(wrong)  # type: ignore[arg-type]
         for concurrency in (0, 9, 1.5, "8", True):
-            with pytest.raises(InvalidRequestError, match=r"from 1 to 8 \(store.concurrency_max\)"):
+            with pytest.raises(InvalidRequestError, match=r"from 1 to 6 \(store.bulk_concurrency_max\)"):
                 storage.put_many([], concurrency=concurrency)  # type: ignore[arg-type]
         for bytes_max in (-1, None, True):
             with pytest.raises(InvalidRequestError, match="payload_bytes_max"):

@@ -1,28 +1,56 @@
 """Limits how many operations run at once, how many wait, and for how long.
 
+    normal   put, get, … : a queue of `queue_max`, and a wait of `queue_wait_s`; then `AtCapacityError`
+    bulk     the items of put_many, get_many and delete_many: each call has a `Share`, and all of them together hold at
+             most `bulk_max` slots; they wait as long as they must
+
+    a slot becomes free  ->  only one class waits: the first of its line gets it
+                             both wait:            they take turns, and bulk passes when it holds `bulk_max`
+
+So normal operations find slots that bulk work cannot take, and neither class waits for the whole line of the other.
+
 An operation keeps its slot until its clean-up is done, even after its caller was answered. So a store whose clean-up
-falls behind refuses new work, and changes do not pile up. A bulk call has a `Share`: it holds a limited number of
-slots, clean-up included. It may wait for them as long as it must: it never fails with `AtCapacityError`, and it does
-not count towards the queue.
+falls behind refuses new work, and changes do not pile up. The scope of a caller (`anyio.fail_after`) ends each wait
+here. `docs/decisions/0071` says why nothing is refused because it *might* miss its deadline.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Self
 
 import anyio
+import anyio.lowlevel
 
 from tiered.errors import AtCapacityError
 
+RETRY_AFTER_MIN_S = 0.05
+RETRY_AFTER_MAX_S = 30.0
+LATEST = 0.1
+"""How much the latest operation counts in the mean of the times for which slots are held."""
+
 
 class Admission:
-    def __init__(self, concurrency_max: int, queue_max: int, queue_wait_s: float) -> None:
-        self._slots = anyio.Semaphore(concurrency_max, max_value=concurrency_max)
+    """The slots of one side of a store, such as its reads.
+
+    `bulk_max`: how many slots bulk work may hold; None: all. `clock`: seconds, of a clock that never goes back.
+    """
+
+    def __init__(
+        self, concurrency_max: int, queue_max: int, queue_wait_s: float, clock: Callable[[], float], *, bulk_max: int | None = None
+    ) -> None:
         self._concurrency_max = concurrency_max
         self._queue_max = queue_max
         self._queue_wait_s = queue_wait_s
-        self._patient = 0
+        self._clock = clock
+        self._free = concurrency_max
+        self._normal: deque[anyio.Event] = deque()
+        self._bulk: deque[anyio.Event] = deque()
+        self._bulk_free = concurrency_max if bulk_max is None else bulk_max
+        self._bulk_is_next = False
+        self._held_s: float | None = None
+        self._moved_at = 0.0  # when a slot was last given back, or the last free one was taken
         self._under_way = 0
         self._idle = anyio.Event()
 
@@ -34,7 +62,7 @@ class Admission:
     @property
     def held(self) -> int:
         """How many slots are taken. Like `waiting`, it may be read from any thread."""
-        return self._concurrency_max - self._slots.value
+        return self._concurrency_max - self._free
 
     @property
     def waiting(self) -> int:
@@ -45,30 +73,27 @@ class Admission:
         """Waits for a slot. Raises `AtCapacityError` when the queue is full, or after the wait limit."""
         if (slot := self.try_enter()) is not None:
             return slot  # the ordinary case pays for no machinery
-        if self._slots.value == 0 and self._slots.statistics().tasks_waiting - self._patient >= self._queue_max:
-            raise AtCapacityError(
-                f"{self._concurrency_max} operations are under way and {self._queue_max} wait; shed load or raise store.queue_max"
-            )
+        if len(self._normal) >= self._queue_max:
+            raise self._full(f"{self._concurrency_max} operations are under way and {self._queue_max} wait", "store.queue_max")
         self._begin()
         try:
             with anyio.fail_after(self._queue_wait_s):
-                await self._slots.acquire()
+                await self._wait(self._normal)
         except BaseException as error:
             self._end()
             if not isinstance(error, TimeoutError):
                 raise
-            raise AtCapacityError(
-                f"no slot of {self._concurrency_max} came to it within {self._queue_wait_s:g} s; shed load or raise store.concurrency_max"
-            ) from None
-        return Slot(self._leave)
+            why = f"no slot of {self._concurrency_max} came to it within {self._queue_wait_s:g} s"
+            raise self._full(why, "store.concurrency_max") from None
+        return self._slot()
 
     async def enter_share(self, share: anyio.Semaphore) -> Slot:
-        """Waits without a limit: first for a place in the share, then for a slot, in the same line as all others."""
+        """Waits without a limit: first for a place in the share, then for a slot, in the line of all bulk work."""
         self._begin()
         try:
             await share.acquire()
             try:
-                await self._acquire_patiently()
+                await self._enter_bulk()
             except BaseException:
                 share.release()
                 raise
@@ -77,35 +102,102 @@ class Admission:
             raise
 
         def leave() -> None:
-            self._leave()
+            self._bulk_free += 1
             share.release()
 
-        return Slot(leave)
+        return self._slot(leave)
 
-    async def _acquire_patiently(self) -> None:
-        self._patient += 1
+    async def _enter_bulk(self) -> None:
+        if not (self._free and self._bulk_free and not self._bulk):
+            await self._wait(self._bulk)
+            return
+        self._take()
+        self._bulk_free -= 1
         try:
-            await self._slots.acquire()
-        finally:
-            self._patient -= 1
+            await anyio.lowlevel.checkpoint()
+        except BaseException:
+            self._bulk_free += 1
+            self._give_back()
+            raise
 
     def try_enter(self) -> Slot | None:
         """Returns a slot if one is free now, otherwise None."""
-        try:
-            self._slots.acquire_nowait()
-        except anyio.WouldBlock:
+        if not self._free:
             return None
+        self._take()
         self._begin()
-        return Slot(self._leave)
+        return self._slot()
 
     async def wait_idle(self) -> None:
         """Waits until nothing is under way and nothing waits."""
         while self._under_way:
             await self._idle.wait()
 
-    def _leave(self) -> None:
-        self._slots.release()
-        self._end()
+    # --- slots -----------------------------------------------------------------------------------
+
+    def _take(self) -> None:
+        self._free -= 1
+        if not self._free:
+            self._moved_at = self._clock()
+
+    async def _wait(self, line: deque[anyio.Event]) -> None:
+        """Waits in this line until a slot is given to it."""
+        given = anyio.Event()
+        line.append(given)
+        try:
+            await given.wait()
+        except BaseException:
+            if not given.is_set():
+                line.remove(given)
+            else:  # cancelled at the moment in which it got the slot
+                self._bulk_free += line is self._bulk
+                self._give_back()
+            raise
+
+    def _give_back(self) -> None:
+        """One slot is free again: gives it to whoever waits for it."""
+        self._free += 1
+        while self._free and (line := self._next_line()) is not None:
+            self._free -= 1
+            self._bulk_free -= line is self._bulk
+            self._bulk_is_next = line is self._normal
+            line.popleft().set()
+
+    def _next_line(self) -> deque[anyio.Event] | None:
+        bulk = bool(self._bulk) and self._bulk_free > 0
+        if self._normal and not (bulk and self._bulk_is_next):
+            return self._normal
+        return self._bulk if bulk else None
+
+    def _slot(self, leave_class: Callable[[], None] = lambda: None) -> Slot:
+        """For an operation that has its slot."""
+        began_at = self._clock()
+
+        def leave() -> None:
+            self._moved_at = self._clock()
+            held_s = self._moved_at - began_at
+            self._held_s = held_s if self._held_s is None else self._held_s + LATEST * (held_s - self._held_s)
+            leave_class()
+            self._give_back()
+            self._end()
+
+        return Slot(leave)
+
+    # --- capacity --------------------------------------------------------------------------------
+
+    def retry_after_s(self) -> float:
+        """In how many seconds an operation that comes then may expect a slot: an estimate, from 0.05 to 30.
+
+        It is the time in which all that wait now will have got their slots, if slots are held for as long as lately (a
+        moving mean). If no slot was given back for a longer time than that, this time counts instead.
+        """
+        held_s = max(self._held_s or 0.0, self._clock() - self._moved_at)
+        before = len(self._normal) + min(len(self._normal) + 1, len(self._bulk))  # the two classes take turns
+        return min(max(RETRY_AFTER_MIN_S, (before + 1) * held_s / self._concurrency_max), RETRY_AFTER_MAX_S)
+
+    def _full(self, why: str, setting: str) -> AtCapacityError:
+        after_s = self.retry_after_s()
+        return AtCapacityError(f"{why}; shed load, try again in about {after_s:.2g} s, or raise {setting}", after_s)
 
     def _begin(self) -> None:
         if not self._under_way:

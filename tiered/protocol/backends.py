@@ -489,7 +489,8 @@ class LongTermBackend(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Tiers:
-    """Both tiers of one store."""
+    """Both tiers of one store. `local`: they are files of this machine, and no service that could be away."""
 
     high_volume: HighVolumeBackend
     long_term: LongTermBackend
+    local: bool = False

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar
 
 from changelog.base.events import events
@@ -24,6 +25,7 @@ from tiered.errors import DanglingTombstoneError, UnavailableError
 from tiered.metadata import Expiration, Metadata, is_expired, touch_deadline
 from tiered.object_id import ObjectId, revision_of
 from tiered.protocol.backends import ByteRange, Inline, RowState, Tiers, Tombstone
+from tiered.protocol.breaker import Breaker, Breakers
 from tiered.protocol.retry import ask
 from tiered.settings import Settings
 from tiered.stored import ObjectHead, StoredObject, Tier
@@ -34,8 +36,9 @@ T = TypeVar("T")
 class Reader:
     """Reads objects. `dangling`: how many tombstones it has found so far whose blob is gone."""
 
-    def __init__(self, tiers: Tiers, runtime: Runtime, settings: Settings, observer: Observer = SILENT) -> None:
+    def __init__(self, tiers: Tiers, runtime: Runtime, settings: Settings, services: Breakers, observer: Observer = SILENT) -> None:
         self.dangling = 0
+        self._services = services
         self._observer = observer
         self._tiers = tiers
         self._runtime = runtime
@@ -52,7 +55,7 @@ class Reader:
         """
 
         async def open_blob(state: Tombstone) -> StoredObject | None:
-            blob = await self._ask(lambda: self._tiers.long_term.open(state.target, range))
+            blob = await self._ask(self._services.blobs, lambda: self._tiers.long_term.open(state.target, range))
             if blob is None:
                 return None
             start, stop = _extent(range, blob.size)
@@ -65,7 +68,7 @@ class Reader:
         """
 
         async def head_of_blob(state: Tombstone) -> ObjectHead | None:
-            blob = await self._ask(lambda: self._tiers.long_term.head(state.target))
+            blob = await self._ask(self._services.blobs, lambda: self._tiers.long_term.head(state.target))
             return None if blob is None else _head_of_blob(object_id, state, blob.metadata, blob.size)
 
         found = await self._follow(object_id, lambda state: _head_of_inline(object_id, state), head_of_blob)
@@ -108,12 +111,12 @@ class Reader:
         return state is not None and touch_deadline(_expiration(state), state.deadline_ns, now_ns) is not None
 
     async def _state(self, path: str) -> RowState:
-        row = await self._ask(lambda: self._tiers.high_volume.read(path))
+        row = await self._ask(self._services.rows, lambda: self._tiers.high_volume.read(path))
         state = row.state
         return None if state is None or is_expired(state.deadline_ns, self._runtime.wall_ns()) else state
 
-    async def _ask(self, read: Callable[[], Awaitable[T]]) -> T:
-        return await ask(read, self._runtime, self._budget_s, self._observer)
+    async def _ask(self, service: Breaker, read: Callable[[], Awaitable[T]]) -> T:
+        return await ask(partial(service.ask, read), self._runtime, self._budget_s, self._observer)
 
     def _lost(self, object_id: ObjectId, blob: str) -> DanglingTombstoneError:
         self.dangling += 1

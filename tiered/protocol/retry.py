@@ -7,18 +7,22 @@ may be, because its token takes effect at most once. An inline write may not.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import anyio
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
 
 from changelog.base.errors import ClockBehindError, LeaseLostError, TieredError, UnavailableError, UnconfirmedError
 from changelog.base.observe import SILENT, Event, Observer
 from changelog.base.runtime import Runtime
+from tiered.errors import ServiceAwayError
+
+if TYPE_CHECKING:
+    from tenacity import RetryCallState
 
 T = TypeVar("T")
 WAIT_FIRST_S = 0.05
 WAIT_MAX_S = 5.0
+DOUBLINGS_MAX = 16
 
 
 Repeat = type[TieredError] | tuple[type[TieredError], ...]
@@ -31,40 +35,62 @@ async def persist(
     """Makes the call, and repeats it while it fails with an error of `repeat`, for at most `budget_s` seconds.
 
     Then it raises the last error. `UnconfirmedError`: the budget ended while a call was still waiting for its answer.
-    `LeaseLostError` and `ClockBehindError` are never repeated. `observer` is told of each repeated call.
+    `LeaseLostError`, `ClockBehindError` and `ServiceAwayError` are never repeated. `ServiceAwayError` tells of the last
+    call only that it was not sent. So if an earlier one was not confirmed, its error is raised instead. `observer` is
+    told of each repeated call.
     """
     ends_at = runtime.monotonic() + budget_s
     failed = ""
+    unconfirmed: UnconfirmedError | None = None
+    refused = False
+
+    async def attempt() -> T:
+        nonlocal unconfirmed, refused
+        try:
+            return await call()
+        except UnconfirmedError as error:
+            unconfirmed = error
+            raise
+        except ServiceAwayError:
+            refused = True
+            if unconfirmed is not None:
+                raise unconfirmed from None
+            raise
 
     def wait_s(state: RetryCallState) -> float:
-        # Full jitter below an exponential bound: after an outage the callers do not all come back at the same moment.
-        return runtime.random.uniform(0, min(WAIT_MAX_S, WAIT_FIRST_S * 2 ** min(state.attempt_number, 16)))
+        # Full jitter below an exponential bound, so that callers do not all come back at one moment.
+        return runtime.random.uniform(0, min(WAIT_MAX_S, WAIT_FIRST_S * 2 ** min(state.attempt_number, DOUBLINGS_MAX)))
 
     def is_repeated(error: BaseException) -> bool:
         nonlocal failed
         failed = type(error).__name__
-        return isinstance(error, repeat) and not isinstance(error, (LeaseLostError, ClockBehindError))
+        return not refused and isinstance(error, repeat) and not isinstance(error, (LeaseLostError, ClockBehindError))
 
-    with anyio.move_on_after(budget_s):
-        try:
-            return await call()  # in the ordinary case tenacity is not even constructed
-        except repeat as error:
-            if not is_repeated(error):
-                raise
-        retrying = AsyncRetrying(
-            sleep=runtime.sleep,
-            wait=wait_s,
-            stop=lambda state: runtime.monotonic() + state.upcoming_sleep >= ends_at,
-            retry=retry_if_exception(is_repeated),
-            reraise=True,
-        )
-        await runtime.sleep(runtime.random.uniform(0, WAIT_FIRST_S))
-        async for attempt in retrying:
-            with attempt:
-                observer.count(Event.RETRIED, failed)
-                return await call()
-        raise AssertionError("tenacity returns or raises")
-    raise UnconfirmedError(f"no answer within {budget_s:g} s")
+    try:
+        with anyio.move_on_after(budget_s):
+            try:
+                return await attempt()
+            except repeat as error:
+                if not is_repeated(error):
+                    raise
+            from tenacity import AsyncRetrying, retry_if_exception  # noqa: PLC0415 - ordinarily nothing is repeated
+
+            retrying = AsyncRetrying(
+                sleep=runtime.sleep,
+                wait=wait_s,
+                stop=lambda state: runtime.monotonic() + state.upcoming_sleep >= ends_at,
+                retry=retry_if_exception(is_repeated),
+                reraise=True,
+            )
+            await runtime.sleep(runtime.random.uniform(0, WAIT_FIRST_S))
+            async for each in retrying:
+                with each:
+                    observer.count(Event.RETRIED, failed)
+                    return await attempt()
+            raise AssertionError("tenacity returns or raises")
+        raise UnconfirmedError(f"no answer within {budget_s:g} s")
+    finally:
+        unconfirmed = None  # an error that is raised holds this frame, and must not be held by it
 
 
 async def ask(read: Callable[[], Awaitable[T]], runtime: Runtime, budget_s: float, observer: Observer = SILENT) -> T:

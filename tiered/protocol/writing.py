@@ -54,6 +54,7 @@ from tiered.object_id import ObjectId, blob_name
 from tiered.payload.pieces import Piece, Pieces
 from tiered.protocol.admission import Slot
 from tiered.protocol.backends import MARK_AGE_MAX_S, Inline, Row, RowState, Tiers, Tombstone, Upload
+from tiered.protocol.breaker import Breaker, Breakers
 from tiered.protocol.concurrent import both
 from tiered.protocol.finishing import finish, may_tell_ok, settle_change
 from tiered.protocol.retry import ask, persist
@@ -113,7 +114,7 @@ class Writer:
 
     def __init__(
         self, tiers: Tiers, log: ChangeLog, runtime: Runtime, settings: Settings, heartbeat: Heartbeat, writes: WritesUnderWay,
-        observer: Observer = SILENT,
+        services: Breakers, observer: Observer = SILENT,
     ) -> None:
         self._tiers = tiers
         self._log = log
@@ -122,6 +123,7 @@ class Writer:
         self._budget_s = settings.store.answer_budget_s
         self._heartbeat = heartbeat
         self._writes = writes
+        self._services = services
         self._observer = observer
 
     # --- one row operation -----------------------------------------------------------------------
@@ -150,7 +152,9 @@ class Writer:
         """Sends an inline write, and again only if it certainly had no effect. False: a tombstone is in the way."""
         try:
             try:
-                return await persist(send, self._runtime, self._budget_s, repeat=UnavailableError, observer=self._observer)
+                return await persist(
+                    partial(self._services.rows.ask, send), self._runtime, self._budget_s, repeat=UnavailableError, observer=self._observer
+                )
             except UnconfirmedError as error:
                 if await self._settle_inline(write):
                     return True  # a put; a deletion leaves no token to show
@@ -166,9 +170,12 @@ class Writer:
     async def _settle_inline(self, write: Write) -> bool:
         """Whether the write shows in the row; if not, it never will any more."""
         try:
-            return await self._persist(lambda: self._tiers.high_volume.settle(write.object_id.path, write.id))
+            return await self._persist(lambda: self._note_settle(write))
         except TieredError as error:  # a permission that was taken away, or a damaged row, proves nothing about the write (I4)
             raise OutcomeUnknownError(write.object_id, write.id) from error
+
+    async def _note_settle(self, write: Write) -> bool:
+        return await self._services.rows.note(lambda: self._tiers.high_volume.settle(write.object_id.path, write.id))
 
     async def _settle_abandoned(self, write: Write) -> None:
         with _logged("write_not_settled", write):
@@ -221,7 +228,10 @@ class Writer:
         """Steps 1 and 2. Returns the payload's bytes."""
 
         async def open_upload() -> Upload:
-            write.upload = await self._tiers.long_term.open_upload(name, metadata, body.size)
+            write.upload = await self._services.blobs.ask(
+                lambda: self._tiers.long_term.open_upload(name, metadata, body.size),
+                is_answer=lambda upload: upload.session is not None,  # without a session nothing was sent yet
+            )
             return write.upload
 
         old, upload = await both(lambda: self._present_target(write.object_id), open_upload)
@@ -231,7 +241,7 @@ class Writer:
         self._check_held(await write.wait_recorded())
         write.may_land_late = True
         try:
-            await upload.finalise()
+            await self._services.blobs.note(upload.finalise)
         except TieredError as error:
             write.may_land_late = isinstance(error, UnconfirmedError)  # every other one is an answer (decision 0014)
             raise
@@ -245,11 +255,11 @@ class Writer:
         return (await self._row(object_id)).target
 
     async def _row(self, object_id: ObjectId, *, marks: ChangeId | bool = False) -> Row:
-        return await self._ask(lambda: self._tiers.high_volume.read(object_id.path, marks=marks))
+        return await self._ask(self._services.rows, lambda: self._tiers.high_volume.read(object_id.path, marks=marks))
 
     async def _record(self, change: Change) -> Lease:
         """Writes the entry, durably before it returns, and keeps it alive from then on."""
-        return await self._persist(lambda: self._heartbeat.record(change))
+        return await self._persist(lambda: self._services.changelog.ask(lambda: self._heartbeat.record(change)))
 
     def _check_held(self, lease: Lease) -> None:
         """Raises `LeaseLostError` if recovery may have cleaned up: a blob finalised now would never be deleted (I3)."""
@@ -295,7 +305,9 @@ class Writer:
                 return Told.TOO_OLD
             sent = True
             try:
-                effective = await self._tiers.high_volume.swap(change.object, change.id, change.old, state, deadline_s)
+                effective = await self._services.rows.note(
+                    lambda: self._tiers.high_volume.swap(change.object, change.id, change.old, state, deadline_s)
+                )
             except UnconfirmedError:
                 unanswered = True
                 raise
@@ -313,7 +325,7 @@ class Writer:
         """Step 4 after a swap that was not told ok: settles, reads the row, and says what the caller may be told."""
         change = lease.entry.change
         try:
-            live, row = await self._persist(lambda: self._settle_and_read(change))
+            live, row = await self._persist(lambda: self._services.rows.note(lambda: self._settle_and_read(change)))
         except TieredError as error:
             unknown = OutcomeUnknownError(write.object_id, change.id, logged=self._log.durable)
             unknown.__cause__ = error
@@ -371,8 +383,8 @@ class Writer:
     async def _persist(self, call: Callable[[], Awaitable[T]]) -> T:
         return await persist(call, self._runtime, self._budget_s, observer=self._observer)
 
-    async def _ask(self, read: Callable[[], Awaitable[T]]) -> T:
-        return await ask(read, self._runtime, self._budget_s, self._observer)
+    async def _ask(self, service: Breaker, read: Callable[[], Awaitable[T]]) -> T:
+        return await ask(partial(service.ask, read), self._runtime, self._budget_s, self._observer)
 
     # --- afterwards ------------------------------------------------------------------------------
 
@@ -381,9 +393,9 @@ class Writer:
         path, change_id = error.object_id.path, error.change_id
         if not error.logged:
             # No entry, so no recovery: this is where it is settled, if it was not.
-            await self._ask(lambda: self._tiers.high_volume.settle(path, change_id))
+            await self._ask(self._services.rows, lambda: self._tiers.high_volume.settle(path, change_id))
         # The log first: an entry that is gone was settled before, so the row read after it remembers.
-        entry = await self._ask(lambda: self._log.read(change_id))
+        entry = await self._ask(self._services.changelog, lambda: self._log.read(change_id))
         row = await self._row(error.object_id, marks=change_id)
         is_there = row.target == blob_name(path, change_id) or (row.state is not None and row.state.token == change_id)
         if is_there or change_id in row.won:

@@ -24,6 +24,7 @@ from prometheus_client.registry import Collector
 import tiered.errors
 from changelog.base.observe import Event, Queue
 from tiered.errors import ConfigurationError, TieredError
+from tiered.protocol.breaker import CHANGELOG, HIGH_VOLUME, LONG_TERM
 
 OTHER = "other"
 CANCELLED = "cancelled"
@@ -36,6 +37,7 @@ CALL_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.
 PASS_BUCKETS_S = (0.01, 0.05, 0.25, 1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 24 * 3600)
 
 SIDES = ("read", "write", "touch")
+SERVICES = (HIGH_VOLUME, LONG_TERM, CHANGELOG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,9 @@ class Counted:
 
 COUNTED: Mapping[Event, Counted] = {
     Event.RETRIED: Counted("tiered_retries", "Calls repeated, by the error of the call before.", "error", (*sorted(ERRORS), OTHER)),
+    Event.FAILED_FAST: Counted(
+        "tiered_failed_fast", "Calls not sent, because their service is away.", "service", SERVICES
+    ),
     Event.DANGLING: Counted("tiered_dangling_tombstones", "Reads that found a tombstone whose blob is gone: data loss."),
     Event.CHANGE_LOST: Counted("tiered_changes_lost", "Changes given up because their lease had ended before the swap."),
     Event.CLEANED_UP: Counted(
@@ -72,8 +77,7 @@ COUNTED: Mapping[Event, Counted] = {
     Event.BLOB_DELETED: Counted("tiered_blobs_deleted", "Deletions of blobs that the long-term tier confirmed."),
     Event.BLOB_BYTES_DELETED: Counted("tiered_blob_deleted_bytes", "Bytes of deleted blobs, where the tier tells them."),
     Event.COLLECTED: Counted(
-        "tiered_garbage_collected", "Things removed by the collection of an embedded store.", "service",
-        ("high_volume", "long_term", "changelog"),
+        "tiered_garbage_collected", "Things removed by the collection of an embedded store.", "service", SERVICES
     ),
 }
 
@@ -118,6 +122,7 @@ class Metrics(Collector):
         """Also after a fork: the lock may have been held by a thread that the child does not have."""
         self._lock = threading.Lock()
         self._queues: dict[str, WeakSet[Queue]] = {side: WeakSet() for side in SIDES}
+        self._away = dict.fromkeys(SERVICES, 0)
 
     # --- told by the observer --------------------------------------------------------------------
 
@@ -152,6 +157,10 @@ class Metrics(Collector):
         with self._lock:
             self._queues[side].discard(queue)
 
+    def away(self, service: str, stores: int) -> None:
+        with self._lock:
+            self._away[service] += stores
+
     def failed(self) -> None:
         self._failures.inc()
 
@@ -175,6 +184,7 @@ class Metrics(Collector):
     def _stores(self) -> Iterator[Metric]:
         with self._lock:
             queues = {side: list(found) for side, found in self._queues.items()}
+            away_now = dict(self._away)
         slots = GaugeMetricFamily("tiered_store_slots", "Operations that may run at once, of all open stores.", labels=("side",))
         held = GaugeMetricFamily("tiered_store_slots_held", "Operations that run, clean-up included.", labels=("side",))
         waiting = GaugeMetricFamily("tiered_store_waiting", "Operations that wait for a slot.", labels=("side",))
@@ -182,7 +192,10 @@ class Metrics(Collector):
             slots.add_metric((side,), sum(queue.slots for queue in found))
             held.add_metric((side,), sum(queue.held for queue in found))
             waiting.add_metric((side,), sum(queue.waiting for queue in found))
-        yield from (slots, held, waiting)
+        away = GaugeMetricFamily("tiered_service_away", "Open stores that find this service away.", labels=("service",))
+        for service, stores in away_now.items():
+            away.add_metric((service,), stores)
+        yield from (slots, held, waiting, away)
 
 
 def _counter(each: Counted) -> Counter:

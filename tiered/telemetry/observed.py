@@ -27,14 +27,14 @@ from tiered.protocol.backends import (
     Tiers,
     Upload,
 )
-
-HIGH_VOLUME, LONG_TERM, CHANGELOG = "high_volume", "long_term", "changelog"
+from tiered.protocol.breaker import CHANGELOG, HIGH_VOLUME, LONG_TERM
 
 
 def observed_tiers(tiers: Tiers, observer: Observer) -> Tiers:
     return Tiers(
         cast(HighVolumeBackend, Observed(tiers.high_volume, HIGH_VOLUME, observer)),
         cast(LongTermBackend, _ObservedBlobs(tiers.long_term, LONG_TERM, observer)),
+        tiers.local,
     )
 
 

@@ -112,6 +112,13 @@ class _Telling(Observer):
         except Exception as error:  # noqa: BLE001
             self.failed(error)
 
+    def away(self, service: str, stores: int) -> None:
+        try:
+            if self.metrics is not None:
+                self.metrics.away(service, stores)
+        except Exception as error:  # noqa: BLE001
+            self.failed(error)
+
     def traceparent(self) -> str | None:
         try:
             return None if self.traces is None else self.traces.traceparent()

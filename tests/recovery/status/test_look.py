@@ -87,7 +87,7 @@ async def test_of_an_empty_store_nothing_waits_and_nothing_is_made_up(world: Wor
 async def test_it_writes_nothing(world: World) -> None:
     await record(world)
     await look(world)
-    assert sorted(set(world.calls) - {"read_note"}) == ["entries", "now_ns", "presences"]
+    assert sorted(set(world.calls) - {"read_note"}) == ["entries", "now_ns", "presences", "read"]
 
 
 async def test_every_standing_is_counted_with_its_age(world: World) -> None:
@@ -404,7 +404,9 @@ async def test_a_service_that_is_down_gives_a_status_with_what_is_known(world: W
     assert shown["stuck"]["count"] is None and shown["daemons"] is None and shown["entries"]["by_standing"] == {}
 
 
-@pytest.mark.parametrize(("name", "tier"), [("entries", "log"), ("presences", "log"), ("read_note", "log"), ("now_ns", "blobs")])
+@pytest.mark.parametrize(("name", "tier"), [
+    ("entries", "log"), ("presences", "log"), ("read_note", "log"), ("now_ns", "blobs"), ("read", "rows"),
+])  # fmt: skip
 async def test_one_thing_that_cannot_be_read_hides_nothing_else(world: World, name: str, tier: str) -> None:
     await world.log.target.announce("recovery")
     await write_last(world.log.target, AUDIT)

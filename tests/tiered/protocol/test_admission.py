@@ -5,13 +5,14 @@ from __future__ import annotations
 import anyio
 import pytest
 
+from tiered.errors import AtCapacityError
 from tiered.protocol.admission import Admission, Share
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_share_is_whole_again_when_its_waiter_was_cancelled() -> None:
-    whole = Admission(1, queue_max=0, queue_wait_s=1)
+    whole = Admission(1, 0, 1, anyio.current_time)
     share = Share(whole, 1)
     others = await whole.enter()
     async with anyio.create_task_group() as tasks:
@@ -26,7 +27,7 @@ async def test_share_is_whole_again_when_its_waiter_was_cancelled() -> None:
 
 
 async def test_share_has_no_more_slots_than_it_was_given() -> None:
-    whole = Admission(3, queue_max=0, queue_wait_s=1)
+    whole = Admission(3, 0, 1, anyio.current_time)
     share = Share(whole, 2)
     slots = [await share.enter(), await share.enter()]
     async with anyio.create_task_group() as tasks:
@@ -39,7 +40,7 @@ async def test_share_has_no_more_slots_than_it_was_given() -> None:
 
 async def test_who_waits_until_nothing_is_under_way_sleeps_meanwhile() -> None:
     """Also where there was nothing under way before: what told so then tells nothing now."""
-    admission = Admission(2, queue_max=0, queue_wait_s=1)
+    admission = Admission(2, 0, 1, anyio.current_time)
     (await admission.enter()).release()
     await admission.wait_idle()
     slot = await admission.enter()
@@ -51,7 +52,7 @@ async def test_who_waits_until_nothing_is_under_way_sleeps_meanwhile() -> None:
 
 
 async def test_who_waits_for_a_share_is_waited_for() -> None:
-    whole = Admission(2, queue_max=0, queue_wait_s=1)
+    whole = Admission(2, 0, 1, anyio.current_time)
     share = Share(whole, 1)
     slot = await share.enter()
     events = []
@@ -73,7 +74,7 @@ async def test_who_waits_for_a_share_is_waited_for() -> None:
 
 
 async def test_it_tells_who_runs_and_who_waits() -> None:
-    whole = Admission(2, queue_max=5, queue_wait_s=10)
+    whole = Admission(2, 5, 10, anyio.current_time)
     share = Share(whole, 1)
     assert (whole.slots, whole.held, whole.waiting) == (2, 0, 0)
     slots = [await whole.enter(), await share.enter()]
@@ -86,3 +87,73 @@ async def test_it_tells_who_runs_and_who_waits() -> None:
     for slot in slots:
         slot.release()
     assert (whole.held, whole.waiting) == (0, 0)
+
+
+async def test_bulk_work_leaves_slots_to_single_operations_and_takes_turns_with_them() -> None:
+    whole = Admission(2, 10, 10, anyio.current_time, bulk_max=1)
+    first, second = Share(whole, 2), Share(whole, 2)
+    entered: list[str] = []
+    slots = {"held": await first.enter(), "normal": await whole.enter()}
+
+    async def enter(name: str, line: Admission | Share) -> None:
+        slots[name] = await line.enter()
+        entered.append(name)
+
+    async def after(name: str) -> list[str]:
+        entered.clear()
+        slots.pop(name).release()
+        await anyio.wait_all_tasks_blocked()
+        return list(entered)
+
+    async with anyio.create_task_group() as tasks:
+        for name, line in (("b1", first), ("b2", second), ("n1", whole), ("n2", whole), ("n3", whole)):
+            tasks.start_soon(enter, name, line)
+            await anyio.wait_all_tasks_blocked()
+        assert await after("normal") == ["n1"], "bulk work holds its limit, so it passes"
+        assert await after("held") == ["b1"], "a normal operation had the last turn"
+        assert await after("n1") == ["n2"]
+        assert await after("b1") == ["b2"]
+        assert await after("b2") == ["n3"]
+        for name in ("n2", "n3"):
+            slots.pop(name).release()
+    with anyio.fail_after(10):
+        await whole.wait_idle()
+
+
+async def test_bulk_work_that_has_reached_its_limit_does_not_hold_a_free_slot_back() -> None:
+    whole = Admission(2, 0, 1, anyio.current_time, bulk_max=1)
+    share = Share(whole, 2)
+    held = await share.enter()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(share.enter)
+        await anyio.wait_all_tasks_blocked()
+        with await whole.enter():
+            pass
+        tasks.cancel_scope.cancel()
+    held.release()
+    assert (whole.held, whole.waiting) == (0, 0)
+
+
+async def test_whoever_is_refused_is_told_when_a_slot_may_be_free() -> None:
+    clock = [100.0]
+    whole = Admission(2, 0, 1, lambda: clock[0])
+
+    async def refused_with() -> float | None:
+        with pytest.raises(AtCapacityError) as refused:
+            await whole.enter()
+        return refused.value.retry_after_s
+
+    clock[0] = 5000.0  # idle for long: this tells nothing
+    for _ in range(30):
+        slots = [await whole.enter(), await whole.enter()]
+        clock[0] += 4.0
+        for slot in slots:
+            slot.release()
+    slots = [await whole.enter(), await whole.enter()]
+    assert await refused_with() == pytest.approx(2.0), "two slots are each held for 4 s"
+    clock[0] += 10.0
+    assert await refused_with() == pytest.approx(5.0), "nothing has become free for 10 s"
+    clock[0] += 1000.0
+    assert await refused_with() == 30.0
+    for slot in slots:
+        slot.release()

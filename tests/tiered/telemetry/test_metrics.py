@@ -7,6 +7,7 @@ import re
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import anyio
@@ -129,6 +130,27 @@ async def a_full_store(world: ObservedWorld) -> None:
     assert world.value("tiered_store_slots", side="read") == 0, "it is closed"
 
 
+async def services_that_are_away(world: ObservedWorld) -> None:
+    async with world.store(store={"away_after_s": 5, "answer_budget_s": 6}) as storage:
+        async def down(real: Any, *args: Any, **named: Any) -> Any:
+            raise UnavailableError("down")
+
+        await storage.put(OTHER, LARGE)
+        for service, backend, call in (
+            ("long_term", world.blobs, "open"), ("changelog", world.log, "record"), ("high_volume", world.rows, "read")
+        ):  # fmt: skip
+            backend.hooks[call] = down
+            operation = partial(storage.put, OTHER, LARGE) if service == "changelog" else partial(storage.get, OTHER)
+            for _ in range(3):
+                with pytest.raises(UnavailableError):
+                    await operation()
+            assert world.value("tiered_service_away", service=service) == 1 and service in storage.services_away
+            del backend.hooks[call]
+            await world.runtime.sleep(3)
+            await operation()
+            assert world.value("tiered_service_away", service=service) == 0 and storage.services_away == {}
+
+
 async def leases(world: ObservedWorld) -> None:
     """A put that takes a minute is renewed; one whose entry is taken over, or whose log is gone, is lost."""
     async def minute() -> AsyncIterator[bytes]:
@@ -246,8 +268,8 @@ async def a_tracer_that_fails(world: ObservedWorld) -> None:
 async def everything() -> ObservedWorld:
     world = ObservedWorld()
     for act in (
-        operations, answers_that_are_not_ok, a_full_store, leases, late_uploads_and_what_is_left, recovery_of_the_dead, collection,
-        a_tracer_that_fails, data_loss,
+        operations, answers_that_are_not_ok, a_full_store, services_that_are_away, leases, late_uploads_and_what_is_left,
+        recovery_of_the_dead, collection, a_tracer_that_fails, data_loss,
     ):
         await act(world)
     world.registry.register(StatusMetrics(lambda: STATUS, lambda: 5.0))
@@ -270,7 +292,8 @@ def moved() -> ObservedWorld:
 
 def test_every_metric_moves(moved: ObservedWorld) -> None:
     still = [family.name for family in moved.registry.collect() if not any(sample.value for sample in family.samples)]
-    assert still == ["tiered_store_slots", "tiered_store_slots_held", "tiered_store_waiting"], "see `a_full_store`"
+    ended = ["tiered_store_slots", "tiered_store_slots_held", "tiered_store_waiting", "tiered_service_away"]
+    assert still == ended, "see `a_full_store` and `services_that_are_away`"
 
 
 def test_every_kind_of_every_event_moves(moved: ObservedWorld) -> None:

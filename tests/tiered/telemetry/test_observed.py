@@ -31,8 +31,9 @@ from tests.given.virtual_time import simulated
 from tiered.errors import UnavailableError
 from tiered.metadata import Metadata
 from tiered.protocol.backends import DeletesMany, HighVolumeBackend, KeepsDeleted, LongTermBackend, ShowsUploads, SoftDeletes, Tiers
+from tiered.protocol.breaker import CHANGELOG, HIGH_VOLUME, LONG_TERM
 from tiered.storage import TieredStorage
-from tiered.telemetry.observed import CHANGELOG, HIGH_VOLUME, LONG_TERM, METHODS, observed_log, observed_tiers
+from tiered.telemetry.observed import METHODS, observed_log, observed_tiers
 
 RUNTIME = SimulatedRuntime(1)
 

@@ -1,0 +1,276 @@
+"""The breaker: when a service counts as away, what is refused then, and what ends it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import anyio
+import pytest
+from trio.testing import MockClock
+
+from changelog.base.errors import (
+    ConfigurationError,
+    CorruptRecordError,
+    InvalidRequestError,
+    LeaseLostError,
+    UnavailableError,
+    UnconfirmedError,
+)
+from changelog.base.observe import Event, Observer
+from emulators.world.runtime import SimulatedRuntime
+from tiered.errors import ServiceAwayError
+from tiered.protocol.breaker import GIVEN_UP_S, HIGH_VOLUME, LONG_TERM, TRIED_EVERY_S, Breaker, Breakers
+from tiered.protocol.retry import ask, persist
+
+pytestmark = pytest.mark.anyio
+
+AWAY_AFTER_S = 10.0
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    return "trio", {"clock": MockClock(autojump_threshold=0)}
+
+
+class Told(Observer):
+    def __init__(self) -> None:
+        self.refused: list[str] = []
+        self.away_now = 0
+
+    def count(self, event: Event, kind: str = "", amount: int = 1) -> None:
+        if event is Event.FAILED_FAST:
+            self.refused.append(kind)
+
+    def away(self, service: str, stores: int) -> None:
+        self.away_now += stores
+
+
+class Service:
+    """A service that answers, or fails with `error`. `calls`: when it was called."""
+
+    def __init__(self, after_s: float = AWAY_AFTER_S) -> None:
+        self.told = Told()
+        self.error: Exception | None = None
+        self.takes_s = 0.0
+        self.calls: list[float] = []
+        self.runtime = SimulatedRuntime(seed=1)
+        self.breaker = Breaker(HIGH_VOLUME, after_s, self.runtime, "store-1", self.told)
+
+    async def call(self) -> str:
+        self.calls.append(anyio.current_time())
+        await anyio.sleep(self.takes_s)
+        if self.error is not None:
+            raise self.error
+        return "answer"
+
+    async def fails(self, kind: type[Exception] = UnavailableError) -> None:
+        with pytest.raises(kind) as raised:
+            await self.breaker.ask(self.call)
+        assert raised.type is kind
+
+    async def go_away(self, error: Exception | None = None) -> None:
+        """Fails often enough, for long enough."""
+        self.error = error or UnavailableError("no route to host")
+        for _ in range(3):
+            await self.fails(type(self.error))
+            await anyio.sleep(AWAY_AFTER_S / 2)
+        self.calls.clear()
+
+
+@pytest.fixture
+def service() -> Service:
+    return Service()
+
+
+async def test_a_service_that_answers_nothing_for_long_enough_is_away_and_then_calls_are_not_sent(
+    service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    await service.go_away()
+    assert service.told.away_now == 1 and service.breaker.away_s == pytest.approx(15.0)
+    await service.fails(ServiceAwayError)
+    with pytest.raises(ServiceAwayError, match=r"nothing was sent, and it is tried again in 2\.0 s: no route") as refused:
+        await service.breaker.ask(service.call)
+    assert len(service.calls) == 1, "the first tried it"
+    text = str(refused.value)
+    assert "the service of the rows (high_volume) has answered nothing for" in text and "since 2023-11-14T22:13:20Z;" in text
+    assert refused.value.service == HIGH_VOLUME and refused.value.retry_after_s is not None
+    assert 0 < refused.value.retry_after_s <= TRIED_EVERY_S
+    assert [record.event for record in caplog.records] == ["service_unreachable"]  # type: ignore[attr-defined]
+
+
+async def test_one_call_at_a_time_tries_it_and_an_answer_ends_it(service: Service, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    await service.go_away()
+    service.takes_s, told = 7.0, service.told
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(service.fails, ServiceAwayError)
+        await anyio.wait_all_tasks_blocked()
+        for _ in range(5):
+            await service.fails(ServiceAwayError)
+            await anyio.sleep(1)
+    assert len(service.calls) == 1 and told.refused == [HIGH_VOLUME] * 5
+    service.error, service.takes_s = None, 0.0
+    assert await service.breaker.ask(service.call) == "answer"
+    assert service.breaker.away_s is None and told.away_now == 0
+    assert await service.breaker.ask(service.call) == "answer"
+    assert [record.event for record in caplog.records] == ["service_unreachable", "service_healthy_again"]  # type: ignore[attr-defined]
+
+
+async def test_tries_that_fail_at_once_come_every_two_seconds(service: Service) -> None:
+    await service.go_away()
+    for _ in range(100):
+        await service.fails(ServiceAwayError)
+        await anyio.sleep(0.1)
+    assert 4 <= len(service.calls) <= 6
+
+
+@pytest.mark.parametrize("error", [CorruptRecordError("damaged"), ConfigurationError("403")])
+async def test_a_refusal_is_an_answer(service: Service, error: Exception) -> None:
+    await service.go_away()
+    service.error = error
+    await service.fails(type(error))
+    assert service.breaker.away_s is None
+
+
+@pytest.mark.parametrize("error", [LeaseLostError("lost"), InvalidRequestError("wrong"), ZeroDivisionError("bug")])
+async def test_errors_about_something_else_tell_nothing_of_the_service(service: Service, error: Exception) -> None:
+    await service.go_away(error)
+    assert service.breaker.away_s is None
+    await service.go_away()
+    service.error = error
+    await service.fails(type(error))
+    assert service.breaker.away_s is not None
+
+
+async def test_an_answer_between_failures_begins_the_time_anew(service: Service) -> None:
+    for _ in range(4):
+        service.error = UnavailableError("now and then")
+        for _ in range(4):
+            await service.fails()
+            await anyio.sleep(2)
+        service.error = None
+        assert await service.breaker.ask(service.call) == "answer"
+    assert service.breaker.away_s is None
+
+
+async def test_failures_that_are_far_apart_do_not_add_up(service: Service) -> None:
+    service.error = UnavailableError("once an hour")
+    for _ in range(10):
+        await service.fails()
+        await anyio.sleep(3600)
+    assert service.breaker.away_s is None
+
+
+async def test_callers_who_give_up_before_any_answer_count_too(service: Service) -> None:
+    """Behind a firewall that drops packets nothing fails: each caller's own deadline ends its wait."""
+    service.takes_s = 1000.0
+    for _ in range(7):
+        with anyio.move_on_after(GIVEN_UP_S + 0.5):
+            await service.breaker.ask(service.call)
+    await service.fails(ServiceAwayError)
+
+
+async def test_callers_who_leave_at_once_tell_nothing(service: Service) -> None:
+    service.takes_s = 1000.0
+    for _ in range(100):
+        with anyio.move_on_after(GIVEN_UP_S / 2):
+            await service.breaker.ask(service.call)
+    assert service.breaker.away_s is None
+
+
+async def test_a_try_whose_caller_gives_up_makes_room_for_the_next(service: Service) -> None:
+    await service.go_away()
+    service.takes_s = 1000.0
+    with anyio.move_on_after(TRIED_EVERY_S):
+        await service.breaker.ask(service.call)
+    service.error, service.takes_s = None, 0.0
+    assert await service.breaker.ask(service.call) == "answer"
+
+
+async def test_what_settles_or_finishes_is_sent_in_any_case_and_its_answer_counts(service: Service) -> None:
+    await service.go_away()
+    for _ in range(3):
+        with pytest.raises(UnavailableError):
+            await service.breaker.note(service.call)
+    assert len(service.calls) == 3
+    service.error = None
+    assert await service.breaker.note(service.call) == "answer"
+    assert service.breaker.away_s is None
+
+
+async def test_a_result_without_a_request_ends_no_outage(service: Service) -> None:
+    await service.go_away()
+    service.error = None
+    assert await service.breaker.ask(service.call, is_answer=lambda result: False) == "answer"
+    await service.fails(ServiceAwayError)
+
+
+async def test_the_first_callers_wait_and_the_others_fail_at_once(service: Service) -> None:
+    service.error = UnavailableError("no route to host")
+    waited: list[float] = []
+
+    async def caller() -> None:
+        began_at = anyio.current_time()
+        with pytest.raises(UnavailableError):
+            await ask(lambda: service.breaker.ask(service.call), service.runtime, 30)
+        waited.append(anyio.current_time() - began_at)
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(20):
+            tasks.start_soon(caller)
+        await anyio.sleep(20)
+        for _ in range(20):
+            await caller()
+    first, late = waited[:20], waited[20:]
+    assert max(first) < 20.0 and max(late) < 0.2
+
+
+def unconfirmed_then_away(service: Service) -> Callable[[], Awaitable[str]]:
+    """A call that is sent and not answered. While it waits to be repeated, its service is found to be away."""
+    def answers() -> Iterator[Callable[[], Awaitable[str]]]:
+        async def first() -> str:
+            await service.go_away()
+            await service.fails(ServiceAwayError)  # the try
+            raise UnconfirmedError("sent, and not answered")
+
+        yield first
+        while True:
+            yield lambda: service.breaker.ask(service.call)
+
+    following = answers()
+    return lambda: next(following)()
+
+
+async def test_a_call_that_was_sent_before_is_never_told_as_not_sent(service: Service) -> None:
+    with pytest.raises(UnconfirmedError, match="sent, and not answered"):
+        await persist(unconfirmed_then_away(service), service.runtime, 30)
+
+
+async def test_files_of_this_machine_are_never_away() -> None:
+    services = Breakers(0.001, SimulatedRuntime(seed=1), "store-1", Observer(), local=True)
+
+    async def full() -> None:
+        raise UnavailableError("the disk is full")
+
+    for _ in range(100):
+        with pytest.raises(UnavailableError, match="the disk is full"):
+            await services.blobs.ask(full)
+        await anyio.sleep(10)
+    assert services.away == {}
+
+
+async def test_a_closed_store_is_not_counted_among_those_that_miss_a_service() -> None:
+    told = Told()
+    services = Breakers(1.0, SimulatedRuntime(seed=1), "store-1", told, local=False)
+
+    async def down() -> None:
+        raise UnavailableError("down")
+
+    for _ in range(3):
+        with pytest.raises(UnavailableError):
+            await services.blobs.ask(down)
+        await anyio.sleep(1)
+    assert services.away == {LONG_TERM: 3.0} and told.away_now == 1
+    services.close()
+    assert services.away == {} and told.away_now == 0

@@ -1,0 +1,168 @@
+"""Notes which services are away, so that calls to them fail at once instead of waiting, each for its whole budget.
+
+    answering   --no call was answered for `store.away_after_s`, and at least 3 were not-->   away
+    away        --one call at a time goes through, at most every 2 s; one is answered-->      answering
+
+Each service of a store, the rows, the blobs and the changelog, has a breaker of its own. It sends nothing itself: all
+that it knows is what the calls of the store tell. A refusal is an answer, too. If a service forbids something, each
+call fails at once without help from here.
+
+I4: what is refused here (`ask`) was certainly not sent. So only the calls are refused with which an operation begins or
+goes on while nothing of it has taken effect: reads, the upload, the entry, a write inside a row. What finds out or
+finishes what was sent (settle, swap, clean-up) is only listened to (`note`), and keeps its own budget. Recovery has its
+own knowledge of outages (`recovery/outages.py`). *Crash*: nothing is kept, and the next process finds out anew.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from typing import TypeVar
+
+from changelog.base.errors import ConfigurationError, CorruptRecordError, TieredError, UnavailableError, UnconfirmedError
+from changelog.base.events import events
+from changelog.base.observe import Event, Observer
+from changelog.base.runtime import Runtime
+from tiered.errors import ServiceAwayError
+
+T = TypeVar("T")
+
+HIGH_VOLUME, LONG_TERM, CHANGELOG = "high_volume", "long_term", "changelog"
+
+FAILURES_MIN = 3
+TRIED_EVERY_S = 2.0
+GIVEN_UP_S = 1.0
+"""A caller who gave up after at least so many seconds of silence tells as much as a call that failed."""
+
+_WORDS = {HIGH_VOLUME: "rows", LONG_TERM: "blobs", CHANGELOG: "changelog"}
+
+
+class Breaker:
+    """What is known of one service. `after_s`: how long no call is answered before the service counts as away."""
+
+    def __init__(self, service: str, after_s: float, runtime: Runtime, instance: str, observer: Observer) -> None:
+        self._service = service
+        self._after_s = after_s
+        self._runtime = runtime
+        self._instance = instance
+        self._observer = observer
+        self._answered_at = -math.inf
+        self._failures = 0
+        self._failing_since = self._failed_at = -math.inf
+        self._why = ""
+        self._is_away = False
+        self._is_tried = False
+        self._next_try_at = -math.inf
+
+    @property
+    def away_s(self) -> float | None:
+        """For how many seconds no call has been answered. None: the service is not away."""
+        return self._runtime.monotonic() - self._failing_since if self._is_away else None
+
+    async def ask(self, call: Callable[[], Awaitable[T]], *, is_answer: Callable[[T], bool] = lambda result: True) -> T:
+        """Makes the call, or raises `ServiceAwayError` and does not make it. So does a try that certainly failed.
+
+        `is_answer` False for a result: no service was asked for it.
+        """
+        if not self._is_away:
+            return await self.note(call, is_answer=is_answer)
+        self._begin_try()
+        try:
+            return await self.note(call, is_answer=is_answer)
+        except UnavailableError as error:
+            if type(error) is UnavailableError and self._is_away:
+                raise self._refusal("this call tried it again") from error  # not repeated: the next one tries
+            raise
+        finally:
+            self._is_tried = False
+
+    async def note(self, call: Callable[[], Awaitable[T]], *, is_answer: Callable[[T], bool] = lambda result: True) -> T:
+        """Makes the call in any case, and notes whether the service answered."""
+        began_at = self._runtime.monotonic()
+        try:
+            result = await call()
+        except TieredError as error:
+            if type(error) in (UnavailableError, UnconfirmedError):  # the kinds of them are about other things
+                self._failed(began_at, str(error))
+            elif isinstance(error, (ConfigurationError, CorruptRecordError)):
+                self._answered()
+            raise
+        except Exception:
+            raise
+        except BaseException:
+            given_up_after_s = self._runtime.monotonic() - began_at
+            if given_up_after_s >= GIVEN_UP_S:
+                self._failed(began_at, f"no answer within {given_up_after_s:.3g} s")
+            raise
+        if is_answer(result):
+            self._answered()
+        return result
+
+    def close(self) -> None:
+        """The store is closed: its metrics show nothing of it any more."""
+        if self._is_away:
+            self._is_away = False
+            self._observer.away(self._service, -1)
+
+    def _begin_try(self) -> None:
+        now = self._runtime.monotonic()
+        if self._is_tried or now < self._next_try_at:
+            self._observer.count(Event.FAILED_FAST, self._service)
+            after_s = self._next_try_at - now
+            when = "a call that tries it again is under way" if self._is_tried else f"it is tried again in {after_s:.1f} s"
+            raise self._refusal(f"nothing was sent, and {when}")
+        self._is_tried = True
+        self._next_try_at = now + TRIED_EVERY_S
+
+    def _refusal(self, done: str) -> ServiceAwayError:
+        now = self._runtime.monotonic()
+        away_s = now - self._failing_since
+        since = datetime.fromtimestamp(self._runtime.wall_ns() // 1_000_000_000 - away_s, UTC)
+        return ServiceAwayError(
+            f"the service of the {_WORDS[self._service]} ({self._service}) has answered nothing for {away_s:.0f} s,"
+            f" since {since:%Y-%m-%dT%H:%M:%SZ}; {done}: {self._why}",
+            self._service, max(0.0, self._next_try_at - now) or TRIED_EVERY_S,
+        )  # fmt: skip
+
+    def _failed(self, began_at: float, why: str) -> None:
+        now = self._runtime.monotonic()
+        self._why = why
+        if self._is_away:
+            return
+        if not self._failures or now - self._failed_at > 3 * self._after_s:  # what failed long ago tells nothing of now
+            self._failures, self._failing_since = 0, max(began_at, self._answered_at)
+        self._failures += 1
+        self._failed_at = now
+        if self._failures >= FAILURES_MIN and now - self._failing_since >= self._after_s:
+            self._is_away = True
+            self._next_try_at = now + TRIED_EVERY_S
+            self._observer.away(self._service, 1)
+            events.warning("service_unreachable", why, service=self._service, instance=self._instance)
+
+    def _answered(self) -> None:
+        self._failures = 0
+        self._answered_at = self._runtime.monotonic()
+        if self._is_away:
+            self._is_away = False
+            self._observer.away(self._service, -1)
+            outage_s = round(self._answered_at - self._failing_since, 3)
+            events.info("service_healthy_again", service=self._service, instance=self._instance, outage_s=outage_s)
+
+
+class Breakers:
+    """The breakers of one store. `local` True: its tiers are files, not services, and are never away."""
+
+    def __init__(self, after_s: float, runtime: Runtime, instance: str, observer: Observer, *, local: bool) -> None:
+        self.rows, self.blobs, self.changelog = self._all = tuple(
+            Breaker(service, math.inf if local else after_s, runtime, instance, observer) for service in _WORDS
+        )
+
+    @property
+    def away(self) -> Mapping[str, float]:
+        """The services that are away, and for how many seconds."""
+        return {each._service: away_s for each in self._all if (away_s := each.away_s) is not None}
+
+    def close(self) -> None:
+        for each in self._all:
+            each.close()
