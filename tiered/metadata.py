@@ -142,12 +142,12 @@ class Metadata:
     @property
     def time_created(self) -> datetime | None:
         """`time_created_ns` as a `datetime` in UTC, to the microsecond."""
-        return _datetime(self.time_created_ns)
+        return as_datetime(self.time_created_ns)
 
     @property
     def time_expires(self) -> datetime | None:
         """`time_expires_ns` as a `datetime` in UTC, to the microsecond."""
-        return _datetime(self.time_expires_ns)
+        return as_datetime(self.time_expires_ns)
 
     def stamped(self, now_ns: int) -> Metadata:
         """The metadata as a write at `now_ns` stores it, with the time of creation and the deadline filled in.
@@ -291,7 +291,7 @@ def _decode_time(value: dict[str, Any] | None) -> int | None:
     return secs * NS_PER_S + nanos
 
 
-def _datetime(ns: int | None) -> datetime | None:
+def as_datetime(ns: int | None) -> datetime | None:
     """To the microsecond, which is all that `datetime` holds.
 
     For a stored time that it cannot hold, the nearest that it can.

@@ -1,4 +1,4 @@
-"""`TieredStorage`: put, get, head, delete, list over two tiers, and many of them at once.
+"""`TieredStorage`: put, get, head, delete, list, list_page over two tiers, and many of them at once.
 
 Each operation checks its arguments, takes a slot, and hands over to `protocol/reading.py` or `protocol/writing.py`. A
 slot bounds what is under way. A write gives it back when its clean-up is done, after its caller was answered. `get`
@@ -8,12 +8,12 @@ connections do (`gcs.connections_max`).
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Self, overload
 
 import anyio
 
@@ -31,21 +31,21 @@ from tiered.errors import (
     OutcomeUnknownError,
     TieredError,
 )
-from tiered.metadata import Metadata, is_expired
-from tiered.object_id import ROW_KEY_BYTES_MAX, ObjectId, refuse_reserved
+from tiered.metadata import Metadata
+from tiered.object_id import ObjectId, ObjectPrefix, refuse_reserved
 from tiered.payload.pieces import Pieces, split_head
 from tiered.payload.streams import Payload, pieces
 from tiered.protocol.admission import Admission, Share, Slot
-from tiered.protocol.backends import ByteRange, Inline, RowPage, RowState, Tiers, Tombstone
+from tiered.protocol.backends import ByteRange, Inline, RowState, Tiers, Tombstone
+from tiered.protocol.listing import LIST_PAGE_MAX, Lister, Listing
 from tiered.protocol.reading import Reader
-from tiered.protocol.retry import ask
 from tiered.protocol.under_way import Write, WritesUnderWay
 from tiered.protocol.writing import Body, Outcome, Writer, check_declared
 from tiered.settings import Settings
-from tiered.stored import ObjectHead, PutResult, StoredObject
-from tiered.text import plain, shown
+from tiered.stored import Folder, ListEntry, ListPage, ObjectHead, PutResult, StoredObject
+from tiered.text import shown
 
-LIST_PAGE = 1000
+ALL = ObjectPrefix()
 
 
 class TieredStorage:
@@ -74,6 +74,7 @@ class TieredStorage:
         self._under_way = WritesUnderWay(heartbeat, recovered=log.durable)
         self._writer = Writer(tiers, log, runtime, settings, heartbeat, self._under_way, observer)
         self._reader = Reader(tiers, runtime, settings, observer)
+        self._lister = Lister(tiers, runtime, settings, self._reader, partial(self._enter, self._reads), observer)
         self._touching: set[str] = set()
         self._may_write = writes
         self._entered = False
@@ -178,8 +179,8 @@ class TieredStorage:
     async def get(self, object_id: ObjectId, range: ByteRange | None = None) -> StoredObject | None:
         """Opens the object for reading. None: there is none, or it has expired.
 
-        Raises also `InvalidRequestError` (the range begins after the object's end) and `DanglingTombstoneError` (the
-        object's data is lost).
+        Raises also `RangeNotSatisfiableError` (the range does not fit the object, whose `size` it tells) and
+        `DanglingTombstoneError` (the object's data is lost).
         """
         return await self._get(self._reads, object_id, range)
 
@@ -201,29 +202,51 @@ class TieredStorage:
             with await self._enter(self._reads):
                 return await self._reader.head(object_id)
 
-    async def list(self, prefix: str = "") -> AsyncIterator[ObjectId]:
-        """Yields the ids whose storage path begins with `prefix`, in the byte order of the paths, without expired ones.
+    @overload
+    def list(
+        self, prefix: ObjectPrefix = ..., *, start_after: ObjectId | ObjectPrefix | None = ..., limit: int | None = ...,
+        delimiter: None = ..., metadata: bool = ...,
+    ) -> AsyncGenerator[ListEntry, None]: ...
+
+    @overload
+    def list(
+        self, prefix: ObjectPrefix = ..., *, start_after: ObjectId | ObjectPrefix | None = ..., limit: int | None = ...,
+        delimiter: str | None, metadata: bool = ...,
+    ) -> AsyncGenerator[ListEntry | Folder, None]: ...
+
+    def list(
+        self, prefix: ObjectPrefix = ALL, *, start_after: ObjectId | ObjectPrefix | None = None, limit: int | None = None,
+        delimiter: str | None = None, metadata: bool = False,
+    ) -> AsyncGenerator[ListEntry, None] | AsyncGenerator[ListEntry | Folder, None]:
+        """Yields the objects of a prefix in the byte order of their paths, without expired ones.
+
+        `start_after`: begin after this object, or after all objects of this prefix (of a `Folder`). `limit`: at most so
+        many entries; `list_page` tells whether there are more. `delimiter`: all objects whose paths are the same up to
+        the next delimiter after the prefix become one `Folder`; "/" also makes folders of usecases and scopes.
+        `metadata`: list the metadata, too, and the size and the time of creation of large objects. That is one more
+        call for each large object.
 
         It reads page by page while others write: an object that is written or deleted meanwhile may be listed or not. A
-        damaged row does not end the listing. Its id is listed and logged, and `get` says what is wrong with it
-        (`CorruptRecordError`). If its key is no object id, it is only logged.
+        damaged row does not end the listing. Its entry has a `fault`, and it is logged. If its key is no object id, it
+        is only logged.
         """
-        prefix = _checked_prefix(prefix)
-        start: bytes | None = b""
-        while start is not None:
-            with self._observer.operation("list"), await self._enter(self._reads):
-                page = await self._page(prefix, start)
-            now_ns = self._runtime.wall_ns()
-            for damaged in page.corrupt:
-                events.warning("corrupt_row", damaged.fault, path=damaged.path)
-            for row in page.rows:
-                if not is_expired(row.deadline_ns, now_ns) and (object_id := _parse_stored(row.path)) is not None:
-                    yield object_id
-            start = page.next_start
+        return self._lister.entries(Listing(prefix, start_after, limit, delimiter, metadata))
 
-    async def _page(self, prefix: str, start: bytes) -> RowPage:
-        budget_s = self._settings.store.answer_budget_s
-        return await ask(lambda: self._tiers.high_volume.scan(prefix, start, LIST_PAGE), self._runtime, budget_s, self._observer)
+    async def list_page(
+        self, prefix: ObjectPrefix = ALL, *, page_token: str | None = None, start_after: ObjectId | ObjectPrefix | None = None,
+        limit: int = LIST_PAGE_MAX, delimiter: str | None = None, metadata: bool = False,
+    ) -> ListPage:
+        """One page of what `list` yields: at most `limit` entries (from 1 to 1,000), and a token for the next page.
+
+        `page_token`: the `next_page_token` of the page before, with the same prefix and delimiter; any process may use
+        it, at any later time. A token of another listing is an `InvalidRequestError`. With `metadata`, a page has fewer
+        entries if objects were deleted while it was made.
+        """
+        if limit is None or (type(limit) is int and limit > LIST_PAGE_MAX):
+            raise InvalidRequestError(f"limit is {shown(limit)}: a page has from 1 to {LIST_PAGE_MAX} entries")
+        if page_token is not None and start_after is not None:
+            raise InvalidRequestError("pass page_token or start_after, not both: the token says where its page begins")
+        return await self._lister.page(Listing(prefix, start_after, limit, delimiter, metadata), page_token)
 
     async def outcome(self, error: OutcomeUnknownError) -> Outcome:
         """Says what became of a change that ended with `OutcomeUnknownError`. Ask again while it is PENDING."""
@@ -309,13 +332,6 @@ class TieredStorage:
             self._touching.discard(object_id.path)
 
 
-def _checked_prefix(prefix: object) -> str:
-    text = plain("the prefix, such as 'photos/org.17/',", prefix)
-    if len(text.encode()) > ROW_KEY_BYTES_MAX:
-        raise InvalidRequestError(f"the prefix {shown(text)} has more than the {ROW_KEY_BYTES_MAX} bytes that a stored path has at most")
-    return text
-
-
 def _check(object_id: object, *, metadata: object = None, range: object = None) -> None:
     if not isinstance(object_id, ObjectId):
         raise InvalidRequestError(f"pass an ObjectId, not {shown(object_id)}: ObjectId.create(…), or ObjectId.parse(text)")
@@ -324,11 +340,3 @@ def _check(object_id: object, *, metadata: object = None, range: object = None) 
         raise InvalidRequestError(f"metadata is Metadata(…), not {shown(metadata)}")
     if range is not None and not isinstance(range, ByteRange):
         raise InvalidRequestError(f"a range is ByteRange(start, stop), not {shown(range)}")
-
-
-def _parse_stored(path: str) -> ObjectId | None:
-    try:
-        return ObjectId.parse(path)
-    except InvalidRequestError as error:
-        events.warning("unparseable_row", f"it is skipped: {error}")
-        return None

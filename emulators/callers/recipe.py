@@ -157,8 +157,8 @@ class _Chooser:
             case Call.HEAD | Call.DELETE:
                 step = replace(step, arguments={"id": self._id(random)})
             case Call.LIST:
-                manner = random.choice(("to its end", "to its end", "left half-way"))
-                step = replace(step, arguments={"prefix": values.any_prefix(random)}, manner=manner)
+                manner = random.choice(("to its end", "to its end", "left half-way", "page by page", "page by page"))
+                step = replace(step, arguments=values.listing(random, self._ids, self._wrong), manner=manner)
             case Call.OUTCOME:
                 manner = random.choice(("of what was never written", "of something else"))
                 step = replace(step, arguments={"error": values.junk(random)}, manner=manner)

@@ -95,11 +95,11 @@ class Client:
             read.found = None if found is None else found.metadata.custom.get("label", "")
         return read.found if isinstance(read.found, str) else None
 
-    async def list(self, prefix: str = "") -> None:
+    async def list(self) -> None:
         """Lists objects, and lets the ghost judge what is in the list and what is not."""
         began, began_s = self._history.tick(), anyio.current_time()
         try:
-            found = [object_id.path async for object_id in self.storage.list(prefix)]
+            found = [entry.object_id.path async for entry in self.storage.list()]
         except (UnavailableError, InvalidRequestError):
             return
         if self.process.alive:

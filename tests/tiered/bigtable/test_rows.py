@@ -24,7 +24,7 @@ from emulators.bigtable.memory import MemoryBigtable, MemoryChannel
 from tiered.bigtable.cells import LEGACY_FAMILIES
 from tiered.bigtable.rows import BigtableRows
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle, TimeToLive
-from tiered.protocol.backends import Inline, Row, RowName, RowState, Tombstone
+from tiered.protocol.backends import Inline, Row, RowState, ScannedRow, Tombstone
 from tiered.provision.schema import OBJECT_FAMILIES
 
 pytestmark = pytest.mark.anyio
@@ -372,7 +372,7 @@ async def test_scan_omits_what_is_no_object_and_no_page_but_the_last_is_empty(ta
     assert [name.path for name in (await rows.scan("", b"", 100)).rows] == paths
     assert [name.path for name in (await rows.scan("a/", b"", 6)).rows] == paths[:5]
     for limit in (1, 2, 3):
-        found: list[RowName] = []
+        found: list[ScannedRow] = []
         start = b""
         while (page := await rows.scan("", start, limit)).next_start is not None:
             assert page.rows
