@@ -39,7 +39,7 @@ async def test_the_bulk_call_runs(tmp_path: Path, capsys: pytest.CaptureFixture[
         names = {"storage": storage, "directory": directory, "PutRequest": PutRequest, "ObjectId": ObjectId}
         exec(f"async def run():\n{indent(block('python', 1), '    ')}", names)
         await names["run"]()  # type: ignore[operator]
-        assert [object_id.key async for object_id in storage.list()] == ["cat.jpg"]
+        assert [entry.object_id.key async for entry in storage.list()] == ["cat.jpg"]
     assert re.fullmatch(r"photos/objects/a folder: the payload .* cannot be read: Is a directory\n", capsys.readouterr().out)
 
 

@@ -43,7 +43,7 @@ class Store:
         connection.close()
 
     async def listed(self) -> list[ObjectId]:
-        return [object_id async for object_id in self.storage.list()]
+        return [entry.object_id async for entry in self.storage.list()]
 
 
 @pytest.fixture
