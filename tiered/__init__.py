@@ -39,14 +39,14 @@ from tiered.protocol.backends import ByteRange
 from tiered.protocol.writing import Outcome
 from tiered.settings import Settings, load_settings
 from tiered.storage import TieredStorage
-from tiered.stored import Folder, ListEntry, ListPage, ObjectHead, PutResult, StoredObject, Tier
+from tiered.stored import Folder, ListEntry, ListPage, ObjectHead, Progress, PutResult, StoredObject, Tier
 
 __all__ = [
     "AtCapacityError", "Bulk", "ByteRange", "CancelledElsewhereError", "ChangeId", "ClockBehindError",
     "ConfigurationError", "CorruptRecordError", "DanglingTombstoneError", "Expiration", "Folder",
     "InvalidRequestError", "ItemResult", "LeaseLostError", "ListEntry", "ListPage", "LoadedObject", "Metadata",
-    "ObjectHead", "ObjectId", "ObjectPrefix", "Outcome", "OutcomeUnknownError", "Payload", "PutRequest", "PutResult",
-    "RangeNotSatisfiableError", "Requests", "Settings", "StoredObject", "Tier", "TieredError",
+    "ObjectHead", "ObjectId", "ObjectPrefix", "Outcome", "OutcomeUnknownError", "Payload", "Progress", "PutRequest",
+    "PutResult", "RangeNotSatisfiableError", "Requests", "Settings", "StoredObject", "Tier", "TieredError",
     "TieredStorage", "TimeToIdle", "TimeToLive", "UnavailableError", "load_settings", "open_storage",
 ]
 

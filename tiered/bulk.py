@@ -40,7 +40,7 @@ from tiered.payload.own_thread import each_of
 from tiered.payload.pieces import close_generator
 from tiered.payload.streams import Payload
 from tiered.protocol.concurrent import foremost
-from tiered.stored import ObjectHead, StoredObject
+from tiered.stored import ObjectHead, Progress, StoredObject
 from tiered.text import shown
 
 R = TypeVar("R")
@@ -59,6 +59,7 @@ class PutRequest:
     object_id: ObjectId
     payload: Payload = field(repr=False)
     metadata: Metadata | None = None
+    progress: Progress | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,8 +31,9 @@ from tiered.errors import (
     OutcomeUnknownError,
     TieredError,
 )
-from tiered.metadata import Metadata
+from tiered.metadata import CONTENT_TYPE_DEFAULT, Metadata
 from tiered.object_id import ObjectId, ObjectPrefix, refuse_reserved
+from tiered.payload.content_type import content_type_of
 from tiered.payload.pieces import Pieces, split_head
 from tiered.payload.streams import Payload, pieces
 from tiered.protocol.admission import Admission, Share, Slot
@@ -42,7 +43,7 @@ from tiered.protocol.reading import Reader
 from tiered.protocol.under_way import Write, WritesUnderWay
 from tiered.protocol.writing import Body, Outcome, Writer, check_declared
 from tiered.settings import Settings
-from tiered.stored import Folder, ListEntry, ListPage, ObjectHead, PutResult, StoredObject
+from tiered.stored import Folder, ListEntry, ListPage, ObjectHead, Progress, ProgressCount, PutResult, StoredObject
 from tiered.text import shown
 
 ALL = ObjectPrefix()
@@ -124,7 +125,9 @@ class TieredStorage:
 
     # --- operations ------------------------------------------------------------------------------
 
-    async def put(self, object_id: ObjectId, payload: Payload, metadata: Metadata | None = None) -> PutResult:
+    async def put(
+        self, object_id: ObjectId, payload: Payload, metadata: Metadata | None = None, *, progress: Progress | None = None
+    ) -> PutResult:
         """Stores the payload under the id, and replaces what is there. It is durable when the call returns.
 
         The payload is bytes, a path, an open binary file, an iterator or async iterator of bytes of any length, or a
@@ -132,14 +135,20 @@ class TieredStorage:
         `metadata.size` (bytes) is given, the payload must have that size. What may block is read in a thread of its
         own; `AtCapacityError` is raised when there are too many of these (`tiered/payload/own_thread.py`).
 
+        If the payload is a path and the metadata give no content type, the type is guessed from the file's name, by a
+        table that is the same on every machine. `progress(bytes_so_far, total)` is called after each piece that was
+        taken from the payload; `total` is None while it is not known. If it raises, the put ends with that error and
+        nothing is stored.
+
         Raises also `OutcomeUnknownError` (it may have happened; ask `outcome`), and whatever the payload's own iterator
         raises (nothing was stored). If something that this iterator awaits is cancelled, and this task is not, the
         error is `CancelledElsewhereError` (nothing was stored).
         """
-        return await self._put(self._writes, object_id, payload, metadata)
+        return await self._put(self._writes, object_id, payload, metadata, progress)
 
     async def _put(
-        self, admission: Admission | Share, object_id: ObjectId, payload: Payload, metadata: Metadata | None
+        self, admission: Admission | Share, object_id: ObjectId, payload: Payload, metadata: Metadata | None,
+        progress: Progress | None = None,
     ) -> PutResult:
         # Outside of the payload's own scopes: one may be open between two pieces, and its end is not the caller's.
         elsewhere = elsewhere_is_an_error("nothing was stored: what the payload awaited was cancelled elsewhere")
@@ -149,8 +158,12 @@ class TieredStorage:
                 metadata = Metadata() if metadata is None else metadata
                 _check(object_id, metadata=metadata)
                 object_id.validate()
+                if progress is not None:
+                    source.report_to(ProgressCount(progress), metadata.size)
                 # Built and checked anew: a mapping in it may have been changed since it was made.
-                return await self._put_pieces(admission, object_id, source, replace(metadata))
+                guessed = content_type_of(source.path) if source.path is not None else CONTENT_TYPE_DEFAULT
+                content_type = guessed if metadata.content_type is CONTENT_TYPE_DEFAULT else metadata.content_type
+                return await self._put_pieces(admission, object_id, source, replace(metadata, content_type=content_type))
 
     async def _put_pieces(self, admission: Admission | Share, object_id: ObjectId, source: Pieces, metadata: Metadata) -> PutResult:
         with await self._enter(admission) as slot:
@@ -176,19 +189,27 @@ class TieredStorage:
             with await self._enter(admission) as slot:
                 await self._writer.delete(Write.begin(object_id, self._runtime), slot)
 
-    async def get(self, object_id: ObjectId, range: ByteRange | None = None) -> StoredObject | None:
+    async def get(
+        self, object_id: ObjectId, range: ByteRange | None = None, *, progress: Progress | None = None
+    ) -> StoredObject | None:
         """Opens the object for reading. None: there is none, or it has expired.
+
+        `progress(bytes_so_far, total)` is called after each piece of the range that was read. If it raises, the read
+        ends with that error, and the object is closed.
 
         Raises also `RangeNotSatisfiableError` (the range does not fit the object, whose `size` it tells) and
         `DanglingTombstoneError` (the object's data is lost).
         """
-        return await self._get(self._reads, object_id, range)
+        return await self._get(self._reads, object_id, range, progress)
 
-    async def _get(self, admission: Admission | Share, object_id: ObjectId, range: ByteRange | None = None) -> StoredObject | None:
+    async def _get(
+        self, admission: Admission | Share, object_id: ObjectId, range: ByteRange | None = None, progress: Progress | None = None
+    ) -> StoredObject | None:
         with self._observer.operation("get"):
             _check(object_id, range=range)
+            count = None if progress is None else ProgressCount(progress)
             with await self._enter(admission):
-                found = await self._reader.open(object_id, range)
+                found = await self._reader.open(object_id, range, count)
                 if found is None:
                     return None
                 stored, state = found
@@ -272,7 +293,7 @@ class TieredStorage:
         share = Share(self._writes, concurrency)
 
         async def put(request: PutRequest) -> PutResult:
-            return await self._put(share, request.object_id, request.payload, request.metadata)
+            return await self._put(share, request.object_id, request.payload, request.metadata, request.progress)
 
         return Bulk(requests, PutRequest, put, concurrency)
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
+from inspect import iscoroutine
 from types import TracebackType
 from typing import Self
 
@@ -19,9 +20,38 @@ from tiered.errors import InvalidRequestError, UnavailableError, UnconfirmedErro
 from tiered.metadata import Metadata, as_datetime
 from tiered.object_id import ObjectId, ObjectPrefix
 from tiered.protocol.backends import BlobReader
+from tiered.text import shown
 
 PIECE_BYTES = 256 * 1024
 """Payloads are read, stored and returned in pieces of at most this size, in bytes."""
+
+
+Progress = Callable[[int, int | None], object]
+"""What `progress=` takes: it is called after each piece with the bytes so far and the total (None: not known).
+
+It is called in the event loop, so it must not block or be asynchronous. What it raises ends the put or the read.
+"""
+
+
+class ProgressCount:
+    """Counts bytes, and tells a caller's `Progress` of them."""
+
+    def __init__(self, progress: Progress) -> None:
+        if not callable(progress):
+            raise InvalidRequestError(f"progress is {shown(progress)}: pass a function that takes the bytes so far and the total")
+        self._progress = progress
+        self._bytes = 0
+
+    def add(self, size: int, total: int | None) -> None:
+        """Tells of `size` more bytes."""
+        self._bytes += size
+        try:
+            result = self._progress(self._bytes, total)
+        except StopAsyncIteration as error:  # between pieces, it would be taken for the end of the payload
+            raise RuntimeError("the progress callback raised StopAsyncIteration") from error
+        if iscoroutine(result):
+            result.close()
+            raise InvalidRequestError("progress is an async function, which nobody awaits: pass a plain one")
 
 
 class Tier(Enum):
@@ -124,13 +154,16 @@ class StoredObject:
     as an HTTP `Content-Range` wants it: 0 and `size` unless a range was asked for. `length`: how many bytes that is.
     """
 
-    def __init__(self, head: ObjectHead, source: BlobReader | memoryview, start: int, stop: int) -> None:
+    def __init__(
+        self, head: ObjectHead, source: BlobReader | memoryview, start: int, stop: int, progress: ProgressCount | None = None
+    ) -> None:
         self.head = head
         self.start = start
         self.stop = stop
         self.length = stop - start
         self._blob = None if isinstance(source, memoryview) else source
         self._pieces = _Slices(source) if isinstance(source, memoryview) else source.pieces()
+        self._progress = progress
         self._begun = False
         self._reading = False
 
@@ -178,7 +211,10 @@ class StoredObject:
             raise InvalidRequestError(f"{self.object_id} is being read by another task; each gets it for itself")
         self._reading = True
         try:
-            return await anext(self._pieces)
+            piece = await anext(self._pieces)
+            if self._progress is not None:
+                self._progress.add(len(piece), self.length)
+            return piece
         except BaseException as error:
             await self.aclose()
             if isinstance(error, UnconfirmedError):

@@ -16,7 +16,7 @@ from recovery.cli import payloads
 from recovery.cli.output import dump, iso, plain, show, show_fields, write
 from recovery.cli.shared import AbsentError, choice, lifetime, run_async, say_cut, shared
 from tiered.errors import InvalidRequestError
-from tiered.metadata import CONTENT_TYPE_DEFAULT, Expiration, Metadata, TimeToIdle, TimeToLive, encode_metadata
+from tiered.metadata import Expiration, Metadata, TimeToIdle, TimeToLive, encode_metadata
 from tiered.object_id import ObjectId, ObjectPrefix
 from tiered.open import open_storage
 from tiered.protocol.backends import ByteRange
@@ -37,8 +37,8 @@ def put(
     """Stores a file or stdin, replacing what is there."""
 
     async def command() -> None:
-        kind = content_type if content_type is not None else CONTENT_TYPE_DEFAULT if file == "-" else payloads.content_type_of(file)
-        metadata = Metadata(expiration=_expiration(ttl, tti), content_type=kind, custom=_custom(custom or []))
+        given = {} if content_type is None else {"content_type": content_type}
+        metadata = Metadata(expiration=_expiration(ttl, tti), custom=_custom(custom or []), **given)
         payload = payloads.read_stdin() if file == "-" else Path(file)
         async with open_storage(choice.settings()) as storage:
             result = await storage.put(ObjectId.parse(object_id), payload, metadata)

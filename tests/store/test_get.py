@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
@@ -11,7 +12,16 @@ import pytest
 
 from changelog.base.errors import UnconfirmedError
 from tests.given.tapped_store import LARGE, OBJECT, SMALL, World
-from tiered import ByteRange, DanglingTombstoneError, InvalidRequestError, Metadata, TimeToIdle, TimeToLive, UnavailableError
+from tiered import (
+    ByteRange,
+    DanglingTombstoneError,
+    InvalidRequestError,
+    Metadata,
+    RangeNotSatisfiableError,
+    TimeToIdle,
+    TimeToLive,
+    UnavailableError,
+)
 from tiered.protocol.backends import Inline
 
 pytestmark = pytest.mark.anyio
@@ -37,7 +47,8 @@ async def test_range_is_a_slice(world: World, payload: bytes, range_: ByteRange)
         await storage.put(OBJECT, payload)
         stored = await storage.get(OBJECT, range=range_)
         assert stored is not None and stored.size == len(payload)
-        assert await stored.read() == payload[range_.start : range_.stop]
+        assert await stored.read() == payload[range_.start : range_.stop] == payload[stored.start : stored.stop]
+        assert stored.length == stored.stop - stored.start and stored.checksum is None
 
 
 @pytest.mark.parametrize("payload", [SMALL, LARGE])
@@ -45,8 +56,9 @@ async def test_range_is_a_slice(world: World, payload: bytes, range_: ByteRange)
 async def test_range_outside_of_the_object_is_refused_with_its_size(world: World, payload: bytes, range_: ByteRange) -> None:
     async with world.store() as storage:
         await storage.put(OBJECT, payload)
-        with pytest.raises(InvalidRequestError, match=str(len(payload))):
+        with pytest.raises(RangeNotSatisfiableError, match=str(len(payload))) as refused:
             await storage.get(OBJECT, range=range_)
+    assert refused.value.size == pickle.loads(pickle.dumps(refused.value)).size == len(payload)
 
 
 @pytest.mark.parametrize("call", ["read", "open", "scan"])

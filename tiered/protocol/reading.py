@@ -26,7 +26,7 @@ from tiered.object_id import ObjectId, revision_of
 from tiered.protocol.backends import BlobHead, BlobReader, ByteRange, Inline, RowState, Tiers, Tombstone
 from tiered.protocol.retry import ask
 from tiered.settings import Settings
-from tiered.stored import ObjectHead, StoredObject, Tier
+from tiered.stored import ObjectHead, ProgressCount, StoredObject, Tier
 
 T = TypeVar("T")
 
@@ -42,7 +42,9 @@ class Reader:
         self._attempts_max = settings.store.read_attempts_max
         self._budget_s = settings.store.answer_budget_s
 
-    async def open(self, object_id: ObjectId, range: ByteRange | None) -> tuple[StoredObject, RowState] | None:
+    async def open(
+        self, object_id: ObjectId, range: ByteRange | None, progress: ProgressCount | None = None
+    ) -> tuple[StoredObject, RowState] | None:
         """Opens the object. Returns it with the state of the row that it was read from.
 
         None: there is no object, or it has expired. `range`: the bytes that are wanted; None: all.
@@ -56,9 +58,9 @@ class Reader:
             if blob is None:
                 return None
             start, stop = _extent(range, blob.size)
-            return StoredObject(head_of_blob(object_id, state, blob), blob, start, stop)
+            return StoredObject(head_of_blob(object_id, state, blob), blob, start, stop, progress)
 
-        return await self._follow(object_id, lambda state: _open_inline(object_id, state, range), open_blob)
+        return await self._follow(object_id, lambda state: _open_inline(object_id, state, range, progress), open_blob)
 
     async def head(self, object_id: ObjectId) -> ObjectHead | None:
         """All that is known of the object except its bytes. None: there is none, or it has expired. Raises as `open`.
@@ -126,9 +128,9 @@ def _expiration(state: Inline | Tombstone) -> Expiration:
     return state.metadata.expiration if isinstance(state, Inline) else state.expiration
 
 
-def _open_inline(object_id: ObjectId, state: Inline, range: ByteRange | None) -> StoredObject:
+def _open_inline(object_id: ObjectId, state: Inline, range: ByteRange | None, progress: ProgressCount | None) -> StoredObject:
     start, stop = _extent(range, len(state.payload))
-    return StoredObject(_head_of_inline(object_id, state), memoryview(state.payload)[start:stop], start, stop)
+    return StoredObject(_head_of_inline(object_id, state), memoryview(state.payload)[start:stop], start, stop, progress)
 
 
 def _extent(range: ByteRange | None, size: int) -> tuple[int, int]:

@@ -18,7 +18,8 @@ from tests.given.clocks import ShiftedRuntime
 from tiered import CorruptRecordError, ObjectId, Settings, open_storage
 from tiered.embedded.rows import SqliteRows
 from tiered.open import open_backends
-from tiered.storage import LIST_PAGE, TieredStorage
+from tiered.protocol.listing import LIST_PAGE_MAX
+from tiered.storage import TieredStorage
 
 pytestmark = pytest.mark.anyio
 
@@ -91,7 +92,7 @@ async def test_a_key_that_is_no_text_or_no_id_is_named_in_the_log_and_the_listin
 
 
 async def test_a_page_that_ends_in_damage_is_no_end(store: Store, runtime: ShiftedRuntime) -> None:
-    keys = [f"notes/objects/b{number:04d}" for number in range(LIST_PAGE - 2)]
+    keys = [f"notes/objects/b{number:04d}" for number in range(LIST_PAGE_MAX - 2)]
     for key in keys:
         store.run(f"INSERT INTO rows (path, payload, metadata, deadline_ms) VALUES ('{key}', x'', x'', 'soon')")
     store.run("INSERT INTO rows (path, payload, metadata) VALUES (CAST(x'6e6f7465732f6f626a656374732f6239ff' AS TEXT), x'', x'')")
