@@ -31,7 +31,7 @@ from emulators.callers.oracle import Oracle, path_of
 from emulators.callers.payloads import Made
 from emulators.callers.reading import of_head, read_as, within
 from emulators.callers.recipe import Call, Recipe, Step
-from emulators.callers.values import Is, said
+from emulators.callers.values import Heard, Is, exactly, said
 from emulators.simulation.leaks import held_by_store
 from tiered import (
     ConfigurationError,
@@ -246,14 +246,23 @@ class Episode:
             return
         assert step.payload is not None, "drawn"
         made = await step.payload.make(self)
-        verdict = step.arguments["id"].verdict & step.arguments["metadata"].verdict & made.verdict
+        heard, told = self._progress(step)
+        if isinstance(heard, Heard):
+            made.own.append(heard.error)
+        verdict = step.arguments["id"].verdict & step.arguments["metadata"].verdict & made.verdict & told
         write = self.oracle.begin(object_id, metadata, made)
-        ended = await self.run_to_end(self.storage.put(object_id, made.payload, metadata), step.interrupt)
+        ended = await self.run_to_end(self.storage.put(object_id, made.payload, metadata, progress=heard), step.interrupt)
         self.note(step, ended)
         try:
+            self.oracle.check_heard(heard, ended, None if made.content is None else len(made.content))
             self.oracle.judge_write(write, ended, verdict, made, object_id, blocks=step.payload.blocks)
         finally:
             await self.afterwards(made)
+
+    def _progress(self, step: Step) -> tuple[Any, Is]:
+        """The progress callback of a step, and its verdict."""
+        value = step.arguments.get("progress", exactly(None))
+        return value.make(), value.verdict
 
     async def afterwards(self, made: Made) -> None:
         if self.directory.exists():
@@ -280,11 +289,12 @@ class Episode:
             range = self.oracle.make(step.arguments["range"]) if "range" in step.arguments else None
         except InvalidRequestError:
             return
-        verdict = step.arguments["id"].verdict & (Is.ODD if range is not None else Is.GOOD)
+        heard, told = self._progress(step)
+        verdict = step.arguments["id"].verdict & (Is.ODD if range is not None else Is.GOOD) & told
         seen: list[Seen] = []
 
         async def get() -> None:
-            stored = await self.storage.get(object_id, range)
+            stored = await self.storage.get(object_id, range, progress=heard)
             self.oracle.check_own_row(object_id)
             if stored is None:
                 seen.append(Seen(None, None, None))
@@ -297,6 +307,11 @@ class Episode:
         self.note(step, ended)
         if isinstance(ended.error, Violation):
             raise ended.error
+        self.oracle.check_heard(heard, ended, None if not seen or seen[0].content is None else len(seen[0].content))
+        if told is Is.WRONG and ended.value is None:
+            raise Violation("taken", f"{said(heard)} is no callback, and it {described(ended)}")
+        if isinstance(heard, Heard) and ended.error is heard.error:
+            return
         if seen:
             self.oracle.model.check(path_of(object_id), seen[0], began, cut=lambda content: within(content, range))
         if ended.error is not None:

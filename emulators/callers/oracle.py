@@ -19,7 +19,7 @@ from typing import Any
 from emulators.callers.ended import NO_VALUE, Ended, described
 from emulators.callers.model import Model, Told, Violation, Write
 from emulators.callers.payloads import Made
-from emulators.callers.values import Is, Value, said
+from emulators.callers.values import Heard, Is, Value, said
 from tiered import (
     AtCapacityError,
     Folder,
@@ -106,6 +106,18 @@ class Oracle:
             self.model.end(write, told)
         if not ended.cancelled and not own:
             self.judge_error(ended, verdict, writes=True)
+
+    def check_heard(self, heard: object, ended: Ended, size: int | None) -> None:
+        """Checks what a progress callback was told. `size`: how many bytes the payload has; None: nobody knows."""
+        if not isinstance(heard, Heard):
+            return
+        told = [done for done, _ in heard.calls]
+        if told != sorted(set(told)):
+            raise Violation("wrong answer", f"progress went from {told}")
+        if ended.value is not NO_VALUE and heard.raised:
+            raise Violation("taken", f"its progress callback raised an error, and it {described(ended)}")
+        if ended.value is not NO_VALUE and size is not None and told[-1:] != [size][: size > 0]:
+            raise Violation("wrong answer", f"of {size} bytes, progress heard of {told}")
 
     def judge_error(self, ended: Ended, verdict: Is, *, writes: bool = False) -> None:
         """Judges a call that raised an error. `verdict`: of its arguments. `writes`: it was a put or a delete."""

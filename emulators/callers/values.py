@@ -271,6 +271,35 @@ def _odd_prefix(random: Random) -> Value:
             return Value(f"ObjectPrefix.create({', '.join(map(said, parts))})", lambda: ObjectPrefix.create(*parts), Is.ODD)
 
 
+class Heard:
+    """A progress callback. `calls`: what it was told. `error`: what it raises from its call number `raises_at` on."""
+
+    def __init__(self, raises_at: int | None = None) -> None:
+        self.calls: list[tuple[int, int | None]] = []
+        self.error = ProgressError("a caller's own callback raised it")
+        self._raises_at = raises_at
+
+    def __call__(self, done: int, total: int | None) -> None:
+        self.calls.append((done, total))
+        if self.raised:
+            raise self.error
+
+    @property
+    def raised(self) -> bool:
+        return self._raises_at is not None and len(self.calls) >= self._raises_at
+
+
+class ProgressError(Exception):
+    """Raised by a progress callback."""
+
+
+def any_progress(random: Random, wrong: float) -> Value:
+    if random.random() < wrong / 2:
+        return exactly(random.choice([each for each in JUNK if each is not None and not callable(each)]), Is.WRONG)
+    raises_at = random.choice((None, None, 1, 2, 3))
+    return Value("progress" if raises_at is None else f"progress that raises at call {raises_at}", lambda: Heard(raises_at))
+
+
 def any_concurrency(random: Random) -> Value:
     return exactly(random.choice((None, 1))) if random.random() < 0.6 else exactly(random.choice((*JUNK, 2, 2, 8, 64, 65, 1000)), Is.ODD)
 
