@@ -385,3 +385,38 @@ async def test_a_store_that_is_closed_lists_nothing(world: World) -> None:
     for call in (storage.list_page(), anext(storage.list())):
         with pytest.raises(InvalidRequestError, match="not open"):
             await call
+
+
+@pytest.mark.parametrize("inline_bytes_max", [1, 100, 10_000])
+async def test_each_entry_is_from_one_write_while_others_write(world: World, inline_bytes_max: int) -> None:
+    """I7, also if the object moves between the tiers after its row was read."""
+    paths, written = [f"a/objects/{number}" for number in range(5)], dict[str, str]()
+    random, done = world.runtime.random, anyio.Event()
+
+    async def late(real: Any, *args: Any) -> Any:
+        found = await real(*args)
+        await world.runtime.sleep(random.random())
+        return found
+
+    async def churn() -> None:
+        for _ in range(60):
+            size, path = random.choice((0, 50, 5000)), random.choice(paths)
+            revision = (await storage.put(ObjectId.parse(path), b"x" * size, Metadata(custom={"size": str(size)}))).revision
+            written[revision] = str(size)
+            if random.random() < 0.3:
+                await storage.delete(ObjectId.parse(path))
+            await world.runtime.sleep(random.random())
+        done.set()
+
+    async with world.store(inline_bytes_max=inline_bytes_max) as storage:
+        world.rows.hooks["scan"] = world.blobs.hooks["head"] = late
+        seen = 0
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(churn)
+            while not done.is_set():
+                for entry in (await storage.list_page(metadata=True)).objects:
+                    seen += 1
+                    assert entry.fault is None and entry.metadata is not None and entry.revision is not None
+                    assert entry.metadata.custom["size"] == str(entry.size) == str(entry.metadata.size) == written[entry.revision]
+                    assert entry.tier is (Tier.LONG_TERM if (entry.size or 0) > inline_bytes_max else Tier.HIGH_VOLUME)
+        assert seen > 20

@@ -5,6 +5,7 @@
     under_way.py    the tasks in which writes run, the answer to the caller, the drain
     finishing.py    what is left to do after the answer, by the writer or by recovery
     reading.py      from the row, through its tombstone, past an overwrite
+    listing.py      entries of a prefix, folders, pages and their tokens
     admission.py, retry.py, concurrent.py, row_keys.py     what these need
 
 Knows no backend by name: `embedded`, `bigtable` and `gcs` implement what stands in `backends.py`.

@@ -178,17 +178,18 @@ class Lister:
     async def page(self, listing: Listing, token: str | None) -> ListPage:
         """The first page, or the one of this token. It has `limit` entries, unless there are no more."""
         assert listing.limit is not None, "a page has a limit"
-        start: bytes | None = listing.start if token is None else listing.start_of(token)
+        start = listing.start if token is None else listing.start_of(token)
         items: list[_Item] = []
-        while start is not None and len(items) <= listing.limit:  # one more shows that there is a next page
+        while True:
             with self._observer.operation("list"), await self._enter():
-                more, start = await self._read(listing, start, listing.limit + 1 - len(items))
-            items += more
+                more, following = await self._read(listing, start, listing.limit + 1 - len(items))
+                items += more
+                if following is None or len(items) > listing.limit:  # one more shows that there is a next page
+                    found = await self._finished(listing, items[: listing.limit])
+                    break
+            start = following
         next_token = listing.token(items[listing.limit - 1].after) if len(items) > listing.limit else None
-        if not listing.metadata:
-            return ListPage(tuple(item.entry for item in items[: listing.limit]), next_token)
-        with self._observer.operation("list"), await self._enter():
-            return ListPage(tuple(await self._finished(listing, items[: listing.limit])), next_token)
+        return ListPage(tuple(found), next_token)
 
     async def _read(self, listing: Listing, start: bytes, wanted: int | None) -> tuple[list[_Item], bytes | None]:
         """The entries of one page of rows, and where the next page begins."""
