@@ -162,7 +162,7 @@ class ObjectPrefix:
         if not text:
             return cls()
         usecase, _, rest = text.partition("/")
-        scopes = []
+        scopes: list[tuple[str, str]] = []
         while rest:
             segment, _, rest = rest.partition("/")
             if segment == "objects":

@@ -7,6 +7,7 @@ beside its output. *Failure*: each error of the store becomes one sentence and a
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -37,8 +38,9 @@ def put(
     """Stores a file or stdin, replacing what is there."""
 
     async def command() -> None:
-        given = {} if content_type is None else {"content_type": content_type}
-        metadata = Metadata(expiration=_expiration(ttl, tti), custom=_custom(custom or []), **given)
+        metadata = Metadata(expiration=_expiration(ttl, tti), custom=_custom(custom or []))
+        if content_type is not None:
+            metadata = replace(metadata, content_type=content_type)
         payload = payloads.read_stdin() if file == "-" else Path(file)
         async with open_storage(choice.settings()) as storage:
             result = await storage.put(ObjectId.parse(object_id), payload, metadata)

@@ -73,6 +73,18 @@ async def test_a_damaged_row_is_listed_and_get_says_what_is_wrong(store: Store, 
     assert stored is not None and await stored.read() == b"mended"
 
 
+@pytest.mark.parametrize("column", [
+    "metadata = x'7b'", "metadata = NULL", "metadata = 5", "token = 'no id'", "token = x'00'", "deadline_ms = 'soon'"
+])  # fmt: skip
+async def test_an_entry_of_a_damaged_row_says_what_is_wrong(store: Store, column: str, caplog: pytest.LogCaptureFixture) -> None:
+    store.run(f"UPDATE rows SET {column} WHERE path = '{DAMAGED}'")
+    for metadata in (False, True):
+        entries = {entry.object_id: entry async for entry in store.storage.list(metadata=metadata)}
+        assert list(entries) == IDS and [each for each in IDS if entries[each].fault is not None] == [DAMAGED]
+        assert (entries[DAMAGED].size, entries[DAMAGED].revision, entries[DAMAGED].metadata) == (None, None, None)
+    assert f"corrupt_row path={DAMAGED}" in caplog.text
+
+
 async def test_a_policy_that_is_too_deep_to_read_is_a_damaged_row(store: Store) -> None:
     await store.storage.put(DAMAGED, b"large" * 100)
     store.run(f"UPDATE rows SET policy = '{'[' * 100_000}', crc = NULL WHERE path = '{DAMAGED}'")
