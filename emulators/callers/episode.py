@@ -31,7 +31,7 @@ from emulators.callers.oracle import Oracle, path_of
 from emulators.callers.payloads import Made
 from emulators.callers.reading import of_head, read_as, within
 from emulators.callers.recipe import Call, Recipe, Step
-from emulators.callers.values import Heard, Is, exactly, said
+from emulators.callers.values import Heard, Is, said
 from emulators.simulation.leaks import held_by_store
 from tiered import (
     ConfigurationError,
@@ -246,12 +246,12 @@ class Episode:
             return
         assert step.payload is not None, "drawn"
         made = await step.payload.make(self)
-        heard, told = self._progress(step)
+        heard, told, passed = self._progress(step)
         if isinstance(heard, Heard):
             made.own.append(heard.error)
         verdict = step.arguments["id"].verdict & step.arguments["metadata"].verdict & made.verdict & told
         write = self.oracle.begin(object_id, metadata, made)
-        ended = await self.run_to_end(self.storage.put(object_id, made.payload, metadata, progress=heard), step.interrupt)
+        ended = await self.run_to_end(self.storage.put(object_id, made.payload, metadata, **passed), step.interrupt)
         self.note(step, ended)
         try:
             self.oracle.check_heard(heard, ended, None if made.content is None else len(made.content))
@@ -259,10 +259,12 @@ class Episode:
         finally:
             await self.afterwards(made)
 
-    def _progress(self, step: Step) -> tuple[Any, Is]:
-        """The progress callback of a step, and its verdict."""
-        value = step.arguments.get("progress", exactly(None))
-        return value.make(), value.verdict
+    def _progress(self, step: Step) -> tuple[Any, Is, dict[str, Any]]:
+        """The progress callback of a step, its verdict, and the arguments that pass it on."""
+        if (value := step.arguments.get("progress")) is None:
+            return None, Is.GOOD, {}
+        heard = value.make()
+        return heard, value.verdict, {"progress": heard}
 
     async def afterwards(self, made: Made) -> None:
         if self.directory.exists():
@@ -289,12 +291,12 @@ class Episode:
             range = self.oracle.make(step.arguments["range"]) if "range" in step.arguments else None
         except InvalidRequestError:
             return
-        heard, told = self._progress(step)
+        heard, told, passed = self._progress(step)
         verdict = step.arguments["id"].verdict & (Is.ODD if range is not None else Is.GOOD) & told
         seen: list[Seen] = []
 
         async def get() -> None:
-            stored = await self.storage.get(object_id, range, progress=heard)
+            stored = await self.storage.get(object_id, range, **passed)
             self.oracle.check_own_row(object_id)
             if stored is None:
                 seen.append(Seen(None, None, None))
