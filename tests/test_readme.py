@@ -7,13 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 from textwrap import indent
+from typing import Any
 
 import pytest
 
 from recovery.cli.app import COMMANDS
 from recovery.cli.shared import EXIT_CODES
 from tests.given.repository import ROOT
-from tiered import ObjectId, PutRequest, Settings, load_settings, open_storage
+from tiered import ObjectId, ObjectPrefix, PutRequest, Settings, load_settings, open_storage
 
 README = (ROOT / "README.md").read_text("utf-8")
 
@@ -30,6 +31,28 @@ def test_the_librarys_ten_lines_run(tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
+def test_the_examples_are_those_that_mypy_checks() -> None:
+    """`make check` runs mypy on all of `tests`."""
+    checked = (ROOT / "tests/given/readme_examples.py").read_text("utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert len(blocks) == 3
+    for number in range(len(blocks)):
+        assert indent(block("python", number), "    ") in checked, f"tests/given/readme_examples.py lacks\n{blocks[number]}"
+
+
+@pytest.mark.anyio
+async def test_the_listing_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async with open_storage(Settings(directory=tmp_path, inline_bytes_max=4)) as storage:
+        for key in ("2025/a", "2026/dog.jpg", "2026/cats/cat.jpg"):
+            await storage.put(ObjectId.create("photos", key, {"org": "17"}), b"large")
+        names: dict[str, Any] = {"storage": storage, "ObjectPrefix": ObjectPrefix}
+        exec(f"async def run():\n{indent(block('python', 1), '    ')}", names)
+        await names["run"]()
+    shown = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in shown[:2]] == [["2026/cats/cat.jpg", "5"], ["2026/dog.jpg", "5"]]
+    assert shown[2:] == ["['photos/org.17/objects/2026/cats/'] None"]
+
+
 @pytest.mark.anyio
 async def test_the_bulk_call_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (directory := tmp_path / "photos").mkdir()
@@ -37,9 +60,9 @@ async def test_the_bulk_call_runs(tmp_path: Path, capsys: pytest.CaptureFixture[
     (directory / "a folder").mkdir()
     async with open_storage(Settings(directory=tmp_path / "store")) as storage:
         names = {"storage": storage, "directory": directory, "PutRequest": PutRequest, "ObjectId": ObjectId}
-        exec(f"async def run():\n{indent(block('python', 1), '    ')}", names)
+        exec(f"async def run():\n{indent(block('python', 2), '    ')}", names)
         await names["run"]()  # type: ignore[operator]
-        assert [object_id.key async for object_id in storage.list()] == ["cat.jpg"]
+        assert [entry.object_id.key async for entry in storage.list()] == ["cat.jpg"]
     assert re.fullmatch(r"photos/objects/a folder: the payload .* cannot be read: Is a directory\n", capsys.readouterr().out)
 
 

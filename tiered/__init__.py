@@ -15,7 +15,8 @@ Knows nothing of recovery, the audit and the command.
 
 from typing import TYPE_CHECKING
 
-from tiered.bulk import Bulk, ItemResult, LoadedObject, PutRequest
+from changelog.change import ChangeId
+from tiered.bulk import Bulk, ItemResult, LoadedObject, PutRequest, Requests
 from tiered.errors import (
     AtCapacityError,
     CancelledElsewhereError,
@@ -26,25 +27,28 @@ from tiered.errors import (
     InvalidRequestError,
     LeaseLostError,
     OutcomeUnknownError,
+    RangeNotSatisfiableError,
     ServiceAwayError,
     TieredError,
     UnavailableError,
 )
-from tiered.metadata import Metadata, TimeToIdle, TimeToLive
-from tiered.object_id import ObjectId
+from tiered.metadata import Expiration, Metadata, TimeToIdle, TimeToLive
+from tiered.object_id import ObjectId, ObjectPrefix
 from tiered.open import open_storage
+from tiered.payload.streams import Payload
 from tiered.protocol.backends import ByteRange
 from tiered.protocol.writing import Outcome
 from tiered.settings import Settings, load_settings
 from tiered.storage import TieredStorage
-from tiered.stored import ObjectHead, PutResult, StoredObject, Tier
+from tiered.stored import Folder, ListEntry, ListPage, ObjectHead, Progress, PutResult, StoredObject, Tier
 
 __all__ = [
-    "AtCapacityError", "Bulk", "ByteRange", "CancelledElsewhereError", "ClockBehindError", "ConfigurationError",
-    "CorruptRecordError", "DanglingTombstoneError", "InvalidRequestError", "ItemResult", "LeaseLostError",
-    "LoadedObject", "Metadata", "ObjectHead", "ObjectId", "Outcome", "OutcomeUnknownError", "PutRequest", "PutResult",
-    "ServiceAwayError", "Settings", "StoredObject", "Tier", "TieredError", "TieredStorage", "TimeToIdle", "TimeToLive",
-    "UnavailableError", "load_settings", "open_storage",
+    "AtCapacityError", "Bulk", "ByteRange", "CancelledElsewhereError", "ChangeId", "ClockBehindError",
+    "ConfigurationError", "CorruptRecordError", "DanglingTombstoneError", "Expiration", "Folder",
+    "InvalidRequestError", "ItemResult", "LeaseLostError", "ListEntry", "ListPage", "LoadedObject", "Metadata",
+    "ObjectHead", "ObjectId", "ObjectPrefix", "Outcome", "OutcomeUnknownError", "Payload", "Progress", "PutRequest",
+    "PutResult", "RangeNotSatisfiableError", "Requests", "ServiceAwayError", "Settings", "StoredObject", "Tier", "TieredError",
+    "TieredStorage", "TimeToIdle", "TimeToLive", "UnavailableError", "load_settings", "open_storage",
 ]
 
 if TYPE_CHECKING:
@@ -62,6 +66,6 @@ def __getattr__(name: str) -> object:
 
 for _error in (
     AtCapacityError, CancelledElsewhereError, ClockBehindError, ConfigurationError, CorruptRecordError, DanglingTombstoneError,
-    InvalidRequestError, LeaseLostError, OutcomeUnknownError, ServiceAwayError, TieredError, UnavailableError,
+    InvalidRequestError, LeaseLostError, OutcomeUnknownError, RangeNotSatisfiableError, ServiceAwayError, TieredError, UnavailableError,
 ):
     _error.__module__ = __name__  # tracebacks show them under the names that callers import

@@ -41,7 +41,7 @@ from tiered.payload.pieces import close_generator
 from tiered.payload.streams import Payload
 from tiered.protocol.concurrent import foremost
 from tiered.settings import StoreSettings
-from tiered.stored import ObjectHead, StoredObject
+from tiered.stored import ObjectHead, Progress, StoredObject
 from tiered.text import shown
 
 R = TypeVar("R")
@@ -60,6 +60,7 @@ class PutRequest:
     object_id: ObjectId
     payload: Payload = field(repr=False)
     metadata: Metadata | None = None
+    progress: Progress | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@
     CorruptRecordError                 stored bytes break the format: an operator must look
     DanglingTombstoneError             the blob is gone: data loss, counted and reported
     InvalidRequestError                fix the call
+    RangeNotSatisfiableError           the range is not within the object: an HTTP 416
     ConfigurationError                 fix the settings, the schema or the directory
 
 `UnconfirmedError` is between the backends and the store; callers never get it. Absence is `None`, not an error, and a
@@ -33,7 +34,8 @@ from tiered.object_id import ObjectId
 
 __all__ = [
     "AtCapacityError", "CancelledElsewhereError", "ClockBehindError", "ConfigurationError", "CorruptRecordError", "DanglingTombstoneError",
-    "InvalidRequestError", "LeaseLostError", "OutcomeUnknownError", "ServiceAwayError", "TieredError", "UnavailableError",
+    "InvalidRequestError", "LeaseLostError", "OutcomeUnknownError", "RangeNotSatisfiableError", "ServiceAwayError", "TieredError",
+    "UnavailableError",
     "UnconfirmedError",
 ]
 
@@ -62,6 +64,17 @@ class ServiceAwayError(UnavailableError):
         super().__init__(message)
         self.service = service
         self.retry_after_s = retry_after_s
+
+
+class RangeNotSatisfiableError(InvalidRequestError):
+    """The range does not fit the object. `size`: length of the whole payload in bytes, for an HTTP 416."""
+
+    def __init__(self, message: str, size: int) -> None:
+        super().__init__(message)
+        self.size = size
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (str(self), self.size), self.__dict__
 
 
 class DanglingTombstoneError(TieredError):

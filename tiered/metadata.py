@@ -24,7 +24,20 @@ from tiered.text import header_name, header_value, plain, refuse_control_charact
 
 NS_PER_S = 1_000_000_000
 NS_PER_MS = 1_000_000
-CONTENT_TYPE_DEFAULT = "application/octet-stream"
+
+
+class _NotGiven(str):
+    """Text that stands for itself, also after it was copied or pickled, so `is` tells it from equal text."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> str:
+        return "CONTENT_TYPE_DEFAULT"
+
+
+CONTENT_TYPE_DEFAULT: str = _NotGiven("application/octet-stream")
+"""The content type of metadata in which nobody gave one. `put` may guess a better one, but never over a given one."""
+
 DEADLINE_MAX_NS = 253_402_300_799 * NS_PER_S
 """The last second of the year 9999. RFC 3339 and `datetime` cannot tell a later one."""
 
@@ -89,7 +102,8 @@ class Metadata:
 
     When the store writes, it fills in creation and size if they are None, and the expiry.
 
-    `expiration`: `TimeToLive`, `TimeToIdle` or None. `time_created_ns`, `time_expires_ns`: nanoseconds since 1970, up
+    `expiration`: `TimeToLive`, `TimeToIdle` or None. `content_type`: if it is left out and the payload is a path, `put`
+    guesses it from the file's name. `time_created_ns`, `time_expires_ns`: nanoseconds since 1970, up
     to the year 9999; a write computes `time_expires_ns` from `expiration`. `size`: length in bytes; if it is given, a
     payload of another length is refused. `custom`: text of the caller's own. `unknown`: JSON keys that newer software
     wrote; they are kept.
@@ -142,12 +156,12 @@ class Metadata:
     @property
     def time_created(self) -> datetime | None:
         """`time_created_ns` as a `datetime` in UTC, to the microsecond."""
-        return _datetime(self.time_created_ns)
+        return as_datetime(self.time_created_ns)
 
     @property
     def time_expires(self) -> datetime | None:
         """`time_expires_ns` as a `datetime` in UTC, to the microsecond."""
-        return _datetime(self.time_expires_ns)
+        return as_datetime(self.time_expires_ns)
 
     def stamped(self, now_ns: int) -> Metadata:
         """The metadata as a write at `now_ns` stores it, with the time of creation and the deadline filled in.
@@ -291,7 +305,7 @@ def _decode_time(value: dict[str, Any] | None) -> int | None:
     return secs * NS_PER_S + nanos
 
 
-def _datetime(ns: int | None) -> datetime | None:
+def as_datetime(ns: int | None) -> datetime | None:
     """To the microsecond, which is all that `datetime` holds.
 
     For a stored time that it cannot hold, the nearest that it can.

@@ -1,4 +1,4 @@
-"""`ObjectId`, the logical address of an object, and the names that are made from it.
+"""`ObjectId`, the logical address of an object, `ObjectPrefix`, and the names that are made from them.
 
     storage path   {usecase}/{name.value}/{name.value}/…/objects/{key}      the row key
     blob name      {storage path}/{revision}                                 revision = change id
@@ -73,10 +73,7 @@ class ObjectId:
 
         `InvalidRequestError` names the part that is wrong, and the rule or limit.
         """
-        pairs: object = scopes.items() if isinstance(scopes, Mapping) else scopes
-        if isinstance(pairs, (str, bytes)) or not isinstance(pairs, Iterable):
-            raise _no_scopes(scopes)
-        object_id = cls(usecase, tuple(tuple(pair) if isinstance(pair, list) else pair for pair in pairs), key)
+        object_id = cls(usecase, _pairs(scopes), key)
         object_id.validate()
         return object_id
 
@@ -120,6 +117,78 @@ class ObjectId:
         _validate_length(self.path)
 
 
+@dataclass(frozen=True, slots=True)
+class ObjectPrefix:
+    """Which objects a listing is about. Make one with `create` or with `parse`.
+
+        ObjectPrefix()                                                  all objects
+        ObjectPrefix.create("photos")                                   all of this usecase
+        ObjectPrefix.create("photos", scopes={"org": "17"})             whose scopes begin with org = 17
+        ObjectPrefix.create("photos", "2026/", scopes={"org": "17"})    with just these scopes, and keys that begin so
+
+    Only the key is compared character by character. Usecase and scopes are compared as a whole, so org = 1 never finds
+    org = 17. `object_id in prefix` tells whether an object belongs to it. `usecase` None: all objects. `key` None: any
+    scopes may follow.
+    """
+
+    usecase: str | None = None
+    scopes: tuple[tuple[str, str], ...] = ()
+    key: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.usecase is None:
+            if self.scopes != () or self.key is not None:
+                raise InvalidRequestError("a prefix with scopes or a key needs a usecase: ObjectPrefix.create('attachments', …)")
+            return
+        if self.key is not None:
+            object.__setattr__(self, "key", plain("key", self.key))
+        shortest = ObjectId(self.usecase, self.scopes, self.key or "k")  # the same rules hold
+        refuse_reserved(shortest.usecase)
+        object.__setattr__(self, "usecase", shortest.usecase)
+        object.__setattr__(self, "scopes", shortest.scopes)
+
+    @classmethod
+    def create(cls, usecase: str, key: str | None = None, scopes: Mapping[str, str] | Iterable[tuple[str, str]] = ()) -> Self:
+        """Makes a prefix from the parts of an `ObjectId`. `InvalidRequestError` names the part that is wrong."""
+        return cls(plain("usecase", usecase), _pairs(scopes), key)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Reads the beginning of a storage path: nothing, `USECASE`, `USECASE/NAME.VALUE`, or `USECASE/objects/KEY`.
+
+        The last `/` before `objects/` may be left out. Raises `InvalidRequestError`.
+        """
+        text = plain("a prefix", text)
+        if not text:
+            return cls()
+        usecase, _, rest = text.partition("/")
+        scopes: list[tuple[str, str]] = []
+        while rest:
+            segment, _, rest = rest.partition("/")
+            if segment == "objects":
+                return cls(usecase, tuple(scopes), rest)
+            name, dot, value = segment.partition(".")
+            if not dot:
+                raise InvalidRequestError(f"{shown(text)} is no prefix: {shown(segment)} is neither NAME.VALUE nor 'objects'")
+            scopes.append((name, value))
+        return cls(usecase, tuple(scopes))
+
+    @property
+    def path(self) -> str:
+        """What the storage paths of these objects begin with. `parse` reads it."""
+        if self.usecase is None:
+            return ""
+        if self.key is not None:
+            return f"{object_prefix(self.usecase, self.scopes)}{self.key}"
+        return "/".join([self.usecase, *(f"{name}.{value}" for name, value in self.scopes), ""])
+
+    def __str__(self) -> str:
+        return self.path
+
+    def __contains__(self, object_id: object) -> bool:
+        return isinstance(object_id, ObjectId) and object_id.path.startswith(self.path)
+
+
 def object_prefix(usecase: str, scopes: Iterable[tuple[str, str]]) -> str:
     """The beginning of every storage path that has exactly these scopes."""
     return "/".join([usecase, *(f"{name}.{value}" for name, value in scopes), "objects", ""])
@@ -155,6 +224,13 @@ def _plain_scopes(scopes: object) -> tuple[tuple[str, str], ...]:
     if not isinstance(scopes, tuple) or not all(isinstance(scope, tuple) and len(scope) == 2 for scope in scopes):
         raise _no_scopes(scopes)
     return tuple((plain("scope name", name), plain("scope value", value)) for name, value in scopes)
+
+
+def _pairs(scopes: Mapping[str, str] | Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    pairs: object = scopes.items() if isinstance(scopes, Mapping) else scopes
+    if isinstance(pairs, (str, bytes)) or not isinstance(pairs, Iterable):
+        raise _no_scopes(scopes)
+    return tuple(tuple(pair) if isinstance(pair, list) else pair for pair in pairs)
 
 
 def _no_scopes(scopes: object) -> InvalidRequestError:

@@ -1,4 +1,4 @@
-"""`TieredStorage`: put, get, head, delete, list over two tiers, and many of them at once.
+"""`TieredStorage`: put, get, head, delete, list, list_page over two tiers, and many of them at once.
 
 Each operation checks its arguments, takes a slot, and hands over to `protocol/reading.py` or `protocol/writing.py`. A
 slot bounds what is under way. A write gives it back when its clean-up is done, after its caller was answered. `get`
@@ -8,12 +8,12 @@ connections do (`gcs.connections_max`).
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Self, overload
 
 import anyio
 import anyio.lowlevel
@@ -32,22 +32,23 @@ from tiered.errors import (
     OutcomeUnknownError,
     TieredError,
 )
-from tiered.metadata import Metadata, is_expired
-from tiered.object_id import ROW_KEY_BYTES_MAX, ObjectId, refuse_reserved
+from tiered.metadata import CONTENT_TYPE_DEFAULT, Metadata
+from tiered.object_id import ObjectId, ObjectPrefix, refuse_reserved
+from tiered.payload.content_type import content_type_of
 from tiered.payload.pieces import Pieces, split_head
 from tiered.payload.streams import Payload, pieces
 from tiered.protocol.admission import Admission, Share, Slot
-from tiered.protocol.backends import ByteRange, Inline, RowPage, RowState, Tiers, Tombstone
+from tiered.protocol.backends import ByteRange, Inline, RowState, Tiers, Tombstone
 from tiered.protocol.breaker import Breakers
+from tiered.protocol.listing import LIST_PAGE_MAX, Lister, Listing
 from tiered.protocol.reading import Reader
-from tiered.protocol.retry import ask
 from tiered.protocol.under_way import Write, WritesUnderWay
 from tiered.protocol.writing import Body, Outcome, Writer, check_declared
 from tiered.settings import Settings
-from tiered.stored import ObjectHead, PutResult, StoredObject
-from tiered.text import plain, shown
+from tiered.stored import Folder, ListEntry, ListPage, ObjectHead, Progress, ProgressCount, PutResult, StoredObject
+from tiered.text import shown
 
-LIST_PAGE = 1000
+ALL = ObjectPrefix()
 
 
 class TieredStorage:
@@ -79,6 +80,7 @@ class TieredStorage:
         self._under_way = WritesUnderWay(heartbeat, recovered=log.durable)
         self._writer = Writer(tiers, log, runtime, settings, heartbeat, self._under_way, self._services, observer)
         self._reader = Reader(tiers, runtime, settings, self._services, observer)
+        self._lister = Lister(tiers, runtime, settings, self._reader, self._services, partial(self._enter, self._reads), observer)
         self._touching: set[str] = set()
         self._may_write = writes
         self._entered = False
@@ -136,7 +138,9 @@ class TieredStorage:
 
     # --- operations ------------------------------------------------------------------------------
 
-    async def put(self, object_id: ObjectId, payload: Payload, metadata: Metadata | None = None) -> PutResult:
+    async def put(
+        self, object_id: ObjectId, payload: Payload, metadata: Metadata | None = None, *, progress: Progress | None = None
+    ) -> PutResult:
         """Stores the payload under the id, and replaces what is there. It is durable when the call returns.
 
         The payload is bytes, a path, an open binary file, an iterator or async iterator of bytes of any length, or a
@@ -144,14 +148,20 @@ class TieredStorage:
         `metadata.size` (bytes) is given, the payload must have that size. What may block is read in a thread of its
         own; `AtCapacityError` is raised when there are too many of these (`tiered/payload/own_thread.py`).
 
+        If the payload is a path and the metadata give no content type, the type is guessed from the file's name, by a
+        table that is the same on every machine. `progress(bytes_so_far, total)` is called after each piece that was
+        taken from the payload; `total` is None while it is not known. If it raises, the put ends with that error and
+        nothing is stored.
+
         Raises also `OutcomeUnknownError` (it may have happened; ask `outcome`), and whatever the payload's own iterator
         raises (nothing was stored). If something that this iterator awaits is cancelled, and this task is not, the
         error is `CancelledElsewhereError` (nothing was stored).
         """
-        return await self._put(self._writes, object_id, payload, metadata)
+        return await self._put(self._writes, object_id, payload, metadata, progress)
 
     async def _put(
-        self, admission: Admission | Share, object_id: ObjectId, payload: Payload, metadata: Metadata | None
+        self, admission: Admission | Share, object_id: ObjectId, payload: Payload, metadata: Metadata | None,
+        progress: Progress | None = None,
     ) -> PutResult:
         # Outside of the payload's own scopes: one may be open between two pieces, and its end is not the caller's.
         elsewhere = elsewhere_is_an_error("nothing was stored: what the payload awaited was cancelled elsewhere")
@@ -161,8 +171,12 @@ class TieredStorage:
                 metadata = Metadata() if metadata is None else metadata
                 _check(object_id, metadata=metadata)
                 object_id.validate()
+                if progress is not None:
+                    source.report_to(ProgressCount(progress), metadata.size)
                 # Built and checked anew: a mapping in it may have been changed since it was made.
-                return await self._put_pieces(admission, object_id, source, replace(metadata))
+                guessed = content_type_of(source.path) if source.path is not None else CONTENT_TYPE_DEFAULT
+                content_type = guessed if metadata.content_type is CONTENT_TYPE_DEFAULT else metadata.content_type
+                return await self._put_pieces(admission, object_id, source, replace(metadata, content_type=content_type))
 
     async def _put_pieces(self, admission: Admission | Share, object_id: ObjectId, source: Pieces, metadata: Metadata) -> PutResult:
         with await self._enter(admission) as slot:
@@ -188,19 +202,27 @@ class TieredStorage:
             with await self._enter(admission) as slot:
                 await self._writer.delete(Write.begin(object_id, self._runtime), slot)
 
-    async def get(self, object_id: ObjectId, range: ByteRange | None = None) -> StoredObject | None:
+    async def get(
+        self, object_id: ObjectId, range: ByteRange | None = None, *, progress: Progress | None = None
+    ) -> StoredObject | None:
         """Opens the object for reading. None: there is none, or it has expired.
 
-        Raises also `InvalidRequestError` (the range begins after the object's end) and `DanglingTombstoneError` (the
-        object's data is lost).
-        """
-        return await self._get(self._reads, object_id, range)
+        `progress(bytes_so_far, total)` is called after each piece of the range that was read. If it raises, the read
+        ends with that error, and the object is closed.
 
-    async def _get(self, admission: Admission | Share, object_id: ObjectId, range: ByteRange | None = None) -> StoredObject | None:
+        Raises also `RangeNotSatisfiableError` (the range does not fit the object, whose `size` it tells) and
+        `DanglingTombstoneError` (the object's data is lost).
+        """
+        return await self._get(self._reads, object_id, range, progress)
+
+    async def _get(
+        self, admission: Admission | Share, object_id: ObjectId, range: ByteRange | None = None, progress: Progress | None = None
+    ) -> StoredObject | None:
         with self._observer.operation("get"):
             _check(object_id, range=range)
+            count = None if progress is None else ProgressCount(progress)
             with await self._enter(admission):
-                found = await self._reader.open(object_id, range)
+                found = await self._reader.open(object_id, range, count)
                 if found is None:
                     return None
                 stored, state = found
@@ -214,30 +236,51 @@ class TieredStorage:
             with await self._enter(self._reads):
                 return await self._reader.head(object_id)
 
-    async def list(self, prefix: str = "") -> AsyncIterator[ObjectId]:
-        """Yields the ids whose storage path begins with `prefix`, in the byte order of the paths, without expired ones.
+    @overload
+    def list(
+        self, prefix: ObjectPrefix = ..., *, start_after: ObjectId | ObjectPrefix | None = ..., limit: int | None = ...,
+        delimiter: None = ..., metadata: bool = ...,
+    ) -> AsyncGenerator[ListEntry, None]: ...
+
+    @overload
+    def list(
+        self, prefix: ObjectPrefix = ..., *, start_after: ObjectId | ObjectPrefix | None = ..., limit: int | None = ...,
+        delimiter: str | None, metadata: bool = ...,
+    ) -> AsyncGenerator[ListEntry | Folder, None]: ...
+
+    def list(
+        self, prefix: ObjectPrefix = ALL, *, start_after: ObjectId | ObjectPrefix | None = None, limit: int | None = None,
+        delimiter: str | None = None, metadata: bool = False,
+    ) -> AsyncGenerator[ListEntry, None] | AsyncGenerator[ListEntry | Folder, None]:
+        """Yields the objects of a prefix in the byte order of their paths, without expired ones.
+
+        `start_after`: begin after this object, or after all objects of this prefix (of a `Folder`). `limit`: at most so
+        many entries; `list_page` tells whether there are more. `delimiter`: all objects whose paths are the same up to
+        the next delimiter after the prefix become one `Folder`; "/" also makes folders of usecases and scopes.
+        `metadata`: list the metadata, too, and the size and the time of creation of large objects. That is one more
+        call for each large object.
 
         It reads page by page while others write: an object that is written or deleted meanwhile may be listed or not. A
-        damaged row does not end the listing. Its id is listed and logged, and `get` says what is wrong with it
-        (`CorruptRecordError`). If its key is no object id, it is only logged.
+        damaged row does not end the listing. Its entry has a `fault`, and it is logged. If its key is no object id, it
+        is only logged.
         """
-        prefix = _checked_prefix(prefix)
-        start: bytes | None = b""
-        while start is not None:
-            with self._observer.operation("list"), await self._enter(self._reads):
-                page = await self._page(prefix, start)
-            now_ns = self._runtime.wall_ns()
-            for damaged in page.corrupt:
-                events.warning("corrupt_row", damaged.fault, path=damaged.path)
-            for row in page.rows:
-                if not is_expired(row.deadline_ns, now_ns) and (object_id := _parse_stored(row.path)) is not None:
-                    yield object_id
-            start = page.next_start
+        return self._lister.entries(Listing(prefix, start_after, limit, delimiter, metadata))
 
-    async def _page(self, prefix: str, start: bytes) -> RowPage:
-        budget_s = self._settings.store.answer_budget_s
-        scan = partial(self._tiers.high_volume.scan, prefix, start, LIST_PAGE)
-        return await ask(partial(self._services.rows.ask, scan), self._runtime, budget_s, self._observer)
+    async def list_page(
+        self, prefix: ObjectPrefix = ALL, *, page_token: str | None = None, start_after: ObjectId | ObjectPrefix | None = None,
+        limit: int = LIST_PAGE_MAX, delimiter: str | None = None, metadata: bool = False,
+    ) -> ListPage:
+        """One page of what `list` yields: at most `limit` entries (from 1 to 1,000), and a token for the next page.
+
+        `page_token`: the `next_page_token` of the page before, with the same prefix and delimiter; any process may use
+        it, at any later time. A token of another listing is an `InvalidRequestError`. With `metadata`, a page has fewer
+        entries if objects were deleted while it was made.
+        """
+        if limit is None or (type(limit) is int and limit > LIST_PAGE_MAX):
+            raise InvalidRequestError(f"limit is {shown(limit)}: a page has from 1 to {LIST_PAGE_MAX} entries")
+        if page_token is not None and start_after is not None:
+            raise InvalidRequestError("pass page_token or start_after, not both: the token says where its page begins")
+        return await self._lister.page(Listing(prefix, start_after, limit, delimiter, metadata), page_token)
 
     async def outcome(self, error: OutcomeUnknownError) -> Outcome:
         """Says what became of a change that ended with `OutcomeUnknownError`. Ask again while it is PENDING."""
@@ -263,7 +306,7 @@ class TieredStorage:
         share = Share(self._writes, concurrency)
 
         async def put(request: PutRequest) -> PutResult:
-            return await self._put(share, request.object_id, request.payload, request.metadata)
+            return await self._put(share, request.object_id, request.payload, request.metadata, request.progress)
 
         return Bulk(requests, PutRequest, put, concurrency)
 
@@ -325,13 +368,6 @@ class TieredStorage:
             self._touching.discard(object_id.path)
 
 
-def _checked_prefix(prefix: object) -> str:
-    text = plain("the prefix, such as 'photos/org.17/',", prefix)
-    if len(text.encode()) > ROW_KEY_BYTES_MAX:
-        raise InvalidRequestError(f"the prefix {shown(text)} has more than the {ROW_KEY_BYTES_MAX} bytes that a stored path has at most")
-    return text
-
-
 def _check(object_id: object, *, metadata: object = None, range: object = None) -> None:
     if not isinstance(object_id, ObjectId):
         raise InvalidRequestError(f"pass an ObjectId, not {shown(object_id)}: ObjectId.create(…), or ObjectId.parse(text)")
@@ -340,11 +376,3 @@ def _check(object_id: object, *, metadata: object = None, range: object = None) 
         raise InvalidRequestError(f"metadata is Metadata(…), not {shown(metadata)}")
     if range is not None and not isinstance(range, ByteRange):
         raise InvalidRequestError(f"a range is ByteRange(start, stop), not {shown(range)}")
-
-
-def _parse_stored(path: str) -> ObjectId | None:
-    try:
-        return ObjectId.parse(path)
-    except InvalidRequestError as error:
-        events.warning("unparseable_row", f"it is skipped: {error}")
-        return None

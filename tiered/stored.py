@@ -1,4 +1,4 @@
-"""What reads return: the head of an object, and an open stream of its bytes.
+"""What calls return: the head of an object, an open stream of its bytes, the entries of a listing.
 
 I7: metadata and bytes come from one write. Both come from one row or from one blob, and a blob's bytes never change.
 I4: after a `StoredObject` was handed out, it gives the bytes of its own revision or an error, never other bytes.
@@ -9,18 +9,49 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum
+from inspect import iscoroutine
 from types import TracebackType
 from typing import Self
 
 from changelog.change import ChangeId
 from tiered.errors import InvalidRequestError, UnavailableError, UnconfirmedError
-from tiered.metadata import Metadata
-from tiered.object_id import ObjectId
+from tiered.metadata import Metadata, as_datetime
+from tiered.object_id import ObjectId, ObjectPrefix
 from tiered.protocol.backends import BlobReader
+from tiered.text import shown
 
 PIECE_BYTES = 256 * 1024
 """Payloads are read, stored and returned in pieces of at most this size, in bytes."""
+
+
+Progress = Callable[[int, int | None], object]
+"""What `progress=` takes: it is called after each piece with the bytes so far and the total (None: not known).
+
+It is called in the event loop, so it must not block or be asynchronous. What it raises ends the put or the read.
+"""
+
+
+class ProgressCount:
+    """Counts bytes, and tells a caller's `Progress` of them."""
+
+    def __init__(self, progress: Progress) -> None:
+        if not callable(progress):
+            raise InvalidRequestError(f"progress is {shown(progress)}: pass a function that takes the bytes so far and the total")
+        self._progress = progress
+        self._bytes = 0
+
+    def add(self, size: int, total: int | None) -> None:
+        """Tells of `size` more bytes."""
+        self._bytes += size
+        try:
+            result = self._progress(self._bytes, total)
+        except StopAsyncIteration as error:  # between pieces, it would be taken for the end of the payload
+            raise RuntimeError("the progress callback raised StopAsyncIteration") from error
+        if iscoroutine(result):
+            result.close()
+            raise InvalidRequestError("progress is an async function, which nobody awaits: pass a plain one")
 
 
 class Tier(Enum):
@@ -43,7 +74,8 @@ class PutResult:
 class ObjectHead:
     """All that is known of an object except its bytes.
 
-    `size`: length of the whole payload in bytes. `revision`: None if older software wrote the object.
+    `size`: length of the whole payload in bytes. `revision`: None if older software wrote the object. `checksum`: of
+    the whole payload as the long-term tier keeps it, such as `crc32c=yZRlqg==`; None: the tier keeps none of the whole.
     """
 
     object_id: ObjectId
@@ -51,6 +83,66 @@ class ObjectHead:
     size: int
     tier: Tier
     revision: ChangeId | None
+    checksum: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ListEntry:
+    """One object of a listing. All of it is from one write.
+
+    `size`: length of the payload in bytes. `revision`: None if older software wrote the object. `time_created_ns`,
+    `time_expires_ns`: nanoseconds since 1970; an object without `time_expires_ns` stays until it is deleted.
+
+    A row tells all this of a small object. Of a large one, it does not tell `size` and `time_created_ns`: they are None
+    unless the listing was asked for metadata, as they are with the blob. `metadata`: None unless the listing was asked
+    for them.
+
+    `fault`: what is wrong with an object that is damaged, in words; then nothing but its id is sure. None: nothing was
+    noticed. A listing reads no payload, so it does not notice all damage.
+    """
+
+    object_id: ObjectId
+    tier: Tier
+    revision: ChangeId | None = None
+    size: int | None = None
+    time_created_ns: int | None = None
+    time_expires_ns: int | None = None
+    metadata: Metadata | None = None
+    fault: str | None = None
+
+    @property
+    def time_created(self) -> datetime | None:
+        """`time_created_ns` as a `datetime` in UTC, to the microsecond."""
+        return as_datetime(self.time_created_ns)
+
+    @property
+    def time_expires(self) -> datetime | None:
+        """`time_expires_ns` as a `datetime` in UTC, to the microsecond."""
+        return as_datetime(self.time_expires_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """All objects of a listing whose paths are the same up to a delimiter. `list(folder.prefix)` lists them."""
+
+    prefix: ObjectPrefix
+
+
+@dataclass(frozen=True, slots=True)
+class ListPage:
+    """One page of a listing. `next_page_token`: what `list_page` wants for the next page; None: there is no more."""
+
+    entries: tuple[ListEntry | Folder, ...]
+    next_page_token: str | None
+
+    @property
+    def objects(self) -> list[ListEntry]:
+        """The entries that are no folders."""
+        return [entry for entry in self.entries if isinstance(entry, ListEntry)]
+
+    @property
+    def folders(self) -> list[Folder]:
+        return [entry for entry in self.entries if isinstance(entry, Folder)]
 
 
 class StoredObject:
@@ -58,14 +150,20 @@ class StoredObject:
 
     Use `await stored.read()`, `async for piece in stored`, or `async with stored`. Each of them closes the object at
     its end. If none of them is used, the object keeps a file or a connection open until `aclose`. It is also a payload:
-    `put` streams a copy of it and always closes it. `length`: number of bytes in the range that was asked for.
+    `put` streams a copy of it and always closes it. `start`, `stop`: the range of bytes that it gives, `stop` excluded,
+    as an HTTP `Content-Range` wants it: 0 and `size` unless a range was asked for. `length`: how many bytes that is.
     """
 
-    def __init__(self, head: ObjectHead, source: BlobReader | memoryview, length: int) -> None:
+    def __init__(
+        self, head: ObjectHead, source: BlobReader | memoryview, start: int, stop: int, progress: ProgressCount | None = None
+    ) -> None:
         self.head = head
-        self.length = length
+        self.start = start
+        self.stop = stop
+        self.length = stop - start
         self._blob = None if isinstance(source, memoryview) else source
         self._pieces = _Slices(source) if isinstance(source, memoryview) else source.pieces()
+        self._progress = progress
         self._begun = False
         self._reading = False
 
@@ -93,6 +191,11 @@ class StoredObject:
     def revision(self) -> ChangeId | None:
         return self.head.revision
 
+    @property
+    def checksum(self) -> str | None:
+        """Of the whole payload, also if only a range was asked for."""
+        return self.head.checksum
+
     def __aiter__(self) -> AsyncIterator[bytes]:
         """The bytes of the range, in pieces, once. `InvalidRequestError`: it was read or closed before.
 
@@ -108,7 +211,10 @@ class StoredObject:
             raise InvalidRequestError(f"{self.object_id} is being read by another task; each gets it for itself")
         self._reading = True
         try:
-            return await anext(self._pieces)
+            piece = await anext(self._pieces)
+            if self._progress is not None:
+                self._progress.add(len(piece), self.length)
+            return piece
         except BaseException as error:
             await self.aclose()
             if isinstance(error, UnconfirmedError):

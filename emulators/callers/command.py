@@ -112,8 +112,10 @@ def _line(random: Random, wrong: float) -> Line:
         case "head" | "rm":
             arguments += [some(_IDS)]
         case "ls":
-            arguments += [some(("", "a/", "photos/org.17/"))] if random.random() < 0.7 else []
+            arguments += [some(("", "a", "a/", "photos/org.17/", "photos/org.17/objects/20"))] if random.random() < 0.7 else []
             arguments += ["--limit", some(("1", "100"))] if random.random() < 0.3 else []
+            arguments += ["--start-after", some(_IDS)] if random.random() < 0.2 else []
+            arguments += [option for option in ("--folders", "--long") if random.random() < 0.3]
         case "recover":
             arguments += [random.choice(("--once", "--dry-run"))]
             arguments += ["--limit", some(("1", "5"))] if random.random() < 0.3 else []

@@ -31,13 +31,17 @@ from emulators.callers.oracle import Oracle, path_of
 from emulators.callers.payloads import Made
 from emulators.callers.reading import of_head, read_as, within
 from emulators.callers.recipe import Call, Recipe, Step
-from emulators.callers.values import Is, said
+from emulators.callers.values import Heard, Is, said
 from emulators.simulation.leaks import held_by_store
 from tiered import (
     ConfigurationError,
+    Folder,
     InvalidRequestError,
+    ListEntry,
+    ListPage,
     Metadata,
     ObjectId,
+    ObjectPrefix,
     Outcome,
     OutcomeUnknownError,
     Settings,
@@ -182,8 +186,7 @@ class Episode:
             self.oracle.closed = False
             paths = sorted(self.oracle.model.writes)
             listed_from = self.oracle.model.tick()
-            listed = [str(object_id) async for object_id in self.storage.list()]
-            self.oracle.check_listed(listed, "", listed_from)
+            self.oracle.check_listed([entry async for entry in self.storage.list()], {}, listed_from)
             for path in paths:
                 try:
                     object_id = ObjectId.parse(path)
@@ -243,14 +246,25 @@ class Episode:
             return
         assert step.payload is not None, "drawn"
         made = await step.payload.make(self)
-        verdict = step.arguments["id"].verdict & step.arguments["metadata"].verdict & made.verdict
+        heard, told, passed = self._progress(step)
+        if isinstance(heard, Heard):
+            made.own.append(heard.error)
+        verdict = step.arguments["id"].verdict & step.arguments["metadata"].verdict & made.verdict & told
         write = self.oracle.begin(object_id, metadata, made)
-        ended = await self.run_to_end(self.storage.put(object_id, made.payload, metadata), step.interrupt)
+        ended = await self.run_to_end(self.storage.put(object_id, made.payload, metadata, **passed), step.interrupt)
         self.note(step, ended)
         try:
+            self.oracle.check_heard(heard, ended, None if made.content is None else len(made.content))
             self.oracle.judge_write(write, ended, verdict, made, object_id, blocks=step.payload.blocks)
         finally:
             await self.afterwards(made)
+
+    def _progress(self, step: Step) -> tuple[Any, Is, dict[str, Any]]:
+        """The progress callback of a step, its verdict, and the arguments that pass it on."""
+        if (value := step.arguments.get("progress")) is None:
+            return None, Is.GOOD, {}
+        heard = value.make()
+        return heard, value.verdict, {"progress": heard}
 
     async def afterwards(self, made: Made) -> None:
         if self.directory.exists():
@@ -277,11 +291,12 @@ class Episode:
             range = self.oracle.make(step.arguments["range"]) if "range" in step.arguments else None
         except InvalidRequestError:
             return
-        verdict = step.arguments["id"].verdict & (Is.ODD if range is not None else Is.GOOD)
+        heard, told, passed = self._progress(step)
+        verdict = step.arguments["id"].verdict & (Is.ODD if range is not None else Is.GOOD) & told
         seen: list[Seen] = []
 
         async def get() -> None:
-            stored = await self.storage.get(object_id, range)
+            stored = await self.storage.get(object_id, range, **passed)
             self.oracle.check_own_row(object_id)
             if stored is None:
                 seen.append(Seen(None, None, None))
@@ -294,6 +309,11 @@ class Episode:
         self.note(step, ended)
         if isinstance(ended.error, Violation):
             raise ended.error
+        self.oracle.check_heard(heard, ended, None if not seen or seen[0].content is None else len(seen[0].content))
+        if told is Is.WRONG and ended.value is None:
+            raise Violation("taken", f"{said(heard)} is no callback, and it {described(ended)}")
+        if isinstance(heard, Heard) and ended.error is heard.error:
+            return
         if seen:
             self.oracle.model.check(path_of(object_id), seen[0], began, cut=lambda content: within(content, range))
         if ended.error is not None:
@@ -323,23 +343,51 @@ class Episode:
             self.oracle.model.check(path_of(object_id), of_head(ended.value), began)
 
     async def _list(self, step: Step) -> None:
-        prefix = self.oracle.make(step.arguments["prefix"])
+        try:
+            arguments = {name: self.oracle.make(value) for name, value in step.arguments.items()}
+        except InvalidRequestError:
+            return
+        verdict = Is.GOOD
+        for value in step.arguments.values():
+            verdict &= value.verdict
+        by_page = step.manner == "page by page" or "page_token" in arguments
+        if by_page and arguments.get("limit", 1) is None:
+            verdict = Is.WRONG
 
-        async def listed() -> list[str] | None:
-            async with aclosing(self.storage.list(prefix)) as ids:  # type: ignore[type-var]
+        async def listed() -> list[ListEntry | Folder] | None:
+            if by_page:
+                return await self._list_pages(arguments)
+            async with aclosing(self.storage.list(**arguments)) as entries:
                 if step.manner == "left half-way":
-                    async for _ in ids:
+                    async for _ in entries:
                         break
                     return None
-                return [str(object_id) async for object_id in ids]
+                return [entry async for entry in entries]
 
         began = self.oracle.model.tick()
         ended = await self.run_to_end(listed(), step.interrupt)
         self.note(step, ended)
         if ended.error is not None:
-            self.oracle.judge_error(ended, step.arguments["prefix"].verdict)
+            self.oracle.judge_error(ended, verdict)
+        elif verdict is Is.WRONG and not ended.cancelled:
+            raise Violation("taken", f"a wrong argument was taken, and it {described(ended)}")
         elif not ended.cancelled and ended.value is not None:
-            self.oracle.check_listed(ended.value, prefix, began)
+            self.oracle.check_listed(ended.value, {**arguments, "limit": None} if by_page else arguments, began)
+
+    async def _list_pages(self, arguments: dict[str, Any]) -> list[ListEntry | Folder]:
+        """All pages. A token must be refused with another prefix."""
+        page: ListPage = await self.storage.list_page(**arguments)
+        entries = [*page.entries]
+        rest = {name: value for name, value in arguments.items() if name != "start_after"}
+        while (token := page.next_page_token) is not None:
+            try:
+                await self.storage.list_page(ObjectPrefix.create("another"), page_token=token)
+            except InvalidRequestError:
+                page = await self.storage.list_page(**{**rest, "page_token": token})
+            else:
+                raise Violation("taken", "a page token was taken with another prefix")
+            entries += page.entries
+        return entries
 
     async def _outcome(self, step: Step) -> None:
         error = self.oracle.make(step.arguments["error"])

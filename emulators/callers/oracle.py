@@ -12,19 +12,23 @@ other error of the store.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from emulators.callers.ended import NO_VALUE, Ended, described
 from emulators.callers.model import Model, Told, Violation, Write
 from emulators.callers.payloads import Made
-from emulators.callers.values import Is, Value, said
+from emulators.callers.values import Heard, Is, Value, said
 from tiered import (
     AtCapacityError,
+    Folder,
     InvalidRequestError,
     LeaseLostError,
+    ListEntry,
     Metadata,
     ObjectId,
+    ObjectPrefix,
     OutcomeUnknownError,
     PutResult,
     TieredError,
@@ -103,6 +107,18 @@ class Oracle:
         if not ended.cancelled and not own:
             self.judge_error(ended, verdict, writes=True)
 
+    def check_heard(self, heard: object, ended: Ended, size: int | None) -> None:
+        """Checks what a progress callback was told. `size`: how many bytes the payload has; None: nobody knows."""
+        if not isinstance(heard, Heard):
+            return
+        told = [done for done, _ in heard.calls]
+        if told != sorted(set(told)):
+            raise Violation("wrong answer", f"progress went from {told}")
+        if ended.value is not NO_VALUE and heard.raised:
+            raise Violation("taken", f"its progress callback raised an error, and it {described(ended)}")
+        if ended.value is not NO_VALUE and size is not None and told[-1:] != [size][: size > 0]:
+            raise Violation("wrong answer", f"of {size} bytes, progress heard of {told}")
+
     def judge_error(self, ended: Ended, verdict: Is, *, writes: bool = False) -> None:
         """Judges a call that raised an error. `verdict`: of its arguments. `writes`: it was a put or a delete."""
         error = ended.error
@@ -131,16 +147,38 @@ class Oracle:
             raise Violation("another's row", f"{object_id!r} reached the row {path!r}, which is that of {parsed!r}")
         raise Violation("another's row", f"{object_id!r} reached the row {path!r}, which is no object's")
 
-    def check_listed(self, listed: list[str], prefix: str, began: int) -> None:
-        """Judges a list of paths that began at the tick `began` and ends now."""
-        if listed != sorted(set(listed), key=str.encode):
-            raise Violation("wrong answer", f"a list is not in order: {listed}")
-        for path in {*self.model.writes, *listed}:
+    def check_listed(self, entries: Sequence[ListEntry | Folder], arguments: Mapping[str, Any], began: int) -> None:
+        """Judges a listing with these arguments that began at the tick `began` and ends now."""
+        prefix, after, limit = arguments.get("prefix", ObjectPrefix()), arguments.get("start_after"), arguments.get("limit")
+        listed = [entry.object_id.path if isinstance(entry, ListEntry) else entry.prefix.path for entry in entries]
+        folders = tuple(entry.prefix.path for entry in entries if isinstance(entry, Folder))
+        if listed != sorted(set(listed), key=str.encode) or (limit is not None and len(listed) > limit):
+            raise Violation("wrong answer", f"a list is not in order, or longer than {limit}: {listed}")
+        if folders and arguments.get("delimiter") is None:
+            raise Violation("wrong answer", f"nobody asked for the folders {folders}")
+        for entry in entries:
+            if isinstance(entry, ListEntry):
+                self._check_entry(entry, bool(arguments.get("metadata")))
+            elif not any(path.startswith(entry.prefix.path) and self.model.names(path, began)[0] for path in self.model.writes):
+                raise Violation("wrong answer", f"the folder {entry.prefix.path!r} is empty")
+        for path in {*self.model.writes, *listed} - {*folders}:
             may, may_not = self.model.names(path, began)
-            if path in listed and not (may and path.startswith(prefix)):
-                raise Violation("wrong answer", f"{path!r} was listed under {prefix!r}")
-            if path not in listed and path.startswith(prefix) and not may_not:
-                raise Violation("wrong answer", f"{path!r} was not listed under {said(prefix)}")
+            within = path.startswith(prefix.path) and (after is None or _is_after(path, after))
+            if path in listed and not (may and within):
+                raise Violation("wrong answer", f"{path!r} was listed under {prefix.path!r}")
+            if path not in listed and within and not may_not and limit is None and not path.startswith(folders):
+                raise Violation("wrong answer", f"{path!r} was not listed under {said(prefix.path)}")
+
+    @staticmethod
+    def _check_entry(entry: ListEntry, metadata: bool) -> None:
+        if entry.fault is not None or entry.revision is None or (entry.metadata is not None) != metadata:
+            raise Violation("wrong answer", f"nothing is damaged, metadata were {'asked' if metadata else 'not asked'} for, and it shows {entry}")
+        if entry.metadata is not None and (entry.metadata.size, entry.metadata.time_expires_ns) != (entry.size, entry.time_expires_ns):
+            raise Violation("wrong answer", f"an entry contradicts its metadata: {entry}")
+
+
+def _is_after(path: str, after: ObjectId | ObjectPrefix) -> bool:
+    return path.encode() > after.path.encode() and not (isinstance(after, ObjectPrefix) and path.startswith(after.path))
 
 
 def path_of(object_id: object) -> str:

@@ -145,7 +145,8 @@ class _Chooser:
         step = Step(number, call, {}, beside=random.random() < self._beside)
         match call:
             case Call.PUT:
-                step = replace(step, arguments={"id": self._id(random), "metadata": self._metadata(random)}, payload=self._payload(random))
+                arguments = {"id": self._id(random), "metadata": self._metadata(random)} | self._progress(random)
+                step = replace(step, arguments=arguments, payload=self._payload(random))
             case Call.GET:
                 ranged = random.random() < 0.4
                 manner = random.choice((
@@ -153,12 +154,13 @@ class _Chooser:
                     "read after closing", "inside async with", "two readers at once",
                 ))  # fmt: skip
                 arguments = {"id": self._id(random)} | ({"range": values.any_range(random)} if ranged else {})
+                arguments |= self._progress(random) if manner in ("read whole", "in pieces") else {}
                 step = replace(step, arguments=arguments, manner=manner)
             case Call.HEAD | Call.DELETE:
                 step = replace(step, arguments={"id": self._id(random)})
             case Call.LIST:
-                manner = random.choice(("to its end", "to its end", "left half-way"))
-                step = replace(step, arguments={"prefix": values.any_prefix(random)}, manner=manner)
+                manner = random.choice(("to its end", "to its end", "left half-way", "page by page", "page by page"))
+                step = replace(step, arguments=values.listing(random, self._ids, self._wrong), manner=manner)
             case Call.OUTCOME:
                 manner = random.choice(("of what was never written", "of something else"))
                 step = replace(step, arguments={"error": values.junk(random)}, manner=manner)
@@ -210,6 +212,9 @@ class _Chooser:
 
     def _id(self, random: Random) -> Value:
         return values.any_id(random) if random.random() < self._wrong else random.choice(self._ids)
+
+    def _progress(self, random: Random) -> dict[str, Value]:
+        return {"progress": values.any_progress(random, self._wrong)} if random.random() < 0.2 else {}
 
     def _metadata(self, random: Random) -> Value:
         return values.any_metadata(random) if random.random() < self._wrong else values.good_metadata(random)

@@ -16,7 +16,7 @@ from random import Random
 from types import MappingProxyType
 from typing import Any
 
-from tiered import ByteRange, Metadata, ObjectId, TimeToIdle, TimeToLive
+from tiered import ByteRange, Metadata, ObjectId, ObjectPrefix, TimeToIdle, TimeToLive
 
 TEXT_MAX = 60
 
@@ -238,9 +238,66 @@ def any_range(random: Random) -> Value:
     return Value(f"ByteRange({said(wrong[0])}, {said(wrong[1])})", lambda: ByteRange(*wrong), Is.ODD)  # type: ignore[arg-type]
 
 
-def any_prefix(random: Random) -> Value:
-    text = random.choice(("", "photos", "photos/", "a", "µ", "\U0010ffff", "\ud7ff", "zz", "\0", "~", "photos/org.17/objects/cat"))
-    return exactly(text) if random.random() < 0.7 else exactly(random.choice((*JUNK, "x" * 5000)), Is.ODD)
+_PREFIXES = ("", "photos", "photos/", "a", "a/objects/", "µ", "\U0010ffff", "\ud7ff", "zz", "\0", "photos/org.17", "photos/org.17/objects/cat", "a/a.b/c.d/")
+
+
+def good_prefix(random: Random) -> Value:
+    text = random.choice(_PREFIXES)
+    return Value(f"ObjectPrefix.parse({said(text)})", lambda: ObjectPrefix.parse(text))
+
+
+def listing(random: Random, ids: tuple[Value, ...], wrong: float) -> dict[str, Value]:
+    """Returns the arguments of a listing. Each is left out now and then, and is wrong with the probability `wrong`."""
+    good: dict[str, Value] = {
+        "prefix": good_prefix(random), "limit": exactly(random.choice((None, 1, 2, 1000))), "metadata": exactly(random.random() < 0.5),
+        "delimiter": exactly(random.choice((None, "/"))), "start_after": Value(str(each := random.choice(ids)), each.make, Is.ODD),
+    }
+    arguments = {name: value for name, value in good.items() if random.random() < (0.25 if name == "start_after" else 0.6)}
+    if random.random() < wrong:
+        name = random.choice((*good, "page_token"))
+        arguments[name] = _odd_prefix(random) if name == "prefix" else exactly(random.choice((*JUNK, "-", "A" * 40, ObjectPrefix())), Is.ODD)
+    return arguments
+
+
+def _odd_prefix(random: Random) -> Value:
+    match random.randrange(3):
+        case 0:
+            return junk(random)
+        case 1:
+            text = random.choice((*JUNK, "x" * 5000, "~", "/", "photos/org", "a//", "\ud800"))
+            return Value(f"ObjectPrefix.parse({said(text)})", lambda: ObjectPrefix.parse(text), Is.ODD)  # type: ignore[arg-type]
+        case _:
+            parts: tuple[Any, ...] = tuple(random.choice(JUNK + good + _BAD_TEXTS) for good in (_USECASES, _KEYS, _SCOPES))
+            return Value(f"ObjectPrefix.create({', '.join(map(said, parts))})", lambda: ObjectPrefix.create(*parts), Is.ODD)
+
+
+class Heard:
+    """A progress callback. `calls`: what it was told. `error`: what it raises from its call number `raises_at` on."""
+
+    def __init__(self, raises_at: int | None = None) -> None:
+        self.calls: list[tuple[int, int | None]] = []
+        self.error = ProgressError("a caller's own callback raised it")
+        self._raises_at = raises_at
+
+    def __call__(self, done: int, total: int | None) -> None:
+        self.calls.append((done, total))
+        if self.raised:
+            raise self.error
+
+    @property
+    def raised(self) -> bool:
+        return self._raises_at is not None and len(self.calls) >= self._raises_at
+
+
+class ProgressError(Exception):
+    """Raised by a progress callback."""
+
+
+def any_progress(random: Random, wrong: float) -> Value:
+    if random.random() < wrong / 2:
+        return exactly(random.choice([each for each in JUNK if each is not None and not callable(each)]), Is.WRONG)
+    raises_at = random.choice((None, None, 1, 2, 3))
+    return Value("progress" if raises_at is None else f"progress that raises at call {raises_at}", lambda: Heard(raises_at))
 
 
 def any_concurrency(random: Random) -> Value:

@@ -265,7 +265,7 @@ async def _do(client: Client, process: Process, object_id: ObjectId, step: Step,
         case Kind.HEAD:
             await client.head(object_id)
         case Kind.LIST:
-            await client.list()
+            await client.list(metadata=step.life is Life.SOON)  # drawn for every step
         case Kind.PUT_MANY:
             await client.put_many([object_id, OBJECTS[0]] * 2, label, LARGE_BYTES if step.thing else SMALL_BYTES)
         case Kind.DELETE_MANY:

@@ -267,7 +267,7 @@ async def _prove_in_time(stage: Stage, client: Client, object_id: ObjectId, name
     await client.put(object_id, f"mortal-{name}", size, expiration=TimeToLive(LIFE))
     await elapse(LIFE.total_seconds() + 5 * SKEW_MAX_S)
     await client.get(object_id)
-    await client.list()
+    await client.list(metadata=True)
 
 
 async def _prove_patience(stage: Stage, object_id: ObjectId) -> None:

@@ -292,6 +292,7 @@ class SimulatedReader:
     def __init__(self, blobs: SimulatedBlobs, name: str, blob: Blob, range: ByteRange | None) -> None:
         self.metadata = blob.metadata
         self.size = len(blob.payload)
+        self.checksum: str | None = None
         self._start, self._stop = (0, self.size) if range is None else range.within(self.size)
         self._blobs = blobs
         self._name = name

@@ -18,7 +18,7 @@ from emulators.world.faults import Process
 from emulators.world.ghost import Ghost, acting, acts
 from emulators.world.history import Answer, History, Read, Write
 from tiered.bulk import Bulk, PutRequest
-from tiered.errors import InvalidRequestError, OutcomeUnknownError, UnavailableError
+from tiered.errors import CorruptRecordError, InvalidRequestError, OutcomeUnknownError, UnavailableError
 from tiered.metadata import Expiration, Metadata, TimeToLive
 from tiered.object_id import ObjectId
 from tiered.payload.streams import Payload
@@ -95,15 +95,20 @@ class Client:
             read.found = None if found is None else found.metadata.custom.get("label", "")
         return read.found if isinstance(read.found, str) else None
 
-    async def list(self, prefix: str = "") -> None:
+    async def list(self, *, metadata: bool) -> None:
         """Lists objects, and lets the ghost judge what is in the list and what is not."""
         began, began_s = self._history.tick(), anyio.current_time()
         try:
-            found = [object_id.path async for object_id in self.storage.list(prefix)]
+            found = {entry.object_id.path: entry async for entry in self.storage.list(metadata=metadata)}
         except (UnavailableError, InvalidRequestError):
             return
         if self.process.alive:
             self._ghost.listed(began, set(found), began_s)
+            for path, entry in found.items():
+                if entry.fault is not None:
+                    raise CorruptRecordError(f"{path} was listed with a fault: {entry.fault}")
+                if entry.metadata is not None:
+                    self._ghost.showed(path, entry.metadata.custom.get("label", ""), began)
 
     async def put_many(self, object_ids: Sequence[ObjectId], label: str, size: int) -> None:
         """Puts to each of these objects. Each write's label ends with its position."""

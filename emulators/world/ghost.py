@@ -113,6 +113,14 @@ class Ghost:
                 said = "listed" if path in paths else "left out"
                 self._report("I4 honest", f"STALE LIST: {path} was {said}, and held {', '.join(repr(write.value) for write in held)}")
 
+    def showed(self, path: str, label: str, began: int) -> None:
+        """Judges the metadata of one object in a list that began at the event `began` and has just ended."""
+        self.checked["I4 I7 list shows what was there"] += 1
+        held = [effect.write for effect in self._since(path, began)]
+        if all(write.value != label for write in held):
+            values = ", ".join(repr(write.value) for write in held)
+            self._report("I4 honest", f"STALE LIST: {path} was listed as {label!r}, and held {values}")
+
     def ordered(self, earlier: Write, later: Write) -> None:
         """Judges two writes of one object in one bulk call, both told ok. They must take effect in their order."""
         self.checked["bulk writes keep their order"] += 1

@@ -22,7 +22,7 @@ from changelog.base.runtime import Runtime
 from changelog.change import ChangeId
 from emulators.world.runtime import Simulated
 from tiered.metadata import is_expired, whole_ms
-from tiered.protocol.backends import MARK_AGE_MAX_S, Inline, Redirect, RedirectPage, Row, RowName, RowPage, RowState, Tombstone
+from tiered.protocol.backends import MARK_AGE_MAX_S, Inline, Redirect, RedirectPage, Row, RowPage, RowState, ScannedRow, Tombstone
 
 Marks = dict[str, dict[ChangeId, int]]
 
@@ -86,10 +86,10 @@ class SimulatedRows(Simulated):
 
     async def scan(self, prefix: str, start: bytes, limit: int) -> RowPage:
         # The order of code points is also the byte order of UTF-8.
-        found = await self._read_in_order(
-            self.states, start.decode(), lambda path: path.startswith(prefix) and not path.startswith("~"),
-            lambda path: RowName(path, self.states[path].deadline_ns), limit,
-        )  # fmt: skip
+        def within(path: str) -> bool:
+            return path.startswith(prefix) and not path.startswith("~") and path.encode() >= start
+
+        found = await self._read_in_order(self.states, "", within, self._scanned, limit)
         return RowPage(found, [], None if len(found) < limit else f"{found[-1].path}\0".encode())
 
     async def redirects(self, start: bytes, end: bytes | None, limit: int) -> RedirectPage:
@@ -160,6 +160,11 @@ class SimulatedRows(Simulated):
                 self.states[path] = with_deadline(Inline(described, bytes(payload), token), state.deadline_ns)
             case Tombstone():
                 self.states[path] = with_deadline(replace(state, token=token), state.deadline_ns)
+
+    def _scanned(self, path: str) -> ScannedRow:
+        state = self.states[path]
+        metadata = state.metadata if isinstance(state, Inline) else None
+        return ScannedRow(path, state.deadline_ns, state.token, Row(state).target, metadata)
 
     def _redirect(self, path: str) -> Redirect | None:
         state = self.states[path]

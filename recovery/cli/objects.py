@@ -9,22 +9,23 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from changelog.base.runtime import SystemRuntime
 from recovery.cli import payloads
-from recovery.cli.output import dump, iso, show, show_fields, write
+from recovery.cli.output import dump, iso, plain, show, show_fields, write
 from recovery.cli.shared import AbsentError, choice, lifetime, run_async, say_cut, shared
 from tiered.errors import InvalidRequestError
-from tiered.metadata import CONTENT_TYPE_DEFAULT, Expiration, Metadata, TimeToIdle, TimeToLive, encode_metadata
-from tiered.object_id import ObjectId
+from tiered.metadata import Expiration, Metadata, TimeToIdle, TimeToLive, encode_metadata
+from tiered.object_id import ObjectId, ObjectPrefix
 from tiered.open import open_backends, open_storage
 from tiered.protocol.backends import ByteRange
 from tiered.storage import TieredStorage
-from tiered.stored import ObjectHead
+from tiered.stored import Folder, ListEntry, ObjectHead
 
 ObjectArgument = Annotated[str, typer.Argument(metavar="OBJECT", help="USECASE/[NAME.VALUE/…]objects/KEY")]
 
@@ -41,8 +42,9 @@ def put(
     """Stores a file or stdin, replacing what is there."""
 
     async def command() -> None:
-        kind = content_type if content_type is not None else CONTENT_TYPE_DEFAULT if file == "-" else payloads.content_type_of(file)
-        metadata = Metadata(expiration=_expiration(ttl, tti), content_type=kind, custom=_custom(custom or []))
+        metadata = Metadata(expiration=_expiration(ttl, tti), custom=_custom(custom or []))
+        if content_type is not None:
+            metadata = replace(metadata, content_type=content_type)
         payload = payloads.read_stdin() if file == "-" else Path(file)
         async with open_storage(choice.settings()) as storage:
             result = await storage.put(ObjectId.parse(object_id), payload, metadata)
@@ -106,19 +108,31 @@ def rm(object_id: ObjectArgument) -> None:
 
 @shared
 def ls(
-    prefix: Annotated[str, typer.Argument(help="What the objects' paths begin with; nothing lists all.")] = "",
+    prefix: Annotated[
+        str, typer.Argument(metavar="PREFIX", help="USECASE, USECASE/NAME.VALUE or USECASE/objects/KEY; nothing lists all.")
+    ] = "",
     limit: Annotated[int | None, typer.Option(min=1, help="At most so many.")] = None,
+    folders: Annotated[bool, typer.Option("--folders", help="Show what has the same path up to the next / as one line.")] = False,
+    long: Annotated[bool, typer.Option("--long", "-l", help="Show size, creation and tier, too: a call for each large object.")] = False,
+    start_after: Annotated[str | None, typer.Option(metavar="OBJECT", help="Begin after this object.")] = None,
 ) -> None:
-    """Lists objects in byte order, one a line; with --json, one JSON string a line."""
+    """Lists objects in byte order, one a line; with --json, one JSON object a line.
+
+    Only the KEY of a prefix is compared character by character: org.1 does not list org.17.
+    """
 
     async def command() -> None:
         count = 0
         async with _reading() as storage:
-            async for object_id in storage.list(prefix):
+            entries = storage.list(
+                ObjectPrefix.parse(prefix), start_after=None if start_after is None else ObjectId.parse(start_after),
+                limit=None if limit is None else limit + 1, delimiter="/" if folders else None, metadata=long,
+            )
+            async for entry in entries:
                 if count == limit:
                     say_cut(count)
                     return
-                write(dump(str(object_id)) if choice.json else str(object_id))
+                write(dump(_listed(entry)) if choice.json else _line(entry, long))
                 count += 1
 
     run_async(command)
@@ -135,6 +149,25 @@ async def _reading() -> AsyncIterator[TieredStorage]:
         TieredStorage(backends.tiers, backends.log, runtime, settings, writes=False) as storage,
     ):
         yield storage
+
+
+def _listed(entry: ListEntry | Folder) -> dict[str, Any]:
+    if isinstance(entry, Folder):
+        return {"folder": entry.prefix.path}
+    told = {
+        "object": str(entry.object_id), "size": entry.size, "tier": entry.tier.value, "revision": entry.revision,
+        "created": iso(entry.time_created), "expires": iso(entry.time_expires),
+    }
+    return told if entry.fault is None else {**told, "fault": entry.fault}
+
+
+def _line(entry: ListEntry | Folder, long: bool) -> str:
+    name = entry.prefix.path if isinstance(entry, Folder) else str(entry.object_id)
+    if not long:
+        return name
+    size, created, tier = (None, None, None) if isinstance(entry, Folder) else (entry.size, iso(entry.time_created), entry.tier.value)
+    fault = "" if isinstance(entry, Folder) or entry.fault is None else f"  damaged: {entry.fault}"
+    return f"{plain(size):>12}  {plain(created):29}  {plain(tier):11}  {name}{fault}"
 
 
 def _absent(object_id: str) -> AbsentError:

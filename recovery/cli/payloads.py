@@ -15,24 +15,7 @@ from anyio import to_thread, wait_writable
 
 from changelog.base.runtime import SystemRuntime
 from tiered.errors import InvalidRequestError, UnavailableError
-from tiered.metadata import CONTENT_TYPE_DEFAULT
 from tiered.stored import PIECE_BYTES, StoredObject
-
-_COMPRESSED = {"gzip": "application/gzip", "bzip2": "application/x-bzip2", "xz": "application/x-xz"}
-
-
-def content_type_of(file: str) -> str:
-    """Guesses the MIME type from the file's name. A compressed file gets the type of its compression.
-
-    The metadata have no field that would tell a reader to unpack it. The guess uses Python's own table and not the
-    machine's, so a file gets the same type on every machine.
-    """
-    import mimetypes
-
-    guessed, packed = mimetypes.MimeTypes().guess_type(f"./{Path(file).name}", strict=False)
-    if packed is not None:
-        return _COMPRESSED.get(packed, CONTENT_TYPE_DEFAULT)
-    return guessed or CONTENT_TYPE_DEFAULT
 
 
 async def read_stdin() -> AsyncIterator[bytes]:

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +19,9 @@ from emulators.callers.interrupt import How, Interrupt
 from emulators.callers.payloads import Payload
 from emulators.callers.recipe import Call, Item, Recipe, Step
 from emulators.callers.run import Result, run
-from tiered import Metadata, ObjectId, StoredObject, TieredStorage
+from tiered import ListEntry, Metadata, ObjectId, StoredObject, TieredStorage
+from tiered.protocol.listing import Lister
+from tiered.stored import ProgressCount
 
 OBJECT = values.Value("OBJECT", lambda: ObjectId.create("photos", "cat"))
 SMALL, LARGE = Payload("bytes", 10, 1), Payload("async generator", 5000, 2)
@@ -70,6 +73,29 @@ def test_byte_that_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
         return (await real(stored))[:-1]  # type: ignore[no-any-return]
 
     assert planted(monkeypatch, "read", wrong, PUT, GET, on=StoredObject) == "wrong answer"
+
+
+def test_progress_that_ends_no_put(monkeypatch: pytest.MonkeyPatch) -> None:
+    def deaf(self: ProgressCount, size: int, total: int | None) -> None:
+        with suppress(values.ProgressError):
+            self._progress(size, total)
+
+    monkeypatch.setattr(ProgressCount, "add", deaf)
+    heard = values.Value("progress", lambda: values.Heard(raises_at=1))
+    assert kind(run(recipe(replace(PUT, arguments={**PUT.arguments, "progress": heard})))) == "taken"
+
+
+@pytest.mark.parametrize("wrong", ["an object that is left out", "a size that is wrong"])
+def test_list_that_is_wrong(monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
+    real = Lister._finished
+
+    async def stands_in(self: Lister, listing: Any, items: Any) -> Any:
+        found = await real(self, listing, items)
+        return [] if wrong == "an object that is left out" else [replace(entry, size=1) for entry in found if isinstance(entry, ListEntry)]
+
+    monkeypatch.setattr(Lister, "_finished", stands_in)
+    listed = Step(9, Call.LIST, {"metadata": values.exactly(True)}, manner="to its end")
+    assert kind(run(recipe(PUT, listed))) == "wrong answer"
 
 
 def test_metadata_that_is_not_what_was_given(monkeypatch: pytest.MonkeyPatch) -> None:

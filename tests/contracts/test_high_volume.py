@@ -490,6 +490,28 @@ async def test_scan_tells_deadlines_and_leaves_expired_rows_to_its_reader(rows: 
     assert [(name.path, name.deadline_ns) for name in found] == [(f"{PATH}/{n}", state.deadline_ns) for n, state in enumerate(states)]
 
 
+async def test_scan_tells_all_of_a_row_but_its_payload(rows: Rows) -> None:
+    states: list[Inline | Tombstone] = [
+        inline(rows.token(), b"12345"), tombstone(f"{PATH}/1", rows.token(), rows.in_ns(HOUR_NS)),
+        inline(rows.token(), b"", rows.in_ns(HOUR_NS)),
+    ]
+    for number, state in enumerate(states):
+        await rows.replace(f"{PATH}/{number}", state)
+    for row, state in zip((await rows.backend.scan(PATH, b"", 10)).rows, states, strict=True):
+        assert (row.token, row.deadline_ns, row.target) == (state.token, state.deadline_ns, Row(state).target)
+        assert row.metadata == (state.metadata if isinstance(state, Inline) else None)
+
+
+@pytest.mark.parametrize("start", [b"notes/objects/b\xff", "notes/objects/é".encode()[:-1] + b"\xff"])
+async def test_scan_begins_at_bytes_that_are_no_text(rows: Rows, start: bytes) -> None:
+    """So does a listing after all names of a folder."""
+    paths = [f"notes/objects/{key}" for key in ("a", "b", "bb", "c", "é", "éé", "ê", "\U00010000")]
+    for path in paths:
+        await rows.replace(path, inline(rows.token()))
+    found = [row.path for row in (await rows.backend.scan("notes/", start, 100)).rows]
+    assert found == [path for path in paths if path.encode() >= start]
+
+
 async def test_scan_omits_rows_of_marks_only(rows: Rows) -> None:
     deleted, settled, kept = (f"{PATH}/{name}" for name in ("deleted", "settled", "kept"))
     await rows.replace(deleted, tombstone(deleted, rows.token()))

@@ -15,6 +15,7 @@ from changelog.base.errors import InvalidRequestError, UnavailableError
 from changelog.base.runtime import Runtime
 from changelog.change import ChangeId
 from tests.given.whole_blobs import begin, read, store
+from tiered.errors import RangeNotSatisfiableError
 from tiered.metadata import Metadata, TimeToIdle, TimeToLive
 from tiered.object_id import PATH_BYTES_MAX, blob_name
 from tiered.protocol.backends import BlobHead, ByteRange, DeletesMany, LongTermBackend, NotCopied, Removal, SoftDeletes, Upload
@@ -311,7 +312,7 @@ async def test_a_range_is_a_slice_or_refused(
     await store(long_term, name, payload)
     first = max(0, size + start) if start < 0 else start
     if first >= size or (stop is not None and stop < first):
-        with pytest.raises(InvalidRequestError, match=f"{size} bytes"):
+        with pytest.raises(RangeNotSatisfiableError, match=f"{size} bytes"):
             await long_term.open(name, ByteRange(start, stop))
     else:
         assert await read(long_term, name, ByteRange(start, stop)) == payload[first:stop]
@@ -365,6 +366,14 @@ async def test_a_head_tells_what_a_reader_does_expired_or_not(long_term: LongTer
     [listed] = (await long_term.list("", None, 10)).blobs
     assert head == BlobHead(await read_back(long_term, name, metadata, 5), 5, listed.created_ns, listed.generation)
     assert head.metadata == await metadata_of(long_term, name)
+
+
+async def test_a_head_tells_the_checksum_that_a_reader_tells(long_term: LongTermBackend, name: str) -> None:
+    await store(long_term, name, b"12345")
+    head, reader = await long_term.head(name), await long_term.open(name, ByteRange(1, 2))
+    assert head is not None and reader is not None
+    await reader.aclose()
+    assert head.checksum == reader.checksum and head.checksum in (None, "crc32c=GNEjNQ==")
 
 
 async def test_there_is_no_head_before_finalise_nor_after_delete(long_term: LongTermBackend, name: str) -> None:

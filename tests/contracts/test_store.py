@@ -14,7 +14,18 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.given.caller_values import anything, metadata, numbers, odd_ids, odd_metadata, texts
-from tiered import ByteRange, InvalidRequestError, Metadata, ObjectId, PutRequest, StoredObject, TieredStorage, TimeToIdle, TimeToLive
+from tiered import (
+    ByteRange,
+    InvalidRequestError,
+    Metadata,
+    ObjectId,
+    ObjectPrefix,
+    PutRequest,
+    StoredObject,
+    TieredStorage,
+    TimeToIdle,
+    TimeToLive,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -32,8 +43,8 @@ async def read(found: StoredObject | None) -> bytes:
     return await found.read()
 
 
-async def listed(storage: TieredStorage, prefix: str = "") -> list[ObjectId]:
-    return [object_id async for object_id in storage.list(prefix)]
+async def listed(storage: TieredStorage, prefix: ObjectPrefix | None = None) -> list[ObjectId]:
+    return [entry.object_id async for entry in storage.list(prefix or ObjectPrefix())]
 
 
 # --- whatever can be built -------------------------------------------------------------------------
@@ -80,7 +91,8 @@ async def test_an_id_that_can_be_built_reaches_its_own_object_or_is_refused(
         assert await listed(store) == [OBJECT]
         return
     assert await read(await store.get(object_id)) == payload
-    assert object_id in await listed(store) and await listed(store, object_id.path) == [object_id]
+    assert object_id in await listed(store)
+    assert await listed(store, ObjectPrefix(object_id.usecase, object_id.scopes, object_id.key)) == [object_id]
     await store.delete(object_id)
     assert await store.get(object_id) is None and await listed(store) == [OBJECT]
     assert await read(await store.get(OBJECT)) == SMALL
@@ -104,10 +116,10 @@ async def test_a_range_is_read_as_it_would_be_cut_or_refused(store: TieredStorag
 async def test_a_prefix_finds_what_begins_with_it_or_is_refused(store: TieredStorage, prefix: Any) -> None:
     await store.put(OBJECT, SMALL)
     try:
-        found = await listed(store, prefix)
+        parsed = ObjectPrefix.parse(prefix)
     except InvalidRequestError:
         return
-    assert found == ([OBJECT] if OBJECT.path.startswith(prefix) else [])
+    assert await listed(store, parsed) == ([OBJECT] if OBJECT in parsed else [])
 
 
 @given(object_id=odd_ids | anything, payload=payloads | anything, value=odd_metadata | anything)
@@ -148,7 +160,7 @@ async def test_keys_that_look_alike_or_nest_are_objects_of_their_own(store: Tier
     ids = {ObjectId.create("notes", key): key.encode() for key in ALIKE}
     for object_id, key in ids.items():
         await store.put(object_id, payload + key)
-    assert await listed(store, "notes/") == sorted(ids, key=lambda object_id: object_id.path.encode())
+    assert await listed(store, ObjectPrefix.create("notes")) == sorted(ids, key=lambda object_id: object_id.path.encode())
     for object_id, key in ids.items():
         assert await read(await store.get(object_id)) == payload + key
         await store.delete(object_id)
@@ -162,18 +174,19 @@ async def test_the_longest_names_are_kept_and_listed(store: TieredStorage, lette
     object_id = ObjectId.create("notes", letter * (room // len(letter.encode())))
     await store.put(object_id, payload)
     assert await read(await store.get(object_id)) == payload
-    assert await listed(store, object_id.path) == await listed(store, object_id.path[:-1]) == [object_id]
-    assert await listed(store, object_id.path + letter) == []
+    whole, shorter = (ObjectPrefix.create("notes", key) for key in (object_id.key, object_id.key[:-1]))
+    assert await listed(store, whole) == await listed(store, shorter) == [object_id]
+    assert await listed(store, ObjectPrefix.create("notes", object_id.key + letter)) == []
 
 
 async def test_a_name_longer_than_any_that_is_stored_is_absent_or_refused(store: TieredStorage) -> None:
     longest = ObjectId.parse("notes/objects/" + "k" * (4096 - len("notes/objects/")))
-    assert await store.get(longest) is None and await listed(store, longest.path) == []
+    assert await store.get(longest) is None and await listed(store, ObjectPrefix.create("notes", longest.key)) == []
     await store.delete(longest)
     with pytest.raises(InvalidRequestError, match="at most 987 fit"):
         await store.put(longest, SMALL)
-    with pytest.raises(InvalidRequestError, match="more than the 4096 bytes"):
-        await listed(store, longest.path + "k")
+    with pytest.raises(InvalidRequestError, match="no stored one has more than 4096"):
+        ObjectPrefix.create("notes", longest.key + "k")
 
 
 # --- metadata ----------------------------------------------------------------------------------------

@@ -111,7 +111,7 @@ def test_what_is_restored_has_every_blob_that_a_row_names_and_no_orphan(
 
 async def read_all(store: Path) -> None:
     async with open_storage(settings(store)) as storage:
-        found = [object_id async for object_id in storage.list()]
+        found = [entry.object_id async for entry in storage.list()]
         assert found
         for object_id in found:
             stored = await storage.get(object_id)

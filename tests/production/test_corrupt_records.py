@@ -18,7 +18,7 @@ from recovery.loop import RecoveryLoop
 from tiered.bigtable.rows import BigtableRows
 from tiered.errors import CorruptRecordError
 from tiered.metadata import Metadata
-from tiered.object_id import ObjectId, blob_name
+from tiered.object_id import ObjectId, ObjectPrefix, blob_name
 from tiered.protocol.backends import Tiers
 from tiered.settings import Settings
 from tiered.storage import TieredStorage
@@ -143,7 +143,7 @@ async def test_a_list_goes_on_beyond_a_corrupt_row(world: World, fault: str) -> 
     await world.plant(ROWS[fault])
     async with world.store() as storage:
         await storage.put(BYSTANDER, SMALL)
-        listed = [object_id async for object_id in storage.list()]
+        listed = [entry.object_id async for entry in storage.list()]
     assert BYSTANDER in listed and set(listed) <= {OBJECT, BYSTANDER}
 
 
@@ -153,9 +153,9 @@ async def test_a_list_goes_on_beyond_a_key_that_is_no_text_and_the_log_names_it(
     async with world.store() as storage:
         await storage.put(BYSTANDER, SMALL)
         with caplog.at_level(logging.WARNING, "tiered"):
-            assert [object_id async for object_id in storage.list()] == [BYSTANDER]
+            assert [entry.object_id async for entry in storage.list()] == [BYSTANDER]
         assert r"corrupt_row path=notes/objects/\xff" in caplog.text and r"path=\xfe" in caplog.text
-        assert [object_id async for object_id in storage.list("notes/objects/w")] == [BYSTANDER]
+        assert [entry.object_id async for entry in storage.list(ObjectPrefix.create("notes", "w"))] == [BYSTANDER]
 
 
 ZERO = b'{"expiration_policy":{"%s":{"secs":0,"nanos":0}},"content_type":"application/octet-stream"}'
@@ -170,7 +170,7 @@ async def test_a_lifetime_of_zero_is_expired_and_not_corrupt(world: World, kind:
         ))  # fmt: skip
         async with world.store() as storage:
             assert await storage.get(OBJECT) is None and await storage.head(OBJECT) is None
-            assert [object_id async for object_id in storage.list()] == []
+            assert [entry.object_id async for entry in storage.list()] == []
             await storage.delete(OBJECT)
 
 

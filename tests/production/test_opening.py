@@ -21,7 +21,18 @@ from changelog.bigtable.channel import BigtableTable, insecure_channel, set_cell
 from emulators.bigtable.memory import MemoryBigtable, MemoryChannel
 from emulators.up import BUILT_IN, start_emulators
 from tests.given.repository import ROOT
-from tiered import ConfigurationError, Metadata, ObjectId, PutRequest, Settings, Tier, TieredStorage, UnavailableError, open_storage
+from tiered import (
+    ConfigurationError,
+    Metadata,
+    ObjectId,
+    ObjectPrefix,
+    PutRequest,
+    Settings,
+    Tier,
+    TieredStorage,
+    UnavailableError,
+    open_storage,
+)
 from tiered.bigtable.cells import LEGACY_FAMILIES
 from tiered.open import open_backends
 from tiered.production import told_by_deletions
@@ -90,7 +101,7 @@ async def test_an_object_lives_in_both_tiers_and_dies_whatever_its_key(settings:
             )  # fmt: skip
             head = await storage.head(object_id)
             assert head is not None and (head.size, head.tier) == (size, tier)
-            assert [listed async for listed in storage.list("odd/")] == [object_id]
+            assert [entry.object_id async for entry in storage.list(ObjectPrefix.create("odd"))] == [object_id]
         await storage.delete(object_id)
         assert await storage.get(object_id) is None
     assert await left_over(settings) == ([], 0)
@@ -123,7 +134,7 @@ async def test_many_objects_go_in_and_out_in_bulk(settings: Settings) -> None:
             assert {result.request: result.value.payload async for result in loaded if result.value} == payloads
         async with storage.delete_many(payloads) as deleted:
             assert [result.error async for result in deleted] == [None] * 60
-        assert [listed async for listed in storage.list()] == []
+        assert [entry.object_id async for entry in storage.list()] == []
     assert await left_over(settings) == ([], 0)
 
 
@@ -240,7 +251,7 @@ async def test_a_table_of_other_software_is_read_and_not_written(theirs: Setting
         stored = await storage.get(large)
         assert stored is not None and await stored.read() == b"big"
         assert await storage.head(large) is not None
-        assert [each.path async for each in storage.list()] == [PATH, large.path]
+        assert [entry.object_id.path async for entry in storage.list()] == [PATH, large.path]
         for write in (partial(storage.put, large, b"x"), partial(storage.delete, large)):
             with pytest.raises(ConfigurationError, match="opened to read only"):
                 await write()

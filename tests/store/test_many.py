@@ -102,7 +102,7 @@ async def test_every_item_has_its_own_result_from_any_iterable(world: World, giv
 
         deleted = await collect(storage.delete_many(given(ids)))
         assert [result.value for result in deleted] == [None] * 51
-        assert [object_id async for object_id in storage.list()] == []
+        assert [entry.object_id async for entry in storage.list()] == []
     assert await world.is_clean()
 
 
@@ -144,7 +144,7 @@ async def test_one_items_failure_ends_no_other(world: World) -> None:
         [failed] = [result for result in results if result.position == 6]
         with pytest.raises(ZeroDivisionError, match="mine"):
             _ = failed.value
-        assert len([object_id async for object_id in storage.list()]) == 9
+        assert len([entry.object_id async for entry in storage.list()]) == 9
     assert await world.is_clean()
 
 
@@ -257,7 +257,7 @@ async def test_requests_are_read_as_results_are_taken(world: World) -> None:
     endless = (PutRequest(other(next(pulled)), SMALL) for _ in itertools.count())
     async with world.store() as storage, storage.put_many(asynchronous(endless), concurrency=4) as results:
         await world.runtime.sleep(10)
-        assert len([object_id async for object_id in storage.list()]) == 4
+        assert len([entry.object_id async for entry in storage.list()]) == 4
         for _ in range(3):
             await anext(results)
         await world.runtime.sleep(10)

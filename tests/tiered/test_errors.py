@@ -12,12 +12,16 @@ from tiered import TieredError
 
 ERRORS = [each for name in tiered.__all__ if isinstance(each := getattr(tiered, name), type) and issubclass(each, TieredError)]
 
+MORE: dict[type[TieredError], tuple[object, ...]] = {tiered.RangeNotSatisfiableError: (5,)}
+"""What an error is made of beside its sentence."""
+
 
 @pytest.mark.parametrize("kind", [kind for kind in ERRORS if kind is not tiered.OutcomeUnknownError])
 def test_traceback_shows_the_name_that_callers_import(kind: type[TieredError]) -> None:
-    assert traceback.format_exception_only(kind("why")) == [f"tiered.{kind.__name__}: why\n"]
-    copy = pickle.loads(pickle.dumps(kind("why")))
-    assert type(copy) is kind and str(copy) == "why"
+    error = kind("why", *MORE.get(kind, ()))
+    assert traceback.format_exception_only(error) == [f"tiered.{kind.__name__}: why\n"]
+    copy = pickle.loads(pickle.dumps(error.coded("416")))
+    assert type(copy) is kind and str(copy) == "why" and vars(copy) == vars(error)
 
 
 def test_every_error_is_shown_so() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from changelog.base.errors import InvalidRequestError
 from changelog.change import ChangeId
 from tests.given.caller_values import Loud, Word, odd_ids
-from tiered.object_id import PATH_BYTES_MAX, ObjectId, blob_name, object_prefix, revision_of
+from tiered.object_id import PATH_BYTES_MAX, ObjectId, ObjectPrefix, blob_name, object_prefix, revision_of
 
 REVISION = ChangeId("018bcfe5-6800-7000-8000-000000000001")
 OTHER = ChangeId("018bcfe5-6800-7000-8000-000000000002")
@@ -264,3 +264,48 @@ def test_a_key_that_ends_like_a_revision_gives_a_name_two_readings() -> None:
     assert revision_of(f"u/objects/k/{OTHER}", name) == REVISION
     assert revision_of("u/objects/k", f"u/objects/k/{OTHER}") == OTHER
     assert ObjectId.parse(name).key == f"k/{OTHER}/{REVISION}"
+
+
+# --- prefixes --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("text", "prefix"), [
+    ("", ObjectPrefix()), ("a", ObjectPrefix("a")), ("a/", ObjectPrefix("a")), ("a/o.17", ObjectPrefix("a", (("o", "17"),))),
+    ("a/o.17/p.x.y/", ObjectPrefix("a", (("o", "17"), ("p", "x.y")))), ("a/objects", ObjectPrefix("a", (), "")),
+    ("a/objects/", ObjectPrefix("a", (), "")), ("a/o.17/objects/x/objects/", ObjectPrefix("a", (("o", "17"),), "x/objects/")),
+])  # fmt: skip
+def test_a_prefix_is_read_from_the_beginning_of_a_path(text: str, prefix: ObjectPrefix) -> None:
+    assert ObjectPrefix.parse(text) == prefix == ObjectPrefix.parse(prefix.path)
+    assert str(prefix) == prefix.path and pickle.loads(pickle.dumps(prefix)) == prefix
+
+
+@pytest.mark.parametrize(("make", "told"), [
+    (lambda: ObjectPrefix.parse("a/org"), "'org' is neither NAME.VALUE nor 'objects'"),
+    (lambda: ObjectPrefix.parse("/"), "the usecase is empty"), (lambda: ObjectPrefix.parse("a//b"), "'' is neither NAME.VALUE"),
+    (lambda: ObjectPrefix.parse(b"a"), "a prefix is b'a', not text"),  # type: ignore[arg-type]
+    (lambda: ObjectPrefix.parse("~changelog"), "must not start with '~'"),
+    (lambda: ObjectPrefix.create(None), "usecase is None, not text"),  # type: ignore[arg-type]
+    (lambda: ObjectPrefix.create("a", {"org": "17"}), "key is {'org': '17'}, not text"),  # type: ignore[arg-type]
+    (lambda: ObjectPrefix.create("a/b"), "must not contain '/'"),
+    (lambda: ObjectPrefix.create("a", scopes="org"), "scopes are pairs"),  # type: ignore[arg-type]
+    (lambda: ObjectPrefix.create("a", scopes=[("o.", "1")]), "nor '.'"),
+    (lambda: ObjectPrefix(None, (("o", "1"),)), "needs a usecase"), (lambda: ObjectPrefix(key="x"), "needs a usecase"),
+    (lambda: ObjectPrefix.parse("a/objects/\ud800"), "is not valid Unicode"),
+])  # fmt: skip
+def test_a_wrong_prefix_is_refused_in_one_sentence(make: Callable[[], object], told: str) -> None:
+    with pytest.raises(InvalidRequestError) as refused:
+        make()
+    assert told in str(refused.value)
+
+
+@given(object_id=object_ids)
+@settings(max_examples=50)
+def test_an_object_is_in_every_prefix_of_its_parts_and_in_no_other(object_id: ObjectId) -> None:
+    usecase, scopes, key = object_id.usecase, object_id.scopes, object_id.key
+    mine = [ObjectPrefix(), *(ObjectPrefix(usecase, scopes[:end]) for end in range(len(scopes) + 1))]
+    mine += [ObjectPrefix(usecase, scopes, key[:end]) for end in range(len(key) + 1)]
+    assert all(object_id in prefix for prefix in mine)
+    others = [ObjectPrefix(f"{usecase}x"), ObjectPrefix(usecase, (*scopes, ("x", "y"))), ObjectPrefix(usecase, scopes, f"{key}x")]
+    others += [ObjectPrefix(usecase, (*scopes[:-1], (name, f"{value}x"))) for name, value in scopes[-1:]]
+    others += [ObjectPrefix(usecase, (*scopes[:-1], (name, value[:-1]))) for name, value in scopes[-1:]]
+    assert not any(object_id in prefix for prefix in others) and "text" not in mine[0]

@@ -85,14 +85,18 @@ from tiered.metadata import (
     whole_ms,
 )
 from tiered.object_id import blob_name
-from tiered.protocol.backends import CorruptRow, Inline, RedirectPage, Row, RowName, RowPage, RowState, Tombstone
-from tiered.protocol.row_keys import corrupt_row
+from tiered.protocol.backends import CorruptRow, Inline, RedirectPage, Row, RowPage, RowState, ScannedRow, Tombstone
+from tiered.protocol.row_keys import corrupt_row, is_text
 
 _WON, _REFUSED = "w:", "r:"
 _TOMBSTONES = [*TARGETS, *LEGACY_TOMBSTONES]
 _STATE = chain(either(*map(family_is, DATA_FAMILIES)), NEWEST)
-_NAMES = chain(
-    either(*(column_is(family, column) for family in DATA_FAMILIES for column in (METADATA, PAYLOAD, TARGET))), NEWEST, WITHOUT_VALUES
+_WITHOUT_PAYLOAD = chain(
+    either(
+        *(chain(column_is(family, PAYLOAD), WITHOUT_VALUES) for family in DATA_FAMILIES),
+        *(column_is(family, column) for family in DATA_FAMILIES for column in (METADATA, TARGET, TOKEN)),
+    ),
+    NEWEST,
 )
 
 
@@ -154,17 +158,20 @@ class BigtableRows:
         return await self._table.check_and_mutate(path.encode(), same, then=[*self._clear, *_cells(_until(seen, deadline_ns), seen.token)])
 
     async def scan(self, prefix: str, start: bytes, limit: int) -> RowPage:
-        rows: list[RowName] = []
+        rows: list[ScannedRow] = []
         corrupt: list[CorruptRow] = []
         following: bytes | None = start
         while following is not None and not rows and not corrupt:
-            found = await self._table.scan(_spans(prefix.encode(), following), _NAMES, limit)
+            found = await self._table.scan(_spans(prefix.encode(), following), _WITHOUT_PAYLOAD, limit)
             for row in found:
-                if not _is_upload(row.key):
+                if not is_text(row.key):
+                    corrupt.append(corrupt_row(row.key, b""))
+                elif not _is_upload(row.key) and any(cell.column != TOKEN for cell in row.cells):
                     try:
-                        rows.append(_row_name(row))
-                    except UnicodeDecodeError:
-                        corrupt.append(corrupt_row(row.key, b""))
+                        rows.append(_scanned(row))
+                    except CorruptRecordError as error:
+                        rows.append(ScannedRow(row.key.decode(), _deadline_ns(row)))
+                        corrupt.append(CorruptRow(row.key.decode(), str(error)))
             following = None if len(found) < limit else found[-1].key + b"\0"
         return RowPage(rows, corrupt, following)
 
@@ -389,9 +396,30 @@ def _spans(prefix: bytes, start: bytes) -> list[KeySpan]:
     return [left for part in parts if (left := part.beginning(start)) is not None]
 
 
-def _row_name(row: CellRow) -> RowName:
+def _scanned(row: CellRow) -> ScannedRow:
+    """The row without its payload. `CorruptRecordError`: it breaks the format, as far as this shows."""
+    path = row.key.decode()
+    shown = _shown(path, row)
+    target, metadata = shown.value(TARGET), shown.value(METADATA)
+    if target is not None:
+        if metadata is not None or PAYLOAD in shown.cells:
+            raise shown.corrupt("it is an object and a tombstone")
+        return ScannedRow(path, shown.deadline_ns, _token(shown), shown.text(TARGET) or path)
+    if metadata is not None and metadata.startswith(LEGACY_TOMBSTONE):
+        return ScannedRow(path, shown.deadline_ns, _token(shown), path)
+    if metadata is None:
+        return ScannedRow(path, shown.deadline_ns, _token(shown))
+    try:
+        described = decode_metadata(metadata).with_facts(time_expires_ns=shown.deadline_ns)
+    except CorruptRecordError as error:
+        raise shown.corrupt(str(error)) from error
+    return ScannedRow(path, shown.deadline_ns, _token(shown), metadata=described)
+
+
+def _deadline_ns(row: CellRow) -> int | None:
+    """The deadline of a row that cannot be read, by its first cell."""
     cell = row.cells[0]
-    return RowName(row.key.decode(), cell.timestamp_us * NS_PER_US if cell.family == EXPIRING else None)
+    return cell.timestamp_us * NS_PER_US if cell.family == EXPIRING else None
 
 
 def _is_upload(key: bytes) -> bool:

@@ -316,6 +316,7 @@ class FileReader:
     def __init__(self, name: str, file: BlobFile, disk: _Disk) -> None:
         self.metadata = file.metadata
         self.size = file.size
+        self.checksum: str | None = None  # the file has one for each block
         self._name = name
         self._file = file
         self._disk = disk

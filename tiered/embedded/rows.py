@@ -32,8 +32,19 @@ from changelog.base.errors import ClockBehindError, CorruptRecordError, TieredEr
 from changelog.base.runtime import Runtime
 from changelog.change import ChangeId
 from changelog.sqlite.database import Database
-from tiered.metadata import NS_PER_MS, Expiration, decode_metadata, decode_policy, encode_metadata, encode_policy
-from tiered.protocol.backends import MARK_AGE_MAX_S, CorruptRow, Inline, Redirect, RedirectPage, Row, RowName, RowPage, RowState, Tombstone
+from tiered.metadata import NS_PER_MS, Expiration, Metadata, decode_metadata, decode_policy, encode_metadata, encode_policy
+from tiered.protocol.backends import (
+    MARK_AGE_MAX_S,
+    CorruptRow,
+    Inline,
+    Redirect,
+    RedirectPage,
+    Row,
+    RowPage,
+    RowState,
+    ScannedRow,
+    Tombstone,
+)
 from tiered.protocol.row_keys import corrupt_row, printable, split_points
 from tiered.text import shown
 
@@ -141,13 +152,14 @@ class SqliteRows:
 
     async def scan(self, prefix: str, start: bytes, limit: int) -> RowPage:
         query = (
-            "SELECT path, deadline_ms FROM rows WHERE typeof(path) = 'text' AND path >= CAST(? AS TEXT)"
+            "SELECT path, deadline_ms, token, target, metadata, length(payload) FROM rows"
+            " WHERE typeof(path) = 'text' AND path >= CAST(? AS TEXT)"
             " AND path NOT GLOB '~*' ORDER BY path LIMIT ?"
         )
 
         def run(connection: sqlite3.Connection) -> RowPage:
             found = connection.execute(query, (max(prefix.encode(), start), limit))
-            return _named(list(takewhile(lambda row: row[0].startswith(prefix), found)), limit)
+            return _scanned(list(takewhile(lambda row: row[0].startswith(prefix), found)), limit)
 
         return await self._database.read(run)
 
@@ -307,21 +319,32 @@ _Shown = tuple[bytes, bytes | None, bytes, bytes | None, bytes | None, bytes | N
 _AS_BYTES = ", ".join(f"CAST({column} AS BLOB)" for column in _COLUMNS.split(", "))
 
 
-def _named(found: Sequence[tuple[str, Any]], limit: int) -> RowPage:
-    rows: list[RowName] = []
+def _scanned(found: Sequence[tuple[Any, ...]], limit: int) -> RowPage:
+    rows: list[ScannedRow] = []
     corrupt: list[CorruptRow] = []
-    for path, deadline_ms in found:
+    for path, deadline_ms, *columns in found:
         try:
             path.encode()
         except UnicodeEncodeError:
             corrupt.append(corrupt_row(_key(path), b""))
             continue
+        deadline_ns = None
         try:
-            rows.append(RowName(path, _ns(deadline_ms)))
+            deadline_ns = _ns(deadline_ms)
+            rows.append(_scanned_row(path, deadline_ns, *columns))
         except CorruptRecordError as error:
-            rows.append(RowName(path, None))
+            rows.append(ScannedRow(path, deadline_ns))
             corrupt.append(CorruptRow(path, str(error)))
     return RowPage(rows, corrupt, None if len(found) < limit else _key(found[-1][0]) + b"\0")
+
+
+def _scanned_row(path: str, deadline_ns: int | None, token: Any, target: Any, metadata: Any, size: Any) -> ScannedRow:
+    """The row without its payload. SQLite tells the payload's size without reading it."""
+    _check_kinds(path, (str, str, bytes, int), (token, target, metadata, size))
+    made_by = _token(path, token)
+    if target is not None:
+        return ScannedRow(path, deadline_ns, made_by, target)
+    return ScannedRow(path, deadline_ns, made_by, metadata=_metadata(path, metadata, deadline_ns, size))
 
 
 def _key(path: str) -> bytes:
@@ -355,22 +378,33 @@ def _state(connection: sqlite3.Connection, path: str) -> RowState:
     *columns, deadline_ms, crc = found
     if crc is not None and crc != _crc(path, columns):
         raise CorruptRecordError(f"the row {path} {_CHANGED}")
-    for kind, value in zip(_KINDS, (*columns, deadline_ms), strict=True):
-        if value is not None and type(value) is not kind:
-            raise CorruptRecordError(f"the row {path} has {shown(value)} where a value of type {kind.__name__} belongs")
+    _check_kinds(path, _KINDS, (*columns, deadline_ms))
     token, target, policy, metadata, payload = columns
-    if token is not None and not ChangeId.matches(token):
-        raise CorruptRecordError(f"the row {path} has {token!r} for its token, which is no change id")
-    made_by, deadline_ns = ChangeId(token) if token else None, _ns(deadline_ms)
+    made_by, deadline_ns = _token(path, token), _ns(deadline_ms)
     if target is not None:
         return Tombstone(target, _policy(path, policy), deadline_ns, made_by)
+    return Inline(_metadata(path, metadata, deadline_ns, len(payload)), payload, made_by)
+
+
+def _check_kinds(path: str, kinds: Sequence[type], values: Sequence[object]) -> None:
+    for kind, value in zip(kinds, values, strict=True):
+        if value is not None and type(value) is not kind:
+            raise CorruptRecordError(f"the row {path} has {shown(value)} where a value of type {kind.__name__} belongs")
+
+
+def _token(path: str, token: str | None) -> ChangeId | None:
+    if token is not None and not ChangeId.matches(token):
+        raise CorruptRecordError(f"the row {path} has {token!r} for its token, which is no change id")
+    return ChangeId(token) if token else None
+
+
+def _metadata(path: str, metadata: bytes | None, deadline_ns: int | None, size: int) -> Metadata:
     if metadata is None:
         raise CorruptRecordError(f"the row {path} has a payload and no metadata")
     try:
-        described = decode_metadata(metadata).with_facts(time_expires_ns=deadline_ns, size=len(payload))
+        return decode_metadata(metadata).with_facts(time_expires_ns=deadline_ns, size=size)
     except CorruptRecordError as error:
         raise CorruptRecordError(f"the row {path} breaks the format: {error}") from error
-    return Inline(described, payload, made_by)
 
 
 def _policy(path: str, policy: str | None) -> Expiration:

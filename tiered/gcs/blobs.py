@@ -167,7 +167,9 @@ class GcsBlobs:
 
     async def head(self, name: str) -> BlobHead | None:
         found = await self._resource(name)
-        return None if found is None else BlobHead(found.metadata, found.size, found.created_ns, found.generation)
+        return None if found is None else BlobHead(
+            found.metadata, found.size, found.created_ns, found.generation, checksum=_checksum(found)
+        )
 
     async def delete(self, name: str) -> None:
         doing = f"deleting blob {name!r}"
@@ -372,6 +374,7 @@ class GcsReader:
     def __init__(self, name: str, resource: Resource, media: Media | None, expected: int, http: GcsHttp) -> None:
         self.metadata = resource.metadata
         self.size = resource.size
+        self.checksum = _checksum(resource)
         self._name = name
         self._media = media
         self._left = expected
@@ -431,6 +434,10 @@ def _reader(name: str, resource: Resource, start: int, stop: int, opened: Sequen
 def _first_byte(media: Media) -> int:
     found = re.match(r"bytes (\d+)-", media.headers.get("Content-Range", ""))
     return int(found[1]) if media.status == 206 and found else 0
+
+
+def _checksum(resource: Resource) -> str | None:
+    return None if resource.crc32c is None else f"crc32c={resource.crc32c}"
 
 
 def _can_tell(range: ByteRange) -> bool:

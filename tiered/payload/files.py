@@ -52,6 +52,7 @@ class PlainFile(Pieces):
     def __init__(self, file: str | BinaryIO, piece_bytes: int) -> None:
         super().__init__(piece_bytes)
         self._named = file
+        self.path = file if isinstance(file, str) else None
         self._file: BinaryIO | io.FileIO | None = None if isinstance(file, str) else file
         self._left: int | None = None
         self._observed = self._is_pipe = False

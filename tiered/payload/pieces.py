@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator
 from typing import Self
 
 from changelog.base.errors import InvalidRequestError
+from tiered.stored import ProgressCount
 
 Piece = bytes | memoryview
 
@@ -22,16 +23,24 @@ class Pieces(ABC):
     """The pieces of one payload, none of them empty. Call `aclose` if you stop before the end.
 
     `size`: length of the whole payload in bytes, if it is known; look at it after the first piece. Then exactly that
-    many bytes come, or an error. None: only reading it to its end tells.
+    many bytes come, or an error. None: only reading it to its end tells. `path`: of the file, if the payload was given
+    as a path.
     """
 
     size: int | None = None
+    path: str | None = None
 
     def __init__(self, piece_bytes: int, enough: int | None = None) -> None:
         half = max(1, piece_bytes // 2)
         self._joined = Joined(piece_bytes, half if enough is None else min(enough, half))
         self._piece_bytes = piece_bytes
         self._ended = False
+        self._progress: ProgressCount | None = None
+        self._declared: int | None = None
+
+    def report_to(self, progress: ProgressCount | None, declared: int | None) -> None:
+        """Tells of each piece. `declared`: how many bytes the caller said there are."""
+        self._progress, self._declared = progress, declared
 
     def __aiter__(self) -> Self:
         return self
@@ -51,7 +60,10 @@ class Pieces(ABC):
             if self._ended:
                 self._joined.flush()
                 await self._close()
-        return self._joined.ready.popleft()
+        piece = self._joined.ready.popleft()
+        if self._progress is not None:
+            self._progress.add(len(piece), self.size if self._declared is None else self._declared)
+        return piece
 
     async def aclose(self) -> None:
         """Gives up what is unread. Safe to repeat."""

@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from changelog.base.errors import InvalidRequestError, TieredError, UnavailableError
 from changelog.change import ChangeId
+from tiered.errors import RangeNotSatisfiableError
 from tiered.metadata import SIZE_MAX, Expiration, Metadata
 from tiered.text import shown
 
@@ -71,11 +72,19 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class RowName:
-    """One row of a scan: its key and its deadline, which the reader judges (None: never, or it cannot be read)."""
+class ScannedRow:
+    """One row of a scan: its key, and what the row tells without its payload.
+
+    `deadline_ns`: the reader judges it (None: never, or it cannot be read). `token`: None, too, if it cannot be read.
+    `target`: the blob that a tombstone names. `metadata`: of an inline object, with `size` only if the row tells the
+    payload's size without reading the payload; None: a tombstone, or only the payload's bytes would tell.
+    """
 
     path: str
     deadline_ns: int | None
+    token: ChangeId | None = None
+    target: str | None = None
+    metadata: Metadata | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +102,10 @@ class CorruptRow:
 class RowPage:
     """Rows in the order of their keys. `next_start`: where the next page begins; None: there are no more.
 
-    A row in `corrupt` is in `rows`, too, unless its key is no text.
+    A row in `corrupt` is in `rows`, too, unless its key is no text. Of such a row nothing but the key is sure.
     """
 
-    rows: Sequence[RowName]
+    rows: Sequence[ScannedRow]
     corrupt: Sequence[CorruptRow]
     next_start: bytes | None
 
@@ -160,7 +169,8 @@ class HighVolumeBackend(Protocol):
         """Up to `limit` rows with an object, whose keys begin with `prefix` and are not before `start`.
 
         There is at least one row, unless there are no more. Rows that hold only marks are left out. So are keys that
-        begin with `~`, such as the changelog's. A damaged row does not end the scan.
+        begin with `~`, such as the changelog's. A damaged row does not end the scan. Damage that only the payload shows
+        is not noticed.
         """
 
     async def redirects(self, start: bytes, end: bytes | None, limit: int) -> RedirectPage:
@@ -185,7 +195,8 @@ class HighVolumeBackend(Protocol):
 class ByteRange:
     """Bytes from `start` (inclusive) to `stop` (exclusive; None: the end). A negative `start` counts from the end.
 
-    A `stop` beyond the end means the end. A `start` at or beyond the end is an `InvalidRequestError`.
+    A `stop` beyond the end means the end. A `start` at or beyond the end, or after `stop`, is a
+    `RangeNotSatisfiableError`, which tells the object's size. Byte 0 of an empty object is no error.
     """
 
     start: int
@@ -197,12 +208,13 @@ class ByteRange:
                 raise InvalidRequestError(f"a range has whole numbers of bytes, as far as 2**63, not {shown(bound)}")
 
     def within(self, size: int) -> tuple[int, int]:
-        """The start and stop (bytes) that it means for an object of `size` bytes."""
+        """The start and stop (bytes) that it means for an object of `size` bytes. Raises `RangeNotSatisfiableError`."""
         start = max(0, size + self.start) if self.start < 0 else self.start
         stop = size if self.stop is None else min(self.stop, size)
         if (start >= size and start > 0) or stop < start or (self.stop is not None and self.stop < 0):
             wrong = "is no range within" if self.stop is not None and stop < start else "begins after"
-            raise InvalidRequestError(f"{self.start}:{'' if self.stop is None else self.stop} {wrong} the object's {size} bytes")
+            told = f"{self.start}:{'' if self.stop is None else self.stop} {wrong} the object's {size} bytes"
+            raise RangeNotSatisfiableError(told, size)
         return start, stop
 
 
@@ -266,7 +278,8 @@ class BlobHead:
     """All of a blob but its bytes. `size`: in bytes. `created_ns`: by the service's clock, nanoseconds since 1970.
 
     Without a service, `created_ns` is by the writer's clock, which may be wrong. Then `changed_ns` says when the blob
-    was written or touched, by the clock of the machine that keeps it.
+    was written or touched, by the clock of the machine that keeps it. `checksum`: of all of its bytes, such as
+    `crc32c=yZRlqg==`; None: the tier keeps none of the whole.
     """
 
     metadata: Metadata
@@ -274,6 +287,7 @@ class BlobHead:
     created_ns: int
     generation: int
     changed_ns: int | None = field(default=None, compare=False)
+    checksum: str | None = field(default=None, compare=False)
 
 
 class DamagedError(UnavailableError):
@@ -281,13 +295,14 @@ class DamagedError(UnavailableError):
 
 
 class BlobReader(Protocol):
-    """An open blob. Its metadata and its size (bytes) can be read at once, before its first byte.
+    """An open blob. Its metadata, size (bytes) and checksum can be read at once, before its first byte.
 
-    All of its bytes come from one generation, or an error is raised.
+    All of its bytes come from one generation, or an error is raised. `checksum`: as that of `BlobHead`.
     """
 
     metadata: Metadata
     size: int
+    checksum: str | None
 
     def pieces(self) -> AsyncIterator[bytes]:
         """Yields the bytes of the range; call it once.
@@ -453,7 +468,7 @@ class LongTermBackend(Protocol):
         """Ends an upload session, which can never be finalised from then on. No error if it is gone already."""
 
     async def open(self, name: str, range: ByteRange | None = None) -> BlobReader | None:
-        """Opens a blob for reading. None: there is none. `InvalidRequestError`: the range begins after its end."""
+        """Opens a blob for reading. None: there is none. Raises `RangeNotSatisfiableError`."""
 
     async def head(self, name: str) -> BlobHead | None:
         """All of the blob but its bytes, expired or not. None: there is none."""

@@ -1,4 +1,4 @@
-"""Two calls at the same time. If one fails, its error is raised plainly, not in a group."""
+"""Calls at the same time. If one fails, its error is raised plainly, not in a group."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from changelog.base.tasks import elsewhere_is_an_error
 A = TypeVar("A")
 B = TypeVar("B")
 
-_ELSEWHERE = "one of two calls that ran at once was cancelled, and their caller was not"
+_ELSEWHERE = "one of several calls that ran at once was cancelled, and their caller was not"
 
 
 async def both(main: Callable[[], Awaitable[A]], beside: Callable[[], Awaitable[B]]) -> tuple[A, B]:
@@ -46,6 +46,34 @@ async def both(main: Callable[[], Awaitable[A]], beside: Callable[[], Awaitable[
         await anyio.lowlevel.checkpoint_if_cancelled()
         raise CancelledElsewhereError(_ELSEWHERE)  # the task of one call was cancelled by name
     return first[0], second[0]
+
+
+async def each(call: Callable[[A], Awaitable[B]], items: Sequence[A], at_once: int) -> list[B]:
+    """Calls it for each item, at most `at_once` at the same time. Returns the results in the order of the items.
+
+    If one call fails, the others are cancelled and waited for, and the first error is raised as it is, not in a group.
+    """
+    results: dict[int, B] = {}
+    left = iter(enumerate(items))
+    failed: BaseException | None = None
+
+    async def work() -> None:
+        with elsewhere_is_an_error(_ELSEWHERE):
+            for number, item in left:
+                results[number] = await call(item)
+
+    try:
+        async with anyio.create_task_group() as group:
+            for _ in range(min(at_once, len(items))):
+                group.start_soon(work)
+    except BaseExceptionGroup as errors:
+        failed = foremost(errors.exceptions)
+    if failed is not None:
+        raise failed
+    if len(results) < len(items):
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        raise CancelledElsewhereError(_ELSEWHERE)
+    return [results[number] for number in range(len(items))]
 
 
 def foremost(errors: Sequence[BaseException]) -> BaseException:

@@ -22,13 +22,13 @@ from changelog.base.events import events
 from changelog.base.observe import SILENT, Event, Observer
 from changelog.base.runtime import Runtime
 from tiered.errors import DanglingTombstoneError, UnavailableError
-from tiered.metadata import Expiration, Metadata, is_expired, touch_deadline
+from tiered.metadata import Expiration, is_expired, touch_deadline
 from tiered.object_id import ObjectId, revision_of
-from tiered.protocol.backends import ByteRange, Inline, RowState, Tiers, Tombstone
+from tiered.protocol.backends import BlobHead, BlobReader, ByteRange, Inline, RowState, Tiers, Tombstone
 from tiered.protocol.breaker import Breaker, Breakers
 from tiered.protocol.retry import ask
 from tiered.settings import Settings
-from tiered.stored import ObjectHead, StoredObject, Tier
+from tiered.stored import ObjectHead, ProgressCount, StoredObject, Tier
 
 T = TypeVar("T")
 
@@ -45,11 +45,13 @@ class Reader:
         self._attempts_max = settings.store.read_attempts_max
         self._budget_s = settings.store.answer_budget_s
 
-    async def open(self, object_id: ObjectId, range: ByteRange | None) -> tuple[StoredObject, RowState] | None:
+    async def open(
+        self, object_id: ObjectId, range: ByteRange | None, progress: ProgressCount | None = None
+    ) -> tuple[StoredObject, RowState] | None:
         """Opens the object. Returns it with the state of the row that it was read from.
 
         None: there is no object, or it has expired. `range`: the bytes that are wanted; None: all.
-        `InvalidRequestError`: the range is outside of the object. `DanglingTombstoneError`: its blob is gone.
+        `RangeNotSatisfiableError`: the range does not fit the object. `DanglingTombstoneError`: its blob is gone.
         `CorruptRecordError`: stored bytes break the format. `UnavailableError`: no answer in time, or the object was
         overwritten too often meanwhile.
         """
@@ -59,19 +61,19 @@ class Reader:
             if blob is None:
                 return None
             start, stop = _extent(range, blob.size)
-            return StoredObject(_head_of_blob(object_id, state, blob.metadata, blob.size), blob, stop - start)
+            return StoredObject(head_of_blob(object_id, state, blob), blob, start, stop, progress)
 
-        return await self._follow(object_id, lambda state: _open_inline(object_id, state, range), open_blob)
+        return await self._follow(object_id, lambda state: _open_inline(object_id, state, range, progress), open_blob)
 
     async def head(self, object_id: ObjectId) -> ObjectHead | None:
         """All that is known of the object except its bytes. None: there is none, or it has expired. Raises as `open`.
         """
 
-        async def head_of_blob(state: Tombstone) -> ObjectHead | None:
+        async def look_at_blob(state: Tombstone) -> ObjectHead | None:
             blob = await self._ask(self._services.blobs, lambda: self._tiers.long_term.head(state.target))
-            return None if blob is None else _head_of_blob(object_id, state, blob.metadata, blob.size)
+            return None if blob is None else head_of_blob(object_id, state, blob)
 
-        found = await self._follow(object_id, lambda state: _head_of_inline(object_id, state), head_of_blob)
+        found = await self._follow(object_id, lambda state: _head_of_inline(object_id, state), look_at_blob)
         return None if found is None else found[0]
 
     async def _follow(
@@ -129,9 +131,9 @@ def _expiration(state: Inline | Tombstone) -> Expiration:
     return state.metadata.expiration if isinstance(state, Inline) else state.expiration
 
 
-def _open_inline(object_id: ObjectId, state: Inline, range: ByteRange | None) -> StoredObject:
+def _open_inline(object_id: ObjectId, state: Inline, range: ByteRange | None, progress: ProgressCount | None) -> StoredObject:
     start, stop = _extent(range, len(state.payload))
-    return StoredObject(_head_of_inline(object_id, state), memoryview(state.payload)[start:stop], stop - start)
+    return StoredObject(_head_of_inline(object_id, state), memoryview(state.payload)[start:stop], start, stop, progress)
 
 
 def _extent(range: ByteRange | None, size: int) -> tuple[int, int]:
@@ -142,7 +144,8 @@ def _head_of_inline(object_id: ObjectId, state: Inline) -> ObjectHead:
     return ObjectHead(object_id, state.metadata, len(state.payload), Tier.HIGH_VOLUME, state.token)
 
 
-def _head_of_blob(object_id: ObjectId, state: Tombstone, stored: Metadata, size: int) -> ObjectHead:
+def head_of_blob(object_id: ObjectId, state: Tombstone, blob: BlobHead | BlobReader) -> ObjectHead:
+    """The head of a large object, from its row and its blob."""
     # The row's deadline counts. A touch extends the blob's first and may fail before it reaches the row.
-    metadata = stored.with_facts(time_expires_ns=state.deadline_ns)
-    return ObjectHead(object_id, metadata, size, Tier.LONG_TERM, revision_of(object_id.path, state.target))
+    metadata = blob.metadata.with_facts(time_expires_ns=state.deadline_ns)
+    return ObjectHead(object_id, metadata, blob.size, Tier.LONG_TERM, revision_of(object_id.path, state.target), blob.checksum)

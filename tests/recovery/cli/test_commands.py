@@ -82,7 +82,24 @@ def test_listing_takes_a_prefix_and_a_limit(tiered: Command) -> None:
     for key in ("a/objects/1", "a/objects/2", "b/objects/1"):
         tiered("put", key, "-")
     assert tiered("ls", "a/") == "a/objects/1\na/objects/2\n"
-    assert tiered("ls", "--limit", "1", "--json") == '"a/objects/1"\n'
+    assert json.loads(tiered("ls", "--limit", "1", "--json"))["object"] == "a/objects/1"
+
+
+def test_listing_shows_folders_sizes_and_what_comes_after_an_object(tiered: Command, tmp_path: Path) -> None:
+    (tmp_path / "large").write_bytes(b"x" * 2_000_000)
+    tiered("put", "a/org.1/objects/large", "large")
+    tiered("put", "a/org.17/objects/small", "-", stdin=b"small")
+    assert tiered("ls", "a/org.1") == "a/org.1/objects/large\n"
+    assert tiered("ls", "a", "--folders") == "a/org.1/\na/org.17/\n"
+    assert json.loads(tiered("ls", "a/org.17", "--folders", "--json")) == {"folder": "a/org.17/objects/"}
+    assert tiered("ls", "--start-after", "a/org.1/objects/large") == "a/org.17/objects/small\n"
+    plain, whole = (json.loads(tiered("ls", "a/org.1", "--json", *long)) for long in ([], ["--long"]))
+    assert (plain["size"], plain["created"]) == (None, None) and whole["size"] == 2_000_000 and whole["created"]
+    assert (plain["tier"], plain["revision"], "fault" in plain) == ("long-term", whole["revision"], False)
+    sizes = [line.split()[0] for line in tiered("ls", "--long").splitlines()]
+    assert sizes == ["2000000", "5"]
+    tiered("ls", "a/org", code=3)
+    assert "is neither NAME.VALUE nor 'objects'" in tiered.errors
 
 
 @pytest.mark.parametrize(("arguments", "code", "says"), [

@@ -24,7 +24,7 @@ from emulators.bigtable.memory import MemoryBigtable, MemoryChannel
 from tiered.bigtable.cells import LEGACY_FAMILIES
 from tiered.bigtable.rows import BigtableRows
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle, TimeToLive
-from tiered.protocol.backends import Inline, Row, RowName, RowState, Tombstone
+from tiered.protocol.backends import Inline, Row, RowPage, RowState, ScannedRow, Tombstone
 from tiered.provision.schema import OBJECT_FAMILIES
 
 pytestmark = pytest.mark.anyio
@@ -372,13 +372,51 @@ async def test_scan_omits_what_is_no_object_and_no_page_but_the_last_is_empty(ta
     assert [name.path for name in (await rows.scan("", b"", 100)).rows] == paths
     assert [name.path for name in (await rows.scan("a/", b"", 6)).rows] == paths[:5]
     for limit in (1, 2, 3):
-        found: list[RowName] = []
+        found: list[ScannedRow] = []
         start = b""
         while (page := await rows.scan("", start, limit)).next_start is not None:
             assert page.rows
             found, start = [*found, *page.rows], page.next_start
         assert [name.path for name in (*found, *page.rows)] == paths
     assert (await rows.scan("~", b"", 10)).rows == []
+
+
+SCANNED: dict[str, tuple[Cells, ScannedRow]] = {
+    "an object": (
+        {("fm", b"p"): b"hello", ("fm", b"m"): PLAIN, ("fm", b"v"): TOKEN.encode()}, ScannedRow(PATH, None, TOKEN, None, Metadata(size=5)),
+    ),
+    "without a size": ({("fm", b"p"): b"hello", ("fm", b"m"): b"{}"}, ScannedRow(PATH, None, None, None, Metadata())),
+    "a payload alone": ({("fm", b"p"): b"hello"}, ScannedRow(PATH, None)),
+    "metadata alone": ({("fm", b"m"): PLAIN}, ScannedRow(PATH, None, None, None, Metadata(size=5))),
+    "a tombstone": ({("fm", b"r"): BLOB.encode(), ("fm", b"v"): TOKEN.encode(), ("fm", b"t"): b"{}"}, ScannedRow(PATH, None, TOKEN, BLOB)),
+    "a tombstone with an empty target": ({("fm", b"r"): b""}, ScannedRow(PATH, None, None, PATH)),
+    "a legacy tombstone": ({("fm", b"m"): b'{"is_redirect_tombstone":true}', ("fm", b"p"): b""}, ScannedRow(PATH, None, None, PATH)),
+}
+
+
+@pytest.mark.parametrize("row", SCANNED)
+async def test_scan_reads_every_form_of_a_row(table: BigtableTable, rows: BigtableRows, row: str) -> None:
+    cells, expected = SCANNED[row]
+    await plant(table, cells)
+    page = await rows.scan("", b"", 10)
+    assert page.rows == [expected] and not page.corrupt
+
+
+@pytest.mark.parametrize("cells", [
+    {("fm", b"p"): b"x", ("fm", b"m"): b"{"}, {("fm", b"r"): b"\xff"}, {("fm", b"r"): b"x", ("fm", b"p"): b"x"},
+    {("fm", b"p"): b"x", ("fm", b"m"): PLAIN, ("fm", b"v"): b"no id"}, {("fm", b"p"): b"x", ("fg", b"m"): PLAIN},
+])  # fmt: skip
+async def test_scan_names_a_damaged_row_and_goes_on(table: BigtableTable, rows: BigtableRows, cells: Cells) -> None:
+    await plant(table, cells, DEADLINE_US)
+    await plant(table, {("fm", b"p"): b"x"}, path=f"{PATH}/next")
+    page = await rows.scan("", b"", 10)
+    assert [row.path for row in page.rows] == [PATH, f"{PATH}/next"] and [damaged.path for damaged in page.corrupt] == [PATH]
+    assert page.corrupt[0].fault.startswith(f"the row {PATH} breaks the format: ")
+
+
+async def test_scan_leaves_out_what_is_left_of_an_expired_row(table: BigtableTable, rows: BigtableRows) -> None:
+    await plant(table, {("fg", b"v"): TOKEN.encode(), ("fg", b"t"): b"{}"}, PAST_US)
+    assert await rows.scan("", b"", 10) == RowPage([], [], None)
 
 
 # --- calls, and their failure ------------------------------------------------------------------------

@@ -68,7 +68,7 @@ async def test_objects_live_and_die_and_leave_nothing(world: World) -> None:
             assert found is not None
             async with found:
                 assert await found.read() == payload
-            assert [listed async for listed in storage.list()] == [object_id]
+            assert [entry.object_id async for entry in storage.list()] == [object_id]
         await storage.delete(object_id)
         assert await storage.get(object_id) is None
     assert (await world.log.entries("", 10)).entries == () and await world.blob_names() == []

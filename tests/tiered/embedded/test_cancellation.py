@@ -223,7 +223,7 @@ async def stream(storage: TieredStorage) -> None:
 
 
 async def list_all(storage: TieredStorage) -> None:
-    assert len([each async for each in storage.list()]) <= 6
+    assert len([entry.object_id async for entry in storage.list()]) <= 6
 
 
 OPERATIONS: dict[str, Operation] = {

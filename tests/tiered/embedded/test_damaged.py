@@ -18,7 +18,8 @@ from tests.given.clocks import ShiftedRuntime
 from tiered import CorruptRecordError, ObjectId, Settings, open_storage
 from tiered.embedded.rows import SqliteRows
 from tiered.open import open_backends
-from tiered.storage import LIST_PAGE, TieredStorage
+from tiered.protocol.listing import LIST_PAGE_MAX
+from tiered.storage import TieredStorage
 
 pytestmark = pytest.mark.anyio
 
@@ -43,7 +44,7 @@ class Store:
         connection.close()
 
     async def listed(self) -> list[ObjectId]:
-        return [object_id async for object_id in self.storage.list()]
+        return [entry.object_id async for entry in self.storage.list()]
 
 
 @pytest.fixture
@@ -90,6 +91,18 @@ async def test_a_damaged_row_is_listed_and_get_says_what_is_wrong(store: Store, 
     assert stored is not None and await stored.read() == b"mended"
 
 
+@pytest.mark.parametrize("column", [
+    "metadata = x'7b'", "metadata = NULL", "metadata = 5", "token = 'no id'", "token = x'00'", "deadline_ms = 'soon'"
+])  # fmt: skip
+async def test_an_entry_of_a_damaged_row_says_what_is_wrong(store: Store, column: str, caplog: pytest.LogCaptureFixture) -> None:
+    store.run(f"UPDATE rows SET {column} WHERE path = '{DAMAGED}'")
+    for metadata in (False, True):
+        entries = {entry.object_id: entry async for entry in store.storage.list(metadata=metadata)}
+        assert list(entries) == IDS and [each for each in IDS if entries[each].fault is not None] == [DAMAGED]
+        assert (entries[DAMAGED].size, entries[DAMAGED].revision, entries[DAMAGED].metadata) == (None, None, None)
+    assert f"corrupt_row path={DAMAGED}" in caplog.text
+
+
 async def test_a_policy_that_is_too_deep_to_read_is_a_damaged_row(store: Store) -> None:
     await store.storage.put(DAMAGED, b"large" * 100)
     store.run(f"UPDATE rows SET policy = '{'[' * 100_000}', crc = NULL WHERE path = '{DAMAGED}'")
@@ -109,7 +122,7 @@ async def test_a_key_that_is_no_text_or_no_id_is_named_in_the_log_and_the_listin
 
 
 async def test_a_page_that_ends_in_damage_is_no_end(store: Store, runtime: ShiftedRuntime) -> None:
-    keys = [f"notes/objects/b{number:04d}" for number in range(LIST_PAGE - 2)]
+    keys = [f"notes/objects/b{number:04d}" for number in range(LIST_PAGE_MAX - 2)]
     for key in keys:
         store.run(f"INSERT INTO rows (path, payload, metadata, deadline_ms) VALUES ('{key}', x'', x'', 'soon')")
     store.run("INSERT INTO rows (path, payload, metadata) VALUES (CAST(x'6e6f7465732f6f626a656374732f6239ff' AS TEXT), x'', x'')")

@@ -58,13 +58,13 @@ async def test_round_trip_of_hundreds(tmp_path: Path) -> None:
     async with open_storage(embedded(tmp_path)) as storage:
         async with storage.put_many(PutRequest(other(number), content(number)) for number in numbers) as puts:
             assert sorted([result.value.size async for result in puts]) == sorted(len(content(number)) for number in numbers)
-        ids = storage.list()
+        ids = (entry.object_id async for entry in storage.list())
         async with storage.get_many(ids) as loads:
             found = {result.request: result.value async for result in loads}
         assert {path: loaded and loaded.payload for path, loaded in found.items()} == {other(n): content(n) for n in numbers}
         async with storage.delete_many(found) as deletions:
             assert [result.error async for result in deletions] == [None] * len(numbers)
-        assert [object_id async for object_id in storage.list()] == []
+        assert [entry.object_id async for entry in storage.list()] == []
     assert files(tmp_path) == []
 
 

@@ -16,7 +16,7 @@ from anyio import from_thread
 from anyio.lowlevel import current_token
 
 from tests.given.embedded_store import embedded, files
-from tiered import InvalidRequestError, Metadata, ObjectId, PutRequest, TieredError, TieredStorage, open_storage
+from tiered import InvalidRequestError, Metadata, ObjectId, ObjectPrefix, PutRequest, TieredError, TieredStorage, open_storage
 
 pytestmark = pytest.mark.anyio
 
@@ -182,7 +182,7 @@ async def test_stalled_pipes_keep_nobody_from_anything_and_can_be_cancelled(tmp_
             tasks.cancel_scope.cancel()
     with anyio.fail_after(60):
         async with open_storage(embedded(tmp_path / "store")) as storage:
-            assert [str(each) async for each in storage.list("stalled/")] == []
+            assert [str(entry.object_id) async for entry in storage.list(ObjectPrefix.create("stalled"))] == []
     for (_, writing), file in zip(pipes, stalled, strict=False):
         os.close(writing)
         file.close()

@@ -144,7 +144,7 @@ def test_row_that_cannot_be_written_is_honestly_told_and_leaves_what_was_there(t
                         stored.append(number)
                 except OutcomeUnknownError as error:
                     print(error.settled)
-                found = [object_id.key async for object_id in storage.list()]
+                found = [entry.object_id.key async for entry in storage.list()]
                 print(0 < len(stored) < 100 and found == [f"{number:03}" for number in stored])
         anyio.run(main)
     """)
@@ -197,7 +197,7 @@ async def test_who_only_reads_makes_nothing_and_writes_nothing(tmp_path: Path) -
     shutil.rmtree(directory / "uploads")
     async with open_storage(embedded(directory), writes=False) as storage:
         assert await read(storage) == LARGE
-        assert [object_id async for object_id in storage.list()] == [OBJECT]
+        assert [entry.object_id async for entry in storage.list()] == [OBJECT]
         with pytest.raises(ConfigurationError, match="opened to read only"):
             await storage.put(OBJECT, LARGE)
     assert not (directory / "uploads").exists()

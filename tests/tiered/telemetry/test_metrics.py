@@ -64,7 +64,7 @@ async def operations(world: ObservedWorld) -> None:
         assert stored is not None
         assert await stored.read() == LARGE
         await storage.head(OBJECT)
-        assert [found async for found in storage.list()] == [OBJECT]
+        assert [entry.object_id async for entry in storage.list()] == [OBJECT]
         await storage.delete(OBJECT)
         await storage.delete(OBJECT)
         with pytest.raises(TieredError):

@@ -1,0 +1,46 @@
+"""The Python examples of the README, word for word, each in a function with the names that it expects.
+
+Nobody runs this. It is here for type checkers: mypy checks it with all of `tests`, strictly. `tests/test_readme.py`
+compares it with the README.
+"""
+# ruff: noqa: I001, PLC0415, T201
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tiered import ObjectId, ObjectPrefix, PutRequest, TieredStorage
+
+
+def ten_lines() -> None:
+    import anyio
+    from tiered import Metadata, ObjectId, Settings, open_storage
+
+    async def main() -> None:
+        async with open_storage(Settings(directory="data")) as storage:
+            photo = ObjectId.create("photos", "2026/cat.jpg", scopes={"org": "17"})
+            payload = b"...any size: bytes, a path, a file, an async iterator..."
+            await storage.put(photo, payload, Metadata(content_type="image/jpeg"))
+            stored = await storage.get(photo)                     # None if there is none
+            if stored is not None:
+                print(await stored.read())                        # or: async for piece in stored
+            await storage.delete(photo)
+
+    anyio.run(main)
+
+
+async def listing(storage: TieredStorage) -> None:
+    prefix = ObjectPrefix.create("photos", "2026/", scopes={"org": "17"})
+    async for entry in storage.list(prefix, metadata=True):
+        print(entry.object_id.key, entry.size, entry.time_created, entry.revision)
+
+    page = await storage.list_page(prefix, limit=100, delimiter="/")
+    print([folder.prefix.path for folder in page.folders], page.next_page_token)
+
+
+async def bulk(storage: TieredStorage, directory: Path) -> None:
+    requests = (PutRequest(ObjectId.create("photos", path.name), path) for path in directory.iterdir())
+    async with storage.put_many(requests) as results:
+        async for result in results:                   # as they complete; .position and .request say which one it is
+            if result.error is not None:               # .value raises the error, so nobody takes a failure for a None
+                print(f"{result.request.object_id}: {result.error}")

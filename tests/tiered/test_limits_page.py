@@ -1,0 +1,136 @@
+"""`docs/limits.md` says what the code does: each number is a constant's, and each error is told in these words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import pytest
+
+from tests.given.repository import ROOT
+from tests.given.tapped_store import LARGE, OBJECT, World
+from tiered import ByteRange, Metadata, ObjectId, ObjectPrefix, Settings, TieredError, TimeToLive
+from tiered.bulk import CONCURRENCY, PAYLOAD_BYTES_MAX
+from tiered.metadata import _LONGER_BESIDE_A_BLOB, DEADLINE_MAX_NS, METADATA_BYTES_MAX, NESTED_MAX, SIZE_MAX
+from tiered.object_id import _SCOPE_ALPHABET, PATH_BYTES_MAX, ROW_KEY_BYTES_MAX
+from tiered.payload.files import FILE_THREADS_MAX
+from tiered.payload.own_thread import THREADS_MAX, WAIT_MAX_S
+from tiered.protocol.admission import Admission
+from tiered.protocol.listing import HEADS_AT_ONCE, LIST_PAGE_MAX
+from tiered.settings import INLINE_BYTES_LIMIT, GcsSettings, StoreSettings
+from tiered.stored import PIECE_BYTES
+
+ROWS = [
+    [cell.strip() for cell in line.strip("|").split("|")]
+    for line in (ROOT / "docs/limits.md").read_text("utf-8").splitlines() if line.startswith("| ") and not line.startswith("| what")
+]  # fmt: skip
+
+STORE = StoreSettings()
+SETTINGS = Settings(directory="unused")
+
+
+def deep(depth: int) -> dict[str, Any]:
+    return {"x": deep(depth - 1)} if depth else {}
+
+
+async def in_a_store(call: str) -> None:
+    async with World().store() as storage:
+        await storage.put(OBJECT, LARGE)
+        match call:
+            case "get_many":
+                async with storage.get_many([OBJECT], payload_bytes_max=1) as results:
+                    [result.value async for result in results]
+            case "put_many":
+                storage.put_many([], concurrency=65)
+            case "list_page":
+                await storage.list_page(limit=1001)
+            case "expiry":
+                await storage.put(OBJECT, b"", Metadata(TimeToLive(ns=DEADLINE_MAX_NS)))
+
+
+async def in_a_queue() -> None:
+    admission = Admission(1, 0, 1)
+    with await admission.enter():
+        await admission.enter()
+
+
+NUMBERS: dict[str, list[object]] = {
+    "storage path of a new object": [PATH_BYTES_MAX],
+    "storage path of a stored object": [ROW_KEY_BYTES_MAX],
+    "payload": [SIZE_MAX],
+    "payload in the row": [SETTINGS.inline_bytes_max],
+    "`inline_bytes_max`": [INLINE_BYTES_LIMIT],
+    "one piece": [PIECE_BYTES],
+    "metadata, all together": [METADATA_BYTES_MAX, _LONGER_BESIDE_A_BLOB],
+    "lists and objects": [NESTED_MAX],
+    "a payload that `get_many`": [PAYLOAD_BYTES_MAX],
+    "bounds of a range": [SIZE_MAX],
+    "operations that run": [STORE.concurrency_max],
+    "operations that wait": [STORE.queue_max, STORE.queue_wait_s],
+    "items of one bulk call": [CONCURRENCY],
+    "entries of one page": [LIST_PAGE_MAX],
+    "calls for metadata": [HEADS_AT_ONCE],
+    "threads for payloads": [THREADS_MAX, WAIT_MAX_S],
+    "threads that read": [FILE_THREADS_MAX],
+    "connections to GCS": [GcsSettings(bucket="bucket").connections_max],
+}
+"""Of the row that begins so: the numbers that must be in it."""
+
+REFUSED: dict[str, Callable[[], object]] = {
+    "must not contain '/'": lambda: ObjectId.create("a/b", "k"),
+    "must not start with '~'": lambda: ObjectId.create("~a", "k"),
+    "is a relative path": lambda: ObjectId.create("..", "k"),
+    f"must be one or more of {_SCOPE_ALPHABET}": lambda: ObjectId.create("a", "k", {"o": "ä"}),
+    "the key is empty": lambda: ObjectId.create("a", ""),
+    "has a '.' or '..' segment": lambda: ObjectId.create("a", "b/../c"),
+    "has control character U+0000": lambda: ObjectId.create("a", "\0"),
+    "at most 987 fit": lambda: ObjectId.create("a", "k" * 987),
+    "no stored one has more than 4096": lambda: ObjectPrefix.create("a", "k" * 4096),
+    "a number of bytes": lambda: Metadata(size=SIZE_MAX + 1),
+    "less than or equal to 8388608": lambda: Settings(directory="unused", inline_bytes_max=INLINE_BYTES_LIMIT + 1),
+    "at most 8192 fit": lambda: Metadata(custom={"k": "v" * 8192}),
+    "nested": lambda: Metadata(unknown=deep(NESTED_MAX + 1)),
+    "has control character U+000A": lambda: Metadata(origin="a\nb"),
+    "would expire after the year 9999": lambda: anyio.run(in_a_store, "expiry"),
+    "more than payload_bytes_max": lambda: anyio.run(in_a_store, "get_many"),
+    "as far as 2**63": lambda: ByteRange(SIZE_MAX + 1),
+    "operations are under way and": lambda: anyio.run(in_a_queue),
+    "pass a number from 1 to 64": lambda: anyio.run(in_a_store, "put_many"),
+    "a page has from 1 to 1000 entries": lambda: anyio.run(in_a_store, "list_page"),
+}
+
+
+@pytest.mark.parametrize("begins", NUMBERS)
+def test_a_row_has_the_numbers_of_the_code(begins: str) -> None:
+    [row] = [row for row in ROWS if row[0] == begins or (row[0].startswith(begins) and begins != "payload")]
+    there = re.findall(r"\d+(?:,\d{3})*", " ".join(row))
+    for number in NUMBERS[begins]:
+        assert f"{number:,g}" in there or f"{number:,}" in there, f"{row} lacks {number:,}"
+
+
+def test_every_number_of_the_page_is_held() -> None:
+    """A new row with a number needs an entry above."""
+    with_numbers = [row[0] for row in ROWS if re.search(r"\d{2}", row[1].replace("U+0000 to U+001F, U+007F to U+009F", ""))]
+    assert [name for name in with_numbers if not name.startswith((*NUMBERS, "expiry"))] == []
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_an_error_is_told_in_the_words_of_the_page(words: str) -> None:
+    with pytest.raises(TieredError) as refused:
+        REFUSED[words]()
+    assert words in str(refused.value)
+    [row] = [row for row in ROWS if row[3] == f"`{words}`"]
+    kind = type(refused.value).__name__
+    assert kind == "InvalidRequestError" or f"`{kind}`" in row[2], f"{row} does not name {kind}"
+
+
+def test_no_error_of_the_page_is_untried() -> None:
+    assert {row[3].strip("`") for row in ROWS if row[3]} == {*REFUSED}
+
+
+def test_the_longest_and_the_deepest_that_the_page_allows_are_taken() -> None:
+    ObjectId.create("a", "k" * (PATH_BYTES_MAX - len("a/objects/")))
+    Metadata(unknown=deep(NESTED_MAX - 1), size=SIZE_MAX)
+    ObjectId.create("a", "k", {"AZaz09_-()$!+'": "x"})

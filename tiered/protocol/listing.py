@@ -1,0 +1,285 @@
+"""Listings: the entries of a prefix in the byte order of their paths, read page by page while others write.
+
+    scan        one page of rows; expired rows and rows that are no objects are left out
+    folders     all paths that are the same up to a delimiter become one entry, and the rest of the folder is skipped
+    metadata    only if asked for: a large object's are with its blob, so each costs a call (HEADS_AT_ONCE run at once)
+
+An object that is written or deleted meanwhile may be listed or not. All of one entry is from one write (I7). A damaged
+row does not end a listing: its entry says what is wrong. A row whose key is no object id is only logged.
+
+A page token holds the place where the next page begins, and a digest of prefix and delimiter. It is no secret and needs
+none: whatever somebody writes into it, only objects of the caller's own prefix are listed.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import zlib
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
+
+from changelog.base.events import events
+from changelog.base.observe import SILENT, Observer
+from changelog.base.runtime import Runtime
+from tiered.errors import CorruptRecordError, DanglingTombstoneError, InvalidRequestError
+from tiered.metadata import is_expired
+from tiered.object_id import ObjectId, ObjectPrefix, revision_of
+from tiered.protocol.admission import Slot
+from tiered.protocol.backends import RowPage, ScannedRow, Tiers, Tombstone
+from tiered.protocol.breaker import Breakers
+from tiered.protocol.concurrent import each
+from tiered.protocol.reading import Reader, head_of_blob
+from tiered.protocol.retry import ask
+from tiered.settings import Settings
+from tiered.stored import Folder, ListEntry, ListPage, ObjectHead, Tier
+from tiered.text import plain, shown
+
+LIST_PAGE_MAX = 1000
+"""How many entries one page has at most, and how many rows one request reads."""
+METADATA_PAGE_MAX = 100
+"""How many rows one request reads if each may cost a call for its metadata: so the first entries come soon."""
+HEADS_AT_ONCE = 16
+
+_TOKEN_FORMAT = b"\x01"
+_DIGEST_BYTES, _CRC_BYTES = 8, 4
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What is listed. Its values are checked: `InvalidRequestError` names what is wrong.
+
+    `limit`: how many entries at most; None: all.
+    """
+
+    prefix: ObjectPrefix
+    start_after: ObjectId | ObjectPrefix | None
+    limit: int | None
+    delimiter: str | None
+    metadata: bool
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.prefix, ObjectPrefix):
+            raise InvalidRequestError(
+                f"a prefix is ObjectPrefix.create('photos', scopes={{'org': '17'}}) or ObjectPrefix.parse(text), not {shown(self.prefix)}"
+            )
+        if self.limit is not None and (type(self.limit) is not int or self.limit < 1):
+            raise InvalidRequestError(f"limit is {shown(self.limit)}: pass a number of entries from 1 on, or None for all")
+        if type(self.metadata) is not bool:
+            raise InvalidRequestError(f"metadata is {shown(self.metadata)}: pass True to list metadata, too, or False")
+        self._check_start_after()
+        if self.delimiter is not None:
+            object.__setattr__(self, "delimiter", self._checked_delimiter())
+
+    def _check_start_after(self) -> None:
+        if self.start_after is None:
+            return
+        if not isinstance(self.start_after, (ObjectId, ObjectPrefix)):
+            raise InvalidRequestError(f"start_after is an ObjectId, or the prefix of a Folder, not {shown(self.start_after)}")
+        if not self.start_after.path.startswith(self.prefix.path) or not self.start_after.path:
+            raise InvalidRequestError(f"start_after {shown(self.start_after.path)} is not within the prefix {shown(self.prefix.path)}")
+
+    def _checked_delimiter(self) -> str:
+        delimiter = plain("the delimiter", self.delimiter)
+        if not delimiter:
+            raise InvalidRequestError("the delimiter is empty: pass '/', or None for a listing without folders")
+        if self.prefix.key is None and delimiter != "/":
+            raise InvalidRequestError(
+                f"the delimiter {shown(delimiter)} cuts keys only, and this prefix has no key: "
+                "give it one, ObjectPrefix.create('photos', '', scopes=…), or pass '/'"
+            )
+        return delimiter
+
+    @property
+    def start(self) -> bytes:
+        """The key at which the listing begins."""
+        match self.start_after:
+            case None:
+                return b""
+            case ObjectId():
+                return _after(self.start_after.path)
+            case ObjectPrefix():
+                return _after_all_of(self.start_after.path)
+
+    def folder_of(self, path: str) -> str | None:
+        """What the path of an object and those of its folder begin with; None: it is in no folder."""
+        if self.delimiter is None:
+            return None
+        end = path.find(self.delimiter, len(self.prefix.path))
+        return None if end < 0 else path[: end + len(self.delimiter)]
+
+    def rows_max(self, wanted: int | None) -> int:
+        """How many rows to ask for if so many entries are `wanted` (None: all)."""
+        page = METADATA_PAGE_MAX if self.metadata else LIST_PAGE_MAX
+        return page if wanted is None or self.delimiter is not None else min(page, wanted)
+
+    # --- page tokens -----------------------------------------------------------------------------
+
+    def token(self, start: bytes) -> str:
+        """A page token for the page that begins at the key `start`."""
+        raw = self._digest() + start.removeprefix(self.prefix.path.encode())
+        return base64.urlsafe_b64encode(_TOKEN_FORMAT + _crc(raw) + raw).decode().rstrip("=")
+
+    def start_of(self, token: str) -> bytes:
+        """The key at which the page of this token begins. `InvalidRequestError`: the token is not of this listing."""
+        text = plain("page_token", token)
+        try:
+            raw = base64.b64decode(text.encode() + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
+        except (ValueError, binascii.Error):
+            raw = b""
+        told, body = raw[1 : 1 + _CRC_BYTES], raw[1 + _CRC_BYTES :]
+        if raw[:1] != _TOKEN_FORMAT or len(body) < _DIGEST_BYTES or told != _crc(body):
+            raise InvalidRequestError(f"page_token {shown(text)} is none: pass the next_page_token of a ListPage as it is, or None")
+        if body[:_DIGEST_BYTES] != self._digest():
+            raise InvalidRequestError("page_token is of another listing: pass it with the prefix and delimiter of the page that gave it")
+        return self.prefix.path.encode() + body[_DIGEST_BYTES:]
+
+    def _digest(self) -> bytes:
+        return hashlib.sha256(f"{self.prefix.path}\0{self.delimiter or ''}".encode()).digest()[:_DIGEST_BYTES]
+
+
+class _Item(NamedTuple):
+    """An entry, the row that it was made from (None: a folder), and the key after all that it stands for."""
+
+    entry: ListEntry | Folder
+    row: ScannedRow | None
+    after: bytes
+
+
+class Lister:
+    """Carries listings out. `enter`: takes a slot for each request."""
+
+    def __init__(
+        self, tiers: Tiers, runtime: Runtime, settings: Settings, reader: Reader, services: Breakers,
+        enter: Callable[[], Awaitable[Slot]], observer: Observer = SILENT,
+    ) -> None:
+        self._tiers = tiers
+        self._runtime = runtime
+        self._budget_s = settings.store.answer_budget_s
+        self._reader = reader
+        self._services = services
+        self._enter = enter
+        self._observer = observer
+
+    async def entries(self, listing: Listing) -> AsyncGenerator[ListEntry | Folder, None]:
+        """Yields the entries up to the limit."""
+        start: bytes | None = listing.start
+        left = listing.limit
+        while start is not None and left != 0:
+            with self._observer.operation("list"), await self._enter():
+                items, start = await self._read(listing, start, left)
+                if left is not None and len(items) > left:
+                    items, start = items[:left], items[left - 1].after
+                found = await self._finished(listing, items)
+            for entry in found:
+                yield entry
+            left = None if left is None else left - len(found)
+
+    async def page(self, listing: Listing, token: str | None) -> ListPage:
+        """The first page, or the one of this token. It has `limit` entries, unless there are no more."""
+        assert listing.limit is not None, "a page has a limit"
+        start = listing.start if token is None else listing.start_of(token)
+        items: list[_Item] = []
+        while True:
+            with self._observer.operation("list"), await self._enter():
+                more, following = await self._read(listing, start, listing.limit + 1 - len(items))
+                items += more
+                if following is None or len(items) > listing.limit:  # one more shows that there is a next page
+                    found = await self._finished(listing, items[: listing.limit])
+                    break
+            start = following
+        next_token = listing.token(items[listing.limit - 1].after) if len(items) > listing.limit else None
+        return ListPage(tuple(found), next_token)
+
+    async def _read(self, listing: Listing, start: bytes, wanted: int | None) -> tuple[list[_Item], bytes | None]:
+        """The entries of one page of rows, and where the next page begins."""
+        rows_max = listing.rows_max(wanted)
+        scan = partial(self._tiers.high_volume.scan, listing.prefix.path, start, rows_max)
+        page: RowPage = await ask(partial(self._services.rows.ask, scan), self._runtime, self._budget_s, self._observer)
+        now_ns = self._runtime.wall_ns()
+        for damaged in page.corrupt:
+            events.warning("corrupt_row", damaged.fault, path=damaged.path)
+        faults = {damaged.path: damaged.fault for damaged in page.corrupt}
+        items: list[_Item] = []
+        skipped: str | None = None
+        for row in page.rows:
+            if (skipped is not None and row.path.startswith(skipped)) or is_expired(row.deadline_ns, now_ns):
+                continue
+            skipped = None
+            if (object_id := _parse_stored(row.path)) is None:
+                continue
+            if (skipped := listing.folder_of(row.path)) is not None:
+                items.append(_Item(Folder(ObjectPrefix.parse(skipped)), None, _after_all_of(skipped)))
+            else:
+                items.append(_Item(_entry(object_id, row, faults.get(row.path)), row, _after(row.path)))
+        if skipped is not None and page.next_start is not None:
+            return items, max(page.next_start, _after_all_of(skipped))
+        return items, page.next_start
+
+    # --- metadata --------------------------------------------------------------------------------
+
+    async def _finished(self, listing: Listing, items: list[_Item]) -> list[ListEntry | Folder]:
+        """The entries, with metadata if they were asked for. Without objects that are gone meanwhile."""
+        if not listing.metadata:
+            return [item.entry for item in items]
+        return [entry for entry in await each(self._with_metadata, items, HEADS_AT_ONCE) if entry is not None]
+
+    async def _with_metadata(self, item: _Item) -> ListEntry | Folder | None:
+        entry, row, _ = item
+        if row is None or isinstance(entry, Folder) or entry.fault is not None:
+            return entry
+        if row.metadata is not None and row.metadata.size is not None:
+            return replace(entry, metadata=row.metadata)
+        try:
+            head = await self._head(entry.object_id, row)
+        except (CorruptRecordError, DanglingTombstoneError, InvalidRequestError) as error:  # a name that no service takes, too
+            events.warning("corrupt_row", error, path=row.path)
+            return replace(entry, fault=str(error))
+        return None if head is None else _entry_of(head)
+
+    async def _head(self, object_id: ObjectId, row: ScannedRow) -> ObjectHead | None:
+        """None: the object is gone, or it has expired. If it was overwritten, what is there now."""
+        if (target := row.target) is not None:
+            head = partial(self._tiers.long_term.head, target)
+            blob = await ask(partial(self._services.blobs.ask, head), self._runtime, self._budget_s, self._observer)
+            if blob is not None:
+                return head_of_blob(object_id, Tombstone(target, None, row.deadline_ns, row.token), blob)
+        return await self._reader.head(object_id)
+
+
+def _entry(object_id: ObjectId, row: ScannedRow, fault: str | None) -> ListEntry:
+    if row.target is not None:
+        revision = revision_of(row.path, row.target)
+        return ListEntry(object_id, Tier.LONG_TERM, revision, time_expires_ns=row.deadline_ns, fault=fault)
+    size, created_ns = (None, None) if row.metadata is None else (row.metadata.size, row.metadata.time_created_ns)
+    return ListEntry(object_id, Tier.HIGH_VOLUME, row.token, size, created_ns, row.deadline_ns, fault=fault)
+
+
+def _entry_of(head: ObjectHead) -> ListEntry:
+    created_ns, expires_ns = head.metadata.time_created_ns, head.metadata.time_expires_ns
+    return ListEntry(head.object_id, head.tier, head.revision, head.size, created_ns, expires_ns, head.metadata)
+
+
+def _parse_stored(path: str) -> ObjectId | None:
+    try:
+        return ObjectId.parse(path)
+    except InvalidRequestError as error:
+        events.warning("unparseable_row", f"it is skipped: {error}")
+        return None
+
+
+def _after(path: str) -> bytes:
+    return path.encode() + b"\0"
+
+
+def _after_all_of(path: str) -> bytes:
+    """The key after all keys that begin with this path. The last byte of UTF-8 is never the largest byte there is."""
+    raw = path.encode()
+    return raw[:-1] + bytes((raw[-1] + 1,))
+
+
+def _crc(raw: bytes) -> bytes:
+    return zlib.crc32(raw).to_bytes(_CRC_BYTES, "big")
