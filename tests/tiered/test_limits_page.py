@@ -51,7 +51,7 @@ async def in_a_store(call: str) -> None:
 
 
 async def in_a_queue() -> None:
-    admission = Admission(1, 0, 1)
+    admission = Admission(1, 0, 1, anyio.current_time)
     with await admission.enter():
         await admission.enter()
 
