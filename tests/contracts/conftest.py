@@ -25,10 +25,8 @@ from changelog.noop import NoopChangeLog
 from changelog.sqlite.log import Database, SqliteChangeLog
 from emulators.bigtable.memory import MemoryBigtable, MemoryChannel
 from emulators.gcs.server import GcsEmulator
-from emulators.world.blobs import SimulatedBlobs
-from emulators.world.log import SimulatedChangeLog
-from emulators.world.rows import SimulatedRows
 from emulators.world.runtime import Simulated, SimulatedRuntime
+from emulators.world.services import SimulatedBlobs, SimulatedChangeLog, SimulatedRows
 from tests.given.clocks import ShiftedRuntime
 from tiered.bigtable.cells import LEGACY_FAMILIES
 from tiered.bigtable.rows import BigtableRows

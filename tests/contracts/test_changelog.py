@@ -17,8 +17,9 @@ from changelog.change import LEGACY_OWNER, LOG_PREFIX, Change, ChangeId, Entry, 
 from changelog.lease import SET_BACK_MS, Renewal
 from changelog.log import CLOCK, NOTE_BYTES_MAX, ChangeLog, KeyRange
 from changelog.sqlite.log import SqliteChangeLog
-from emulators.world.log import SimulatedChangeLog, Stored
+from emulators.world.services import SimulatedChangeLog
 from tiered.telemetry.observed import Observed
+from tiered.testing.log import Stored
 
 pytestmark = pytest.mark.anyio
 

@@ -32,7 +32,7 @@ class Bulk(Generic[R, V]):
         """`begin` makes the asynchronous call. `prepare` makes each request ready for it, in the event loop."""
         self._loop = loop
         self._prepare = prepare
-        self._thread = CallersThread(loop.token, loop.check)
+        self._thread = loop.callers_thread()
         self._originals: dict[int, R] = {}
         self._taking = Lock()
         self._entered = self._open = False

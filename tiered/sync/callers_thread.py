@@ -12,13 +12,12 @@ In a bulk call, jobs that come while nobody waits stay until the caller takes th
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterable, Callable
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from functools import partial
 from queue import SimpleQueue
 from typing import TypeVar
 
-from anyio import Event, from_thread, move_on_after
-from anyio.lowlevel import EventLoopToken
+from anyio import Event, move_on_after
 
 from tiered.errors import InvalidRequestError
 from tiered.payload.own_thread import LATE_S, carry_out_alone
@@ -32,9 +31,10 @@ T = TypeVar("T")
 class CallersThread:
     """The jobs of one blocking call, or of one bulk call. `check` raises in a forked child, where no loop runs."""
 
-    def __init__(self, token: EventLoopToken, check: Callable[[], None]) -> None:
+    def __init__(self, soon: Callable[[Callable[[], object]], None], check: Callable[[], None]) -> None:
+        """`soon` lets the loop make a call, and does not wait for it."""
         self.given_up = False
-        self._token = token
+        self._soon = soon
         self._check = check
         self._jobs: SimpleQueue[object] = SimpleQueue()
 
@@ -71,8 +71,7 @@ class CallersThread:
                 made.append(call())
             except Exception as error:  # noqa: BLE001 - raised where it is waited for
                 raised.append(error)
-            with suppress(RuntimeError):  # the event loop has ended, so nobody waits
-                from_thread.run_sync(done.set, token=self._token)
+            self._soon(done.set)
 
         self._jobs.put(carry_out)
         try:

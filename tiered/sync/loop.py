@@ -22,12 +22,14 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import CancelledError
 from contextlib import AbstractAsyncContextManager, suppress
-from threading import Lock
-from typing import Generic, TypeVar, cast
+from contextvars import Context, copy_context
+from functools import partial
+from threading import Lock, get_ident
+from typing import Generic, Protocol, TypeVar, cast
 
 import anyio
 from anyio.from_thread import start_blocking_portal
-from anyio.lowlevel import EventLoopToken, current_token
+from anyio.lowlevel import current_token
 
 from changelog.base.events import events
 from tiered.errors import InvalidRequestError
@@ -50,13 +52,13 @@ class LoopThread:
     """An event loop in a thread of its own. Get it with `loop_thread()`."""
 
     def __init__(self) -> None:
-        self.abandoned: deque[StoredObject] = deque()
-        """Objects that nobody closed and nobody refers to any more. The next call closes them."""
         self._inherited = self._ended = False
         self._kept: list[Kept[object]] = []
         self._starting = start_blocking_portal("asyncio", name="tiered event loop")
         self._portal = self._starting.__enter__()
-        self.token: EventLoopToken = self._portal.call(_token)
+        self._to_start: deque[tuple[Context, Callable[[], Awaitable[None]]]] = deque()
+        self._native, self._thread, self._wake = self._portal.call(_here)
+        self._serving = self._portal.start_task_soon(self._serve)
 
     @property
     def is_usable(self) -> bool:
@@ -83,10 +85,10 @@ class LoopThread:
         because this thread was interrupted.
         """
         self.check()
-        thread = CallersThread(self.token, self.check) if thread is None else thread
-        call = _Call(operate, thread, self)
+        thread = self.callers_thread() if thread is None else thread
+        call = _Call(operate, thread)
         try:
-            self._start(call.run)
+            self.start(call.run)
             thread.wait(call)
         except BaseException:
             if not self._inherited:
@@ -96,22 +98,48 @@ class LoopThread:
 
     def _end_interrupted(self, call: _Call[T], thread: CallersThread, undo: Callable[[T], Awaitable[None]] | None) -> None:
         if not call.ended:
-            self._start(call.cancel)
+            self.soon(call.cancel)
             thread.wait(call)
         if undo is not None:
             for result in call.results:
-                self.call(lambda: undo(result))
+                self.call(partial(undo, result))
+
+    def callers_thread(self) -> CallersThread:
+        """This thread, for the jobs of one call."""
+        return CallersThread(self.soon, self.check)
 
     def start(self, live: Callable[[], Awaitable[None]]) -> None:
-        """Starts a task, and does not wait for its end."""
+        """Starts a task, and does not wait for it."""
         self.check()
+        if get_ident() == self._thread:
+            raise InvalidRequestError(IN_A_LOOP)
         self._start(live)
 
-    def _start(self, run: Callable[[], Awaitable[None]]) -> None:
-        try:
-            self._portal.start_task_soon(run)
-        except RuntimeError as error:
-            raise InvalidRequestError(f"{IN_A_LOOP} ({error})") from error
+    def _start(self, live: Callable[[], Awaitable[None]]) -> None:
+        self._to_start.append((copy_context(), live))
+        self.soon(lambda: self._wake.set())
+
+    async def _serve(self) -> None:
+        """Starts the tasks, each in the context of the thread that asked for it."""
+        async with anyio.create_task_group() as tasks:
+            while not self._ended:
+                await self._wake.wait()
+                self._wake = anyio.Event()
+                while self._to_start:
+                    context, live = self._to_start.popleft()
+                    context.run(tasks.start_soon, live)
+            tasks.cancel_scope.cancel()
+
+    def soon(self, call: Callable[[], object]) -> None:
+        """Lets the loop make a call, and does not wait for it. Does nothing if the loop has ended."""
+        # Not through the portal, which waits until the loop has begun the call: every operation would wait twice.
+        if self.is_usable:
+            with suppress(RuntimeError):
+                self._native.call_soon_threadsafe(call)
+
+    def close_soon(self, stored: StoredObject) -> None:
+        """Closes an object that nobody refers to any more. It waits for nothing, so any thread may call it."""
+        self._start(stored.aclose)
 
     def keep(self, kept: Kept[object]) -> None:
         self._kept.append(kept)
@@ -128,15 +156,15 @@ class LoopThread:
             except Exception as error:  # noqa: BLE001 - nobody is there to take it, and the others are left, too
                 events.warning("storage_not_closed_at_exit", repr(error))
         self._ended = True
-        with suppress(RuntimeError):
-            self._portal.call(self._portal.stop, True)
+        self._portal.call(self._wake.set)
+        self._serving.result()
         self._starting.__exit__(None, None, None)
 
 
 class _Call(Generic[T]):
     """One operation of a blocking caller. `results`: what it returned, if it has."""
 
-    def __init__(self, operate: Callable[[], Awaitable[T]], thread: CallersThread, loop: LoopThread) -> None:
+    def __init__(self, operate: Callable[[], Awaitable[T]], thread: CallersThread) -> None:
         self.ended = False
         self.results: list[T] = []
         self._error: BaseException | None = None
@@ -144,22 +172,19 @@ class _Call(Generic[T]):
         self._scope: anyio.CancelScope | None = None
         self._operate = operate
         self._thread = thread
-        self._loop = loop
 
     async def run(self) -> None:
         try:
             if not self._withdrawn:
                 with anyio.CancelScope() as self._scope:
                     self.results.append(await self._operate())
-                while self._loop.abandoned:
-                    await self._loop.abandoned.popleft().aclose()
         except Exception as error:  # noqa: BLE001 - raised in the caller's thread
             self._error = error
         finally:
             self._end()
 
-    async def cancel(self) -> None:
-        """Cancels it. If it has not begun, it never will: nothing of it was started."""
+    def cancel(self) -> None:
+        """Cancels it, in the loop. If it has not begun, it never will: nothing of it was started."""
         self._withdrawn = True
         if self._scope is None:
             self._end()
@@ -256,8 +281,14 @@ class Kept(Generic[T]):
             await self._ended.wait()
 
 
-async def _token() -> EventLoopToken:
-    return current_token()
+class _NativeLoop(Protocol):
+    """asyncio's event loop."""
+
+    def call_soon_threadsafe(self, callback: Callable[[], object], /) -> object: ...
+
+
+async def _here() -> tuple[_NativeLoop, int, anyio.Event]:
+    return cast(_NativeLoop, current_token().native_token), get_ident(), anyio.Event()
 
 
 def refuse_in_event_loop() -> None:

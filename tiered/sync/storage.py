@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, Generic, TypeVar
 
 import tiered.open
 import tiered.storage
@@ -167,7 +167,7 @@ class TieredStorage:
         return self._loop.call(operate, thread, undo)
 
     def _with_payload(self, payload: Payload, operate: Callable[[tiered.payload.streams.Payload], Awaitable[T]]) -> T:
-        thread = CallersThread(self._loop.token, self._loop.check)
+        thread = self._loop.callers_thread()
         body = _body(payload, thread)
         return self._call(lambda: operate(body), thread)
 
@@ -238,26 +238,34 @@ def _with_payload_of(request: PutRequest, thread: CallersThread) -> PutRequest:
 # --- opening -------------------------------------------------------------------------------------
 
 
-class Opening(AbstractContextManager[TieredStorage]):
+A = TypeVar("A", bound=tiered.storage.TieredStorage)
+S = TypeVar("S", bound=TieredStorage)
+
+
+class Opening(AbstractContextManager[S], Generic[A, S]):
     """What `open_storage` returns. Enter it with `with`, once.
 
     A storage that was entered and never left is left when the interpreter exits.
     """
 
-    def __init__(self, open_async: Callable[[], AbstractAsyncContextManager[tiered.storage.TieredStorage]], in_event_loops: bool) -> None:
+    def __init__(
+        self, open_async: Callable[[], AbstractAsyncContextManager[A]], make: Callable[[LoopThread, A], S], *, in_event_loops: bool = False
+    ) -> None:
+        """`make` makes the blocking storage from the open one. `in_event_loops`: as in `TieredStorage`."""
         self._open_async = open_async
+        self._make = make
         self._in_event_loops = in_event_loops
-        self._kept: Kept[tiered.storage.TieredStorage] | None = None
-        self._storage: TieredStorage | None = None
+        self._kept: Kept[A] | None = None
+        self._storage: S | None = None
 
-    def __enter__(self) -> TieredStorage:
+    def __enter__(self) -> S:
         if self._kept is not None:
             raise InvalidRequestError("a storage is entered once; open another")
         if not self._in_event_loops:
             refuse_in_event_loop()
         loop = loop_thread()
         self._kept = Kept(loop, self._open_async())
-        self._storage = TieredStorage(loop, self._kept.enter(), in_event_loops=self._in_event_loops)
+        self._storage = self._make(loop, self._kept.enter())
         return self._storage
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -269,13 +277,14 @@ class Opening(AbstractContextManager[TieredStorage]):
 def open_storage(
     source: str | Path | Settings, runtime: Runtime | None = None, *,
     writes: bool = True, recover: bool = False, telemetry: Telemetry | None = None,
-) -> Opening:
-    """Opens a store for blocking callers. `source` is the path of a YAML file, or `Settings`.
+) -> Opening[tiered.storage.TieredStorage, TieredStorage]:
+    """Opens a store for blocking callers: `with open_storage(…) as storage`.
 
-    Raises `ConfigurationError`, which says what to change.
+    `source` is the path of a YAML file, or `Settings`. Raises `ConfigurationError`, which says what to change.
 
     The arguments are those of `tiered.open_storage`. Open a store after a fork, and not before it: gunicorn's
     `post_fork`, Celery's `worker_process_init`. A forked child cannot use a storage of its parent. In embedded mode it
     cannot open a directory either that its parent had open at the fork.
     """
-    return Opening(lambda: tiered.open.open_storage(source, runtime, writes=writes, recover=recover, telemetry=telemetry), False)
+    opening = partial(tiered.open.open_storage, source, runtime, writes=writes, recover=recover, telemetry=telemetry)
+    return Opening(opening, TieredStorage)

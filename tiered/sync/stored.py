@@ -1,4 +1,4 @@
-"""`StoredObject`: an open object as a binary file, for `shutil.copyfileobj`, `json.load`, `io.TextIOWrapper` and others.
+"""`StoredObject`: an open object as a binary file, for `shutil.copyfileobj`, `json.load` and `io.TextIOWrapper`.
 
 It can be read once, from its beginning to its end, and it cannot seek. Its bytes come piece by piece from the event
 loop, so a large object takes little memory.
@@ -15,7 +15,7 @@ from changelog.change import ChangeId
 from tiered.errors import InvalidRequestError
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId
-from tiered.stored import ObjectHead, Tier
+from tiered.stored import Tier
 from tiered.sync.loop import LoopThread
 
 
@@ -147,4 +147,4 @@ class StoredObject(io.BufferedIOBase):
         # Python may call this in any thread, also in the loop's own, so it waits for nothing.
         if not self.closed:
             super().close()
-            self._loop.abandoned.append(self._stored)
+            self._loop.close_soon(self._stored)

@@ -204,13 +204,14 @@ def test_an_open_object_is_a_payload_unless_it_was_read(storage: tiered.sync.Tie
             storage.put(named(1), begun)
 
 
-def test_an_object_that_nobody_closes_is_closed_by_the_next_call(storage: tiered.sync.TieredStorage) -> None:
+def test_an_object_that_nobody_closes_is_closed_when_nobody_refers_to_it(storage: tiered.sync.TieredStorage) -> None:
     storage.put(OBJECT, LARGE)
     stored = got(storage)
     inner = stored._stored
     stored.read(1)
     del stored
     assert inner._blob is not None
+    storage.head(OBJECT)
     storage.head(OBJECT)
     assert inner._blob is None
 
@@ -315,7 +316,9 @@ def in_child(told: list[object]) -> list[str]:
 
 
 @FORKING
-def test_a_forked_child_is_refused_at_once_and_opens_its_own(storage: tiered.sync.TieredStorage, settings: Settings, tmp_path: Path) -> None:
+def test_a_forked_child_is_refused_at_once_and_opens_its_own(
+    storage: tiered.sync.TieredStorage, settings: Settings, tmp_path: Path
+) -> None:
     storage.put(OBJECT, LARGE)
     stored = got(storage)
     ids = storage.list()
