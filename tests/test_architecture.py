@@ -46,6 +46,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # What callers use besides: built on the store, and nothing below imports it.
     "tiered/sync": {"tiered/telemetry"} | LOG | STORE,
     "tiered/testing": {"tiered/sync"} | LOG | STORE,
+    "tiered/filesystem": {"tiered/sync"} | LOG | STORE,
     "recovery": {"recovery/statistics"} | LOG | STORE,
     "recovery/statistics": LOG | STORE,
     "recovery/status": {"recovery", "recovery/statistics"} | LOG | STORE,
@@ -95,6 +96,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "prometheus_client": ("recovery/cli/recover.py", "recovery/http/*.py", "recovery/metrics.py", "tiered/telemetry/*.py"),
     "opentelemetry": ("tiered/telemetry/telemetry.py", "tiered/telemetry/traces.py"),
     "starlette": ("recovery/http/app.py", "recovery/http/server.py"), "uvicorn": ("recovery/http/server.py",),
+    "fsspec": ("tiered/filesystem/*.py",),
     # one module each
     "tenacity": ("tiered/protocol/retry.py",),
     "pydantic": ("tiered/settings.py", "recovery/audit/manifest.py"),

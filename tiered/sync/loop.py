@@ -127,7 +127,7 @@ class LoopThread:
                 self._wake = anyio.Event()
                 while self._to_start:
                     context, live = self._to_start.popleft()
-                    context.run(tasks.start_soon, live)
+                    context.run(partial(tasks.start_soon, live))
             tasks.cancel_scope.cancel()
 
     def soon(self, call: Callable[[], object]) -> None:

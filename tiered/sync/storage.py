@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, BinaryIO, Generic, TypeVar
 
 import tiered.open
 import tiered.storage
+import tiered.stored
 from changelog.base.runtime import Runtime
 from changelog.change import ChangeId
 from tiered.bulk import PAYLOAD_BYTES_MAX, LoadedObject, PutRequest
@@ -160,6 +161,10 @@ class TieredStorage:
 
     # --- beside ----------------------------------------------------------------------------------
 
+    @property
+    def _usable(self) -> bool:
+        return self._open and self._loop.is_usable
+
     def _call(
         self, operate: Callable[[], Awaitable[T]], thread: CallersThread | None = None, undo: Callable[[T], Awaitable[None]] | None = None
     ) -> T:
@@ -220,12 +225,12 @@ class _Each(Iterator[T]):
         return taken
 
 
-async def _close(stored: tiered.storage.StoredObject | None) -> None:
+async def _close(stored: tiered.stored.StoredObject | None) -> None:
     if stored is not None:
         await stored.aclose()
 
 
-def _body(payload: Payload, thread: CallersThread) -> tiered.payload.streams.Payload:
+def _body(payload: object, thread: CallersThread) -> tiered.payload.streams.Payload:
     return payload.release() if isinstance(payload, StoredObject) else thread.payload(payload)
 
 
@@ -248,21 +253,21 @@ class Opening(AbstractContextManager[S], Generic[A, S]):
     A storage that was entered and never left is left when the interpreter exits.
     """
 
-    def __init__(
-        self, open_async: Callable[[], AbstractAsyncContextManager[A]], make: Callable[[LoopThread, A], S], *, in_event_loops: bool = False
-    ) -> None:
-        """`make` makes the blocking storage from the open one. `in_event_loops`: as in `TieredStorage`."""
+    def __init__(self, open_async: Callable[[], AbstractAsyncContextManager[A]], make: Callable[[LoopThread, A], S]) -> None:
+        """`make` makes the blocking storage from the open one."""
         self._open_async = open_async
         self._make = make
-        self._in_event_loops = in_event_loops
         self._kept: Kept[A] | None = None
         self._storage: S | None = None
 
     def __enter__(self) -> S:
+        refuse_in_event_loop()
+        return self.enter_anywhere()
+
+    def enter_anywhere(self) -> S:
+        """Enters it also where an event loop runs, which it blocks."""
         if self._kept is not None:
             raise InvalidRequestError("a storage is entered once; open another")
-        if not self._in_event_loops:
-            refuse_in_event_loop()
         loop = loop_thread()
         self._kept = Kept(loop, self._open_async())
         self._storage = self._make(loop, self._kept.enter())

@@ -42,6 +42,11 @@ class StoredObject(io.BufferedIOBase):
         return f"<StoredObject {self.object_id} of {self.size} bytes, revision {self.revision}>"
 
     @property
+    def name(self) -> str:
+        """The storage path, as files have a name."""
+        return self.object_id.path
+
+    @property
     def object_id(self) -> ObjectId:
         return self.head.object_id
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -30,6 +30,7 @@ from tiered.errors import (
     UnavailableError,
     UnconfirmedError,
 )
+from tiered.payload.pieces import close_generator
 from tiered.protocol.backends import HighVolumeBackend
 from tiered.storage import TieredStorage
 from tiered.text import shown
@@ -167,19 +168,11 @@ class FaultyRows:
         return faulty
 
 
-class Torn:
+async def torn(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
     """The pieces of an object, without the last byte of the first one, and then an error."""
-
-    def __init__(self, pieces: AsyncIterator[bytes]) -> None:
-        self._pieces = pieces
-        self._begun = False
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self
-
-    async def __anext__(self) -> bytes:
-        if not self._begun:
-            self._begun = True
-            if len(piece := await anext(self._pieces, b"")) > 1:
-                return piece[:-1]
+    try:
+        if len(piece := await anext(pieces, b"")) > 1:
+            yield piece[:-1]
         raise UnavailableError("the bytes were cut off, by order of a test; get the object again")
+    finally:
+        await close_generator(pieces)

@@ -18,7 +18,7 @@ from tiered.sync.loop import LoopThread
 from tiered.sync.storage import Opening
 from tiered.testing.blobs import MemoryBlobs
 from tiered.testing.clock import Clock
-from tiered.testing.faults import READ, Faults, FaultyRows, Naming, Torn, strike
+from tiered.testing.faults import READ, Faults, FaultyRows, Naming, strike, torn
 from tiered.testing.log import MemoryChangeLog
 from tiered.testing.rows import MemoryRows
 
@@ -47,7 +47,7 @@ class MemoryStorage(TieredStorage):
     async def _get(self, admission: Admission | Share, object_id: ObjectId, range: ByteRange | None = None) -> StoredObject | None:
         stored = await super()._get(admission, object_id, range)
         if stored is not None and self.faults.take(READ) is not None:
-            stored._pieces = Torn(stored._pieces)
+            stored._pieces = torn(stored._pieces)
         return stored
 
 

@@ -16,7 +16,7 @@ import tiered.sync
 STORAGES = tiered.TieredStorage, tiered.sync.TieredStorage
 OBJECTS = tiered.StoredObject, tiered.sync.StoredObject
 RENAMED = {"aclose": "close"}
-FILE = {"read1", "peek", "readable", "release"}
+FILE = {"name", "read1", "peek", "readable", "release"}
 """What `tiered.sync.StoredObject` has besides, because it is a file, and because `put` takes it over."""
 
 DIFFERENT: dict[str, set[str]] = {

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextvars import ContextVar
 from itertools import count
 from pathlib import Path
@@ -126,8 +126,8 @@ def test_a_bulk_call_tells_of_errors_as_the_asynchronous_one_does(storage: tiere
         finally:
             closed.set()
 
-    with storage.delete_many(endless()) as results:
-        next(results)
+    with storage.delete_many(endless()) as deleted:
+        next(deleted)
     assert closed.is_set()
 
 
@@ -157,7 +157,7 @@ def test_files_and_what_is_like_them_are_payloads(storage: tiered.sync.TieredSto
     with gzip.open(tmp_path / "zipped", "wb") as file:
         file.write(LARGE)
     with gzip.open(tmp_path / "zipped") as zipped:
-        storage.put(OBJECT, zipped)  # type: ignore[arg-type]
+        storage.put(OBJECT, zipped)
     assert got(storage).read() == LARGE
     (tmp_path / "plain").write_bytes(LARGE)
     with open(tmp_path / "plain", "rb") as plain:
@@ -167,8 +167,8 @@ def test_files_and_what_is_like_them_are_payloads(storage: tiered.sync.TieredSto
     storage.put(OBJECT, io.BytesIO(b"in memory"))
     assert got(storage).read() == b"in memory"
 
-    async def asynchronous() -> None:
-        yield b""  # type: ignore[misc]
+    async def asynchronous() -> AsyncIterator[bytes]:
+        yield b""
 
     with pytest.raises(InvalidRequestError, match="is read with await"):
         storage.put(OBJECT, asynchronous())  # type: ignore[arg-type]
@@ -186,7 +186,8 @@ def test_an_open_object_is_a_file(storage: tiered.sync.TieredStorage) -> None:
         assert stored.read(3) == (LARGE * 4)[300_000:300_003]
         assert stored.read() == (LARGE * 4)[300_003:] and stored.read() == stored.read(5) == b""
     assert b"".join(got(storage)) == LARGE * 4
-    for wrong in (stored.read, lambda: next(stored), stored.peek):
+    wrong_calls: list[Callable[[], object]] = [stored.read, lambda: next(stored), stored.peek]
+    for wrong in wrong_calls:
         with pytest.raises(InvalidRequestError, match="was closed; get it again"):
             wrong()
     storage.put(OBJECT, b'{"a": [1]}\nsecond\n')
