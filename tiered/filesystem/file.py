@@ -29,7 +29,7 @@ class TieredFile(AbstractBufferedFile):  # type: ignore[misc] # fsspec has no ty
         return bytes(self.fs.read_range(self.path, start, min(end, self.size), str(self.details["revision"])))
 
     def _initiate_upload(self) -> None:
-        self._written = SpooledTemporaryFile(IN_MEMORY_BYTES_MAX)
+        self._written = SpooledTemporaryFile(IN_MEMORY_BYTES_MAX)  # noqa: SIM115 - until `commit` or `discard`
         if self.mode == "ab":
             with suppress(FileNotFoundError):
                 self._written.write(self.fs.cat_file(self.path))

@@ -2,8 +2,8 @@
 
     tiered://photos/org.17/objects/2026/cat.jpg        usecase / scopes / "objects" / key
 
-Directories do not exist in a store. A path is a directory as long as an object is below it, so `mkdir` does nothing, and
-`rmdir` refuses. An object may be beside a directory of the same name; `info` then tells of the object. fsspec cuts
+Directories do not exist in a store. A path is a directory as long as an object is below it, so `mkdir` does nothing,
+and `rmdir` refuses. An object may be beside a directory of the same name; `info` then tells of the object. fsspec cuts
 slashes off the end of a path, so an object whose key ends with one is listed and cannot be opened.
 
 A store is opened when it is first needed, once for each file system, and closed by `close` or when the interpreter
@@ -159,7 +159,7 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
                 names[last] = True
         if withdirs and names and path:
             names.setdefault(path, False)
-        if not names and (file := self._file(path)) is not None:
+        if not names and self._file(path) is not None:
             names[path] = True
         if not detail:
             return sorted(names)
@@ -262,7 +262,7 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
         names = self.expand_path(path, recursive=recursive, maxdepth=maxdepth)
         if not recursive:
             for name in names:
-                if self._file(name) is None:
+                if self.info(name)["type"] != "file":
                     raise IsADirectoryError(f"{name} is a directory: pass recursive=True to delete what is below it")
         with self.storage.delete_many([object_id for name in names if (object_id := self._object(name)) is not None]) as results:
             errors = [result.error for result in results if result.error is not None]

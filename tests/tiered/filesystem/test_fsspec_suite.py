@@ -13,7 +13,7 @@ from tiered.testing import blocking_memory_storage
 
 
 class TieredFixtures(abstract.AbstractFixtures):  # type: ignore[misc] # fsspec has no types
-    @pytest.fixture(scope="class")
+    @pytest.fixture
     def fs(self) -> Iterator[TieredFileSystem]:
         with blocking_memory_storage() as storage:
             yield TieredFileSystem(storage=storage, skip_instance_cache=True)
