@@ -19,13 +19,13 @@ from __future__ import annotations
 import atexit
 import os
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError
 from contextlib import AbstractAsyncContextManager, suppress
 from contextvars import Context, copy_context
 from functools import partial
 from threading import Lock, get_ident
-from typing import Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import anyio
 from anyio.from_thread import start_blocking_portal
@@ -37,6 +37,7 @@ from tiered.stored import StoredObject
 from tiered.sync.callers_thread import CallersThread
 
 T = TypeVar("T")
+Live = Callable[[], Coroutine[Any, Any, None]]
 
 FORKED = (
     "this process was forked after the storage was opened, and the storage's event loop stayed in the parent: "
@@ -56,7 +57,7 @@ class LoopThread:
         self._kept: list[Kept[object]] = []
         self._starting = start_blocking_portal("asyncio", name="tiered event loop")
         self._portal = self._starting.__enter__()
-        self._to_start: deque[tuple[Context, Callable[[], Awaitable[None]]]] = deque()
+        self._to_start: deque[tuple[Context, Live]] = deque()
         self._native, self._thread, self._wake = self._portal.call(_here)
         self._serving = self._portal.start_task_soon(self._serve)
 
@@ -108,14 +109,14 @@ class LoopThread:
         """This thread, for the jobs of one call."""
         return CallersThread(self.soon, self.check)
 
-    def start(self, live: Callable[[], Awaitable[None]]) -> None:
+    def start(self, live: Live) -> None:
         """Starts a task, and does not wait for it."""
         self.check()
         if get_ident() == self._thread:
             raise InvalidRequestError(IN_A_LOOP)
         self._start(live)
 
-    def _start(self, live: Callable[[], Awaitable[None]]) -> None:
+    def _start(self, live: Live) -> None:
         self._to_start.append((copy_context(), live))
         self.soon(lambda: self._wake.set())
 

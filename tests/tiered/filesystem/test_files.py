@@ -1,4 +1,4 @@
-"""The file system beyond fsspec's own tests: what a write shows and when, what a reader gets, and who opens the store."""
+"""The file system beyond fsspec's own tests: what a write shows and when, what a reader gets, who opens the store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import anyio
 import fsspec
-import pandas
+import pandas  # type: ignore[import-untyped] # its stubs are a package of their own
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -184,7 +184,8 @@ def test_it_opens_the_store_that_its_settings_name(tmp_path: Path, monkeypatch: 
     with fsspec.open("tiered://notes/objects/0") as opened:
         assert opened.read() == b"x"
     monkeypatch.delenv("TIERED_CONFIG")
-    for wrong in (None, 7):
+    wrong_settings: list[Any] = [None, 7]
+    for wrong in wrong_settings:
         with pytest.raises(ConfigurationError):
             TieredFileSystem(settings=wrong, skip_instance_cache=True).ls("")
 
