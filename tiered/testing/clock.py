@@ -15,13 +15,13 @@ class Clock(SystemRuntime):
 
     def __init__(self) -> None:
         super().__init__()
-        self._ahead_ns = 0
+        self.ahead_ns = 0
 
     def wall_ns(self) -> int:
-        return super().wall_ns() + self._ahead_ns
+        return super().wall_ns() + self.ahead_ns
 
     def advance(self, by: timedelta) -> None:
         """Puts the time of day forward. Nobody waits. `InvalidRequestError`: it would go back."""
         if not isinstance(by, timedelta) or by < timedelta(0):
             raise InvalidRequestError(f"the clock is put forward by a timedelta that is not negative, not by {shown(by)}")
-        self._ahead_ns += round(by.total_seconds() * NS_PER_S)
+        self.ahead_ns += round(by.total_seconds() * NS_PER_S)

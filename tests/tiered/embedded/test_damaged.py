@@ -14,11 +14,11 @@ from changelog.change import Change, ChangeId, Entry, Unreadable
 from changelog.sqlite.database import Database
 from changelog.sqlite.log import SqliteChangeLog
 from recovery.loop import RecoveryLoop
-from tests.given.clocks import ShiftedRuntime
 from tiered import CorruptRecordError, ObjectId, Settings, open_storage
 from tiered.embedded.rows import SqliteRows
 from tiered.open import open_backends
 from tiered.storage import LIST_PAGE, TieredStorage
+from tiered.testing.clock import Clock
 
 pytestmark = pytest.mark.anyio
 
@@ -90,7 +90,7 @@ async def test_a_key_that_is_no_text_or_no_id_is_named_in_the_log_and_the_listin
     assert r"notes/objects/b\xff" in caplog.text and "~d/me" not in caplog.text
 
 
-async def test_a_page_that_ends_in_damage_is_no_end(store: Store, runtime: ShiftedRuntime) -> None:
+async def test_a_page_that_ends_in_damage_is_no_end(store: Store, runtime: Clock) -> None:
     keys = [f"notes/objects/b{number:04d}" for number in range(LIST_PAGE - 2)]
     for key in keys:
         store.run(f"INSERT INTO rows (path, payload, metadata, deadline_ms) VALUES ('{key}', x'', x'', 'soon')")
@@ -98,7 +98,7 @@ async def test_a_page_that_ends_in_damage_is_no_end(store: Store, runtime: Shift
     assert [str(object_id) for object_id in await store.listed()] == sorted([*map(str, IDS), *keys])
 
 
-async def test_tombstones_beside_damaged_ones_reach_the_audit(store: Store, runtime: ShiftedRuntime) -> None:
+async def test_tombstones_beside_damaged_ones_reach_the_audit(store: Store, runtime: Clock) -> None:
     await store.storage.put(DAMAGED, b"large" * 100)
     for number, (path, target, deadline) in enumerate([
         ("CAST(x'ff' AS TEXT)", "'x'", "NULL"),
@@ -134,7 +134,7 @@ async def test_tombstones_beside_damaged_ones_reach_the_audit(store: Store, runt
         "value = CAST(x'7b22ff' AS TEXT)",
     ],
 )  # fmt: skip
-async def test_a_damaged_entry_does_not_hide_the_others_from_recovery(tmp_path: Path, runtime: ShiftedRuntime, column: str) -> None:
+async def test_a_damaged_entry_does_not_hide_the_others_from_recovery(tmp_path: Path, runtime: Clock, column: str) -> None:
     settings = Settings(directory=tmp_path, changelog="sqlite")
     ids = [ChangeId.new(runtime) for _ in range(3)]
     async with open_backends(settings, runtime) as backends:

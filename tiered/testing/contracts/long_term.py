@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from changelog.base.errors import InvalidRequestError, UnavailableError
 from changelog.base.runtime import Runtime
 from changelog.change import ChangeId
-from tests.given.whole_blobs import begin, read, store
 from tiered.metadata import Metadata, TimeToIdle, TimeToLive
 from tiered.object_id import PATH_BYTES_MAX, blob_name
 from tiered.protocol.backends import BlobHead, ByteRange, LongTermBackend, NotCopied, Removal, Upload
+from tiered.testing.contracts.whole_blobs import begin, read, store
 
 pytestmark = pytest.mark.anyio
 
