@@ -65,7 +65,8 @@ def in_thread(put_one: Callable[[str, bytes], object], get_one: Callable[[str], 
         for name in names:
             assert len(get_one(name)) == len(payload)
 
-    return {"put": partial(to_thread.run_sync, put_all), "get": partial(to_thread.run_sync, get_all)}
+    run: Any = to_thread.run_sync
+    return {"put": partial(run, put_all), "get": partial(run, get_all)}
 
 
 def blocking(storage: tiered.sync.TieredStorage) -> dict[str, Any]:
