@@ -200,6 +200,26 @@ def test_it_works_where_an_event_loop_runs(tmp_path: Path) -> None:
     anyio.run(in_a_notebook)
 
 
+@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
+def test_a_forked_child_opens_the_store_anew(tmp_path: Path) -> None:
+    fs = TieredFileSystem({"directory": str(tmp_path)}, skip_instance_cache=True)
+    fs.pipe_file("notes/objects/key", b"x")
+    reading, writing = os.pipe()
+    for _ in range(2):
+        if (child := os.fork()) == 0:
+            try:
+                os.write(writing, fs.cat("notes/objects/key") + b"\n")
+            except ConfigurationError as error:
+                os.write(writing, f"{error}\n".encode())
+            os._exit(0)
+        os.waitpid(child, 0)
+        fs.close()
+    os.close(writing)
+    with open(reading) as told:
+        while_open, after = told.read().splitlines()
+    assert "open the store in each process after the fork" in while_open and after == "x"
+
+
 def test_the_entry_point_names_the_class() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     module, _, name = project["entry-points"]["fsspec.specs"]["tiered"].partition(":")

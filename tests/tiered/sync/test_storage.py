@@ -341,6 +341,18 @@ def test_a_forked_child_is_refused_at_once_and_opens_its_own(
 
 
 @FORKING
+def test_a_child_opens_the_directory_that_its_parent_has_closed(settings: Settings) -> None:
+    def use() -> object:
+        with tiered.sync.open_storage(settings) as opened:
+            opened.put(OBJECT, LARGE)
+            return len(got(opened).read())
+
+    assert use() == len(LARGE)
+    assert in_child([use]) == [str(len(LARGE))]
+    assert use() == len(LARGE)
+
+
+@FORKING
 def test_a_payload_that_forks_ends_in_the_child(storage: tiered.sync.TieredStorage) -> None:
     def forking() -> Iterator[bytes]:
         yield LARGE
