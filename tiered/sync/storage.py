@@ -172,6 +172,7 @@ class TieredStorage:
         return self._loop.call(operate, thread, undo)
 
     def _with_payload(self, payload: Payload, operate: Callable[[tiered.payload.streams.Payload], Awaitable[T]]) -> T:
+        self._check()  # before the payload is taken
         thread = self._loop.callers_thread()
         body = _body(payload, thread)
         return self._call(lambda: operate(body), thread)
@@ -237,7 +238,22 @@ def _body(payload: object, thread: CallersThread) -> tiered.payload.streams.Payl
 def _with_payload_of(request: PutRequest, thread: CallersThread) -> PutRequest:
     if not isinstance(request, PutRequest):
         return request
-    return PutRequest(request.object_id, _body(request.payload, thread), request.metadata)
+    body: tiered.payload.streams.Payload
+    try:
+        body = _body(request.payload, thread)
+    except InvalidRequestError as error:
+        body = _Refused(error)  # so that it is the error of this item, and not of the bulk call
+    return PutRequest(request.object_id, body, request.metadata)
+
+
+class _Refused(AsyncIterator[bytes]):
+    """A payload that raises an error when it is read."""
+
+    def __init__(self, error: InvalidRequestError) -> None:
+        self._error = error
+
+    async def __anext__(self) -> bytes:
+        raise self._error
 
 
 # --- opening -------------------------------------------------------------------------------------

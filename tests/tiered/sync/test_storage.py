@@ -110,9 +110,16 @@ def test_a_bulk_call_tells_of_errors_as_the_asynchronous_one_does(storage: tiere
         yield b"1"
         raise RuntimeError("torn")
 
-    request = PutRequest(OBJECT, failing())
-    with storage.put_many([request, 7]) as results:  # type: ignore[list-item]
-        told = {result.position: result for result in results}
+    async def asynchronous() -> AsyncIterator[bytes]:
+        yield b""
+
+    storage.put(named(9), LARGE)
+    with got(storage, named(9)) as begun:
+        begun.read(1)
+        request = PutRequest(OBJECT, failing())
+        with storage.put_many([request, 7, PutRequest(OBJECT, asynchronous()), PutRequest(OBJECT, begun)]) as results:  # type: ignore[list-item]
+            told = {result.position: result for result in results}
+    assert "is read with await" in str(told[2].error) and "already read" in str(told[3].error)
     assert isinstance(told[0].error, RuntimeError) and told[0].request is request and told[1].request == 7  # type: ignore[comparison-overlap]
     with pytest.raises(InvalidRequestError, match="inside the block only"):
         next(results)
@@ -269,7 +276,7 @@ def test_use_after_the_block_and_a_second_entry_are_refused(settings: Settings) 
             pass
         with tiered.sync.open_storage(settings) as second:
             assert got(second).read() == LARGE
-    for use in (lambda: storage.put(OBJECT, b""), storage.list, lambda: storage.put_many([])):
+    for use in (lambda: storage.put(OBJECT, stored), storage.list, lambda: storage.put_many([])):
         with pytest.raises(InvalidRequestError, match="not open; use it inside 'with'"):
             use()
     assert stored.read() == LARGE  # its file was open
