@@ -26,9 +26,8 @@ from changelog.base.errors import UnavailableError
 from changelog.base.runtime import Runtime
 from changelog.change import ChangeId
 from changelog.noop import NoopChangeLog
-from emulators.world.blobs import SimulatedBlobs
-from emulators.world.rows import SimulatedRows
 from emulators.world.runtime import SimulatedRuntime, run_world
+from emulators.world.services import SimulatedBlobs, SimulatedRows
 from tiered.errors import AtCapacityError
 from tiered.object_id import ObjectId
 from tiered.protocol.backends import Row, Tiers

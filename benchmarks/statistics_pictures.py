@@ -20,10 +20,8 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from changelog.change import Change, ChangeId
-from emulators.world.blobs import SimulatedBlobs
-from emulators.world.log import SimulatedChangeLog
-from emulators.world.rows import SimulatedRows
 from emulators.world.runtime import SimulatedRuntime, run_world
+from emulators.world.services import SimulatedBlobs, SimulatedChangeLog, SimulatedRows
 from recovery.daemon import source_of
 from recovery.loop import RecoveryLoop
 from recovery.statistics.columns import SourceRow

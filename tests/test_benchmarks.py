@@ -23,6 +23,7 @@ from benchmarks import (
     command,
     deletions,
     embedded,
+    facade,
     inventory,
     latency,
     memory,
@@ -62,6 +63,14 @@ def test_the_embedded_benchmark_shows_every_pair(
     shown = capsys.readouterr().out
     assert shown.count("1 KiB") == 2
     assert shown.count("2 MiB") == 4
+
+
+def test_the_benchmark_of_the_facade_has_a_line_for_each_store_operation_and_payload(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(facade, "ROUNDS", 2)
+    figures = anyio.run(facade.measure, tmp_path, TINY)
+    assert len(figures.rows) == 8 and all(len(row) == len(figures.columns) for row in figures.rows)
 
 
 @pytest.mark.parametrize(("part", "tables", "lines"), [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from typing import Any
 
 import pytest
 
+import tiered
+import tiered.testing
 from recovery.cli.app import COMMANDS
 from recovery.cli.shared import EXIT_CODES
 from tests.given.repository import ROOT
@@ -64,6 +67,21 @@ async def test_the_bulk_call_runs(tmp_path: Path, capsys: pytest.CaptureFixture[
         await names["run"]()  # type: ignore[operator]
         assert [entry.object_id.key async for entry in storage.list()] == ["cat.jpg"]
     assert re.fullmatch(r"photos/objects/a folder: the payload .* cannot be read: Is a directory\n", capsys.readouterr().out)
+
+
+def test_the_blocking_lines_run(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", block("python", 2)], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "{'text': 'hello'}\n", "")
+
+
+@pytest.mark.anyio
+async def test_the_lines_for_tests_run() -> None:
+    lines = block("python", 4)
+    names = {name: getattr(module, name) for module, name in (
+        (tiered, "OutcomeUnknownError"), (tiered, "UnavailableError"), (tiered.testing, "memory_storage"), (datetime, "timedelta"),
+    )}
+    exec(f"async def run():\n{indent(lines, '    ')}", names)
+    await names["run"]()
 
 
 def test_the_settings_are_accepted(tmp_path: Path) -> None:

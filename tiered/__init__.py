@@ -9,6 +9,9 @@
     payload/         turns what a caller passes into pieces of bytes
     embedded/, bigtable/, gcs/       the tiers
     provision/       makes and checks what a store needs before it is opened
+    sync/            the same API for callers without an event loop
+    filesystem/      the store as an fsspec file system, `tiered://`
+    testing/         the store in memory, for users' tests
 
 Knows nothing of recovery, the audit and the command.
 """

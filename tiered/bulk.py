@@ -90,6 +90,10 @@ class ItemResult(Generic[R, V]):
     def __repr__(self) -> str:
         return f"<ItemResult {self.position} {shown(self.request)}: {shown(self._value if self.error is None else self.error)}>"
 
+    def of(self, request: R) -> ItemResult[R, V]:
+        """The same result of another request: of the one that the caller passed."""
+        return ItemResult(self.position, request, self._value, self.error)
+
     @property
     def value(self) -> V:
         """What the single operation would have returned.

@@ -189,6 +189,9 @@ class ObjectPrefix:
         return isinstance(object_id, ObjectId) and object_id.path.startswith(self.path)
 
 
+ALL = ObjectPrefix()
+
+
 def object_prefix(usecase: str, scopes: Iterable[tuple[str, str]]) -> str:
     """The beginning of every storage path that has exactly these scopes."""
     return "/".join([usecase, *(f"{name}.{value}" for name, value in scopes), "objects", ""])

@@ -33,7 +33,7 @@ from tiered.errors import (
     TieredError,
 )
 from tiered.metadata import CONTENT_TYPE_DEFAULT, Metadata
-from tiered.object_id import ObjectId, ObjectPrefix, refuse_reserved
+from tiered.object_id import ALL, ObjectId, ObjectPrefix, refuse_reserved
 from tiered.payload.content_type import content_type_of
 from tiered.payload.pieces import Pieces, split_head
 from tiered.payload.streams import Payload, pieces
@@ -47,8 +47,6 @@ from tiered.protocol.writing import Body, Outcome, Writer, check_declared
 from tiered.settings import Settings
 from tiered.stored import Folder, ListEntry, ListPage, ObjectHead, Progress, ProgressCount, PutResult, StoredObject
 from tiered.text import shown
-
-ALL = ObjectPrefix()
 
 
 class TieredStorage:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
-from inspect import iscoroutine
+from inspect import isawaitable
 from types import TracebackType
 from typing import Self
 
@@ -29,7 +29,8 @@ PIECE_BYTES = 256 * 1024
 Progress = Callable[[int, int | None], object]
 """What `progress=` takes: it is called after each piece with the bytes so far and the total (None: not known).
 
-It is called in the event loop, so it must not block or be asynchronous. What it raises ends the put or the read.
+It is called in the event loop, so it must not block. It may be an async function; then the next piece waits for it. In
+`tiered.sync`, the thread of the caller calls it. What it raises ends the put or the read.
 """
 
 
@@ -42,16 +43,19 @@ class ProgressCount:
         self._progress = progress
         self._bytes = 0
 
-    def add(self, size: int, total: int | None) -> None:
+    async def add(self, size: int, total: int | None) -> None:
         """Tells of `size` more bytes."""
-        self._bytes += size
         try:
-            result = self._progress(self._bytes, total)
+            result = self.tell(size, total)
+            if isawaitable(result):
+                await result
         except StopAsyncIteration as error:  # between pieces, it would be taken for the end of the payload
             raise RuntimeError("the progress callback raised StopAsyncIteration") from error
-        if iscoroutine(result):
-            result.close()
-            raise InvalidRequestError("progress is an async function, which nobody awaits: pass a plain one")
+
+    def tell(self, size: int, total: int | None) -> object:
+        """Tells of `size` more bytes, and returns what the callback returns."""
+        self._bytes += size
+        return self._progress(self._bytes, total)
 
 
 class Tier(Enum):
@@ -213,7 +217,7 @@ class StoredObject:
         try:
             piece = await anext(self._pieces)
             if self._progress is not None:
-                self._progress.add(len(piece), self.length)
+                await self._progress.add(len(piece), self.length)
             return piece
         except BaseException as error:
             await self.aclose()

@@ -35,6 +35,7 @@ from changelog.base.errors import ConfigurationError, CorruptRecordError, Tiered
 from changelog.base.runtime import Runtime
 from changelog.base.tasks import end_tasks
 from changelog.base.threads import in_thread
+from changelog.sqlite.forks import Identity, closed, opened, refuse_inherited
 
 APPLICATION_ID = 0x54694572
 """Stands in the file's header, where `file` and SQLite show it: "TiEr"."""
@@ -90,7 +91,8 @@ class Database:
         self._required: list[str | Run[None]] = []
         self._present = 0  # how many of these were seen in the file
         self._options = ""
-        self._file: tuple[int, int] | None = None
+        self._file: Identity | None = None
+        self._noted: Identity | None = None  # what `forks` was told to be open
         self._writing = threading.Lock()
         self._to_writer, self._from_callers = anyio.create_memory_object_stream[_Write[Any]](GROUP_MAX)
         self._writer_thread = anyio.CapacityLimiter(1)
@@ -416,8 +418,13 @@ class Database:
         In one transaction, so the first of several processes wins.
         """
         _make_directory(self.path.parent)
+        refuse_inherited(self.path, _identity(self.path))
         self._writer = self._connection()
-        if self._signed() is None:
+        signed = self._signed()
+        if self._noted is None and (noted := _identity(self.path)) is not None:
+            opened(noted)
+            self._noted = noted
+        if signed is None:
             self._refuse_if_lost(beside)
             self._connections.pop().close()
             self._writer = self._connection()  # a connection that has read the file cannot set auto_vacuum any more
@@ -523,6 +530,9 @@ class Database:
                 connection.close()
             for connection in readers:
                 self._readers.put(connection)
+            noted, self._noted = self._noted, None
+            if noted is not None:
+                closed(noted)
 
     # --- what went wrong -----------------------------------------------------------------------------
 
@@ -649,7 +659,7 @@ _OF_THE_SYSTEM = {
 }
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
+def _identity(path: Path) -> Identity | None:
     """The file's device and inode; None: there is no file."""
     try:
         found = path.stat()

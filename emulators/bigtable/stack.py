@@ -38,13 +38,14 @@ from changelog.log import ChangeLog, KeyRange, shard_ranges
 from emulators.bigtable.faulty_channel import rpc_error
 from emulators.bigtable.memory import Cells, MemoryBigtable, MemoryChannel
 from emulators.world.faults import Process
-from emulators.world.log import Stored
-from emulators.world.runtime import Observer, now_s
+from emulators.world.runtime import now_s
 from tiered.bigtable.cells import EXPIRING, LEGACY_FAMILIES, MANUAL, MARKS
 from tiered.bigtable.rows import BigtableRows
 from tiered.metadata import decode_metadata, decode_policy
 from tiered.protocol.backends import HighVolumeBackend, Inline, RowState, Tombstone
 from tiered.provision.schema import CHANGELOG_FAMILIES, FAMILIES, OBJECT_FAMILIES
+from tiered.testing.log import Stored
+from tiered.testing.service import Observer
 
 T = TypeVar("T")
 

@@ -13,11 +13,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from changelog.base.runtime import Runtime, SystemRuntime
-from emulators.world.blobs import SimulatedBlobs
 from emulators.world.checker import dangling, left_over, orphans
-from emulators.world.log import SimulatedChangeLog
-from emulators.world.rows import SimulatedRows
 from emulators.world.runtime import SimulatedRuntime
+from emulators.world.services import SimulatedBlobs, SimulatedChangeLog, SimulatedRows
 from recovery.daemon import collect
 from recovery.loop import RecoveryLoop
 from tiered import Settings, TieredStorage, open_storage

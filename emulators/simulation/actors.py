@@ -50,7 +50,6 @@ from emulators.world.checker import WANTED_BY_OPERATOR
 from emulators.world.client import BrokenPayload, Client, content
 from emulators.world.deployment import INLINE_BYTES_MAX, World
 from emulators.world.faults import Fault, Process
-from emulators.world.log import Stored
 from emulators.world.runtime import SimulatedRuntime, elapse
 from recovery.audit.deleting.candidates import Batch, Candidate
 from recovery.audit.finding import Finding
@@ -61,6 +60,7 @@ from recovery.loop import RecoveryLoop
 from tiered.metadata import Expiration, TimeToIdle, TimeToLive
 from tiered.object_id import ObjectId, blob_name
 from tiered.protocol.backends import HighVolumeBackend, Tiers
+from tiered.testing.log import Stored
 
 OBJECTS = [ObjectId.create("attachments", f"object-{number}") for number in range(2)]
 SMALL_BYTES, LARGE_BYTES = INLINE_BYTES_MAX // 2, INLINE_BYTES_MAX * 3

@@ -15,20 +15,19 @@ from typing import Any
 import anyio
 
 import emulators.world.deployment
-import emulators.world.log
 import recovery.loop
 import tiered.protocol.finishing
 import tiered.protocol.reading
 import tiered.protocol.writing
+import tiered.testing.log
 from changelog.change import Change
 from changelog.heartbeat import Heartbeat
 from changelog.lease import Lease, Renewal, Standing
 from emulators.simulation.coverage import Coverage
 from emulators.simulation.replaced import replaced
-from emulators.world.blobs import SimulatedBlobs
 from emulators.world.deployment import World
 from emulators.world.history import History
-from emulators.world.rows import SimulatedRows
+from emulators.world.services import SimulatedBlobs, SimulatedRows
 from recovery.loop import RecoveryLoop, Report
 from tiered.errors import DanglingTombstoneError, OutcomeUnknownError
 from tiered.object_id import revision_of
@@ -268,7 +267,7 @@ _WRAPPINGS: tuple[tuple[Any, str, Wrapping], ...] = (
     (tiered.protocol.finishing, "clean_up", _answer(lambda garbage: f"clean-up: {'something' if garbage else 'nothing'}")),
     (recovery.loop, "finish", _answer(lambda ending: f"recovery's clean-up {ending.name}")),
     (recovery.loop, "standing", _answer_sync(lambda where, *_: f"entry {where.name}")),
-    (emulators.world.log, "standing", _not_due),
+    (tiered.testing.log, "standing", _not_due),
     (Lease, "after", _renewed),
     (Lease, "held", _answer_sync(lambda held, *_: f"lease {'held' if held else 'ended'}")),
     (Heartbeat, "claim", _answer(lambda lease: f"claim {'lost' if lease is None else 'won'}")),

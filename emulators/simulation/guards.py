@@ -31,9 +31,7 @@ from changelog.lease import Lease, Renewal
 from changelog.log import ChangeLog
 from emulators.simulation.replaced import Replacement, replaced
 from emulators.simulation.unfenced import UnfencedBlobs, UnfencedRows, follow_once
-from emulators.world.blobs import Blob, SimulatedBlobs
-from emulators.world.log import SimulatedChangeLog, Stored
-from emulators.world.rows import SimulatedRows
+from emulators.world.services import SimulatedBlobs, SimulatedChangeLog, SimulatedRows
 from recovery.audit.deleting import candidates
 from recovery.audit.deleting.candidates import Batch, Candidate
 from tiered.errors import OutcomeUnknownError, UnavailableError, UnconfirmedError
@@ -46,6 +44,8 @@ from tiered.protocol.reading import Reader
 from tiered.protocol.retry import persist
 from tiered.protocol.under_way import Write
 from tiered.protocol.writing import Body, Told, Verdict, Writer
+from tiered.testing.blobs import Blob
+from tiered.testing.log import Stored
 
 T = TypeVar("T")
 

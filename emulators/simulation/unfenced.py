@@ -25,14 +25,14 @@ import tiered.protocol.finishing
 from changelog.base.runtime import Runtime
 from changelog.change import ChangeId
 from emulators.simulation.replaced import replaced
-from emulators.world.blobs import SimulatedBlobs
-from emulators.world.rows import SimulatedRows, with_deadline
+from emulators.world.services import SimulatedBlobs, SimulatedRows
 from tiered.errors import UnavailableError
 from tiered.object_id import ObjectId
 from tiered.protocol.backends import Inline, Row, RowState, Tombstone
 from tiered.protocol.reading import Reader
 from tiered.protocol.under_way import Write
 from tiered.protocol.writing import Told, Verdict, Writer
+from tiered.testing.rows import with_deadline
 
 T = TypeVar("T")
 

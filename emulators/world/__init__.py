@@ -2,7 +2,7 @@
 
     deployment.py   `World`: begin here
     runtime.py      virtual time, and one repeatable schedule per seed
-    rows.py, blobs.py, log.py     the services (stack.py chooses which)
+    services.py     the services: those of `tiered/testing`, behind the network (stack.py chooses which)
     faults.py       processes that die or stall, and the network between them and the services
     client.py       a store and its caller
     checker.py      checks I1 and I2 after every effect; ghost.py knows what really took effect

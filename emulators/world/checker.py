@@ -20,9 +20,9 @@ from collections.abc import Sequence
 
 from changelog.base.runtime import Runtime
 from changelog.change import Change, ChangeId, Entry, decode
-from emulators.world.blobs import SimulatedBlobs
 from emulators.world.ghost import EFFECTS, Ghost
 from emulators.world.history import History
+from emulators.world.services import SimulatedBlobs
 from emulators.world.stack import InspectedLog, InspectedRows
 from tiered.metadata import is_expired
 from tiered.object_id import revision_of

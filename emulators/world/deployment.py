@@ -20,13 +20,13 @@ from typing import Self
 from changelog.base.runtime import Runtime
 from changelog.log import ChangeLog
 from changelog.noop import NoopChangeLog
-from emulators.world.blobs import Blob, SimulatedBlobs
 from emulators.world.checker import InvariantViolation, Watch, left_over, orphans
 from emulators.world.client import Client, content
 from emulators.world.faults import Network, Plan, Process, Travel, no_faults, no_time
 from emulators.world.ghost import acts
 from emulators.world.history import Answer, History
 from emulators.world.runtime import SimulatedRuntime
+from emulators.world.services import SimulatedBlobs
 from emulators.world.stack import SimulatedStack, Stack
 from recovery.loop import RecoveryLoop
 from tiered.metadata import Metadata, is_expired
@@ -35,6 +35,7 @@ from tiered.protocol.backends import MARK_AGE_MAX_S, Inline, Tiers, Tombstone
 from tiered.protocol.finishing import clean_up, settle_change
 from tiered.settings import RecoverySettings, Settings, StoreSettings
 from tiered.storage import TieredStorage
+from tiered.testing.blobs import Blob
 
 INLINE_BYTES_MAX = 100
 DRAIN_PASSES_MAX = 10

@@ -31,9 +31,9 @@ import anyio
 from changelog.base.errors import ConfigurationError, TieredError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import Runtime
 from changelog.log import ChangeLog
-from emulators.world.blobs import SimulatedUpload
 from emulators.world.runtime import Request, SimulatedRuntime, elapse, now_s
 from tiered.protocol.backends import HighVolumeBackend, LongTermBackend
+from tiered.testing.blobs import MemoryUpload
 
 T = TypeVar("T")
 
@@ -363,7 +363,7 @@ class _Far:
         return attribute
 
     async def _call(self, name: str, method: Callable[..., Awaitable[Any]], *args: Any, **named: Any) -> Any:
-        if name == "finalise" and isinstance(self._target, SimulatedUpload):
+        if name == "finalise" and isinstance(self._target, MemoryUpload):
             self._target.given_at = now_s()
         answer = await self._link.call(f"{self._kind}.{name}", partial(method, *args, **named))
         if name == "open_upload":

@@ -13,10 +13,10 @@ from changelog.base.runtime import Runtime
 from changelog.change import ChangeId
 from changelog.log import ChangeLog
 from emulators.world.faults import Process
-from emulators.world.log import SimulatedChangeLog, Stored
-from emulators.world.rows import SimulatedRows
-from emulators.world.runtime import Observer
+from emulators.world.services import SimulatedChangeLog, SimulatedRows
 from tiered.protocol.backends import HighVolumeBackend, Inline, Tombstone
+from tiered.testing.log import Stored
+from tiered.testing.service import Observer
 
 
 class InspectedRows(HighVolumeBackend, Protocol):

@@ -76,7 +76,7 @@ def test_byte_that_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_progress_that_ends_no_put(monkeypatch: pytest.MonkeyPatch) -> None:
-    def deaf(self: ProgressCount, size: int, total: int | None) -> None:
+    async def deaf(self: ProgressCount, size: int, total: int | None) -> None:
         with suppress(values.ProgressError):
             self._progress(size, total)
 

@@ -22,10 +22,10 @@ from emulators.world.client import BrokenPayload, Client, content
 from emulators.world.deployment import SETTINGS, World
 from emulators.world.faults import ONCE, READS, STREAMS, Fault, Mode, Plan, Process, call_of, no_faults
 from emulators.world.history import Answer
-from emulators.world.log import Stored
 from emulators.world.runtime import run_world
 from tiered.metadata import TimeToIdle
 from tiered.object_id import ObjectId
+from tiered.testing.log import Stored
 
 SEED = 1
 SMALL, LARGE = 50, 500

@@ -36,10 +36,10 @@ from emulators.adapter_world import AdapterWorld
 from emulators.bigtable.faulty_channel import READ_MODES, WireMode
 from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
 from emulators.gcs.wire import Call
-from emulators.world.blobs import SimulatedBlobs, SimulatedUpload
 from emulators.world.client import BrokenPayload, Client, content
 from emulators.world.faults import Fault, Mode, Network, Process, call_of
 from emulators.world.history import Answer
+from emulators.world.services import SimulatedBlobs
 from tiered.bigtable.rows import BigtableRows
 from tiered.errors import DanglingTombstoneError
 from tiered.gcs.blobs import GcsBlobs
@@ -47,6 +47,7 @@ from tiered.metadata import Metadata, TimeToIdle
 from tiered.object_id import ObjectId, blob_name
 from tiered.protocol.backends import LongTermBackend
 from tiered.settings import LeaseSettings, RecoverySettings, Settings, StoreSettings
+from tiered.testing.blobs import MemoryUpload
 
 pytestmark = pytest.mark.anyio
 
@@ -387,7 +388,7 @@ def _explained(cases: list[Case], finding: str) -> str:
 class MixedBlobs(SimulatedBlobs):
     """As GCS's adapter does: a payload of known size goes in a single request, any other by a session."""
 
-    async def open_upload(self, name: str, metadata: Metadata, size: int | None) -> SimulatedUpload:
+    async def open_upload(self, name: str, metadata: Metadata, size: int | None) -> MemoryUpload:
         self._sessions = size is None
         return await super().open_upload(name, metadata, size)
 

@@ -24,7 +24,6 @@ import anyio
 from changelog.base.errors import TieredError
 from changelog.change import Entry, decode
 from emulators.simulation.actors import stream
-from emulators.world.blobs import Blob
 from emulators.world.client import BrokenPayload, Client
 from emulators.world.deployment import INLINE_BYTES_MAX, World
 from emulators.world.faults import ONCE, READS, SCANS, STREAMS, Fault, Mode, Process, call_of
@@ -37,6 +36,7 @@ from tests.given.audit_grounds import DAY_NS, SetRuntime
 from tiered.metadata import Metadata, TimeToLive
 from tiered.object_id import ObjectId
 from tiered.protocol.backends import Tombstone
+from tiered.testing.blobs import Blob
 
 OBJECTS = [ObjectId.create("a", "foo"), ObjectId.create("a", "foo-bar")]
 CUTS = ("a/objects/foo", "a/objects/foo-", "a/objects/foo/8", "a/objects/foo!z")

@@ -24,9 +24,7 @@ from changelog.change import Change, ChangeId
 from changelog.log import ChangeLog
 from changelog.sqlite.log import Database, SqliteChangeLog
 from emulators.gcs.server import GcsEmulator
-from emulators.world.blobs import SimulatedBlobs
-from emulators.world.log import SimulatedChangeLog, Stored
-from emulators.world.rows import SimulatedRows
+from emulators.world.services import SimulatedBlobs, SimulatedChangeLog, SimulatedRows
 from recovery.audit.verdicts import Kind
 from tiered.bigtable.rows import BigtableRows
 from tiered.embedded.blobs import FileBlobs
@@ -35,6 +33,7 @@ from tiered.embedded.rows import SqliteRows
 from tiered.gcs.blobs import GcsBlobs
 from tiered.metadata import NS_PER_S, Metadata, TimeToLive
 from tiered.protocol.backends import Inline, Tiers, Tombstone
+from tiered.testing.log import Stored
 
 BEGINS_NS = 1_790_000_000 * NS_PER_S
 """When the audit of a planted world begins, by everybody's clock."""

@@ -7,10 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from emulators.world.blobs import SimulatedBlobs
-from emulators.world.log import SimulatedChangeLog
-from emulators.world.rows import SimulatedRows
 from emulators.world.runtime import SimulatedRuntime
+from emulators.world.services import SimulatedBlobs, SimulatedChangeLog, SimulatedRows
 from recovery.loop import RecoveryLoop
 from tiered.object_id import ObjectId
 from tiered.protocol.backends import Tiers

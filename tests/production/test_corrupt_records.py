@@ -13,7 +13,7 @@ from changelog.base.runtime import SystemRuntime
 from changelog.bigtable.channel import BigtableTable, set_cell
 from changelog.bigtable.log import BigTableChangeLog
 from changelog.change import Change, ChangeId, Entry
-from emulators.world.blobs import SimulatedBlobs
+from emulators.world.services import SimulatedBlobs
 from recovery.loop import RecoveryLoop
 from tiered.bigtable.rows import BigtableRows
 from tiered.errors import CorruptRecordError

@@ -21,7 +21,7 @@ from changelog.base.runtime import SystemRuntime
 from changelog.bigtable.channel import NEWEST, BigtableTable, KeySpan, insecure_channel, set_cell
 from changelog.bigtable.log import BigTableChangeLog
 from emulators.bigtable.emulator import BigtableEmulator, provision, start_bigtable
-from emulators.world.blobs import SimulatedBlobs
+from emulators.world.services import SimulatedBlobs
 from recovery.loop import RecoveryLoop
 from tiered.bigtable.rows import BigtableRows
 from tiered.errors import OutcomeUnknownError, TieredError, UnavailableError, UnconfirmedError

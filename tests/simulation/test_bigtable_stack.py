@@ -18,13 +18,13 @@ from changelog.change import Change, ChangeId, Entry, Unreadable
 from changelog.log import KeyRange, Page
 from emulators.bigtable.stack import BigtableStack
 from emulators.world.faults import Fault, Mode, Network, Process
-from emulators.world.log import SimulatedChangeLog, Stored
-from emulators.world.rows import SimulatedRows
 from emulators.world.runtime import SimulatedRuntime, run_world
+from emulators.world.services import SimulatedChangeLog, SimulatedRows
 from tests.given.virtual_time import simulated
 from tiered.metadata import NS_PER_MS, NS_PER_S, Metadata, TimeToLive
 from tiered.object_id import blob_name
 from tiered.protocol.backends import Inline, Row, RowState, Tombstone
+from tiered.testing.log import Stored
 
 SEEDS, STEPS = 20, 60
 PATHS = ["attachments/objects/a", "attachments/objects/b"]

@@ -25,8 +25,8 @@ from emulators.simulation.conductor import BEGIN, Conductor, Question
 from emulators.simulation.schedules import Scenario, Schedule, Wrong, scenario_named, scenarios, schedule_of
 from emulators.world.deployment import World
 from emulators.world.faults import Mode, Process, call_of
-from emulators.world.rows import SimulatedRows
 from emulators.world.runtime import run_world
+from emulators.world.services import SimulatedRows
 from tiered.object_id import ObjectId
 from tiered.protocol.backends import Inline, RowState, Tiers, Tombstone
 from tiered.protocol.reading import Reader

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from inspect import getattr_static
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ def test_with_the_guard_the_same_seed_is_clean(name: str, seeds: dict[str, Found
 @pytest.mark.parametrize("name", GUARDS)
 def test_a_knock_out_takes_something_away_and_puts_it_back(name: str) -> None:
     def present() -> list[Any]:
-        return [vars(owner)[attribute] for owner, attribute, _ in GUARDS[name].patches]
+        return [getattr_static(owner, attribute) for owner, attribute, _ in GUARDS[name].patches]
 
     before = present()
     with GUARDS[name].knocked_out():
@@ -71,10 +72,10 @@ def test_a_knock_out_takes_something_away_and_puts_it_back(name: str) -> None:
 
 def test_a_knock_out_ends_with_an_error_too() -> None:
     (owner, attribute, _), = GUARDS[GUARD].patches
-    before = vars(owner)[attribute]
+    before = getattr_static(owner, attribute)
     with pytest.raises(RuntimeError, match="within"), GUARDS[GUARD].knocked_out():
         raise RuntimeError("within")
-    assert vars(owner)[attribute] is before
+    assert getattr_static(owner, attribute) is before
 
 
 # --- the search ----------------------------------------------------------------------------------

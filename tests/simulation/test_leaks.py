@@ -12,11 +12,11 @@ from unittest.mock import patch
 
 import pytest
 
-import emulators.world.log
 import recovery.loop
 import tiered.protocol.reading
 import tiered.protocol.writing
 import tiered.storage
+import tiered.testing.log
 from changelog.change import ChangeId
 from changelog.heartbeat import Heartbeat
 from changelog.lease import standing
@@ -94,7 +94,7 @@ MUTATIONS: dict[str, tuple[Any, str, Any, str]] = {
     "an object that is never touched": (tiered.storage.TieredStorage, "_touch", never_touch, "I6 drained"),
     "a touch that ends at the blob": (Reader, "touch", touch_the_blob_alone, "I6 drained"),
     "a lease that is never renewed": (Heartbeat, "_renew", renew_nothing, "I6 drained"),
-    "a shard that no recovery looks at": (emulators.world.log, "shard_ranges", all_but_the_first, "I6 drained"),
+    "a shard that no recovery looks at": (tiered.testing.log, "shard_ranges", all_but_the_first, "I6 drained"),
     "new entries that wait for a full pass": (KeyRange, "since", hours_later, "I6 drained"),
     "a put that tells a wrong size": (tiered.protocol.writing, "PutResult", without_size, "I4 honest"),
     "a healthy entry that is parked": (recovery.loop, "standing", at_once, "I6 drained"),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from functools import partial
 from typing import Any
 
+import anyio
+import anyio.lowlevel
 import pytest
 
 from tests.given.tapped_store import OBJECT, SMALL, World
-from tiered import ByteRange, InvalidRequestError, Metadata, Payload, PutRequest
+from tiered import ByteRange, InvalidRequestError, Metadata, ObjectId, Payload, PutRequest
 
 pytestmark = pytest.mark.anyio
 
@@ -99,15 +100,25 @@ async def test_what_is_no_callback_is_refused_before_anything_is_done(world: Wor
     assert world.calls == []
 
 
-async def test_an_async_callback_is_refused_and_nothing_is_stored(world: World) -> None:
-    async def progress(done: int, total: int | None, more: int = 0) -> None:
-        raise AssertionError("nobody awaits it")
+async def test_an_async_callback_is_awaited_and_what_it_raises_ends_the_put(world: World) -> None:
+    told: list[int] = []
+
+    async def progress(done: int, total: int | None) -> None:
+        await anyio.lowlevel.checkpoint()
+        told.append(done)
+
+    async def stop(done: int, total: int | None) -> None:
+        await anyio.lowlevel.checkpoint()
+        raise OSError("the caller has enough")
 
     async with world.store() as storage:
-        for callback in (progress, partial(progress, more=1)):
-            with pytest.raises(InvalidRequestError, match="progress is an async function"):
-                await storage.put(OBJECT, SMALL, progress=callback)
-        assert await storage.get(OBJECT) is None
+        await storage.put(OBJECT, SMALL, progress=progress)
+        stored = await storage.get(OBJECT, progress=progress)
+        assert stored is not None and await stored.read() == SMALL
+        assert told == [len(SMALL), len(SMALL)]
+        with pytest.raises(OSError, match="has enough"):
+            await storage.put(ObjectId.create("notes", "never"), SMALL, progress=stop)
+        assert await storage.head(ObjectId.create("notes", "never")) is None
 
 
 async def test_each_put_of_many_has_a_callback_of_its_own(world: World) -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError, UnconfirmedError
 from changelog.change import Change, ChangeId
-from emulators.world.blobs import SimulatedBlobs
 from emulators.world.runtime import elapse
+from emulators.world.services import SimulatedBlobs
 from tests.given.tapped_store import LARGE, OBJECT, RARE_BEATS, SMALL, Tapped, World
 from tiered import (
     InvalidRequestError,

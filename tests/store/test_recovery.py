@@ -13,7 +13,7 @@ from changelog.base.errors import ConfigurationError, CorruptRecordError, LeaseL
 from changelog.change import Change, ChangeId, Entry
 from changelog.lease import Renewal, Standing
 from changelog.log import KeyRange
-from emulators.world.blobs import SimulatedBlobs
+from emulators.world.services import SimulatedBlobs
 from tests.given.tapped_store import LARGE, OBJECT, Tapped, World
 from tiered import TieredStorage
 from tiered.metadata import Metadata

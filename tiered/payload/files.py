@@ -22,7 +22,7 @@ from anyio.lowlevel import RunVar
 
 from changelog.base.errors import InvalidRequestError
 from changelog.base.threads import in_thread
-from tiered.payload.own_thread import OwnThread
+from tiered.payload.own_thread import OwnThread, Thread
 from tiered.payload.pieces import END, Pieces
 
 T = TypeVar("T")
@@ -114,11 +114,14 @@ class PlainFile(Pieces):
 
 
 class _Blocking(Pieces):
-    """A payload whose own code may block. All calls into it are made in one thread, which is its own."""
+    """A payload whose own code may block. All calls into it are made in one thread, which is its own.
 
-    def __init__(self, piece_bytes: int) -> None:
+    `thread`: the thread of a blocking caller that waits for it; None: one is started.
+    """
+
+    def __init__(self, piece_bytes: int, thread: Thread | None) -> None:
         super().__init__(piece_bytes)
-        self._thread: OwnThread | None = None
+        self._thread = thread
         self._to_close: Callable[[], object] | None = None
         self._late = self._closed = False
 
@@ -170,8 +173,8 @@ class _Blocking(Pieces):
 class OwnIterable(_Blocking):
     """An iterable of the caller's. It is closed if it is a generator that was begun."""
 
-    def __init__(self, payload: Iterable[object], piece_bytes: int) -> None:
-        super().__init__(piece_bytes)
+    def __init__(self, payload: Iterable[object], piece_bytes: int, thread: Thread | None = None) -> None:
+        super().__init__(piece_bytes, thread)
         self._payload = payload
         self._iterator: Iterator[object] | None = None
 
@@ -191,8 +194,8 @@ class OwnFile(_Blocking):
     """A pipe, a socket, a compressed file, or an object with `read`. It belongs to the caller and is never closed here.
     """
 
-    def __init__(self, file: BinaryIO, piece_bytes: int) -> None:
-        super().__init__(piece_bytes)
+    def __init__(self, file: BinaryIO, piece_bytes: int, thread: Thread | None = None) -> None:
+        super().__init__(piece_bytes, thread)
         self._file = file
 
     def _next(self) -> object:

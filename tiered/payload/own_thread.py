@@ -15,6 +15,7 @@ that waits for one for a task that waits for ever.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator
 from contextlib import suppress
 from contextvars import copy_context
@@ -22,8 +23,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from queue import SimpleQueue
-from threading import Thread
-from typing import Self, TypeVar
+from typing import Protocol, Self, TypeVar
 
 from anyio import CapacityLimiter, Event, fail_after, from_thread, move_on_after
 from anyio.lowlevel import EventLoopToken, RunVar, current_token
@@ -86,7 +86,7 @@ class OwnThread:
         if current_async_library_cvar is not None:
             context.run(current_async_library_cvar.set, None)  # no event loop runs in the thread
         try:
-            Thread(target=context.run, args=(thread._live,), name="tiered payload", daemon=True).start()
+            threading.Thread(target=context.run, args=(thread._live,), name="tiered payload", daemon=True).start()
         except RuntimeError as error:
             threads.free.release_on_behalf_of(thread)
             raise UnavailableError(f"the payload was not read, for the system gave no thread ({error}): try again") from error
@@ -126,7 +126,7 @@ class OwnThread:
 
     def end(self, last: Callable[[], object]) -> None:
         """Lets the thread make one last call, for which nobody waits, and then end."""
-        self._calls.put(partial(_carry_out_alone, last))
+        self._calls.put(partial(carry_out_alone, last))
         self._calls.put(None)
 
     def _give_up(self) -> None:
@@ -148,12 +148,24 @@ class OwnThread:
             from_thread.run_sync(what, token=self._token)
 
 
-async def each_of(items: Iterable[T]) -> AsyncGenerator[T, None]:
-    """The items of an iterable that may block, read in a thread of its own.
+class Thread(Protocol):
+    """A thread that makes calls for a task: an `OwnThread`, or that of a blocking caller (`tiered/sync`)."""
+
+    given_up: bool
+
+    async def run(self, call: Callable[[], T], late: Callable[[], None] = ...) -> T:
+        """As `OwnThread.run`."""
+
+    def end(self, last: Callable[[], object]) -> None:
+        """As `OwnThread.end`."""
+
+
+async def each_of(items: Iterable[T], thread: Thread | None = None) -> AsyncGenerator[T, None]:
+    """The items of an iterable that may block, read in `thread`; None: in a thread of its own.
 
     A generator that is given up half-way is closed in that thread, as soon as its call returns.
     """
-    thread = await OwnThread.start()
+    thread = thread or await OwnThread.start()
     source: list[Iterator[T]] = []
 
     def take() -> list[T]:
@@ -172,7 +184,8 @@ async def each_of(items: Iterable[T]) -> AsyncGenerator[T, None]:
         thread.end(close)
 
 
-def _carry_out_alone(last: Callable[[], object]) -> None:
+def carry_out_alone(last: Callable[[], object]) -> None:
+    """Makes a call for which nobody waits. An error of it is logged."""
     try:
         last()
     except Exception as error:  # noqa: BLE001 - nobody is there to take it

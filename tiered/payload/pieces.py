@@ -62,7 +62,7 @@ class Pieces(ABC):
                 await self._close()
         piece = self._joined.ready.popleft()
         if self._progress is not None:
-            self._progress.add(len(piece), self.size if self._declared is None else self._declared)
+            await self._progress.add(len(piece), self.size if self._declared is None else self._declared)
         return piece
 
     async def aclose(self) -> None:

@@ -32,7 +32,7 @@ from anyio.lowlevel import checkpoint
 
 from changelog.base.errors import InvalidRequestError
 from tiered.payload.files import OwnFile, OwnIterable, PlainFile, name_of, unreadable
-from tiered.payload.own_thread import LATE_S
+from tiered.payload.own_thread import LATE_S, Thread
 from tiered.payload.pieces import END, Pieces, close_generator, type_name
 from tiered.stored import PIECE_BYTES, StoredObject
 
@@ -53,8 +53,11 @@ _PIECES_IN_A_ROW = 64
 """How many pieces are taken from an iterator that does not wait by itself, before other tasks may run."""
 
 
-def pieces(payload: Payload, size: int = PIECE_BYTES) -> Pieces:
-    """The payload in pieces of at most `size` bytes, to be read once. `InvalidRequestError`: it is no payload."""
+def pieces(payload: Payload, size: int = PIECE_BYTES, thread: Thread | None = None) -> Pieces:
+    """The payload in pieces of at most `size` bytes, to be read once. `InvalidRequestError`: it is no payload.
+
+    `thread`: where what may block for ever is read; None: in a thread of its own.
+    """
     _refuse_what_is_no_payload(payload)
     if isinstance(payload, (bytes, bytearray, memoryview)):
         return _Buffer(payload, size)
@@ -66,10 +69,19 @@ def pieces(payload: Payload, size: int = PIECE_BYTES) -> Pieces:
         file = cast(BinaryIO, payload)
         if type(payload) is io.BytesIO:
             return _BytesIO(payload, size)
-        return PlainFile(file, size) if _is_plain(file) else OwnFile(file, size)
+        return PlainFile(file, size) if _is_plain(file) else OwnFile(file, size, thread)
     if type(payload) in (list, tuple, set, frozenset, deque):
         return _InMemory(payload, size)
-    return OwnIterable(payload, size)
+    return OwnIterable(payload, size, thread)
+
+
+def reads_in_own_thread(payload: object) -> bool:
+    """Whether reading this payload runs code of the caller's, which may block for ever. False for what is no payload.
+    """
+    try:
+        return isinstance(pieces(cast(Payload, payload)), OwnIterable | OwnFile)
+    except InvalidRequestError:
+        return False
 
 
 # --- what is a payload ---------------------------------------------------------------------------

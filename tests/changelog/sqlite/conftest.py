@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.given.clocks import ShiftedRuntime
+from tiered.testing.clock import Clock
 
 
 @pytest.fixture
-def runtime() -> ShiftedRuntime:
-    return ShiftedRuntime()
+def runtime() -> Clock:
+    return Clock()

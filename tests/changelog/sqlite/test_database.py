@@ -22,11 +22,11 @@ from changelog.change import Change, ChangeId, Unreadable
 from changelog.log import Collects
 from changelog.sqlite.database import APPLICATION_ID, FORMAT_VERSION, GROUP_MAX, READERS, SPARE_PAGES
 from changelog.sqlite.log import Database, SqliteChangeLog
-from tests.given.clocks import ShiftedRuntime
 from tests.given.repository import ROOT
 from tiered.embedded.rows import SqliteRows
 from tiered.metadata import NS_PER_S, Metadata, TimeToLive
 from tiered.protocol.backends import MARK_AGE_MAX_S, Inline, Row, Tombstone
+from tiered.testing.clock import Clock
 
 pytestmark = pytest.mark.anyio
 
@@ -40,7 +40,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def database(anyio_backend: str, path: Path, runtime: ShiftedRuntime) -> AsyncIterator[Database]:
+async def database(anyio_backend: str, path: Path, runtime: Clock) -> AsyncIterator[Database]:
     async with Database.open(path, runtime, busy_timeout_s=0.05) as database:
         database.require(NOTES)
         yield database
@@ -68,7 +68,7 @@ async def refused(path: Path, runtime: SystemRuntime) -> str:
 # --- opening -----------------------------------------------------------------------------------------
 
 
-async def test_missing_directories_are_made_and_the_file_is_marked_as_ours(tmp_path: Path, runtime: ShiftedRuntime) -> None:
+async def test_missing_directories_are_made_and_the_file_is_marked_as_ours(tmp_path: Path, runtime: Clock) -> None:
     path = tmp_path / "a" / "b" / "tiered.db"
     async with Database.open(path, runtime) as database:
         version = await database.read(lambda connection: connection.execute("PRAGMA user_version").fetchone())
@@ -77,7 +77,7 @@ async def test_missing_directories_are_made_and_the_file_is_marked_as_ours(tmp_p
     assert version == (FORMAT_VERSION,) and mode == ("wal",) and synchronous == (2,)
 
 
-async def test_what_was_written_is_there_when_the_file_is_opened_again(path: Path, runtime: ShiftedRuntime) -> None:
+async def test_what_was_written_is_there_when_the_file_is_opened_again(path: Path, runtime: Clock) -> None:
     for expected in (["first"], ["first", "first"]):
         async with Database.open(path, runtime) as database:
             database.require(NOTES)
@@ -86,14 +86,14 @@ async def test_what_was_written_is_there_when_the_file_is_opened_again(path: Pat
 
 
 @pytest.mark.parametrize("content", [b"note", b"this is a text\n" * 500], ids=["short", "long"])
-async def test_a_file_that_is_not_sqlite_is_refused_and_left_as_it_was(path: Path, runtime: ShiftedRuntime, content: bytes) -> None:
+async def test_a_file_that_is_not_sqlite_is_refused_and_left_as_it_was(path: Path, runtime: Clock, content: bytes) -> None:
     path.write_bytes(content)
     assert "choose another path" in await refused(path, runtime)
     assert path.read_bytes() == content
 
 
 @pytest.mark.parametrize("statement", ["CREATE TABLE theirs (x)", "PRAGMA application_id=77", "PRAGMA user_version=3"])
-async def test_an_sqlite_file_of_another_program_is_refused_and_left_as_it_was(path: Path, runtime: ShiftedRuntime, statement: str) -> None:
+async def test_an_sqlite_file_of_another_program_is_refused_and_left_as_it_was(path: Path, runtime: Clock, statement: str) -> None:
     connection = sqlite3.connect(path)
     connection.execute(statement)
     connection.close()
@@ -102,14 +102,14 @@ async def test_an_sqlite_file_of_another_program_is_refused_and_left_as_it_was(p
     assert path.read_bytes() == before
 
 
-async def test_an_empty_file_is_a_new_one(path: Path, runtime: ShiftedRuntime) -> None:
+async def test_an_empty_file_is_a_new_one(path: Path, runtime: Clock) -> None:
     path.touch()
     async with Database.open(path, runtime) as database:
         database.require(NOTES)
         await database.write(note("here"))
 
 
-async def test_a_file_of_a_newer_format_is_refused_and_left_as_it_was(path: Path, runtime: ShiftedRuntime) -> None:
+async def test_a_file_of_a_newer_format_is_refused_and_left_as_it_was(path: Path, runtime: Clock) -> None:
     async with Database.open(path, runtime):
         pass
     connection = sqlite3.connect(path)
@@ -121,7 +121,7 @@ async def test_a_file_of_a_newer_format_is_refused_and_left_as_it_was(path: Path
 
 
 async def test_a_file_that_another_process_signs_meanwhile_is_ours(
-    path: Path, runtime: ShiftedRuntime, monkeypatch: pytest.MonkeyPatch
+    path: Path, runtime: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Found by a run of the wheel's test: the file was read in three statements, and signed between two of them."""
     connect, asked = sqlite3.connect, threading.Event()
@@ -147,24 +147,24 @@ async def test_a_file_that_another_process_signs_meanwhile_is_ours(
         assert asked.is_set()
 
 
-async def test_a_file_in_place_of_the_directory_is_named(tmp_path: Path, runtime: ShiftedRuntime) -> None:
+async def test_a_file_in_place_of_the_directory_is_named(tmp_path: Path, runtime: Clock) -> None:
     (tmp_path / "taken").write_text("a file")
     message = await refused(tmp_path / "taken" / "store" / "tiered.db", runtime)
     assert "cannot be made" in message and (tmp_path / "taken").read_text() == "a file"
 
 
-async def test_a_name_that_no_disk_can_hold_leaves_no_directory_behind(tmp_path: Path, runtime: ShiftedRuntime) -> None:
+async def test_a_name_that_no_disk_can_hold_leaves_no_directory_behind(tmp_path: Path, runtime: Clock) -> None:
     """Found by callers of the command, seed 607691211: the parents of such a name were made, and stayed."""
     message = await refused(tmp_path / "new" / "store" / ("n" * 300) / "tiered.db", runtime)
     assert "cannot be made" in message and list(tmp_path.iterdir()) == []
 
 
-async def test_a_directory_in_place_of_the_file_is_named(path: Path, runtime: ShiftedRuntime) -> None:
+async def test_a_directory_in_place_of_the_file_is_named(path: Path, runtime: Clock) -> None:
     path.mkdir()
     await refused(path, runtime)
 
 
-async def test_a_directory_that_may_not_be_written_is_named(unprivileged: Path, runtime: ShiftedRuntime) -> None:
+async def test_a_directory_that_may_not_be_written_is_named(unprivileged: Path, runtime: Clock) -> None:
     path = unprivileged / "store" / "tiered.db"
     path.parent.mkdir()
     path.parent.chmod(0o555)
@@ -172,7 +172,7 @@ async def test_a_directory_that_may_not_be_written_is_named(unprivileged: Path, 
 
 
 async def test_a_store_in_a_directory_that_may_not_be_written_is_read_and_takes_no_payload(
-    unprivileged: Path, runtime: ShiftedRuntime
+    unprivileged: Path, runtime: Clock
 ) -> None:
     path = unprivileged / "store" / "tiered.db"
     async with Database.open(path, runtime) as database:
@@ -186,7 +186,7 @@ async def test_a_store_in_a_directory_that_may_not_be_written_is_read_and_takes_
             await put(rows, "u/objects/new", runtime, None)
 
 
-async def test_a_file_that_may_not_be_written_is_read_and_named_by_a_write(unprivileged: Path, runtime: ShiftedRuntime) -> None:
+async def test_a_file_that_may_not_be_written_is_read_and_named_by_a_write(unprivileged: Path, runtime: Clock) -> None:
     path = unprivileged / "store" / "tiered.db"
     async with Database.open(path, runtime) as database:
         database.require(NOTES)
@@ -243,7 +243,7 @@ def test_processes_that_open_a_new_file_at_once_all_succeed(path: Path) -> None:
     assert stored == told and len(told) == 18
 
 
-async def test_everything_that_a_killed_process_was_told_is_there(path: Path, runtime: ShiftedRuntime) -> None:
+async def test_everything_that_a_killed_process_was_told_is_there(path: Path, runtime: Clock) -> None:
     process = opener(path, 1_000_000)
     assert process.stdin is not None and process.stdout is not None
     process.stdin.write("go\n")
@@ -380,7 +380,7 @@ class NoThreads:
 
 
 async def test_where_no_thread_can_be_had_the_calls_of_that_moment_fail_and_no_others(
-    path: Path, runtime: ShiftedRuntime, monkeypatch: pytest.MonkeyPatch
+    path: Path, runtime: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads = NoThreads()
     monkeypatch.setattr("changelog.base.threads.to_thread", threads)
@@ -417,7 +417,7 @@ async def test_a_runtime_error_of_the_callers_own_comes_out_as_it_is(database: D
             await call(fail)
 
 
-async def test_threads_that_others_hold_stop_no_opening_and_no_closing(path: Path, runtime: ShiftedRuntime) -> None:
+async def test_threads_that_others_hold_stop_no_opening_and_no_closing(path: Path, runtime: Clock) -> None:
     shared, released = to_thread.current_default_thread_limiter(), threading.Event()
     async with anyio.create_task_group() as tasks:
         for _ in range(int(shared.total_tokens)):
@@ -449,7 +449,7 @@ async def test_a_write_that_asyncio_itself_cancels_again_and_again_is_still_comp
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
-async def test_when_asyncio_itself_ends_every_task_nobody_waits_and_nothing_is_torn(path: Path, runtime: ShiftedRuntime) -> None:
+async def test_when_asyncio_itself_ends_every_task_nobody_waits_and_nothing_is_torn(path: Path, runtime: Clock) -> None:
     gate, told, started = Gate(), [], anyio.Event()
 
     async def use() -> None:
@@ -500,7 +500,7 @@ async def test_reads_cancelled_by_asyncio_itself_give_their_connections_back(dat
     assert await notes(database) == []
 
 
-async def test_shielded_clean_up_still_writes_when_everything_around_it_was_cancelled(path: Path, runtime: ShiftedRuntime) -> None:
+async def test_shielded_clean_up_still_writes_when_everything_around_it_was_cancelled(path: Path, runtime: Clock) -> None:
     with anyio.CancelScope() as scope:
         async with Database.open(path, runtime) as database:
             database.require(NOTES)
@@ -516,14 +516,14 @@ async def test_shielded_clean_up_still_writes_when_everything_around_it_was_canc
 
 
 @pytest.mark.parametrize("error", [KeyError("mine"), SystemExit(3)])
-async def test_an_error_of_the_body_comes_out_as_it_is(path: Path, runtime: ShiftedRuntime, error: BaseException) -> None:
+async def test_an_error_of_the_body_comes_out_as_it_is(path: Path, runtime: Clock, error: BaseException) -> None:
     with pytest.raises(type(error)) as caught:
         async with Database.open(path, runtime):
             raise error
     assert caught.value is error
 
 
-async def test_calls_after_closing_are_refused(path: Path, runtime: ShiftedRuntime) -> None:
+async def test_calls_after_closing_are_refused(path: Path, runtime: Clock) -> None:
     async with Database.open(path, runtime) as database:
         pass
     with pytest.raises(UnavailableError, match="is closed"):
@@ -542,7 +542,7 @@ async def test_a_read_sees_one_snapshot_and_never_waits_for_a_writer(database: D
         gate.opened.set()
 
 
-async def test_two_databases_on_one_file_see_each_others_writes_and_lose_none(path: Path, runtime: ShiftedRuntime) -> None:
+async def test_two_databases_on_one_file_see_each_others_writes_and_lose_none(path: Path, runtime: Clock) -> None:
     def add(connection: sqlite3.Connection) -> None:
         (count,), = connection.execute("SELECT coalesce(max(id), 0) FROM notes")
         connection.execute("INSERT INTO notes VALUES (?, 'counted')", (count + 1,))
@@ -573,7 +573,7 @@ async def test_a_lock_held_by_another_process_is_unavailable_and_nothing_is_writ
     assert await notes(database) == ["before", "after"]
 
 
-async def test_a_full_disk_fails_the_write_that_does_not_fit_and_no_other(path: Path, database: Database, runtime: ShiftedRuntime) -> None:
+async def test_a_full_disk_fails_the_write_that_does_not_fit_and_no_other(path: Path, database: Database, runtime: Clock) -> None:
     rows, token = SqliteRows(database, runtime), ChangeId.new(runtime)
     assert await rows.put_inline("u/objects/small", token, Inline(Metadata(), b"small", token))
     (pages,) = await database.read(lambda connection: connection.execute("PRAGMA page_count").fetchone())
@@ -633,7 +633,7 @@ async def test_a_commit_that_fails_says_what_is_known(
     assert await notes(database) == ["before", "after"]
 
 
-async def test_a_damaged_file_is_corrupt_not_unavailable(path: Path, runtime: ShiftedRuntime) -> None:
+async def test_a_damaged_file_is_corrupt_not_unavailable(path: Path, runtime: Clock) -> None:
     async with Database.open(path, runtime) as database:
         database.require(NOTES)
         await database.write(lambda connection: connection.executemany("INSERT INTO notes (text) VALUES (?)", [("x" * 900,)] * 100))
@@ -648,7 +648,7 @@ async def test_a_damaged_file_is_corrupt_not_unavailable(path: Path, runtime: Sh
 # --- what lies in the tables ---------------------------------------------------------------------------
 
 
-async def test_an_entry_kept_for_the_feed_is_listed_and_never_claimed(database: Database, runtime: ShiftedRuntime) -> None:
+async def test_an_entry_kept_for_the_feed_is_listed_and_never_claimed(database: Database, runtime: Clock) -> None:
     log = SqliteChangeLog(database, runtime)
     entry = await log.record(Change(ChangeId.new(runtime), "u/objects/k"), "")
     await database.write(lambda connection: connection.execute("""UPDATE changes SET state = '{"state":"done"}'"""))
@@ -657,14 +657,14 @@ async def test_an_entry_kept_for_the_feed_is_listed_and_never_claimed(database: 
     assert (await log.entries("", 10, stuck_only=True)).entries == ()
 
 
-async def test_the_size_that_is_read_is_the_payloads(database: Database, runtime: ShiftedRuntime) -> None:
+async def test_the_size_that_is_read_is_the_payloads(database: Database, runtime: Clock) -> None:
     rows, token = SqliteRows(database, runtime), ChangeId.new(runtime)
     assert await rows.put_inline("u/objects/k", token, Inline(Metadata(), b"12345", token))
     assert await rows.read("u/objects/k") == Row(Inline(Metadata(size=5), b"12345", token))
 
 
 @pytest.mark.parametrize("column", ["token = 'x'", "metadata = '{'", "metadata = '[]'"])
-async def test_a_row_that_breaks_the_format_is_corrupt_and_stays(database: Database, runtime: ShiftedRuntime, column: str) -> None:
+async def test_a_row_that_breaks_the_format_is_corrupt_and_stays(database: Database, runtime: Clock, column: str) -> None:
     rows = SqliteRows(database, runtime)
     await put(rows, "u/objects/k", runtime, None)
     await database.write(lambda connection: connection.execute(f"UPDATE rows SET {column}"))
@@ -674,7 +674,7 @@ async def test_a_row_that_breaks_the_format_is_corrupt_and_stays(database: Datab
 
 
 async def test_a_tombstone_that_is_no_text_or_has_no_deadline_is_corrupt_with_its_bytes_escaped_and_costs_no_other(
-    database: Database, runtime: ShiftedRuntime
+    database: Database, runtime: Clock
 ) -> None:
     rows = SqliteRows(database, runtime)
     for key in "abcd":
@@ -696,7 +696,7 @@ async def test_a_tombstone_that_is_no_text_or_has_no_deadline_is_corrupt_with_it
     assert await rows.boundaries(4) == ["b", "c", "d"]
 
 
-async def test_a_damaged_deadline_or_key_costs_no_other_its_place_in_a_listing(database: Database, runtime: ShiftedRuntime) -> None:
+async def test_a_damaged_deadline_or_key_costs_no_other_its_place_in_a_listing(database: Database, runtime: Clock) -> None:
     rows = SqliteRows(database, runtime)
     for key in "abcdef":
         await put(rows, key, runtime, None)
@@ -716,7 +716,7 @@ async def test_a_damaged_deadline_or_key_costs_no_other_its_place_in_a_listing(d
 
 
 @pytest.mark.parametrize("key", ["CAST(path AS BLOB)", "CAST(path || x'ff' AS TEXT)", "NULL"])
-async def test_keys_that_are_no_text_are_verified_once_each_and_named(database: Database, runtime: ShiftedRuntime, key: str) -> None:
+async def test_keys_that_are_no_text_are_verified_once_each_and_named(database: Database, runtime: Clock, key: str) -> None:
     rows = SqliteRows(database, runtime)
     for path in "abcdef":
         await put(rows, path, runtime, None)
@@ -734,7 +734,7 @@ async def test_keys_that_are_no_text_are_verified_once_each_and_named(database: 
 @pytest.mark.parametrize(
     "column", ["payload = x'00'", "metadata = CAST('{}' AS BLOB)", "token = '018bcfe5-6800-7000-8000-00000000000a'", "crc = crc + 1"]
 )
-async def test_bytes_of_an_inline_object_that_have_changed_are_noticed(database: Database, runtime: ShiftedRuntime, column: str) -> None:
+async def test_bytes_of_an_inline_object_that_have_changed_are_noticed(database: Database, runtime: Clock, column: str) -> None:
     rows = SqliteRows(database, runtime)
     for path in ("u/objects/k", "u/objects/other"):
         await put(rows, path, runtime, None)
@@ -747,7 +747,7 @@ async def test_bytes_of_an_inline_object_that_have_changed_are_noticed(database:
 @pytest.mark.parametrize(
     "column", ["target = 'x/' || target", """policy = '{"TimeToLive":{"secs":1,"nanos":0}}'""", "path = 'u/objects/l'"]
 )
-async def test_bytes_of_a_tombstone_that_have_changed_are_noticed(database: Database, runtime: ShiftedRuntime, column: str) -> None:
+async def test_bytes_of_a_tombstone_that_have_changed_are_noticed(database: Database, runtime: Clock, column: str) -> None:
     rows = SqliteRows(database, runtime)
     await bury(rows, "u/objects/k", runtime, None)
     await database.write(lambda connection: connection.execute(f"UPDATE rows SET {column}"))
@@ -755,7 +755,7 @@ async def test_bytes_of_a_tombstone_that_have_changed_are_noticed(database: Data
     assert "does not match its checksum" in row.fault
 
 
-async def test_damaged_entries_of_the_changelog_cost_no_other_its_place(database: Database, runtime: ShiftedRuntime) -> None:
+async def test_damaged_entries_of_the_changelog_cost_no_other_its_place(database: Database, runtime: Clock) -> None:
     log = SqliteChangeLog(database, runtime)
     entries = [await log.record(Change(ChangeId.new(runtime), "u/objects/k"), "dead") for _ in range(6)]
     for broken, change in zip(entries, (
@@ -777,7 +777,7 @@ async def test_damaged_entries_of_the_changelog_cost_no_other_its_place(database
             assert await log.claim(entry, "alive") is not None
 
 
-async def test_a_file_of_version_0_1_is_taken_over_as_it_is(path: Path, runtime: ShiftedRuntime) -> None:
+async def test_a_file_of_version_0_1_is_taken_over_as_it_is(path: Path, runtime: Clock) -> None:
     token = ChangeId.new(runtime)
     with sqlite3.connect(path) as connection:
         connection.executescript(f"""
@@ -798,7 +798,7 @@ async def test_a_file_of_version_0_1_is_taken_over_as_it_is(path: Path, runtime:
             assert await database.read(lambda connection: connection.execute("PRAGMA user_version").fetchone()) == (FORMAT_VERSION,)
 
 
-async def test_opening_and_reading_what_is_there_writes_nothing(path: Path, runtime: ShiftedRuntime) -> None:
+async def test_opening_and_reading_what_is_there_writes_nothing(path: Path, runtime: Clock) -> None:
     async with Database.open(path, runtime) as database:
         SqliteChangeLog(database, runtime)
         await put(SqliteRows(database, runtime), "u/objects/k", runtime, None)
@@ -819,7 +819,7 @@ async def test_opening_and_reading_what_is_there_writes_nothing(path: Path, runt
 
 @pytest.mark.parametrize("replaced", [False, True])
 async def test_a_file_that_is_deleted_while_it_is_open_takes_no_more_writes(
-    path: Path, database: Database, runtime: ShiftedRuntime, replaced: bool
+    path: Path, database: Database, runtime: Clock, replaced: bool
 ) -> None:
     await database.write(note("before"))
     path.rename(path.with_name("moved"))
@@ -834,7 +834,7 @@ async def test_a_file_that_is_deleted_while_it_is_open_takes_no_more_writes(
 
 
 @pytest.mark.parametrize("parts", [("a",), ("a", "b", "c")])
-async def test_a_lost_file_is_not_made_anew_beside_what_belongs_to_it(path: Path, runtime: ShiftedRuntime, parts: tuple[str, ...]) -> None:
+async def test_a_lost_file_is_not_made_anew_beside_what_belongs_to_it(path: Path, runtime: Clock, parts: tuple[str, ...]) -> None:
     beside = path.with_name("blobs")
     file = beside.joinpath(*parts)
     file.parent.mkdir(parents=True)
@@ -858,7 +858,7 @@ async def test_a_lost_file_is_not_made_anew_beside_what_belongs_to_it(path: Path
 # --- collecting --------------------------------------------------------------------------------------
 
 
-async def test_collect_removes_expired_rows_of_both_kinds_and_no_others(database: Database, runtime: ShiftedRuntime) -> None:
+async def test_collect_removes_expired_rows_of_both_kinds_and_no_others(database: Database, runtime: Clock) -> None:
     rows = SqliteRows(database, runtime)
     assert isinstance(rows, Collects)
     soon_ns = runtime.wall_ns() // 1_000_000 * 1_000_000 + 60 * 1_000_000_000
@@ -876,7 +876,7 @@ async def test_collect_removes_expired_rows_of_both_kinds_and_no_others(database
     assert [name.path for name in (await rows.scan("", b"", 10)).rows] == ["u/objects/kept", "u/objects/touched"]
 
 
-async def test_collect_keeps_marks_for_two_days(database: Database, runtime: ShiftedRuntime) -> None:
+async def test_collect_keeps_marks_for_two_days(database: Database, runtime: Clock) -> None:
     rows, path = SqliteRows(database, runtime), "u/objects/k"
     won, refused = await bury(rows, path, runtime, None), ChangeId.new(runtime)
     assert not await rows.settle(path, refused)
@@ -890,7 +890,7 @@ async def test_collect_keeps_marks_for_two_days(database: Database, runtime: Shi
 
 
 @pytest.mark.slow
-async def test_the_file_shrinks_when_what_it_held_is_gone(path: Path, runtime: ShiftedRuntime) -> None:
+async def test_the_file_shrinks_when_what_it_held_is_gone(path: Path, runtime: Clock) -> None:
     async with Database.open(path, runtime) as database:
         rows = SqliteRows(database, runtime)
         for number in range(40):
@@ -926,7 +926,7 @@ async def test_thousands_of_free_pages_are_given_back_in_a_few_transactions(
     assert writes == 3, "20 MB are 4888 pages of 4 KiB, and a transaction gives 2048 back"
 
 
-async def test_one_tokens_marks_are_found_among_many_without_reading_them(database: Database, runtime: ShiftedRuntime) -> None:
+async def test_one_tokens_marks_are_found_among_many_without_reading_them(database: Database, runtime: Clock) -> None:
     rows, path = SqliteRows(database, runtime), "u/objects/k"
     won = await bury(rows, path, runtime, None)
     marks = [(path, ChangeId.new(runtime), runtime.wall_ns() // 1_000_000) for _ in range(10_000)]
@@ -948,7 +948,7 @@ async def test_one_tokens_marks_are_found_among_many_without_reading_them(databa
     assert steps > 100
 
 
-async def test_collect_goes_on_with_marks_where_rows_cannot_be_collected(database: Database, runtime: ShiftedRuntime) -> None:
+async def test_collect_goes_on_with_marks_where_rows_cannot_be_collected(database: Database, runtime: Clock) -> None:
     rows = SqliteRows(database, runtime)
     await bury(rows, "u/objects/k", runtime, None)
     await database.write(lambda connection: connection.execute(
@@ -961,7 +961,7 @@ async def test_collect_goes_on_with_marks_where_rows_cannot_be_collected(databas
     assert (await rows.read("u/objects/k", marks=True)).won == frozenset()
 
 
-async def test_the_clocks_are_named_where_one_is_behind(database: Database, runtime: ShiftedRuntime) -> None:
+async def test_the_clocks_are_named_where_one_is_behind(database: Database, runtime: Clock) -> None:
     rows = SqliteRows(database, runtime)
     await bury(rows, "u/objects/k", runtime, None)
     runtime.ahead_ns = (MARK_AGE_MAX_S + 60) * NS_PER_S
@@ -973,7 +973,7 @@ async def test_the_clocks_are_named_where_one_is_behind(database: Database, runt
     await put(rows, "u/objects/other", runtime, None)
 
 
-async def test_collect_removes_presence_rows_after_a_day(database: Database, runtime: ShiftedRuntime) -> None:
+async def test_collect_removes_presence_rows_after_a_day(database: Database, runtime: Clock) -> None:
     log = SqliteChangeLog(database, runtime)
     assert isinstance(log, Collects)
     entry = await log.record(Change(ChangeId.new(runtime), "u/objects/k"), "me")
@@ -986,7 +986,7 @@ async def test_collect_removes_presence_rows_after_a_day(database: Database, run
     assert await log.read(entry.change.id) == entry
 
 
-async def test_a_store_of_an_earlier_version_has_no_notes_until_the_first_is_written(tmp_path: Path, runtime: ShiftedRuntime) -> None:
+async def test_a_store_of_an_earlier_version_has_no_notes_until_the_first_is_written(tmp_path: Path, runtime: Clock) -> None:
     def tables(connection: sqlite3.Connection) -> set[str]:
         return {name for name, in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
 
@@ -999,13 +999,13 @@ async def test_a_store_of_an_earlier_version_has_no_notes_until_the_first_is_wri
         assert await log.read(entry.change.id) == entry
 
 
-async def put(rows: SqliteRows, path: str, runtime: ShiftedRuntime, deadline_ns: int | None) -> None:
+async def put(rows: SqliteRows, path: str, runtime: Clock, deadline_ns: int | None) -> None:
     token = ChangeId.new(runtime)
     metadata = Metadata(TimeToLive(ns=1) if deadline_ns else None, time_expires_ns=deadline_ns, size=1)
     assert await rows.put_inline(path, token, Inline(metadata, b"x", token))
 
 
-async def bury(rows: SqliteRows, path: str, runtime: ShiftedRuntime, deadline_ns: int | None) -> ChangeId:
+async def bury(rows: SqliteRows, path: str, runtime: Clock, deadline_ns: int | None) -> ChangeId:
     token = ChangeId.new(runtime)
     assert await rows.swap(path, token, None, Tombstone(f"{path}/{token}", None, deadline_ns, token), runtime.boot_time() + 60)
     return token

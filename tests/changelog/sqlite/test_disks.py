@@ -19,10 +19,10 @@ from changelog.base.errors import ConfigurationError, TieredError, UnavailableEr
 from changelog.change import ChangeId
 from changelog.sqlite.database import RESERVE_BYTES, Database
 from changelog.sqlite.log import SqliteChangeLog
-from tests.given.clocks import ShiftedRuntime
 from tests.given.repository import ROOT
 from tests.given.rows_with_log import Rows
 from tiered.protocol.backends import Tombstone
+from tiered.testing.clock import Clock
 
 pytestmark = pytest.mark.anyio
 
@@ -73,7 +73,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 
 
 async def test_on_a_disk_that_others_filled_everything_is_read_and_can_be_deleted_and_a_put_says_why_not(
-    disk: Disk, runtime: ShiftedRuntime
+    disk: Disk, runtime: Clock
 ) -> None:
     async with Database.open(disk.path, runtime) as database:
         rows, large = Rows(database, runtime), ChangeId.new(runtime)
@@ -102,7 +102,7 @@ async def test_on_a_disk_that_others_filled_everything_is_read_and_can_be_delete
         assert disk.path.with_name("tiered.db-reserve").stat().st_size == RESERVE_BYTES
 
 
-async def test_a_store_that_filled_its_disk_itself_is_emptied_and_filled_again(disk: Disk, runtime: ShiftedRuntime) -> None:
+async def test_a_store_that_filled_its_disk_itself_is_emptied_and_filled_again(disk: Disk, runtime: Clock) -> None:
     async def fill(rows: Rows, size: int) -> list[str]:
         for number in range(1000):
             try:
@@ -127,7 +127,7 @@ async def test_a_store_that_filled_its_disk_itself_is_emptied_and_filled_again(d
             await rows.collect(1000)
 
 
-async def test_puts_at_once_that_do_not_all_fit_are_told_apart(disk: Disk, runtime: ShiftedRuntime) -> None:
+async def test_puts_at_once_that_do_not_all_fit_are_told_apart(disk: Disk, runtime: Clock) -> None:
     told: list[str] = []
 
     async def put(rows: Rows, path: str) -> None:
@@ -148,7 +148,7 @@ async def test_puts_at_once_that_do_not_all_fit_are_told_apart(disk: Disk, runti
 
 
 @pytest.mark.slow
-async def test_a_store_whose_process_died_on_a_full_disk_is_read_and_emptied(disk: Disk, runtime: ShiftedRuntime) -> None:
+async def test_a_store_whose_process_died_on_a_full_disk_is_read_and_emptied(disk: Disk, runtime: Clock) -> None:
     """Its write-ahead log stays, and nothing can be moved out of it, because others have taken the space.
 
     The reserve is all there is.
@@ -187,7 +187,7 @@ anyio.run(main)
         assert await rows.paths() == []
 
 
-async def test_a_new_store_on_a_full_disk_says_so(disk: Disk, runtime: ShiftedRuntime) -> None:
+async def test_a_new_store_on_a_full_disk_says_so(disk: Disk, runtime: Clock) -> None:
     disk.path.parent.mkdir()
     disk.fill()
     with pytest.raises(TieredError, match="the disk is full"):
@@ -196,7 +196,7 @@ async def test_a_new_store_on_a_full_disk_says_so(disk: Disk, runtime: ShiftedRu
 
 
 @pytest.mark.parametrize("copied", [False, True])
-async def test_on_a_read_only_disk_everything_is_read_and_a_write_says_why_not(disk: Disk, runtime: ShiftedRuntime, copied: bool) -> None:
+async def test_on_a_read_only_disk_everything_is_read_and_a_write_says_why_not(disk: Disk, runtime: Clock, copied: bool) -> None:
     async with Database.open(disk.path, runtime) as database:
         await Rows(database, runtime).put("a", 1000)
     if not copied:
@@ -215,7 +215,7 @@ async def test_on_a_read_only_disk_everything_is_read_and_a_write_says_why_not(d
         await Rows(database, runtime).put("b", 10)
 
 
-async def test_a_read_only_copy_of_a_store_that_was_not_closed_is_refused_with_the_way_out(disk: Disk, runtime: ShiftedRuntime) -> None:
+async def test_a_read_only_copy_of_a_store_that_was_not_closed_is_refused_with_the_way_out(disk: Disk, runtime: Clock) -> None:
     """What was committed last lies in the log, which SQLite cannot read without a file of locks."""
     async with Database.open(disk.path, runtime) as database:
         await Rows(database, runtime).put("a", 1000)
@@ -229,7 +229,7 @@ async def test_a_read_only_copy_of_a_store_that_was_not_closed_is_refused_with_t
     assert "once where it can be written" in str(caught.value)
 
 
-async def test_an_empty_read_only_disk_is_no_store(disk: Disk, runtime: ShiftedRuntime) -> None:
+async def test_an_empty_read_only_disk_is_no_store(disk: Disk, runtime: Clock) -> None:
     disk.path.parent.mkdir()
     disk.remount("ro")
     with pytest.raises(ConfigurationError):
@@ -237,7 +237,7 @@ async def test_an_empty_read_only_disk_is_no_store(disk: Disk, runtime: ShiftedR
             pass
 
 
-async def test_statistics_take_no_space_that_deletions_need(disk: Disk, runtime: ShiftedRuntime) -> None:
+async def test_statistics_take_no_space_that_deletions_need(disk: Disk, runtime: Clock) -> None:
     async with Database.open(disk.path, runtime) as database:
         log, rows = SqliteChangeLog(database, runtime), Rows(database, runtime)
         await rows.put("a", 100_000)
@@ -250,7 +250,7 @@ async def test_statistics_take_no_space_that_deletions_need(disk: Disk, runtime:
 
 
 @pytest.mark.parametrize("noted", [True, False], ids=["with notes", "of an earlier version"])
-async def test_on_a_read_only_disk_notes_are_read_and_writing_one_says_why_not(disk: Disk, runtime: ShiftedRuntime, noted: bool) -> None:
+async def test_on_a_read_only_disk_notes_are_read_and_writing_one_says_why_not(disk: Disk, runtime: Clock, noted: bool) -> None:
     async with Database.open(disk.path, runtime) as database:
         log = SqliteChangeLog(database, runtime)
         told = {"recovery": await log.announce("recovery")}

@@ -15,7 +15,6 @@ from changelog.base.runtime import uuid7
 from changelog.change import Change, ChangeId
 from changelog.lease import Renewal
 from changelog.log import KeyRange
-from emulators.world.blobs import Blob
 from emulators.world.checker import InvariantViolation, dangling, left_over, orphans
 from emulators.world.client import content
 from emulators.world.deployment import World
@@ -27,6 +26,7 @@ from tiered.errors import DanglingTombstoneError
 from tiered.metadata import Metadata, TimeToLive
 from tiered.object_id import ObjectId
 from tiered.protocol.backends import HighVolumeBackend, Inline, Tombstone
+from tiered.testing.blobs import Blob
 
 PATH = "attachments/objects/key"
 OBJECT = ObjectId.parse(PATH)

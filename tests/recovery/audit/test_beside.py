@@ -20,12 +20,12 @@ from recovery.audit.run import run_audit
 from recovery.audit.verdicts import Kind
 from recovery.audit.work import AuditOptions
 from tests.given.audited_store import InThread, found, plant
-from tests.given.whole_blobs import store
 from tiered.errors import ConfigurationError
 from tiered.gcs.blobs import GcsBlobs
 from tiered.metadata import Metadata
 from tiered.open import open_backends
 from tiered.protocol.backends import HighVolumeBackend, Kept, Tiers
+from tiered.testing.contracts.whole_blobs import store
 
 pytestmark = pytest.mark.anyio
 

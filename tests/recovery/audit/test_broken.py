@@ -14,7 +14,7 @@ import pytest
 
 from changelog.noop import NoopChangeLog
 from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
-from emulators.world.rows import SimulatedRows
+from emulators.world.services import SimulatedRows
 from recovery.audit.finding import Count, Finding, Summary
 from recovery.audit.manifest import Bounds
 from recovery.audit.sweep import audit_range

@@ -25,7 +25,7 @@ from typing import Any, cast
 import pytest
 
 from changelog.change import Change, ChangeId
-from emulators.world.rows import SimulatedRows
+from emulators.world.services import SimulatedRows
 from recovery.audit.finding import Finding
 from recovery.audit.manifest import Bounds, Cutoff
 from recovery.audit.names import Reading

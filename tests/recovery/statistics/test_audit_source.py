@@ -13,8 +13,8 @@ import pytest
 from changelog.base.errors import UnavailableError
 from changelog.base.runtime import SystemRuntime
 from changelog.noop import NoopChangeLog
-from emulators.world.log import SimulatedChangeLog
 from emulators.world.runtime import SimulatedRuntime
+from emulators.world.services import SimulatedChangeLog
 from recovery.audit.work import Job, Outcome, carry_out
 from recovery.statistics.audit_source import AuditSource, Finished, estimate
 from recovery.statistics.persisted import Document, note_name, read_statistics

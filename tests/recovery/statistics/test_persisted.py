@@ -16,8 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from changelog.base.errors import CorruptRecordError, UnconfirmedError
 from changelog.log import NOTE_BYTES_MAX
 from changelog.noop import NoopChangeLog
-from emulators.world.log import SimulatedChangeLog
 from emulators.world.runtime import SimulatedRuntime
+from emulators.world.services import SimulatedChangeLog
 from recovery.statistics.columns import COUNTERS, Offsets, SourceRow
 from recovery.statistics.persisted import DONE, FOLDED_MAX, Document, change_statistics, decode, encode, note_name, read_statistics
 from recovery.statistics.verdict import Kind, Sample

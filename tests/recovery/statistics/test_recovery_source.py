@@ -17,7 +17,6 @@ from changelog.base.errors import UnavailableError, UnconfirmedError
 from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId, Entry, encode
 from changelog.noop import NoopChangeLog
-from emulators.world.log import Stored
 from recovery.daemon import recover_once, source_of
 from recovery.loop import RecoveryLoop
 from recovery.statistics import recovery_source
@@ -27,6 +26,7 @@ from recovery.statistics.verdict import Kind
 from tests.given.tapped_store import World
 from tiered.open import open_backends
 from tiered.settings import Settings
+from tiered.testing.log import Stored
 
 pytestmark = pytest.mark.anyio
 

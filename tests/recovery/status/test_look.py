@@ -15,7 +15,6 @@ from changelog.base.errors import CorruptRecordError, UnavailableError, Unconfir
 from changelog.change import Change, ChangeId, Entry
 from changelog.lease import Standing
 from changelog.noop import NoopChangeLog
-from emulators.world.log import Stored
 from recovery.cli.status_lines import status_lines
 from recovery.last_audit import NOTE, LastAudit, decode, encode, write_last
 from recovery.statistics.columns import Offsets, SourceRow
@@ -28,6 +27,7 @@ from recovery.status.look import gather
 from recovery.status.words import ADVICE, DAMAGED, MEND, advice, headline
 from tests.given.tapped_store import OBJECT, World
 from tiered.open import Backends
+from tiered.testing.log import Stored
 
 pytestmark = pytest.mark.anyio
 

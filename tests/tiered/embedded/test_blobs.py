@@ -35,13 +35,13 @@ from changelog.base.errors import (
 )
 from changelog.change import ChangeId
 from changelog.log import Collects, LeftGarbageError
-from tests.given.clocks import ShiftedRuntime
 from tests.given.repository import ROOT
-from tests.given.whole_blobs import begin, read, store
 from tiered.embedded.blobs import COLLECT_AT_ONCE, LOCK_ATTEMPTS, LOGGED_MAX, FileBlobs
 from tiered.embedded.file import FOOTER_BYTES, path_of
 from tiered.metadata import Metadata, TimeToIdle
 from tiered.protocol.backends import ByteRange, Oddity
+from tiered.testing.clock import Clock
+from tiered.testing.contracts.whole_blobs import begin, read, store
 
 pytestmark = pytest.mark.anyio
 
@@ -51,7 +51,7 @@ NAME = "attachments/org.17/objects/abc123/018bcfe5-6800-7000-8000-000000000001"
 LEGACY = "u/objects/key"
 
 
-class HurriedRuntime(ShiftedRuntime):
+class HurriedRuntime(Clock):
     """Counts sleeps instead of sleeping."""
 
     sleeps = 0

@@ -14,12 +14,12 @@ from changelog.change import Change, ChangeId, Entry, Unreadable
 from changelog.sqlite.database import Database
 from changelog.sqlite.log import SqliteChangeLog
 from recovery.loop import RecoveryLoop
-from tests.given.clocks import ShiftedRuntime
 from tiered import CorruptRecordError, ObjectId, Settings, open_storage
 from tiered.embedded.rows import SqliteRows
 from tiered.open import open_backends
 from tiered.protocol.listing import LIST_PAGE_MAX
 from tiered.storage import TieredStorage
+from tiered.testing.clock import Clock
 
 pytestmark = pytest.mark.anyio
 
@@ -69,7 +69,7 @@ async def test_damaged_tombstone_is_named_where_an_audit_reads(store: Store, col
     store.run(f"UPDATE rows SET {column} WHERE path = '{DAMAGED.path}'")
     with pytest.raises(CorruptRecordError):
         await store.storage.head(DAMAGED)
-    async with open_backends(Settings(directory=store.directory, changelog="sqlite"), ShiftedRuntime()) as backends:
+    async with open_backends(Settings(directory=store.directory, changelog="sqlite"), Clock()) as backends:
         rows = backends.tiers.high_volume
         for page in (await rows.redirects(b"", None, 10), await rows.redirects_at([each.path.encode() for each in IDS])):
             assert [row.path for row in page.corrupt] == [DAMAGED.path]
@@ -121,7 +121,7 @@ async def test_a_key_that_is_no_text_or_no_id_is_named_in_the_log_and_the_listin
     assert r"notes/objects/b\xff" in caplog.text and "~d/me" not in caplog.text
 
 
-async def test_a_page_that_ends_in_damage_is_no_end(store: Store, runtime: ShiftedRuntime) -> None:
+async def test_a_page_that_ends_in_damage_is_no_end(store: Store, runtime: Clock) -> None:
     keys = [f"notes/objects/b{number:04d}" for number in range(LIST_PAGE_MAX - 2)]
     for key in keys:
         store.run(f"INSERT INTO rows (path, payload, metadata, deadline_ms) VALUES ('{key}', x'', x'', 'soon')")
@@ -129,7 +129,7 @@ async def test_a_page_that_ends_in_damage_is_no_end(store: Store, runtime: Shift
     assert [str(object_id) for object_id in await store.listed()] == sorted([*map(str, IDS), *keys])
 
 
-async def test_tombstones_beside_damaged_ones_reach_the_audit(store: Store, runtime: ShiftedRuntime) -> None:
+async def test_tombstones_beside_damaged_ones_reach_the_audit(store: Store, runtime: Clock) -> None:
     await store.storage.put(DAMAGED, b"large" * 100)
     for number, (path, target, deadline) in enumerate([
         ("CAST(x'ff' AS TEXT)", "'x'", "NULL"),
@@ -165,7 +165,7 @@ async def test_tombstones_beside_damaged_ones_reach_the_audit(store: Store, runt
         "value = CAST(x'7b22ff' AS TEXT)",
     ],
 )  # fmt: skip
-async def test_a_damaged_entry_does_not_hide_the_others_from_recovery(tmp_path: Path, runtime: ShiftedRuntime, column: str) -> None:
+async def test_a_damaged_entry_does_not_hide_the_others_from_recovery(tmp_path: Path, runtime: Clock, column: str) -> None:
     settings = Settings(directory=tmp_path, changelog="sqlite")
     ids = [ChangeId.new(runtime) for _ in range(3)]
     async with open_backends(settings, runtime) as backends:

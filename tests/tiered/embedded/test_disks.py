@@ -18,8 +18,6 @@ from changelog.base.errors import ConfigurationError, CorruptRecordError, Tiered
 from changelog.base.runtime import SystemRuntime
 from changelog.sqlite.log import Database, SqliteChangeLog
 from recovery.daemon import collect
-from tests.given.clocks import ShiftedRuntime
-from tests.given.whole_blobs import begin, read, store
 from tiered import ObjectId, open_storage
 from tiered.embedded.blobs import FileBlobs
 from tiered.metadata import NS_PER_S, Metadata, TimeToLive
@@ -27,6 +25,8 @@ from tiered.open import open_backends
 from tiered.provision.directory import inspect_directory
 from tiered.provision.findings import Kind
 from tiered.settings import Settings
+from tiered.testing.clock import Clock
+from tiered.testing.contracts.whole_blobs import begin, read, store
 
 pytestmark = pytest.mark.anyio
 
@@ -78,7 +78,7 @@ def fill(disk: Path) -> Path:
 
 
 async def test_on_a_full_disk_blobs_are_read_and_deleted_and_a_put_leaves_nothing(
-    disk: Path, anyio_backend: str, runtime: ShiftedRuntime
+    disk: Path, anyio_backend: str, runtime: Clock
 ) -> None:
     blobs = await FileBlobs.open_directory(disk, runtime)
     await store(blobs, "a", bytes(MIB))
@@ -96,7 +96,7 @@ async def test_on_a_full_disk_blobs_are_read_and_deleted_and_a_put_leaves_nothin
 
 
 async def test_a_full_disk_is_opened_for_reading_and_gets_its_directories_when_there_is_room(
-    disk: Path, mount: Mount, anyio_backend: str, runtime: ShiftedRuntime, caplog: pytest.LogCaptureFixture
+    disk: Path, mount: Mount, anyio_backend: str, runtime: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     (disk / "store").mkdir()
     mount(disk / "store", "-t", "tmpfs", "-o", "size=64k,nr_inodes=2", "tiered-test")
@@ -115,7 +115,7 @@ async def test_a_full_disk_is_opened_for_reading_and_gets_its_directories_when_t
 
 
 async def test_a_read_only_disk_is_read_and_every_write_says_what_it_is(
-    disk: Path, mount: Mount, anyio_backend: str, runtime: ShiftedRuntime
+    disk: Path, mount: Mount, anyio_backend: str, runtime: Clock
 ) -> None:
     mortal = Metadata(TimeToLive(ns=HOUR_NS)).stamped(runtime.wall_ns())
     await store(await FileBlobs.open_directory(disk, runtime), "a", bytes(MIB), mortal)
@@ -136,7 +136,7 @@ async def test_a_read_only_disk_is_read_and_every_write_says_what_it_is(
 
 
 async def test_a_collection_on_a_full_disk_begins_with_what_frees_space(
-    disk: Path, anyio_backend: str, runtime: ShiftedRuntime
+    disk: Path, anyio_backend: str, runtime: Clock
 ) -> None:
     async with open_backends(Settings(directory=disk), runtime) as backends:
         mortal = Metadata(TimeToLive(ns=NS_PER_S)).stamped(runtime.wall_ns())
@@ -151,7 +151,7 @@ async def test_a_collection_on_a_full_disk_begins_with_what_frees_space(
 
 
 async def test_a_part_of_the_collection_that_fails_is_told_and_the_others_go_on(
-    tmp_path: Path, anyio_backend: str, runtime: ShiftedRuntime, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, anyio_backend: str, runtime: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_backends(Settings(directory=tmp_path), runtime) as backends:
         await store(backends.tiers.long_term, "a", metadata=Metadata(TimeToLive(ns=NS_PER_S)).stamped(runtime.wall_ns()))
@@ -171,7 +171,7 @@ async def test_a_part_of_the_collection_that_fails_is_told_and_the_others_go_on(
 @pytest.mark.parametrize("part", ["blobs", "uploads"])
 @pytest.mark.parametrize("how", ["mounted", "linked", "bound"])
 async def test_parts_on_two_file_systems_are_refused_by_name_when_a_store_is_opened(
-    disk: Path, tmp_path: Path, mount: Mount, anyio_backend: str, runtime: ShiftedRuntime, part: str, how: str
+    disk: Path, tmp_path: Path, mount: Mount, anyio_backend: str, runtime: Clock, part: str, how: str
 ) -> None:
     root = tmp_path / "store"
     root.mkdir()
@@ -189,7 +189,7 @@ async def test_parts_on_two_file_systems_are_refused_by_name_when_a_store_is_ope
 @pytest.mark.parametrize("how", ["mounted", "bound"])
 @pytest.mark.parametrize("where", ["blobs", "deeper"])
 async def test_a_mount_that_comes_later_is_told_by_the_put(
-    tmp_path: Path, mount: Mount, anyio_backend: str, runtime: ShiftedRuntime, how: str, where: str
+    tmp_path: Path, mount: Mount, anyio_backend: str, runtime: Clock, how: str, where: str
 ) -> None:
     root = tmp_path / "store"
     blobs = await FileBlobs.open_directory(root, runtime)
@@ -207,7 +207,7 @@ async def test_a_mount_that_comes_later_is_told_by_the_put(
 
 
 async def test_a_directory_below_that_is_a_link_is_refused_by_the_check_and_by_a_put(
-    tmp_path: Path, anyio_backend: str, runtime: ShiftedRuntime
+    tmp_path: Path, anyio_backend: str, runtime: Clock
 ) -> None:
     blobs = await FileBlobs.open_directory(tmp_path / "store", runtime)
     (tmp_path / "elsewhere").mkdir()
@@ -234,7 +234,7 @@ async def test_the_store_says_so_too_and_leaves_nothing(tmp_path: Path, mount: M
     assert os.listdir(tmp_path / "uploads") == os.listdir(tmp_path / "blobs") == []
 
 
-async def test_check_tells_of_two_file_systems(tmp_path: Path, mount: Mount, anyio_backend: str, runtime: ShiftedRuntime) -> None:
+async def test_check_tells_of_two_file_systems(tmp_path: Path, mount: Mount, anyio_backend: str, runtime: Clock) -> None:
     async with open_backends(Settings(directory=tmp_path / "store"), runtime) as backends:
         await store(backends.tiers.long_term, LONG)
     mount(tmp_path / "store" / "blobs" / ("k" * 199 + "+"), "-t", "tmpfs", "tiered-test")
@@ -246,7 +246,7 @@ async def test_check_tells_of_two_file_systems(tmp_path: Path, mount: Mount, any
 # --- directories that go away -----------------------------------------------------------------------
 
 
-async def test_uploads_that_were_removed_are_made_again(tmp_path: Path, anyio_backend: str, runtime: ShiftedRuntime) -> None:
+async def test_uploads_that_were_removed_are_made_again(tmp_path: Path, anyio_backend: str, runtime: Clock) -> None:
     blobs = await FileBlobs.open_directory(tmp_path / "store", runtime)
     (tmp_path / "store" / "uploads").rmdir()
     assert await blobs.collect(10) == 0
@@ -256,7 +256,7 @@ async def test_uploads_that_were_removed_are_made_again(tmp_path: Path, anyio_ba
 
 @pytest.mark.parametrize("moment", ["before", "under way"])
 async def test_a_store_that_was_removed_is_not_begun_anew(
-    tmp_path: Path, anyio_backend: str, runtime: ShiftedRuntime, moment: str
+    tmp_path: Path, anyio_backend: str, runtime: Clock, moment: str
 ) -> None:
     root = tmp_path / "store"
     blobs = await FileBlobs.open_directory(root, runtime)
@@ -269,7 +269,7 @@ async def test_a_store_that_was_removed_is_not_begun_anew(
 
 
 async def test_blobs_removed_under_an_upload_are_not_made_anew_but_told(
-    tmp_path: Path, anyio_backend: str, runtime: ShiftedRuntime
+    tmp_path: Path, anyio_backend: str, runtime: Clock
 ) -> None:
     blobs = await FileBlobs.open_directory(tmp_path / "store", runtime)
     upload = await begin(blobs, LONG)
@@ -280,7 +280,7 @@ async def test_blobs_removed_under_an_upload_are_not_made_anew_but_told(
 
 
 async def test_a_pipe_in_place_of_a_blob_is_corruption_and_nothing_waits_for_it(
-    tmp_path: Path, anyio_backend: str, runtime: ShiftedRuntime
+    tmp_path: Path, anyio_backend: str, runtime: Clock
 ) -> None:
     blobs = await FileBlobs.open_directory(tmp_path / "store", runtime)
     os.mkfifo(tmp_path / "store" / "blobs" / "a")
@@ -289,7 +289,7 @@ async def test_a_pipe_in_place_of_a_blob_is_corruption_and_nothing_waits_for_it(
             await attempt
 
 
-async def test_a_directory_may_be_a_link_but_not_to_nowhere(tmp_path: Path, anyio_backend: str, runtime: ShiftedRuntime) -> None:
+async def test_a_directory_may_be_a_link_but_not_to_nowhere(tmp_path: Path, anyio_backend: str, runtime: Clock) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     (tmp_path / "broken").symlink_to(tmp_path / "nowhere")
@@ -302,7 +302,7 @@ async def test_a_directory_may_be_a_link_but_not_to_nowhere(tmp_path: Path, anyi
 
 @pytest.mark.parametrize("part", ["blobs", "uploads"])
 async def test_rights_that_are_taken_away_are_told_and_may_be_given_back(
-    unprivileged: Path, anyio_backend: str, runtime: ShiftedRuntime, part: str
+    unprivileged: Path, anyio_backend: str, runtime: Clock, part: str
 ) -> None:
     blobs = await FileBlobs.open_directory(unprivileged / "store", runtime)
     await store(blobs, "a")

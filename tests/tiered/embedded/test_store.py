@@ -14,11 +14,11 @@ import anyio
 import pytest
 
 from recovery.daemon import Collected, collect
-from tests.given.clocks import ShiftedRuntime
 from tests.given.embedded_store import OBJECT, embedded, files, read
 from tiered import ConfigurationError, Metadata, ObjectId, Settings, TimeToIdle, TimeToLive, open_storage
 from tiered.metadata import NS_PER_S
 from tiered.open import open_backends
+from tiered.testing.clock import Clock
 
 pytestmark = pytest.mark.anyio
 
@@ -47,7 +47,7 @@ async def test_two_stores_on_one_directory_see_each_others_writes(tmp_path: Path
 
 
 async def test_store_in_a_directory_keeps_a_changelog_and_goes_without_one_only_by_name(
-    tmp_path: Path, runtime: ShiftedRuntime, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, runtime: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "tiered")
     for settings in (Settings(directory=tmp_path), Settings(directory=tmp_path, changelog="noop")):
@@ -75,7 +75,7 @@ async def test_database_of_another_program_is_refused_and_left_alone(tmp_path: P
 
 @pytest.mark.parametrize("expiration", [TimeToLive(timedelta(milliseconds=50)), TimeToIdle(timedelta(milliseconds=50))])
 async def test_expired_objects_are_collected_rows_and_blobs(
-    tmp_path: Path, runtime: ShiftedRuntime, expiration: TimeToLive | TimeToIdle
+    tmp_path: Path, runtime: Clock, expiration: TimeToLive | TimeToIdle
 ) -> None:
     settings = embedded(tmp_path)
     async with open_storage(settings) as storage:

@@ -10,11 +10,11 @@ import pytest
 from changelog.base.errors import ConfigurationError, TieredError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import SystemRuntime
 from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
-from tests.given.whole_blobs import store
 from tiered.gcs.batches import decode_batch, encode_batch
 from tiered.gcs.blobs import GcsBlobs
 from tiered.gcs.http import Answer
 from tiered.protocol.backends import DELETIONS_MAX, Removal
+from tiered.testing.contracts.whole_blobs import store
 
 pytestmark = pytest.mark.anyio
 RUNTIME = SystemRuntime()

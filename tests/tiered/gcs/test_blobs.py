@@ -31,13 +31,13 @@ from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
 from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
 from emulators.gcs.store import Bucket
-from tests.given.whole_blobs import read
 from tiered.gcs.blobs import GcsBlobs
 from tiered.gcs.format import encode_crc, extend_crc
 from tiered.gcs.http import GcsHttp
 from tiered.gcs.upload import SINGLE_BYTES_MAX, GcsUpload
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle
 from tiered.protocol.backends import BlobPage, ByteRange, SoftDeletes
+from tiered.testing.contracts.whole_blobs import read
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 

@@ -20,8 +20,6 @@ from changelog.base.errors import CorruptRecordError, TieredError
 from changelog.base.observe import Event, Observer
 from changelog.change import Change, ChangeId
 from changelog.lease import Renewal
-from emulators.world.blobs import Blob
-from emulators.world.log import Stored
 from emulators.world.runtime import run_world
 from recovery.daemon import collect
 from recovery.metrics import StatusMetrics
@@ -44,6 +42,8 @@ from tiered.object_id import ObjectId, blob_name
 from tiered.protocol.backends import Tiers
 from tiered.telemetry.metrics import COUNTED, code_of, kind_of, metrics_of
 from tiered.telemetry.telemetry import Telemetry
+from tiered.testing.blobs import Blob
+from tiered.testing.log import Stored
 
 OTHER = ObjectId.create("attachments", "other")
 PAGE = ROOT / "docs" / "metrics.md"

@@ -19,10 +19,8 @@ from changelog.noop import NoopChangeLog
 from emulators.simulation.coverage import Coverage
 from emulators.simulation.recipe import Recipe
 from emulators.simulation.run import run
-from emulators.world.blobs import SimulatedBlobs
-from emulators.world.log import SimulatedChangeLog
-from emulators.world.rows import SimulatedRows
 from emulators.world.runtime import SimulatedRuntime
+from emulators.world.services import SimulatedBlobs, SimulatedChangeLog, SimulatedRows
 from recovery.loop import RecoveryLoop
 from tests.given.observed_world import ObservedWorld
 from tests.given.repository import ROOT

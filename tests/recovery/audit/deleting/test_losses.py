@@ -12,7 +12,7 @@ import pytest
 from changelog.base.errors import CorruptRecordError, UnconfirmedError
 from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId, Entry
-from emulators.world.blobs import SimulatedBlobs
+from emulators.world.services import SimulatedBlobs
 from recovery.audit.deleting import restoring
 from recovery.audit.deleting.losses import End, Loss, Losses
 from recovery.audit.deleting.restored import RestoredFiles

@@ -1,4 +1,4 @@
-"""`SimulatedRows`: the high-volume tier in memory. Tests may read its state.
+"""`MemoryRows`: the high-volume tier in memory. Tests may read its state.
 
     states    path -> inline object or tombstone, expired or not
     won       path -> token -> when (Unix ms, server's clock); `refused` likewise
@@ -20,14 +20,14 @@ from typing import Any
 from changelog.base.errors import ClockBehindError, UnavailableError
 from changelog.base.runtime import Runtime
 from changelog.change import ChangeId
-from emulators.world.runtime import Simulated
 from tiered.metadata import is_expired, whole_ms
 from tiered.protocol.backends import MARK_AGE_MAX_S, Inline, Redirect, RedirectPage, Row, RowPage, RowState, ScannedRow, Tombstone
+from tiered.testing.service import MemoryService
 
 Marks = dict[str, dict[ChangeId, int]]
 
 
-class SimulatedRows(Simulated):
+class MemoryRows(MemoryService):
     """The high-volume tier: it implements `HighVolumeBackend` and `Collects`. `runtime` is the server's."""
 
     def __init__(self, runtime: Runtime, *, horizon: bool = True) -> None:

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from changelog.base.errors import InvalidRequestError, UnavailableError
 from changelog.base.runtime import Runtime
 from changelog.change import ChangeId
-from tests.given.whole_blobs import begin, read, store
 from tiered.errors import RangeNotSatisfiableError
 from tiered.metadata import Metadata, TimeToIdle, TimeToLive
 from tiered.object_id import PATH_BYTES_MAX, blob_name
 from tiered.protocol.backends import BlobHead, ByteRange, DeletesMany, LongTermBackend, NotCopied, Removal, SoftDeletes, Upload
+from tiered.testing.contracts.whole_blobs import begin, read, store
 
 pytestmark = pytest.mark.anyio
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from itertools import pairwise
 from typing import TypeVar
@@ -11,14 +12,9 @@ import pytest
 
 from changelog.base.errors import UnavailableError
 from changelog.base.runtime import Runtime
-from changelog.bigtable.channel import set_cell
-from changelog.bigtable.log import BigTableChangeLog
 from changelog.change import LEGACY_OWNER, LOG_PREFIX, Change, ChangeId, Entry, Unreadable, encode
 from changelog.lease import SET_BACK_MS, Renewal
 from changelog.log import CLOCK, NOTE_BYTES_MAX, ChangeLog, KeyRange
-from changelog.sqlite.log import SqliteChangeLog
-from emulators.world.log import SimulatedChangeLog, Stored
-from tiered.telemetry.observed import Observed
 
 pytestmark = pytest.mark.anyio
 
@@ -26,6 +22,8 @@ EVERYTHING = KeyRange(LOG_PREFIX, "~changelog0")
 EXPIRY_MS = 30_000
 LATER_MS = 3_600_000
 T = TypeVar("T")
+Plant = Callable[[ChangeLog, str, bytes], Awaitable[None]]
+"""Puts bytes into a log, under a key, that no call of this software writes; beaten just now."""
 
 
 @pytest.fixture
@@ -48,24 +46,6 @@ async def stale(log: ChangeLog, now_ms: int, within: KeyRange = EVERYTHING) -> l
     page = await log.stale(within, now_ms, EXPIRY_MS, 1000)
     assert page.next_start is None
     return list(page.entries)
-
-
-async def plant(log: ChangeLog, key: str, raw: bytes) -> None:
-    """Puts bytes into the log that no call of this software writes; beaten just now."""
-    now_ms = await log.announce("planter")
-    match log:
-        case Observed(backend=backend):
-            await plant(backend, key, raw)
-        case SqliteChangeLog(_database=database):
-            await database.write(lambda connection: connection.execute("INSERT INTO changes VALUES (?, ?, ?, NULL)", (key, raw, now_ms)))
-        case SimulatedChangeLog(stored=stored):
-            stored[key] = Stored(raw, now_ms)
-        case BigTableChangeLog(_table=table):
-            # What nobody owns is dated 0 there, by whatever software.
-            beaten_us = 0 if b'"owner":""' in raw else now_ms * 1000
-            await table.mutate(key.encode(), set_cell("fc", b"c", raw, beaten_us))
-        case _:
-            pytest.fail(f"tell this test how to plant bytes into {type(log).__name__}")
 
 
 async def beat(log: ChangeLog, entry: Entry) -> int:
@@ -428,7 +408,7 @@ async def test_listings_while_entries_come_and_go_find_what_was_there_all_the_ti
 
 @pytest.mark.parametrize("raw", [b"", b"\xff\xfe", b"[]", b'{"v":2,"id":"notes/objects/k"}', b'{"v":1,"new":"x"}'])
 async def test_an_unreadable_entry_is_stale_though_it_beat_just_now_and_can_be_parked(
-    log: ChangeLog, runtime: Runtime, raw: bytes
+    log: ChangeLog, plant: Plant, runtime: Runtime, raw: bytes
 ) -> None:
     change_id = ChangeId.new(runtime)
     await plant(log, change_id.row_key(), raw)
@@ -444,7 +424,7 @@ async def test_an_unreadable_entry_is_stale_though_it_beat_just_now_and_can_be_p
     assert await stale(log, await log.announce("clock")) == [found]
 
 
-async def test_an_unreadable_entry_does_not_block_the_others(log: ChangeLog, runtime: Runtime) -> None:
+async def test_an_unreadable_entry_does_not_block_the_others(log: ChangeLog, plant: Plant, runtime: Runtime) -> None:
     entries = await recorded(log, runtime, 4, owner="")
     await plant(log, f"{LOG_PREFIX}not a change", b"{}")
     found = await stale(log, await log.announce("clock"))
@@ -452,7 +432,7 @@ async def test_an_unreadable_entry_does_not_block_the_others(log: ChangeLog, run
 
 
 @pytest.mark.parametrize("key", ["~changelog/{}", "~changelog/ff/{}"], ids=["no shard", "another number of shards"])
-async def test_an_entry_under_another_key_is_found_claimed_and_forgotten(log: ChangeLog, runtime: Runtime, key: str) -> None:
+async def test_an_entry_under_another_key_is_found_claimed_and_forgotten(log: ChangeLog, plant: Plant, runtime: Runtime, key: str) -> None:
     change = Change(ChangeId.new(runtime), "notes/objects/k", None, "notes/objects/k")
     await plant(log, key.format(change.id), encode(Entry(change, "", "")))
     entry = await log.read(change.id)
@@ -465,7 +445,7 @@ async def test_an_entry_under_another_key_is_found_claimed_and_forgotten(log: Ch
     assert (await log.entries("", 10)).entries == ()
 
 
-async def test_an_entry_of_older_software_can_be_claimed_and_parked(log: ChangeLog, runtime: Runtime) -> None:
+async def test_an_entry_of_older_software_can_be_claimed_and_parked(log: ChangeLog, plant: Plant, runtime: Runtime) -> None:
     """Its value has only `id`, `new` and `old`, so it is not what this software would write for it."""
     first, second = ChangeId.new(runtime), ChangeId.new(runtime)
     for change_id in (first, second):

@@ -1,4 +1,4 @@
-"""`SimulatedChangeLog`: the changelog in memory. Tests may read its state.
+"""`MemoryChangeLog`: the changelog in memory. Tests may read its state.
 
     stored     row key -> the stored value (bytes as in `changelog.change`), its heartbeat, its state
     presence   instance -> when it was last announced (Unix ms)
@@ -21,7 +21,7 @@ from changelog.base.runtime import Runtime
 from changelog.change import SHARDS_DEFAULT, Change, ChangeId, Entry, Stuck, Unreadable, decode, encode, encode_stuck
 from changelog.lease import Renewal, Standing, standing
 from changelog.log import CLOCK, PRESENCE_AGE_MAX_MS, KeyRange, Page, check_note, shard_ranges
-from emulators.world.runtime import Simulated
+from tiered.testing.service import MemoryService
 
 _DUE = (Standing.CLAIMABLE, Standing.EXHAUSTED, Standing.UNREADABLE)
 
@@ -35,7 +35,7 @@ class Stored:
     state: str | None = None
 
 
-class SimulatedChangeLog(Simulated):
+class MemoryChangeLog(MemoryService):
     """The changelog: it implements `ChangeLog` and `Collects`. `runtime` is the server's."""
 
     durable = True

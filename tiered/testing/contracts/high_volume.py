@@ -15,10 +15,10 @@ from changelog.base.errors import ClockBehindError, UnavailableError
 from changelog.base.runtime import Runtime
 from changelog.change import ChangeId
 from changelog.log import Collects
-from tests.given.clocks import ShiftedRuntime
 from tiered.metadata import NS_PER_MS, NS_PER_S, Metadata, TimeToIdle, TimeToLive
 from tiered.object_id import blob_name
 from tiered.protocol.backends import MARK_AGE_MAX_S, HighVolumeBackend, Inline, Redirect, Row, RowPage, RowState, Tombstone
+from tiered.testing.clock import Clock
 
 pytestmark = pytest.mark.anyio
 
@@ -312,7 +312,7 @@ def forgetful(rows: Rows) -> Rows:
 
 async def forget(rows: Rows) -> None:
     """Collects as if two days had passed, and sets the clock right again."""
-    assert isinstance(rows.backend, Collects) and isinstance(rows.runtime, ShiftedRuntime)
+    assert isinstance(rows.backend, Collects) and isinstance(rows.runtime, Clock)
     rows.runtime.ahead_ns = LATER_NS
     assert await rows.backend.collect(100) > 0
     rows.runtime.ahead_ns = 0
@@ -363,7 +363,7 @@ async def test_the_horizon_never_goes_back(forgetful: Rows) -> None:
 
 async def test_a_mark_whose_token_was_made_by_a_clock_that_was_ahead_stays_and_stops_nobody(forgetful: Rows) -> None:
     rows = forgetful
-    assert isinstance(rows.runtime, ShiftedRuntime) and isinstance(rows.backend, Collects)
+    assert isinstance(rows.runtime, Clock) and isinstance(rows.backend, Collects)
     rows.runtime.ahead_ns = 365 * 86_400 * NS_PER_S
     ahead = rows.token()
     rows.runtime.ahead_ns = 0
@@ -381,7 +381,7 @@ async def test_where_the_clock_is_behind_the_horizon_each_write_says_so_and_read
     assert await rows.swap(PATH, token, None, inline(token))
     before = (await rows.read()).state
     await forget(rows)
-    assert isinstance(rows.runtime, ShiftedRuntime)
+    assert isinstance(rows.runtime, Clock)
     rows.runtime.ahead_ns = -LATER_NS
     behind = rows.token()
     for write in (

@@ -1,4 +1,4 @@
-"""`SimulatedBlobs`: the long-term tier in memory. Tests may read its state.
+"""`MemoryBlobs`: the long-term tier in memory. Tests may read its state.
 
     blobs       name -> blob, visible
     uploads     session -> upload that can still be finalised
@@ -24,10 +24,10 @@ from math import inf
 
 from changelog.base.errors import InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import Runtime
-from emulators.world.runtime import Simulated
 from tiered.metadata import NS_PER_S, Metadata, is_expired
 from tiered.protocol.backends import BlobHead, BlobPage, ByteRange, ListedBlob, NotCopied, Removal, SoftDeleted
 from tiered.stored import PIECE_BYTES
+from tiered.testing.service import MemoryService
 
 REQUEST_LIVES_S = 900.0
 """How long a request may stand still before it is lost, in seconds.
@@ -47,14 +47,14 @@ class Blob:
     generation: int
 
 
-class SimulatedBlobs(Simulated):
+class MemoryBlobs(MemoryService):
     """The long-term tier: `LongTermBackend`, `Collects`, `SoftDeletes` and `DeletesMany`. `runtime` is the server's."""
 
     def __init__(self, runtime: Runtime, *, sessions: bool = True) -> None:
         super().__init__(runtime)
         self.collect_after_s = 3600.0
         self.blobs: dict[str, Blob] = {}
-        self.uploads: dict[str, SimulatedUpload] = {}
+        self.uploads: dict[str, MemoryUpload] = {}
         self.collected: set[str] = set()
         self.strays: set[str] = set()
         self.deleted: dict[str, list[tuple[int, Blob]]] = {}
@@ -63,11 +63,11 @@ class SimulatedBlobs(Simulated):
         self._sessions = sessions
         self._count = 0
 
-    async def open_upload(self, name: str, metadata: Metadata, size: int | None) -> SimulatedUpload:
+    async def open_upload(self, name: str, metadata: Metadata, size: int | None) -> MemoryUpload:
         session = f"{name}#{self._next()}" if self._sessions else None
         if session is not None:
             await self._travel()
-        upload = SimulatedUpload(self, name, metadata, size, session, self._runtime.wall_ns())
+        upload = MemoryUpload(self, name, metadata, size, session, self._runtime.wall_ns())
         if session is not None:
             self.uploads[session] = upload
             self._took_effect("blobs.open_upload", session)
@@ -77,10 +77,10 @@ class SimulatedBlobs(Simulated):
         await self._travel()
         self._end(session, "blobs.cancel")
 
-    async def open(self, name: str, range: ByteRange | None = None) -> SimulatedReader | None:
+    async def open(self, name: str, range: ByteRange | None = None) -> MemoryReader | None:
         await self._travel()
         blob = self.blobs.get(name)
-        return None if blob is None else SimulatedReader(self, name, blob, range)
+        return None if blob is None else MemoryReader(self, name, blob, range)
 
     async def head(self, name: str) -> BlobHead | None:
         await self._travel()
@@ -190,7 +190,7 @@ class SimulatedBlobs(Simulated):
                 self._took_effect("blobs.collect", garbage)
         return len(chosen)
 
-    def _is_old(self, upload: SimulatedUpload) -> bool:
+    def _is_old(self, upload: MemoryUpload) -> bool:
         return self._runtime.wall_ns() - upload.opened_ns > SESSION_AGE_MAX_NS
 
     def plant(self, name: str, metadata: Metadata, payload: bytes) -> None:
@@ -218,7 +218,7 @@ class SimulatedBlobs(Simulated):
         return self._count
 
 
-class SimulatedUpload:
+class MemoryUpload:
     """Implements `Upload`. If `session` is None, it is a single request, which `finalise` sends.
 
     `given_at`: the second of the world at which its client sent the last part. A single request that does not reach the
@@ -226,7 +226,7 @@ class SimulatedUpload:
     """
 
     def __init__(
-        self, blobs: SimulatedBlobs, name: str, metadata: Metadata, size: int | None, session: str | None, opened_ns: int
+        self, blobs: MemoryBlobs, name: str, metadata: Metadata, size: int | None, session: str | None, opened_ns: int
     ) -> None:
         self.session = session
         self.opened_ns = opened_ns
@@ -286,10 +286,10 @@ class SimulatedUpload:
         return InvalidRequestError(f"the payload of {self._name!r} has {len(self.payload)} bytes, {relation} the declared {self._declared}")
 
 
-class SimulatedReader:
+class MemoryReader:
     """Implements `BlobReader` for one generation."""
 
-    def __init__(self, blobs: SimulatedBlobs, name: str, blob: Blob, range: ByteRange | None) -> None:
+    def __init__(self, blobs: MemoryBlobs, name: str, blob: Blob, range: ByteRange | None) -> None:
         self.metadata = blob.metadata
         self.size = len(blob.payload)
         self.checksum: str | None = None

@@ -1,0 +1,56 @@
+"""fsspec's own tests of file systems, on a store in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from fsspec.tests import abstract
+
+from tiered.filesystem.tree import TieredFileSystem
+from tiered.testing import blocking_memory_storage
+
+
+class TieredFixtures(abstract.AbstractFixtures):  # type: ignore[misc] # fsspec has no types
+    @pytest.fixture
+    def fs(self) -> Iterator[TieredFileSystem]:
+        with blocking_memory_storage() as storage:
+            yield TieredFileSystem(storage=storage, skip_instance_cache=True)
+
+    @pytest.fixture
+    def fs_path(self) -> str:
+        return "notes/objects/tests"
+
+    @pytest.fixture
+    def fs_join(self) -> Callable[..., str]:
+        return lambda *parts: "/".join(parts)
+
+    @pytest.fixture
+    def supports_empty_directories(self) -> bool:
+        return False
+
+
+class TestCopy(abstract.AbstractCopyTests, TieredFixtures):  # type: ignore[misc]
+    pass
+
+
+class TestGet(abstract.AbstractGetTests, TieredFixtures):  # type: ignore[misc]
+    pass
+
+
+class TestPut(abstract.AbstractPutTests, TieredFixtures):  # type: ignore[misc]
+    pass
+
+
+class TestOpen(abstract.AbstractOpenTests, TieredFixtures):  # type: ignore[misc]
+    pass
+
+
+class TestPipe(abstract.AbstractPipeTests, TieredFixtures):  # type: ignore[misc]
+    pass
+
+
+def test_every_suite_of_fsspec_is_run() -> None:
+    ours: Any = {base for kind in TieredFixtures.__subclasses__() for base in kind.__mro__}
+    assert {value for name, value in vars(abstract).items() if name.endswith("Tests")} <= ours

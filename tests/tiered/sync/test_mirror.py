@@ -1,0 +1,73 @@
+"""The blocking API has the methods, parameters, defaults and documented errors of the asynchronous one."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import tiered
+import tiered.bulk
+import tiered.sync
+
+STORAGES = tiered.TieredStorage, tiered.sync.TieredStorage
+OBJECTS = tiered.StoredObject, tiered.sync.StoredObject
+RENAMED = {"aclose": "close"}
+FILE = {"name", "read1", "peek", "readable", "release"}
+"""What `tiered.sync.StoredObject` has besides, because it is a file, and because `put` takes it over."""
+
+DIFFERENT: dict[str, set[str]] = {
+    "StoredObject.read": {"size"},  # as files have it
+}
+"""Parameters that only one of the two has."""
+
+
+def public(kind: type) -> dict[str, Any]:
+    own = [each for each in kind.__mro__ if each.__module__.startswith("tiered")]
+    return {RENAMED.get(name, name): value for each in own for name, value in vars(each).items() if not name.startswith("_")}
+
+
+def parameters(method: Callable[..., object]) -> dict[str, tuple[object, object]]:
+    return {each.name: (each.kind, each.default) for each in inspect.signature(method).parameters.values() if each.name != "self"}
+
+
+def errors(method: object) -> set[str]:
+    return set(re.findall(r"\b[A-Z]\w+Error\b", inspect.getdoc(method) or "")) - {"TieredError"}
+
+
+def pairs() -> list[Any]:
+    made = []
+    for asynchronous, blocking in (STORAGES, OBJECTS):
+        theirs = public(blocking)
+        made += [pytest.param(f"{blocking.__name__}.{name}", value, theirs.get(name), id=f"{blocking.__name__}.{name}")
+                 for name, value in public(asynchronous).items()]
+    return [*made, pytest.param("open_storage", tiered.open_storage, tiered.sync.open_storage, id="open_storage")]
+
+
+@pytest.mark.parametrize(("name", "asynchronous", "blocking"), pairs())
+def test_a_method_is_there_with_the_same_parameters_and_documented_errors(name: str, asynchronous: Any, blocking: Any) -> None:
+    assert blocking is not None, f"tiered.sync.{name} is missing"
+    if isinstance(asynchronous, property):
+        assert isinstance(blocking, property)
+        return
+    ours, theirs = parameters(asynchronous), parameters(blocking)
+    different = {each for each in ours.keys() | theirs.keys() if ours.get(each) != theirs.get(each)}
+    assert different == DIFFERENT.get(name, set())
+    assert [each for each in theirs if each not in different] == [each for each in ours if each not in different]
+    assert errors(asynchronous) <= errors(blocking) | errors(tiered.sync.TieredStorage)
+
+
+def test_the_blocking_classes_have_nothing_else() -> None:
+    assert set(public(STORAGES[1])) == set(public(STORAGES[0]))
+    assert set(public(OBJECTS[1])) - set(public(OBJECTS[0])) == {"close"} - set(public(OBJECTS[0])) | FILE
+
+
+def test_returned_types_are_those_of_the_asynchronous_methods() -> None:
+    """Except that what must be awaited or iterated asynchronously has a blocking counterpart of the same name."""
+    for name, method in public(STORAGES[0]).items():
+        if inspect.isfunction(method):
+            expected = re.sub(r"AsyncGenerator\[(.*?), None\]", r"Iterator[\1]", method.__annotations__["return"])
+            assert public(STORAGES[1])[name].__annotations__["return"] == expected, name

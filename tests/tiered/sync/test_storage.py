@@ -1,0 +1,450 @@
+"""The blocking API: what callers see of it, where their code runs, and how it ends."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextvars import ContextVar
+from itertools import count
+from pathlib import Path
+
+import anyio
+import pytest
+
+import tiered.sync
+from tests.given.repository import ROOT
+from tiered import (
+    ByteRange,
+    InvalidRequestError,
+    Metadata,
+    ObjectId,
+    ObjectPrefix,
+    OutcomeUnknownError,
+    Progress,
+    PutRequest,
+    Settings,
+    Tier,
+)
+
+LARGE = bytes(range(256)) * 1000
+OBJECT = ObjectId.create("notes", "key")
+FORKING = pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
+
+
+def named(number: int) -> ObjectId:
+    return ObjectId.create("notes", f"{number:04}")
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(directory=tmp_path / "store", inline_bytes_max=1000)
+
+
+@pytest.fixture
+def storage(settings: Settings) -> Iterator[tiered.sync.TieredStorage]:
+    with tiered.sync.open_storage(settings) as opened:
+        yield opened
+
+
+def got(
+    storage: tiered.sync.TieredStorage, object_id: ObjectId = OBJECT, range: ByteRange | None = None, progress: Progress | None = None
+) -> tiered.sync.StoredObject:
+    stored = storage.get(object_id, range, progress=progress)
+    assert stored is not None
+    return stored
+
+
+# --- operations ------------------------------------------------------------------------------------
+
+
+def test_every_operation_works_without_an_event_loop(storage: tiered.sync.TieredStorage) -> None:
+    assert storage.get(OBJECT) is None and storage.head(OBJECT) is None
+    put = storage.put(OBJECT, LARGE, Metadata(content_type="text/plain"))
+    head = storage.head(OBJECT)
+    assert head is not None and (head.size, head.tier, head.revision) == (len(LARGE), Tier.LONG_TERM, put.revision)
+    assert got(storage).read() == LARGE and got(storage, OBJECT, ByteRange(-7)).read() == LARGE[-7:]
+    assert [entry.object_id for entry in storage.list(ObjectPrefix.create("notes"))] == [OBJECT]
+    assert storage.list_page(limit=1).objects[0].revision == put.revision and storage.services_away == {}
+    assert storage.outcome(OutcomeUnknownError(OBJECT, put.revision)).name == "TOOK_EFFECT"
+    storage.delete(OBJECT)
+    assert list(storage.list()) == [] and storage.dangling_found == 0 and storage.close() == []
+
+
+def test_errors_are_those_of_the_asynchronous_api(storage: tiered.sync.TieredStorage) -> None:
+    storage.put(OBJECT, b"small")
+    with pytest.raises(InvalidRequestError, match="pass an ObjectId"):
+        storage.put("notes/objects/key", b"")  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequestError, match="begins after"):
+        storage.get(OBJECT, ByteRange(99))
+    with pytest.raises(InvalidRequestError, match="is ambiguous"):
+        storage.put(OBJECT, "text")  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequestError, match="not one str"):
+        storage.delete_many("notes")  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequestError, match="concurrency is 0"):
+        storage.delete_many([], concurrency=0)
+    with pytest.raises(InvalidRequestError, match="a prefix is"):
+        next(storage.list(7))  # type: ignore[call-overload]
+
+
+def test_bulk_calls_give_each_request_its_own_result(storage: tiered.sync.TieredStorage) -> None:
+    me = threading.current_thread()
+
+    def pieces(number: int) -> Iterator[bytes]:
+        assert threading.current_thread() is me
+        yield b"%d" % number
+        yield LARGE
+
+    def requests() -> Iterator[PutRequest]:
+        assert threading.current_thread() is me
+        for number in range(30):
+            yield PutRequest(named(number), pieces(number) if number % 2 else b"small")
+
+    with storage.put_many(requests(), concurrency=3) as stored:
+        seen = {result.position: result.value.size for result in stored}
+    assert seen == {number: len(LARGE) + len(str(number)) if number % 2 else 5 for number in range(30)}
+    with storage.get_many([named(number) for number in range(31)]) as read:
+        found = {result.request: result.value for result in read}
+    assert found[named(30)] is None and all(found[named(number)] is not None for number in range(30))
+    with storage.delete_many(entry.object_id for entry in storage.list()) as deleted:
+        assert [result.error for result in deleted] == [None] * 30
+    assert list(storage.list()) == []
+
+
+def test_progress_is_told_in_the_callers_thread_and_ends_what_it_refuses(storage: tiered.sync.TieredStorage) -> None:
+    me, told = threading.current_thread(), []
+
+    def progress(so_far: int, total: int | None) -> None:
+        assert threading.current_thread() is me
+        told.append((so_far, total))
+
+    def stop(so_far: int, total: int | None) -> None:
+        raise OSError("the disk of the caller is full")
+
+    async def later(so_far: int, total: int | None) -> None:
+        """Nobody awaits it."""
+
+    storage.put(OBJECT, LARGE, progress=progress)
+    assert told[-1] == (len(LARGE), len(LARGE))
+    told.clear()
+    assert got(storage, OBJECT, None, progress).read() == LARGE and told[-1] == (len(LARGE), len(LARGE))
+    with storage.put_many([PutRequest(named(1), b"small", progress=progress), PutRequest(named(2), b"small", progress=stop)]) as results:
+        assert [type(result.error) for result in results if result.error] == [OSError]
+    for wrong, error in ((stop, OSError), (later, InvalidRequestError)):
+        with pytest.raises(error):
+            storage.put(named(3), LARGE, progress=wrong)
+        stored = got(storage, OBJECT, None, wrong)
+        with pytest.raises(error):
+            stored.read()
+        assert stored.closed
+    assert storage.head(named(3)) is None and storage.head(named(2)) is None
+    for use in (lambda: storage.put(named(3), b"", progress=7), lambda: storage.get(OBJECT, progress=7)):  # type: ignore[arg-type]
+        with pytest.raises(InvalidRequestError, match="progress is 7"):
+            use()
+
+
+def test_a_bulk_call_tells_of_errors_as_the_asynchronous_one_does(storage: tiered.sync.TieredStorage) -> None:
+    def failing() -> Iterator[bytes]:
+        yield b"1"
+        raise RuntimeError("torn")
+
+    async def asynchronous() -> AsyncIterator[bytes]:
+        yield b""
+
+    storage.put(named(9), LARGE)
+    with got(storage, named(9)) as begun:
+        begun.read(1)
+        request = PutRequest(OBJECT, failing())
+        with storage.put_many([request, 7, PutRequest(OBJECT, asynchronous()), PutRequest(OBJECT, begun)]) as results:  # type: ignore[list-item]
+            told = {result.position: result for result in results}
+    assert "is read with await" in str(told[2].error) and "already read" in str(told[3].error)
+    assert isinstance(told[0].error, RuntimeError) and told[0].request is request and told[1].request == 7  # type: ignore[comparison-overlap]
+    with pytest.raises(InvalidRequestError, match="inside the block only"):
+        next(results)
+    with pytest.raises(InvalidRequestError, match="entered once"), results:
+        pass
+    closed = threading.Event()
+
+    def endless() -> Iterator[ObjectId]:
+        try:
+            yield from map(named, count())
+        finally:
+            closed.set()
+
+    with storage.delete_many(endless()) as deleted:
+        next(deleted)
+    assert closed.is_set()
+
+
+# --- payloads ----------------------------------------------------------------------------------------
+
+
+def test_an_iterator_is_read_in_the_callers_thread_and_context_and_closed_there(storage: tiered.sync.TieredStorage) -> None:
+    variable: ContextVar[str] = ContextVar("variable")
+    variable.set("callers")
+    seen: list[object] = []
+
+    def pieces() -> Iterator[bytes]:
+        try:
+            for _ in range(5):
+                seen.append((threading.current_thread(), variable.get()))
+                yield LARGE
+            raise ConnectionError("torn")
+        finally:
+            seen.append((threading.current_thread(), variable.get()))
+
+    with pytest.raises(ConnectionError, match="torn"):
+        storage.put(OBJECT, pieces())
+    assert seen == [(threading.current_thread(), "callers")] * 6 and storage.get(OBJECT) is None
+
+
+def test_files_and_what_is_like_them_are_payloads(storage: tiered.sync.TieredStorage, tmp_path: Path) -> None:
+    with gzip.open(tmp_path / "zipped", "wb") as file:
+        file.write(LARGE)
+    with gzip.open(tmp_path / "zipped") as zipped:
+        storage.put(OBJECT, zipped)
+    assert got(storage).read() == LARGE
+    (tmp_path / "plain").write_bytes(LARGE)
+    with open(tmp_path / "plain", "rb") as plain:
+        plain.seek(5)
+        storage.put(OBJECT, plain)
+    assert got(storage).read() == LARGE[5:]
+    storage.put(OBJECT, io.BytesIO(b"in memory"))
+    assert got(storage).read() == b"in memory"
+
+    async def asynchronous() -> AsyncIterator[bytes]:
+        yield b""
+
+    with pytest.raises(InvalidRequestError, match="is read with await"):
+        storage.put(OBJECT, asynchronous())  # type: ignore[arg-type]
+
+
+def test_an_open_object_is_a_file(storage: tiered.sync.TieredStorage) -> None:
+    storage.put(OBJECT, LARGE * 4)
+    whole = io.BytesIO()
+    shutil.copyfileobj(got(storage), whole, 1000)
+    assert whole.getvalue() == LARGE * 4
+    with got(storage) as stored:
+        assert stored.readable() and not stored.seekable() and not stored.writable()
+        buffer = bytearray(300_000)
+        assert stored.readinto(buffer) == 300_000 and bytes(buffer) == (LARGE * 4)[:300_000]
+        assert stored.read(3) == (LARGE * 4)[300_000:300_003]
+        assert stored.read() == (LARGE * 4)[300_003:] and stored.read() == stored.read(5) == b""
+    assert b"".join(got(storage)) == LARGE * 4
+    wrong_calls: list[Callable[[], object]] = [stored.read, lambda: next(stored), stored.peek]
+    for wrong in wrong_calls:
+        with pytest.raises(InvalidRequestError, match="was closed; get it again"):
+            wrong()
+    storage.put(OBJECT, b'{"a": [1]}\nsecond\n')
+    assert io.TextIOWrapper(got(storage)).readlines() == ['{"a": [1]}\n', "second\n"]
+    assert json.load(got(storage, OBJECT, ByteRange(0, 10))) == {"a": [1]}
+
+
+def test_an_open_object_is_a_payload_unless_it_was_read(storage: tiered.sync.TieredStorage) -> None:
+    storage.put(OBJECT, LARGE)
+    source = got(storage)
+    assert storage.put(named(1), source).size == len(LARGE) and source.closed
+    with got(storage) as begun:
+        begun.read(1)
+        with pytest.raises(InvalidRequestError, match="already read or closed"):
+            storage.put(named(1), begun)
+
+
+def test_an_object_that_nobody_closes_is_closed_when_nobody_refers_to_it(storage: tiered.sync.TieredStorage) -> None:
+    storage.put(OBJECT, LARGE)
+    stored = got(storage)
+    inner = stored._stored
+    stored.read(1)
+    del stored
+    assert inner._blob is not None
+    storage.head(OBJECT)
+    storage.head(OBJECT)
+    assert inner._blob is None
+
+
+# --- threads, interruptions, ends --------------------------------------------------------------------
+
+
+def test_many_threads_share_one_storage_and_one_event_loop(storage: tiered.sync.TieredStorage, tmp_path: Path) -> None:
+    def work(number: int) -> None:
+        storage.put(named(number), iter([LARGE, b"%d" % number]))
+        read[number] = got(storage, named(number)).read()
+
+    read: dict[int, bytes] = {}
+    threads = [threading.Thread(target=work, args=[number]) for number in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert read == {number: LARGE + b"%d" % number for number in range(20)}
+    with tiered.sync.open_storage(Settings(directory=tmp_path / "other")) as other:
+        assert list(other.list()) == []
+    assert sum(thread.name == "tiered event loop" for thread in threading.enumerate()) == 1
+
+
+def test_an_interruption_cancels_the_call_and_waits_for_its_end(storage: tiered.sync.TieredStorage) -> None:
+    closed = threading.Event()
+
+    def stalled() -> Iterator[bytes]:
+        try:
+            yield LARGE
+            signal.raise_signal(signal.SIGINT)
+            yield LARGE
+        finally:
+            closed.set()
+
+    with pytest.raises(KeyboardInterrupt):
+        storage.put(OBJECT, stalled())
+    assert closed.is_set() and storage.get(OBJECT) is None
+    reading, writing = os.pipe()
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        storage.put(OBJECT, Path(f"/dev/fd/{reading}"))  # waits in the event loop
+    os.close(reading)
+    os.close(writing)
+    assert storage.get(OBJECT) is None and storage.put(OBJECT, LARGE).size == len(LARGE)
+
+
+def test_use_after_the_block_and_a_second_entry_are_refused(settings: Settings) -> None:
+    opening = tiered.sync.open_storage(settings)
+    with opening as storage:
+        storage.put(OBJECT, LARGE)
+        stored = got(storage)
+        with pytest.raises(InvalidRequestError, match="entered once"), opening:
+            pass
+        with tiered.sync.open_storage(settings) as second:
+            assert got(second).read() == LARGE
+    for use in (lambda: storage.put(OBJECT, stored), storage.list, lambda: storage.put_many([])):
+        with pytest.raises(InvalidRequestError, match="not open; use it inside 'with'"):
+            use()
+    assert stored.read() == LARGE  # its file was open
+
+
+def test_a_call_inside_an_event_loop_is_refused(storage: tiered.sync.TieredStorage, settings: Settings) -> None:
+    async def blocking() -> None:
+        with pytest.raises(InvalidRequestError, match="would block the event loop"):
+            storage.head(OBJECT)
+        with pytest.raises(InvalidRequestError, match="would block the event loop"):
+            tiered.sync.open_storage(settings).__enter__()
+        assert await anyio.to_thread.run_sync(storage.head, OBJECT) is None
+
+    anyio.run(blocking)
+
+
+def test_an_error_of_opening_is_raised(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(tiered.ConfigurationError), tiered.sync.open_storage(Settings(directory=tmp_path / "file")):
+        pass
+
+
+# --- forks and exits ---------------------------------------------------------------------------------
+
+
+def in_child(told: list[object]) -> list[str]:
+    """What each call returns or raises in a forked child, which must answer within seconds."""
+    reading, writing = os.pipe()
+    if (child := os.fork()) == 0:
+        for call in told:
+            try:
+                answer = repr(call())  # type: ignore[operator]
+            except Exception as error:  # noqa: BLE001 - told to the parent
+                answer = f"{type(error).__name__}: {error}"
+            os.write(writing, f"{answer}\n".encode())
+        os._exit(0)
+    os.close(writing)
+    with open(reading) as answers:
+        timer = threading.Timer(20, os.kill, (child, signal.SIGKILL))
+        timer.start()
+        lines = answers.read().splitlines()
+    timer.cancel()
+    os.waitpid(child, 0)
+    return lines
+
+
+@FORKING
+def test_a_forked_child_is_refused_at_once_and_opens_its_own(
+    storage: tiered.sync.TieredStorage, settings: Settings, tmp_path: Path
+) -> None:
+    storage.put(OBJECT, LARGE)
+    stored = got(storage)
+    ids = storage.list()
+
+    def own() -> object:
+        with tiered.sync.open_storage(Settings(directory=tmp_path / "own")) as opened:
+            return opened.put(OBJECT, LARGE).size
+
+    def same() -> object:
+        with tiered.sync.open_storage(settings) as opened:
+            return opened
+
+    uses = [lambda: storage.head(OBJECT), lambda: storage.put(OBJECT, b""), stored.read, lambda: next(ids), lambda: storage.put_many([])]
+    *refused, child_own, child_same, closed, left = in_child([*uses, own, same, storage.close, stored.close])
+    assert all(line.startswith("InvalidRequestError: this process was forked after the storage was opened") for line in refused)
+    assert len(refused) == 5 and child_own == str(len(LARGE)) and (closed, left) == ("[]", "None")
+    assert "SQLite would lose writes" in child_same
+    assert stored.read() == LARGE and [entry.object_id for entry in ids] == [OBJECT]
+
+
+@FORKING
+def test_a_child_opens_the_directory_that_its_parent_has_closed(settings: Settings) -> None:
+    def use() -> object:
+        with tiered.sync.open_storage(settings) as opened:
+            opened.put(OBJECT, LARGE)
+            return len(got(opened).read())
+
+    assert use() == len(LARGE)
+    assert in_child([use]) == [str(len(LARGE))]
+    assert use() == len(LARGE)
+
+
+@FORKING
+def test_a_payload_that_forks_ends_in_the_child(storage: tiered.sync.TieredStorage) -> None:
+    def forking() -> Iterator[bytes]:
+        yield LARGE
+        told.extend(in_child([]))
+        yield LARGE
+
+    told: list[str] = []
+    assert storage.put(OBJECT, forking()).size == 2 * len(LARGE)
+
+
+EXITING = """
+import sys, threading, time
+import tiered.sync
+from tiered import ObjectId, Settings
+
+storage = tiered.sync.open_storage(Settings(directory=sys.argv[1], inline_bytes_max=1000, store={"drain_budget_s": 1})).__enter__()
+stored = ObjectId.create("notes", "key")
+storage.put(stored, b"x" * 300_000)
+reading = storage.get(stored)
+
+def stalled():
+    yield b"y" * 300_000
+    time.sleep(3600)
+
+def later():
+    time.sleep(0.5)
+    print(storage.put(stored, b"z" * 300_000).size, flush=True)
+
+threading.Thread(target=storage.put, args=[ObjectId.create("notes", "stalled"), stalled()], daemon=True).start()
+threading.Thread(target=later).start()
+time.sleep(0.1)
+"""
+
+
+@pytest.mark.slow
+def test_the_interpreter_exits_with_an_open_storage_a_stalled_call_and_a_thread_that_still_works(tmp_path: Path) -> None:
+    began = time.monotonic()
+    ended = subprocess.run([sys.executable, "-c", EXITING, str(tmp_path)], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert (ended.returncode, ended.stdout) == (0, "300000\n"), ended.stderr
+    assert time.monotonic() - began < 50
+    with tiered.sync.open_storage(Settings(directory=tmp_path, inline_bytes_max=1000)) as storage:
+        assert [entry.object_id for entry in storage.list()] == [OBJECT] and got(storage).read() == b"z" * 300_000

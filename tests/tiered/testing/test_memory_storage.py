@@ -1,0 +1,157 @@
+"""The storage in memory is the real one, and fails as it is told to."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tiered import (
+    AtCapacityError,
+    CorruptRecordError,
+    DanglingTombstoneError,
+    InvalidRequestError,
+    Metadata,
+    ObjectId,
+    Outcome,
+    OutcomeUnknownError,
+    PutRequest,
+    Settings,
+    StoredObject,
+    Tier,
+    TieredError,
+    TimeToLive,
+    UnavailableError,
+)
+from tiered.testing import BlockingMemoryStorage, MemoryStorage, blocking_memory_storage, memory_storage
+
+pytestmark = pytest.mark.anyio
+pytest_plugins = ["tiered.testing.fixtures"]
+
+OBJECT, OTHER = ObjectId.create("notes", "key"), ObjectId.create("notes", "other")
+SMALL, LARGE = b"small", b"large" * 1_000_000
+
+
+async def read(storage: MemoryStorage, object_id: ObjectId = OBJECT) -> bytes | None:
+    stored = await storage.get(object_id)
+    return None if stored is None else await stored.read()
+
+
+async def test_it_stores_in_both_tiers_and_expires_when_the_clock_is_put_forward(memory_store: MemoryStorage) -> None:
+    month = Metadata(expiration=TimeToLive(timedelta(days=30)))
+    assert (await memory_store.put(OBJECT, SMALL, month)).tier is Tier.HIGH_VOLUME
+    assert (await memory_store.put(OTHER, LARGE)).tier is Tier.LONG_TERM
+    assert await read(memory_store) == SMALL and await read(memory_store, OTHER) == LARGE
+    memory_store.clock.advance(timedelta(days=31))
+    assert await memory_store.get(OBJECT) is None and [each.object_id async for each in memory_store.list()] == [OTHER]
+    for wrong in (timedelta(-1), 5):
+        with pytest.raises(InvalidRequestError, match="put forward by a timedelta"):
+            memory_store.clock.advance(wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("error", [UnavailableError, AtCapacityError, CorruptRecordError])
+async def test_the_next_calls_fail_and_nothing_has_happened(memory_store: MemoryStorage, error: type[TieredError]) -> None:
+    await memory_store.put(OBJECT, SMALL)
+    memory_store.faults.fail("put", error, calls=2)
+    for _ in range(2):
+        with pytest.raises(error, match="by a test"):
+            await memory_store.put(OBJECT, b"new")
+    assert await read(memory_store) == SMALL
+    await memory_store.put(OBJECT, b"new")
+    assert await read(memory_store) == b"new" and memory_store.faults.made == {"put": 2}
+
+
+async def test_each_operation_has_faults_of_its_own_and_bulk_calls_have_them_too(memory_store: MemoryStorage) -> None:
+    await memory_store.put(OBJECT, SMALL)
+    faults = memory_store.faults
+    for name in ("get", "head", "delete", "list"):
+        faults.fail(name)
+    faults.fail("head", DanglingTombstoneError)
+    calls: list[Any] = [memory_store.get, memory_store.delete, memory_store.head]
+    for call in calls:
+        with pytest.raises(UnavailableError):
+            await call(OBJECT)
+    with pytest.raises(DanglingTombstoneError):
+        await memory_store.head(OBJECT)
+    with pytest.raises(UnavailableError):
+        await anext(memory_store.list())
+    faults.fail("put", AtCapacityError)
+    async with memory_store.put_many([PutRequest(OBJECT, b"1"), PutRequest(OTHER, b"2")], concurrency=1) as results:
+        errors = [type(result.error) async for result in results]
+    assert errors == [AtCapacityError, type(None)]
+    faults.fail("get")
+    faults.clear()
+    assert await read(memory_store) == SMALL
+
+
+@pytest.mark.parametrize("payload", [SMALL, LARGE], ids=["small", "large"])
+@pytest.mark.parametrize("took_effect", [True, False])
+async def test_an_unknown_outcome_is_told_at_once_and_can_be_asked_for(
+    memory_store: MemoryStorage, payload: bytes, took_effect: bool
+) -> None:
+    await memory_store.put(OBJECT, b"old")
+    memory_store.faults.fail("put", OutcomeUnknownError, took_effect=took_effect)
+    began = time.monotonic()
+    with pytest.raises(OutcomeUnknownError) as unknown:
+        await memory_store.put(OBJECT, payload)
+    assert time.monotonic() - began < 5
+    assert (await memory_store.outcome(unknown.value) is Outcome.TOOK_EFFECT) is took_effect
+    assert await read(memory_store) == (payload if took_effect else b"old")
+    memory_store.faults.fail("delete", OutcomeUnknownError, took_effect=took_effect)
+    with pytest.raises(OutcomeUnknownError):
+        await memory_store.delete(OBJECT)
+    assert (await memory_store.get(OBJECT) is None) is took_effect
+
+
+@pytest.mark.parametrize("payload", [b"x", SMALL, LARGE], ids=["one", "small", "large"])
+async def test_a_reading_can_be_cut_off(memory_store: MemoryStorage, payload: bytes) -> None:
+    await memory_store.put(OBJECT, payload)
+    memory_store.faults.fail("read")
+    stored = await memory_store.get(OBJECT)
+    assert isinstance(stored, StoredObject)
+    taken = b""
+
+    async def take() -> None:
+        nonlocal taken
+        async for piece in stored:
+            taken += piece
+
+    with pytest.raises(UnavailableError, match="cut off"):
+        await take()
+    assert len(taken) < len(payload) and payload.startswith(taken)
+    assert await read(memory_store) == payload
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named", "sentence"),
+    [
+        (["write"], {}, "there is no operation 'write': pass one of delete, get"),
+        (["put", ValueError], {}, "no call ends with"),
+        (["get", OutcomeUnknownError], {}, "get never raises OutcomeUnknownError"),
+        (["put", DanglingTombstoneError], {}, "put never raises DanglingTombstoneError"),
+        (["put"], {"took_effect": True}, "nothing has happened"),
+        (["put"], {"calls": 0}, "calls is 0"),
+        (["put"], {"calls": True}, "calls is True"),
+    ],
+)
+def test_a_fault_that_no_store_has_is_refused(arguments: list[Any], named: dict[str, Any], sentence: str) -> None:
+    with blocking_memory_storage() as storage, pytest.raises(InvalidRequestError, match=sentence):
+        storage.faults.fail(*arguments, **named)
+
+
+def test_the_blocking_storage_has_faults_and_a_clock(blocking_memory_store: BlockingMemoryStorage) -> None:
+    blocking_memory_store.put(OBJECT, LARGE)
+    blocking_memory_store.faults.fail("head", AtCapacityError)
+    with pytest.raises(AtCapacityError):
+        blocking_memory_store.head(OBJECT)
+    stored = blocking_memory_store.get(OBJECT)
+    assert stored is not None and stored.read() == LARGE
+    blocking_memory_store.clock.advance(timedelta(days=1))
+
+
+async def test_limits_come_from_settings_and_nothing_is_written_to_a_directory(tmp_path: Any) -> None:
+    async with memory_storage(Settings(directory=tmp_path / "none", inline_bytes_max=1)) as storage:
+        assert (await storage.put(OBJECT, SMALL)).tier is Tier.LONG_TERM
+    assert not (tmp_path / "none").exists()

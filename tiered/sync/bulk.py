@@ -1,0 +1,94 @@
+"""Many operations in one blocking call. The rules are those of `tiered/bulk.py`; only the waiting is done here.
+
+The requests, and payloads that are iterators, are read in the thread that takes the results, while it waits for one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Collection, Iterable, Iterator
+from contextlib import aclosing
+from threading import Lock
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+import tiered.bulk
+from tiered.bulk import ItemResult, Requests
+from tiered.errors import InvalidRequestError
+from tiered.payload.own_thread import each_of
+from tiered.sync.callers_thread import CallersThread
+from tiered.sync.loop import Kept, LoopThread
+
+R = TypeVar("R")
+V = TypeVar("V")
+
+
+class Bulk(Generic[R, V]):
+    """A bulk call. Enter it with `with`; inside the block, `for` gives the results once, as they complete."""
+
+    def __init__(
+        self, loop: LoopThread, requests: Iterable[R], begin: Callable[[Requests[R]], tiered.bulk.Bulk[R, V]],
+        prepare: Callable[[R, CallersThread], R] = lambda request, thread: request,
+    ) -> None:
+        """`begin` makes the asynchronous call. `prepare` makes each request ready for it, in the event loop."""
+        self._loop = loop
+        self._prepare = prepare
+        self._thread = loop.callers_thread()
+        self._originals: dict[int, R] = {}
+        self._taking = Lock()
+        self._entered = self._open = False
+        if isinstance(requests, AsyncIterable):
+            raise InvalidRequestError("the requests are read with await, and tiered.sync runs no event loop of yours: pass an iterable")
+        is_text = isinstance(requests, (str, bytes)) or not isinstance(requests, Iterable)
+
+        async def made() -> tiered.bulk.Bulk[R, V]:
+            return begin(requests if is_text else self._prepared(requests))
+
+        self._bulk = loop.call(made)
+        self._kept = Kept(loop, self._bulk)
+
+    def __enter__(self) -> Self:
+        if self._entered:
+            raise InvalidRequestError("a bulk call is entered once; call again for other requests")
+        self._entered = True
+        self._kept.enter()
+        self._open = True
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._open = False
+        self._kept.leave(self._thread)
+
+    def __iter__(self) -> Iterator[ItemResult[R, V]]:
+        return self
+
+    def __next__(self) -> ItemResult[R, V]:
+        """The next result. An error of the requests' own iterator is raised here, after all results before it."""
+        with self._taking:
+            if not self._open:
+                raise InvalidRequestError("results come inside the block only: with storage.put_many(…) as results: for …")
+            result = self._loop.call(self._next, self._thread)
+        if result is None:
+            raise StopIteration
+        return result.of(self._originals.pop(result.position))
+
+    async def _next(self) -> ItemResult[R, V] | None:
+        return await anext(self._bulk, None)
+
+    async def _prepared(self, requests: Iterable[R]) -> AsyncGenerator[R, None]:
+        position = 0
+        async with aclosing(_each(requests, self._thread)) as each:
+            async for request in each:
+                self._originals[position] = request
+                position += 1
+                yield self._prepare(request, self._thread)
+
+
+async def _each(requests: Iterable[R], thread: CallersThread) -> AsyncGenerator[R, None]:
+    """The requests, one by one. What is no collection may run code of the caller's, so the caller's thread reads it."""
+    if isinstance(requests, Collection):
+        for request in requests:
+            yield request
+        return
+    async with aclosing(each_of(requests, thread)) as items:
+        async for request in items:
+            yield request

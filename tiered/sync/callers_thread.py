@@ -1,0 +1,107 @@
+"""The thread of a blocking caller does jobs for the event loop while it waits for it.
+
+A caller's iterator or file is read there and nowhere else. So a cursor of a database, a thread-local value, a lock or a
+context variable works as if the caller had read it by itself, and Ctrl-C reaches it. A list of bytes, a path and a
+regular file need no code of the caller's, and are read as in the asynchronous API.
+
+    the loop: `run(job)`  ──▶ jobs ──▶ `wait(call)` does them, one after another, until `end_wait(call)`
+
+In a bulk call, jobs that come while nobody waits stay until the caller takes the next result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterable, Callable
+from contextlib import aclosing
+from functools import partial
+from queue import SimpleQueue
+from typing import TypeVar
+
+from anyio import Event, move_on_after
+
+from tiered.errors import InvalidRequestError
+from tiered.payload.own_thread import LATE_S, carry_out_alone
+from tiered.payload.pieces import Piece
+from tiered.payload.streams import Payload, pieces, reads_in_own_thread
+from tiered.text import shown
+
+T = TypeVar("T")
+
+
+class CallersThread:
+    """The jobs of one blocking call, or of one bulk call. `check` raises in a forked child, where no loop runs."""
+
+    def __init__(self, soon: Callable[[Callable[[], object]], None], check: Callable[[], None]) -> None:
+        """`soon` lets the loop make a call, and does not wait for it."""
+        self.given_up = False
+        self._soon = soon
+        self._check = check
+        self._jobs: SimpleQueue[object] = SimpleQueue()
+
+    # --- in the caller's thread
+
+    def wait(self, call: object) -> None:
+        """Does the jobs that come, until `end_wait(call)`. Raises only what interrupts this thread."""
+        while (job := self._jobs.get()) is not call:
+            if callable(job):
+                job()
+                self._check()  # a job may have forked this process
+            del job
+
+    # --- in the event loop
+
+    def end_wait(self, call: object) -> None:
+        self._jobs.put(call)
+
+    async def run(self, call: Callable[[], T], late: Callable[[], None] = lambda: None) -> T:
+        """Runs `call` in the caller's thread, and returns or raises what it does.
+
+        Calls `late` in this task after 50 ms without a return. If this task is cancelled before the call has begun, the
+        call is not made.
+        """
+        made: list[T] = []
+        raised: list[Exception] = []
+        done = Event()
+        withdrawn = False
+
+        def carry_out() -> None:
+            if withdrawn:
+                return
+            try:
+                made.append(call())
+            except Exception as error:  # noqa: BLE001 - raised where it is waited for
+                raised.append(error)
+            self._soon(done.set)
+
+        self._jobs.put(carry_out)
+        try:
+            with move_on_after(LATE_S):
+                await done.wait()
+            if not done.is_set():
+                late()
+                await done.wait()
+        except BaseException:
+            withdrawn = self.given_up = True
+            raise
+        if raised:
+            raise raised.pop()
+        return made.pop()
+
+    def end(self, last: Callable[[], object]) -> None:
+        """Hands over one last job, for which nobody waits."""
+        self._jobs.put(partial(carry_out_alone, last))
+
+    def payload(self, payload: object) -> Payload:
+        """Returns the payload for the asynchronous `put`. Code of the caller's then runs in this thread."""
+        if isinstance(payload, AsyncIterable):
+            raise InvalidRequestError(
+                f"{shown(payload)} is read with await, and tiered.sync runs no event loop of yours: "
+                "pass bytes, a path, an open binary file or an iterator"
+            )
+        # What is no payload goes on as it is: `put` says what is wrong with it.
+        return self._read(payload) if reads_in_own_thread(payload) else payload  # type: ignore[return-value]
+
+    async def _read(self, payload: object) -> AsyncGenerator[Piece, None]:
+        async with aclosing(pieces(payload, thread=self)) as source:  # type: ignore[arg-type]
+            async for piece in source:
+                yield piece

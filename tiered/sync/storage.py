@@ -1,0 +1,380 @@
+"""`TieredStorage` and `open_storage` for blocking callers. Each method calls the asynchronous one of the same name.
+
+A test compares the two: names, parameters, defaults, and the errors that the docstrings name
+(tests/tiered/sync/test_mirror.py). To add a method, write its signature and a docstring, and one line:
+`return self._call(lambda: self._storage.name(…))`. A payload goes through `_with_payload`, an iterator through `_each`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, BinaryIO, Generic, TypeVar, overload
+
+import tiered.open
+import tiered.storage
+import tiered.stored
+from changelog.base.runtime import Runtime
+from changelog.change import ChangeId
+from tiered.bulk import PAYLOAD_BYTES_MAX, LoadedObject, PutRequest
+from tiered.errors import InvalidRequestError, OutcomeUnknownError
+from tiered.metadata import Metadata
+from tiered.object_id import ALL, ObjectId, ObjectPrefix
+from tiered.protocol.backends import ByteRange
+from tiered.protocol.listing import LIST_PAGE_MAX
+from tiered.protocol.writing import Outcome
+from tiered.settings import Settings
+from tiered.stored import Folder, ListEntry, ListPage, ObjectHead, Progress, ProgressCount, PutResult
+from tiered.sync.bulk import Bulk
+from tiered.sync.callers_thread import CallersThread
+from tiered.sync.loop import Kept, LoopThread, loop_thread, refuse_in_event_loop
+from tiered.sync.stored import StoredObject, refuse_async
+
+if TYPE_CHECKING:
+    import tiered.payload.streams
+    from tiered.telemetry.telemetry import Telemetry
+
+T = TypeVar("T")
+
+Payload = bytes | bytearray | memoryview | os.PathLike[str] | BinaryIO | StoredObject | Iterable[bytes]
+"""What `put` takes. A `str` is not a payload: encode text, and pass the name of a file as `pathlib.Path`."""
+
+TAKEN_AT_ONCE = 1000
+"""How many items of an asynchronous iterator are taken in one call into the event loop."""
+
+
+class TieredStorage:
+    """An open store whose calls block: `with tiered.sync.open_storage(…) as storage`.
+
+    Many threads may call its methods at the same time. All stores of a process share one event loop, which runs in a
+    thread of its own. Each method may raise `UnavailableError` (nothing happened; try again), `AtCapacityError` (it did
+    not begin; send less), `InvalidRequestError` (fix the call) or `CorruptRecordError` (an operator must look).
+
+    A call in a forked child is an `InvalidRequestError`, and so is one in a thread in which an event loop runs. Ctrl-C
+    during a call cancels the operation, and waits until it has ended. The rules for a cancelled `put` or `delete` are
+    in the README.
+    """
+
+    def __init__(self, loop: LoopThread, storage: tiered.storage.TieredStorage, *, in_event_loops: bool = False) -> None:
+        """Use `open_storage`. `in_event_loops`: calls are allowed where an event loop runs, and block it."""
+        self._loop = loop
+        self._storage = storage
+        self._open = True
+        self._in_event_loops = in_event_loops
+        self.instance = storage.instance
+
+    # --- life ------------------------------------------------------------------------------------
+
+    def close(self) -> list[ChangeId]:
+        """Takes no more work, and waits up to `store.drain_budget_s` seconds for what is under way.
+
+        Returns the changes that are left to recovery, and logs them. `with` calls it. Safe to repeat. Does nothing in a
+        forked child.
+        """
+        self._open = False
+        return self._loop.call(self._storage.aclose) if self._loop.is_usable else []
+
+    @property
+    def dangling_found(self) -> int:
+        """How many reads have found a tombstone whose blob is gone since the store was opened."""
+        return self._storage.dangling_found
+
+    @property
+    def services_away(self) -> Mapping[str, float]:
+        """The services that have answered nothing for a while, and for how many seconds. For a health check."""
+        return self._storage.services_away
+
+    # --- operations ------------------------------------------------------------------------------
+
+    def put(
+        self, object_id: ObjectId, payload: Payload, metadata: Metadata | None = None, *, progress: Progress | None = None
+    ) -> PutResult:
+        """Stores the payload under the id, and replaces what is there. It is durable when the call returns.
+
+        The payload is bytes, a path, an open binary file, an iterator of bytes of any length, or a `StoredObject`,
+        which is closed at the end. An iterator, and a file that is no regular one, are read in this thread, while it
+        waits. The length of a regular file is fixed when it is opened. If `metadata.size` (bytes) is given, the payload
+        must have that size.
+
+        If the payload is a path and the metadata give no content type, the type is guessed from the file's name, by a
+        table that is the same on every machine. `progress(bytes_so_far, total)` is called in this thread after each
+        piece that was taken from the payload; `total` is None while it is not known. If it raises, the put ends with
+        that error and nothing is stored.
+
+        Raises also `OutcomeUnknownError` (it may have happened; ask `outcome`), and whatever the payload's own iterator
+        raises (nothing was stored). `CancelledElsewhereError`: an operation of the event loop was cancelled by another
+        program part (nothing was stored). `AtCapacityError`: see the class.
+        """
+        def put(body: tiered.payload.streams.Payload, thread: CallersThread) -> Awaitable[PutResult]:
+            return self._storage.put(object_id, body, metadata, progress=_told_in(thread, progress))
+
+        return self._with_payload(payload, put)
+
+    def delete(self, object_id: ObjectId) -> None:
+        """Removes the object. No error if there is none. Raises also `OutcomeUnknownError` (ask `outcome`)."""
+        self._call(lambda: self._storage.delete(object_id))
+
+    def get(self, object_id: ObjectId, range: ByteRange | None = None, *, progress: Progress | None = None) -> StoredObject | None:
+        """Opens the object for reading. None: there is none, or it has expired.
+
+        `progress(bytes_so_far, total)` is called in the thread that reads, after each piece of the range. If it raises,
+        the read ends with that error, and the object is closed.
+
+        Raises also `RangeNotSatisfiableError` (the range does not fit the object, whose `size` it tells) and
+        `DanglingTombstoneError` (the object's data is lost).
+        """
+        count = None if progress is None else ProgressCount(progress)
+        stored = self._call(lambda: self._storage.get(object_id, range), undo=_close)
+        return None if stored is None else StoredObject(self._loop, stored, count)
+
+    def head(self, object_id: ObjectId) -> ObjectHead | None:
+        """All of the object but its bytes. None: there is none, or it has expired. Does not extend a time to idle."""
+        return self._call(lambda: self._storage.head(object_id))
+
+    @overload
+    def list(
+        self, prefix: ObjectPrefix = ..., *, start_after: ObjectId | ObjectPrefix | None = ..., limit: int | None = ...,
+        delimiter: None = ..., metadata: bool = ...,
+    ) -> Iterator[ListEntry]: ...
+
+    @overload
+    def list(
+        self, prefix: ObjectPrefix = ..., *, start_after: ObjectId | ObjectPrefix | None = ..., limit: int | None = ...,
+        delimiter: str | None, metadata: bool = ...,
+    ) -> Iterator[ListEntry | Folder]: ...
+
+    def list(
+        self, prefix: ObjectPrefix = ALL, *, start_after: ObjectId | ObjectPrefix | None = None, limit: int | None = None,
+        delimiter: str | None = None, metadata: bool = False,
+    ) -> Iterator[ListEntry] | Iterator[ListEntry | Folder]:
+        """Yields the objects of a prefix in the byte order of their paths, without expired ones.
+
+        `start_after`: begin after this object, or after all objects of this prefix (of a `Folder`). `limit`: at most so
+        many entries; `list_page` tells whether there are more. `delimiter`: all objects whose paths are the same up to
+        the next delimiter after the prefix become one `Folder`; "/" also makes folders of usecases and scopes.
+        `metadata`: list the metadata, too, and the size and the time of creation of large objects. That is one more
+        call for each large object.
+
+        It reads page by page while others write: an object that is written or deleted meanwhile may be listed or not. A
+        damaged row does not end the listing. Its entry has a `fault`, and it is logged. If its key is no object id, it
+        is only logged.
+        """
+        return self._each(
+            lambda: self._storage.list(prefix, start_after=start_after, limit=limit, delimiter=delimiter, metadata=metadata)
+        )
+
+    def list_page(
+        self, prefix: ObjectPrefix = ALL, *, page_token: str | None = None, start_after: ObjectId | ObjectPrefix | None = None,
+        limit: int = LIST_PAGE_MAX, delimiter: str | None = None, metadata: bool = False,
+    ) -> ListPage:
+        """One page of what `list` yields: at most `limit` entries (from 1 to 1,000), and a token for the next page.
+
+        `page_token`: the `next_page_token` of the page before, with the same prefix and delimiter; any process may use
+        it, at any later time. A token of another listing is an `InvalidRequestError`. With `metadata`, a page has fewer
+        entries if objects were deleted while it was made.
+        """
+        return self._call(lambda: self._storage.list_page(
+            prefix, page_token=page_token, start_after=start_after, limit=limit, delimiter=delimiter, metadata=metadata
+        ))  # fmt: skip
+
+    def outcome(self, error: OutcomeUnknownError) -> Outcome:
+        """Says what became of a change that ended with `OutcomeUnknownError`. Ask again while it is PENDING."""
+        return self._call(lambda: self._storage.outcome(error))
+
+    # --- many at once ----------------------------------------------------------------------------
+
+    def put_many(self, requests: Iterable[PutRequest], *, concurrency: int | None = None) -> Bulk[PutRequest, PutResult]:
+        """Puts all of them: `with storage.put_many(requests) as results: for result in results: …`.
+
+        At most `concurrency` puts run at once: by default a quarter of `store.concurrency_max`, and at most 16. They
+        begin while you take the results. Each `ItemResult` has a value or an error, and no error ends the others. Items
+        wait where a single put would raise `AtCapacityError`. Puts of one id keep their order. Leaving the block early
+        cancels what is under way. Requests and payloads that are iterators are read in the thread that takes the
+        results, while it waits for one.
+        """
+        self._check()
+        return Bulk(self._loop, requests, partial(self._storage.put_many, concurrency=concurrency), _with_payload_of)
+
+    def delete_many(self, object_ids: Iterable[ObjectId], *, concurrency: int | None = None) -> Bulk[ObjectId, None]:
+        """Deletes all of them. The rules are those of `put_many`."""
+        self._check()
+        return Bulk(self._loop, object_ids, partial(self._storage.delete_many, concurrency=concurrency))
+
+    def get_many(
+        self, object_ids: Iterable[ObjectId], *, concurrency: int | None = None, payload_bytes_max: int = PAYLOAD_BYTES_MAX
+    ) -> Bulk[ObjectId, LoadedObject | None]:
+        """Reads all of them whole. The rules are those of `put_many`. None: there is none, or it has expired.
+
+        At most `concurrency` + 1 payloads are in memory at a time, of at most `payload_bytes_max` bytes each. A larger
+        object is not read: its error is `InvalidRequestError`. Use `get`, which streams it.
+        """
+        self._check()
+        begin = partial(self._storage.get_many, concurrency=concurrency, payload_bytes_max=payload_bytes_max)
+        return Bulk(self._loop, object_ids, begin)
+
+    # --- beside ----------------------------------------------------------------------------------
+
+    @property
+    def _usable(self) -> bool:
+        return self._open and self._loop.is_usable
+
+    def _call(
+        self, operate: Callable[[], Awaitable[T]], thread: CallersThread | None = None, undo: Callable[[T], Awaitable[None]] | None = None
+    ) -> T:
+        self._check()
+        return self._loop.call(operate, thread, undo)
+
+    def _with_payload(self, payload: Payload, operate: Callable[[tiered.payload.streams.Payload, CallersThread], Awaitable[T]]) -> T:
+        self._check()  # before the payload is taken
+        thread = self._loop.callers_thread()
+        body = _body(payload, thread)
+        return self._call(lambda: operate(body, thread), thread)
+
+    def _each(self, begin: Callable[[], AsyncIterator[T]]) -> Iterator[T]:
+        self._check()
+        return _Each(self._call, begin)
+
+    def _check(self) -> None:
+        self._loop.check()
+        if not self._open:
+            raise InvalidRequestError("the storage is not open; use it inside 'with'")
+        if not self._in_event_loops:
+            refuse_in_event_loop()
+
+
+class _Each(Iterator[T]):
+    """The items of an asynchronous iterator. Many of them are taken in one call into the event loop."""
+
+    def __init__(self, call: Callable[[Callable[[], Awaitable[list[T]]]], list[T]], begin: Callable[[], AsyncIterator[T]]) -> None:
+        self._call = call
+        self._begin = begin
+        self._source: AsyncIterator[T] | None = None
+        self._taken: Iterator[T] = iter(())
+        self._error: Exception | None = None
+        self._ended = False
+
+    def __next__(self) -> T:
+        while True:
+            for item in self._taken:
+                return item
+            error, self._error = self._error, None
+            if error is not None:
+                raise error
+            if self._ended:
+                raise StopIteration
+            self._taken = iter(self._call(self._take))
+
+    async def _take(self) -> list[T]:
+        taken: list[T] = []
+        try:
+            if self._source is None:
+                self._source = self._begin()
+            async for item in self._source:
+                taken.append(item)
+                if len(taken) == TAKEN_AT_ONCE:
+                    return taken
+        except Exception as error:  # noqa: BLE001 - raised after the items that came before it
+            self._error = error
+        self._ended = True
+        return taken
+
+
+async def _close(stored: tiered.stored.StoredObject | None) -> None:
+    if stored is not None:
+        await stored.aclose()
+
+
+def _body(payload: object, thread: CallersThread) -> tiered.payload.streams.Payload:
+    return payload.release() if isinstance(payload, StoredObject) else thread.payload(payload)
+
+
+def _with_payload_of(request: PutRequest, thread: CallersThread) -> PutRequest:
+    if not isinstance(request, PutRequest):
+        return request
+    body: tiered.payload.streams.Payload
+    try:
+        body = _body(request.payload, thread)
+    except InvalidRequestError as error:
+        body = _Refused(error)  # so that it is the error of this item, and not of the bulk call
+    return replace(request, payload=body, progress=_told_in(thread, request.progress))
+
+
+def _told_in(thread: CallersThread, progress: Progress | None) -> Progress | None:
+    """A callback for the event loop that lets the caller's thread call `progress`, and waits for it."""
+    if progress is None or not callable(progress):
+        return progress  # `put` says what is wrong with it
+
+    async def told(so_far: int, total: int | None) -> None:
+        await thread.run(lambda: refuse_async(progress(so_far, total)))
+
+    return told
+
+
+class _Refused(AsyncIterator[bytes]):
+    """A payload that raises an error when it is read."""
+
+    def __init__(self, error: InvalidRequestError) -> None:
+        self._error = error
+
+    async def __anext__(self) -> bytes:
+        raise self._error
+
+
+# --- opening -------------------------------------------------------------------------------------
+
+
+A = TypeVar("A", bound=tiered.storage.TieredStorage)
+S = TypeVar("S", bound=TieredStorage)
+
+
+class Opening(AbstractContextManager[S], Generic[A, S]):
+    """What `open_storage` returns. Enter it with `with`, once.
+
+    A storage that was entered and never left is left when the interpreter exits.
+    """
+
+    def __init__(self, open_async: Callable[[], AbstractAsyncContextManager[A]], make: Callable[[LoopThread, A], S]) -> None:
+        """`make` makes the blocking storage from the open one."""
+        self._open_async = open_async
+        self._make = make
+        self._kept: Kept[A] | None = None
+        self._storage: S | None = None
+
+    def __enter__(self) -> S:
+        refuse_in_event_loop()
+        return self.enter_anywhere()
+
+    def enter_anywhere(self) -> S:
+        """Enters it also where an event loop runs, which it blocks."""
+        if self._kept is not None:
+            raise InvalidRequestError("a storage is entered once; open another")
+        loop = loop_thread()
+        self._kept = Kept(loop, self._open_async())
+        self._storage = self._make(loop, self._kept.enter())
+        return self._storage
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        assert self._kept is not None and self._storage is not None, "entered before it is left"
+        self._storage._open = False
+        self._kept.leave()
+
+
+def open_storage(
+    source: str | Path | Settings, runtime: Runtime | None = None, *,
+    writes: bool = True, recover: bool = False, telemetry: Telemetry | None = None,
+) -> Opening[tiered.storage.TieredStorage, TieredStorage]:
+    """Opens a store for blocking callers: `with open_storage(…) as storage`.
+
+    `source` is the path of a YAML file, or `Settings`. Raises `ConfigurationError`, which says what to change.
+
+    The arguments are those of `tiered.open_storage`. Open a store after a fork, and not before it: gunicorn's
+    `post_fork`, Celery's `worker_process_init`. A forked child cannot use a storage of its parent. In embedded mode it
+    cannot open a directory either that its parent had open at the fork.
+    """
+    opening = partial(tiered.open.open_storage, source, runtime, writes=writes, recover=recover, telemetry=telemetry)
+    return Opening(opening, TieredStorage)

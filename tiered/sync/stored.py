@@ -1,0 +1,181 @@
+"""`StoredObject`: an open object as a binary file, for `shutil.copyfileobj`, `json.load` and `io.TextIOWrapper`.
+
+It can be read once, from its beginning to its end, and it cannot seek. Its bytes come piece by piece from the event
+loop, so a large object takes little memory.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import AsyncIterator
+from inspect import iscoroutine
+from typing import Self
+
+import tiered.stored
+from changelog.change import ChangeId
+from tiered.errors import InvalidRequestError
+from tiered.metadata import Metadata
+from tiered.object_id import ObjectId
+from tiered.stored import ProgressCount, Tier
+from tiered.sync.loop import LoopThread
+
+
+class StoredObject(io.BufferedIOBase):
+    """An object that is open for reading: its head, and its bytes as a file that is read once.
+
+    Use `with storage.get(id) as stored`. `stored.read()` returns all bytes that are left, and `read(n)` at most `n`; at
+    the end both return `b""`. *Iteration gives pieces of at most 256 KiB, and not lines*, as in the asynchronous API:
+    a large object may have no line end. For lines, use `io.TextIOWrapper(stored)` or `io.BufferedReader(stored)`.
+
+    It is also a payload: `put` streams a copy of it and closes it. `start`, `stop`: the range of bytes that it gives,
+    `stop` excluded: 0 and `size` unless a range was asked for. `length`: how many bytes that is. One thread at a time
+    may read it.
+    """
+
+    def __init__(self, loop: LoopThread, stored: tiered.stored.StoredObject, progress: ProgressCount | None = None) -> None:
+        self.head = stored.head
+        self.start, self.stop, self.length = stored.start, stored.stop, stored.length
+        self._progress = progress
+        self._loop = loop
+        self._stored = stored
+        self._pieces: AsyncIterator[bytes] | None = None
+        self._left = memoryview(b"")
+
+    def __repr__(self) -> str:
+        return f"<StoredObject {self.object_id} of {self.size} bytes, revision {self.revision}>"
+
+    @property
+    def name(self) -> str:
+        """The storage path, as files have a name."""
+        return self.object_id.path
+
+    @property
+    def object_id(self) -> ObjectId:
+        return self.head.object_id
+
+    @property
+    def metadata(self) -> Metadata:
+        return self.head.metadata
+
+    @property
+    def size(self) -> int:
+        """Length of the whole payload in bytes, also if only a range was asked for."""
+        return self.head.size
+
+    @property
+    def tier(self) -> Tier:
+        return self.head.tier
+
+    @property
+    def revision(self) -> ChangeId | None:
+        return self.head.revision
+
+    @property
+    def checksum(self) -> str | None:
+        """Of the whole payload, also if only a range was asked for."""
+        return self.head.checksum
+
+    # --- the bytes
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Returns at most `size` bytes; None or -1: all that are left, held in memory. `b""`: it is at its end.
+
+        Fewer bytes than `size` come at the end only. `InvalidRequestError`: it was closed. `UnavailableError`: the blob
+        vanished or the service failed meanwhile. Get the object again.
+        """
+        if size is None or size < 0:
+            self._check()
+            first, self._left = bytes(self._left), memoryview(b"")
+            return first + (self._loop.call(self._take_rest) if self._progress is None else b"".join(iter(self._take, b"")))
+        parts: list[bytes] = []
+        while size and (part := self.read1(size)):
+            parts.append(part)
+            size -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def read1(self, size: int = -1, /) -> bytes:
+        """Returns at most `size` bytes of the next piece. -1: all of it."""
+        self._fill()
+        size = len(self._left) if size < 0 else size
+        part, self._left = bytes(self._left[:size]), self._left[size:]
+        return part
+
+    def peek(self, size: int = 0, /) -> bytes:
+        """Returns the bytes that are in memory, without taking them: at least one, unless it is at its end."""
+        self._fill()
+        return bytes(self._left)
+
+    def __iter__(self) -> Self:
+        self._check()
+        return self
+
+    def __next__(self) -> bytes:
+        if piece := self.read1():
+            return piece
+        raise StopIteration
+
+    def _fill(self) -> None:
+        self._check()
+        if not self._left:
+            self._left = memoryview(self._take())
+
+    def _take(self) -> bytes:
+        """The next piece, of which the caller's callback was told; empty at the end."""
+        piece = self._loop.call(self._take_piece)
+        if piece and self._progress is not None:
+            try:
+                refuse_async(self._progress.tell(len(piece), self.length))
+            except BaseException:
+                self.close()
+                raise
+        return piece
+
+    def _check(self) -> None:
+        self._loop.check()
+        if self.closed:
+            raise InvalidRequestError(f"{self.object_id} was closed; get it again")
+
+    def release(self) -> tiered.stored.StoredObject:
+        """Gives the object up to a `put`, which reads and closes it. `InvalidRequestError`: it was read or closed."""
+        self._check()
+        if self._pieces is not None:
+            raise InvalidRequestError(f"{self.object_id} was already read or closed; get it again")
+        super().close()
+        return self._stored
+
+    # --- in the event loop
+
+    async def _take_piece(self) -> bytes:
+        if self._pieces is None:
+            self._pieces = aiter(self._stored)
+        return await anext(self._pieces, b"")
+
+    async def _take_rest(self) -> bytes:
+        if self._pieces is None:
+            self._pieces = aiter(self._stored)
+        return b"".join([piece async for piece in self._pieces])
+
+    # --- its end
+
+    def close(self) -> None:
+        """Closes the object; bytes that were not read are given up. Safe to repeat. Does nothing in a forked child."""
+        if not self.closed:
+            super().close()
+            if self._loop.is_usable:
+                self._loop.call(self._stored.aclose)
+
+    def __del__(self) -> None:
+        # Python may call this in any thread, also in the loop's own, so it waits for nothing.
+        if not self.closed:
+            super().close()
+            self._loop.close_soon(self._stored)
+
+
+def refuse_async(result: object) -> None:
+    """Raises `InvalidRequestError` if a callback returned a coroutine, which nobody awaits."""
+    if iscoroutine(result):
+        result.close()
+        raise InvalidRequestError("progress is an async function, and tiered.sync runs no event loop of yours: pass a plain one")

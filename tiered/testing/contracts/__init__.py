@@ -1,0 +1,17 @@
+"""What every backend must do, as tests for pytest. Whoever writes a backend runs them. Needs the extra `testing`.
+
+    # test_my_rows.py
+    from tiered.testing.contracts.high_volume import *
+
+    high_volume.py   for a `HighVolumeBackend`: needs a fixture `high_volume`
+    long_term.py     for a `LongTermBackend`: needs a fixture `long_term`
+    changelog.py     for a `ChangeLog`: needs a fixture `changelog`, and `plant`, which puts raw bytes into it
+    whole_blobs.py   writes and reads whole blobs
+
+Each needs a fixture `runtime`, too: a `tiered.testing.Clock`, with which the backend was made. Fixtures are
+asynchronous generators, which anyio's plugin runs on asyncio and trio. `tests/contracts/` in the checkout shows this.
+"""
+
+import pytest
+
+pytest.register_assert_rewrite(f"{__name__}.high_volume", f"{__name__}.long_term", f"{__name__}.changelog")

@@ -1,0 +1,178 @@
+"""Faults on demand: the next calls of an operation end with an error that a real store may raise.
+
+The store itself makes these errors, from what its tiers do to it. So what is known after each of them is true, and
+`outcome` tells what became of a change.
+
+    nothing happened    refused where an operation takes its slot, before anything is sent
+    unknown             the row operation takes effect or does not, its answer is lost, and the row cannot be asked
+    torn                `read`: the bytes of an object that `get` opened end before the last one
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from changelog.base.observe import Observer
+from tiered.errors import (
+    AtCapacityError,
+    ConfigurationError,
+    CorruptRecordError,
+    DanglingTombstoneError,
+    InvalidRequestError,
+    OutcomeUnknownError,
+    TieredError,
+    UnavailableError,
+    UnconfirmedError,
+)
+from tiered.payload.pieces import close_generator
+from tiered.protocol.backends import HighVolumeBackend
+from tiered.storage import TieredStorage
+from tiered.text import shown
+
+READ = "read"
+READS = {"get", "head", "list", READ}
+NOT_FAULTY = {"aclose", "outcome", "put_many", "get_many", "delete_many", "dangling_found"}
+OPERATIONS = {name for name in vars(TieredStorage) if not name.startswith("_")} - NOT_FAULTY | {READ}
+"""What `fail` takes. The items of a bulk call are operations of its single name."""
+
+ERRORS = (UnavailableError, AtCapacityError, CorruptRecordError, DanglingTombstoneError, OutcomeUnknownError)
+
+
+@dataclass(slots=True)
+class _Fault:
+    error: type[TieredError]
+    took_effect: bool
+    calls: int
+
+
+class Faults:
+    """The faults that a storage in memory is to have. `made`: how many it has had, by operation."""
+
+    def __init__(self) -> None:
+        self.made: Counter[str] = Counter()
+        self._waiting: dict[str, list[_Fault]] = {}
+
+    def fail(self, operation: str, error: type[TieredError] = UnavailableError, *, calls: int = 1, took_effect: bool = False) -> None:
+        """Lets the next `calls` calls of an operation end with this error. Faults of one operation queue up.
+
+        `operation`: the name of a method, such as `"put"`, or `"read"`: the reading of an object that `get` opened.
+        `error`: `UnavailableError`, `AtCapacityError`, `OutcomeUnknownError` (for what writes), `CorruptRecordError` or
+        `DanglingTombstoneError` (for what reads). `took_effect`: whether a change of unknown outcome happened.
+
+        `InvalidRequestError`: an operation cannot fail in this way.
+        """
+        if operation not in OPERATIONS:
+            raise InvalidRequestError(f"there is no operation {shown(operation)}: pass one of {', '.join(sorted(OPERATIONS))}")
+        if error not in ERRORS:
+            raise InvalidRequestError(f"no call ends with {shown(error)} on demand: pass one of {', '.join(e.__name__ for e in ERRORS)}")
+        unknown = error is OutcomeUnknownError
+        if (unknown and operation in READS) or (error is DanglingTombstoneError and operation not in READS):
+            raise InvalidRequestError(f"{operation} never raises {error.__name__}")
+        if took_effect and not unknown:
+            raise InvalidRequestError(f"after {error.__name__} nothing has happened: took_effect is for OutcomeUnknownError")
+        if type(calls) is not int or calls < 1:
+            raise InvalidRequestError(f"calls is {shown(calls)}: pass how many calls are to fail, at least 1")
+        self._waiting.setdefault(operation, []).append(_Fault(error, took_effect, calls))
+
+    def clear(self) -> None:
+        """Forgets all faults that no call has had yet."""
+        self._waiting.clear()
+
+    # --- for the storage
+
+    def take(self, operation: str) -> _Fault | None:
+        """The fault that this call has, if any."""
+        waiting = self._waiting.get(operation)
+        if not waiting:
+            return None
+        fault = waiting[0]
+        fault.calls -= 1
+        if not fault.calls:
+            waiting.pop(0)
+        self.made[operation] += 1
+        return fault
+
+
+# --- where they happen ---------------------------------------------------------------------------
+
+_operation: ContextVar[str] = ContextVar("tiered.testing.operation", default="")
+_unanswered: ContextVar[_Fault | None] = ContextVar("tiered.testing.unanswered", default=None)
+
+
+class Naming(Observer):
+    """Remembers which operation a task carries out."""
+
+    def operation(self, name: str, link: str | None = None) -> AbstractContextManager[object]:
+        return _named(name)
+
+
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    token = _operation.set(name)
+    unanswered = _unanswered.set(None)
+    try:
+        yield
+    finally:
+        _operation.reset(token)
+        _unanswered.reset(unanswered)
+
+
+def strike(faults: Faults) -> None:
+    """Raises the fault of the operation that begins. One of unknown outcome waits for the operation's row operation."""
+    operation = _operation.get()
+    fault = faults.take(operation)
+    if fault is None:
+        return
+    if fault.error is OutcomeUnknownError:
+        _unanswered.set(fault)
+    else:
+        raise fault.error(f"{operation} was told to fail, by a test")
+
+
+class FaultyRows:
+    """Rows in memory whose writes may get no answer: as `_unanswered` says in the operation that makes them."""
+
+    def __init__(self, rows: HighVolumeBackend) -> None:
+        self._rows = rows
+        for name, member in vars(HighVolumeBackend).items():
+            if inspect.iscoroutinefunction(member):
+                setattr(self, name, self._faulty(name, getattr(rows, name)))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._rows, name)
+
+    def _faulty(self, name: str, call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        if name in {"read", "scan", "redirects", "redirects_at", "boundaries", "touch"}:
+            return call
+
+        async def faulty(*args: Any, **named: Any) -> Any:
+            fault = _unanswered.get()
+            if fault is None:
+                return await call(*args, **named)
+            lost = f"the answer to {name} was lost, by order of a test"
+            if name == "settle":
+                raise ConfigurationError(lost)  # it is not repeated, so nobody waits
+            if fault.took_effect:
+                done = await call(*args, **named)
+                if done is False:
+                    return done  # the row refused, and the change goes another way
+            # A swap is repeated after `UnconfirmedError`, and each repetition waits. This ends it as unknown at once.
+            raise ConfigurationError(lost) if name == "swap" else UnconfirmedError(lost)
+
+        return faulty
+
+
+async def torn(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    """The pieces of an object, without the last byte of the first one, and then an error."""
+    try:
+        if len(piece := await anext(pieces, b"")) > 1:
+            yield piece[:-1]
+        raise UnavailableError("the bytes were cut off, by order of a test; get the object again")
+    finally:
+        await close_generator(pieces)

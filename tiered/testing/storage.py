@@ -1,0 +1,82 @@
+"""`memory_storage` and `blocking_memory_storage`: the real store over tiers in memory, for tests of services."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import cast
+
+import tiered.sync.storage
+from tiered.object_id import ObjectId
+from tiered.protocol.admission import Admission, Share, Slot
+from tiered.protocol.backends import ByteRange, HighVolumeBackend, Tiers
+from tiered.settings import Settings
+from tiered.storage import TieredStorage
+from tiered.stored import Progress, StoredObject
+from tiered.sync.loop import LoopThread
+from tiered.sync.storage import Opening
+from tiered.testing.blobs import MemoryBlobs
+from tiered.testing.clock import Clock
+from tiered.testing.faults import READ, Faults, FaultyRows, Naming, strike, torn
+from tiered.testing.log import MemoryChangeLog
+from tiered.testing.rows import MemoryRows
+
+NOWHERE = Path("memory")
+
+
+class MemoryStorage(TieredStorage):
+    """A `TieredStorage` whose rows, blobs and changelog are in memory. `faults`: what goes wrong. `clock`: its time."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.faults = Faults()
+        self.clock = Clock()
+        rows = cast(HighVolumeBackend, FaultyRows(MemoryRows(self.clock)))
+        tiers = Tiers(rows, MemoryBlobs(self.clock))
+        super().__init__(tiers, MemoryChangeLog(self.clock), self.clock, settings, observer=Naming())
+
+    async def _enter(self, admission: Admission | Share) -> Slot:
+        slot = await super()._enter(admission)
+        try:
+            strike(self.faults)
+        except BaseException:
+            slot.release()
+            raise
+        return slot
+
+    async def _get(
+        self, admission: Admission | Share, object_id: ObjectId, range: ByteRange | None = None, progress: Progress | None = None
+    ) -> StoredObject | None:
+        stored = await super()._get(admission, object_id, range, progress)
+        if stored is not None and self.faults.take(READ) is not None:
+            stored._pieces = torn(stored._pieces)
+        return stored
+
+
+class BlockingMemoryStorage(tiered.sync.storage.TieredStorage):
+    """A `tiered.sync.TieredStorage` in memory. `faults`: what goes wrong. `clock`: its time."""
+
+    def __init__(self, loop: LoopThread, storage: MemoryStorage) -> None:
+        super().__init__(loop, storage)
+        self.faults = storage.faults
+        self.clock = storage.clock
+
+
+@asynccontextmanager
+async def memory_storage(settings: Settings | None = None) -> AsyncIterator[MemoryStorage]:
+    """Opens an empty store in memory: `async with memory_storage() as storage`. It is gone when the block ends.
+
+    It runs on asyncio and on trio. `settings`: for other limits, such as `inline_bytes_max`; its directory is not
+    touched. Every operation is the real one, over tiers that pass the contract suites of all backends. There is no
+    recovery daemon: after a fault, what it would clean up stays there.
+    """
+    async with MemoryStorage(settings or Settings(directory=NOWHERE)) as storage:
+        yield storage
+
+
+def blocking_memory_storage(settings: Settings | None = None) -> Opening[MemoryStorage, BlockingMemoryStorage]:
+    """Opens an empty store in memory for blocking callers: `with blocking_memory_storage() as storage`.
+
+    `settings`: as in `memory_storage`.
+    """
+    return Opening(lambda: memory_storage(settings), BlockingMemoryStorage)
