@@ -1,8 +1,8 @@
 """What the services do, each operation in one atomic step: the row, the bucket, and what happens by itself.
 
     swap      conflict iff a mark of the token exists, or a tombstone is present that targets another than `expected`
-              with a condition: also unless the row's state is reserved for the token, or unless nothing that lives is there
-    reserve   iff the row shows what is asked for, its state is reserved for the token, until the state changes
+              and with a condition also unless the state is reserved for the token, or unless nothing that lives is there
+    reserve   iff the row shows what is asked for: its state is reserved for the token, until the state changes
     settle    live iff the row shows the token; otherwise it is refused from now on
     inline    conflict iff a tombstone is present or a mark of the token exists
     upload    a blob becomes visible
@@ -79,7 +79,8 @@ def _write(s: State, g: Guards, token: Token, what: str, lives: int) -> State:
     writer = next((p for p in s.procs if p.name == token), None)
     told = writer.answer if writer else ""
     if writer and writer.only and not satisfies(s, writer, mortal=writer.only == "absent"):
-        s = broken(s, f"BLIND: {token} takes effect over {s.target or s.inline or 'nothing'}, and its condition was {writer.wants or 'nothing'}")
+        there = s.target or s.inline or "nothing"
+        s = broken(s, f"BLIND: {token} takes effect over {there}, and its condition was {writer.wants or 'nothing'}")
     if g.write_ends_reservation:
         s = s._replace(reserved=frozenset())
     if told in ("ok", "no", "false", "over") and (target, inline) != (s.target, s.inline):

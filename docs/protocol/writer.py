@@ -81,7 +81,8 @@ def writer(s: State, k: int, p: Proc, g: Guards, scenario: Scenario) -> Iterator
     me, upload = p.name, UPLOADS.get(p.kind)
     match p.pc:
         case "start" if p.only and not satisfies(s, p):
-            yield f"{me}: reads {s.target or s.inline or 'nothing'}; caller told that its condition is false", tell(s, k, p, "false", p.ended())
+            step = f"{me}: reads {s.target or s.inline or 'nothing'}; caller told that its condition is false"
+            yield step, tell(s, k, p, "false", p.ended())
         case "start" if p.only and upload is None:
             read = p._replace(pc=_commit(p), old=present(s, g), floor=len(s.effects), bare=not present(s, g))
             recorded = s if read.bare else _record(s, read, scenario)

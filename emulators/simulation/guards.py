@@ -39,7 +39,7 @@ from recovery.audit.deleting.candidates import Batch, Candidate
 from tiered.errors import OutcomeUnknownError, UnavailableError, UnconfirmedError
 from tiered.metadata import Metadata, is_expired, touch_deadline
 from tiered.object_id import ObjectId
-from tiered.protocol.backends import Inline, Removal, Row, RowState, Tiers, Tombstone, Upload
+from tiered.protocol.backends import Inline, Only, Removal, Row, RowState, Tiers, Tombstone, Upload
 from tiered.protocol.concurrent import both
 from tiered.protocol.finishing import Ending
 from tiered.protocol.reading import Reader
@@ -120,8 +120,10 @@ async def _settle_the_unexpired(self: SimulatedRows, path: str, token: ChangeId)
     return False
 
 
-async def _swap_whenever(self: SimulatedRows, path: str, token: ChangeId, expected: str | None, state: RowState, deadline_s: float) -> bool:
-    return await _SWAP(self, path, token, expected, state, float("inf"))
+async def _swap_whenever(
+    self: SimulatedRows, path: str, token: ChangeId, expected: str | None, state: RowState, deadline_s: float, only: Only | None = None
+) -> bool:
+    return await _SWAP(self, path, token, expected, state, float("inf"), only)
 
 
 # --- blobs ---------------------------------------------------------------------------------------

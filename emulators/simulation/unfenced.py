@@ -29,7 +29,7 @@ from emulators.world.blobs import SimulatedBlobs
 from emulators.world.rows import SimulatedRows, with_deadline
 from tiered.errors import UnavailableError
 from tiered.object_id import ObjectId
-from tiered.protocol.backends import Inline, Row, RowState, Tombstone
+from tiered.protocol.backends import Inline, Only, Row, RowState, Tombstone
 from tiered.protocol.reading import Reader
 from tiered.protocol.under_way import Write
 from tiered.protocol.writing import Told, Verdict, Writer
@@ -63,7 +63,9 @@ class UnfencedRows(SimulatedRows):
         state = self.states.get(path)
         return self._target(path) == f"{path}/{token}" or (state is not None and state.token == token)
 
-    async def swap(self, path: str, token: ChangeId, expected: str | None, state: RowState, deadline_s: float) -> bool:
+    async def swap(
+        self, path: str, token: ChangeId, expected: str | None, state: RowState, deadline_s: float, only: Only | None = None
+    ) -> bool:
         await self._travel()
         present, new = self._target(path), Row(state).target
         if self._published.shown_is_ok and new is not None and present == new:
