@@ -15,11 +15,13 @@ Knows nothing of recovery, the audit and the command.
 
 from typing import TYPE_CHECKING
 
+from changelog.change import ChangeId
 from tiered.bulk import Bulk, ItemResult, LoadedObject, PutRequest
 from tiered.errors import (
     AtCapacityError,
     CancelledElsewhereError,
     ClockBehindError,
+    ConditionFailedError,
     ConfigurationError,
     CorruptRecordError,
     DanglingTombstoneError,
@@ -39,8 +41,8 @@ from tiered.storage import TieredStorage
 from tiered.stored import ObjectHead, PutResult, StoredObject, Tier
 
 __all__ = [
-    "AtCapacityError", "Bulk", "ByteRange", "CancelledElsewhereError", "ClockBehindError", "ConfigurationError",
-    "CorruptRecordError", "DanglingTombstoneError", "InvalidRequestError", "ItemResult", "LeaseLostError",
+    "AtCapacityError", "Bulk", "ByteRange", "CancelledElsewhereError", "ChangeId", "ClockBehindError", "ConditionFailedError",
+    "ConfigurationError", "CorruptRecordError", "DanglingTombstoneError", "InvalidRequestError", "ItemResult", "LeaseLostError",
     "LoadedObject", "Metadata", "ObjectHead", "ObjectId", "Outcome", "OutcomeUnknownError", "PutRequest", "PutResult",
     "Settings", "StoredObject", "Tier", "TieredError", "TieredStorage", "TimeToIdle", "TimeToLive",
     "UnavailableError", "load_settings", "open_storage",
@@ -60,7 +62,7 @@ def __getattr__(name: str) -> object:
 
 
 for _error in (
-    AtCapacityError, CancelledElsewhereError, ClockBehindError, ConfigurationError, CorruptRecordError, DanglingTombstoneError,
-    InvalidRequestError, LeaseLostError, OutcomeUnknownError, TieredError, UnavailableError,
+    AtCapacityError, CancelledElsewhereError, ClockBehindError, ConditionFailedError, ConfigurationError, CorruptRecordError,
+    DanglingTombstoneError, InvalidRequestError, LeaseLostError, OutcomeUnknownError, TieredError, UnavailableError,
 ):
     _error.__module__ = __name__  # tracebacks show them under the names that callers import

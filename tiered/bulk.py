@@ -40,6 +40,7 @@ from tiered.payload.own_thread import each_of
 from tiered.payload.pieces import close_generator
 from tiered.payload.streams import Payload
 from tiered.protocol.concurrent import foremost
+from tiered.protocol.conditions import ANY_REVISION, IfRevision
 from tiered.stored import ObjectHead, StoredObject
 from tiered.text import shown
 
@@ -59,6 +60,8 @@ class PutRequest:
     object_id: ObjectId
     payload: Payload = field(repr=False)
     metadata: Metadata | None = None
+    if_absent: bool = False
+    if_revision: IfRevision = ANY_REVISION
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ from tiered.payload.pieces import Pieces, split_head
 from tiered.payload.streams import Payload, pieces
 from tiered.protocol.admission import Admission, Share, Slot
 from tiered.protocol.backends import ByteRange, Inline, RowPage, RowState, Tiers, Tombstone
+from tiered.protocol.conditions import ANY_REVISION, Condition, IfRevision, checked_condition
 from tiered.protocol.reading import Reader
 from tiered.protocol.retry import ask
 from tiered.protocol.under_way import Write, WritesUnderWay
@@ -123,7 +124,10 @@ class TieredStorage:
 
     # --- operations ------------------------------------------------------------------------------
 
-    async def put(self, object_id: ObjectId, payload: Payload, metadata: Metadata | None = None) -> PutResult:
+    async def put(
+        self, object_id: ObjectId, payload: Payload, metadata: Metadata | None = None, *,
+        if_absent: bool = False, if_revision: IfRevision = ANY_REVISION,
+    ) -> PutResult:
         """Stores the payload under the id, and replaces what is there. It is durable when the call returns.
 
         The payload is bytes, a path, an open binary file, an iterator or async iterator of bytes of any length, or a
@@ -131,29 +135,35 @@ class TieredStorage:
         `metadata.size` (bytes) is given, the payload must have that size. What may block is read in a thread of its
         own; `AtCapacityError` is raised when there are too many of these (`tiered/payload/own_thread.py`).
 
+        `if_absent`: only if there is no object, or it has expired. `if_revision`: only over the object with this
+        revision, which a `PutResult` or an `ObjectHead` shows. Otherwise `ConditionFailedError` is raised (nothing was
+        stored). Part of the payload may have been read then.
+
         Raises also `OutcomeUnknownError` (it may have happened; ask `outcome`), and whatever the payload's own iterator
         raises (nothing was stored). If something that this iterator awaits is cancelled, and this task is not, the
         error is `CancelledElsewhereError` (nothing was stored).
         """
-        return await self._put(self._writes, object_id, payload, metadata)
+        return await self._put(self._writes, PutRequest(object_id, payload, metadata, if_absent, if_revision))
 
-    async def _put(
-        self, admission: Admission | Share, object_id: ObjectId, payload: Payload, metadata: Metadata | None
-    ) -> PutResult:
+    async def _put(self, admission: Admission | Share, request: PutRequest) -> PutResult:
         # Outside of the payload's own scopes: one may be open between two pieces, and its end is not the caller's.
         elsewhere = elsewhere_is_an_error("nothing was stored: what the payload awaited was cancelled elsewhere")
         with self._observer.operation("put"), elsewhere:
-            async with aclosing(pieces(payload)) as source:
+            async with aclosing(pieces(request.payload)) as source:
                 self._check_may_write()
-                metadata = Metadata() if metadata is None else metadata
+                object_id = request.object_id
+                metadata = Metadata() if request.metadata is None else request.metadata
                 _check(object_id, metadata=metadata)
                 object_id.validate()
+                condition = checked_condition(request.if_absent, request.if_revision)
                 # Built and checked anew: a mapping in it may have been changed since it was made.
-                return await self._put_pieces(admission, object_id, source, replace(metadata))
+                return await self._put_pieces(admission, object_id, source, replace(metadata), condition)
 
-    async def _put_pieces(self, admission: Admission | Share, object_id: ObjectId, source: Pieces, metadata: Metadata) -> PutResult:
+    async def _put_pieces(
+        self, admission: Admission | Share, object_id: ObjectId, source: Pieces, metadata: Metadata, condition: Condition | None
+    ) -> PutResult:
         with await self._enter(admission) as slot:
-            write = Write.begin(object_id, self._runtime)
+            write = Write.begin(object_id, self._runtime, condition)
             stamped = metadata.stamped(write.begun_ns)
             head, head_size, rest = await split_head(source, self._settings.inline_bytes_max)
             if rest is not None:
@@ -164,16 +174,21 @@ class TieredStorage:
             check_declared(metadata, head_size)
             return await self._writer.put_small(write, stamped.with_facts(size=head_size), b"".join(head), slot)
 
-    async def delete(self, object_id: ObjectId) -> None:
-        """Removes the object. No error if there is none. Raises also `OutcomeUnknownError` (ask `outcome`)."""
-        await self._delete(self._writes, object_id)
+    async def delete(self, object_id: ObjectId, *, if_revision: IfRevision = ANY_REVISION) -> None:
+        """Removes the object. No error if there is none. Raises also `OutcomeUnknownError` (ask `outcome`).
 
-    async def _delete(self, admission: Admission | Share, object_id: ObjectId) -> None:
+        `if_revision`: only the object with this revision. Otherwise `ConditionFailedError` is raised, also if there is
+        no object (nothing was deleted).
+        """
+        await self._delete(self._writes, object_id, if_revision)
+
+    async def _delete(self, admission: Admission | Share, object_id: ObjectId, if_revision: IfRevision = ANY_REVISION) -> None:
         with self._observer.operation("delete"):
             self._check_may_write()
             _check(object_id)
+            condition = checked_condition(if_absent=False, if_revision=if_revision)
             with await self._enter(admission) as slot:
-                await self._writer.delete(Write.begin(object_id, self._runtime), slot)
+                await self._writer.delete(Write.begin(object_id, self._runtime, condition), slot)
 
     async def get(self, object_id: ObjectId, range: ByteRange | None = None) -> StoredObject | None:
         """Opens the object for reading. None: there is none, or it has expired.
@@ -249,7 +264,7 @@ class TieredStorage:
         share = Share(self._writes, concurrency)
 
         async def put(request: PutRequest) -> PutResult:
-            return await self._put(share, request.object_id, request.payload, request.metadata)
+            return await self._put(share, request)
 
         return Bulk(requests, PutRequest, put, concurrency)
 

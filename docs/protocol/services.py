@@ -1,7 +1,7 @@
 """What the services do, each operation in one atomic step: the row, the bucket, and what happens by itself.
 
     swap      conflict iff a mark of the token exists, or a tombstone is present that targets another than `expected`
-              and with a condition also unless the state is reserved for the token, or unless nothing that lives is there
+              and with a condition unless the state is reserved for the token, or unless nothing that lives is there
     reserve   iff the row shows what is asked for: its state is reserved for the token, until the state changes
     settle    live iff the row shows the token; otherwise it is refused from now on
     inline    conflict iff a tombstone is present or a mark of the token exists

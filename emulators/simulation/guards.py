@@ -173,7 +173,7 @@ def _beat_by_monotonic_clock(self: Heartbeat, log: ChangeLog, runtime: Runtime, 
 # --- the store -----------------------------------------------------------------------------------
 
 
-async def _judge_by_the_answer(self: Writer, write: Write, lease: Lease, told: Told) -> Verdict:
+async def _judge_by_the_answer(self: Writer, write: Write, change: Change, lease: Lease | None, told: Told) -> Verdict:
     """Takes a swap that was not told ok for one that failed."""
     return Verdict(UnavailableError(f"{write.object_id} was not changed, it seems"), None)
 
@@ -185,7 +185,7 @@ async def _prepare_unrecorded(self: Writer, write: Write, name: str, metadata: M
         write.upload = await self._tiers.long_term.open_upload(name, metadata, body.size)
         return write.upload
 
-    old, upload = await both(lambda: self._present_target(write.object_id), open_upload)
+    old, upload = await both(lambda: self._present_target(write), open_upload)
     self._writes.record(write, Change(write.id, write.object_id.path, name, old, upload.session), self._record)
     total = await tiered.protocol.writing._stream(body, write, upload)
     write.may_land_late = True
@@ -309,10 +309,17 @@ GUARDS: dict[str, Guard] = {
     ),
     "the row read before the answer: no": Guard(
         "A change that won and was replaced since is told to have failed.",
-        ((tiered.protocol.writing, "may_tell_ok", lambda change, live, row: live),),
+        (
+            (tiered.protocol.writing, "may_tell_ok", lambda change, live, row: live),
+            (tiered.protocol.writing, "took_effect", lambda change, live, row: live),
+        ),
     ),
     "the row read before the answer: ok": Guard(
-        "A change that was refused is told ok.", ((tiered.protocol.writing, "may_tell_ok", lambda change, live, row: True),),
+        "A change that was refused is told ok.",
+        (
+            (tiered.protocol.writing, "may_tell_ok", lambda change, live, row: True),
+            (tiered.protocol.writing, "took_effect", lambda change, live, row: True),
+        ),
     ),
     "conditional heartbeat": Guard(
         "A renewal revives an entry that is done, or takes it back from whoever claimed it.",

@@ -23,7 +23,8 @@ import emulators.world.deployment
 import emulators.world.stack
 import tiered.protocol.finishing
 from changelog.base.runtime import Runtime
-from changelog.change import ChangeId
+from changelog.change import Change, ChangeId
+from changelog.lease import Lease
 from emulators.simulation.replaced import replaced
 from emulators.world.blobs import SimulatedBlobs
 from emulators.world.rows import SimulatedRows, with_deadline
@@ -104,12 +105,10 @@ def unfenced(published: Published) -> Iterator[None]:
         yield
 
 
-def _commit_of(published: Published) -> Callable[[Writer, Write, RowState], Awaitable[Verdict]]:
-    async def commit(self: Writer, write: Write, state: RowState) -> Verdict:
+def _commit_of(published: Published) -> Callable[[Writer, Write, Change, Lease | None, RowState], Awaitable[Verdict]]:
+    async def commit(self: Writer, write: Write, change: Change, lease: Lease | None, state: RowState) -> Verdict:
         """Takes what lost the race for garbage, and looks up in the row what was not answered."""
-        lease = write.lease
-        assert lease is not None, "its entry was recorded"
-        told, change = await self._swap(write, lease, state), lease.entry.change
+        told = await self._swap(write, change, lease, state, None)
         lost = UnavailableError(f"change {change.id} of {write.object_id} lost the race")
         match told:
             case Told.OK:

@@ -246,7 +246,7 @@ async def test_a_swap_that_wants_nothing_conflicts_iff_it_would_anyway_or_someth
 
 @matrix
 async def test_what_is_reserved_can_be_swapped_once_and_only_by_a_token_without_a_mark(rows: Rows, present: str, marks: str) -> None:
-    for number, state_of in enumerate((lambda token: None, lambda token: inline(token, b"new"))):
+    for number, deletes in enumerate([False, True]):
         path, token = f"{PATH}/{number}", rows.token()
         before = await arrange(rows, path, token, present, marks)
         seen = before.state if before.state is not None else inline(A)
@@ -254,7 +254,7 @@ async def test_what_is_reserved_can_be_swapped_once_and_only_by_a_token_without_
         assert await rows.backend.reserve(path, token, seen) is is_there
         assert await rows.read(path) == before, "a reservation does not show"
         takes_effect = is_there and marks == "no mark"
-        state = state_of(token)
+        state = None if deletes else inline(token, b"new")
         assert await rows.swap(path, token, before.target, state, Still(seen)) is takes_effect
         after = replace(before, state=state, won=before.won | {token}) if takes_effect else before
         assert await rows.read(path) == after

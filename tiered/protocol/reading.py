@@ -22,8 +22,9 @@ from changelog.base.observe import SILENT, Event, Observer
 from changelog.base.runtime import Runtime
 from tiered.errors import DanglingTombstoneError, UnavailableError
 from tiered.metadata import Expiration, Metadata, is_expired, touch_deadline
-from tiered.object_id import ObjectId, revision_of
+from tiered.object_id import ObjectId
 from tiered.protocol.backends import ByteRange, Inline, RowState, Tiers, Tombstone
+from tiered.protocol.conditions import revision_shown
 from tiered.protocol.retry import ask
 from tiered.settings import Settings
 from tiered.stored import ObjectHead, StoredObject, Tier
@@ -136,10 +137,10 @@ def _extent(range: ByteRange | None, size: int) -> tuple[int, int]:
 
 
 def _head_of_inline(object_id: ObjectId, state: Inline) -> ObjectHead:
-    return ObjectHead(object_id, state.metadata, len(state.payload), Tier.HIGH_VOLUME, state.token)
+    return ObjectHead(object_id, state.metadata, len(state.payload), Tier.HIGH_VOLUME, revision_shown(object_id.path, state))
 
 
 def _head_of_blob(object_id: ObjectId, state: Tombstone, stored: Metadata, size: int) -> ObjectHead:
     # The row's deadline counts. A touch extends the blob's first and may fail before it reaches the row.
     metadata = stored.with_facts(time_expires_ns=state.deadline_ns)
-    return ObjectHead(object_id, metadata, size, Tier.LONG_TERM, revision_of(object_id.path, state.target))
+    return ObjectHead(object_id, metadata, size, Tier.LONG_TERM, revision_shown(object_id.path, state))
