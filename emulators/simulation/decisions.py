@@ -30,7 +30,7 @@ from emulators.world.deployment import World
 from emulators.world.history import History
 from emulators.world.rows import SimulatedRows
 from recovery.loop import RecoveryLoop, Report
-from tiered.errors import DanglingTombstoneError, OutcomeUnknownError
+from tiered.errors import ConditionFailedError, DanglingTombstoneError, OutcomeUnknownError
 from tiered.object_id import revision_of
 from tiered.protocol.backends import Inline, Row
 from tiered.protocol.reading import Reader
@@ -119,6 +119,8 @@ def _answer_sync(name: Callable[..., str]) -> Wrapping:
 def _judged(verdict: Verdict) -> str:
     if verdict.error is None:
         return "judged ok"
+    if isinstance(verdict.error, ConditionFailedError):
+        return "judged condition false"
     return "judged unknown" if isinstance(verdict.error, OutcomeUnknownError) else "judged no"
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from itertools import combinations
 from math import inf
 from typing import Any
@@ -16,9 +17,9 @@ import anyio
 
 from emulators.world.faults import Process
 from emulators.world.ghost import Ghost, acting, acts
-from emulators.world.history import Answer, History, Read, Write
+from emulators.world.history import Answer, History, Need, Read, Write
 from tiered.bulk import Bulk, PutRequest
-from tiered.errors import InvalidRequestError, OutcomeUnknownError, UnavailableError
+from tiered.errors import ConditionFailedError, InvalidRequestError, OutcomeUnknownError, UnavailableError
 from tiered.metadata import Expiration, Metadata, TimeToLive
 from tiered.object_id import ObjectId
 from tiered.payload.streams import Payload
@@ -30,6 +31,17 @@ ANSWERED_WITHIN_S = 400.0
 
 A put with a streamed payload has no such limit: it takes as long as its payload takes.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """A condition: what must be there, by its label (None: nothing), and the arguments of the call that say so."""
+
+    label: object
+    arguments: dict[str, Any]
+
+
+NOTHING = Over(None, {"if_absent": True})
 
 
 class BrokenPayload(Exception):
@@ -55,23 +67,40 @@ class Client:
         self._cancelled: list[Write] = []
 
     async def put(
-        self, object_id: ObjectId, label: str, size: int, *, payload: Payload | None = None, expiration: Expiration = None
+        self, object_id: ObjectId, label: str, size: int, *, payload: Payload | None = None, expiration: Expiration = None,
+        over: Over | None = None,
     ) -> Answer:
         """Puts `content(label, size)`, as `payload` if that is given. A payload that gives up raises `BrokenPayload`.
+
+        `over`: only over this.
         """
         metadata = Metadata(expiration, custom={"label": label})
         lives_s = inf if expiration is None else expiration.ns / 1e9 - 2 * self._skew_max_s
-        async with self._write(object_id, label, anyio.current_time() + lives_s) as write:
-            result = await self.storage.put(object_id, content(label, size) if payload is None else payload, metadata)
+        async with self._write(object_id, label, anyio.current_time() + lives_s, over) as write:
+            result = await self.storage.put(
+                object_id, content(label, size) if payload is None else payload, metadata, **({} if over is None else over.arguments)
+            )
             self._ghost.sized(write, result.size, size)
             write.dead_at_s = anyio.current_time() + lives_s + 4 * self._skew_max_s if isinstance(expiration, TimeToLive) else inf
         return write.answer
 
-    async def delete(self, object_id: ObjectId) -> Answer:
-        async with self._write(object_id, None) as write:
+    async def delete(self, object_id: ObjectId, over: Over | None = None) -> Answer:
+        async with self._write(object_id, None, over=over) as write:
             with self._timed("delete"):
-                await self.storage.delete(object_id)
+                await self.storage.delete(object_id, **({} if over is None else over.arguments))
         return write.answer
+
+    async def seen(self, object_id: ObjectId) -> Over | None:
+        """Looks at the object, for a write over what is there. None: there is no answer, or it has no revision."""
+        over: Over | None = None
+        with self._read(object_id) as read:
+            found = await self.storage.head(object_id)
+            read.found = None if found is None else found.metadata.custom.get("label", "")
+            if found is None:
+                over = NOTHING
+            elif found.revision is not None:
+                over = Over(read.found, {"if_revision": found.revision})
+        return over
 
     async def get(self, object_id: ObjectId, pause_s: float = 0.0) -> str | None:
         """Reads an object `pause_s` after it was opened. Returns its label, or None if there is nothing or no answer.
@@ -187,14 +216,19 @@ class Client:
                 self._end(write, Answer.OVER)
 
     @asynccontextmanager
-    async def _write(self, object_id: ObjectId, label: str | None, mortal_at_s: float = inf) -> AsyncIterator[Write]:
-        write, answer = self._history.begin_write(object_id.path, label, mortal_at_s), Answer.OK
+    async def _write(
+        self, object_id: ObjectId, label: str | None, mortal_at_s: float = inf, over: Over | None = None
+    ) -> AsyncIterator[Write]:
+        needs = None if over is None else Need(over.label)
+        write, answer = self._history.begin_write(object_id.path, label, mortal_at_s, needs), Answer.OK
         unknown: OutcomeUnknownError | None = None
         try:
             with acts(write):
                 yield write
         except (UnavailableError, InvalidRequestError, BrokenPayload):
             answer = Answer.NO
+        except ConditionFailedError:
+            answer = Answer.FAILED
         except OutcomeUnknownError as error:
             unknown = error
         except anyio.get_cancelled_exc_class():
@@ -238,7 +272,7 @@ class Client:
         self._end(write, answer)
 
     def _end(self, write: Write, answer: Answer, outcome: Outcome | None = None) -> None:
-        self._history.end_write(write, answer)
+        self._history.end_write(write, answer, anyio.current_time())
         self._ghost.told(write, outcome)
 
 

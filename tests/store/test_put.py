@@ -213,7 +213,7 @@ async def test_swap_that_lands_between_the_two_questions_what_became_of_it_is_no
 async def test_put_superseded_by_another_is_told_ok_and_leaves_no_blob(world: World) -> None:
     other = OBJECT.path + "/018bcfe5-6800-7000-8000-000000000001"
 
-    async def overtake(real: Any, path: str, token: Any, expected: Any, state: Any, deadline_s: float) -> Any:
+    async def overtake(real: Any, path: str, token: Any, expected: Any, state: Any, deadline_s: float, only: Any) -> Any:
         world.rows.hooks.clear()
         upload = await world.blobs.target.open_upload(other, Metadata(), None)
         await upload.write(b"other")
