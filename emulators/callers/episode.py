@@ -31,7 +31,7 @@ from emulators.callers.oracle import Oracle, path_of
 from emulators.callers.payloads import Made
 from emulators.callers.reading import of_head, read_as, within
 from emulators.callers.recipe import Call, Recipe, Step
-from emulators.callers.values import Is, said
+from emulators.callers.values import LAST, Is, said
 from emulators.simulation.leaks import held_by_store
 from tiered import (
     ConfigurationError,
@@ -243,12 +243,13 @@ class Episode:
             return
         assert step.payload is not None, "drawn"
         made = await step.payload.make(self)
-        verdict = step.arguments["id"].verdict & step.arguments["metadata"].verdict & made.verdict
+        condition, is_wrong = self._condition(step, object_id)
+        verdict = step.arguments["id"].verdict & step.arguments["metadata"].verdict & made.verdict & is_wrong
         write = self.oracle.begin(object_id, metadata, made)
-        ended = await self.run_to_end(self.storage.put(object_id, made.payload, metadata), step.interrupt)
+        ended = await self.run_to_end(self.storage.put(object_id, made.payload, metadata, **condition), step.interrupt)
         self.note(step, ended)
         try:
-            self.oracle.judge_write(write, ended, verdict, made, object_id, blocks=step.payload.blocks)
+            self.oracle.judge_write(write, ended, verdict, made, object_id, blocks=step.payload.blocks, condition=condition)
         finally:
             await self.afterwards(made)
 
@@ -266,10 +267,23 @@ class Episode:
             object_id = self.oracle.make(step.arguments["id"])
         except InvalidRequestError:
             return
+        condition, is_wrong = self._condition(step, object_id)
         write = self.oracle.model.begin(path_of(object_id), None, None) if isinstance(object_id, ObjectId) else None
-        ended = await self.run_to_end(self.storage.delete(object_id), step.interrupt)
+        ended = await self.run_to_end(self.storage.delete(object_id, **condition), step.interrupt)
         self.note(step, ended)
-        self.oracle.judge_write(write, ended, step.arguments["id"].verdict, Made(None, None), object_id, result=type(None))
+        verdict = step.arguments["id"].verdict & is_wrong
+        self.oracle.judge_write(write, ended, verdict, Made(None, None), object_id, result=type(None), condition=condition)
+
+    def _condition(self, step: Step, object_id: object) -> tuple[dict[str, Any], Is]:
+        """Returns the arguments that are the call's condition, and whether they are wrong."""
+        value = step.arguments.get("condition")
+        if value is None:
+            return {}, Is.GOOD
+        condition: dict[str, Any] = value.make()
+        if condition.get("if_revision") is LAST:
+            last = next((write.revision for write in reversed(self.oracle.model.writes[path_of(object_id)]) if write.revision), None)
+            return ({}, Is.GOOD) if last is None else ({"if_revision": last}, Is.GOOD)
+        return condition, value.verdict
 
     async def _get(self, step: Step) -> None:
         try:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
@@ -105,6 +105,15 @@ class Model:
             return
         told = "; ".join(_said(write) for write in possible) or "nothing"
         raise Violation("wrong answer", f"{path} reads as {_shown(seen)}; possible is: {told}")
+
+    def judge_condition(self, write: Write, condition: Mapping[str, Any]) -> tuple[bool, bool]:
+        """Returns whether the condition of a write that ends now may have held, and whether it may have been false."""
+        possible = [each for each in self._possible(write.path, write.began) if each is not write]
+        revision = condition.get("if_revision")
+        if revision is None:
+            return any(each.content is None or each.mortal for each in possible), any(each.content is not None for each in possible)
+        may_hold = any(each.content is not None and each.revision in (None, revision) for each in possible)
+        return may_hold, any(each.content is None or each.mortal or each.revision != revision for each in possible)
 
     def names(self, path: str, began: int) -> tuple[bool, bool]:
         """Returns whether a listing may show this path, and whether it may leave it out."""

@@ -12,6 +12,7 @@ other error of the store.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -21,6 +22,7 @@ from emulators.callers.payloads import Made
 from emulators.callers.values import Is, Value, said
 from tiered import (
     AtCapacityError,
+    ConditionFailedError,
     InvalidRequestError,
     LeaseLostError,
     Metadata,
@@ -71,14 +73,15 @@ class Oracle:
 
     def judge_write(
         self, write: Write | None, ended: Ended, verdict: Is, made: Made, object_id: object, *,
-        blocks: bool = False, result: type = PutResult,
+        blocks: bool = False, result: type = PutResult, condition: Mapping[str, Any] | None = None,
     ) -> None:
         """Judges a put or a delete, and ends its write in the model.
 
         `write`: None if the call could not take effect. `verdict`: of its arguments together. `blocks`: its payload
-        never ends. `result`: the type that the call returns.
+        never ends. `result`: the type that the call returns. `condition`: the arguments that are its condition.
         """
         error = ended.error
+        may_hold, may_fail = (True, False) if not condition or write is None or verdict is Is.WRONG else self.model.judge_condition(write, condition)
         own = error is not None and (any(error is each for each in made.own) or isinstance(error, made.may_raise))
         if ended.value is not NO_VALUE:
             if verdict is Is.WRONG or made.fails or blocks:
@@ -88,6 +91,8 @@ class Oracle:
             if write is None:
                 raise Violation("taken", f"no object id, or no metadata, and it {described(ended)}")
             self.check_own_row(object_id)
+            if not may_hold:
+                raise Violation("taken", f"its condition {condition} cannot have been true, and it {described(ended)}")
             if isinstance(ended.value, PutResult):
                 if write.known and ended.value.size != len(write.content or b""):
                     raise Violation("wrong answer", f"of {len(write.content or b'')} bytes it {described(ended)}")
@@ -100,6 +105,10 @@ class Oracle:
             told = Told.MAYBE
         if write is not None:
             self.model.end(write, told)
+        if isinstance(error, ConditionFailedError):
+            if not may_fail:
+                raise Violation("refused", f"its condition {condition} cannot have been false: {error}") from error
+            return
         if not ended.cancelled and not own:
             self.judge_error(ended, verdict, writes=True)
 

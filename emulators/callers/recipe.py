@@ -171,6 +171,8 @@ class _Chooser:
                 step = replace(step, arguments={"source": values.any_settings(random)})
             case _:
                 pass
+        if call in (Call.PUT, Call.DELETE) and random.random() < 0.25:
+            step = replace(step, arguments=step.arguments | {"condition": values.any_condition(random, of_delete=call is Call.DELETE)})
         blocks = any(payload.blocks for payload in _payloads(step))
         if blocks or (self._interrupts and random.random() < 0.4):
             step = replace(step, interrupt=self.interrupt(random, timed=blocks and random.random() < 0.7))

@@ -16,7 +16,7 @@ from random import Random
 from types import MappingProxyType
 from typing import Any
 
-from tiered import ByteRange, Metadata, ObjectId, TimeToIdle, TimeToLive
+from tiered import ByteRange, ChangeId, Metadata, ObjectId, TimeToIdle, TimeToLive
 
 TEXT_MAX = 60
 
@@ -56,6 +56,25 @@ def said(value: object) -> str:
 
 def exactly(value: object, verdict: Is = Is.GOOD) -> Value:
     return Value(said(value), lambda: value, verdict)
+
+
+LAST = "the revision that a put of this object was told last"
+"""Stands for a revision that is only known when the call is made."""
+
+
+def any_condition(random: Random, *, of_delete: bool = False) -> Value:
+    """The arguments of a call that are its condition, as a mapping."""
+    some = ChangeId.first(random.getrandbits(40))
+    kinds: list[tuple[dict[str, object], Is]] = [
+        ({"if_revision": LAST}, Is.GOOD), ({"if_revision": LAST}, Is.GOOD), ({"if_revision": some}, Is.GOOD),
+        ({"if_revision": random.choice((None, 7, str(some), "", b"x", object(), _Raises(), [some]))}, Is.WRONG),
+    ]  # fmt: skip
+    if not of_delete:
+        kinds += [
+            ({"if_absent": True}, Is.GOOD), ({"if_absent": True}, Is.GOOD), ({"if_absent": True, "if_revision": some}, Is.WRONG),
+            ({"if_absent": random.choice((None, 1, "yes", [], _Raises()))}, Is.WRONG),
+        ]  # fmt: skip
+    return exactly(*random.choice(kinds))
 
 
 class _Text(str):

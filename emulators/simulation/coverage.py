@@ -63,7 +63,8 @@ REQUIRED: dict[str, Names] = {
     "answers": frozenset(answer.name for answer in Answer),
     "checks": frozenset({
         "I1 no dangling", "I2 settled before it is deleted", "I3 no leak", "I4 an order explains the history", "I4 no late effect",
-        "I4 ok is true", "I4 no is true", "I4 a condition is true when its write takes effect",
+        "I4 ok is true", "I4 no is true",
+        "I4 a condition is true when its write takes effect",
         "I4 a condition that is called false was false", "I4 I7 read is of its time", "I4 list is of its time", "I5 repeatable", "I6 drained",
         "I7 no blob is overwritten", "lease claimed once", "lease renewed by its holder",
         "audited: orphan", "deletion spoils nothing", "orphans are gone, and nothing else",
