@@ -190,6 +190,57 @@ class TieredStorage:
             with await self._enter(admission) as slot:
                 await self._writer.delete(Write.begin(object_id, self._runtime, condition), slot)
 
+    async def copy(
+        self, source: ObjectId, destination: ObjectId, *, if_absent: bool = False, if_revision: IfRevision = ANY_REVISION
+    ) -> PutResult | None:
+        """Copies an object within the store, without its payload passing through here. None: there is no source.
+
+        The copy is a new revision with the metadata of the source, its time of creation and its deadline. The
+        conditions are those of `put` and are about the destination. Raises as `put` does, and `UnavailableError` also
+        if the source was replaced meanwhile.
+        """
+        with self._observer.operation("copy"):
+            found = await self._copy(source, destination, checked_condition(if_absent, if_revision))
+            return None if found is None else found[0]
+
+    async def rename(
+        self, source: ObjectId, destination: ObjectId, *, if_absent: bool = False, if_revision: IfRevision = ANY_REVISION
+    ) -> PutResult | None:
+        """Copies an object, as `copy` does, and then deletes the revision that was copied. None: there is no source.
+
+        It is not one step: for a moment both exist, and both stay if the process dies in between or an error is raised
+        after the copy. To call it again is safe. `ConditionFailedError`, and its `object_id` is the source: the source
+        was replaced after it was copied, and stays. `InvalidRequestError`: older software wrote the source, so it has
+        no revision; copy and delete it.
+        """
+        with self._observer.operation("rename"):
+            found = await self._copy(source, destination, checked_condition(if_absent, if_revision), whole=True)
+            if found is None:
+                return None
+            result, revision = found
+            with await self._enter(self._writes) as slot:
+                await self._writer.delete(Write.begin(source, self._runtime, Condition(revision)), slot)
+            return result
+
+    async def _copy(
+        self, source: ObjectId, destination: ObjectId, condition: Condition | None, *, whole: bool = False
+    ) -> tuple[PutResult, ChangeId | None] | None:
+        """Copies. Returns also the revision of the source. `whole`: it must have one."""
+        self._check_may_write()
+        _check(source)
+        _check(destination)
+        destination.validate()
+        if source == destination:
+            raise InvalidRequestError(f"{source} cannot be copied onto itself; name another destination")
+        with await self._enter(self._writes) as slot:
+            found = await self._reader.source(source)
+            if found is None:
+                return None
+            if whole and found.head.revision is None:
+                raise InvalidRequestError(f"{source} has no revision, because older software wrote it: copy it, and then delete it")
+            write = Write.begin(destination, self._runtime, condition)
+            return await self._writer.put_copy(write, found.head.metadata, found, slot), found.head.revision
+
     async def get(self, object_id: ObjectId, range: ByteRange | None = None) -> StoredObject | None:
         """Opens the object for reading. None: there is none, or it has expired.
 

@@ -366,7 +366,7 @@ class _Far:
         if name == "finalise" and isinstance(self._target, SimulatedUpload):
             self._target.given_at = now_s()
         answer = await self._link.call(f"{self._kind}.{name}", partial(method, *args, **named))
-        if name == "open_upload":
+        if name in ("open_upload", "open_copy"):
             return _Far(self._link, "upload", answer)
         if name == "open" and answer is not None:
             return _Far(self._link, "reader", answer)

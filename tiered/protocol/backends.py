@@ -459,6 +459,13 @@ class LongTermBackend(Protocol):
         If the metadata have no time of creation, readers get the blob's own, by the service's clock.
         """
 
+    async def open_copy(self, source: str, generation: int, name: str, metadata: Metadata) -> Upload:
+        """Begins a blob named `name` that gets the bytes of the blob `source`, which the service copies itself.
+
+        Nothing is written to it. `finalise` copies, without overwriting. Its `UnavailableError` may also mean that the
+        source does not have this generation any more. The source stays as it is, and shares nothing with the copy.
+        """
+
     async def cancel(self, session: str) -> None:
         """Ends an upload session, which can never be finalised from then on. No error if it is gone already."""
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 from changelog.base.events import events
@@ -30,6 +31,16 @@ from tiered.settings import Settings
 from tiered.stored import ObjectHead, StoredObject, Tier
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """An object that is to be copied: its head, and its payload or the generation of its blob."""
+
+    head: ObjectHead
+    payload: bytes | None = None
+    blob: str = ""
+    generation: int = 0
 
 
 class Reader:
@@ -70,6 +81,19 @@ class Reader:
             return None if blob is None else _head_of_blob(object_id, state, blob.metadata, blob.size)
 
         found = await self._follow(object_id, lambda state: _head_of_inline(object_id, state), head_of_blob)
+        return None if found is None else found[0]
+
+    async def source(self, object_id: ObjectId) -> Source | None:
+        """The object as the source of a copy. None: there is none, or it has expired. Raises as `open`."""
+
+        async def source_blob(state: Tombstone) -> Source | None:
+            blob = await self._ask(lambda: self._tiers.long_term.head(state.target))
+            if blob is None:
+                return None
+            head = _head_of_blob(object_id, state, blob.metadata, blob.size)
+            return Source(head, None, state.target, blob.generation)
+
+        found = await self._follow(object_id, lambda state: Source(_head_of_inline(object_id, state), state.payload), source_blob)
         return None if found is None else found[0]
 
     async def _follow(

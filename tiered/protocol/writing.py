@@ -58,6 +58,7 @@ from tiered.protocol.admission import Slot
 from tiered.protocol.backends import MARK_AGE_MAX_S, Inline, Only, Row, RowState, Still, Tiers, Tombstone, Upload
 from tiered.protocol.concurrent import both
 from tiered.protocol.finishing import finish, may_tell_ok, settle_change, took_effect
+from tiered.protocol.reading import Source
 from tiered.protocol.retry import ask, persist
 from tiered.protocol.under_way import Write, WritesUnderWay
 from tiered.settings import Settings
@@ -210,7 +211,7 @@ class Writer:
 
     # --- a change --------------------------------------------------------------------------------
 
-    async def put_large(self, write: Write, metadata: Metadata, body: Body, slot: Slot) -> PutResult:
+    async def put_large(self, write: Write, metadata: Metadata, body: Body | Source, slot: Slot) -> PutResult:
         """Stores the payload as a blob, and lets the row redirect to it."""
         name, total = blob_name(write.object_id.path, write.id), 0
 
@@ -221,6 +222,12 @@ class Writer:
         state = Tombstone(name, metadata.expiration, metadata.time_expires_ns, write.id, write.condition is not None)
         await self._change(write, prepare, state, slot)
         return PutResult(write.id, Tier.LONG_TERM, total)
+
+    async def put_copy(self, write: Write, metadata: Metadata, source: Source, slot: Slot) -> PutResult:
+        """Stores a copy of what was read, with these metadata. The service copies a blob itself."""
+        if source.payload is not None:
+            return await self.put_small(write, metadata, source.payload, slot)
+        return await self.put_large(write, metadata, source, slot)
 
     async def _change(self, write: Write, prepare: Callable[[], Awaitable[None]], state: RowState, slot: Slot) -> None:
         """All steps: prepares in the caller's task, hands over at the commit, and waits for the answer."""
@@ -245,11 +252,15 @@ class Writer:
         old = await self._present_target(write)
         self._writes.record(write, self._change_of(write, None, old, None), self._record)
 
-    async def _prepare_upload(self, write: Write, name: str, metadata: Metadata, body: Body) -> int:
+    async def _prepare_upload(self, write: Write, name: str, metadata: Metadata, body: Body | Source) -> int:
         """Steps 1 and 2. Returns the payload's bytes."""
 
         async def open_upload() -> Upload:
-            write.upload = await self._tiers.long_term.open_upload(name, metadata, body.size)
+            blobs = self._tiers.long_term
+            if isinstance(body, Source):
+                write.upload = await blobs.open_copy(body.blob, body.generation, name, metadata)
+            else:
+                write.upload = await blobs.open_upload(name, metadata, body.size)
             return write.upload
 
         if write.condition is None:
@@ -257,7 +268,7 @@ class Writer:
         else:  # no upload is opened in vain
             old, upload = await self._present_target(write), await open_upload()
         self._writes.record(write, self._change_of(write, name, old, upload.session), self._record)
-        total = await _stream(body, write, upload)
+        total = body.head.size if isinstance(body, Source) else await _stream(body, write, upload)
         check_declared(metadata, total)
         self._check_held(await write.wait_recorded())
         write.may_land_late = True
