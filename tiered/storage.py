@@ -8,9 +8,10 @@ connections do (`gcs.connections_max`).
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import replace
+from datetime import datetime, timedelta
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -26,12 +27,14 @@ from changelog.heartbeat import Heartbeat
 from changelog.log import ChangeLog
 from tiered.bulk import PAYLOAD_BYTES_MAX, Bulk, LoadedObject, PutRequest, Requests, bounded_concurrency, check_bytes_max, load
 from tiered.errors import (
+    ConditionFailedError,
     ConfigurationError,
     InvalidRequestError,
     OutcomeUnknownError,
     TieredError,
+    UnavailableError,
 )
-from tiered.metadata import Metadata, is_expired
+from tiered.metadata import Metadata, TimeToIdle, deadline_from, expiring, is_expired
 from tiered.object_id import ROW_KEY_BYTES_MAX, ObjectId, refuse_reserved
 from tiered.payload.pieces import Pieces, split_head
 from tiered.payload.streams import Payload, pieces
@@ -241,6 +244,68 @@ class TieredStorage:
             write = Write.begin(destination, self._runtime, condition)
             return await self._writer.put_copy(write, found.head.metadata, found, slot), found.head.revision
 
+    async def update_metadata(
+        self, object_id: ObjectId, change: Callable[[Metadata], Metadata], *, if_revision: IfRevision = ANY_REVISION
+    ) -> PutResult | None:
+        """Changes the metadata of an object, without its payload passing through here. None: there is no object.
+
+        `change` gets the metadata and returns others. It may be called again, if another writer was faster. What it
+        raises reaches you, and nothing is changed then. The size and the time of creation stay. So does the deadline,
+        unless the expiration was changed or is a time to idle: then it begins anew. If nothing is different, nothing
+        is written.
+
+        The result is a new revision, so readers see metadata and payload of one write. `if_revision`: as for `put`.
+        Raises as `put` does, and `InvalidRequestError` also if older software wrote the object, so that it has no
+        revision.
+        """
+        if not callable(change):
+            raise InvalidRequestError(f"pass a function from Metadata to Metadata, not {shown(change)}")
+        with self._observer.operation("update_metadata"):
+            return await self._rewrite(object_id, lambda now: _updated(now, change(now), self._runtime.wall_ns()), if_revision)
+
+    async def set_expiry(
+        self, object_id: ObjectId, *, at: datetime | None = None, from_creation: timedelta | None = None, extend_only: bool = False,
+        if_revision: IfRevision = ANY_REVISION,
+    ) -> PutResult | None:
+        """Sets when an object expires: `at` a time, or `from_creation` so much later; neither: never.
+
+        `extend_only`: an object that lives longer stays as it is. Everything else is as for `update_metadata`. `at` has
+        a time zone and is in the future.
+        """
+        with self._observer.operation("set_expiry"):
+            if not isinstance(extend_only, bool):
+                raise InvalidRequestError(f"extend_only is True or False, not {shown(extend_only)}")
+            deadline_ns = deadline_from(at, from_creation)
+            now_ns = self._runtime.wall_ns()
+            return await self._rewrite(object_id, lambda now: expiring(now, deadline_ns, now_ns, extend_only=extend_only), if_revision)
+
+    async def _rewrite(self, object_id: ObjectId, edit: Callable[[Metadata], Metadata], if_revision: IfRevision) -> PutResult | None:
+        """Copies the object over itself, with other metadata, if it is still what was read."""
+        self._check_may_write()
+        _check(object_id)
+        object_id.validate()
+        condition = checked_condition(if_absent=False, if_revision=if_revision)
+        for _ in range(self._settings.store.read_attempts_max):
+            with await self._enter(self._writes) as slot:
+                found = await self._reader.source(object_id)
+                revision = None if found is None else found.head.revision
+                if condition is not None and condition.revision != revision:
+                    raise ConditionFailedError(object_id, revision, f"revision {condition.revision} was asked for, and is not there")
+                if found is None:
+                    return None
+                if revision is None:
+                    raise InvalidRequestError(f"{object_id} has no revision, because older software wrote it: put it again")
+                metadata = edit(found.head.metadata)
+                if metadata == found.head.metadata:
+                    return PutResult(revision, found.head.tier, found.head.size)
+                write = Write.begin(object_id, self._runtime, Condition(revision))
+                try:
+                    return await self._writer.put_copy(write, metadata, found, slot)
+                except ConditionFailedError:
+                    if condition is not None:
+                        raise
+        raise UnavailableError(f"{object_id} was changed again and again meanwhile, and its metadata are as they were; try again")
+
     async def get(self, object_id: ObjectId, range: ByteRange | None = None) -> StoredObject | None:
         """Opens the object for reading. None: there is none, or it has expired.
 
@@ -373,6 +438,18 @@ class TieredStorage:
             events.warning("touch_failed", error, object=str(object_id))
         finally:
             self._touching.discard(object_id.path)
+
+
+def _updated(before: Metadata, after: object, now_ns: int) -> Metadata:
+    """What a caller has made of the metadata, with the facts that he cannot change."""
+    if not isinstance(after, Metadata):
+        raise InvalidRequestError(f"the function must return Metadata, not {shown(after)}")
+    checked = replace(after, size=before.size, time_created_ns=before.time_created_ns, time_expires_ns=None)
+    if checked == before.with_facts(time_expires_ns=None):
+        return before
+    if checked.expiration != before.expiration or isinstance(checked.expiration, TimeToIdle):
+        return checked.stamped(now_ns)
+    return checked.with_facts(time_expires_ns=before.time_expires_ns)
 
 
 def _checked_prefix(prefix: object) -> str:

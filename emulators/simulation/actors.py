@@ -263,6 +263,8 @@ async def _do(client: Client, process: Process, object_id: ObjectId, step: Step,
         case Kind.PUT_BROKEN:
             broken = stream(process, label, 0.0, breaks=True)
             await client.put(object_id, label, LARGE_BYTES, payload=broken, expiration=expiration, over=over)
+        case Kind.COPY:
+            await client.copy(OBJECTS[1 - OBJECTS.index(object_id)], object_id)
         case Kind.DELETE:
             await client.delete(object_id, over)
         case Kind.GET:

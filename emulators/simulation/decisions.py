@@ -281,6 +281,7 @@ _WRAPPINGS: tuple[tuple[Any, str, Wrapping], ...] = (
     (TieredStorage, "_put", _told("put")),
     (TieredStorage, "_delete", _told("delete")),
     (TieredStorage, "_get", _told("get")),
+    (TieredStorage, "copy", _told("copy")),
     (Reader, "_follow", _followed),
     (tiered.protocol.reading, "is_expired", _expired),
     (SimulatedRows, "touch", _answer(lambda took: f"row touch{'ed' if took else ' refused'}")),

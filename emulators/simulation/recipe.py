@@ -45,6 +45,7 @@ class Kind(Enum):
     PUT_MANY = "put many, twice each"
     DELETE_MANY = "delete many"
     GET_MANY = "get many"
+    COPY = "copy the other object"
     REOPEN = "close the store and open it again"
     SLEEP = "its machine sleeps for days"
 
@@ -215,7 +216,7 @@ class Recipe:
 
     @staticmethod
     def of(seed: int) -> Recipe:
-        return _Chooser(random.Random(f"recipe {seed}"), seed).recipe().with_older_software().with_conditions()
+        return _Chooser(random.Random(f"recipe {seed}"), seed).recipe().with_older_software().with_conditions().with_copies()
 
     def with_older_software(self) -> Recipe:
         """Adds older software where somebody deletes orphans. It draws nothing, so other seeds keep their meaning."""
@@ -237,6 +238,21 @@ class Recipe:
             for actor in self.actors
         ]  # fmt: skip
         return replace(self, actors=tuple(actors))
+
+    def with_copies(self) -> Recipe:
+        """Makes copies of some of the puts, in a tenth of worlds without conditions, by a chance of its own.
+
+        Two copies of one object have the same label, so there a condition could not be judged by labels.
+        """
+        chance = random.Random(f"copies 8 {self.seed}")
+        steps = [step for actor in self.actors for step in actor.steps]
+        if chance.random() >= 0.1 or any(step.when is not When.ALWAYS for step in steps):
+            return self
+        actors = [
+            replace(actor, steps=tuple(_copied(step) if step.kind in PUTS and chance.random() < 0.3 else step for step in actor.steps))
+            for actor in self.actors
+        ]  # fmt: skip
+        return replace(self, actors=tuple(actors), things=2)
 
     def without(self, parts: Collection[Part]) -> Recipe:
         return replace(self, left_out=self.left_out | frozenset(parts))
@@ -279,6 +295,10 @@ def _conditional(step: Step, chance: random.Random) -> Step:
     if step.kind is Kind.DELETE:
         return replace(step, when=When.SEEN)
     return replace(step, when=chance.choice((When.ABSENT, When.SEEN, When.SEEN))) if step.kind in PUTS else step
+
+
+def _copied(step: Step) -> Step:
+    return replace(step, kind=Kind.COPY)
 
 
 T = TypeVar("T")

@@ -23,6 +23,7 @@ from tiered.errors import ConditionFailedError, InvalidRequestError, OutcomeUnkn
 from tiered.metadata import Expiration, Metadata, TimeToLive
 from tiered.object_id import ObjectId
 from tiered.payload.streams import Payload
+from tiered.protocol.reading import Source
 from tiered.protocol.writing import Outcome
 from tiered.storage import TieredStorage
 
@@ -65,6 +66,7 @@ class Client:
         self._ghost = Ghost(history, lambda invariant, finding: None) if ghost is None else ghost
         self._skew_max_s = skew_max_s
         self._cancelled: list[Write] = []
+        self._tell_copies()
 
     async def put(
         self, object_id: ObjectId, label: str, size: int, *, payload: Payload | None = None, expiration: Expiration = None,
@@ -88,6 +90,28 @@ class Client:
         async with self._write(object_id, None, over=over) as write:
             with self._timed("delete"):
                 await self.storage.delete(object_id, **({} if over is None else over.arguments))
+        return write.answer
+
+    def _tell_copies(self) -> None:
+        """Lets a copy be known by the label of its source as soon as that is read: before it can take effect."""
+        reader = self.storage._reader
+        find = reader.source
+
+        async def source(object_id: ObjectId) -> Source | None:
+            found, write = await find(object_id), acting.get()
+            if found is not None and write is not None:
+                write.value = found.head.metadata.custom.get("label", "")
+                if found.head.metadata.time_expires_ns is not None:
+                    write.mortal_at_s = 0.0  # when it expires depends on when its source was put
+            return found
+
+        reader.source = source  # type: ignore[method-assign]
+
+    async def copy(self, source: ObjectId, destination: ObjectId) -> Answer:
+        async with self._write(destination, "a copy") as write:
+            with self._timed("copy"):
+                if await self.storage.copy(source, destination) is None:
+                    raise UnavailableError("there is nothing to copy")
         return write.answer
 
     async def seen(self, object_id: ObjectId) -> Over | None:
