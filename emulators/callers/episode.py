@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
 from pathlib import Path
 from random import Random
@@ -221,6 +221,8 @@ class Episode:
                 await self._head(step)
             case Call.DELETE:
                 await self._delete(step)
+            case Call.COPY | Call.RENAME | Call.UPDATE_METADATA | Call.SET_EXPIRY:
+                await self._rewrite(step)
             case Call.LIST:
                 await self._list(step)
             case Call.OUTCOME:
@@ -273,6 +275,34 @@ class Episode:
         self.note(step, ended)
         verdict = step.arguments["id"].verdict & is_wrong
         self.oracle.judge_write(write, ended, verdict, Made(None, None), object_id, result=type(None), condition=condition)
+
+    async def _rewrite(self, step: Step) -> None:
+        """A call that writes what is in the store already, under another name or with other metadata."""
+        try:
+            source = self.oracle.make(step.arguments["id"])
+            written = self.oracle.make(step.arguments["to"]) if "to" in step.arguments else source
+        except InvalidRequestError:
+            return
+        condition, is_wrong = self._condition(step, written)
+        what: Any = step.arguments["what"].make() if "what" in step.arguments else None
+        verdict = is_wrong
+        for name in ("id", "to", "what"):
+            verdict &= step.arguments[name].verdict if name in step.arguments else Is.GOOD
+        if "to" in step.arguments and (path_of(source) == path_of(written)):
+            verdict = Is.WRONG
+        calls: dict[Call, Callable[[], Awaitable[Any]]] = {
+            Call.COPY: lambda: self.storage.copy(source, written, **condition),
+            Call.RENAME: lambda: self.storage.rename(source, written, **condition),
+            Call.UPDATE_METADATA: lambda: self.storage.update_metadata(source, what, **condition),
+            Call.SET_EXPIRY: lambda: self.storage.set_expiry(source, **what, **condition),
+        }
+        writes = [self.oracle.model.begin(path_of(written), b"", None, known=False)]
+        writes[0].copied = True
+        if step.call is Call.RENAME:
+            writes.append(self.oracle.model.begin(path_of(source), None, None))
+        ended = await self.run_to_end(calls[step.call](), step.interrupt)
+        self.note(step, ended)
+        self.oracle.judge_rewrite(writes, ended, verdict)
 
     def _condition(self, step: Step, object_id: object) -> tuple[dict[str, Any], Is]:
         """Returns the arguments that are the call's condition, and whether they are wrong."""

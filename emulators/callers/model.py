@@ -40,7 +40,8 @@ class Told(Enum):
 class Write:
     """One write. `content` None: a deletion. `known` False: nobody knows which bytes it stored.
 
-    `told`: what its caller heard. `happened_by`: the tick by which it has happened, if it happens.
+    `copied`: nobody knows anything of it but its revision. `told`: what its caller heard. `happened_by`: the tick by
+    which it has happened, if it happens.
     """
 
     path: str
@@ -51,9 +52,12 @@ class Write:
     told: Told = Told.MAYBE
     happened_by: float = inf
     revision: str | None = None
+    copied: bool = False
 
     @property
     def mortal(self) -> bool:
+        if self.copied:
+            return True
         expiration = None if self.metadata is None else self.metadata.expiration
         return expiration is not None and expiration.ns < 3_000_000_000_000
 
@@ -136,6 +140,8 @@ def _explains(write: Write, seen: Seen, cut: Callable[[bytes], bytes | None]) ->
         return write.content is None or write.mortal
     if write.content is None or (write.revision is not None and seen.revision != write.revision):
         return False
+    if write.copied:
+        return True
     if write.known and seen.whole and seen.content != cut(write.content):
         return False
     return same_metadata(write, seen.metadata)

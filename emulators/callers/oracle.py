@@ -12,7 +12,7 @@ other error of the store.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -111,6 +111,22 @@ class Oracle:
             return
         if not ended.cancelled and not own:
             self.judge_error(ended, verdict, writes=True)
+
+    def judge_rewrite(self, writes: Sequence[Write], ended: Ended, verdict: Is) -> None:
+        """Judges a copy, a change of metadata, or a rename. `writes`: the copy, and the deletion of the source."""
+        if ended.value is not NO_VALUE:
+            if verdict is Is.WRONG:
+                raise Violation("taken", f"it must not be taken, and {described(ended)}")
+            for write in writes:
+                told = Told.NO if ended.value is None else Told.OK
+                self.model.end(write, told, ended.value.revision if told is Told.OK and write is writes[0] else None)
+            return
+        error = ended.error
+        half = len(writes) > 1 or ended.cancelled or isinstance(error, OutcomeUnknownError)  # a rename may have copied
+        for write in writes:
+            self.model.end(write, Told.MAYBE if half else Told.NO)
+        if not ended.cancelled and not isinstance(error, ConditionFailedError):
+            self.judge_error(ended, verdict & Is.ODD, writes=True)
 
     def judge_error(self, ended: Ended, verdict: Is, *, writes: bool = False) -> None:
         """Judges a call that raised an error. `verdict`: of its arguments. `writes`: it was a put or a delete."""

@@ -57,7 +57,7 @@ REQUIRED: dict[str, Names] = {
         # is due: none in 17,000 worlds.
         {"inline ok", "inline: tombstone in the way", "inline unknown, then live", "inline unknown, then refused", "inline cancelled"},
         {f"{call}: {told}" for call in ("put", "delete") for told in ("ok", "UnavailableError", "OutcomeUnknownError")},
-        # Not required: "delete: ConditionFailedError". Somebody must come between a look and the deletion right after it.
+        # Not required: "delete: ConditionFailedError". Somebody must come between a look and the deletion after it.
         {"copy: ok", "put: ConditionFailedError", "judged condition false"},
         {"put: LeaseLostError", "put: Cancelled", "get: ok", "get: UnavailableError"},
     ),
