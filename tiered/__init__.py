@@ -24,6 +24,7 @@ from tiered.errors import (
     AtCapacityError,
     CancelledElsewhereError,
     ClockBehindError,
+    ConditionFailedError,
     ConfigurationError,
     CorruptRecordError,
     DanglingTombstoneError,
@@ -47,7 +48,7 @@ from tiered.stored import Folder, ListEntry, ListPage, ObjectHead, Progress, Put
 
 __all__ = [
     "AtCapacityError", "Bulk", "ByteRange", "CancelledElsewhereError", "ChangeId", "ClockBehindError",
-    "ConfigurationError", "CorruptRecordError", "DanglingTombstoneError", "Expiration", "Folder",
+    "ConditionFailedError", "ConfigurationError", "CorruptRecordError", "DanglingTombstoneError", "Expiration", "Folder",
     "InvalidRequestError", "ItemResult", "LeaseLostError", "ListEntry", "ListPage", "LoadedObject", "Metadata",
     "ObjectHead", "ObjectId", "ObjectPrefix", "Outcome", "OutcomeUnknownError", "Payload", "Progress", "PutRequest",
     "PutResult", "RangeNotSatisfiableError", "Requests", "ServiceAwayError", "Settings", "StoredObject", "Tier", "TieredError",
@@ -68,7 +69,8 @@ def __getattr__(name: str) -> object:
 
 
 for _error in (
-    AtCapacityError, CancelledElsewhereError, ClockBehindError, ConfigurationError, CorruptRecordError, DanglingTombstoneError,
-    InvalidRequestError, LeaseLostError, OutcomeUnknownError, RangeNotSatisfiableError, ServiceAwayError, TieredError, UnavailableError,
+    AtCapacityError, CancelledElsewhereError, ClockBehindError, ConditionFailedError, ConfigurationError, CorruptRecordError,
+    DanglingTombstoneError, InvalidRequestError, LeaseLostError, OutcomeUnknownError, RangeNotSatisfiableError, ServiceAwayError,
+    TieredError, UnavailableError,
 ):
     _error.__module__ = __name__  # tracebacks show them under the names that callers import

@@ -40,6 +40,7 @@ from tiered.payload.own_thread import each_of
 from tiered.payload.pieces import close_generator
 from tiered.payload.streams import Payload
 from tiered.protocol.concurrent import foremost
+from tiered.protocol.conditions import ANY_REVISION, IfRevision
 from tiered.settings import StoreSettings
 from tiered.stored import ObjectHead, Progress, StoredObject
 from tiered.text import shown
@@ -60,6 +61,8 @@ class PutRequest:
     object_id: ObjectId
     payload: Payload = field(repr=False)
     metadata: Metadata | None = None
+    if_absent: bool = False
+    if_revision: IfRevision = ANY_REVISION
     progress: Progress | None = field(default=None, repr=False)
 
 

@@ -5,6 +5,7 @@
     CancelledElsewhereError            nothing happened: what a payload or an iterator of requests awaited was cancelled
     AtCapacityError                    nothing happened: shed load, then retry
     ServiceAwayError                   nothing happened: a service does not answer; retry when it is tried again
+    ConditionFailedError               nothing happened: what is there is not what the caller asked for; read it again
     OutcomeUnknownError                it may have happened: ask `storage.outcome(error)`
     CorruptRecordError                 stored bytes break the format: an operator must look
     DanglingTombstoneError             the blob is gone: data loss, counted and reported
@@ -12,8 +13,7 @@
     RangeNotSatisfiableError           the range is not within the object: an HTTP 416
     ConfigurationError                 fix the settings, the schema or the directory
 
-`UnconfirmedError` is between the backends and the store; callers never get it. Absence is `None`, not an error, and a
-lost race is a value.
+`UnconfirmedError` is between the backends and the store; callers never get it. Absence is `None`, not an error.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from changelog.change import ChangeId
 from tiered.object_id import ObjectId
 
 __all__ = [
-    "AtCapacityError", "CancelledElsewhereError", "ClockBehindError", "ConfigurationError", "CorruptRecordError", "DanglingTombstoneError",
-    "InvalidRequestError", "LeaseLostError", "OutcomeUnknownError", "RangeNotSatisfiableError", "ServiceAwayError", "TieredError",
-    "UnavailableError",
+    "AtCapacityError", "CancelledElsewhereError", "ClockBehindError", "ConditionFailedError", "ConfigurationError", "CorruptRecordError",
+    "DanglingTombstoneError", "InvalidRequestError", "LeaseLostError", "OutcomeUnknownError", "RangeNotSatisfiableError",
+    "ServiceAwayError", "TieredError", "UnavailableError",
     "UnconfirmedError",
 ]
 
@@ -81,15 +81,35 @@ class DanglingTombstoneError(TieredError):
     """The row names a blob that does not exist: the object's data is lost."""
 
 
+class ConditionFailedError(TieredError):
+    """A write with a condition found something else, at a moment between its call and this error. Nothing happened.
+
+    The write will not take effect any more. `revision`: what was there; None: nothing, or an object without a revision,
+    which older software wrote. What is there now may be something else again.
+    """
+
+    def __init__(self, object_id: ObjectId, revision: ChangeId | None, why: str) -> None:
+        super().__init__(f"{object_id} was not changed: {why}")
+        self.object_id = object_id
+        self.revision = revision
+        self._why = why
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return ConditionFailedError, (self.object_id, self.revision, self._why)
+
+
 class OutcomeUnknownError(TieredError):
     """The change may or may not have taken effect, and the store could not find out in time.
 
     `settled`: it may have taken effect and been replaced, but it will not take effect any more. `logged`:
     `storage.outcome(error)` tells what happened once recovery has finished the change. Neither: it may still take
-    effect, and `storage.outcome(error)` settles it.
+    effect, and `storage.outcome(error)` settles it. `marked`: if it has taken effect, the row remembers that for two
+    days.
     """
 
-    def __init__(self, object_id: ObjectId, change_id: ChangeId, *, settled: bool = False, logged: bool = False) -> None:
+    def __init__(
+        self, object_id: ObjectId, change_id: ChangeId, *, settled: bool = False, logged: bool = False, marked: bool = False
+    ) -> None:
         after = (
             "it may have taken effect and been replaced, and will not take effect any more" if settled
             else "storage.outcome(error) will tell, when recovery has finished it" if logged
@@ -100,10 +120,11 @@ class OutcomeUnknownError(TieredError):
         self.change_id = change_id
         self.settled = settled
         self.logged = logged
+        self.marked = marked or logged
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _outcome_unknown, (self.object_id, self.change_id, self.settled, self.logged)
+        return _outcome_unknown, (self.object_id, self.change_id, self.settled, self.logged, self.marked)
 
 
-def _outcome_unknown(object_id: ObjectId, change_id: ChangeId, settled: bool, logged: bool) -> OutcomeUnknownError:
-    return OutcomeUnknownError(object_id, change_id, settled=settled, logged=logged)
+def _outcome_unknown(object_id: ObjectId, change_id: ChangeId, settled: bool, logged: bool, marked: bool) -> OutcomeUnknownError:
+    return OutcomeUnknownError(object_id, change_id, settled=settled, logged=logged, marked=marked)

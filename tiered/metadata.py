@@ -146,8 +146,8 @@ class Metadata:
         if self.content_type is not CONTENT_TYPE_DEFAULT or self.origin or self.filename or self.custom or self.unknown:
             self._check_bytes()
 
-    def with_facts(self, **facts: int | None) -> Metadata:
-        """The same metadata with another `size` or other times.
+    def with_facts(self, **facts: int | Expiration) -> Metadata:
+        """The same metadata with another `size`, `expiration` or other times.
 
         Texts are not checked, because other software may have stored them.
         """
@@ -186,6 +186,36 @@ class Metadata:
 
 _FIELDS = tuple(each.name for each in fields(Metadata))
 _SETTERS = tuple(Metadata.__dict__[name].__set__ for name in _FIELDS)
+
+
+def deadline_from(at: object, from_creation: object) -> datetime | timedelta | None:
+    """What a caller says about an expiry, checked: a time, a time after the creation, or never (None)."""
+    if at is not None and from_creation is not None:
+        raise InvalidRequestError("at and from_creation exclude each other: pass one of them, or neither for an object that stays")
+    if at is not None and (not isinstance(at, datetime) or at.utcoffset() is None):
+        raise InvalidRequestError(f"at is a datetime with a time zone, such as datetime.now(UTC) + timedelta(days=1), not {shown(at)}")
+    if from_creation is not None and not isinstance(from_creation, timedelta):
+        raise InvalidRequestError(f"from_creation is a timedelta, not {shown(from_creation)}")
+    return at if isinstance(at, datetime) else from_creation if isinstance(from_creation, timedelta) else None
+
+
+def expiring(metadata: Metadata, deadline: datetime | timedelta | None, now_ns: int, *, extend_only: bool) -> Metadata:
+    """The metadata with this deadline. `extend_only`: the same metadata if the object lives longer.
+
+    `InvalidRequestError`: the deadline has passed, or lies after the year 9999.
+    """
+    created_ns = now_ns if metadata.time_created_ns is None else metadata.time_created_ns
+    if deadline is None:
+        return metadata.with_facts(time_expires_ns=None, expiration=None)
+    lives = deadline if isinstance(deadline, timedelta) else deadline - datetime(1970, 1, 1, tzinfo=UTC)
+    deadline_ns = whole_ms(lives // timedelta(microseconds=1) * 1000 + (created_ns if isinstance(deadline, timedelta) else 0))
+    if extend_only and (metadata.time_expires_ns is None or metadata.time_expires_ns >= deadline_ns):
+        return metadata
+    if deadline_ns <= now_ns:
+        raise InvalidRequestError("the object would have expired already: delete it, or name a later time")
+    if deadline_ns > DEADLINE_MAX_NS:
+        raise InvalidRequestError("the object would expire after the year 9999; pass neither at nor from_creation")
+    return metadata.with_facts(time_expires_ns=deadline_ns, expiration=TimeToLive(ns=max(1, deadline_ns - created_ns)))
 
 
 def as_stored(*values: Any) -> Metadata:

@@ -8,10 +8,12 @@ connections do (`gcs.connections_max`).
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import replace
+from datetime import datetime, timedelta
 from functools import partial
+from inspect import isawaitable
 from types import TracebackType
 from typing import Self, overload
 
@@ -27,12 +29,14 @@ from changelog.heartbeat import Heartbeat
 from changelog.log import ChangeLog
 from tiered.bulk import PAYLOAD_BYTES_MAX, Bulk, LoadedObject, PutRequest, Requests, bounded_concurrency, check_bytes_max, load
 from tiered.errors import (
+    ConditionFailedError,
     ConfigurationError,
     InvalidRequestError,
     OutcomeUnknownError,
     TieredError,
+    UnavailableError,
 )
-from tiered.metadata import CONTENT_TYPE_DEFAULT, Metadata
+from tiered.metadata import CONTENT_TYPE_DEFAULT, Metadata, TimeToIdle, deadline_from, expiring
 from tiered.object_id import ALL, ObjectId, ObjectPrefix, refuse_reserved
 from tiered.payload.content_type import content_type_of
 from tiered.payload.pieces import Pieces, split_head
@@ -40,6 +44,7 @@ from tiered.payload.streams import Payload, pieces
 from tiered.protocol.admission import Admission, Share, Slot
 from tiered.protocol.backends import ByteRange, Inline, RowState, Tiers, Tombstone
 from tiered.protocol.breaker import Breakers
+from tiered.protocol.conditions import ANY_REVISION, Condition, IfRevision, checked_condition
 from tiered.protocol.listing import LIST_PAGE_MAX, Lister, Listing
 from tiered.protocol.reading import Reader
 from tiered.protocol.under_way import Write, WritesUnderWay
@@ -137,7 +142,8 @@ class TieredStorage:
     # --- operations ------------------------------------------------------------------------------
 
     async def put(
-        self, object_id: ObjectId, payload: Payload, metadata: Metadata | None = None, *, progress: Progress | None = None
+        self, object_id: ObjectId, payload: Payload, metadata: Metadata | None = None, *,
+        if_absent: bool = False, if_revision: IfRevision = ANY_REVISION, progress: Progress | None = None,
     ) -> PutResult:
         """Stores the payload under the id, and replaces what is there. It is durable when the call returns.
 
@@ -145,6 +151,10 @@ class TieredStorage:
         `StoredObject`, which is closed at the end. The length of a regular file is fixed when it is opened. If
         `metadata.size` (bytes) is given, the payload must have that size. What may block is read in a thread of its
         own; `AtCapacityError` is raised when there are too many of these (`tiered/payload/own_thread.py`).
+
+        `if_absent`: only if there is no object, or it has expired. `if_revision`: only over the object with this
+        revision, which a `PutResult` or an `ObjectHead` shows. Otherwise `ConditionFailedError` is raised (nothing was
+        stored). Part of the payload may have been read then.
 
         If the payload is a path and the metadata give no content type, the type is guessed from the file's name, by a
         table that is the same on every machine. `progress(bytes_so_far, total)` is called after each piece that was
@@ -155,30 +165,31 @@ class TieredStorage:
         raises (nothing was stored). If something that this iterator awaits is cancelled, and this task is not, the
         error is `CancelledElsewhereError` (nothing was stored).
         """
-        return await self._put(self._writes, object_id, payload, metadata, progress)
+        return await self._put(self._writes, PutRequest(object_id, payload, metadata, if_absent, if_revision, progress))
 
-    async def _put(
-        self, admission: Admission | Share, object_id: ObjectId, payload: Payload, metadata: Metadata | None,
-        progress: Progress | None = None,
-    ) -> PutResult:
+    async def _put(self, admission: Admission | Share, request: PutRequest) -> PutResult:
         # Outside of the payload's own scopes: one may be open between two pieces, and its end is not the caller's.
         elsewhere = elsewhere_is_an_error("nothing was stored: what the payload awaited was cancelled elsewhere")
         with self._observer.operation("put"), elsewhere:
-            async with aclosing(pieces(payload)) as source:
+            async with aclosing(pieces(request.payload)) as source:
                 self._check_may_write()
-                metadata = Metadata() if metadata is None else metadata
+                object_id = request.object_id
+                metadata = Metadata() if request.metadata is None else request.metadata
                 _check(object_id, metadata=metadata)
                 object_id.validate()
-                if progress is not None:
-                    source.report_to(ProgressCount(progress), metadata.size)
+                condition = checked_condition(request.if_absent, request.if_revision)
+                if request.progress is not None:
+                    source.report_to(ProgressCount(request.progress), metadata.size)
                 # Built and checked anew: a mapping in it may have been changed since it was made.
                 guessed = content_type_of(source.path) if source.path is not None else CONTENT_TYPE_DEFAULT
                 content_type = guessed if metadata.content_type is CONTENT_TYPE_DEFAULT else metadata.content_type
-                return await self._put_pieces(admission, object_id, source, replace(metadata, content_type=content_type))
+                return await self._put_pieces(admission, object_id, source, replace(metadata, content_type=content_type), condition)
 
-    async def _put_pieces(self, admission: Admission | Share, object_id: ObjectId, source: Pieces, metadata: Metadata) -> PutResult:
+    async def _put_pieces(
+        self, admission: Admission | Share, object_id: ObjectId, source: Pieces, metadata: Metadata, condition: Condition | None
+    ) -> PutResult:
         with await self._enter(admission) as slot:
-            write = Write.begin(object_id, self._runtime)
+            write = Write.begin(object_id, self._runtime, condition)
             stamped = metadata.stamped(write.begun_ns)
             head, head_size, rest = await split_head(source, self._settings.inline_bytes_max)
             if rest is not None:
@@ -189,16 +200,145 @@ class TieredStorage:
             check_declared(metadata, head_size)
             return await self._writer.put_small(write, stamped.with_facts(size=head_size), b"".join(head), slot)
 
-    async def delete(self, object_id: ObjectId) -> None:
-        """Removes the object. No error if there is none. Raises also `OutcomeUnknownError` (ask `outcome`)."""
-        await self._delete(self._writes, object_id)
+    async def delete(self, object_id: ObjectId, *, if_revision: IfRevision = ANY_REVISION) -> None:
+        """Removes the object. No error if there is none. Raises also `OutcomeUnknownError` (ask `outcome`).
 
-    async def _delete(self, admission: Admission | Share, object_id: ObjectId) -> None:
+        `if_revision`: only the object with this revision. Otherwise `ConditionFailedError` is raised, also if there is
+        no object (nothing was deleted).
+        """
+        await self._delete(self._writes, object_id, if_revision)
+
+    async def _delete(self, admission: Admission | Share, object_id: ObjectId, if_revision: IfRevision = ANY_REVISION) -> None:
         with self._observer.operation("delete"):
             self._check_may_write()
             _check(object_id)
+            condition = checked_condition(if_absent=False, if_revision=if_revision)
             with await self._enter(admission) as slot:
-                await self._writer.delete(Write.begin(object_id, self._runtime), slot)
+                await self._writer.delete(Write.begin(object_id, self._runtime, condition), slot)
+
+    async def copy(
+        self, source: ObjectId, destination: ObjectId, *, if_absent: bool = False, if_revision: IfRevision = ANY_REVISION
+    ) -> PutResult | None:
+        """Copies an object within the store, without its payload passing through here. None: there is no source.
+
+        The copy is a new revision with the metadata of the source, its time of creation and its deadline. The
+        conditions are those of `put` and are about the destination. Raises as `put` does, and `UnavailableError` also
+        if the source was replaced meanwhile.
+        """
+        with self._observer.operation("copy"):
+            found = await self._copy(source, destination, checked_condition(if_absent, if_revision))
+            return None if found is None else found[0]
+
+    async def rename(
+        self, source: ObjectId, destination: ObjectId, *, if_absent: bool = False, if_revision: IfRevision = ANY_REVISION
+    ) -> PutResult | None:
+        """Copies an object, as `copy` does, and then deletes the revision that was copied. None: there is no source.
+
+        It is not one step: for a moment both exist, and both stay if the process dies in between or an error is raised
+        after the copy. To call it again is safe. `ConditionFailedError`, and its `object_id` is the source: the source
+        was replaced after it was copied, and stays. `InvalidRequestError`: older software wrote the source, so it has
+        no revision; copy and delete it.
+        """
+        with self._observer.operation("rename"):
+            found = await self._copy(source, destination, checked_condition(if_absent, if_revision), whole=True)
+            if found is None:
+                return None
+            result, revision = found
+            with await self._enter(self._writes) as slot:
+                await self._writer.delete(Write.begin(source, self._runtime, Condition(revision)), slot)
+            return result
+
+    async def _copy(
+        self, source: ObjectId, destination: ObjectId, condition: Condition | None, *, whole: bool = False
+    ) -> tuple[PutResult, ChangeId | None] | None:
+        """Copies. Returns also the revision of the source. `whole`: it must have one."""
+        self._check_may_write()
+        _check(source)
+        _check(destination)
+        destination.validate()
+        if source == destination:
+            raise InvalidRequestError(f"{source} cannot be copied onto itself; name another destination")
+        with await self._enter(self._writes) as slot:
+            found = await self._reader.source(source)
+            if found is None:
+                return None
+            if whole and found.head.revision is None:
+                raise InvalidRequestError(f"{source} has no revision, because older software wrote it: copy it, and then delete it")
+            write = Write.begin(destination, self._runtime, condition)
+            return await self._writer.put_copy(write, found.head.metadata, found, slot), found.head.revision
+
+    async def update_metadata(
+        self, object_id: ObjectId, change: Callable[[Metadata], Metadata | Awaitable[Metadata]], *, if_revision: IfRevision = ANY_REVISION
+    ) -> PutResult | None:
+        """Changes the metadata of an object, without its payload passing through here. None: there is no object.
+
+        `change` gets the metadata and returns others. It may be an async function. It may be called again, if another
+        writer was faster. What it raises reaches you, and nothing is changed then. The size and the time of
+        creation stay. So does the deadline, unless the expiration was changed or is a time to idle: then it
+        begins anew. If nothing is different, nothing is written.
+
+        The result is a new revision, so readers see metadata and payload of one write. `if_revision`: as for `put`.
+        Raises as `put` does, and `InvalidRequestError` also if older software wrote the object, so that it has no
+        revision.
+        """
+        if not callable(change):
+            raise InvalidRequestError(f"pass a function from Metadata to Metadata, not {shown(change)}")
+
+        async def edit(now: Metadata) -> Metadata:
+            changed = change(now)
+            return _updated(now, await changed if isawaitable(changed) else changed, self._runtime.wall_ns())
+
+        with self._observer.operation("update_metadata"):
+            return await self._rewrite(object_id, edit, if_revision)
+
+    async def set_expiry(
+        self, object_id: ObjectId, *, at: datetime | None = None, from_creation: timedelta | None = None, extend_only: bool = False,
+        if_revision: IfRevision = ANY_REVISION,
+    ) -> PutResult | None:
+        """Sets when an object expires: `at` a time, or `from_creation` so much later; neither: never.
+
+        `extend_only`: an object that lives longer stays as it is. Everything else is as for `update_metadata`. `at` has
+        a time zone and is in the future.
+        """
+        with self._observer.operation("set_expiry"):
+            if not isinstance(extend_only, bool):
+                raise InvalidRequestError(f"extend_only is True or False, not {shown(extend_only)}")
+            deadline_ns = deadline_from(at, from_creation)
+            now_ns = self._runtime.wall_ns()
+
+            async def edit(now: Metadata) -> Metadata:
+                return expiring(now, deadline_ns, now_ns, extend_only=extend_only)
+
+            return await self._rewrite(object_id, edit, if_revision)
+
+    async def _rewrite(
+        self, object_id: ObjectId, edit: Callable[[Metadata], Awaitable[Metadata]], if_revision: IfRevision
+    ) -> PutResult | None:
+        """Copies the object over itself, with other metadata, if it is still what was read."""
+        self._check_may_write()
+        _check(object_id)
+        object_id.validate()
+        condition = checked_condition(if_absent=False, if_revision=if_revision)
+        for _ in range(self._settings.store.read_attempts_max):
+            with await self._enter(self._writes) as slot:
+                found = await self._reader.source(object_id)
+                revision = None if found is None else found.head.revision
+                if condition is not None and condition.revision != revision:
+                    raise ConditionFailedError(object_id, revision, f"revision {condition.revision} was asked for, and is not there")
+                if found is None:
+                    return None
+                if revision is None:
+                    raise InvalidRequestError(f"{object_id} has no revision, because older software wrote it: put it again")
+                metadata = await edit(found.head.metadata)
+                if metadata == found.head.metadata:
+                    return PutResult(revision, found.head.tier, found.head.size)
+                write = Write.begin(object_id, self._runtime, Condition(revision))
+                try:
+                    return await self._writer.put_copy(write, metadata, found, slot)
+                except ConditionFailedError:
+                    if condition is not None:
+                        raise
+        raise UnavailableError(f"{object_id} was changed again and again meanwhile, and its metadata are as they were; try again")
 
     async def get(
         self, object_id: ObjectId, range: ByteRange | None = None, *, progress: Progress | None = None
@@ -304,7 +444,7 @@ class TieredStorage:
         share = Share(self._writes, concurrency)
 
         async def put(request: PutRequest) -> PutResult:
-            return await self._put(share, request.object_id, request.payload, request.metadata, request.progress)
+            return await self._put(share, request)
 
         return Bulk(requests, PutRequest, put, concurrency)
 
@@ -364,6 +504,18 @@ class TieredStorage:
             events.warning("touch_failed", error, object=str(object_id))
         finally:
             self._touching.discard(object_id.path)
+
+
+def _updated(before: Metadata, after: object, now_ns: int) -> Metadata:
+    """What a caller has made of the metadata, with the facts that he cannot change."""
+    if not isinstance(after, Metadata):
+        raise InvalidRequestError(f"the function must return Metadata, not {shown(after)}")
+    checked = replace(after, size=before.size, time_created_ns=before.time_created_ns, time_expires_ns=None)
+    if checked == before.with_facts(time_expires_ns=None):
+        return before
+    if checked.expiration != before.expiration or isinstance(checked.expiration, TimeToIdle):
+        return checked.stamped(now_ns)
+    return checked.with_facts(time_expires_ns=before.time_expires_ns)
 
 
 def _check(object_id: object, *, metadata: object = None, range: object = None) -> None:

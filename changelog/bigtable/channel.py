@@ -149,6 +149,9 @@ def timestamp_in(start_us: int, end_us: int) -> Message:
 NEWEST = _Filter(cells_per_column_limit_filter=1)
 """The newest cell of each column. Older ones stay until they are collected."""
 
+FIRST = _Filter(cells_per_row_limit_filter=1)
+"""The first cell of the row. Within one family the columns have an order; between families there is none."""
+
 WITHOUT_VALUES = _Filter(strip_value_transformer=True)
 
 

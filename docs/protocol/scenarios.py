@@ -14,8 +14,18 @@ from docs.protocol.state import Guards, Proc, Request, Scenario
 
 
 def _procs(words: str) -> tuple[Proc, ...]:
-    """Reads `large:A recover:R` as processes, each with its kind and name. `ask:Q:A` asks about A."""
-    return tuple(Proc(kind, name, old="".join(about)) for kind, name, *about in (word.split(":") for word in words.split()))
+    """Reads `large:A recover:R` as processes, each with its kind and name. `ask:Q:A` asks about A.
+
+    `small-if-old:A` writes only over `old`, `small-if-absent:A` only over nothing.
+    """
+    return tuple(map(_proc, words.split()))
+
+
+def _proc(word: str) -> Proc:
+    what, name, *about = word.split(":")
+    kind, _, wants = what.partition("-if-")
+    only = "absent" if wants == "absent" else "revision" if wants else ""
+    return Proc(kind, name, old="".join(about), only=only, wants=wants if only == "revision" else "")
 
 
 LATE = (Request("swap", "old", "old", "blob"),)
@@ -45,6 +55,20 @@ SCENARIOS: dict[str, Scenario | ClaimScenario] = {
     "single and delete": Scenario("blob", _procs("single:A delete:D recover:R"), small=False),
     "two writers, reader": Scenario("blob", _procs("large:A delete:D read:X recover:R"), small=False),
     "two writers, two recoveries": Scenario("nothing", _procs("large:A delete:D recover:R recover:S"), small=False),
+    # conditions
+    "if revision": Scenario("inline", _procs("small-if-old:A small-if-old:B")),
+    "delete if revision": Scenario("inline", _procs("delete-if-old:D small:B read:X")),
+    "delete twice if revision": Scenario("blob", _procs("delete-if-old:D delete-if-old:E"), drains=False),
+    "large if revision": Scenario("blob", _procs("large-if-old:A recover:R"), LATE),
+    "large if revision, deleted": Scenario("inline", _procs("large-if-old:A delete:D recover:R")),
+    "two if revision": Scenario("blob", _procs("large-if-old:A large-if-old:B"), drains=False),
+    "put and put if revision": Scenario("blob", _procs("large:A large-if-old:B"), drains=False),
+    "if absent": Scenario("nothing", _procs("small-if-absent:A small-if-absent:B delete:D")),
+    "large if absent": Scenario("nothing", _procs("large-if-absent:A small:B recover:R")),
+    "if absent, expiry": Scenario("blob", _procs("small-if-absent:A touch:U recover:R"), mortal=True),
+    "if absent and if A": Scenario("nothing", _procs("small-if-absent:A delete-if-A:D small-if-absent:B")),
+    "large if revision and put": Scenario("blob", _procs("large-if-old:A large:B recover:R"), small=False),
+    "large if revision and delete": Scenario("blob", _procs("large-if-old:A delete:D recover:R"), small=False),
     # deadlines
     "expiry": Scenario("blob", _procs("large:A recover:R"), LATE, mortal=True),
     "touch": Scenario("blob", _procs("delete:D touch:U recover:R"), mortal=True),
@@ -87,6 +111,12 @@ KNOCK_OUTS = {
     "late_cleanup": KnockOut("single", "LEAK", "I3: a single request that lands after its blob was deleted"),
     "settle_unknown_inline": KnockOut("small", "LATE", "I4: an inline write that lands after its caller was answered"),
     "inline_once": KnockOut("small and small", "LATE", "I4: its second copy, which no mark keeps from landing over a later write"),
+    "absent_in_swap": KnockOut("if absent", "BLIND", "I4: a put `if_absent` over an object that came after its read"),
+    "reserved_in_swap": KnockOut("if revision", "BLIND", "I4: a write `if_revision` over what replaced that revision after its read"),
+    "write_ends_reservation": KnockOut("if revision", "BLIND", "I4: the same, though the revision was there a moment before"),
+    "condition_in_answer": KnockOut("put and put if revision", "FALSE-OK", "I4: a conditional write that had no effect, and is told ok"),
+    "condition_shown": KnockOut("put and put if revision", "FALSE-OK", "I4: ok for a put that would break the condition after it"),
+    "false_after_refusal": KnockOut("if absent", "LATE", "I4: a put that lands after its caller was told that it may not"),
     "reread": KnockOut("reader", "FALSE-LOSS", "I4: a read during an overwrite"),
     "heartbeat_if_same": KnockOut("claims", "SHARED", "no invariant: work is done twice, and forgotten entries come back"),
     "attempt_in_claim": KnockOut("claims", "SHARED", "no invariant: work is done twice"),

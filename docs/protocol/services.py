@@ -1,6 +1,8 @@
 """What the services do, each operation in one atomic step: the row, the bucket, and what happens by itself.
 
     swap      conflict iff a mark of the token exists, or a tombstone is present that targets another than `expected`
+              and with a condition unless the state is reserved for the token, or unless nothing that lives is there
+    reserve   iff the row shows what is asked for: its state is reserved for the token, until the state changes
     settle    live iff the row shows the token; otherwise it is refused from now on
     inline    conflict iff a tombstone is present or a mark of the token exists
     upload    a blob becomes visible
@@ -11,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from docs.protocol.state import NOBODY, Entry, Guards, Request, Scenario, State, Token, broken, expired
+from docs.protocol.state import NOBODY, Entry, Guards, Proc, Request, Scenario, State, Token, broken, expired
 
 Step = tuple[str, State]
 
@@ -42,24 +44,46 @@ def swap(s: State, g: Guards, r: Request, lives: int) -> tuple[State, bool]:
         return s, True  # what it would write is there already
     if present(s, g) not in (NOBODY, r.expected):
         return s, False
-    t = _write(s, r.token, r.writes, lives)
+    if r.only == "revision" and g.reserved_in_swap and r.token not in s.reserved:
+        return s, False
+    if r.only == "absent" and g.absent_in_swap and (s.target or s.inline) and not expired(s.until, r.at):
+        return s, False
+    t = _write(s, g, r.token, r.writes, lives)
     return (mark(t, "w", r.token) if g.won_in_swap else t), True
 
 
 def write_inline(s: State, g: Guards, r: Request) -> tuple[State, bool]:
     if marked(s, g, r.token) or present(s, g) != NOBODY:
         return s, False
-    return _write(s, r.token, "inline" if r.kind == "put" else "nothing", 0), True
+    return _write(s, g, r.token, "inline" if r.kind == "put" else "nothing", 0), True
+
+
+def reserve(s: State, r: Request) -> tuple[State, bool]:
+    if r.expected not in (s.target, s.inline):
+        return s, False
+    return s._replace(reserved=s.reserved | {r.token}), True
+
+
+def satisfies(s: State, p: Proc, *, mortal: bool = True) -> bool:
+    """Tells whether the row satisfies the condition of the write. `mortal` False: an expired object counts as there."""
+    shown = NOBODY if mortal and expired(s.until, s.now) else s.target or s.inline
+    return shown == p.wants
 
 
 def settle(s: State, g: Guards, token: Token) -> tuple[State, bool]:
     return (s, True) if shows(s, g, token) else (mark(s, "r", token), False)
 
 
-def _write(s: State, token: Token, what: str, lives: int) -> State:
+def _write(s: State, g: Guards, token: Token, what: str, lives: int) -> State:
     target, inline = token if what == "blob" else NOBODY, token if what == "inline" else NOBODY
-    told = next((p.answer for p in s.procs if p.name == token), "")
-    if told in ("ok", "no", "over") and (target, inline) != (s.target, s.inline):
+    writer = next((p for p in s.procs if p.name == token), None)
+    told = writer.answer if writer else ""
+    if writer and writer.only and not satisfies(s, writer, mortal=writer.only == "absent"):
+        there = s.target or s.inline or "nothing"
+        s = broken(s, f"BLIND: {token} takes effect over {there}, and its condition was {writer.wants or 'nothing'}")
+    if g.write_ends_reservation:
+        s = s._replace(reserved=frozenset())
+    if told in ("ok", "no", "false", "over") and (target, inline) != (s.target, s.inline):
         s = broken(s, f"LATE: {token} takes effect after its caller was told {told}")
     return s._replace(target=target, inline=inline, until=lives if what == "blob" else 0, effects=(*s.effects, token))
 
@@ -140,6 +164,9 @@ def network(s: State, g: Guards, scenario: Scenario, hear: Callable[[State, int,
                 entry = Entry(r.token, r.writes, r.expected)
                 yield f"network: the first record of {r.token} arrives late", rest._replace(entries=others | {entry})
                 continue
+            case "reserve":
+                waits, (t, ok) = "reserving", reserve(rest, r)
+                word = f"reservation of {r.expected} for {r.token}"
             case _:
                 waits, (t, ok) = "once", write_inline(rest, g, r)
                 word = f"{r.kind}_inline {r.token}"

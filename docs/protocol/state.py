@@ -40,6 +40,12 @@ class Guards:
     late_cleanup: bool = True           # an upload without a session may arrive late: wait, and delete once more
     settle_unknown_inline: bool = True  # an inline write without an answer is settled before the caller is answered
     inline_once: bool = True            # an inline write is sent once
+    absent_in_swap: bool = True         # the swap of `if_absent` conflicts with an object that is there; off: only the read judged
+    reserved_in_swap: bool = True       # the swap of `if_revision` needs the reservation of its token; off: only the read judged
+    write_ends_reservation: bool = True  # whatever changes the row's state removes all reservations
+    condition_in_answer: bool = True    # a conditional write is never told ok because it was superseded
+    condition_shown: bool = True        # ... and nobody is told ok because a conditional write superseded him
+    false_after_refusal: bool = True    # "the condition is false" is told from a read after the token was refused, or was never sent
     reread: bool = True                 # a reader whose blob disappeared reads the row again
     heartbeat_if_same: bool = True      # a renewal is a compare-and-swap            (docs/protocol/leases.py)
     attempt_in_claim: bool = True       # a claim or renewal compares the attempt, too (docs/protocol/leases.py)
@@ -66,10 +72,12 @@ class Entry(NamedTuple):
 class Request(NamedTuple):
     """A request under way to a service. It may arrive at any time, or never."""
 
-    kind: str                   # swap | put | delete | upload | record
+    kind: str                   # swap | put | delete | reserve | upload | record
     token: Token
-    expected: Token = NOBODY    # of a swap; of a record the old blob
+    expected: Token = NOBODY    # of a swap; of a record the old blob; of a reserve what must be shown
     writes: str = ""            # of a swap: blob | inline | nothing; of an upload and a record: session | single | nothing
+    only: str = ""              # of a swap: its condition: revision | absent
+    at: int = 0                 # of a swap with `absent`: the time by which the row must hold nothing that lives
 
 
 class Proc(NamedTuple):
@@ -81,15 +89,18 @@ class Proc(NamedTuple):
     old: Token = NOBODY         # writer: the target it read; reader, touch: what it saw; ask: the change it asks about
     gone: tuple[Token, ...] = ()  # blobs that it is going to delete
     floor: int = 0              # how many writes had taken effect when it began
-    answer: str = ""            # what its caller was told: ok | no | over | unknown
+    answer: str = ""            # what its caller was told: ok | no | false (the condition) | over | unknown
     again: bool = False         # it has sent its request a second time
     late: bool = False          # its upload may arrive late
     aged: bool = False          # its change is too old: marks of its age may be gone
     lapsed: bool = False        # its lease has certainly ended
     entry: Entry | None = None  # recovery: what it works on
+    only: str = ""              # writer: its condition: revision | absent; empty: none
+    wants: Token = NOBODY       # writer with `revision`: what must be there
+    bare: bool = False          # writer with a condition: it needs no entry, because no tombstone is in the way
 
     def ended(self) -> Proc:
-        return Proc(self.kind, self.name, "end", answer=self.answer, aged=self.aged)
+        return Proc(self.kind, self.name, "end", answer=self.answer, aged=self.aged, only=self.only, wants=self.wants)
 
 
 class State(NamedTuple):
@@ -110,6 +121,7 @@ class State(NamedTuple):
     effects: tuple[Token, ...]  # ghost: the writes in the order in which they took effect
     procs: tuple[Proc, ...]
     broken: str = ""            # ghost: what went wrong
+    reserved: frozenset[Token] = frozenset()  # the tokens for which the row's state is reserved
 
 
 @dataclass(frozen=True, slots=True)

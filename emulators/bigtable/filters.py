@@ -4,6 +4,7 @@
     interleave        what any yields, in the row's order; a cell may come more than once
     column_range, value_range, timestamp_range        which cells
     cells_per_column_limit                            the newest of each column
+    cells_per_row_limit                               the first of the row, if they are of one family
     strip_value                                       the same cells without their values
 
 A filter is built once into a function, which is remembered by the filter's bytes. *Failure*: any other filter raises an
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain
 
 import grpc
@@ -87,6 +88,8 @@ def _built(filter: Message) -> Yields:
         case "cells_per_column_limit_filter":
             limit = filter.cells_per_column_limit_filter
             return lambda cells: _newest(cells, limit)
+        case "cells_per_row_limit_filter":
+            return partial(_first, filter.cells_per_row_limit_filter)
         case "strip_value_transformer":
             return lambda cells: [replace(cell, value=b"") for cell in cells]
         case other:
@@ -119,6 +122,12 @@ def _columns(family: str, columns: Bounds) -> Yields:
         column = columns.start
         return lambda cells: [cell for cell in cells if cell.column == column and cell.family == family]
     return lambda cells: [cell for cell in cells if cell.family == family and columns.holds(cell.column)]
+
+
+def _first(limit: int, cells: Sequence[Cell]) -> Sequence[Cell]:
+    """The first cells. Between families the service has no order, so no adapter may ask for it."""
+    assert len({cell.family for cell in cells}) <= 1, "the order of families is not defined"
+    return cells[:limit]
 
 
 def _newest(cells: Iterable[Cell], limit: int) -> list[Cell]:

@@ -198,11 +198,13 @@ def _write_name(row: Message) -> str:
 def _row_write(row: Message) -> str:
     if not hasattr(row, "predicate_filter"):
         return "plant"  # no adapter writes without a predicate
-    if row.true_mutations:
-        return "touch"
-    columns = [each.set_cell.column_qualifier[:2] for each in row.false_mutations if each.HasField("set_cell")]
+    columns = [each.set_cell.column_qualifier[:2] for each in (*row.true_mutations, *row.false_mutations) if each.HasField("set_cell")]
     if b"w:" in columns:
         return "swap"
+    if b"x" in columns:
+        return "reserve"
+    if row.true_mutations:
+        return "touch"
     if b"r:" in columns:
         return "settle"
     return "put_inline" if columns else "delete_inline"
@@ -385,7 +387,9 @@ def _state(path: str, cells: Cells) -> RowState:
     if b"r" in shown:
         assert b"m" not in shown and b"p" not in shown, f"the row {path} is an object and a tombstone: {cells}"
         policy: dict[str, Any] = json.loads(shown.get(b"t", b"{}"))
-        return Tombstone(shown[b"r"].decode() or path, decode_policy(policy.get("expiration_policy")), deadline_ns, token)
+        return Tombstone(
+            shown[b"r"].decode() or path, decode_policy(policy.get("expiration_policy")), deadline_ns, token, b"c" in shown
+        )
     if b"m" in shown and shown[b"m"].startswith(b'{"is_redirect_tombstone":true'):
         return Tombstone(path, decode_metadata(shown[b"m"]).expiration, deadline_ns, token)
     if b"m" in shown and b"p" in shown:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
 from pathlib import Path
 from random import Random
@@ -31,7 +31,7 @@ from emulators.callers.oracle import Oracle, path_of
 from emulators.callers.payloads import Made
 from emulators.callers.reading import of_head, read_as, within
 from emulators.callers.recipe import Call, Recipe, Step
-from emulators.callers.values import Heard, Is, said
+from emulators.callers.values import LAST, Heard, Is, said
 from emulators.simulation.leaks import held_by_store
 from tiered import (
     ConfigurationError,
@@ -224,6 +224,8 @@ class Episode:
                 await self._head(step)
             case Call.DELETE:
                 await self._delete(step)
+            case Call.COPY | Call.RENAME | Call.UPDATE_METADATA | Call.SET_EXPIRY:
+                await self._rewrite(step)
             case Call.LIST:
                 await self._list(step)
             case Call.OUTCOME:
@@ -249,13 +251,14 @@ class Episode:
         heard, told, passed = self._progress(step)
         if isinstance(heard, Heard):
             made.own.append(heard.error)
-        verdict = step.arguments["id"].verdict & step.arguments["metadata"].verdict & made.verdict & told
+        condition, is_wrong = self._condition(step, object_id)
+        verdict = step.arguments["id"].verdict & step.arguments["metadata"].verdict & made.verdict & told & is_wrong
         write = self.oracle.begin(object_id, metadata, made)
-        ended = await self.run_to_end(self.storage.put(object_id, made.payload, metadata, **passed), step.interrupt)
+        ended = await self.run_to_end(self.storage.put(object_id, made.payload, metadata, **passed, **condition), step.interrupt)
         self.note(step, ended)
         try:
             self.oracle.check_heard(heard, ended, None if made.content is None else len(made.content))
-            self.oracle.judge_write(write, ended, verdict, made, object_id, blocks=step.payload.blocks)
+            self.oracle.judge_write(write, ended, verdict, made, object_id, blocks=step.payload.blocks, condition=condition)
         finally:
             await self.afterwards(made)
 
@@ -280,10 +283,51 @@ class Episode:
             object_id = self.oracle.make(step.arguments["id"])
         except InvalidRequestError:
             return
+        condition, is_wrong = self._condition(step, object_id)
         write = self.oracle.model.begin(path_of(object_id), None, None) if isinstance(object_id, ObjectId) else None
-        ended = await self.run_to_end(self.storage.delete(object_id), step.interrupt)
+        ended = await self.run_to_end(self.storage.delete(object_id, **condition), step.interrupt)
         self.note(step, ended)
-        self.oracle.judge_write(write, ended, step.arguments["id"].verdict, Made(None, None), object_id, result=type(None))
+        verdict = step.arguments["id"].verdict & is_wrong
+        self.oracle.judge_write(write, ended, verdict, Made(None, None), object_id, result=type(None), condition=condition)
+
+    async def _rewrite(self, step: Step) -> None:
+        """A call that writes what is in the store already, under another name or with other metadata."""
+        try:
+            source = self.oracle.make(step.arguments["id"])
+            written = self.oracle.make(step.arguments["to"]) if "to" in step.arguments else source
+        except InvalidRequestError:
+            return
+        condition, is_wrong = self._condition(step, written)
+        what: Any = step.arguments["what"].make() if "what" in step.arguments else None
+        verdict = is_wrong
+        for name in ("id", "to", "what"):
+            verdict &= step.arguments[name].verdict if name in step.arguments else Is.GOOD
+        if "to" in step.arguments and (path_of(source) == path_of(written)):
+            verdict = Is.WRONG
+        calls: dict[Call, Callable[[], Awaitable[Any]]] = {
+            Call.COPY: lambda: self.storage.copy(source, written, **condition),
+            Call.RENAME: lambda: self.storage.rename(source, written, **condition),
+            Call.UPDATE_METADATA: lambda: self.storage.update_metadata(source, what, **condition),
+            Call.SET_EXPIRY: lambda: self.storage.set_expiry(source, **what, **condition),
+        }
+        writes = [self.oracle.model.begin(path_of(written), b"", None, known=False)]
+        writes[0].copied = True
+        if step.call is Call.RENAME:
+            writes.append(self.oracle.model.begin(path_of(source), None, None))
+        ended = await self.run_to_end(calls[step.call](), step.interrupt)
+        self.note(step, ended)
+        self.oracle.judge_rewrite(writes, ended, verdict)
+
+    def _condition(self, step: Step, object_id: object) -> tuple[dict[str, Any], Is]:
+        """Returns the arguments that are the call's condition, and whether they are wrong."""
+        value = step.arguments.get("condition")
+        if value is None:
+            return {}, Is.GOOD
+        condition: dict[str, Any] = value.make()
+        if condition.get("if_revision") is LAST:
+            last = next((write.revision for write in reversed(self.oracle.model.writes[path_of(object_id)]) if write.revision), None)
+            return ({}, Is.GOOD) if last is None else ({"if_revision": last}, Is.GOOD)
+        return condition, value.verdict
 
     async def _get(self, step: Step) -> None:
         try:

@@ -104,10 +104,13 @@ class Simulated:
 
     async def left_behind(self, *, recovered: bool) -> list[str]:
         if recovered:
-            await self.runtime.sleep(LATER_S)
-            report = await RecoveryLoop(self._tiers, self._log, self.runtime, Settings(directory="simulated")).run_once()
-            if report.failed or report.parked:
-                return [f"recovery could not finish: {report}"]
+            settings = Settings(directory="simulated")
+            for wait_s in (LATER_S, settings.recovery.late_upload_grace_s + 1):  # a copy that was given up may land late
+                if self._log.stored or wait_s == LATER_S:
+                    await self.runtime.sleep(wait_s)
+                    report = await RecoveryLoop(self._tiers, self._log, self.runtime, settings).run_once()
+                    if report.failed or report.parked:
+                        return [f"recovery could not finish: {report}"]
         now_ns = self.runtime.wall_ns()
         return [
             *(f"row {path!r} whose blob is gone" for path in dangling(self._rows, self._blobs, now_ns)),

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
@@ -40,7 +40,8 @@ class Told(Enum):
 class Write:
     """One write. `content` None: a deletion. `known` False: nobody knows which bytes it stored.
 
-    `told`: what its caller heard. `happened_by`: the tick by which it has happened, if it happens.
+    `copied`: nobody knows anything of it but its revision. `told`: what its caller heard. `happened_by`: the tick by
+    which it has happened, if it happens.
     """
 
     path: str
@@ -51,9 +52,12 @@ class Write:
     told: Told = Told.MAYBE
     happened_by: float = inf
     revision: str | None = None
+    copied: bool = False
 
     @property
     def mortal(self) -> bool:
+        if self.copied:
+            return True
         expiration = None if self.metadata is None else self.metadata.expiration
         return expiration is not None and expiration.ns < 3_000_000_000_000
 
@@ -106,6 +110,15 @@ class Model:
         told = "; ".join(_said(write) for write in possible) or "nothing"
         raise Violation("wrong answer", f"{path} reads as {_shown(seen)}; possible is: {told}")
 
+    def judge_condition(self, write: Write, condition: Mapping[str, Any]) -> tuple[bool, bool]:
+        """Returns whether the condition of a write that ends now may have held, and whether it may have been false."""
+        possible = [each for each in self._possible(write.path, write.began) if each is not write]
+        revision = condition.get("if_revision")
+        if revision is None:
+            return any(each.content is None or each.mortal for each in possible), any(each.content is not None for each in possible)
+        may_hold = any(each.content is not None and each.revision in (None, revision) for each in possible)
+        return may_hold, any(each.content is None or each.mortal or each.revision != revision for each in possible)
+
     def names(self, path: str, began: int) -> tuple[bool, bool]:
         """Returns whether a listing may show this path, and whether it may leave it out."""
         self.tick()
@@ -127,6 +140,8 @@ def _explains(write: Write, seen: Seen, cut: Callable[[bytes], bytes | None]) ->
         return write.content is None or write.mortal
     if write.content is None or (write.revision is not None and seen.revision != write.revision):
         return False
+    if write.copied:
+        return True
     if write.known and seen.whole and seen.content != cut(write.content):
         return False
     return same_metadata(write, seen.metadata)

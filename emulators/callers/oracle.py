@@ -22,6 +22,7 @@ from emulators.callers.payloads import Made
 from emulators.callers.values import Heard, Is, Value, said
 from tiered import (
     AtCapacityError,
+    ConditionFailedError,
     Folder,
     InvalidRequestError,
     LeaseLostError,
@@ -75,14 +76,15 @@ class Oracle:
 
     def judge_write(
         self, write: Write | None, ended: Ended, verdict: Is, made: Made, object_id: object, *,
-        blocks: bool = False, result: type = PutResult,
+        blocks: bool = False, result: type = PutResult, condition: Mapping[str, Any] | None = None,
     ) -> None:
         """Judges a put or a delete, and ends its write in the model.
 
         `write`: None if the call could not take effect. `verdict`: of its arguments together. `blocks`: its payload
-        never ends. `result`: the type that the call returns.
+        never ends. `result`: the type that the call returns. `condition`: the arguments that are its condition.
         """
         error = ended.error
+        may_hold, may_fail = (True, False) if not condition or write is None or verdict is Is.WRONG else self.model.judge_condition(write, condition)
         own = error is not None and (any(error is each for each in made.own) or isinstance(error, made.may_raise))
         if ended.value is not NO_VALUE:
             if verdict is Is.WRONG or made.fails or blocks:
@@ -92,6 +94,8 @@ class Oracle:
             if write is None:
                 raise Violation("taken", f"no object id, or no metadata, and it {described(ended)}")
             self.check_own_row(object_id)
+            if not may_hold:
+                raise Violation("taken", f"its condition {condition} cannot have been true, and it {described(ended)}")
             if isinstance(ended.value, PutResult):
                 if write.known and ended.value.size != len(write.content or b""):
                     raise Violation("wrong answer", f"of {len(write.content or b'')} bytes it {described(ended)}")
@@ -104,8 +108,28 @@ class Oracle:
             told = Told.MAYBE
         if write is not None:
             self.model.end(write, told)
+        if isinstance(error, ConditionFailedError):
+            if not may_fail:
+                raise Violation("refused", f"its condition {condition} cannot have been false: {error}") from error
+            return
         if not ended.cancelled and not own:
             self.judge_error(ended, verdict, writes=True)
+
+    def judge_rewrite(self, writes: Sequence[Write], ended: Ended, verdict: Is) -> None:
+        """Judges a copy, a change of metadata, or a rename. `writes`: the copy, and the deletion of the source."""
+        if ended.value is not NO_VALUE:
+            if verdict is Is.WRONG:
+                raise Violation("taken", f"it must not be taken, and {described(ended)}")
+            for write in writes:
+                told = Told.NO if ended.value is None else Told.OK
+                self.model.end(write, told, ended.value.revision if told is Told.OK and write is writes[0] else None)
+            return
+        error = ended.error
+        half = len(writes) > 1 or ended.cancelled or isinstance(error, OutcomeUnknownError)  # a rename may have copied
+        for write in writes:
+            self.model.end(write, Told.MAYBE if half else Told.NO)
+        if not ended.cancelled and not isinstance(error, ConditionFailedError):
+            self.judge_error(ended, verdict & Is.ODD, writes=True)
 
     def check_heard(self, heard: object, ended: Ended, size: int | None) -> None:
         """Checks what a progress callback was told. `size`: how many bytes the payload has; None: nobody knows."""

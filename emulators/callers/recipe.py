@@ -27,6 +27,10 @@ class Call(Enum):
     DELETE = "delete"
     LIST = "list"
     OUTCOME = "outcome"
+    COPY = "copy"
+    RENAME = "rename"
+    UPDATE_METADATA = "update_metadata"
+    SET_EXPIRY = "set_expiry"
     PUT_MANY = "put_many"
     GET_MANY = "get_many"
     DELETE_MANY = "delete_many"
@@ -39,8 +43,14 @@ class Call(Enum):
 
 _WEIGHTS = {
     Call.PUT: 40, Call.GET: 16, Call.HEAD: 5, Call.DELETE: 9, Call.LIST: 4, Call.OUTCOME: 2, Call.PUT_MANY: 8, Call.GET_MANY: 4, Call.DELETE_MANY: 3,
-    Call.CONSTRUCT: 8, Call.REOPEN: 3, Call.CLOSE: 1, Call.ENTER_AGAIN: 1, Call.SETTINGS: 2,
+    Call.COPY: 3, Call.RENAME: 3, Call.UPDATE_METADATA: 3, Call.SET_EXPIRY: 3, Call.CONSTRUCT: 8, Call.REOPEN: 3, Call.CLOSE: 1, Call.ENTER_AGAIN: 1, Call.SETTINGS: 2,
 }  # fmt: skip
+
+
+REWRITES = (Call.COPY, Call.RENAME, Call.UPDATE_METADATA, Call.SET_EXPIRY)
+"""Calls that write what is in the store already."""
+MAY_BE_ABSENT = (Call.PUT, Call.COPY, Call.RENAME)
+"""Calls that know `if_absent`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +168,11 @@ class _Chooser:
                 step = replace(step, arguments=arguments, manner=manner)
             case Call.HEAD | Call.DELETE:
                 step = replace(step, arguments={"id": self._id(random)})
+            case Call.COPY | Call.RENAME:
+                step = replace(step, arguments={"id": self._id(random), "to": self._id(random)})
+            case Call.UPDATE_METADATA | Call.SET_EXPIRY:
+                what = values.any_change(random) if call is Call.UPDATE_METADATA else values.any_expiry(random)
+                step = replace(step, arguments={"id": self._id(random), "what": what})
             case Call.LIST:
                 manner = random.choice(("to its end", "to its end", "left half-way", "page by page", "page by page"))
                 step = replace(step, arguments=values.listing(random, self._ids, self._wrong), manner=manner)
@@ -173,6 +188,8 @@ class _Chooser:
                 step = replace(step, arguments={"source": values.any_settings(random)})
             case _:
                 pass
+        if call in (Call.PUT, Call.DELETE, *REWRITES) and random.random() < 0.25:
+            step = replace(step, arguments=step.arguments | {"condition": values.any_condition(random, absent=call in MAY_BE_ABSENT)})
         blocks = any(payload.blocks for payload in _payloads(step))
         if blocks or (self._interrupts and random.random() < 0.4):
             step = replace(step, interrupt=self.interrupt(random, timed=blocks and random.random() < 0.7))

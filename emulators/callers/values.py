@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from datetime import date, timedelta
+from dataclasses import dataclass, field, replace
+from datetime import UTC, date, datetime, timedelta
 from enum import Enum
 from pathlib import Path
 from random import Random
 from types import MappingProxyType
 from typing import Any
 
-from tiered import ByteRange, Metadata, ObjectId, ObjectPrefix, TimeToIdle, TimeToLive
+from tiered import ByteRange, ChangeId, Metadata, ObjectId, ObjectPrefix, TimeToIdle, TimeToLive
 
 TEXT_MAX = 60
 
@@ -56,6 +56,48 @@ def said(value: object) -> str:
 
 def exactly(value: object, verdict: Is = Is.GOOD) -> Value:
     return Value(said(value), lambda: value, verdict)
+
+
+LAST = "the revision that a put of this object was told last"
+"""Stands for a revision that is only known when the call is made."""
+
+
+def any_change(random: Random) -> Value:
+    """What changes metadata."""
+    kinds: list[tuple[str, object, Is]] = [
+        ("a filename is added", lambda metadata: replace(metadata, filename="new.txt"), Is.GOOD),
+        ("nothing is changed", lambda metadata: metadata, Is.GOOD),
+        ("it expires", lambda metadata: replace(metadata, expiration=TimeToIdle(timedelta(days=2))), Is.GOOD),
+        ("it returns nothing", lambda metadata: None, Is.ODD), ("no function", random.choice((None, Metadata(), "x")), Is.WRONG),
+    ]  # fmt: skip
+    words, value, verdict = random.choice(kinds)
+    return Value(words, lambda: value, verdict)
+
+
+def any_expiry(random: Random) -> Value:
+    """The arguments of `set_expiry`, as a mapping."""
+    later = datetime(2100, 1, 1, tzinfo=UTC) + timedelta(days=random.randint(400, 40_000))
+    return exactly(*random.choice([
+        ({}, Is.GOOD), ({"extend_only": True, "from_creation": timedelta(days=90_000)}, Is.GOOD), ({"at": later}, Is.GOOD),
+        ({"from_creation": timedelta(days=10**8)}, Is.ODD), ({"at": later.replace(tzinfo=None)}, Is.WRONG),
+        ({"at": later, "from_creation": timedelta(days=1)}, Is.WRONG), ({"from_creation": 7}, Is.WRONG),
+        ({"extend_only": "yes"}, Is.WRONG), ({"at": _Raises()}, Is.WRONG),
+    ]))  # fmt: skip
+
+
+def any_condition(random: Random, *, absent: bool = True) -> Value:
+    """The arguments of a call that are its condition, as a mapping."""
+    some = ChangeId.first(random.getrandbits(40))
+    kinds: list[tuple[dict[str, object], Is]] = [
+        ({"if_revision": LAST}, Is.GOOD), ({"if_revision": LAST}, Is.GOOD), ({"if_revision": some}, Is.GOOD),
+        ({"if_revision": random.choice((None, 7, str(some), "", b"x", ..., _Raises(), [some]))}, Is.WRONG),
+    ]  # fmt: skip
+    if absent:
+        kinds += [
+            ({"if_absent": True}, Is.GOOD), ({"if_absent": True}, Is.GOOD), ({"if_absent": True, "if_revision": some}, Is.WRONG),
+            ({"if_absent": random.choice((None, 1, "yes", [], _Raises()))}, Is.WRONG),
+        ]  # fmt: skip
+    return exactly(*random.choice(kinds))
 
 
 class _Text(str):

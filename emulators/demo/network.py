@@ -19,7 +19,7 @@ from changelog.base.errors import UnconfirmedError
 from changelog.base.runtime import Runtime
 from changelog.change import ChangeId
 from emulators.demo.journal import Journal
-from tiered.protocol.backends import HighVolumeBackend, Inline, LongTermBackend, RowState, Tiers
+from tiered.protocol.backends import HighVolumeBackend, Inline, LongTermBackend, Only, RowState, Tiers
 
 THERE_MAX_S = 0.020
 BACK_MAX_S = 0.005
@@ -72,8 +72,10 @@ class _Witness:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._rows, name)
 
-    async def swap(self, path: str, token: ChangeId, expected: str | None, state: RowState, deadline_s: float) -> bool:
-        effective = await self._watch(token, self._rows.swap(path, token, expected, state, deadline_s))
+    async def swap(
+        self, path: str, token: ChangeId, expected: str | None, state: RowState, deadline_s: float, only: Only | None = None
+    ) -> bool:
+        effective = await self._watch(token, self._rows.swap(path, token, expected, state, deadline_s, only))
         if effective and token in self._timed_out:
             self._journal.write(token=token, became="answered")
         return effective

@@ -22,7 +22,7 @@ from changelog.base.runtime import Runtime
 from changelog.change import ChangeId
 from tiered.object_id import blob_name
 from tiered.open import Backends, open_backends
-from tiered.protocol.backends import HighVolumeBackend, RowState, Tiers
+from tiered.protocol.backends import HighVolumeBackend, Only, RowState, Tiers
 from tiered.settings import Settings
 
 logger = logging.getLogger("tiered")
@@ -62,5 +62,7 @@ class _Unfenced:
         row = await self._rows.read(path)
         return row.target == blob_name(path, token) or (row.state is not None and row.state.token == token)
 
-    async def swap(self, path: str, token: ChangeId, expected: str | None, state: RowState, deadline_s: float) -> bool:
-        return await self._rows.swap(path, ChangeId.new(self._runtime), expected, state, deadline_s)
+    async def swap(
+        self, path: str, token: ChangeId, expected: str | None, state: RowState, deadline_s: float, only: Only | None = None
+    ) -> bool:
+        return await self._rows.swap(path, ChangeId.new(self._runtime), expected, state, deadline_s, only)

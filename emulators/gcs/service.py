@@ -168,7 +168,9 @@ class GcsService:
         if size > REWRITTEN_AT_ONCE and call.query.get("rewriteToken") != str(source.generation):
             half = {"totalBytesRewritten": str(REWRITTEN_AT_ONCE), "done": False, "rewriteToken": str(source.generation)}
             return _shown({**told, **half}, call)
-        stored = target.insert(call.target[1], source.payload, source.resource(), call.query, (), self._runtime.wall_ns())
+        # A body stands for all of the copy's metadata; without one they are the source's.
+        resource = {**json_object(body), "name": call.target[1]} if body else source.resource()
+        stored = target.insert(call.target[1], source.payload, resource, call.query, (), self._runtime.wall_ns())
         return _shown({**told, "done": True, "resource": stored.resource()}, call)
 
     def _restore(self, call: Call, body: bytes) -> Answer:

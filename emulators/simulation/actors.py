@@ -40,6 +40,7 @@ from emulators.simulation.recipe import (
     Recipe,
     Role,
     Step,
+    When,
     actor_part,
     fault_part,
     outage_part,
@@ -47,7 +48,7 @@ from emulators.simulation.recipe import (
     suspension_part,
 )
 from emulators.world.checker import WANTED_BY_OPERATOR
-from emulators.world.client import BrokenPayload, Client, content
+from emulators.world.client import NOTHING, BrokenPayload, Client, content
 from emulators.world.deployment import INLINE_BYTES_MAX, World
 from emulators.world.faults import Fault, Process
 from emulators.world.runtime import SimulatedRuntime, elapse
@@ -247,17 +248,25 @@ async def _do_steps(stage: Stage, actor: Actor, client: Client, process: Process
 
 async def _do(client: Client, process: Process, object_id: ObjectId, step: Step, label: str) -> None:
     expiration = LIVES[step.life]
+    over = NOTHING if step.when is When.ABSENT else None
+    if step.when is When.SEEN and (over := await client.seen(object_id)) is None:
+        return
+    if over is NOTHING and step.kind is Kind.DELETE:
+        return
     match step.kind:
         case Kind.PUT_SMALL:
-            await client.put(object_id, label, SMALL_BYTES, expiration=expiration)
+            await client.put(object_id, label, SMALL_BYTES, expiration=expiration, over=over)
         case Kind.PUT_LARGE:
-            await client.put(object_id, label, LARGE_BYTES, expiration=expiration)
+            await client.put(object_id, label, LARGE_BYTES, expiration=expiration, over=over)
         case Kind.PUT_STREAM:
-            await client.put(object_id, label, LARGE_BYTES, payload=stream(process, label, step.pause_s), expiration=expiration)
+            await client.put(object_id, label, LARGE_BYTES, payload=stream(process, label, step.pause_s), expiration=expiration, over=over)
         case Kind.PUT_BROKEN:
-            await client.put(object_id, label, LARGE_BYTES, payload=stream(process, label, 0.0, breaks=True), expiration=expiration)
+            broken = stream(process, label, 0.0, breaks=True)
+            await client.put(object_id, label, LARGE_BYTES, payload=broken, expiration=expiration, over=over)
+        case Kind.COPY:
+            await client.copy(OBJECTS[1 - OBJECTS.index(object_id)], object_id)
         case Kind.DELETE:
-            await client.delete(object_id)
+            await client.delete(object_id, over)
         case Kind.GET:
             await client.get(object_id)
         case Kind.GET_SLOWLY:

@@ -29,7 +29,7 @@ from emulators.world.deployment import World
 from emulators.world.history import History
 from emulators.world.services import SimulatedBlobs, SimulatedRows
 from recovery.loop import RecoveryLoop, Report
-from tiered.errors import DanglingTombstoneError, OutcomeUnknownError
+from tiered.errors import ConditionFailedError, DanglingTombstoneError, OutcomeUnknownError
 from tiered.object_id import revision_of
 from tiered.protocol.backends import Inline, Row
 from tiered.protocol.breaker import Breaker
@@ -119,6 +119,8 @@ def _answer_sync(name: Callable[..., str]) -> Wrapping:
 def _judged(verdict: Verdict) -> str:
     if verdict.error is None:
         return "judged ok"
+    if isinstance(verdict.error, ConditionFailedError):
+        return "judged condition false"
     return "judged unknown" if isinstance(verdict.error, OutcomeUnknownError) else "judged no"
 
 
@@ -280,6 +282,7 @@ _WRAPPINGS: tuple[tuple[Any, str, Wrapping], ...] = (
     (TieredStorage, "_put", _told("put")),
     (TieredStorage, "_delete", _told("delete")),
     (TieredStorage, "_get", _told("get")),
+    (TieredStorage, "copy", _told("copy")),
     (Reader, "_follow", _followed),
     (tiered.protocol.reading, "is_expired", _expired),
     (SimulatedRows, "touch", _answer(lambda took: f"row touch{'ed' if took else ' refused'}")),

@@ -37,9 +37,9 @@ from recovery.audit.deleting.candidates import Batch, Candidate
 from tiered.errors import OutcomeUnknownError, UnavailableError, UnconfirmedError
 from tiered.metadata import Metadata, is_expired, touch_deadline
 from tiered.object_id import ObjectId
-from tiered.protocol.backends import Inline, Removal, Row, RowState, Tiers, Tombstone, Upload
+from tiered.protocol.backends import Inline, Only, Removal, Row, RowState, Still, Tiers, Tombstone, Upload, Vacant
 from tiered.protocol.concurrent import both
-from tiered.protocol.finishing import Ending
+from tiered.protocol.finishing import Ending, took_effect
 from tiered.protocol.reading import Reader
 from tiered.protocol.retry import persist
 from tiered.protocol.under_way import Write
@@ -120,8 +120,19 @@ async def _settle_the_unexpired(self: SimulatedRows, path: str, token: ChangeId)
     return False
 
 
-async def _swap_whenever(self: SimulatedRows, path: str, token: ChangeId, expected: str | None, state: RowState, deadline_s: float) -> bool:
-    return await _SWAP(self, path, token, expected, state, float("inf"))
+def _satisfies_but_for(kind: type[Vacant] | type[Still]) -> Callable[..., bool]:
+    """The condition of a swap, without conditions of this kind."""
+
+    def satisfies(self: SimulatedRows, path: str, token: ChangeId, only: Only | None) -> bool:
+        return isinstance(only, kind) or _SATISFIES(self, path, token, only)
+
+    return satisfies
+
+
+async def _swap_whenever(
+    self: SimulatedRows, path: str, token: ChangeId, expected: str | None, state: RowState, deadline_s: float, only: Only | None = None
+) -> bool:
+    return await _SWAP(self, path, token, expected, state, float("inf"), only)
 
 
 # --- blobs ---------------------------------------------------------------------------------------
@@ -171,9 +182,21 @@ def _beat_by_monotonic_clock(self: Heartbeat, log: ChangeLog, runtime: Runtime, 
 # --- the store -----------------------------------------------------------------------------------
 
 
-async def _judge_by_the_answer(self: Writer, write: Write, lease: Lease, told: Told) -> Verdict:
+async def _judge_by_the_answer(self: Writer, write: Write, change: Change, lease: Lease | None, told: Told) -> Verdict:
     """Takes a swap that was not told ok for one that failed."""
     return Verdict(UnavailableError(f"{write.object_id} was not changed, it seems"), None)
+
+
+async def _judge_the_condition_first(self: Writer, write: Write, change: Change, lease: Lease | None, told: Told) -> Verdict:
+    row, now_ns = await self._row(write.object_id), self._runtime.wall_ns()
+    is_shown = row.state is not None and row.state.token == write.id
+    if write.condition is not None and not is_shown and not write.condition.holds(write.object_id.path, row.state, now_ns):
+        return Verdict(write.condition.failure(write.object_id, row.state, now_ns), None)
+    return await _JUDGE(self, write, change, lease, told)
+
+
+def _superseded_by_anybody(change: Change, live: bool, row: Row) -> bool:
+    return took_effect(change, live, row) or (row.target is not None and row.target != change.old)
 
 
 async def _prepare_unrecorded(self: Writer, write: Write, name: str, metadata: Metadata, body: Body) -> int:
@@ -183,7 +206,7 @@ async def _prepare_unrecorded(self: Writer, write: Write, name: str, metadata: M
         write.upload = await self._tiers.long_term.open_upload(name, metadata, body.size)
         return write.upload
 
-    old, upload = await both(lambda: self._present_target(write.object_id), open_upload)
+    old, upload = await both(lambda: self._present_target(write), open_upload)
     self._writes.record(write, Change(write.id, write.object_id.path, name, old, upload.session), self._record)
     total = await tiered.protocol.writing._stream(body, write, upload)
     write.may_land_late = True
@@ -239,6 +262,7 @@ async def _forget_first(
 
 
 _SWAP, _FINISH, _HEARTBEAT = SimulatedRows.swap, tiered.protocol.finishing.finish, Heartbeat.__init__
+_SATISFIES, _JUDGE = SimulatedRows._satisfies, Writer._judge
 
 
 # --- the deletion of orphans ---------------------------------------------------------------------
@@ -311,10 +335,41 @@ GUARDS: dict[str, Guard] = {
     ),
     "the row read before the answer: no": Guard(
         "A change that won and was replaced since is told to have failed.",
-        ((tiered.protocol.writing, "may_tell_ok", lambda change, live, row: live),),
+        (
+            (tiered.protocol.writing, "may_tell_ok", lambda change, live, row: live),
+            (tiered.protocol.writing, "took_effect", lambda change, live, row: live),
+        ),
     ),
     "the row read before the answer: ok": Guard(
-        "A change that was refused is told ok.", ((tiered.protocol.writing, "may_tell_ok", lambda change, live, row: True),),
+        "A change that was refused is told ok.",
+        (
+            (tiered.protocol.writing, "may_tell_ok", lambda change, live, row: True),
+            (tiered.protocol.writing, "took_effect", lambda change, live, row: True),
+        ),
+    ),
+    "nothing there, in the swap": Guard(
+        "A put `if_absent` takes effect over an object that came after its read.",
+        ((SimulatedRows, "_satisfies", _satisfies_but_for(Vacant)),),
+    ),
+    "reservation in the swap": Guard(
+        "A write `if_revision` takes effect over what replaced that revision after its read.",
+        ((SimulatedRows, "_satisfies", _satisfies_but_for(Still)),),
+    ),
+    "reservations end with a write": Guard(
+        "A write `if_revision` takes effect though the revision was replaced after it was reserved.",
+        ((SimulatedRows, "_end_reservations", lambda self, path: None),),
+    ),
+    "condition in the answer": Guard(
+        "A write with a condition is told ok because another superseded it.",
+        ((tiered.protocol.writing, "took_effect", tiered.protocol.finishing.may_tell_ok),),
+    ),
+    "condition shown by a tombstone": Guard(
+        "A write is told that a write with a condition superseded it, and would have broken that condition.",
+        ((tiered.protocol.writing, "may_tell_ok", _superseded_by_anybody),),
+    ),
+    "refused before the condition is called false": Guard(
+        "A caller is told that the condition is false, and the write takes effect later, or has already.",
+        ((Writer, "_judge", _judge_the_condition_first),),
     ),
     "conditional heartbeat": Guard(
         "A renewal revives an entry that is done, or takes it back from whoever claimed it.",

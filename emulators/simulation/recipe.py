@@ -45,6 +45,7 @@ class Kind(Enum):
     PUT_MANY = "put many, twice each"
     DELETE_MANY = "delete many"
     GET_MANY = "get many"
+    COPY = "copy the other object"
     REOPEN = "close the store and open it again"
     SLEEP = "its machine sleeps for days"
 
@@ -55,6 +56,14 @@ class Life(Enum):
     EVER = "for ever"
     SOON = "seconds"
     IDLE = "until it is idle"
+
+
+class When(Enum):
+    """The condition of a put or delete."""
+
+    ALWAYS = "in any case"
+    ABSENT = "if there is nothing"
+    SEEN = "if what it has just seen is still there"
 
 
 class Role(Enum):
@@ -74,7 +83,7 @@ class Role(Enum):
 class Step:
     """One step of a caller. `pause_s`: the pause before it. `cancel_after_s`: when the caller gives up; None: never.
 
-    `thing`: the number of the object. `life`: how long what is put lives.
+    `thing`: the number of the object. `life`: how long what is put lives. `when`: the condition of what it writes.
     """
 
     kind: Kind
@@ -82,10 +91,12 @@ class Step:
     pause_s: float
     life: Life = Life.EVER
     cancel_after_s: float | None = None
+    when: When = When.ALWAYS
 
     def __str__(self) -> str:
         cancelled = "" if self.cancel_after_s is None else f", cancelled after {self.cancel_after_s:.3f} s"
-        return f"after {self.pause_s:.3f} s {self.kind.value}, object {self.thing}, lives {self.life.value}{cancelled}"
+        when = "" if self.when is When.ALWAYS else f" {self.when.value}"
+        return f"after {self.pause_s:.3f} s {self.kind.value}{when}, object {self.thing}, lives {self.life.value}{cancelled}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +216,7 @@ class Recipe:
 
     @staticmethod
     def of(seed: int) -> Recipe:
-        return _Chooser(random.Random(f"recipe {seed}"), seed).recipe().with_older_software()
+        return _Chooser(random.Random(f"recipe {seed}"), seed).recipe().with_older_software().with_conditions().with_copies()
 
     def with_older_software(self) -> Recipe:
         """Adds older software where somebody deletes orphans. It draws nothing, so other seeds keep their meaning."""
@@ -215,6 +226,33 @@ class Recipe:
         [first, *_] = auditors
         older = Actor("older-0", Role.OLDER, starts_s=first.starts_s, ends_s=first.ends_s, every_s=first.every_s)
         return replace(self, actors=(*self.actors, older))
+
+    def with_conditions(self) -> Recipe:
+        """Gives conditions to some writes, in a quarter of worlds. Its chance is its own: other seeds stay the same."""
+        chance = random.Random(f"conditions {self.seed}")
+        if chance.random() >= 0.25:
+            return self
+        share = chance.choice((0.4, 0.8, 1.0))
+        actors = [
+            replace(actor, steps=tuple(_conditional(step, chance) if chance.random() < share else step for step in actor.steps))
+            for actor in self.actors
+        ]  # fmt: skip
+        return replace(self, actors=tuple(actors))
+
+    def with_copies(self) -> Recipe:
+        """Makes copies of some of the puts, in a tenth of worlds without conditions, by a chance of its own.
+
+        Two copies of one object have the same label, so there a condition could not be judged by labels.
+        """
+        chance = random.Random(f"copies 8 {self.seed}")
+        steps = [step for actor in self.actors for step in actor.steps]
+        if chance.random() >= 0.1 or any(step.when is not When.ALWAYS for step in steps):
+            return self
+        actors = [
+            replace(actor, steps=tuple(_copied(step) if step.kind in PUTS and chance.random() < 0.3 else step for step in actor.steps))
+            for actor in self.actors
+        ]  # fmt: skip
+        return replace(self, actors=tuple(actors), things=2)
 
     def without(self, parts: Collection[Part]) -> Recipe:
         return replace(self, left_out=self.left_out | frozenset(parts))
@@ -251,6 +289,16 @@ class Recipe:
         """Returns numbers from 0 to 1 that only this call of this seed has."""
         digest = blake2b(f"{self.seed} {process} {point}".encode(), digest_size=7 * 8).digest()
         return tuple(number / 2**64 for number in unpack("<7Q", digest))
+
+
+def _conditional(step: Step, chance: random.Random) -> Step:
+    if step.kind is Kind.DELETE:
+        return replace(step, when=When.SEEN)
+    return replace(step, when=chance.choice((When.ABSENT, When.SEEN, When.SEEN))) if step.kind in PUTS else step
+
+
+def _copied(step: Step) -> Step:
+    return replace(step, kind=Kind.COPY)
 
 
 T = TypeVar("T")
@@ -309,6 +357,7 @@ def _fits(point: str, mode: Mode) -> bool:
 
 # --- the choice ----------------------------------------------------------------------------------
 
+PUTS = (Kind.PUT_SMALL, Kind.PUT_LARGE, Kind.PUT_STREAM, Kind.PUT_BROKEN)
 WRITES = (Kind.PUT_SMALL, Kind.PUT_LARGE, Kind.PUT_LARGE, Kind.PUT_STREAM, Kind.DELETE)
 READINGS = (Kind.GET, Kind.GET, Kind.GET, Kind.HEAD, Kind.GET_SLOWLY, Kind.LIST)
 MODES = tuple(mode for mode in Mode)

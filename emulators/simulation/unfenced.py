@@ -23,12 +23,13 @@ import emulators.world.deployment
 import emulators.world.stack
 import tiered.protocol.finishing
 from changelog.base.runtime import Runtime
-from changelog.change import ChangeId
+from changelog.change import Change, ChangeId
+from changelog.lease import Lease
 from emulators.simulation.replaced import replaced
 from emulators.world.services import SimulatedBlobs, SimulatedRows
 from tiered.errors import UnavailableError
 from tiered.object_id import ObjectId
-from tiered.protocol.backends import Inline, Row, RowState, Tombstone
+from tiered.protocol.backends import Inline, Only, Row, RowState, Tombstone
 from tiered.protocol.reading import Reader
 from tiered.protocol.under_way import Write
 from tiered.protocol.writing import Told, Verdict, Writer
@@ -63,7 +64,9 @@ class UnfencedRows(SimulatedRows):
         state = self.states.get(path)
         return self._target(path) == f"{path}/{token}" or (state is not None and state.token == token)
 
-    async def swap(self, path: str, token: ChangeId, expected: str | None, state: RowState, deadline_s: float) -> bool:
+    async def swap(
+        self, path: str, token: ChangeId, expected: str | None, state: RowState, deadline_s: float, only: Only | None = None
+    ) -> bool:
         await self._travel()
         present, new = self._target(path), Row(state).target
         if self._published.shown_is_ok and new is not None and present == new:
@@ -102,12 +105,10 @@ def unfenced(published: Published) -> Iterator[None]:
         yield
 
 
-def _commit_of(published: Published) -> Callable[[Writer, Write, RowState], Awaitable[Verdict]]:
-    async def commit(self: Writer, write: Write, state: RowState) -> Verdict:
+def _commit_of(published: Published) -> Callable[[Writer, Write, Change, Lease | None, RowState], Awaitable[Verdict]]:
+    async def commit(self: Writer, write: Write, change: Change, lease: Lease | None, state: RowState) -> Verdict:
         """Takes what lost the race for garbage, and looks up in the row what was not answered."""
-        lease = write.lease
-        assert lease is not None, "its entry was recorded"
-        told, change = await self._swap(write, lease, state), lease.entry.change
+        told = await self._swap(write, change, lease, state, None)
         lost = UnavailableError(f"change {change.id} of {write.object_id} lost the race")
         match told:
             case Told.OK:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from itertools import combinations
 from math import inf
 from typing import Any
@@ -16,12 +17,13 @@ import anyio
 
 from emulators.world.faults import Process
 from emulators.world.ghost import Ghost, acting, acts
-from emulators.world.history import Answer, History, Read, Write
+from emulators.world.history import Answer, History, Need, Read, Write
 from tiered.bulk import Bulk, PutRequest
-from tiered.errors import CorruptRecordError, InvalidRequestError, OutcomeUnknownError, UnavailableError
+from tiered.errors import ConditionFailedError, CorruptRecordError, InvalidRequestError, OutcomeUnknownError, UnavailableError
 from tiered.metadata import Expiration, Metadata, TimeToLive
 from tiered.object_id import ObjectId
 from tiered.payload.streams import Payload
+from tiered.protocol.reading import Source
 from tiered.protocol.writing import Outcome
 from tiered.storage import TieredStorage
 
@@ -30,6 +32,17 @@ ANSWERED_WITHIN_S = 400.0
 
 A put with a streamed payload has no such limit: it takes as long as its payload takes.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """A condition: what must be there, by its label (None: nothing), and the arguments of the call that say so."""
+
+    label: object
+    arguments: dict[str, Any]
+
+
+NOTHING = Over(None, {"if_absent": True})
 
 
 class BrokenPayload(Exception):
@@ -53,25 +66,65 @@ class Client:
         self._ghost = Ghost(history, lambda invariant, finding: None) if ghost is None else ghost
         self._skew_max_s = skew_max_s
         self._cancelled: list[Write] = []
+        self._tell_copies()
 
     async def put(
-        self, object_id: ObjectId, label: str, size: int, *, payload: Payload | None = None, expiration: Expiration = None
+        self, object_id: ObjectId, label: str, size: int, *, payload: Payload | None = None, expiration: Expiration = None,
+        over: Over | None = None,
     ) -> Answer:
         """Puts `content(label, size)`, as `payload` if that is given. A payload that gives up raises `BrokenPayload`.
+
+        `over`: only over this.
         """
         metadata = Metadata(expiration, custom={"label": label})
         lives_s = inf if expiration is None else expiration.ns / 1e9 - 2 * self._skew_max_s
-        async with self._write(object_id, label, anyio.current_time() + lives_s) as write:
-            result = await self.storage.put(object_id, content(label, size) if payload is None else payload, metadata)
+        async with self._write(object_id, label, anyio.current_time() + lives_s, over) as write:
+            result = await self.storage.put(
+                object_id, content(label, size) if payload is None else payload, metadata, **({} if over is None else over.arguments)
+            )
             self._ghost.sized(write, result.size, size)
             write.dead_at_s = anyio.current_time() + lives_s + 4 * self._skew_max_s if isinstance(expiration, TimeToLive) else inf
         return write.answer
 
-    async def delete(self, object_id: ObjectId) -> Answer:
-        async with self._write(object_id, None) as write:
+    async def delete(self, object_id: ObjectId, over: Over | None = None) -> Answer:
+        async with self._write(object_id, None, over=over) as write:
             with self._timed("delete"):
-                await self.storage.delete(object_id)
+                await self.storage.delete(object_id, **({} if over is None else over.arguments))
         return write.answer
+
+    def _tell_copies(self) -> None:
+        """Lets a copy be known by the label of its source as soon as that is read: before it can take effect."""
+        reader = self.storage._reader
+        find = reader.source
+
+        async def source(object_id: ObjectId) -> Source | None:
+            found, write = await find(object_id), acting.get()
+            if found is not None and write is not None:
+                write.value = found.head.metadata.custom.get("label", "")
+                if found.head.metadata.time_expires_ns is not None:
+                    write.mortal_at_s = 0.0  # when it expires depends on when its source was put
+            return found
+
+        reader.source = source  # type: ignore[method-assign]
+
+    async def copy(self, source: ObjectId, destination: ObjectId) -> Answer:
+        async with self._write(destination, "a copy") as write:
+            with self._timed("copy"):
+                if await self.storage.copy(source, destination) is None:
+                    raise UnavailableError("there is nothing to copy")
+        return write.answer
+
+    async def seen(self, object_id: ObjectId) -> Over | None:
+        """Looks at the object, for a write over what is there. None: there is no answer, or it has no revision."""
+        over: Over | None = None
+        with self._read(object_id) as read:
+            found = await self.storage.head(object_id)
+            read.found = None if found is None else found.metadata.custom.get("label", "")
+            if found is None:
+                over = NOTHING
+            elif found.revision is not None:
+                over = Over(read.found, {"if_revision": found.revision})
+        return over
 
     async def get(self, object_id: ObjectId, pause_s: float = 0.0) -> str | None:
         """Reads an object `pause_s` after it was opened. Returns its label, or None if there is nothing or no answer.
@@ -192,14 +245,19 @@ class Client:
                 self._end(write, Answer.OVER)
 
     @asynccontextmanager
-    async def _write(self, object_id: ObjectId, label: str | None, mortal_at_s: float = inf) -> AsyncIterator[Write]:
-        write, answer = self._history.begin_write(object_id.path, label, mortal_at_s), Answer.OK
+    async def _write(
+        self, object_id: ObjectId, label: str | None, mortal_at_s: float = inf, over: Over | None = None
+    ) -> AsyncIterator[Write]:
+        needs = None if over is None else Need(over.label)
+        write, answer = self._history.begin_write(object_id.path, label, mortal_at_s, needs), Answer.OK
         unknown: OutcomeUnknownError | None = None
         try:
             with acts(write):
                 yield write
         except (UnavailableError, InvalidRequestError, BrokenPayload):
             answer = Answer.NO
+        except ConditionFailedError:
+            answer = Answer.FAILED
         except OutcomeUnknownError as error:
             unknown = error
         except anyio.get_cancelled_exc_class():
@@ -243,7 +301,7 @@ class Client:
         self._end(write, answer)
 
     def _end(self, write: Write, answer: Answer, outcome: Outcome | None = None) -> None:
-        self._history.end_write(write, answer)
+        self._history.end_write(write, answer, anyio.current_time())
         self._ghost.told(write, outcome)
 
 

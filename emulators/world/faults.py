@@ -79,7 +79,7 @@ READS = SCANS | {"rows.read", "rows.boundaries", "blobs.open", "blobs.head", "bl
 STREAMS = frozenset({"upload.write", "reader.pieces", "reader.aclose"})
 """Parts of a stream. Each comes after the one before, or not at all. If the sender gives up, a part under way is lost.
 """
-ONCE = frozenset({"rows.put_inline", "rows.delete_inline", "blobs.open_upload", "upload.finalise", "upload.abort"})
+ONCE = frozenset({"rows.put_inline", "rows.delete_inline", "blobs.open_upload", "blobs.open_copy", "upload.finalise", "upload.abort"})
 """Calls that no client sends twice, so no network has two of them to deliver."""
 
 _STOPS = (Mode.STALL_BEFORE, Mode.SUSPEND_BEFORE)
@@ -366,7 +366,7 @@ class _Far:
         if name == "finalise" and isinstance(self._target, MemoryUpload):
             self._target.given_at = now_s()
         answer = await self._link.call(f"{self._kind}.{name}", partial(method, *args, **named))
-        if name == "open_upload":
+        if name in ("open_upload", "open_copy"):
             return _Far(self._link, "upload", answer)
         if name == "open" and answer is not None:
             return _Far(self._link, "reader", answer)

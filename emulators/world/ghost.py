@@ -7,8 +7,10 @@ No caller can see this; every answer is judged by it.
 
         LATE         a write takes effect after its caller was told what became of it                           I4
         TWICE        a write takes effect again                                                                 I4
+        BLIND        a write with a condition takes effect, and its condition is false                          I4
         FALSE OK     told ok, but it took no effect, and nobody else wrote since it began                       I4
-        FALSE NO     told that nothing happened, but it took effect                                             I4
+        FALSE NO     told that nothing happened, but it took effect; or that its condition is false, and it     I4
+                     was true all the time
         STALE READ   a read finds what the register held at no moment between its call and its answer       I4, I7
         STALE LIST   a list leaves out what was there all the time, or shows what never was                     I4
         EXPIRED      a read finds, or a list shows, what had expired by every clock before it began             I4
@@ -76,6 +78,11 @@ class Ghost:
             self._report("I4 honest", f"LATE: the {write} took effect after its caller was told {write.answer.name}")
         if self._took_effect(write):
             self._report("I4 honest", f"TWICE: the {write} took effect again")
+        if write.needs is not None:
+            self.checked["I4 a condition is true when its write takes effect"] += 1
+            held = self._since(path, self._history.tick())[0].write
+            if not write.needs.may_hold(held, anyio.current_time()):
+                self._report("I4 honest", f"BLIND: the {write} took effect over {held.value!r}")
         self._effects[path].append(Effect(self._history.tick(), write))
 
     def told(self, write: Write, outcome: Outcome | None = None) -> None:
@@ -85,12 +92,17 @@ class Ghost:
         """
         if write.answer is Answer.OK:
             self.checked["I4 ok is true"] += 1
-            if not (self._is_ok(write) if outcome is None else self._took_effect(write)):
+            if not (self._is_ok(write) if outcome is None and write.needs is None else self._took_effect(write)):
                 self._report("I4 honest", f"FALSE OK: the {write} took no effect, and nobody else wrote since it began")
         if write.answer is Answer.NO:
             self.checked["I4 no is true"] += 1
             if self._took_effect(write):
                 self._report("I4 honest", f"FALSE NO: the {write} took effect")
+        if write.answer is Answer.FAILED and write.needs is not None:
+            self.checked["I4 a condition that is called false was false"] += 1
+            held = [effect.write for effect in self._since(write.path, write.began)]
+            if self._took_effect(write) or not any(write.needs.may_fail(each, anyio.current_time()) for each in held):
+                self._report("I4 honest", f"FALSE NO: the {write} took effect, or its condition was true all the time")
 
     def found(self, read: Read) -> None:
         """Judges a read that has ended with `read.found`."""
@@ -140,7 +152,9 @@ class Ghost:
             self._report("I4 honest", f"the {write} was told that it stored {told} bytes, of {size}")
 
     def _is_ok(self, write: Write) -> bool:
-        if any(effect.event > write.began for effect in self._effects[write.path]):
+        # A write just before one with a condition would have broken that condition, so it was not superseded by it.
+        since = [effect.write for effect in self._effects[write.path] if effect.event > write.began]
+        if any(each is write or each.needs is None for each in since):
             return True
         last = self._since(write.path, write.began)[-1].write
         return write.value is None and (last.value is None or last.mortal_at_s <= anyio.current_time())

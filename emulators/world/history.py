@@ -1,6 +1,7 @@
 """What callers were told, and whether some order of effects explains it (I4, I7).
 
     Write      a put or a delete, from its call to its `Answer`; None is the value of a delete
+    Need       its condition: what the register must hold
     Read       a read, and what it found
     History    all of them, one register for each path
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
@@ -23,8 +24,24 @@ class Answer(Enum):
 
     OK = "it took effect, or was superseded"
     NO = "it had no effect and never will"
+    FAILED = "its condition was false; it had no effect and never will"
     OVER = "it may have had its effect, and will not have it any more"
     UNKNOWN = "it may have its effect at any time, or never; also: the caller died"
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """The condition of a write. `value`: what the register must hold; None: nothing, or what has expired."""
+
+    value: object
+
+    def may_hold(self, write: Write, at_s: float) -> bool:
+        """Tells whether it may be true when the register holds what this write left, until that second."""
+        return write.value == self.value or (self.value is None and write.mortal_at_s <= at_s)
+
+    def may_fail(self, write: Write, at_s: float) -> bool:
+        """Tells whether it may be false then."""
+        return write.value != self.value or (self.value is not None and write.mortal_at_s <= at_s)
 
 
 @dataclass(slots=True, eq=False)
@@ -34,7 +51,8 @@ class Write:
     `began` and `ended` count events of the history.
 
     `mortal_at_s`: the second of the servers' clock (`anyio.current_time()`) from which on it may have expired.
-    `dead_at_s`: the second from which on it has expired by every clock.
+    `dead_at_s`: the second from which on it has expired by every clock. `needs`: its condition; None: it has none.
+    `ended_s`: the second of the servers' clock at which it was answered.
     """
 
     path: str
@@ -44,10 +62,14 @@ class Write:
     answer: Answer = Answer.UNKNOWN
     mortal_at_s: float = inf
     dead_at_s: float = inf
+    needs: Need | None = None
+    ended_s: float = inf
 
     @property
     def name(self) -> str:
         kind = "delete" if self.value is None else f"put of {self.value!r}"
+        if self.needs is not None:
+            kind = f"{kind} over {self.needs.value!r}"
         return f"{kind} [{self.began}, {'…' if self.ended is None else self.ended}]"
 
     def __str__(self) -> str:
@@ -88,12 +110,12 @@ class History:
         """Returns the number of an event that is neither the beginning nor the end of an operation."""
         return next(self._events)
 
-    def begin_write(self, path: str, value: object, mortal_at_s: float = inf) -> Write:
-        self.writes.append(Write(path, value, next(self._events), mortal_at_s=mortal_at_s))
+    def begin_write(self, path: str, value: object, mortal_at_s: float = inf, needs: Need | None = None) -> Write:
+        self.writes.append(Write(path, value, next(self._events), mortal_at_s=mortal_at_s, needs=needs))
         return self.writes[-1]
 
-    def end_write(self, write: Write, answer: Answer) -> None:
-        write.ended, write.answer = next(self._events), answer
+    def end_write(self, write: Write, answer: Answer, ended_s: float = inf) -> None:
+        write.ended, write.answer, write.ended_s = next(self._events), answer, ended_s
 
     def begin_read(self, path: str) -> Read:
         self.reads.append(Read(path, next(self._events)))
@@ -126,7 +148,7 @@ def _explanation(operations: Sequence[Write | Read], until: float = inf) -> list
     states: dict[tuple[object, float], int] = {(None, inf): INITIAL}
     known = [each for each in operations if _has_effect(each, until)]
     for each in known:
-        if isinstance(each, Write):
+        if isinstance(each, Write) and not _has_failed(each, until):
             states.setdefault((each.value, each.mortal_at_s), len(states))
     order = explaining_order([_operation(each, states, until) for each in known])
     return None if order is None else [known[index] for index in order]
@@ -146,9 +168,21 @@ def _operation(each: Write | Read, states: dict[tuple[object, float], int], unti
     if isinstance(each, Read):
         assert each.ended is not None, "a read that has not ended is left out"
         return Operation(each.began, each.ended, finds=frozenset(state for key, state in states.items() if _may_find(each, *key)))
+    if _has_failed(each, until):
+        assert each.ended is not None and each.needs is not None, "it was told that its condition is false"
+        return Operation(each.began, each.ended, finds=_met(each.needs.may_fail, states, each.ended_s))
     known = _is_over(each, until) and each.answer is not Answer.UNKNOWN
     ended = each.ended if known and each.ended is not None else inf
-    return Operation(each.began, ended, states[each.value, each.mortal_at_s], optional=not known or each.answer is Answer.OVER)
+    needs = None if each.needs is None else _met(each.needs.may_hold, states, each.ended_s if known else inf)
+    return Operation(each.began, ended, states[each.value, each.mortal_at_s], optional=not known or each.answer is Answer.OVER, needs=needs)
+
+
+def _has_failed(each: Write, until: float) -> bool:
+    return _is_over(each, until) and each.answer is Answer.FAILED
+
+
+def _met(judge: Callable[[Write, float], bool], states: dict[tuple[object, float], int], at_s: float) -> frozenset[int]:
+    return frozenset(state for (value, mortal_at_s), state in states.items() if judge(Write("", value, 0, mortal_at_s=mortal_at_s), at_s))
 
 
 def _may_find(read: Read, value: object, mortal_at_s: float) -> bool:

@@ -7,7 +7,7 @@
 
 Each operation has its whole effect at one moment between `began` and `ended`. An operation that had ended before
 another began comes before it. A read finds what the write before it left. An *optional* write may also have had no
-effect at all.
+effect at all. A *conditional* write takes effect only on certain states.
 
 The search is Wing and Gong's ("Testing and Verifying Concurrent Objects", JPDC 17, 1993). Place any operation that no
 unplaced operation must precede. Go on from there, and go back if that leads nowhere. It also uses Lowe's memory
@@ -22,7 +22,8 @@ order:
     an optional write is placed only where a read can find it next        otherwise it may as well be left out
 
 The first and third rule wait if an optional write would then become too late, because it had ended before that
-operation began.
+operation began. A conditional write finds a state, as a read does. As long as one is unplaced, the third rule waits:
+what nobody reads may be what breaks its condition.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ Node = tuple[int, int]
 class Operation:
     """One operation. A write leaves `state` in the register. A read (`state` None) found one of `finds`.
 
-    `ended` inf: it may have its effect at any later time.
+    `ended` inf: it may have its effect at any later time. `needs`: a conditional write takes effect only on one of
+    these states.
     """
 
     began: float
@@ -52,6 +54,7 @@ class Operation:
     state: int | None = None
     finds: frozenset[int] = frozenset()
     optional: bool = False
+    needs: frozenset[int] | None = None
 
 
 def explaining_order(operations: Sequence[Operation]) -> list[int] | None:
@@ -69,8 +72,9 @@ class _Search:
         self._positions = sorted(range(len(operations)), key=lambda each: operations[each].began)
         self._sorted = [operations[each] for each in self._positions]
         self._began = [each.began for each in self._sorted]
-        self._writes = self._optional = 0
+        self._writes = self._optional = self._conditional = 0
         self._finders: defaultdict[int, int] = defaultdict(int)
+        self._needers: defaultdict[int, int] = defaultdict(int)
         writers: defaultdict[int, int] = defaultdict(int)
         for index, each in enumerate(self._sorted):
             if each.state is not None:
@@ -79,6 +83,9 @@ class _Search:
                 writers[each.state] |= 1 << index
             for state in each.finds:
                 self._finders[state] |= 1 << index
+            for state in each.needs or ():
+                self._needers[state] |= 1 << index
+            self._conditional |= (each.needs is not None) << index
         self._required = ((1 << len(self._sorted)) - 1) & ~self._optional
         self._writers_found = [sum(writers.get(state, 0) for state in each.finds) for each in self._sorted]
         self._by_end = sorted(_bits(self._required), key=lambda index: self._sorted[index].ended)
@@ -101,7 +108,7 @@ class _Search:
             placed = self._place_unseen_writes(placed, steps)
             if placed & self._required == self._required:
                 return self._order(node, steps)
-            stack += self._note(node, steps, self._next_writes(placed), placed)
+            stack += self._note(node, steps, self._next_writes(placed, state), placed)
         return None
 
     # --- the four rules ----------------------------------------------------------------------------
@@ -119,6 +126,8 @@ class _Search:
         return any(not self._writers_found[read] & ~placed for read in _bits(self._finders[state] & ~placed))
 
     def _place_unseen_writes(self, placed: int, steps: list[int]) -> int:
+        if self._conditional & ~placed:
+            return placed
         writes = _bits(self._required & self._writes & ~placed)
         unseen = sum(1 << write for write in writes if not self._finders[self._state_after(write)] & ~placed)
         while found := self._in_time(self._candidates(placed), unseen):
@@ -126,18 +135,20 @@ class _Search:
             placed |= sum(1 << write for write in found)
         return placed
 
-    def _next_writes(self, placed: int) -> list[tuple[int, int]]:
+    def _next_writes(self, placed: int, present: int) -> list[tuple[int, int]]:
         """Returns the writes that may come next, and their states.
 
         The write that ended first is last, because it is tried first.
         """
         candidates, found, at_any_time = self._candidates(placed), [], set()
         for write in _bits(candidates & self._writes):
-            state = self._state_after(write)
+            state, needs = self._state_after(write), self._sorted[write].needs
+            if needs is not None and present not in needs:
+                continue
             if self._optional >> write & 1:
-                if not self._finders[state] & candidates:
+                if not (self._finders[state] | self._needers[state]) & candidates & ~(1 << write):
                     continue
-                if self._sorted[write].ended == inf:
+                if self._sorted[write].ended == inf and needs is None:
                     if state in at_any_time:
                         continue  # the write that began first does as well, and leaves this one for later
                     at_any_time.add(state)

@@ -18,7 +18,7 @@ import pytest
 
 from changelog.base.errors import ConfigurationError, UnavailableError, UnconfirmedError
 from changelog.change import ChangeId
-from emulators.world.client import BrokenPayload, Client, content
+from emulators.world.client import NOTHING, BrokenPayload, Client, content
 from emulators.world.deployment import SETTINGS, World
 from emulators.world.faults import ONCE, READS, STREAMS, Fault, Mode, Plan, Process, call_of, no_faults
 from emulators.world.history import Answer
@@ -60,6 +60,17 @@ async def delete(client: Client) -> Answer:
     return await client.delete(OBJECT)
 
 
+def put_over_what_is_seen(size: int) -> Act:
+    """A put with a condition, over what a look has found before."""
+
+    async def act(client: Client) -> None:
+        over = await client.seen(OBJECT)
+        if over is not None:  # otherwise the look failed
+            await client.put(OBJECT, "new", size, over=over)
+
+    return act
+
+
 async def put_broken(client: Client) -> None:
     async def payload() -> AsyncIterator[bytes]:
         yield content("new", LARGE // 2)
@@ -94,6 +105,9 @@ def scenarios() -> Iterator[Scenario]:
     yield Scenario("put_cancelled_on_large", "large", put_cancelled)
     yield Scenario("get_idle_small", "idle small", get_idle)
     yield Scenario("get_idle_large", "idle large", get_idle)
+    yield Scenario("put_small_if_absent_on_absent", "absent", lambda client: client.put(OBJECT, "new", SMALL, over=NOTHING))
+    yield Scenario("put_small_if_seen_on_small", "small", put_over_what_is_seen(SMALL))
+    yield Scenario("put_large_if_seen_on_large", "large", put_over_what_is_seen(LARGE))
     for name, act in (("put_large", put("new", LARGE)), ("put_broken", put_broken), ("put_cancelled", put_cancelled)):
         yield Scenario(f"{name}_on_large_in_one_request", "large", act, sessions=False)
 

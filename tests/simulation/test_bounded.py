@@ -28,7 +28,7 @@ from emulators.world.faults import Mode, Process, call_of
 from emulators.world.runtime import run_world
 from emulators.world.services import SimulatedRows
 from tiered.object_id import ObjectId
-from tiered.protocol.backends import Inline, RowState, Tiers, Tombstone
+from tiered.protocol.backends import Inline, Only, RowState, Tiers, Tombstone
 from tiered.protocol.reading import Reader
 
 T = TypeVar("T")
@@ -81,18 +81,20 @@ def test_two_delays_break_no_invariant_where_both_writers_do_most() -> None:
 
 # --- the check can fail --------------------------------------------------------------------------
 
-Swap = Callable[[SimulatedRows, str, ChangeId, str | None, RowState, float], Awaitable[bool]]
+Swap = Callable[[SimulatedRows, str, ChangeId, str | None, RowState, float, Only | None], Awaitable[bool]]
 
 
 def heedless_of(*kinds: str) -> Swap:
     """A swap that does not see its token's marks of these kinds."""
     heedful = SimulatedRows.swap
 
-    async def swap(rows: SimulatedRows, path: str, token: ChangeId, expected: str | None, state: RowState, deadline_s: float) -> bool:
+    async def swap(
+        rows: SimulatedRows, path: str, token: ChangeId, expected: str | None, state: RowState, deadline_s: float, only: Only | None = None
+    ) -> bool:
         marks = [getattr(rows, kind)[path] for kind in kinds]
         hidden = [(tokens, tokens.pop(token)) for tokens in marks if token in tokens]
         try:
-            return await heedful(rows, path, token, expected, state, deadline_s)
+            return await heedful(rows, path, token, expected, state, deadline_s, only)
         finally:
             for tokens, at_ms in hidden:
                 tokens.setdefault(token, at_ms)

@@ -12,7 +12,7 @@ LEGACY_FAMILIES = {"fpg": EXPIRING, "fpm": MANUAL}
 Not every table has them. Bigtable refuses a request that names a family which the table does not have.
 """
 
-PAYLOAD, METADATA, TARGET, POLICY, TOKEN = b"p", b"m", b"r", b"t", b"v"
+PAYLOAD, METADATA, TARGET, POLICY, TOKEN, CONDITIONAL = b"p", b"m", b"r", b"t", b"v", b"c"
 LEGACY_TOMBSTONE = b'{"is_redirect_tombstone":true'
 TARGETS = [column_is(family, TARGET) for family in DATA_FAMILIES]
 LEGACY_TOMBSTONES = [chain(column_is(family, METADATA), value_begins_with(LEGACY_TOMBSTONE)) for family in DATA_FAMILIES]

@@ -5,7 +5,9 @@
                  p  payload        m  metadata, JSON              an inline object
                  r  blob's name    t  {"expiration_policy":…}     a tombstone
                  v  token of the write
+                 c  (empty) it had a condition             a tombstone only
     family ff    w:{token} won, r:{token} refused (GC: max age 2 d)
+                 x  a token for which the content is reserved; the next change of the content removes it
 
 Each operation is ONE `CheckAndMutateRow`. Its predicate yields a cell exactly when there is a conflict (swap, inline
 writes), or when the row shows what is asked for (settle, touch). I2, I4 and I5 rest on that. Predicates go by presence,
@@ -13,14 +15,19 @@ expired or not. "Not X" is written as two open ranges of values: Bigtable docume
 atomic with its branches, and a regex is slow. Data is deleted by `DeleteFromFamily`, never by row, because that would
 delete the marks, too. A row that has only marks is an absent object.
 
+No predicate can yield a cell for a row that has none, so none can say "the object is not there any more". `reserve`
+therefore notes in `ff:x` that the object is there, and every write of content removes the note. The predicate of a swap
+`Still` is then about one family: of the marks of its token and the note with its token, the first is the note. `r:` and
+`w:` sort before `x`, so a mark hides the note.
+
 Other software's rows are read, too, and the next write replaces them: a payload in `fpg` or `fpm` (one more call); `m`
 alone (an empty object); `p` alone (default metadata); no `t`; deadlines in whole seconds; a tombstone that is
 `{"is_redirect_tombstone":true…` in `m`, or that has an empty `r` (both mean the blob named by the path itself). Rows
 under `…/uploads/…` and `~…` are no objects. If a table has `fpg` and `fpm`, every write clears them together with the
 other data. A payload there without an `m` was left by software that did not clear it, and belongs to no object.
 
-Calls: read, swap, settle, put_inline, delete_inline, touch 1; scan 1 for a page; touch of a row without a token 2; for
-bulk reads see `tiered/bigtable/redirects.py`.
+Calls: read, reserve, swap, settle, put_inline, delete_inline, touch 1; scan 1 for a page; touch of a row without a
+token 2; for bulk reads see `tiered/bigtable/redirects.py`.
 
 *Crash* at any call: the row is as before or as after. *Failure*: see `changelog.bigtable.channel`. A swap is not sent
 after its deadline by the boot-time clock, and a swap that was sent is given up by then. This module knows no blobs.
@@ -35,6 +42,7 @@ from dataclasses import dataclass, replace
 from changelog.base.errors import CorruptRecordError, UnavailableError
 from changelog.base.runtime import Runtime
 from changelog.bigtable.channel import (
+    FIRST,
     NEWEST,
     SERVER_TIME,
     WITHOUT_VALUES,
@@ -45,6 +53,7 @@ from changelog.bigtable.channel import (
     after_prefix,
     chain,
     column_is,
+    delete_column,
     delete_family,
     either,
     family_is,
@@ -59,6 +68,7 @@ from changelog.bigtable.row_merge import Cell, CellRow
 from changelog.change import ChangeId
 from tiered.bigtable import redirects
 from tiered.bigtable.cells import (
+    CONDITIONAL,
     DATA_FAMILIES,
     EXPIRING,
     LEGACY_FAMILIES,
@@ -85,10 +95,10 @@ from tiered.metadata import (
     whole_ms,
 )
 from tiered.object_id import blob_name
-from tiered.protocol.backends import CorruptRow, Inline, RedirectPage, Row, RowPage, RowState, ScannedRow, Tombstone
+from tiered.protocol.backends import CorruptRow, Inline, Only, RedirectPage, Row, RowPage, RowState, ScannedRow, Still, Tombstone, Vacant
 from tiered.protocol.row_keys import corrupt_row, is_text
 
-_WON, _REFUSED = "w:", "r:"
+_WON, _REFUSED, _RESERVED = "w:", "r:", b"x"
 _TOMBSTONES = [*TARGETS, *LEGACY_TOMBSTONES]
 _STATE = chain(either(*map(family_is, DATA_FAMILIES)), NEWEST)
 _WITHOUT_PAYLOAD = chain(
@@ -111,6 +121,7 @@ class BigtableRows:
         self._table = table
         self._runtime = runtime
         self._clear = [delete_family(family) for family in (*DATA_FAMILIES, *payload_families)]
+        self._replace = [*self._clear, delete_column(MARKS, _RESERVED)]
 
     async def read(self, path: str, *, marks: ChangeId | bool = False) -> Row:
         wanted = NEWEST if marks is True else _STATE_AND_MARKS(marks) if marks else _STATE
@@ -122,12 +133,25 @@ class BigtableRows:
         state = _decode(path, row, self._runtime.wall_ns())
         return Row(state, *_marks(path, row, marks)) if marks else Row(state)
 
-    async def swap(self, path: str, token: ChangeId, expected: str | None, state: RowState, deadline_s: float) -> bool:
+    async def reserve(self, path: str, token: ChangeId, seen: Inline | Tombstone) -> bool:
+        column, value = (TARGET, seen.target) if isinstance(seen, Tombstone) else (TOKEN, seen.token)
+        if value is None or value == path:  # older software wrote it
+            return False
+        same = chain(either(*(column_is(family, column) for family in DATA_FAMILIES)), value_is(value.encode()))
+        return await self._table.check_and_mutate(path.encode(), same, then=[set_cell(MARKS, _RESERVED, token.encode())])
+
+    async def swap(
+        self, path: str, token: ChangeId, expected: str | None, state: RowState, deadline_s: float, only: Only | None = None
+    ) -> bool:
         left_s = deadline_s - self._runtime.boot_time()
         if left_s <= 0:
             raise UnavailableError(f"the swap of {token} at {path} waited too long for its turn; it was not sent")
+        writes = [*self._replace, *_cells(state, token), set_cell(MARKS, f"{_WON}{token}".encode(), b"")]
+        if isinstance(only, Still):
+            return await self._table.check_and_mutate(path.encode(), _reserved(token), then=writes, timeout_s=left_s)
         conflict = _MARKED_OR_LARGE(token) if expected is None else either(*_marked(token), *_targets_another(path, expected))
-        writes = [*self._clear, *_cells(state, token), set_cell(MARKS, f"{_WON}{token}".encode(), b"")]
+        if only is not None:
+            conflict = either(conflict, *_lives(only))
         return not await self._table.check_and_mutate(path.encode(), conflict, otherwise=writes, timeout_s=left_s)
 
     async def settle(self, path: str, token: ChangeId) -> bool:
@@ -186,7 +210,7 @@ class BigtableRows:
 
     async def _replace_inline(self, path: str, token: ChangeId, state: Inline | None) -> bool:
         conflict = _MARKED_OR_LARGE(token)
-        return not await self._table.check_and_mutate(path.encode(), conflict, otherwise=[*self._clear, *_cells(state, token)])
+        return not await self._table.check_and_mutate(path.encode(), conflict, otherwise=[*self._replace, *_cells(state, token)])
 
     async def _untokened(self, path: str, seen: Inline | Tombstone) -> Message | None:
         """A predicate for a row that older software wrote: its first cell, with value and deadline.
@@ -219,6 +243,18 @@ _STATE_AND_MARKS = Stamp(
 """For a token: yields the row's data and the marks of this token alone."""
 
 
+def _reserved(token: ChangeId) -> Message:
+    """A filter that yields a cell iff the content is reserved for the token, and the row has no mark of it."""
+    column = column_is(MARKS, _RESERVED)
+    return chain(either(*_marked(token), chain(column, value_is(token.encode()))), FIRST, column)
+
+
+def _lives(vacant: Vacant) -> Iterator[Message]:
+    """Filters that yield a cell iff the row has content that has not expired by then."""
+    yield family_is(MANUAL)
+    yield chain(family_is(EXPIRING), timestamp_in(vacant.at_ns // NS_PER_US + 1, 0))
+
+
 def _targets_another(path: str, expected: str) -> list[Message]:
     """Filters that yield a cell iff a tombstone is present whose target is not `expected`."""
     value = expected.encode()
@@ -242,7 +278,7 @@ def _cells(state: RowState, token: ChangeId | None) -> Iterator[Message]:
         case Inline(metadata, payload):
             columns = {PAYLOAD: payload, METADATA: encode_metadata(metadata)}
         case Tombstone(target, expiration):
-            columns = {TARGET: target.encode(), POLICY: _encode_policy(expiration)}
+            columns = {TARGET: target.encode(), POLICY: _encode_policy(expiration)} | ({CONDITIONAL: b""} if state.conditional else {})
     if token is not None:
         columns[TOKEN] = token.encode()
     for column, value in columns.items():
@@ -282,7 +318,8 @@ def _decode(path: str, row: CellRow, now_ns: int) -> RowState:
     shown = _shown(path, row)
     target, metadata, payload = shown.value(TARGET), shown.value(METADATA), shown.value(PAYLOAD)
     if target is not None and metadata is None and payload is None:
-        return Tombstone(shown.text(TARGET) or path, _decode_policy(shown), shown.deadline_ns, _token(shown))
+        conditional = shown.value(CONDITIONAL) is not None
+        return Tombstone(shown.text(TARGET) or path, _decode_policy(shown), shown.deadline_ns, _token(shown), conditional)
     if metadata is not None and metadata.startswith(LEGACY_TOMBSTONE) and target is None and not payload:
         return Tombstone(path, _metadata(shown, metadata, 0).expiration, shown.deadline_ns, _token(shown))
     if target is not None:
@@ -375,7 +412,7 @@ def _token(shown: _Shown) -> ChangeId | None:
 
 def _marks(path: str, row: CellRow, wanted: ChangeId | bool) -> tuple[frozenset[ChangeId], frozenset[ChangeId]]:
     """(won, refused): all marks, or those of one token."""
-    marks = [cell.column.decode(errors="replace") for cell in row.cells if cell.family == MARKS]
+    marks = [cell.column.decode(errors="replace") for cell in row.cells if cell.family == MARKS and cell.column != _RESERVED]
     if wanted is not True:
         marks = [mark for mark in marks if mark[2:] == wanted]
     if foreign := [mark for mark in marks if mark[:2] not in (_WON, _REFUSED) or not ChangeId.matches(mark[2:])]:

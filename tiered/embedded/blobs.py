@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import aclosing
 from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar, TypeVarTuple
@@ -153,6 +154,10 @@ class FileBlobs:
         begun = (self._uploads / session, target, self._root)
         file = await self._disk.run(f"begin the upload of {name!r}", UploadFile, *begun, undo=UploadFile.discard)
         return FileUpload(name, metadata, size, session, file, self._disk, self._runtime)
+
+    async def open_copy(self, source: str, generation: int, name: str, metadata: Metadata) -> FileCopy:
+        head = await self.head(source)
+        return FileCopy(self, source, generation, await self.open_upload(name, metadata, None if head is None else head.size))
 
     async def cancel(self, session: str) -> None:
         if not ChangeId.matches(session):
@@ -305,6 +310,35 @@ class FileUpload:
 
     def _wrong_size(self, relation: str) -> InvalidRequestError:
         return InvalidRequestError(f"the payload of {self._name!r} has {self._size} bytes, {relation} the declared {self._declared}")
+
+
+class FileCopy:
+    """`Upload` whose bytes come from another blob. They are copied: a link would share the deadline, too."""
+
+    def __init__(self, blobs: FileBlobs, source: str, generation: int, upload: FileUpload) -> None:
+        self.session = upload.session
+        self._blobs = blobs
+        self._source = source
+        self._generation = generation
+        self._upload = upload
+
+    async def write(self, piece: bytes | memoryview) -> None:
+        raise InvalidRequestError("a copy takes its bytes from another blob")
+
+    async def finalise(self) -> None:
+        reader = await self._blobs.open(self._source)
+        if reader is None:
+            raise UnavailableError(f"the blob {self._source!r} is gone, so it cannot be copied")
+        async with aclosing(reader):
+            head = await self._blobs.head(self._source)
+            if head is None or head.generation != self._generation:
+                raise UnavailableError(f"the blob {self._source!r} was replaced, so it cannot be copied")
+            async for piece in reader.pieces():
+                await self._upload.write(piece)
+        await self._upload.finalise()
+
+    async def abort(self) -> None:
+        await self._upload.abort()
 
 
 class FileReader:

@@ -1,11 +1,13 @@
 """`SqliteRows`, the high-volume tier of embedded mode: three tables in a file that may also hold the changelog.
 
     rows      path; target (tombstone) or metadata and payload (inline object); policy; token; deadline_ms;
-              crc: of all these but the deadline, CRC-32 (null: written by version 0.1, and not verified)
+              crc: of all these but the deadline, CRC-32 (null: written by version 0.1, and not verified);
+              conditional: 1 for a tombstone that was made by a write with a condition
     marks     path, token, verdict ('won' or 'refused'), at_ms
     horizon   created_ms: when the youngest change was made whose marks were collected. Never goes back
 
-The row operations are the same as on Bigtable. Each is one transaction of `changelog.sqlite.database`. Predicates go by
+The row operations are the same as on Bigtable. Each is one transaction of `changelog.sqlite.database`. `reserve` writes
+nothing: a transaction can see for itself what is there when a swap takes effect. Predicates go by
 the tombstone being present, expired or not. A row of marks only is an absent object. Paths are in byte order. The
 deadline is kept in whole milliseconds and overrides the one in the metadata; `size` is that of the payload (I7).
 
@@ -37,6 +39,7 @@ from tiered.protocol.backends import (
     MARK_AGE_MAX_S,
     CorruptRow,
     Inline,
+    Only,
     Redirect,
     RedirectPage,
     Row,
@@ -44,6 +47,7 @@ from tiered.protocol.backends import (
     RowState,
     ScannedRow,
     Tombstone,
+    Vacant,
 )
 from tiered.protocol.row_keys import corrupt_row, printable, split_points
 from tiered.text import shown
@@ -53,15 +57,18 @@ KEYS_MAX = 500
 
 
 
-def _add_crc(connection: sqlite3.Connection) -> None:
-    """Adds the column that version 0.1 did not have."""
-    if not any(name == "crc" for _, name, *_ in connection.execute("PRAGMA table_info(rows)")):
-        connection.execute("ALTER TABLE rows ADD COLUMN crc INTEGER")
+def _add_columns(connection: sqlite3.Connection) -> None:
+    """Adds the columns that earlier versions did not have."""
+    there = {name for _, name, *_ in connection.execute("PRAGMA table_info(rows)")}
+    for name in ("crc", "conditional"):
+        if name not in there:
+            connection.execute(f"ALTER TABLE rows ADD COLUMN {name} INTEGER")
 
 
 _SCHEMA = (
     """CREATE TABLE IF NOT EXISTS rows (
         path TEXT PRIMARY KEY, target TEXT, token TEXT, deadline_ms INTEGER, policy TEXT, metadata BLOB, payload BLOB, crc INTEGER,
+        conditional INTEGER,
         CHECK ((target IS NULL) = (payload IS NOT NULL))
     )""",
     "CREATE INDEX IF NOT EXISTS rows_by_deadline ON rows (deadline_ms) WHERE deadline_ms IS NOT NULL",
@@ -70,7 +77,7 @@ _SCHEMA = (
     ) WITHOUT ROWID""",
     "CREATE INDEX IF NOT EXISTS marks_by_age ON marks (at_ms)",
     "CREATE TABLE IF NOT EXISTS horizon (only INTEGER PRIMARY KEY CHECK (only = 1), created_ms INTEGER NOT NULL)",
-    _add_crc,
+    _add_columns,
 )
 
 _COLUMNS = "token, target, policy, metadata, payload"
@@ -103,13 +110,20 @@ class SqliteRows:
 
         return await self._database.read(run)
 
-    async def swap(self, path: str, token: ChangeId, expected: str | None, state: RowState, deadline_s: float) -> bool:
+    async def reserve(self, path: str, token: ChangeId, seen: Inline | Tombstone) -> bool:
+        return await self._database.read(lambda connection: _holds(connection, path, seen))
+
+    async def swap(
+        self, path: str, token: ChangeId, expected: str | None, state: RowState, deadline_s: float, only: Only | None = None
+    ) -> bool:
         def run(connection: sqlite3.Connection) -> bool:
             # In a transaction that holds the file's write lock: nobody collects a mark before it commits, even if this
             # process is stopped here for long.
             if self._runtime.boot_time() > deadline_s:
                 raise UnavailableError(f"the swap of {token} at {path} waited too long for its turn; it was not sent")
             if _is_marked(connection, path, token) or _target(connection, path) not in (None, expected):
+                return False
+            if only is not None and not _satisfies(connection, path, only):
                 return False
             if self._is_forgotten(connection, token):
                 return False
@@ -372,17 +386,17 @@ def _page(found: Sequence[_Shown], next_start: bytes | None) -> RedirectPage:
 
 
 def _state(connection: sqlite3.Connection, path: str) -> RowState:
-    found = connection.execute(f"SELECT {_COLUMNS}, deadline_ms, crc FROM rows WHERE path = ?", (path,)).fetchone()
+    found = connection.execute(f"SELECT {_COLUMNS}, deadline_ms, crc, conditional FROM rows WHERE path = ?", (path,)).fetchone()
     if found is None:
         return None
-    *columns, deadline_ms, crc = found
+    *columns, deadline_ms, crc, conditional = found
     if crc is not None and crc != _crc(path, columns):
         raise CorruptRecordError(f"the row {path} {_CHANGED}")
     _check_kinds(path, _KINDS, (*columns, deadline_ms))
     token, target, policy, metadata, payload = columns
     made_by, deadline_ns = _token(path, token), _ns(deadline_ms)
     if target is not None:
-        return Tombstone(target, _policy(path, policy), deadline_ns, made_by)
+        return Tombstone(target, _policy(path, policy), deadline_ns, made_by, conditional is not None)
     return Inline(_metadata(path, metadata, deadline_ns, len(payload)), payload, made_by)
 
 
@@ -425,9 +439,27 @@ def _write(connection: sqlite3.Connection, path: str, token: ChangeId, state: Ro
         case Inline(metadata, payload):
             columns = (token, None, None, encode_metadata(metadata), payload)
     connection.execute(
-        f"INSERT INTO rows ({_COLUMNS}, path, deadline_ms, crc) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        (*columns, path, None if state.deadline_ns is None else state.deadline_ns // NS_PER_MS, _crc(path, columns)),
+        f"INSERT INTO rows ({_COLUMNS}, path, deadline_ms, crc, conditional) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            *columns, path, None if state.deadline_ns is None else state.deadline_ns // NS_PER_MS, _crc(path, columns),
+            1 if isinstance(state, Tombstone) and state.conditional else None,
+        ),
     )
+
+
+def _holds(connection: sqlite3.Connection, path: str, seen: Inline | Tombstone) -> bool:
+    """Whether the row still holds what was seen. An object that older software wrote cannot be told from another."""
+    if isinstance(seen, Tombstone):
+        return seen.target != path and _target(connection, path) == seen.target
+    query = "SELECT 1 FROM rows WHERE path = ? AND token = ? AND target IS NULL"
+    return seen.token is not None and connection.execute(query, (path, seen.token)).fetchone() is not None
+
+
+def _satisfies(connection: sqlite3.Connection, path: str, only: Only) -> bool:
+    if not isinstance(only, Vacant):
+        return _holds(connection, path, only.seen)
+    found = connection.execute("SELECT deadline_ms FROM rows WHERE path = ?", (path,)).fetchone()
+    return found is None or (found[0] is not None and found[0] * NS_PER_MS <= only.at_ns)
 
 
 def _crc(path: str, columns: Sequence[str | bytes | None]) -> int:

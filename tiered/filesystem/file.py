@@ -13,8 +13,6 @@ from types import TracebackType
 
 from fsspec.spec import AbstractBufferedFile
 
-from tiered.object_id import ObjectId
-
 IN_MEMORY_BYTES_MAX = 8 << 20
 
 
@@ -46,8 +44,7 @@ class TieredFile(AbstractBufferedFile):  # type: ignore[misc] # fsspec has no ty
         assert self._written is not None, "initiated"
         with self._written as written:
             written.seek(0)
-            object_id: ObjectId = self.fs._to_write(self.path, self.mode)
-            self.fs.storage.put(object_id, written)
+            self.fs._put(self.path, written, only_new=self.mode == "xb")
 
     def discard(self) -> None:
         """Forgets what was written. Nothing of it is stored."""

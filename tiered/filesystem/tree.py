@@ -26,7 +26,7 @@ from fsspec.utils import stringify_path
 
 import tiered.open
 import tiered.storage
-from tiered.errors import ConfigurationError, InvalidRequestError
+from tiered.errors import ConditionFailedError, ConfigurationError, InvalidRequestError
 from tiered.filesystem.file import TieredFile
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId, ObjectPrefix
@@ -34,7 +34,7 @@ from tiered.protocol.backends import ByteRange
 from tiered.settings import ENV_CONFIG, Settings, load_settings
 from tiered.stored import Folder, ListEntry, ObjectHead
 from tiered.sync.loop import LoopThread
-from tiered.sync.storage import Opening, TieredStorage
+from tiered.sync.storage import Opening, Payload, TieredStorage
 from tiered.sync.stored import StoredObject
 from tiered.text import shown
 
@@ -99,12 +99,12 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
             return ObjectId.parse(path)
         return None
 
-    def _to_write(self, path: str, mode: str) -> ObjectId:
-        """The object that is to be written. `InvalidRequestError` says what a path looks like."""
-        object_id = ObjectId.parse(path)
-        if mode in ("create", "xb") and self.storage.head(object_id) is not None:
-            raise FileExistsError(path)
-        return object_id
+    def _put(self, path: str, payload: Payload, *, only_new: bool) -> None:
+        """Stores a file. `FileExistsError`: `only_new`, and it is there. `InvalidRequestError`: no path of an object."""
+        try:
+            self.storage.put(ObjectId.parse(path), payload, if_absent=only_new)
+        except ConditionFailedError:
+            raise FileExistsError(path) from None
 
     def _stored(self, path: str, range: ByteRange | None = None) -> StoredObject:
         object_id = self._object(path)
@@ -184,7 +184,9 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
         cache_options: dict[str, Any] | None = None, **options: Any,
     ) -> TieredFile:
         if mode != "rb":
-            self._to_write(path, mode)
+            object_id = ObjectId.parse(path)
+            if mode == "xb" and self.storage.head(object_id) is not None:  # it is looked at again when it is stored
+                raise FileExistsError(path)
         return TieredFile(self, path, mode, block_size or "default", autocommit, cache_options=cache_options, **options)
 
     def read_range(self, path: str, start: int, end: int, revision: str) -> bytes:
@@ -210,13 +212,13 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
 
     def pipe_file(self, path: str, value: Any, mode: str = "overwrite", **options: Any) -> None:
         """Stores bytes. `mode` `create`: raises `FileExistsError` if the file is there already."""
-        self.storage.put(self._to_write(self._strip_protocol(path), mode), value)
+        self._put(self._strip_protocol(path), value, only_new=mode == "create")
 
     def put_file(self, lpath: str, rpath: str, callback: Any = DEFAULT_CALLBACK, mode: str = "overwrite", **options: Any) -> None:
         """Stores a local file."""
         if not os.path.isdir(lpath):
             callback.set_size(size := os.path.getsize(lpath))
-            self.storage.put(self._to_write(self._strip_protocol(rpath), mode), Path(lpath))
+            self._put(self._strip_protocol(rpath), Path(lpath), only_new=mode == "create")
             callback.relative_update(size)
 
     def get_file(self, rpath: str, lpath: Any, callback: Any = DEFAULT_CALLBACK, outfile: Any = None, **options: Any) -> None:
@@ -236,14 +238,12 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
             callback.relative_update(stored.size)
 
     def cp_file(self, path1: str, path2: str, **options: Any) -> None:
-        """Copies an object with its metadata. A directory needs no copy."""
+        """Copies an object with its metadata, within the store. A directory needs no copy."""
         path1, path2 = self._strip_protocol(path1), self._strip_protocol(path2)
-        if self._file(path1) is None and self.isdir(path1):
-            return
-        target = self._to_write(path2, "overwrite")
-        with self._stored(path1) as stored:
-            metadata = stored.metadata.with_facts(size=None, time_created_ns=None, time_expires_ns=None)
-            self.storage.put(target, stored, metadata)
+        source = self._object(path1)
+        copied = None if source is None else self.storage.copy(source, ObjectId.parse(path2))
+        if copied is None and not self.isdir(path1):
+            raise FileNotFoundError(path1)
 
     def touch(self, path: str, truncate: bool = True, **options: Any) -> None:
         """Stores an empty object. `truncate` False: only if there is none."""

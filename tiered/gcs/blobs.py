@@ -33,7 +33,7 @@ from typing import Self
 from anyio import create_task_group
 from anyio.abc import TaskGroup
 
-from changelog.base.errors import ConfigurationError, TieredError, UnavailableError, UnconfirmedError
+from changelog.base.errors import ConfigurationError, InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import Runtime
 from changelog.base.tasks import end_tasks
 from tiered.gcs.batches import BATCH_HEADERS, decode_batch, encode_batch
@@ -51,6 +51,7 @@ from tiered.gcs.format import (
     decode_resource,
     decode_soft_deleted,
     encode_crc,
+    encode_resource,
     encode_time,
     extend_crc,
 )
@@ -76,6 +77,7 @@ CONNECTIONS_MAX = 256
 ANSWER_TIMEOUT_S = 10.0
 ATTEMPTS_MAX = 5
 PAGE_MAX = 1000
+COPY_S = 300.0
 BATCH_ANSWERS = 6
 """A request with many calls may take as long as so many answers: the service carries them out one by one."""
 
@@ -120,6 +122,9 @@ class GcsBlobs:
 
     async def open_upload(self, name: str, metadata: Metadata, size: int | None) -> GcsUpload:
         return await open_upload(self._http, self._tasks, self._runtime, name, metadata, size)
+
+    async def open_copy(self, source: str, generation: int, name: str, metadata: Metadata) -> GcsCopy:
+        return GcsCopy(self._http, self._runtime, source, generation, name, metadata)
 
     async def cancel(self, session: str) -> None:
         """Ends an upload session. `CorruptRecordError`: it is not a session of this bucket, and nothing was sent."""
@@ -447,3 +452,42 @@ def _can_tell(range: ByteRange) -> bool:
 
 def _header(start: int, stop: int | None) -> str:
     return f"bytes={start}{'' if start < 0 else '-'}{'' if stop is None else stop - 1}"
+
+
+class GcsCopy:
+    """`Upload` whose bytes the service copies: `rewrite`, in one request or several, of which the last one creates.
+
+    The service copies within a bucket in one request. If it needs more, they are sent for `COPY_S` seconds at most. So
+    the last one leaves soon after the lease was looked at, as with any upload that has no session.
+    """
+
+    session: str | None = None
+
+    def __init__(self, http: GcsHttp, runtime: Runtime, source: str, generation: int, name: str, metadata: Metadata) -> None:
+        self._http = http
+        self._runtime = runtime
+        self._source = source
+        self._generation = generation
+        self._name = name
+        self._metadata = metadata
+
+    async def write(self, piece: bytes | memoryview) -> None:
+        raise InvalidRequestError("a copy takes its bytes from another blob")
+
+    async def finalise(self) -> None:
+        doing = f"copying blob {self._source!r} to {self._name!r}"
+        query = {"ifSourceGenerationMatch": str(self._generation), "ifGenerationMatch": "0", "fields": "done,rewriteToken"}
+        body, until_s = encode_resource(self._name, self._metadata), self._runtime.boot_time() + COPY_S
+        while self._runtime.boot_time() <= until_s:
+            url = self._http.copy_url(self._source, self._name, **query)
+            answer = await self._http.call("POST", url, doing, accept=(200, 404, 412), headers=_JSON, body=body, effect=True)
+            if answer.status != 200:
+                raise UnavailableError(f"{doing} failed: the source is gone, or the name is taken ({answer.reason})")
+            told = answer.json(doing)
+            if told.get("done"):
+                return
+            query["rewriteToken"] = str(told.get("rewriteToken", ""))
+        raise UnavailableError(f"{doing} took longer than {COPY_S:g} s, and was given up")
+
+    async def abort(self) -> None:
+        """There is nothing to give up: nothing is sent before `finalise`, and what was sent goes on."""

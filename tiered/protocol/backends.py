@@ -41,16 +41,38 @@ class Inline:
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
-    """Redirects to the blob named `target`. `deadline_ns`: when it expires (nanoseconds since 1970; None: never)."""
+    """Redirects to the blob named `target`. `deadline_ns`: when it expires (nanoseconds since 1970; None: never).
+
+    `conditional`: a write with a condition made it. Whoever lost the race to it was not superseded: a write just before
+    it would have broken its condition.
+    """
 
     target: str
     expiration: Expiration = None
     deadline_ns: int | None = None
     token: ChangeId | None = None
+    conditional: bool = False
 
 
 RowState = Inline | Tombstone | None
 """What a row holds, expired or not; None: nothing but marks, or no row at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vacant:
+    """A condition of a swap: nothing that lives at `at_ns` (nanoseconds since 1970) is in the row."""
+
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Still:
+    """A condition of a swap: the row still holds what was `seen`. `reserve` must have said so before."""
+
+    seen: Inline | Tombstone
+
+
+Only = Vacant | Still
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,12 +157,23 @@ class HighVolumeBackend(Protocol):
         its marks, for people who look at it.
         """
 
-    async def swap(self, path: str, token: ChangeId, expected: str | None, state: RowState, deadline_s: float) -> bool:
+    async def reserve(self, path: str, token: ChangeId, seen: Inline | Tombstone) -> bool:
+        """Reserves what the row holds for a swap of this token. False: the row does not hold what was `seen`.
+
+        "What was seen" is the same write: a tombstone with the same target, or an object with the same token. An object
+        without a token cannot be reserved. A later deadline changes nothing. The reservation ends with the next change
+        of the row's content. It is safe to repeat, also late: it says what is there when it arrives.
+        """
+
+    async def swap(
+        self, path: str, token: ChangeId, expected: str | None, state: RowState, deadline_s: float, only: Only | None = None
+    ) -> bool:
         """The commit point. Takes effect at most once, ever, and leaves the mark *won*; or it conflicts.
 
         False, and nothing is written, if and only if the row has a mark of `token`, or a tombstone is present whose
-        target is not `expected`. Otherwise the content of the row becomes `state`. It is no conflict if `expected` is
-        not there any more.
+        target is not `expected`, or the condition `only` is false. Otherwise the content of the row becomes `state`. It
+        is no conflict if `expected` is not there any more. A condition `Still` may also be called false if there was no
+        reservation of this token, or if it was two days ago.
 
         `deadline_s`: by `Runtime.boot_time()`. A request that has not left by then is never sent (`UnavailableError`),
         so that none can arrive after the marks of its token were collected.
@@ -462,6 +495,13 @@ class LongTermBackend(Protocol):
         """Begins a blob named `name`. `size`: in bytes; None: not known, and the blob ends with `finalise`.
 
         If the metadata have no time of creation, readers get the blob's own, by the service's clock.
+        """
+
+    async def open_copy(self, source: str, generation: int, name: str, metadata: Metadata) -> Upload:
+        """Begins a blob named `name` that gets the bytes of the blob `source`, which the service copies itself.
+
+        Nothing is written to it. `finalise` copies, without overwriting. Its `UnavailableError` may also mean that the
+        source does not have this generation any more. The source stays as it is, and shares nothing with the copy.
         """
 
     async def cancel(self, session: str) -> None:

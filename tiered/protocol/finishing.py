@@ -22,7 +22,7 @@ from changelog.heartbeat import Heartbeat
 from changelog.lease import Lease
 from changelog.log import CLOCK, ChangeLog
 from tiered.object_id import revision_of
-from tiered.protocol.backends import Row, Tiers
+from tiered.protocol.backends import Row, Tiers, Tombstone
 
 
 class Ending(Enum):
@@ -33,13 +33,21 @@ class Ending(Enum):
     DEFERRED = "done but for the late-upload grace: the entry waits"
 
 
+def took_effect(change: Change, live: bool, row: Row) -> bool:
+    """Whether the change is live, or won and was replaced since. A write with a condition is told ok only then."""
+    return live or change.id in row.won
+
+
 def may_tell_ok(change: Change, live: bool, row: Row) -> bool:
     """Step 4 of a swap that was not told ok. `live`: what `settle` said; `row`: read afterwards, with its marks.
 
     True if the change is live, or if it won and was replaced since, or if another tombstone than `old` is present. In
     the last case it was superseded, and the last writer wins. False: it did not take effect and never will (I4).
+
+    Nobody is superseded by a write with a condition: a change just before it would have broken its condition.
     """
-    return live or change.id in row.won or (row.target is not None and row.target != change.old)
+    superseded = isinstance(row.state, Tombstone) and row.target != change.old and not row.state.conditional
+    return took_effect(change, live, row) or superseded
 
 
 def may_delete_legacy(change: Change, row: Row) -> bool:

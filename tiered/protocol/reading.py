@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -23,14 +24,25 @@ from changelog.base.observe import SILENT, Event, Observer
 from changelog.base.runtime import Runtime
 from tiered.errors import DanglingTombstoneError, UnavailableError
 from tiered.metadata import Expiration, is_expired, touch_deadline
-from tiered.object_id import ObjectId, revision_of
+from tiered.object_id import ObjectId
 from tiered.protocol.backends import BlobHead, BlobReader, ByteRange, Inline, RowState, Tiers, Tombstone
 from tiered.protocol.breaker import Breaker, Breakers
+from tiered.protocol.conditions import revision_shown
 from tiered.protocol.retry import ask
 from tiered.settings import Settings
 from tiered.stored import ObjectHead, ProgressCount, StoredObject, Tier
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """An object that is to be copied: its head, and its payload or the generation of its blob."""
+
+    head: ObjectHead
+    payload: bytes | None = None
+    blob: str = ""
+    generation: int = 0
 
 
 class Reader:
@@ -74,6 +86,16 @@ class Reader:
             return None if blob is None else head_of_blob(object_id, state, blob)
 
         found = await self._follow(object_id, lambda state: _head_of_inline(object_id, state), look_at_blob)
+        return None if found is None else found[0]
+
+    async def source(self, object_id: ObjectId) -> Source | None:
+        """The object as the source of a copy. None: there is none, or it has expired. Raises as `open`."""
+
+        async def source_blob(state: Tombstone) -> Source | None:
+            blob = await self._ask(self._services.blobs, lambda: self._tiers.long_term.head(state.target))
+            return None if blob is None else Source(head_of_blob(object_id, state, blob), None, state.target, blob.generation)
+
+        found = await self._follow(object_id, lambda state: Source(_head_of_inline(object_id, state), state.payload), source_blob)
         return None if found is None else found[0]
 
     async def _follow(
@@ -141,11 +163,11 @@ def _extent(range: ByteRange | None, size: int) -> tuple[int, int]:
 
 
 def _head_of_inline(object_id: ObjectId, state: Inline) -> ObjectHead:
-    return ObjectHead(object_id, state.metadata, len(state.payload), Tier.HIGH_VOLUME, state.token)
+    return ObjectHead(object_id, state.metadata, len(state.payload), Tier.HIGH_VOLUME, revision_shown(object_id.path, state))
 
 
 def head_of_blob(object_id: ObjectId, state: Tombstone, blob: BlobHead | BlobReader) -> ObjectHead:
     """The head of a large object, from its row and its blob."""
     # The row's deadline counts. A touch extends the blob's first and may fail before it reaches the row.
     metadata = blob.metadata.with_facts(time_expires_ns=state.deadline_ns)
-    return ObjectHead(object_id, metadata, blob.size, Tier.LONG_TERM, revision_of(object_id.path, state.target), blob.checksum)
+    return ObjectHead(object_id, metadata, blob.size, Tier.LONG_TERM, revision_shown(object_id.path, state), blob.checksum)

@@ -29,7 +29,8 @@ from tiered.errors import OutcomeUnknownError, UnavailableError
 from tiered.metadata import NS_PER_S
 from tiered.object_id import ObjectId
 from tiered.protocol.admission import Slot
-from tiered.protocol.backends import Upload
+from tiered.protocol.backends import Row, Upload
+from tiered.protocol.conditions import Condition
 
 
 @dataclass(slots=True, eq=False)
@@ -37,14 +38,19 @@ class Write:
     """One put or delete, from its beginning to the end of its clean-up.
 
     `id`: of its change, and the token of its row operations. `begun_ns` (Unix nanoseconds) and `begun_s` (boot time,
-    seconds): when it began, by the two clocks that its age is judged by. `change` is set as soon as its entry may be in
-    the log, `lease` once it is. `may_land_late`: the end of its upload was sent, and nobody knows what became of it.
+    seconds): when it began, by the two clocks that its age is judged by. `condition`: what must be there; None:
+    anything may. `seen`: the row on which the condition was judged, at `judged_ns` (Unix nanoseconds). `change` is set
+    as soon as its entry may be in the log, `lease` once it is. `may_land_late`: the end of its upload was sent, and
+    nobody knows what became of it.
     """
 
     object_id: ObjectId
     id: ChangeId
     begun_ns: int
     begun_s: float
+    condition: Condition | None = None
+    seen: Row | None = None
+    judged_ns: int = 0
     upload: Upload | None = None
     may_land_late: bool = False
     change: Change | None = None
@@ -58,8 +64,8 @@ class Write:
     _shields: list[anyio.CancelScope] = field(init=False)
 
     @classmethod
-    def begin(cls, object_id: ObjectId, runtime: Runtime) -> Write:
-        return cls(object_id, ChangeId.new(runtime), runtime.wall_ns(), runtime.boot_time())
+    def begin(cls, object_id: ObjectId, runtime: Runtime, condition: Condition | None = None) -> Write:
+        return cls(object_id, ChangeId.new(runtime), runtime.wall_ns(), runtime.boot_time(), condition)
 
     def age_s(self, runtime: Runtime) -> float:
         """Seconds since it began, by the clock that says more: a clock that was set back must not make it young."""

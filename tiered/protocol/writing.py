@@ -2,6 +2,7 @@
 
     a small put, a delete           ONE row operation, and no entry, if no tombstone is in the way;
                                     otherwise a change, as below, without an upload
+      with a condition              read and judge; reserve what is there (if_revision); steps 3 and 4
     a large put                     a change:
       1 record   read the row and open the upload, at once; record {object, new, old, upload} in the changelog,
                  while the payload streams, its last piece withheld
@@ -42,6 +43,7 @@ from changelog.lease import Lease
 from changelog.log import ChangeLog
 from tiered.errors import (
     ClockBehindError,
+    ConditionFailedError,
     InvalidRequestError,
     LeaseLostError,
     OutcomeUnknownError,
@@ -53,10 +55,11 @@ from tiered.metadata import NS_PER_S, Metadata
 from tiered.object_id import ObjectId, blob_name
 from tiered.payload.pieces import Piece, Pieces
 from tiered.protocol.admission import Slot
-from tiered.protocol.backends import MARK_AGE_MAX_S, Inline, Row, RowState, Tiers, Tombstone, Upload
+from tiered.protocol.backends import MARK_AGE_MAX_S, Inline, Only, Row, RowState, Still, Tiers, Tombstone, Upload
 from tiered.protocol.breaker import Breaker, Breakers
 from tiered.protocol.concurrent import both
-from tiered.protocol.finishing import finish, may_tell_ok, settle_change
+from tiered.protocol.finishing import finish, may_tell_ok, settle_change, took_effect
+from tiered.protocol.reading import Source
 from tiered.protocol.retry import ask, persist
 from tiered.protocol.under_way import Write, WritesUnderWay
 from tiered.settings import Settings
@@ -131,6 +134,9 @@ class Writer:
     async def put_small(self, write: Write, metadata: Metadata, payload: bytes, slot: Slot) -> PutResult:
         """Stores the payload in the row."""
         state = Inline(metadata, payload, write.id)
+        if write.condition is not None:
+            await self._write_if(write, state, slot)
+            return PutResult(write.id, Tier.HIGH_VOLUME, len(payload))
         send = partial(self._tiers.high_volume.put_inline, write.object_id.path, write.id, state)
         if not await self._send_inline(write, send, slot):
             await self._change(write, lambda: self._prepare(write), state, slot)
@@ -138,6 +144,9 @@ class Writer:
 
     async def delete(self, write: Write, slot: Slot) -> None:
         """Removes the object."""
+        if write.condition is not None:
+            await self._write_if(write, None, slot)
+            return
         send = partial(self._tiers.high_volume.delete_inline, write.object_id.path, write.id)
         try:
             deleted = await self._send_inline(write, send, slot)
@@ -160,12 +169,31 @@ class Writer:
                     return True  # a put; a deletion leaves no token to show
                 raise OutcomeUnknownError(write.object_id, write.id, settled=True) from error
         except anyio.get_cancelled_exc_class() as cancelled:
-            # It may have left and land late, over what the caller writes next: refuse it.
-            self._writes.add(write)
-            self._writes.hand_over(write, lambda: self._settle_abandoned(write), slot)
+            self._leave_abandoned(write, slot)
             if is_asked_to_end():
                 raise
             raise OutcomeUnknownError(write.object_id, write.id) from cancelled
+
+    async def _write_if(self, write: Write, state: Inline | None, slot: Slot) -> None:
+        """A small put or a delete with a condition. Its swap leaves a mark, so an entry is only needed for a blob."""
+        row = await self._judged(write)
+        if row.target is not None:
+            await self._change(write, lambda: self._prepare(write), state, slot)
+            return
+        try:
+            verdict = await self._commit(write, self._change_of(write, None, None, None), None, state)
+        except anyio.get_cancelled_exc_class() as cancelled:
+            self._leave_abandoned(write, slot)
+            if is_asked_to_end():
+                raise
+            raise OutcomeUnknownError(write.object_id, write.id, marked=True) from cancelled
+        if verdict.error is not None:
+            raise verdict.error
+
+    def _leave_abandoned(self, write: Write, slot: Slot) -> None:
+        """What was sent may have left and land late, over what the caller writes next: it is refused."""
+        self._writes.add(write)
+        self._writes.hand_over(write, lambda: self._settle_abandoned(write), slot)
 
     async def _settle_inline(self, write: Write) -> bool:
         """Whether the write shows in the row; if not, it never will any more."""
@@ -190,7 +218,7 @@ class Writer:
 
     # --- a change --------------------------------------------------------------------------------
 
-    async def put_large(self, write: Write, metadata: Metadata, body: Body, slot: Slot) -> PutResult:
+    async def put_large(self, write: Write, metadata: Metadata, body: Body | Source, slot: Slot) -> PutResult:
         """Stores the payload as a blob, and lets the row redirect to it."""
         name, total = blob_name(write.object_id.path, write.id), 0
 
@@ -198,8 +226,15 @@ class Writer:
             nonlocal total
             total = await self._prepare_upload(write, name, metadata, body)
 
-        await self._change(write, prepare, Tombstone(name, metadata.expiration, metadata.time_expires_ns, write.id), slot)
+        state = Tombstone(name, metadata.expiration, metadata.time_expires_ns, write.id, write.condition is not None)
+        await self._change(write, prepare, state, slot)
         return PutResult(write.id, Tier.LONG_TERM, total)
+
+    async def put_copy(self, write: Write, metadata: Metadata, source: Source, slot: Slot) -> PutResult:
+        """Stores a copy of what was read, with these metadata. The service copies a blob itself."""
+        if source.payload is not None:
+            return await self.put_small(write, metadata, source.payload, slot)
+        return await self.put_large(write, metadata, source, slot)
 
     async def _change(self, write: Write, prepare: Callable[[], Awaitable[None]], state: RowState, slot: Slot) -> None:
         """All steps: prepares in the caller's task, hands over at the commit, and waits for the answer."""
@@ -221,22 +256,27 @@ class Writer:
 
     async def _prepare(self, write: Write) -> None:
         """Step 1 of a change without an upload."""
-        old = await self._present_target(write.object_id)
+        old = await self._present_target(write)
         self._writes.record(write, self._change_of(write, None, old, None), self._record)
 
-    async def _prepare_upload(self, write: Write, name: str, metadata: Metadata, body: Body) -> int:
+    async def _prepare_upload(self, write: Write, name: str, metadata: Metadata, body: Body | Source) -> int:
         """Steps 1 and 2. Returns the payload's bytes."""
 
         async def open_upload() -> Upload:
+            blobs = self._tiers.long_term
             write.upload = await self._services.blobs.ask(
-                lambda: self._tiers.long_term.open_upload(name, metadata, body.size),
+                partial(blobs.open_copy, body.blob, body.generation, name, metadata) if isinstance(body, Source)
+                else partial(blobs.open_upload, name, metadata, body.size),
                 is_answer=lambda upload: upload.session is not None,  # without a session nothing was sent yet
             )
             return write.upload
 
-        old, upload = await both(lambda: self._present_target(write.object_id), open_upload)
+        if write.condition is None:
+            old, upload = await both(lambda: self._present_target(write), open_upload)
+        else:  # no upload is opened in vain
+            old, upload = await self._present_target(write), await open_upload()
         self._writes.record(write, self._change_of(write, name, old, upload.session), self._record)
-        total = await _stream(body, write, upload)
+        total = body.head.size if isinstance(body, Source) else await _stream(body, write, upload)
         check_declared(metadata, total)
         self._check_held(await write.wait_recorded())
         write.may_land_late = True
@@ -251,8 +291,21 @@ class Writer:
     def _change_of(self, write: Write, new: str | None, old: str | None, upload: str | None) -> Change:
         return Change(write.id, write.object_id.path, new, old, upload, self._observer.traceparent())
 
-    async def _present_target(self, object_id: ObjectId) -> str | None:
-        return (await self._row(object_id)).target
+    async def _present_target(self, write: Write) -> str | None:
+        return (await (self._row(write.object_id) if write.condition is None else self._judged(write))).target
+
+    async def _judged(self, write: Write) -> Row:
+        """The row that satisfies the write's condition, read once. Raises `ConditionFailedError`."""
+        if write.seen is None:
+            row, now_ns = await self._row(write.object_id), self._runtime.wall_ns()
+            self._check_condition(write, row, now_ns)
+            write.seen, write.judged_ns = row, now_ns
+        return write.seen
+
+    def _check_condition(self, write: Write, row: Row, now_ns: int) -> None:
+        """Raises `ConditionFailedError`. Call it only while the write cannot take effect: unsent, or refused (I4)."""
+        if write.condition is not None and not write.condition.holds(write.object_id.path, row.state, now_ns):
+            raise write.condition.failure(write.object_id, row.state, now_ns)
 
     async def _row(self, object_id: ObjectId, *, marks: ChangeId | bool = False) -> Row:
         return await self._ask(self._services.rows, lambda: self._tiers.high_volume.read(object_id.path, marks=marks))
@@ -268,45 +321,66 @@ class Writer:
 
     async def _carry_through(self, write: Write, state: RowState) -> None:
         """Steps 3 to 6."""
-        verdict = await self._commit(write, state)
+        lease = _lease_of(write)
+        verdict = await self._commit(write, lease.entry.change, lease, state)
         write.answer(verdict.error)
         if verdict.ours:
             await self._finish(write, verdict.live)
 
-    async def _commit(self, write: Write, state: RowState) -> Verdict:
-        """Steps 3 and 4: swaps, and finds out what became of it. Raises no error of a backend."""
-        lease = _lease_of(write)
+    async def _commit(self, write: Write, change: Change, lease: Lease | None, state: RowState) -> Verdict:
+        """Steps 3 and 4: swaps, and finds out what became of it. Raises no error of a backend.
+
+        `lease` None: the change has no entry.
+        """
+        only = write.condition.only(write.seen.state, write.judged_ns) if write.condition is not None and write.seen is not None else None
         try:
-            told = await self._swap(write, lease, state)
+            is_there = await self._reserve(write, only)
+        except TieredError as error:
+            return Verdict(error, None)
+        try:
+            told = await self._swap(write, change, lease, state, only) if is_there else Told.CONFLICT
         except ClockBehindError as error:
             return Verdict(error, None)
         match told:
             case Told.OK:
                 return Verdict(None, live=True)
             case Told.LEASE_LOST:
+                assert lease is not None, "it was looked at"
                 return Verdict(self._lost(lease), None, ours=False)
             case Told.TOO_OLD:
                 why = "took longer than a change may; try again"
                 return Verdict(UnavailableError(f"change {write.id} of {write.object_id} {why}"), None)
             case Told.CONFLICT | Told.NOTHING:
-                return await self._judge(write, lease, told)
+                return await self._judge(write, change, lease, told)
 
-    async def _swap(self, write: Write, lease: Lease, state: RowState) -> Told:
+    async def _reserve(self, write: Write, only: Only | None) -> bool:
+        """Reserves what the swap's condition is about. False: it is not there any more. Raises only if nothing was sent
+        that could take effect.
+        """
+        if not isinstance(only, Still):
+            return True
+        try:
+            reserve = partial(self._tiers.high_volume.reserve, write.object_id.path, write.id, only.seen)
+            return await self._persist(partial(self._services.rows.note, reserve))
+        except UnconfirmedError as error:
+            raise UnavailableError(f"{write.object_id} was not changed: {error}") from error
+
+    async def _swap(self, write: Write, change: Change, lease: Lease | None, state: RowState, only: Only | None) -> Told:
         """Raises `ClockBehindError` if nothing was sent before it that could have taken effect."""
-        change, sent, unanswered = lease.entry.change, False, False
+        sent, unanswered = False, False
 
         async def once() -> Told:
             nonlocal sent, unanswered
             # The deadline is fixed before the checks, so a process that is stopped after them sends nothing late.
             deadline_s = self._runtime.boot_time() + self._settings.marks.swap_deadline_s
-            if not self._heartbeat.held(lease):
+            if lease is not None and not self._heartbeat.held(lease):
                 return Told.LEASE_LOST
             if self._is_aged(write):
                 return Told.TOO_OLD
             sent = True
             try:
                 effective = await self._services.rows.note(
-                    lambda: self._tiers.high_volume.swap(change.object, change.id, change.old, state, deadline_s)
+                    lambda: self._tiers.high_volume.swap(change.object, change.id, change.old, state, deadline_s, only)
                 )
             except UnconfirmedError:
                 unanswered = True
@@ -321,20 +395,23 @@ class Writer:
             return Told.NOTHING
         return Told.NOTHING if sent and told in (Told.LEASE_LOST, Told.TOO_OLD) else told
 
-    async def _judge(self, write: Write, lease: Lease, told: Told) -> Verdict:
+    async def _judge(self, write: Write, change: Change, lease: Lease | None, told: Told) -> Verdict:
         """Step 4 after a swap that was not told ok: settles, reads the row, and says what the caller may be told."""
-        change = lease.entry.change
         try:
             live, row = await self._persist(lambda: self._services.rows.note(lambda: self._settle_and_read(change)))
         except TieredError as error:
-            unknown = OutcomeUnknownError(write.object_id, change.id, logged=self._log.durable)
+            unknown = OutcomeUnknownError(write.object_id, change.id, logged=lease is not None and self._log.durable, marked=True)
             unknown.__cause__ = error
             return Verdict(unknown, None, ours=False)
-        if may_tell_ok(change, live, row):
+        if (may_tell_ok if write.condition is None else took_effect)(change, live, row):
             return Verdict(None, live)
         if row.forgotten or self._is_aged(write):
             # It may have won and been replaced, and its mark collected: this process stood still, or a clock jumped.
             return Verdict(OutcomeUnknownError(write.object_id, change.id, settled=True), live)
+        try:
+            self._check_condition(write, row, self._runtime.wall_ns())
+        except ConditionFailedError as error:
+            return Verdict(error, live)
         why = (
             "its row was changed meanwhile, by another writer or by recovery" if told is Told.CONFLICT
             else "what became of the request was not told, and it takes no effect any more"
@@ -400,7 +477,7 @@ class Writer:
         is_there = row.target == blob_name(path, change_id) or (row.state is not None and row.state.token == change_id)
         if is_there or change_id in row.won:
             return Outcome.TOOK_EFFECT
-        if error.logged and change_id in row.refused and self._marks_are_whole(change_id) and not row.forgotten:
+        if error.marked and change_id in row.refused and self._marks_are_whole(change_id) and not row.forgotten:
             return Outcome.NO_EFFECT
         return Outcome.PENDING if entry is not None else Outcome.UNKNOWABLE
 

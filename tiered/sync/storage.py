@@ -11,6 +11,7 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import replace
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +27,7 @@ from tiered.errors import InvalidRequestError, OutcomeUnknownError
 from tiered.metadata import Metadata
 from tiered.object_id import ALL, ObjectId, ObjectPrefix
 from tiered.protocol.backends import ByteRange
+from tiered.protocol.conditions import ANY_REVISION, IfRevision
 from tiered.protocol.listing import LIST_PAGE_MAX
 from tiered.protocol.writing import Outcome
 from tiered.settings import Settings
@@ -92,7 +94,8 @@ class TieredStorage:
     # --- operations ------------------------------------------------------------------------------
 
     def put(
-        self, object_id: ObjectId, payload: Payload, metadata: Metadata | None = None, *, progress: Progress | None = None
+        self, object_id: ObjectId, payload: Payload, metadata: Metadata | None = None, *,
+        if_absent: bool = False, if_revision: IfRevision = ANY_REVISION, progress: Progress | None = None,
     ) -> PutResult:
         """Stores the payload under the id, and replaces what is there. It is durable when the call returns.
 
@@ -100,6 +103,10 @@ class TieredStorage:
         which is closed at the end. An iterator, and a file that is no regular one, are read in this thread, while it
         waits. The length of a regular file is fixed when it is opened. If `metadata.size` (bytes) is given, the payload
         must have that size.
+
+        `if_absent`: only if there is no object, or it has expired. `if_revision`: only over the object with this
+        revision, which a `PutResult` or an `ObjectHead` shows. Otherwise `ConditionFailedError` is raised (nothing was
+        stored). Part of the payload may have been read then.
 
         If the payload is a path and the metadata give no content type, the type is guessed from the file's name, by a
         table that is the same on every machine. `progress(bytes_so_far, total)` is called in this thread after each
@@ -111,13 +118,77 @@ class TieredStorage:
         program part (nothing was stored). `AtCapacityError`: see the class.
         """
         def put(body: tiered.payload.streams.Payload, thread: CallersThread) -> Awaitable[PutResult]:
-            return self._storage.put(object_id, body, metadata, progress=_told_in(thread, progress))
+            told = _told_in(thread, progress)
+            return self._storage.put(object_id, body, metadata, if_absent=if_absent, if_revision=if_revision, progress=told)
 
         return self._with_payload(payload, put)
 
-    def delete(self, object_id: ObjectId) -> None:
-        """Removes the object. No error if there is none. Raises also `OutcomeUnknownError` (ask `outcome`)."""
-        self._call(lambda: self._storage.delete(object_id))
+    def delete(self, object_id: ObjectId, *, if_revision: IfRevision = ANY_REVISION) -> None:
+        """Removes the object. No error if there is none. Raises also `OutcomeUnknownError` (ask `outcome`).
+
+        `if_revision`: only the object with this revision. Otherwise `ConditionFailedError` is raised, also if there is
+        no object (nothing was deleted).
+        """
+        self._call(lambda: self._storage.delete(object_id, if_revision=if_revision))
+
+    def copy(
+        self, source: ObjectId, destination: ObjectId, *, if_absent: bool = False, if_revision: IfRevision = ANY_REVISION
+    ) -> PutResult | None:
+        """Copies an object within the store, without its payload passing through here. None: there is no source.
+
+        The copy is a new revision with the metadata of the source, its time of creation and its deadline. The
+        conditions are those of `put` and are about the destination. Raises as `put` does, and `UnavailableError` also
+        if the source was replaced meanwhile.
+        """
+        return self._call(lambda: self._storage.copy(source, destination, if_absent=if_absent, if_revision=if_revision))
+
+    def rename(
+        self, source: ObjectId, destination: ObjectId, *, if_absent: bool = False, if_revision: IfRevision = ANY_REVISION
+    ) -> PutResult | None:
+        """Copies an object, as `copy` does, and then deletes the revision that was copied. None: there is no source.
+
+        It is not one step: for a moment both exist, and both stay if the process dies in between or an error is raised
+        after the copy. To call it again is safe. `ConditionFailedError`, and its `object_id` is the source: the source
+        was replaced after it was copied, and stays. `InvalidRequestError`: older software wrote the source, so it has
+        no revision; copy and delete it.
+        """
+        return self._call(lambda: self._storage.rename(source, destination, if_absent=if_absent, if_revision=if_revision))
+
+    def update_metadata(
+        self, object_id: ObjectId, change: Callable[[Metadata], Metadata], *, if_revision: IfRevision = ANY_REVISION
+    ) -> PutResult | None:
+        """Changes the metadata of an object, without its payload passing through here. None: there is no object.
+
+        `change` gets the metadata and returns others. This thread calls it, and may call it again, if another writer
+        was faster. What it raises reaches you, and nothing is changed then. The size and the time of creation
+        stay. So does the deadline, unless the expiration was changed or is a time to idle: then it begins anew.
+        If nothing is different, nothing is written.
+
+        The result is a new revision, so readers see metadata and payload of one write. `if_revision`: as for `put`.
+        Raises as `put` does, and `InvalidRequestError` also if older software wrote the object, so that it has no
+        revision.
+        """
+        if not callable(change):
+            return self._call(lambda: self._storage.update_metadata(object_id, change, if_revision=if_revision))
+        thread = self._loop.callers_thread()
+
+        async def changed(metadata: Metadata) -> Metadata:
+            return await thread.run(lambda: refuse_async(change(metadata)))
+
+        return self._call(lambda: self._storage.update_metadata(object_id, changed, if_revision=if_revision), thread)
+
+    def set_expiry(
+        self, object_id: ObjectId, *, at: datetime | None = None, from_creation: timedelta | None = None, extend_only: bool = False,
+        if_revision: IfRevision = ANY_REVISION,
+    ) -> PutResult | None:
+        """Sets when an object expires: `at` a time, or `from_creation` so much later; neither: never.
+
+        `extend_only`: an object that lives longer stays as it is. Everything else is as for `update_metadata`. `at` has
+        a time zone and is in the future.
+        """
+        return self._call(lambda: self._storage.set_expiry(
+            object_id, at=at, from_creation=from_creation, extend_only=extend_only, if_revision=if_revision
+        ))  # fmt: skip
 
     def get(self, object_id: ObjectId, range: ByteRange | None = None, *, progress: Progress | None = None) -> StoredObject | None:
         """Opens the object for reading. None: there is none, or it has expired.

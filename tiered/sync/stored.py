@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 from collections.abc import AsyncIterator
 from inspect import iscoroutine
-from typing import Self
+from typing import Self, TypeVar
 
 import tiered.stored
 from changelog.change import ChangeId
@@ -18,6 +18,8 @@ from tiered.metadata import Metadata
 from tiered.object_id import ObjectId
 from tiered.stored import ProgressCount, Tier
 from tiered.sync.loop import LoopThread
+
+T = TypeVar("T")
 
 
 class StoredObject(io.BufferedIOBase):
@@ -174,8 +176,9 @@ class StoredObject(io.BufferedIOBase):
             self._loop.close_soon(self._stored)
 
 
-def refuse_async(result: object) -> None:
-    """Raises `InvalidRequestError` if a callback returned a coroutine, which nobody awaits."""
+def refuse_async(result: T) -> T:
+    """Returns what a callback returned. `InvalidRequestError`: it is a coroutine, which nobody awaits."""
     if iscoroutine(result):
         result.close()
-        raise InvalidRequestError("progress is an async function, and tiered.sync runs no event loop of yours: pass a plain one")
+        raise InvalidRequestError("this callback is an async function, and tiered.sync runs no event loop of yours: pass a plain one")
+    return result

@@ -101,7 +101,7 @@ class _ObservedBlobs(Observed):
 
     def _told(self, service: str, name: str) -> Callable[..., Any]:
         call = super()._told(service, name)
-        if name == "open_upload":
+        if name in ("open_upload", "open_copy"):
             async def open_upload(*args: Any, **named: Any) -> Upload:
                 return cast(Upload, _ObservedUpload(await call(*args, **named), self._observer))
 

@@ -73,6 +73,9 @@ class MemoryBlobs(MemoryService):
             self._took_effect("blobs.open_upload", session)
         return upload
 
+    async def open_copy(self, source: str, generation: int, name: str, metadata: Metadata) -> MemoryUpload:
+        return MemoryCopy(self, source, generation, name, metadata)
+
     async def cancel(self, session: str) -> None:
         await self._travel()
         self._end(session, "blobs.cancel")
@@ -284,6 +287,29 @@ class MemoryUpload:
 
     def _wrong_size(self, relation: str) -> InvalidRequestError:
         return InvalidRequestError(f"the payload of {self._name!r} has {len(self.payload)} bytes, {relation} the declared {self._declared}")
+
+
+class MemoryCopy(MemoryUpload):
+    """An upload in a single request, whose bytes the service copies when the request arrives."""
+
+    def __init__(self, blobs: MemoryBlobs, source: str, generation: int, name: str, metadata: Metadata) -> None:
+        super().__init__(blobs, name, metadata.with_facts(size=None), None, None, blobs._runtime.wall_ns())
+        self._source = source
+        self._generation = generation
+
+    async def finalise(self) -> None:
+        self._take_bytes()
+        await super().finalise()
+
+    async def finalise_copy(self) -> None:
+        self._take_bytes()
+        await super().finalise_copy()
+
+    def _take_bytes(self) -> None:
+        blob = self._blobs.blobs.get(self._source)
+        if blob is None or blob.generation != self._generation:
+            raise UnavailableError(f"the blob {self._source!r} is gone, so it cannot be copied")
+        self.payload = bytearray(blob.payload)
 
 
 class MemoryReader:

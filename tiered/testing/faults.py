@@ -37,7 +37,7 @@ from tiered.text import shown
 
 READ = "read"
 READS = {"get", "head", "list", READ}
-NOT_FAULTY = {"aclose", "outcome", "put_many", "get_many", "delete_many", "dangling_found"}
+NOT_FAULTY = {"aclose", "outcome", "put_many", "get_many", "delete_many", "list_page", "dangling_found", "services_away"}
 OPERATIONS = {name for name in vars(TieredStorage) if not name.startswith("_")} - NOT_FAULTY | {READ}
 """What `fail` takes. The items of a bulk call are operations of its single name."""
 
@@ -148,7 +148,7 @@ class FaultyRows:
         return getattr(self._rows, name)
 
     def _faulty(self, name: str, call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-        if name in {"read", "scan", "redirects", "redirects_at", "boundaries", "touch"}:
+        if name in {"read", "scan", "redirects", "redirects_at", "boundaries", "touch", "reserve"}:
             return call
 
         async def faulty(*args: Any, **named: Any) -> Any:

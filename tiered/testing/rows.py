@@ -2,6 +2,7 @@
 
     states    path -> inline object or tombstone, expired or not
     won       path -> token -> when (Unix ms, server's clock); `refused` likewise
+    reserved  path -> the tokens for which the state is reserved, as in Bigtable
     horizon   when the youngest token whose mark was collected was made (Unix ms, its maker's clock)
 
 Each operation is atomic: after its request has travelled, nothing is awaited, except in a slow scan. The deadline is
@@ -21,7 +22,19 @@ from changelog.base.errors import ClockBehindError, UnavailableError
 from changelog.base.runtime import Runtime
 from changelog.change import ChangeId
 from tiered.metadata import is_expired, whole_ms
-from tiered.protocol.backends import MARK_AGE_MAX_S, Inline, Redirect, RedirectPage, Row, RowPage, RowState, ScannedRow, Tombstone
+from tiered.protocol.backends import (
+    MARK_AGE_MAX_S,
+    Inline,
+    Only,
+    Redirect,
+    RedirectPage,
+    Row,
+    RowPage,
+    RowState,
+    ScannedRow,
+    Tombstone,
+    Vacant,
+)
 from tiered.testing.service import MemoryService
 
 Marks = dict[str, dict[ChangeId, int]]
@@ -36,6 +49,7 @@ class MemoryRows(MemoryService):
         self.states: dict[str, Inline | Tombstone] = {}
         self.won: Marks = defaultdict(dict)
         self.refused: Marks = defaultdict(dict)
+        self.reserved: dict[str, set[ChangeId]] = defaultdict(set)
         self.horizon_ms = -1
         self._keeps_horizon = horizon
 
@@ -49,11 +63,25 @@ class MemoryRows(MemoryService):
             return Row(state, won, refused)
         return Row(state, won & {marks}, refused & {marks}, marks.created_ms <= self.horizon_ms)
 
-    async def swap(self, path: str, token: ChangeId, expected: str | None, state: RowState, deadline_s: float) -> bool:
+    async def reserve(self, path: str, token: ChangeId, seen: Inline | Tombstone) -> bool:
+        await self._travel()
+        state = self.states.get(path)
+        if isinstance(seen, Tombstone):
+            is_there = seen.target != path and self._target(path) == seen.target
+        else:
+            is_there = seen.token is not None and isinstance(state, Inline) and state.token == seen.token
+        if is_there:
+            self.reserved[path].add(token)
+            self._took_effect("rows.reserve", path)
+        return is_there
+
+    async def swap(
+        self, path: str, token: ChangeId, expected: str | None, state: RowState, deadline_s: float, only: Only | None = None
+    ) -> bool:
         if self._runtime.boot_time() > deadline_s:
             raise UnavailableError(f"the swap of {token} at {path} waited too long for its turn; it was not sent")
         await self._travel()
-        if self._conflicts(path, token, expected) or self._is_forgotten(token):
+        if self._conflicts(path, token, expected) or not self._satisfies(path, token, only) or self._is_forgotten(token):
             return False
         self._write(path, token, state)
         self.won[path][token] = self._now_ms()
@@ -144,6 +172,12 @@ class MemoryRows(MemoryService):
     def _conflicts(self, path: str, token: ChangeId, expected: str | None) -> bool:
         return self._is_marked(path, token) or self._target(path) not in (None, expected)
 
+    def _satisfies(self, path: str, token: ChangeId, only: Only | None) -> bool:
+        if isinstance(only, Vacant):
+            state = self.states.get(path)
+            return state is None or is_expired(state.deadline_ns, only.at_ns)
+        return only is None or token in self.reserved[path]
+
     def _is_forgotten(self, token: ChangeId) -> bool:
         if self.horizon_ms < 0 or token.created_ms > self.horizon_ms:
             return False
@@ -152,6 +186,7 @@ class MemoryRows(MemoryService):
         return True
 
     def _write(self, path: str, token: ChangeId, state: RowState) -> None:
+        self._end_reservations(path)
         match state:
             case None:
                 self.states.pop(path, None)
@@ -165,6 +200,9 @@ class MemoryRows(MemoryService):
         state = self.states[path]
         metadata = state.metadata if isinstance(state, Inline) else None
         return ScannedRow(path, state.deadline_ns, state.token, Row(state).target, metadata)
+
+    def _end_reservations(self, path: str) -> None:
+        self.reserved.pop(path, None)
 
     def _redirect(self, path: str) -> Redirect | None:
         state = self.states[path]

@@ -18,6 +18,7 @@ from google.cloud.bigtable_v2.types import data
 from changelog.base.errors import ConfigurationError, InvalidRequestError, UnavailableError, UnconfirmedError
 from changelog.bigtable.channel import (
     DELETE_ROW,
+    FIRST,
     NEWEST,
     WITHOUT_VALUES,
     BigtableTable,
@@ -91,6 +92,7 @@ FILTERS: dict[str, tuple[Message, list[Cell]]] = {
     "chain": (chain(NEWEST, value_is(b"old")), []),
     "the other way round": (chain(value_is(b"old"), NEWEST), [OLD]),
     "either, in the row's order and twice": (either(value_after(b"new"), column_is("fm", b"p")), [NEW, OLD, OLD, OTHER]),
+    "the first of those of one family": (chain(column_is("fm", b"p"), FIRST), [NEW]),
     "without values": (chain(value_is(b"old"), WITHOUT_VALUES), [Cell("fm", b"p", 1000, b"")]),
 }
 
@@ -101,7 +103,7 @@ def test_a_filter_yields(name: str) -> None:
     assert list(yields(filter)(ROW)) == expected
 
 
-@pytest.mark.parametrize("fields", [{"row_key_regex_filter": b"k"}, {"pass_all_filter": True}, {"cells_per_row_limit_filter": 1}])
+@pytest.mark.parametrize("fields", [{"row_key_regex_filter": b"k"}, {"pass_all_filter": True}, {"cells_per_row_offset_filter": 1}])
 def test_a_filter_that_no_adapter_uses_is_refused(fields: Mapping[str, Any]) -> None:
     with pytest.raises(NotImplementedError, match=next(iter(fields))):
         yields(data.RowFilter.pb()(**fields))

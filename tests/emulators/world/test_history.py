@@ -15,10 +15,10 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from emulators.world.history import Answer, History, Read, Write
+from emulators.world.history import Answer, History, Need, Read, Write
 
 PATH = "attachments/objects/key"
-OK, NO, OVER, UNKNOWN = Answer
+OK, NO, FAILED, OVER, UNKNOWN = Answer
 
 Operations = Sequence[Write | Read]
 
@@ -29,6 +29,11 @@ def put(value: str | None, began: int, ended: int | None, answer: Answer = OK, m
 
 def delete(began: int, ended: int | None, answer: Answer = OK) -> Write:
     return put(None, began, ended, answer)
+
+
+def over(value: str | None, write: Write, ended_s: float = 0.0) -> Write:
+    """The same write, on the condition that the register holds this."""
+    return replace(write, needs=Need(value), ended_s=ended_s)
 
 
 def read(found: str | None, began: int, ended: int | None, ended_s: float = 0.0, path: str = PATH) -> Read:
@@ -57,6 +62,12 @@ EXPLAINED: dict[str, Operations] = {
     "of two puts at once the first to end is the last": [put("a", 1, 4), put("b", 2, 3), read("a", 5, 6)],
     "puts at once are read one after the other": [put("a", 1, 8), put("b", 2, 9), read("b", 3, 4), read("a", 5, 6)],
     "reads at once disagree while a put takes effect": [put("a", 1, 6), read("a", 2, 5), read(None, 3, 4)],
+    "a put over what was there": [put("a", 1, 2), over("a", put("b", 3, 4)), read("b", 5, 6)],
+    "one of two puts over the same wins": [over(None, put("a", 1, 4)), over(None, put("b", 2, 3, FAILED)), read("a", 5, 6)],
+    "a put over what nobody has read": [put("a", 1, 6), put("c", 2, 7), over("a", put("b", 3, 8)), read("b", 9, 10)],
+    "a put over nothing, after an expiry": [put("a", 1, 2, mortal_at_s=5), over(None, put("b", 3, 4), ended_s=6), read("b", 5, 6)],
+    "a put over what an unknown put may have left": [put("a", 1, 2, UNKNOWN), over("a", put("b", 3, 4)), read("b", 5, 6)],
+    "a condition that was false for a moment": [put("a", 1, 6), over("a", put("b", 2, 3, FAILED)), read("a", 7, 8)],
     "a refused put is not read": [put("a", 1, 2, NO), read(None, 3, 4)],
     "a put that is over had its effect": [put("a", 1, 2, OVER), read("a", 3, 4)],
     "a put that is over had none": [put("a", 1, 2, OVER), read(None, 3, 4)],
@@ -98,6 +109,17 @@ UNEXPLAINED: dict[str, tuple[Operations, str]] = {
     "a put that is over comes back": ([put("a", 1, 2, OVER), put("b", 3, 4), read("a", 5, 6)], "read of 'a' [5, 6]"),
     "a put takes effect twice": (
         [put("a", 1, 2, UNKNOWN), read("a", 3, 4), put("b", 5, 6), read("b", 7, 8), read("a", 9, 10)], "read of 'a' [9, 10]"
+    ),
+    "two puts over the same": ([over(None, put("a", 1, 4)), over(None, put("b", 2, 3))], "put of 'a' over None [1, 4] OK"),
+    "a put over what was deleted": (
+        [put("a", 1, 2), delete(3, 4), over("a", put("b", 5, 6))], "put of 'b' over 'a' [5, 6] OK"
+    ),
+    "a put over nothing, where something is": ([put("a", 1, 2), over(None, put("b", 3, 4))], "put of 'b' over None [3, 4] OK"),
+    "a condition that is called false, and was true all the time": (
+        [put("a", 1, 2), over("a", put("b", 3, 4, FAILED))], "put of 'b' over 'a' [3, 4] FAILED"
+    ),
+    "a put that was superseded by one whose condition it would break": (
+        [put("a", 1, 2), put("b", 3, 6), over("a", put("c", 4, 5)), read("c", 7, 8), read("c", 9, 10)], "read of 'c' [7, 8]"
     ),
     "a delete takes effect twice": (
         [delete(1, 2, UNKNOWN), put("a", 3, 4), read(None, 5, 6), put("b", 7, 8), read(None, 9, 10)], "read of None [9, 10]"
@@ -156,8 +178,8 @@ def is_explained_by_brute_force(operations: Operations) -> bool:
     """Tries every choice of the writes that had an effect, and every order of it all."""
     reads = [each for each in operations if isinstance(each, Read) and each.ended is not None]
     writes = [each for each in operations if isinstance(each, Write) and each.answer is not NO]
-    certain: list[Write | Read] = [*reads, *(each for each in writes if each.answer is OK)]
-    possible = [each for each in writes if each.answer is not OK]
+    certain: list[Write | Read] = [*reads, *(each for each in writes if each.answer in (OK, FAILED))]
+    possible = [each for each in writes if each.answer not in (OK, FAILED)]
     return any(
         respects_time(order) and register_agrees(order)
         for count in range(len(possible) + 1)
@@ -178,7 +200,12 @@ def register_agrees(order: Operations) -> bool:
     value, mortal_at_s = None, inf
     for each in order:
         if isinstance(each, Write):
-            value, mortal_at_s = each.value, each.mortal_at_s
+            before = Write(PATH, value, 0, 0, OK, mortal_at_s)
+            at_s = inf if each.answer is UNKNOWN else each.ended_s
+            if each.needs is not None and not (each.needs.may_fail if each.answer is FAILED else each.needs.may_hold)(before, at_s):
+                return False
+            if each.answer is not FAILED:
+                value, mortal_at_s = each.value, each.mortal_at_s
         elif each.found != value and not (each.found is None and mortal_at_s <= each.ended_s):
             return False
     return True
@@ -190,11 +217,15 @@ def histories(draw: st.DrawFn) -> list[Write | Read]:
     count = draw(st.integers(1, 6))
     events = draw(st.permutations(range(2 * count)))
     values, seconds = st.sampled_from(["a", "b", "c", None]), st.integers(0, 3)
+    def write(began: int, ended: int) -> Write:
+        answer = draw(st.sampled_from(Answer))
+        drawn = put(draw(values), began, ended, answer, draw(st.sampled_from([inf, inf, 1.0, 2.0])))
+        return over(draw(values), drawn, float(draw(seconds))) if answer is FAILED or draw(st.booleans()) else drawn
+
     return [
-        put(draw(values), began, ended, draw(st.sampled_from(Answer)), draw(st.sampled_from([inf, inf, 1.0, 2.0])))
-        if draw(st.booleans()) else read(draw(values), began, ended, float(draw(seconds)))
+        write(began, ended) if draw(st.booleans()) else read(draw(values), began, ended, float(draw(seconds)))
         for began, ended in (sorted(events[2 * index : 2 * index + 2]) for index in range(count))
-    ]  # fmt: skip
+    ]
 
 
 @settings(max_examples=600, deadline=None)

@@ -15,9 +15,21 @@ from changelog.base.errors import ClockBehindError, UnavailableError
 from changelog.base.runtime import Runtime
 from changelog.change import ChangeId
 from changelog.log import Collects
-from tiered.metadata import NS_PER_MS, NS_PER_S, Metadata, TimeToIdle, TimeToLive
+from tiered.metadata import NS_PER_MS, NS_PER_S, Metadata, TimeToIdle, TimeToLive, is_expired
 from tiered.object_id import blob_name
-from tiered.protocol.backends import MARK_AGE_MAX_S, HighVolumeBackend, Inline, Redirect, Row, RowPage, RowState, Tombstone
+from tiered.protocol.backends import (
+    MARK_AGE_MAX_S,
+    HighVolumeBackend,
+    Inline,
+    Only,
+    Redirect,
+    Row,
+    RowPage,
+    RowState,
+    Still,
+    Tombstone,
+    Vacant,
+)
 from tiered.testing.clock import Clock
 
 pytestmark = pytest.mark.anyio
@@ -40,8 +52,8 @@ class Rows:
         """A deadline so far from now, in whole milliseconds."""
         return (self.runtime.wall_ns() + ns) // NS_PER_MS * NS_PER_MS
 
-    async def swap(self, path: str, token: ChangeId, expected: str | None, state: RowState) -> bool:
-        return await self.backend.swap(path, token, expected, state, self.runtime.boot_time() + 60)
+    async def swap(self, path: str, token: ChangeId, expected: str | None, state: RowState, only: Only | None = None) -> bool:
+        return await self.backend.swap(path, token, expected, state, self.runtime.boot_time() + 60, only)
 
     async def read(self, path: str = PATH) -> Row:
         return await self.backend.read(path, marks=True)
@@ -214,6 +226,111 @@ async def test_settle_finds_a_token_live_that_the_row_shows_and_writes_nothing(r
     for _ in range(2):
         assert await rows.backend.settle(PATH, token) is True
         assert await rows.read() == before
+
+
+# --- conditions --------------------------------------------------------------------------------------
+
+
+@matrix
+async def test_a_swap_that_wants_nothing_conflicts_iff_it_would_anyway_or_something_lives(rows: Rows, present: str, marks: str) -> None:
+    for number, (expects, at_ns) in enumerate(product(["none", "A", "legacy"], [PAST_NS - NS_PER_MS, PAST_NS])):
+        path, token = f"{PATH}/{number}", rows.token()
+        before = await arrange(rows, path, token, present, marks)
+        expected = {"none": None, "A": blob_name(path, A), "legacy": path}[expects]
+        lives = before.state is not None and not is_expired(before.state.deadline_ns, at_ns)
+        conflict = lives or marks != "no mark" or (before.target is not None and before.target != expected)
+        assert await rows.swap(path, token, expected, inline(token, b"new"), Vacant(at_ns)) is not conflict, (expects, at_ns)
+        after = before if conflict else replace(before, state=inline(token, b"new"), won=before.won | {token})
+        assert await rows.read(path) == after, (expects, at_ns)
+
+
+@matrix
+async def test_what_is_reserved_can_be_swapped_once_and_only_by_a_token_without_a_mark(rows: Rows, present: str, marks: str) -> None:
+    for number, deletes in enumerate([False, True]):
+        path, token = f"{PATH}/{number}", rows.token()
+        before = await arrange(rows, path, token, present, marks)
+        seen = before.state if before.state is not None else inline(A)
+        is_there = before.state is not None and before.target != path
+        assert await rows.backend.reserve(path, token, seen) is is_there
+        assert await rows.read(path) == before, "a reservation does not show"
+        takes_effect = is_there and marks == "no mark"
+        state = None if deletes else inline(token, b"new")
+        assert await rows.swap(path, token, before.target, state, Still(seen)) is takes_effect
+        after = replace(before, state=state, won=before.won | {token}) if takes_effect else before
+        assert await rows.read(path) == after
+        assert not await rows.swap(path, token, before.target, state, Still(seen)), "it is used up"
+        assert await rows.read(path) == after
+
+
+@pytest.mark.parametrize("there", ["inline", "tombstone"])
+@pytest.mark.parametrize("change", ["put inline", "put a tombstone", "delete", "put inline and delete"])
+async def test_a_reservation_ends_with_the_next_change(rows: Rows, there: str, change: str) -> None:
+    first, token = rows.token(), rows.token()
+    seen = inline(first) if there == "inline" else tombstone(PATH, first)
+    await rows.replace(PATH, seen)
+    assert await rows.backend.reserve(PATH, token, seen)
+    if "put" in change:
+        await rows.replace(PATH, inline(rows.token()) if "inline" in change else tombstone(PATH, rows.token()))
+    if "delete" in change:
+        await rows.replace(PATH, None)
+    before = await rows.read()
+    assert not await rows.swap(PATH, token, before.target, inline(token), Still(seen))
+    assert await rows.read() == before
+    assert not await rows.backend.reserve(PATH, token, seen)
+
+
+@pytest.mark.parametrize("write", ["put_inline", "delete_inline"])
+async def test_inline_writes_end_a_reservation(rows: Rows, write: str) -> None:
+    first, token, other = rows.token(), rows.token(), rows.token()
+    await rows.replace(PATH, inline(first))
+    assert await rows.backend.reserve(PATH, token, inline(first))
+    if write == "put_inline":
+        assert await rows.backend.put_inline(PATH, other, inline(other))
+    else:
+        assert await rows.backend.delete_inline(PATH, other)
+    assert not await rows.swap(PATH, token, None, None, Still(inline(first)))
+
+
+async def test_of_two_that_reserved_the_same_one_wins(rows: Rows) -> None:
+    first, one, two = rows.token(), rows.token(), rows.token()
+    await rows.replace(PATH, inline(first))
+    for token in (one, two):
+        assert await rows.backend.reserve(PATH, token, inline(first))
+        await rows.runtime.sleep(0.002)  # Bigtable keeps one of two that come in one millisecond
+    assert await rows.swap(PATH, one, None, inline(one), Still(inline(first)))
+    assert not await rows.swap(PATH, two, None, inline(two), Still(inline(first)))
+    assert (await rows.read()).state == inline(one)
+
+
+async def test_a_reservation_survives_a_touch_and_ends_with_a_settle(rows: Rows) -> None:
+    first, token = rows.token(), rows.token()
+    seen = tombstone(PATH, first, rows.in_ns(HOUR_NS))
+    await rows.replace(PATH, seen)
+    assert await rows.backend.reserve(PATH, token, seen)
+    assert await rows.backend.touch(PATH, seen, rows.in_ns(2 * HOUR_NS))
+    assert await rows.backend.reserve(PATH, token, seen), "it is the same write"
+    assert not await rows.backend.settle(PATH, token)
+    assert not await rows.swap(PATH, token, seen.target, None, Still(seen))
+    assert await rows.backend.reserve(PATH, token, seen)
+    assert not await rows.swap(PATH, token, seen.target, None, Still(seen)), "a late reservation helps no token that was refused"
+
+
+async def test_what_has_no_token_of_its_own_cannot_be_reserved(rows: Rows) -> None:
+    assert not await rows.backend.reserve(PATH, rows.token(), replace(inline(A), token=None))
+    assert await rows.read() == Row(None)
+
+
+async def test_a_tombstone_says_that_it_was_made_under_a_condition(rows: Rows) -> None:
+    first, second = rows.token(), rows.token()
+    await rows.replace(PATH, tombstone(PATH, first, rows.in_ns(HOUR_NS)))
+    seen = (await rows.read()).state
+    assert isinstance(seen, Tombstone) and not seen.conditional
+    assert await rows.backend.reserve(PATH, second, seen)
+    state = replace(tombstone(PATH, second, rows.in_ns(HOUR_NS)), conditional=True)
+    assert await rows.swap(PATH, second, seen.target, state, Still(seen))
+    assert await rows.backend.touch(PATH, state, rows.in_ns(2 * HOUR_NS))
+    touched = (await rows.read()).state
+    assert isinstance(touched, Tombstone) and touched.conditional
 
 
 # --- at most once, for ever --------------------------------------------------------------------------

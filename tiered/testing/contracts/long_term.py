@@ -15,7 +15,7 @@ from changelog.base.errors import InvalidRequestError, UnavailableError
 from changelog.base.runtime import Runtime
 from changelog.change import ChangeId
 from tiered.errors import RangeNotSatisfiableError
-from tiered.metadata import Metadata, TimeToIdle, TimeToLive
+from tiered.metadata import NS_PER_S, Metadata, TimeToIdle, TimeToLive
 from tiered.object_id import PATH_BYTES_MAX, blob_name
 from tiered.protocol.backends import BlobHead, ByteRange, DeletesMany, LongTermBackend, NotCopied, Removal, SoftDeletes, Upload
 from tiered.testing.contracts.whole_blobs import begin, read, store
@@ -546,6 +546,38 @@ async def test_copying_is_repeatable_and_the_copy_outlives_the_blob(long_term: L
     assert isinstance(first, int)
     assert isinstance(await long_term.copy_generation("~quarantine/a", first, name), int)  # and the way back
     assert await read(long_term, name) == b"payload"
+
+
+async def test_a_new_blob_gets_its_bytes_from_another_and_other_metadata(long_term: LongTermBackend, name: str) -> None:
+    payload = bytes(range(256)) * (3 * MIB // 256)
+    await store(long_term, name, payload, FULL_METADATA)
+    head = await long_term.head(name)
+    assert head is not None
+    changed = replace(head.metadata, content_type="text/plain", custom={"copied": "yes"})
+    upload = await long_term.open_copy(name, head.generation, f"{name}/copy", changed)
+    assert await names(long_term) == [name], "nothing happens before the end"
+    await upload.finalise()
+    await upload.abort()
+    copy = await long_term.head(f"{name}/copy")
+    assert copy is not None and copy.metadata == replace(changed, size=len(payload)) and copy.size == len(payload)
+    assert await read(long_term, f"{name}/copy") == payload == await read(long_term, name)
+    await long_term.touch(f"{name}/copy", (head.metadata.time_expires_ns or 0) + 3600 * NS_PER_S)
+    after = await long_term.head(name)
+    assert after is not None and after.metadata == head.metadata, "they share nothing"
+
+
+async def test_a_new_blob_gets_no_bytes_from_what_is_gone_and_overwrites_nothing(long_term: LongTermBackend, name: str) -> None:
+    await store(long_term, name, b"payload")
+    head = await long_term.head(name)
+    assert head is not None
+    for source, generation, target in (
+        (name, head.generation + 1, "u/objects/copy"), (f"{name}/none", 1, "u/objects/copy"), (name, head.generation, name)
+    ):  # fmt: skip
+        upload = await long_term.open_copy(source, generation, target, Metadata())
+        with pytest.raises(UnavailableError):
+            await upload.finalise()
+        await upload.abort()
+    assert await names(long_term) == [name] and await read(long_term, name) == b"payload"
 
 
 async def test_only_the_generation_that_is_named_is_copied_and_no_blob_is_overwritten(long_term: LongTermBackend, name: str) -> None:

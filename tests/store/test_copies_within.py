@@ -1,0 +1,134 @@
+"""`copy` and `rename`: a new revision elsewhere, whose bytes the service copies itself."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from changelog.base.errors import UnconfirmedError
+from tests.given.tapped_store import LARGE, OBJECT, SMALL, World
+from tiered import ConditionFailedError, InvalidRequestError, Metadata, ObjectId, TieredStorage, TimeToLive, UnavailableError
+
+pytestmark = pytest.mark.anyio
+
+OTHER = ObjectId.create("attachments", "other", {"org": "17"})
+METADATA = Metadata(TimeToLive(timedelta(hours=1)), content_type="text/plain", custom={"a": "b"})
+sizes = pytest.mark.parametrize("payload", [SMALL, LARGE], ids=["small", "large"])
+
+
+async def read(storage: TieredStorage, object_id: ObjectId) -> bytes | None:
+    stored = await storage.get(object_id)
+    return None if stored is None else await stored.read()
+
+
+@sizes
+async def test_a_copy_is_a_new_revision_with_the_metadata_and_no_payload_passes_through(world: World, payload: bytes) -> None:
+    async with world.store() as storage:
+        first = await storage.put(OBJECT, payload, METADATA)
+        before = await storage.head(OBJECT)
+        world.calls.clear()
+        result = await storage.copy(OBJECT, OTHER)
+        assert "open" not in world.calls and "open_upload" not in world.calls
+        after = await storage.head(OTHER)
+        assert result is not None and before is not None and after is not None
+        assert result.revision == after.revision != first.revision
+        assert (after.metadata, after.size, after.tier) == (before.metadata, before.size, before.tier)
+        assert await read(storage, OBJECT) == payload == await read(storage, OTHER)
+        await storage.delete(OBJECT)
+        assert await read(storage, OTHER) == payload
+    assert await world.is_clean()
+
+
+@sizes
+async def test_a_renamed_object_is_only_there_under_its_new_name(world: World, payload: bytes) -> None:
+    async with world.store() as storage:
+        await storage.put(OBJECT, payload, METADATA)
+        await storage.put(OTHER, LARGE[::-1])
+        assert await storage.rename(OBJECT, OTHER) is not None
+        assert await read(storage, OBJECT) is None and await read(storage, OTHER) == payload
+    assert await world.is_clean()
+
+
+async def test_what_is_not_there_is_not_copied(world: World) -> None:
+    async with world.store() as storage:
+        assert await storage.copy(OBJECT, OTHER) is None
+        assert await storage.rename(OBJECT, OTHER) is None
+        for wrong in (storage.copy(OBJECT, OBJECT), storage.rename(OBJECT, OBJECT)):
+            with pytest.raises(InvalidRequestError, match="onto itself"):
+                await wrong
+
+
+@sizes
+async def test_conditions_are_about_the_destination(world: World, payload: bytes) -> None:
+    async with world.store() as storage:
+        source = await storage.put(OBJECT, payload)
+        other = await storage.put(OTHER, b"other")
+        with pytest.raises(ConditionFailedError):
+            await storage.copy(OBJECT, OTHER, if_absent=True)
+        with pytest.raises(ConditionFailedError):
+            await storage.rename(OBJECT, OTHER, if_revision=source.revision)
+        assert await read(storage, OTHER) == b"other" and await read(storage, OBJECT) == payload
+        assert await storage.copy(OBJECT, OTHER, if_revision=other.revision) is not None
+        assert await read(storage, OTHER) == payload
+    assert await world.is_clean()
+
+
+async def test_a_source_that_is_replaced_after_the_copy_stays(world: World) -> None:
+    async with world.store() as storage:
+        await storage.put(OBJECT, LARGE)
+
+        async def replace(real: Any, *args: Any) -> Any:
+            effective = await real(*args)
+            world.rows.hooks.clear()
+            await storage.put(OBJECT, b"newer")
+            return effective
+
+        world.rows.hooks["swap"] = replace
+        with pytest.raises(ConditionFailedError) as caught:
+            await storage.rename(OBJECT, OTHER)
+        assert caught.value.object_id == OBJECT
+        assert await read(storage, OBJECT) == b"newer" and await read(storage, OTHER) == LARGE
+    assert await world.is_clean()
+
+
+async def test_a_source_that_is_gone_before_the_copy_is_unavailable_and_leaves_nothing(world: World) -> None:
+    async with world.store() as storage:
+        await storage.put(OBJECT, LARGE)
+
+        async def delete_first(real: Any, *args: Any) -> Any:
+            await storage.delete(OBJECT)
+            return await real(*args)
+
+        world.blobs.hooks["open_copy"] = delete_first
+        with pytest.raises(UnavailableError):
+            await storage.copy(OBJECT, OTHER)
+        assert await read(storage, OTHER) is None
+    assert await world.is_clean()
+
+
+async def test_an_unanswered_copy_is_waited_for_by_recovery(world: World) -> None:
+    """It may land late, as an upload in a single request."""
+    async with world.store() as storage:
+        await storage.put(OBJECT, LARGE)
+
+        async def lost(real: Any, *args: Any) -> Any:
+            upload = await real(*args)
+            finalise = upload.finalise
+
+            async def unanswered() -> None:
+                await finalise()
+                raise UnconfirmedError("no answer")
+
+            upload.finalise = unanswered
+            return upload
+
+        world.blobs.hooks["open_copy"] = lost
+        with pytest.raises(UnavailableError):
+            await storage.copy(OBJECT, OTHER)
+        assert await read(storage, OTHER) is None
+    assert len(await world.entries()) == 1, "it waits out the grace"
+    await world.runtime.sleep(1000)
+    await world.recovery().run_once()
+    assert await world.is_clean()
