@@ -1,4 +1,4 @@
-"""Serves the objects of a store over HTTP with Flask. Run it with: gunicorn --threads 8 'examples.flask_app:create_app()'
+"""Serves the objects of a store over HTTP with Flask. Run it: gunicorn --threads 8 'examples.flask_app:create_app()'
 
 It does what examples/fastapi_app.py does, with calls that block.
 """

@@ -1,4 +1,4 @@
-"""examples/flask_app.py and examples/process_store.py: they stream, answer ranges, and open a store for each process."""
+"""examples/flask_app.py and examples/process_store.py: they stream, answer ranges, and open a store in each process."""
 
 from __future__ import annotations
 
