@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tiered.sync
 from mkdocs.commands.build import build
 from mkdocs.config import load_config
 from mkdocs.exceptions import Abort
@@ -88,3 +89,5 @@ def test_the_reference_has_every_setting_and_every_public_name() -> None:
     pages = "".join((ROOT / f"docs/reference/{name}.md").read_text() for name in ("library", "settings"))
     shown = re.findall(r"^::: tiered\.(?:[a-z.]+\.)?(\w+)$", pages, re.MULTILINE)
     assert sorted(shown) == sorted([*tiered.__all__, "Telemetry"])
+    blocking = re.findall(r"^::: tiered\.sync\.(\w+)$", (ROOT / "docs/reference/sync.md").read_text(), re.MULTILINE)
+    assert sorted(blocking) == sorted(tiered.sync.__all__)

@@ -1,0 +1,92 @@
+"""Serves the objects of a store over HTTP with Flask. Run it: gunicorn --threads 8 'examples.flask_app:create_app()'
+
+It does what examples/fastapi_app.py does, with calls that block.
+"""
+
+from __future__ import annotations
+
+import os
+
+from flask import Flask, Response, request
+from flask.typing import ResponseReturnValue
+
+from examples.process_store import ProcessStore
+from tiered import (
+    ByteRange,
+    ConfigurationError,
+    InvalidRequestError,
+    Metadata,
+    ObjectId,
+    OutcomeUnknownError,
+    Settings,
+    TieredError,
+    UnavailableError,
+)
+
+
+# --8<-- [start:app]
+def create_app(source: str | Settings | None = None) -> Flask:
+    """Returns the application. `source`: the settings, or the path of a settings file."""
+    app = Flask(__name__)
+    store = app.extensions["tiered"] = ProcessStore(source or os.environ.get("TIERED_CONFIG", "tiered.yaml"))
+
+    @app.put("/photos/<org>/<path:key>")
+    def upload(org: str, key: str) -> ResponseReturnValue:
+        """Streams the body into the store. If the client goes away half-way, nothing is stored."""
+        content_type = request.content_type or "application/octet-stream"
+        metadata = Metadata(content_type=content_type, size=request.content_length)
+        done = store().put(photo(org, key), iter(lambda: request.stream.read(65_536), b""), metadata)
+        return {"size": done.size}, 201, {"ETag": f'"{done.revision}"'}
+
+    @app.get("/photos/<org>/<path:key>")
+    def download(org: str, key: str) -> ResponseReturnValue:
+        object_id, wanted = photo(org, key), asked_range()
+        try:
+            stored = store().get(object_id, wanted)
+        except InvalidRequestError as error:
+            if wanted is None or isinstance(error, ConfigurationError):
+                raise
+            head = store().head(object_id)  # the range begins after the object's end
+            return "", 416, {"Content-Range": f"bytes */{0 if head is None else head.size}"}
+        if stored is None:
+            return "", 404
+        headers = {"Content-Length": str(stored.length), "ETag": f'"{stored.revision}"', "Accept-Ranges": "bytes"}
+        if wanted is not None and stored.length > 0:
+            start, stop = wanted.within(stored.size)
+            headers["Content-Range"] = f"bytes {start}-{stop - 1}/{stored.size}"
+        status = 206 if "Content-Range" in headers else 200
+        # The server closes the response when it is sent or the client has gone, and the response closes the object.
+        return Response(stored, status, headers, content_type=stored.metadata.content_type)
+
+    @app.delete("/photos/<org>/<path:key>")
+    def remove(org: str, key: str) -> ResponseReturnValue:
+        store().delete(photo(org, key))
+        return "", 204
+
+    app.register_error_handler(TieredError, answer_error)
+    return app
+# --8<-- [end:app]
+
+
+def photo(org: str, key: str) -> ObjectId:
+    return ObjectId.create("photos", key, scopes={"org": org})
+
+
+def asked_range() -> ByteRange | None:
+    """Returns the one range that the client wants. None: the whole object, which HTTP allows for all other ranges."""
+    if request.range is None or request.range.units != "bytes" or len(request.range.ranges) != 1 or "If-Range" in request.headers:
+        return None
+    [(start, stop)] = request.range.ranges
+    return ByteRange(start, stop)
+
+
+def answer_error(error: TieredError) -> ResponseReturnValue:
+    match error:
+        case UnavailableError():
+            return {"error": str(error)}, 503, {"Retry-After": "1"}
+        case OutcomeUnknownError():
+            return {"error": "it may have happened"}, 504
+        case InvalidRequestError() if not isinstance(error, ConfigurationError):
+            return {"error": str(error)}, 400
+        case _:
+            return {"error": "the store needs its operator"}, 500

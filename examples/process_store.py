@@ -1,0 +1,41 @@
+"""The store of this process, for programs that fork: gunicorn with or without --preload, Celery, uWSGI."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from threading import Lock
+
+from tiered.sync import TieredStorage, open_storage
+
+from tiered import Settings
+
+
+# --8<-- [start:store]
+class ProcessStore:
+    """Opens a store at its first use in each process. A process that is forked later opens one of its own.
+
+    It is closed when the interpreter exits, and waits then for what is under way, as leaving `with` would.
+    """
+
+    def __init__(self, source: str | Settings) -> None:
+        self._source = source
+        self._lock = Lock()
+        self._process = 0
+        self._storage: TieredStorage | None = None
+
+    def __call__(self) -> TieredStorage:
+        with self._lock:
+            if self._storage is None or self._process != os.getpid():
+                self._open = ExitStack()
+                self._storage = self._open.enter_context(open_storage(self._source))
+                self._process = os.getpid()
+            return self._storage
+# --8<-- [end:store]
+
+    def close(self) -> None:
+        """Closes it now. The next use opens it anew."""
+        with self._lock:
+            if self._storage is not None and self._process == os.getpid():
+                self._open.close()
+            self._storage = None
