@@ -27,7 +27,7 @@ from changelog.bigtable.log import BigTableChangeLog
 from changelog.change import LOG_PREFIX, SHARDS_DEFAULT, Change, ChangeId, Entry
 from emulators.gcs.server import GcsEmulator
 from recovery.loop import RecoveryLoop
-from tiered import Metadata, ObjectId, TieredStorage, TimeToIdle
+from tiered import Metadata, ObjectId, ObjectPrefix, TieredStorage, TimeToIdle
 from tiered.bigtable.rows import BigtableRows
 from tiered.gcs.blobs import GcsBlobs
 from tiered.object_id import blob_name
@@ -266,7 +266,7 @@ def cases() -> list[Case]:
         await storage.delete(COUNTED)
 
     async def list_all(storage: TieredStorage) -> None:
-        assert [str(each) async for each in storage.list("bench/")] != []
+        assert [each async for each in storage.list(ObjectPrefix.create("bench"))] != []
 
     small, moderate, large = put(KIB), put(2 * MIB), put(16 * MIB)
     return [

@@ -22,6 +22,7 @@ from tiered import (
     Metadata,
     ObjectId,
     OutcomeUnknownError,
+    RangeNotSatisfiableError,
     Settings,
     StoredObject,
     TieredError,
@@ -78,11 +79,8 @@ async def download(org: str, key: str, request: Request) -> Response:
     wanted = await asked_range(request, storage, object_id)
     try:
         stored = await storage.get(object_id, wanted)
-    except InvalidRequestError as error:
-        if wanted is None or isinstance(error, ConfigurationError):
-            raise
-        head = await storage.head(object_id)  # the range begins after the object's end
-        return Response(status_code=416, headers={"Content-Range": f"bytes */{0 if head is None else head.size}"})
+    except RangeNotSatisfiableError as error:
+        return Response(status_code=416, headers={"Content-Range": f"bytes */{error.size}"})
     if stored is None:
         return Response(status_code=404)
     headers = headers_of(stored)
@@ -92,8 +90,7 @@ async def download(org: str, key: str, request: Request) -> Response:
     headers["Content-Length"] = str(stored.length)
     if wanted is None or stored.length == 0:
         return ObjectResponse(stored, headers=headers)
-    start, stop = wanted.within(stored.size)
-    headers["Content-Range"] = f"bytes {start}-{stop - 1}/{stored.size}"
+    headers["Content-Range"] = f"bytes {stored.start}-{stored.stop - 1}/{stored.size}"
     return ObjectResponse(stored, status_code=206, headers=headers)
 
 

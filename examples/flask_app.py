@@ -18,6 +18,7 @@ from tiered import (
     Metadata,
     ObjectId,
     OutcomeUnknownError,
+    RangeNotSatisfiableError,
     Settings,
     TieredError,
     UnavailableError,
@@ -40,20 +41,16 @@ def create_app(source: str | Settings | None = None) -> Flask:
 
     @app.get("/photos/<org>/<path:key>")
     def download(org: str, key: str) -> ResponseReturnValue:
-        object_id, wanted = photo(org, key), asked_range()
+        wanted = asked_range()
         try:
-            stored = store().get(object_id, wanted)
-        except InvalidRequestError as error:
-            if wanted is None or isinstance(error, ConfigurationError):
-                raise
-            head = store().head(object_id)  # the range begins after the object's end
-            return "", 416, {"Content-Range": f"bytes */{0 if head is None else head.size}"}
+            stored = store().get(photo(org, key), wanted)
+        except RangeNotSatisfiableError as error:
+            return "", 416, {"Content-Range": f"bytes */{error.size}"}
         if stored is None:
             return "", 404
         headers = {"Content-Length": str(stored.length), "ETag": f'"{stored.revision}"', "Accept-Ranges": "bytes"}
         if wanted is not None and stored.length > 0:
-            start, stop = wanted.within(stored.size)
-            headers["Content-Range"] = f"bytes {start}-{stop - 1}/{stored.size}"
+            headers["Content-Range"] = f"bytes {stored.start}-{stored.stop - 1}/{stored.size}"
         status = 206 if "Content-Range" in headers else 200
         # The server closes the response when it is sent or the client has gone, and the response closes the object.
         return Response(stored, status, headers, content_type=stored.metadata.content_type)

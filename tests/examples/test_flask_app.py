@@ -88,7 +88,7 @@ def test_each_process_opens_a_store_of_its_own(tmp_path: Path, monkeypatch: pyte
         assert theirs is not mine
         theirs.put(ObjectId.create("notes", "a"), b"a")
         store.close()
-    assert [str(each) for each in mine.list()] == ["notes/objects/a"]
+    assert [str(each.object_id) for each in mine.list()] == ["notes/objects/a"]
     mine.close()
 
 
