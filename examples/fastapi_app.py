@@ -17,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from tiered import (
     ByteRange,
+    ConditionFailedError,
     ConfigurationError,
     InvalidRequestError,
     Metadata,
@@ -66,7 +67,8 @@ async def upload(org: str, key: str, request: Request) -> Response:
     """Streams the body into the store. If the client goes away half-way, nothing is stored."""
     metadata = Metadata(content_type=request.headers.get("content-type", "application/octet-stream"))
     try:
-        done = await storage_of(request).put(photo(org, key), request.stream(), metadata)
+        if_absent = request.headers.get("if-none-match") == "*"
+        done = await storage_of(request).put(photo(org, key), request.stream(), metadata, if_absent=if_absent)
     except ClientDisconnect:
         return Response(status_code=400)  # nobody reads it
     return JSONResponse({"size": done.size}, status_code=201, headers={"ETag": f'"{done.revision}"'})
@@ -157,6 +159,8 @@ async def answer_error(_: Request, error: Exception) -> Response:
     match error:
         case UnavailableError():  # it did not happen; so does AtCapacityError say
             return JSONResponse({"error": str(error)}, 503, {"Retry-After": "1"})
+        case ConditionFailedError():
+            return JSONResponse({"error": str(error)}, 412)
         case OutcomeUnknownError():
             return JSONResponse({"error": "it may have happened"}, 504)
         case InvalidRequestError() if not isinstance(error, ConfigurationError):

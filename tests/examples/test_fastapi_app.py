@@ -114,6 +114,13 @@ async def test_an_object_that_the_client_has_is_not_sent_again(client: AsyncClie
     assert (got.status_code, got.content, open_blobs(tmp_path)) == (304, b"", [])
 
 
+async def test_an_upload_that_must_be_new_replaces_nothing(client: AsyncClient, cat: Response) -> None:
+    only_new = {"If-None-Match": "*"}
+    assert (await client.put(CAT, content=b"a dog", headers=only_new)).status_code == 412
+    assert (await client.get(CAT)).content == LARGE
+    assert (await client.put("/photos/17/dog", content=b"a dog", headers=only_new)).status_code == 201
+
+
 # --- clients that go away ------------------------------------------------------------------------
 
 
