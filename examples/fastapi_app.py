@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from math import ceil
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
@@ -16,6 +17,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from tiered import (
+    AtCapacityError,
     ByteRange,
     ConditionFailedError,
     ConfigurationError,
@@ -24,6 +26,7 @@ from tiered import (
     ObjectId,
     OutcomeUnknownError,
     RangeNotSatisfiableError,
+    ServiceAwayError,
     Settings,
     StoredObject,
     TieredError,
@@ -157,8 +160,8 @@ async def remove(org: str, key: str, request: Request) -> Response:
 async def answer_error(_: Request, error: Exception) -> Response:
     """Answers with a status that tells the client whether to try again."""
     match error:
-        case UnavailableError():  # it did not happen; so does AtCapacityError say
-            return JSONResponse({"error": str(error)}, 503, {"Retry-After": "1"})
+        case UnavailableError():  # it did not happen
+            return JSONResponse({"error": str(error)}, 503, {"Retry-After": str(seconds_until_retry(error))})
         case ConditionFailedError():
             return JSONResponse({"error": str(error)}, 412)
         case OutcomeUnknownError():
@@ -168,6 +171,12 @@ async def answer_error(_: Request, error: Exception) -> Response:
         case _:
             return JSONResponse({"error": "the store needs its operator"}, 500)
 # --8<-- [end:errors]
+
+
+def seconds_until_retry(error: UnavailableError) -> int:
+    """HTTP tells whole seconds."""
+    told = error.retry_after_s if isinstance(error, AtCapacityError | ServiceAwayError) else None
+    return max(1, ceil(told or 1))
 
 
 def headers_of(stored: StoredObject) -> dict[str, str]:

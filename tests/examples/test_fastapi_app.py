@@ -195,5 +195,13 @@ async def test_an_error_has_a_status(app: FastAPI, client: AsyncClient, monkeypa
         assert (got.status_code, "retry-after" in got.headers) == (status, status == 503), error
 
 
+async def test_a_client_is_told_when_to_come_again(app: FastAPI, client: AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(*_: object) -> None:
+        raise AtCapacityError("full", retry_after_s=2.3)
+
+    monkeypatch.setattr(app.state.storage, "get", fail)
+    assert (await client.get(CAT)).headers["retry-after"] == "3"
+
+
 async def test_an_id_that_cannot_be_is_a_bad_request(client: AsyncClient) -> None:
     assert (await client.put("/photos/no%20org/k", content=b"x")).status_code == 400
