@@ -6,9 +6,8 @@ import os
 from contextlib import ExitStack
 from threading import Lock
 
-from tiered.sync import TieredStorage, open_storage
-
 from tiered import Settings
+from tiered.sync import TieredStorage, open_storage
 
 
 # --8<-- [start:store]

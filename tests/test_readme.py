@@ -38,7 +38,7 @@ def test_the_examples_are_those_that_mypy_checks() -> None:
     """`make check` runs mypy on all of `tests`."""
     checked = (ROOT / "tests/given/readme_examples.py").read_text("utf-8")
     blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert len(blocks) == 3
+    assert len(blocks) == 6
     for number in range(len(blocks)):
         assert indent(block("python", number), "    ") in checked, f"tests/given/readme_examples.py lacks\n{blocks[number]}"
 
@@ -70,13 +70,13 @@ async def test_the_bulk_call_runs(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_the_blocking_lines_run(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", block("python", 2)], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", block("python", 3)], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "{'text': 'hello'}\n", "")
 
 
 @pytest.mark.anyio
 async def test_the_lines_for_tests_run() -> None:
-    lines = block("python", 4)
+    lines = block("python", 5)
     names = {name: getattr(module, name) for module, name in (
         (tiered, "OutcomeUnknownError"), (tiered, "UnavailableError"), (tiered.testing, "memory_storage"), (datetime, "timedelta"),
     )}

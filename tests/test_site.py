@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiered.sync
 from mkdocs.commands.build import build
 from mkdocs.config import load_config
 from mkdocs.exceptions import Abort
 
 import tiered
+import tiered.sync
 from docs import site
 from tests.given.repository import ROOT
 from tiered import Settings

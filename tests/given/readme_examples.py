@@ -7,9 +7,11 @@ compares it with the README.
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
-from tiered import ObjectId, ObjectPrefix, PutRequest, TieredStorage
+from tiered import ObjectId, ObjectPrefix, OutcomeUnknownError, PutRequest, TieredStorage, UnavailableError
+from tiered.testing import memory_storage
 
 
 def ten_lines() -> None:
@@ -44,3 +46,30 @@ async def bulk(storage: TieredStorage, directory: Path) -> None:
         async for result in results:                   # as they complete; .position and .request say which one it is
             if result.error is not None:               # .value raises the error, so nobody takes a failure for a None
                 print(f"{result.request.object_id}: {result.error}")
+
+
+def blocking() -> None:
+    import json
+    import tiered.sync
+    from tiered import ObjectId, Settings
+
+    with tiered.sync.open_storage(Settings(directory="data")) as storage:
+        note = ObjectId.create("notes", "1.json")
+        storage.put(note, b'{"text": "hello"}')
+        stored = storage.get(note)                      # None if there is none
+        if stored is not None:
+            with stored:                                # a binary file: read(n), readinto, shutil.copyfileobj, …
+                print(json.load(stored))
+
+
+def pandas_file() -> None:
+    import pandas  # type: ignore[import-untyped]
+
+    pandas.read_parquet("tiered://tables/objects/2026.parquet", storage_options={"settings": "tiered.yaml"})
+
+
+async def tests_of_a_service() -> None:
+    async with memory_storage() as storage:                      # or: with blocking_memory_storage() as storage
+        storage.faults.fail("put", OutcomeUnknownError, took_effect=True)
+        storage.faults.fail("get", UnavailableError, calls=3)
+        storage.clock.advance(timedelta(days=31))                # objects expire

@@ -97,7 +97,7 @@ REFUSED: dict[str, Callable[[], object]] = {
     "more than payload_bytes_max": lambda: anyio.run(in_a_store, "get_many"),
     "as far as 2**63": lambda: ByteRange(SIZE_MAX + 1),
     "operations are under way and": lambda: anyio.run(in_a_queue),
-    "pass a number from 1 to 64": lambda: anyio.run(in_a_store, "put_many"),
+    "pass a number from 1 to 48 (store.bulk_concurrency_max)": lambda: anyio.run(in_a_store, "put_many"),
     "a page has from 1 to 1000 entries": lambda: anyio.run(in_a_store, "list_page"),
 }
 

@@ -100,7 +100,7 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
         return None
 
     def _put(self, path: str, payload: Payload, *, only_new: bool) -> None:
-        """Stores a file. `FileExistsError`: `only_new`, and it is there. `InvalidRequestError`: no path of an object."""
+        """Stores a file. `FileExistsError`: `only_new`, and it exists. `InvalidRequestError`: no path of an object."""
         try:
             self.storage.put(ObjectId.parse(path), payload, if_absent=only_new)
         except ConditionFailedError:
