@@ -51,7 +51,11 @@ _LEGACY = [
     _chain([_column(family, b"m"), _Filter(value_range_filter=_Values(start_value_closed=LEGACY, end_value_open=LEGACY[:-1] + b"f"))])
     for family in FAMILIES
 ]
-_CLEAR = [_Mutation(delete_from_family=_Mutation.DeleteFromFamily(family_name=family)) for family in FAMILIES]
+_CLEAR = [
+    *(_Mutation(delete_from_family=_Mutation.DeleteFromFamily(family_name=family)) for family in FAMILIES),
+    _Mutation(delete_from_column=_Mutation.DeleteFromColumn(family_name="ff", column_qualifier=b"x")),
+]
+"""A write of content also ends a reservation."""
 _NEWEST = _Filter(cells_per_column_limit_filter=1)
 _STATE = _chain([_either([_Filter(column_range_filter=_Range(family_name=family)) for family in FAMILIES]), _NEWEST])
 _DELETE_ROW = _Mutation(delete_from_row=_Mutation.DeleteFromRow())

@@ -48,14 +48,13 @@ def stage(tmp_path: Path) -> Iterator[EmulatorStage]:
 
 def test_everything_fails_in_every_way_and_nothing_is_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = tmp_path / "chaos"
-    options = DemoOptions(backend="emulators", seconds=8, writers=3, objects=60, seed=5, soak=True, directory=directory)
+    options = DemoOptions(backend="emulators", seconds=8, writers=3, objects=60, seed=5, directory=directory)
     code = run_demo(options, as_json=True)
     report = json.loads(capsys.readouterr().out)
     assert (code, report["verdict"], report["details"]) == (0, "nothing was wrong", [])
     assert report["backend"] == "emulators"
     assert set(report["flaws"].values()) == {0}
     assert report["operations"]["ok"] > 0
-    assert report["soak"]["looks"] > 0 and report["soak"]["stuck_looks"] > 0
     assert {kind for kind, count in report["happened"].items() if count} >= TROUBLES | STRIKES | {"recovered"}
     pids = [line["pid"] for line in read_lines(directory / "journal" / DIRECTOR) if line["event"] == "started"]
     assert len(pids) >= 5

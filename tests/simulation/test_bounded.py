@@ -73,6 +73,7 @@ def test_without_a_delay_a_call_that_is_late_lost_or_duplicated_breaks_no_invari
     assert_kept(explore(scenario, 0, UNTOLD))
 
 
+@pytest.mark.sim
 def test_two_delays_break_no_invariant_where_both_writers_do_most() -> None:
     explored = explore(HEAVIEST, 2)
     assert_kept(explored)

@@ -184,16 +184,16 @@ def test_a_violation_that_does_not_come_again_is_said_to_be_no_repeatable_one() 
 
 
 def test_a_run_prints_one_table_and_records_its_totals(tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["run", "--seeds", "25", "--first", "100", "--jobs", "2", "--json", str(tmp_path / "totals.json")])
+    done = CliRunner().invoke(app, ["run", "--seeds", "12", "--first", "100", "--jobs", "1", "--json", str(tmp_path / "totals.json")])
     assert done.exit_code == 0, done.output
     totals = json.loads((tmp_path / "totals.json").read_text())
-    assert (totals["first"], totals["last"], totals["worlds"], totals["violations"]) == (100, 124, 25, [])
-    assert totals["calls"] > 1000 and totals["simulated_s"] > 1000 and totals["coverage"]["decisions"]["lease held"] > 100
+    assert (totals["first"], totals["last"], totals["worlds"], totals["violations"]) == (100, 111, 12, [])
+    assert totals["calls"] > 500 and totals["simulated_s"] > 1000 and totals["coverage"]["decisions"]["lease held"] > 20
     for name in ("seeds", "worlds", "seeds per second and core", "simulated", "calls", "slowest seed", "violations"):
         assert f"\n{name} " in f"\n{done.output}"
     for section in ("actors", "answers", "checks", "decisions", "faults"):
         assert f"\n{section} " in done.output
-    assert "25 worlds are too few to tell" in done.output
+    assert "12 worlds are too few to tell" in done.output
 
 
 def test_the_help_loads_no_more_than_it_needs() -> None:

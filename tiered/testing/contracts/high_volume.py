@@ -156,7 +156,8 @@ PRESENT: dict[str, Callable[[str], RowState]] = {
     "legacy tombstone": lambda path: Tombstone(path, token=A),
 }
 MARKS = ["no mark", "won", "refused", "both"]
-matrix = pytest.mark.parametrize(("present", "marks"), list(product(PRESENT, MARKS)))
+matrix = pytest.mark.parametrize("present", PRESENT)
+"""Each of these tests goes through all `MARKS`, each on rows of its own."""
 
 
 async def arrange(rows: Rows, path: str, token: ChangeId, present: str, marks: str) -> Row:
@@ -174,39 +175,42 @@ async def arrange(rows: Rows, path: str, token: ChangeId, present: str, marks: s
 
 
 @matrix
-async def test_swap_conflicts_iff_a_mark_exists_or_another_tombstone_is_present(rows: Rows, present: str, marks: str) -> None:
-    for number, (expects, writes) in enumerate(product(["none", "A", "legacy"], ["nothing", "inline", "tombstone"])):
-        path, token = f"{PATH}/{number}", rows.token()
-        before = await arrange(rows, path, token, present, marks)
-        expected = {"none": None, "A": blob_name(path, A), "legacy": path}[expects]
-        state = {"nothing": None, "inline": inline(token, b"new"), "tombstone": tombstone(path, token)}[writes]
-        conflict = marks != "no mark" or (before.target is not None and before.target != expected)
-        assert await rows.swap(path, token, expected, state) is not conflict, (expects, writes)
-        after = before if conflict else replace(before, state=state, won=before.won | {token})
-        assert await rows.read(path) == after, (expects, writes)
+async def test_swap_conflicts_iff_a_mark_exists_or_another_tombstone_is_present(rows: Rows, present: str) -> None:
+    for marks in MARKS:
+        for number, (expects, writes) in enumerate(product(["none", "A", "legacy"], ["nothing", "inline", "tombstone"])):
+            path, token = f"{PATH}/{marks}/{number}", rows.token()
+            before = await arrange(rows, path, token, present, marks)
+            expected = {"none": None, "A": blob_name(path, A), "legacy": path}[expects]
+            state = {"nothing": None, "inline": inline(token, b"new"), "tombstone": tombstone(path, token)}[writes]
+            conflict = marks != "no mark" or (before.target is not None and before.target != expected)
+            assert await rows.swap(path, token, expected, state) is not conflict, (expects, writes)
+            after = before if conflict else replace(before, state=state, won=before.won | {token})
+            assert await rows.read(path) == after, (expects, writes)
 
 
 @matrix
-async def test_inline_writes_conflict_iff_a_tombstone_is_present_or_a_mark_exists(rows: Rows, present: str, marks: str) -> None:
-    for number, deletes in enumerate([False, True]):
-        path, token = f"{PATH}/{number}", rows.token()
-        before = await arrange(rows, path, token, present, marks)
-        conflict = marks != "no mark" or before.target is not None
-        state = None if deletes else inline(token, b"new", rows.in_ns(HOUR_NS))
-        if state is None:
-            assert await rows.backend.delete_inline(path, token) is not conflict
-        else:
-            assert await rows.backend.put_inline(path, token, state) is not conflict
-        assert await rows.read(path) == (before if conflict else replace(before, state=state)), "no mark is written"
+async def test_inline_writes_conflict_iff_a_tombstone_is_present_or_a_mark_exists(rows: Rows, present: str) -> None:
+    for marks in MARKS:
+        for number, deletes in enumerate([False, True]):
+            path, token = f"{PATH}/{marks}/{number}", rows.token()
+            before = await arrange(rows, path, token, present, marks)
+            conflict = marks != "no mark" or before.target is not None
+            state = None if deletes else inline(token, b"new", rows.in_ns(HOUR_NS))
+            if state is None:
+                assert await rows.backend.delete_inline(path, token) is not conflict
+            else:
+                assert await rows.backend.put_inline(path, token, state) is not conflict
+            assert await rows.read(path) == (before if conflict else replace(before, state=state)), "no mark is written"
 
 
 @matrix
-async def test_settle_refuses_a_token_that_the_row_does_not_show(rows: Rows, present: str, marks: str) -> None:
-    token = rows.token()
-    before = await arrange(rows, PATH, token, present, marks)
-    for _ in range(2):
-        assert await rows.backend.settle(PATH, token) is False
-        assert await rows.read() == replace(before, refused=before.refused | {token})
+async def test_settle_refuses_a_token_that_the_row_does_not_show(rows: Rows, present: str) -> None:
+    for marks in MARKS:
+        path, token = f"{PATH}/{marks}", rows.token()
+        before = await arrange(rows, path, token, present, marks)
+        for _ in range(2):
+            assert await rows.backend.settle(path, token) is False
+            assert await rows.read(path) == replace(before, refused=before.refused | {token})
 
 
 SHOWN: dict[str, Callable[[str, ChangeId], RowState]] = {
@@ -232,34 +236,36 @@ async def test_settle_finds_a_token_live_that_the_row_shows_and_writes_nothing(r
 
 
 @matrix
-async def test_a_swap_that_wants_nothing_conflicts_iff_it_would_anyway_or_something_lives(rows: Rows, present: str, marks: str) -> None:
-    for number, (expects, at_ns) in enumerate(product(["none", "A", "legacy"], [PAST_NS - NS_PER_MS, PAST_NS])):
-        path, token = f"{PATH}/{number}", rows.token()
-        before = await arrange(rows, path, token, present, marks)
-        expected = {"none": None, "A": blob_name(path, A), "legacy": path}[expects]
-        lives = before.state is not None and not is_expired(before.state.deadline_ns, at_ns)
-        conflict = lives or marks != "no mark" or (before.target is not None and before.target != expected)
-        assert await rows.swap(path, token, expected, inline(token, b"new"), Vacant(at_ns)) is not conflict, (expects, at_ns)
-        after = before if conflict else replace(before, state=inline(token, b"new"), won=before.won | {token})
-        assert await rows.read(path) == after, (expects, at_ns)
+async def test_a_swap_that_wants_nothing_conflicts_iff_it_would_anyway_or_something_lives(rows: Rows, present: str) -> None:
+    for marks in MARKS:
+        for number, (expects, at_ns) in enumerate(product(["none", "A", "legacy"], [PAST_NS - NS_PER_MS, PAST_NS])):
+            path, token = f"{PATH}/{marks}/{number}", rows.token()
+            before = await arrange(rows, path, token, present, marks)
+            expected = {"none": None, "A": blob_name(path, A), "legacy": path}[expects]
+            lives = before.state is not None and not is_expired(before.state.deadline_ns, at_ns)
+            conflict = lives or marks != "no mark" or (before.target is not None and before.target != expected)
+            assert await rows.swap(path, token, expected, inline(token, b"new"), Vacant(at_ns)) is not conflict, (expects, at_ns)
+            after = before if conflict else replace(before, state=inline(token, b"new"), won=before.won | {token})
+            assert await rows.read(path) == after, (expects, at_ns)
 
 
 @matrix
-async def test_what_is_reserved_can_be_swapped_once_and_only_by_a_token_without_a_mark(rows: Rows, present: str, marks: str) -> None:
-    for number, deletes in enumerate([False, True]):
-        path, token = f"{PATH}/{number}", rows.token()
-        before = await arrange(rows, path, token, present, marks)
-        seen = before.state if before.state is not None else inline(A)
-        is_there = before.state is not None and before.target != path
-        assert await rows.backend.reserve(path, token, seen) is is_there
-        assert await rows.read(path) == before, "a reservation does not show"
-        takes_effect = is_there and marks == "no mark"
-        state = None if deletes else inline(token, b"new")
-        assert await rows.swap(path, token, before.target, state, Still(seen)) is takes_effect
-        after = replace(before, state=state, won=before.won | {token}) if takes_effect else before
-        assert await rows.read(path) == after
-        assert not await rows.swap(path, token, before.target, state, Still(seen)), "it is used up"
-        assert await rows.read(path) == after
+async def test_what_is_reserved_can_be_swapped_once_and_only_by_a_token_without_a_mark(rows: Rows, present: str) -> None:
+    for marks in MARKS:
+        for number, deletes in enumerate([False, True]):
+            path, token = f"{PATH}/{marks}/{number}", rows.token()
+            before = await arrange(rows, path, token, present, marks)
+            seen = before.state if before.state is not None else inline(A)
+            is_there = before.state is not None and before.target != path
+            assert await rows.backend.reserve(path, token, seen) is is_there
+            assert await rows.read(path) == before, "a reservation does not show"
+            takes_effect = is_there and marks == "no mark"
+            state = None if deletes else inline(token, b"new")
+            assert await rows.swap(path, token, before.target, state, Still(seen)) is takes_effect
+            after = replace(before, state=state, won=before.won | {token}) if takes_effect else before
+            assert await rows.read(path) == after
+            assert not await rows.swap(path, token, before.target, state, Still(seen)), "it is used up"
+            assert await rows.read(path) == after
 
 
 @pytest.mark.parametrize("there", ["inline", "tombstone"])
