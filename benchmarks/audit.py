@@ -1,7 +1,7 @@
 """The audit's figures, beside what a user would write instead: blobs per core-second, peak memory, how both grow.
 
     python -m benchmarks.audit --size 1        1 M blobs and as many tombstones, growth from 10 k: minutes on two cores
-    python -m benchmarks.audit --size 10       10 M
+    python -m benchmarks.audit --size 10 --growth      our own sides alone, one round: to 10 M
 
     two servers, a process each (`audit_gcs`, `audit_bigtable`) <-- a side: a process and all that it starts (`metered`)
 
@@ -160,12 +160,29 @@ async def figures(size: float, sides: Sequence[Side] = SIDES, rounds: int = ROUN
     return [beside(asked, sides, runs), growth([*smaller, largest], series, grown)], paper.figures()
 
 
+async def growth_alone(size: float) -> Figures:
+    """Measures our own sides only, in one round. The others take too long or too much memory at such a size."""
+    grown = (GENERATOR, LOCAL, SPARK)
+    async with started("benchmarks.audit_gcs") as url, started("benchmarks.audit_bigtable") as host:
+        with TemporaryDirectory(prefix="tiered-bench-") as directory:
+            asked = Asked(0, host.strip(), url.strip(), directory)
+            series = [await compare(replace(asked, names=number), grown, 1) for number in sizes(size)]
+    return growth(sizes(size), series, grown)
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser("python -m benchmarks.audit", description="The audit beside what a user would write instead.")
     parser.add_argument("--size", type=float, default=1.0, help="millions of names (1: some minutes)")
     parser.add_argument("--docs", type=Path, help="a page with places for the figures, such as docs/benchmarks.md")
+    parser.add_argument("--growth", action="store_true", help="only how our own costs grow, in one round")
     arguments = parser.parse_args()
     load = os.getloadavg()[0]
+    if arguments.growth:
+        grown = anyio.run(growth_alone, arguments.size)
+        grown.show()
+        if arguments.docs:
+            put_into(arguments.docs, "audit_growth", [grown], arguments.size, load)
+        raise SystemExit
     measured, on_paper = anyio.run(figures, arguments.size)
     for shown in (*measured, on_paper):
         shown.show()

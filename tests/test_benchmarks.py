@@ -260,7 +260,7 @@ def test_figures_replace_what_the_page_said_between_the_marks_and_nothing_else(t
 
 def test_the_page_has_a_place_for_every_part() -> None:
     page = (ROOT / "docs" / "benchmarks.md").read_text()
-    parts = ("embedded", "audit", "billion", "overload", "command", *production.PARTS)
+    parts = ("embedded", "audit", "audit_growth", "billion", "overload", "command", *production.PARTS)
     assert [part for part in parts if f"<!-- figures {part} -->" not in page] == []
 
 
