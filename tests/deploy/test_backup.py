@@ -25,7 +25,7 @@ from tiered import ObjectId, Settings, open_storage
 from tiered.embedded.file import path_of
 from tiered.open import open_backends
 
-BACKUPS = 4
+BACKUPS = 3
 OBJECT = ObjectId.create("notes", "photo")
 
 Command = list[str | Path]

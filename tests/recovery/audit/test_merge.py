@@ -128,7 +128,7 @@ def cuts(draw: st.DrawFn, world: World) -> list[str]:
 
 
 @pytest.mark.slow
-@settings(max_examples=500)
+@settings(max_examples=250)
 @given(data=st.data(), world=worlds(), window_names=st.integers(1, 5), page=st.integers(1, 4))
 def test_any_cut_of_any_small_world_finds_the_difference_of_the_sets(
     data: st.DataObject, world: World, window_names: int, page: int

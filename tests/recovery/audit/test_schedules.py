@@ -39,7 +39,7 @@ from tiered.protocol.backends import BlobInfo, HighVolumeBackend, Tiers, Tombsto
 
 pytestmark = pytest.mark.slow
 
-SEEDS = 40
+SEEDS = 25
 ONCE_WRONG = (1129, 1245, 1287)
 """Worlds in which a verdict was wrong once.
 
