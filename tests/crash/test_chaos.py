@@ -46,6 +46,7 @@ def stage(tmp_path: Path) -> Iterator[EmulatorStage]:
         yield stage
 
 
+@pytest.mark.sim
 def test_everything_fails_in_every_way_and_nothing_is_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = tmp_path / "chaos"
     options = DemoOptions(backend="emulators", seconds=8, writers=3, objects=60, seed=5, directory=directory)

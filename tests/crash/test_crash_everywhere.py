@@ -209,6 +209,9 @@ def at_every(call: str, fault: Fault) -> Plan:
 Case = tuple[object, ...]
 """A point or a call, a fault, and what else tells one run of a scenario from another."""
 EVERY_SCENARIO = pytest.mark.parametrize("name", SCENARIOS)
+EVERY_OTHER = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.sim if number % 2 else ()) for number, name in enumerate(SCENARIOS)]
+)
 
 
 def run_each(cases: Iterable[Case], run: Callable[..., Awaitable[object]]) -> None:
@@ -239,7 +242,7 @@ def test_an_operation_with_a_fault_at_any_call_answers_honestly_and_leaves_nothi
     run_each(fault_cases(points(name)), lambda point, fault: run_scenario(SCENARIOS[name], only_at(point, fault)))
 
 
-@EVERY_SCENARIO
+@EVERY_OTHER
 def test_an_operation_during_an_outage_of_any_call_answers_honestly_and_leaves_nothing(name: str) -> None:
     calls = dict.fromkeys(map(call_of, points(name)))
     run_each(fault_cases(calls), lambda call, fault: run_scenario(SCENARIOS[name], at_every(call, fault)))
@@ -313,7 +316,7 @@ def test_an_operation_cancelled_during_any_call_leaves_old_or_new_and_nothing_el
 # --- what arrives late ---------------------------------------------------------------------------
 
 
-@EVERY_SCENARIO
+@EVERY_OTHER
 def test_a_request_that_arrives_late_never_undoes_a_later_write(name: str) -> None:
     """Whether its caller was told that it is unknown, or was cancelled while it was under way."""
     late = [(point, fault) for point, fault in fault_cases(points(name)) if fault.seconds == LONG_S and call_of(point) not in READS]

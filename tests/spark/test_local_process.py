@@ -32,6 +32,7 @@ def wait_until_gone(pid: int) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.sim
 def test_with_the_wheel_as_its_only_java_it_runs_and_nothing_but_ours_is_printed(tmp_path: Path) -> None:
     """Of Spark's own needs, `PATH` keeps what a shell script has."""
     tools = tmp_path / "tools"

@@ -109,7 +109,8 @@ class Show:
         return whole
 
 
-@pytest.mark.parametrize("backend", ["embedded", pytest.param("emulators", marks=pytest.mark.sim)])
+@pytest.mark.sim
+@pytest.mark.parametrize("backend", ["embedded", "emulators"])
 def test_an_audit_beside_writers_that_are_killed_accuses_nothing_and_all_is_referenced_in_the_end(
     request: pytest.FixtureRequest, tmp_path: Path, backend: str
 ) -> None:
