@@ -56,13 +56,6 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture
-async def server(anyio_backend: str) -> AsyncIterator[GcsEmulator]:
-    async with GcsEmulator() as server:
-        server.create_bucket("blobs")
-        yield server
-
-
-@pytest.fixture
 async def blobs(server: GcsEmulator) -> AsyncIterator[GcsBlobs]:
     async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url) as blobs:
         yield blobs
