@@ -89,8 +89,8 @@ class Breaker:
                 self._answered()
             raise
         except Exception:
-            raise
-        except BaseException:
+            raise  # a defect here tells nothing of the service
+        except BaseException:  # cancelled
             given_up_after_s = self._runtime.monotonic() - began_at
             if given_up_after_s >= GIVEN_UP_S:
                 self._failed(began_at, f"no answer within {given_up_after_s:.3g} s")
