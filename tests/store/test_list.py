@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
-from changelog.base.errors import CorruptRecordError, InvalidRequestError, UnavailableError
+from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, UnavailableError
 from tests.given.tapped_store import LARGE, OBJECT, SMALL, World
 from tiered import Folder, ListEntry, Metadata, ObjectId, ObjectPrefix, Tier, TieredStorage, TimeToIdle, TimeToLive
 from tiered.protocol.backends import CorruptRow, Inline, RowPage, ScannedRow
@@ -132,18 +132,24 @@ async def test_an_object_with_a_lost_blob_or_a_damaged_row_is_listed_with_its_fa
     assert "corrupt_row" in caplog.text and "dangling_tombstone" in caplog.text
 
 
-async def test_a_corrupt_blob_is_a_fault_and_a_service_that_is_away_ends_the_listing(world: World) -> None:
+async def test_a_corrupt_blob_is_a_fault_and_a_service_that_is_away_or_denies_ends_the_listing(world: World) -> None:
     async def corrupt(real: Any, *args: Any) -> Any:
         raise CorruptRecordError("no footer")
 
     async def away(real: Any, *args: Any) -> Any:
         raise UnavailableError("down")
 
+    async def denied(real: Any, *args: Any) -> Any:
+        raise ConfigurationError("grant this process the permission")
+
     async with world.store() as storage:
         await storage.put(OBJECT, LARGE)
         world.blobs.hooks["head"] = corrupt
         [entry] = [entry async for entry in storage.list(metadata=True)]
         assert entry.fault == "no footer" and entry.metadata is None
+        world.blobs.hooks["head"] = denied
+        with pytest.raises(ConfigurationError, match="permission"):
+            await storage.list_page(metadata=True)
         world.blobs.hooks["head"] = away
         with pytest.raises(UnavailableError, match="down"):
             await storage.list_page(metadata=True)

@@ -26,7 +26,7 @@ from fsspec.utils import stringify_path
 
 import tiered.open
 import tiered.storage
-from tiered.errors import ConditionFailedError, ConfigurationError, InvalidRequestError
+from tiered.errors import ConditionFailedError, ConfigurationError, InvalidRequestError, RangeNotSatisfiableError
 from tiered.filesystem.file import TieredFile
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId, ObjectPrefix
@@ -202,13 +202,14 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
         if (start or 0) < 0 or (end or 0) < 0:
             size = self.info(path)["size"]
             start, end, _ = slice(start, end).indices(size)
+        if end is not None and end <= (start or 0):
+            self.info(path)
+            return b""
         try:
             with self._stored(path, ByteRange(start or 0, end)) as stored:
                 return stored.read()
-        except InvalidRequestError:
-            if start and self._file(path) is not None:
-                return b""  # a range beyond the end is empty, as of other files
-            raise
+        except RangeNotSatisfiableError:
+            return b""  # a range beyond the end is empty, as of other files
 
     def pipe_file(self, path: str, value: Any, mode: str = "overwrite", **options: Any) -> None:
         """Stores bytes. `mode` `create`: raises `FileExistsError` if the file is there already."""

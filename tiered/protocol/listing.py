@@ -25,7 +25,7 @@ from typing import NamedTuple
 from changelog.base.events import events
 from changelog.base.observe import SILENT, Observer
 from changelog.base.runtime import Runtime
-from tiered.errors import CorruptRecordError, DanglingTombstoneError, InvalidRequestError
+from tiered.errors import ConfigurationError, CorruptRecordError, DanglingTombstoneError, InvalidRequestError
 from tiered.metadata import is_expired
 from tiered.object_id import ObjectId, ObjectPrefix, revision_of
 from tiered.protocol.admission import Slot
@@ -235,6 +235,8 @@ class Lister:
             return replace(entry, metadata=row.metadata)
         try:
             head = await self._head(entry.object_id, row)
+        except ConfigurationError:  # such as a permission that is missing: that says nothing about the object
+            raise
         except (CorruptRecordError, DanglingTombstoneError, InvalidRequestError) as error:  # a name that no service takes, too
             events.warning("corrupt_row", error, path=row.path)
             return replace(entry, fault=str(error))

@@ -101,11 +101,24 @@ def test_a_path_that_no_object_can_have_is_refused_when_it_is_written_and_not_fo
 
 def test_ranges_are_those_of_a_file(fs: TieredFileSystem) -> None:
     fs.pipe_file("notes/objects/key", LARGE)
-    for start, end in ((0, 10), (5, None), (-7, None), (5, -5), (None, 3), (len(LARGE), None), (len(LARGE) + 5, None)):
+    for start, end in ((0, 10), (5, None), (-7, None), (5, -5), (None, 3), (len(LARGE), None), (len(LARGE) + 5, None), (7, 7), (9, 3)):
         assert fs.cat_file("notes/objects/key", start, end) == LARGE[start:end]
+    with pytest.raises(FileNotFoundError):
+        fs.cat_file("notes/objects/other", 9, 3)
     with fs.open("notes/objects/key") as file:
         file.seek(-300, os.SEEK_END)
         assert file.read(5) == LARGE[-300:-295] and file.seek(10) == 10 and file.read(5) == LARGE[10:15]
+
+
+def test_a_read_that_the_service_denies_is_an_error_and_no_empty_range(fs: TieredFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    fs.pipe_file("notes/objects/key", LARGE)
+
+    def denied(*_: Any) -> None:
+        raise ConfigurationError("grant this process the permission")
+
+    monkeypatch.setattr(fs.storage, "get", denied)
+    with pytest.raises(ConfigurationError, match="permission"):
+        fs.cat_file("notes/objects/key", 5, 10)
 
 
 def test_a_file_that_is_replaced_while_it_is_read_is_an_error_and_never_a_mixture(fs: TieredFileSystem) -> None:
