@@ -103,7 +103,7 @@ async def run_audit(
     check_there(settings)
     settings = portable(settings)
     directory = await to_thread.run_sync(RunDirectory.open, options.directory, runtime)
-    check_apart(directory, settings)
+    check_apart(directory.files, settings)
     manifest = await to_thread.run_sync(directory.read_manifest)
     if options.since is not None:
         scope, begun_ns = (options.prefix or "", None) if manifest is None else (manifest.scope, manifest.started_ns)
