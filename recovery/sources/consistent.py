@@ -42,7 +42,7 @@ from recovery.sources.columns import FEED, ddl
 POINTS_MAX = 1_000_000
 """So many points, about, are in one range of times. One task sorts them."""
 
-FAULTS_MAX = 5
+FAULTS_MAX = 100
 """So many faults of one kind are collected."""
 
 NEEDED = ("feed", "kind", "data", "time", "diff", "lower", "upper", "counts", "error")
@@ -55,7 +55,10 @@ _UPDATE, _PROGRESS = "update", "progress"
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A rule that a feed breaks. `why`: what was found, as one clause. `time`, `data`: which, if the fault is of one."""
+    """A rule that a feed breaks. `why`: what was found, as one clause. `time`, `data`: of which, as far as it is of one.
+
+    `rule`: None if a file cannot be read; then `why` is a whole sentence.
+    """
 
     feed: str
     rule: Rule | None
