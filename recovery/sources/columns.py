@@ -85,7 +85,8 @@ FEED: Mapping[str, str] = {
     "feed": TEXT,          # the directory
     "file": TEXT,          # its name in the directory
     "place": TEXT,         # of the message in the file, in words
-    "kind": TEXT,          # update or progress
+    "generation": LONG,    # of the feed, if the file tells it
+    "kind": TEXT,          # update, progress or error
     "data": TEXT,          # of an update: the record as canonical JSON
     "time": LONG,          # of an update
     "diff": LONG,          # of an update: by how much the record's multiplicity changes
@@ -96,7 +97,7 @@ FEED: Mapping[str, str] = {
 }  # fmt: skip
 """`tiered.feed`: every update and every progress message of a change feed, as often as it is there.
 
-A file that cannot be read to its end gives one more row, with an `error`.
+A file that cannot be read to its end gives one more row of the kind error. Its `error` is the sentence.
 """
 
 TIME_MIN_US, TIME_MAX_US = -62_135_596_800_000_000, 253_402_300_799_999_999

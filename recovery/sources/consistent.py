@@ -24,6 +24,7 @@ Rows of several feeds may be read at once. The column `feed` tells them apart.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -35,9 +36,9 @@ from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 
-from changelog.base.errors import ConfigurationError
 from recovery.feed.errors import FeedError, Rule
 from recovery.sources.columns import FEED, ddl
+from recovery.sources.feed import PROGRESS, UPDATE
 
 POINTS_MAX = 1_000_000
 """So many points, about, are in one range of times. One task sorts them."""
@@ -45,17 +46,17 @@ POINTS_MAX = 1_000_000
 FAULTS_MAX = 100
 """So many faults of one kind are collected."""
 
-NEEDED = ("feed", "kind", "data", "time", "diff", "lower", "upper", "counts", "error")
+NEEDED = ("feed", "generation", "kind", "data", "time", "diff", "lower", "upper", "counts", "error")
 """The columns that the reader needs. `file` and `place` are read only to say where a fault is."""
 
 FRONTIER = "feed string, frontier bigint, closed boolean, covered bigint, short bigint"
 _RANGE, _SUM = "_range", "_before"
-_UPDATE, _PROGRESS = "update", "progress"
+_RULE = re.compile(r" \(rule (\w+): [^()]*\)$")
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A rule that a feed breaks. `why`: what was found, as one clause. `time`, `data`: of which, as far as it is of one.
+    """A rule that a feed breaks. `why`: what was found, as one clause. `time`, `data`: which these are, if known.
 
     `rule`: None if a file cannot be read; then `why` is a whole sentence.
     """
@@ -122,8 +123,8 @@ class Reading:
         sums = ranged.groupBy("feed", _RANGE).agg(f.sum("turn").alias("turn"))
         sums = sums.select("feed", _RANGE, f.coalesce(f.sum("turn").over(before), f.lit(0)).alias(_SUM))
         within = Window.partitionBy("feed", _RANGE).orderBy("at").rowsBetween(Window.unboundedPreceding, Window.currentRow)
-        running = (f.sum("turn").over(within) + f.col(_SUM)).alias("covered")
-        return ranged.join(f.broadcast(sums), ["feed", _RANGE]).select("feed", "at", "found", "said", "least", "most", running)
+        running = f.sum("turn").over(within) + f.col(_SUM)
+        return ranged.join(f.broadcast(sums), ["feed", _RANGE]).withColumn("covered", running).drop(_RANGE, _SUM)
 
     def _frontiers(self, points: DataFrame) -> DataFrame:
         uncovered, short = f.col("covered") == 0, (f.col("covered") > 0) & (f.col("found") < f.coalesce("most", f.lit(0)))
@@ -139,7 +140,7 @@ class Reading:
     def _view(self) -> DataFrame:
         known = f.broadcast(self.frontier.select("feed", "frontier"))
         before = f.isnull("frontier") | (f.col("time") < f.col("frontier"))
-        updates = self._held.where(f.col("kind") == _UPDATE).join(known, "feed").where(before)
+        updates = self._held.where(f.col("kind") == UPDATE).join(known, "feed").where(before)
         return updates.groupBy("feed", "data").agg(f.sum("least").alias("count")).where(f.col("count") != 0)
 
 
@@ -149,15 +150,13 @@ def open_feed(session: SparkSession, directory: str, *, parallel: int | None = N
     `parallel`: about how many files are read at once. Raises `FeedError` if the feed breaks a rule; it names the file,
     the place in it and the rule. Then there is no view. Spark's own error says why if the directory cannot be read.
     """
-    table = session.read.format("tiered.feed").option("directory", directory)
-    if parallel is not None:
-        table = table.option("parallel", str(parallel))
-    needed = {name: FEED[name] for name in NEEDED}
-    reading = Reading(table.schema(ddl(needed)).load())
+    options = {"path": directory} | ({} if parallel is None else {"parallel": str(parallel)})
+    needed = ddl({name: FEED[name] for name in NEEDED})
+    reading = Reading(session.read.format("tiered.feed").options(**options).schema(needed).load())
     if not reading.faults:
         return reading
     reading.close()
-    raise _located(table.load(), reading.faults[0])
+    raise located(session.read.format("tiered.feed").options(**options).load(), reading.faults[0])
 
 
 # --- the messages ----------------------------------------------------------------------------------
@@ -166,7 +165,10 @@ def open_feed(session: SparkSession, directory: str, *, parallel: int | None = N
 def _distinct(messages: DataFrame) -> DataFrame:
     """Returns each distinct message once: an update with the `least` and the `greatest` diff that were seen of it."""
     distinct = messages.groupBy("feed", "kind", "data", "time", "lower", "upper", "counts", "error")
-    return distinct.agg(f.min("diff").alias("least"), f.max("diff").alias("greatest"))
+    return distinct.agg(
+        f.min("diff").alias("least"), f.max("diff").alias("greatest"),
+        f.min("generation").alias("oldest"), f.max("generation").alias("newest"),
+    )  # fmt: skip
 
 
 def _faults_of_messages(held: DataFrame) -> Iterator[Fault]:
@@ -179,7 +181,7 @@ def _faults_of_messages(held: DataFrame) -> Iterator[Fault]:
     malformed = upside | endless | outside | (f.size(f.array_distinct(times)) < f.size(times))
     negative = (f.col("time") < 0) | (f.col("lower") < 0) | (f.col("upper") < 0)
     broken = f.when(f.isnotnull("error"), None).when(negative, Rule.TIME.name)
-    broken = broken.when((f.col("kind") == _PROGRESS) & f.coalesce(malformed, f.lit(False)), Rule.INTERVAL.name)
+    broken = broken.when((f.col("kind") == PROGRESS) & f.coalesce(malformed, f.lit(False)), Rule.INTERVAL.name)
     broken = broken.when(f.col("least") != f.col("greatest"), Rule.DIFF.name)
     found = held.withColumn("rule", broken).where(f.isnotnull("error") | f.isnotnull("rule"))
     for row in found.orderBy("rule", "feed", "time", "lower", "data").limit(FAULTS_MAX).collect():
@@ -188,7 +190,7 @@ def _faults_of_messages(held: DataFrame) -> Iterator[Fault]:
         elif row.rule == Rule.DIFF.name:
             why = f"{row.data} at time {row.time} has the diffs {row.least} and {row.greatest}"
             yield Fault(row.feed, Rule.DIFF, why, row.time, row.data)
-        elif row.kind == _UPDATE:
+        elif row.kind == UPDATE:
             yield Fault(row.feed, Rule.TIME, f"an update has the time {row.time}", row.time, row.data)
         else:
             upper = "its end" if row.upper is None else row.upper
@@ -199,27 +201,33 @@ def _faults_of_messages(held: DataFrame) -> Iterator[Fault]:
 
 
 def _points(held: DataFrame) -> DataFrame:
-    """Returns each time that a message names, and 0. `turn`: by how many more statements it is covered than before."""
-    nothing = {"turn": "bigint", "found": "bigint", "said": "bigint", "count": "bigint"}
+    """Returns each time that a message names, and 0. `turn`: by how many more statements it is covered than before.
+
+    `found`: how many distinct updates it has. `said`: how many statements declare a count that is not 0, `least` and
+    `most`: these counts. `oldest`, `newest`: of the generations of the feed, at the point 0 alone.
+    """
+    sums, others = ("turn", "found", "said"), ("count", "oldest", "newest")
 
     def point(frame: DataFrame, at: Column, **told: Column) -> DataFrame:
-        columns = [told.get(name, f.lit(0) if name != "count" else f.lit(None)).cast(kind).alias(name) for name, kind in nothing.items()]
-        return frame.select("feed", at.alias("at"), *columns)
+        columns = [told.get(name, f.lit(0 if name in sums else None)).cast("bigint").alias(name) for name in (*sums, *others)]
+        return frame.select("feed", at.cast("bigint").alias("at"), *columns)
 
-    statements = held.where((f.col("kind") == _PROGRESS) & f.isnotnull("lower"))
-    declared = statements.select("feed", f.explode("counts").alias("each"))
-    number = f.count("*")
-    found = held.where(f.col("kind") == _UPDATE).groupBy("feed", "time").agg(number.alias("number"))
+    statements = held.where((f.col("kind") == PROGRESS) & f.isnotnull("lower"))
+    declared = statements.select("feed", f.explode("counts").alias("each")).where(f.col("each")["count"] != 0)  # no count is the count 0
+    found = held.where(f.col("kind") == UPDATE).groupBy("feed", "time").agg(f.count("*").alias("number"))
+    feeds = held.groupBy("feed").agg(f.min("oldest").alias("oldest"), f.max("newest").alias("newest"))
     parts = [
         point(found, f.col("time"), found=f.col("number")),
         point(statements, f.col("lower"), turn=f.lit(1)),
         point(statements.where(f.isnotnull("upper")), f.col("upper"), turn=f.lit(-1)),
         point(declared, f.col("each")["time"], said=f.lit(1), count=f.col("each")["count"]),
-        point(held.select("feed").distinct(), f.lit(0).cast("bigint")),
+        point(feeds, f.lit(0), oldest=f.col("oldest"), newest=f.col("newest")),
     ]
     together = reduce(DataFrame.unionByName, parts).groupBy("feed", "at")
-    sums = [f.sum(name).alias(name) for name in ("turn", "found", "said")]
-    return together.agg(*sums, f.min("count").alias("least"), f.max("count").alias("most"))
+    return together.agg(
+        *(f.sum(name).alias(name) for name in sums), f.min("count").alias("least"), f.max("count").alias("most"),
+        f.min("oldest").alias("oldest"), f.max("newest").alias("newest"),
+    )  # fmt: skip
 
 
 def _range_of(bounds: Sequence[float]) -> Column:
@@ -228,42 +236,47 @@ def _range_of(bounds: Sequence[float]) -> Column:
 
 
 def _faults_of_points(points: DataFrame) -> Iterator[Fault]:
-    """Yields contradictions between progress messages, and times with more updates than are declared."""
+    """Yields mixed generations, contradictions between progress messages, and times with more updates than declared."""
     declared = f.coalesce("most", f.lit(0))
+    mixed = f.coalesce(f.col("oldest") != f.col("newest"), f.lit(False))
     apart = (f.col("said") > 0) & ((f.col("least") != f.col("most")) | (f.col("said") != f.col("covered")))
     many = (f.col("covered") > 0) & (f.col("found") > declared)
-    broken = f.when(apart, Rule.PROGRESS.name).when(many, Rule.COUNT.name)
-    found = points.withColumn("rule", broken).where(f.isnotnull("rule")).withColumn("silent", f.col("said") != f.col("covered"))
+    broken = f.when(mixed, Rule.GENERATION.name).when(apart, Rule.PROGRESS.name).when(many, Rule.COUNT.name)
+    found = points.withColumn("rule", broken).where(f.isnotnull("rule"))
     for row in found.orderBy("at", "feed").limit(FAULTS_MAX).collect():
-        if row.rule == Rule.COUNT.name:
-            yield Fault(row.feed, Rule.COUNT, f"time {row.at} has {row.found} distinct updates, and {row.most or 0} are declared", row.at)
+        rule, time = Rule[row.rule], row["at"]
+        if rule is Rule.GENERATION:
+            yield Fault(row.feed, rule, f"there are files of the generations {row.oldest} and {row.newest}")
+        elif rule is Rule.COUNT:
+            yield Fault(row.feed, rule, f"time {time} has {row.found} distinct updates, and {row.most or 0} are declared", time)
         else:
-            least = 0 if row.silent else row.least
-            yield Fault(row.feed, Rule.PROGRESS, f"progress messages declare {least} and {row.most} updates at time {row.at}", row.at)
+            least = row.least if row.said == row.covered else 0
+            yield Fault(row.feed, rule, f"progress messages declare {least} and {row.most} updates at time {time}", time)
 
 
 # --- where a fault is ------------------------------------------------------------------------------
 
 
-def _located(messages: DataFrame, fault: Fault) -> FeedError | ConfigurationError:
-    """Returns the error of a fault, with the files and places of the messages that are to blame."""
+def located(messages: DataFrame, fault: Fault) -> FeedError:
+    """Returns the error of a fault, with the files and places of two messages that are to blame, or of one.
+
+    `messages`: the same messages again, with all columns of the format tiered.feed.
+    """
     if fault.rule is None:
-        return ConfigurationError(fault.why)
-    rows = messages.where(f.col("feed") == fault.feed)
+        told = _RULE.search(fault.why)
+        return FeedError(Rule.FORM if told is None else Rule[told[1].upper()], _RULE.sub("", fault.why))
     time, data = f.lit(fault.time), f.col("data").eqNullSafe(f.lit(fault.data))
-    update = (f.col("kind") == _UPDATE) & (f.col("time") == time)
-    covering = (f.col("lower") <= time) & (f.isnull("upper") | (f.col("upper") > time))
-    said = f.filter("counts", lambda each: each["time"] == time)[0]["count"]
-    if fault.rule is Rule.PROGRESS:
-        rows, each = rows.where(covering), f.coalesce(said, f.lit(0))
-    elif fault.rule is Rule.DIFF:
-        rows, each = rows.where(update & data), f.col("diff")
-    elif fault.rule is Rule.COUNT:
-        rows, each = rows.where(update | covering), f.col("kind")
-    elif fault.data is not None:
-        rows, each = rows.where(update & data), f.lit(0)
-    else:
-        rows, each = rows.where((f.col("kind") == _PROGRESS) & f.col("lower").eqNullSafe(time)), f.lit(0)
-    first = rows.groupBy(each.alias("each")).agg(f.min(f.struct("file", "place")).alias("first")).orderBy("first").limit(2)
-    places = [f"{row.first.file}, {row.first.place}" for row in first.collect()]
-    return FeedError(fault.rule, fault.why, "; ".join(places))
+    update = (f.col("kind") == UPDATE) & (f.col("time") == time)
+    covering = (f.col("kind") == PROGRESS) & (f.col("lower") <= time) & (f.isnull("upper") | (f.col("upper") > time))
+    said = f.coalesce(f.filter("counts", lambda each: each["time"] == time)[0]["count"], f.lit(0))
+    blamed, unlike = {
+        Rule.GENERATION: (f.isnotnull("generation"), f.col("generation")),
+        Rule.PROGRESS: (covering, said),
+        Rule.COUNT: (update | covering, f.col("kind")),
+        Rule.DIFF: (update & data, f.col("diff")),
+        Rule.TIME: ((update & data) | ((f.col("kind") == PROGRESS) & (f.col("lower") == time)), f.lit(0)),
+        Rule.INTERVAL: ((f.col("kind") == PROGRESS) & f.col("lower").eqNullSafe(time), f.lit(0)),
+    }[fault.rule]
+    first = f.min(f.struct("file", "place")).alias("first")
+    rows = messages.where(f.col("feed") == fault.feed).where(blamed).groupBy(unlike.alias("unlike")).agg(first).orderBy("first").limit(2)
+    return FeedError(fault.rule, fault.why, "; ".join(f"{row['first'].file}, {row['first'].place}" for row in rows.collect()))
