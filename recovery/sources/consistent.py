@@ -43,8 +43,8 @@ from recovery.sources.feed import PROGRESS, UPDATE
 POINTS_MAX = 1_000_000
 """So many points, about, are in one range of times. One task sorts them."""
 
-FAULTS_MAX = 100
-"""So many faults of one kind are collected."""
+FAULTS_MAX, BLAMED = 100, 3
+"""So many faults of each kind are collected, and so many places are named in an error."""
 
 NEEDED = ("feed", "generation", "kind", "data", "time", "diff", "lower", "upper", "counts", "error")
 """The columns that the reader needs. `file` and `place` are read only to say where a fault is."""
@@ -258,7 +258,7 @@ def _faults_of_points(points: DataFrame) -> Iterator[Fault]:
 
 
 def located(messages: DataFrame, fault: Fault) -> FeedError:
-    """Returns the error of a fault, with the files and places of two messages that are to blame, or of one.
+    """Returns the error of a fault, with the files and places of the first `BLAMED` messages that it is about.
 
     `messages`: the same messages again, with all columns of the format tiered.feed.
     """
@@ -268,15 +268,16 @@ def located(messages: DataFrame, fault: Fault) -> FeedError:
     time, data = f.lit(fault.time), f.col("data").eqNullSafe(f.lit(fault.data))
     update = (f.col("kind") == UPDATE) & (f.col("time") == time)
     covering = (f.col("kind") == PROGRESS) & (f.col("lower") <= time) & (f.isnull("upper") | (f.col("upper") > time))
-    said = f.coalesce(f.filter("counts", lambda each: each["time"] == time)[0]["count"], f.lit(0))
+    said = f.coalesce(f.get(f.filter("counts", lambda each: each["time"] == time), 0)["count"], f.lit(0))
     blamed, unlike = {
         Rule.GENERATION: (f.isnotnull("generation"), f.col("generation")),
         Rule.PROGRESS: (covering, said),
-        Rule.COUNT: (update | covering, f.col("kind")),
+        Rule.COUNT: (update | covering, f.col("data")),
         Rule.DIFF: (update & data, f.col("diff")),
         Rule.TIME: ((update & data) | ((f.col("kind") == PROGRESS) & (f.col("lower") == time)), f.lit(0)),
         Rule.INTERVAL: ((f.col("kind") == PROGRESS) & f.col("lower").eqNullSafe(time), f.lit(0)),
     }[fault.rule]
     first = f.min(f.struct("file", "place")).alias("first")
-    rows = messages.where(f.col("feed") == fault.feed).where(blamed).groupBy(unlike.alias("unlike")).agg(first).orderBy("first").limit(2)
+    rows = messages.where(f.col("feed") == fault.feed).where(blamed).groupBy(unlike.alias("unlike")).agg(first)
+    rows = rows.orderBy("first").limit(BLAMED)
     return FeedError(fault.rule, fault.why, "; ".join(f"{row['first'].file}, {row['first'].place}" for row in rows.collect()))

