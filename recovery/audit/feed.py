@@ -27,7 +27,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, BinaryIO, Self, cast
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError, UnavailableError
 from changelog.base.runtime import Runtime
@@ -214,7 +214,7 @@ class FindingsFeed:
         claim = None if self.files.local is not None else self._claim(number, manifest)
         try:
             with self.files.draft(name) as draft, self.files.explained("be written", name):
-                writer = ContainerWriter(draft.file, SCHEMA, metadata=_metadata(manifest))
+                writer = ContainerWriter(cast(BinaryIO, draft.file), SCHEMA, metadata=_metadata(manifest))
                 for start in range(0, len(changed), MESSAGE):
                     writer.write(Updates(tuple(Update(json.loads(key), time_ms, diff) for key, diff in changed[start : start + MESSAGE])))
                 writer.write(_progress(before_ms, time_ms, len(changed)))
