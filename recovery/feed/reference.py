@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
-from recovery.feed.batch import END, characters
+from recovery.feed.batch import END, bytes_of
 from recovery.feed.messages import Progress, Update
 
 
@@ -24,7 +24,7 @@ class ReferenceRules:
         self.frontier = 0
         self.ignored = 0
         self.updates = 0
-        self.characters = 0
+        self.bytes = 0
         self._accepted = 0
         """The frontier of accepted progress messages."""
         self._held: dict[int, dict[Update, None]] = {}
@@ -44,7 +44,7 @@ class ReferenceRules:
             if each not in at_time:
                 at_time[each] = None
                 self.updates += 1
-                self.characters += characters(each.key)
+                self.bytes += bytes_of(each.key)
 
     def take_progress(self, progress: Progress) -> None:
         self._queue.append(progress)
@@ -59,7 +59,7 @@ class ReferenceRules:
         self.frontier = frontier
         complete = [each for time in [time for time in self._held if time < frontier] for each in self._held.pop(time)]
         self.updates -= len(complete)
-        self.characters -= sum(characters(each.key) for each in complete)
+        self.bytes -= sum(bytes_of(each.key) for each in complete)
         return complete
 
     def _accept(self) -> None:
