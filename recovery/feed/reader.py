@@ -192,7 +192,7 @@ class StrictRules:
                 self._declared[time] = count
                 insort(self._declared_times, time)
         if lower < upper:
-            self._cover = _union(self._cover, (lower, upper))
+            _cover_too(self._cover, lower, upper)
 
     def _counts(self, progress: Progress, lower: int, upper: int) -> dict[int, int]:
         if lower < 0 or upper < 0:
@@ -272,13 +272,13 @@ class StrictRules:
 _NONE: dict[Key, Update] = {}
 
 
-def _union(cover: list[tuple[int, int]], more: tuple[int, int]) -> list[tuple[int, int]]:
-    """The intervals with one more. Those that touch or overlap become one."""
-    lower, upper = more
+def _cover_too(cover: list[tuple[int, int]], lower: int, upper: int) -> None:
+    """Adds an interval to others, which are sorted. Those that touch or overlap become one."""
     begin = bisect_left(cover, lower, key=lambda each: each[1])
     end = bisect_right(cover, upper, key=lambda each: each[0])
-    merged = (min([lower, *(each[0] for each in cover[begin:end])]), max([upper, *(each[1] for each in cover[begin:end])]))
-    return [*cover[:begin], merged, *cover[end:]]
+    if begin < end:
+        lower, upper = min(lower, cover[begin][0]), max(upper, cover[end - 1][1])
+    cover[begin:end] = [(lower, upper)]
 
 
 def batches(reader: CdcReader, messages: Iterable[Message | dict[str, Any]]) -> list[Batch]:

@@ -311,12 +311,13 @@ def _no_other_message(self: StrictRules, update: Update, fresh: dict[int, dict[K
     return REPEATED(self, update, {})
 
 
-def _cover_without_chain(cover: list[tuple[int, int]], more: tuple[int, int]) -> list[tuple[int, int]]:
-    return [(0, max(cover[0][1], more[1]))]
+def _cover_without_chain(cover: list[tuple[int, int]], lower: int, upper: int) -> None:
+    cover[:] = [(0, max(cover[0][1], upper))]
 
 
-def _cover_in_order_only(cover: list[tuple[int, int]], more: tuple[int, int]) -> list[tuple[int, int]]:
-    return [(0, max(cover[0][1], more[1]))] if more[0] <= cover[0][1] else cover
+def _cover_in_order_only(cover: list[tuple[int, int]], lower: int, upper: int) -> None:
+    if lower <= cover[0][1]:
+        _cover_without_chain(cover, lower, upper)
 
 
 def _count_at_covered_times_only(self: StrictRules, time: int) -> bool:
@@ -345,8 +346,8 @@ KNOCK_OUTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "no impossible counts": _knocked_out("_counts", lambda self, progress, lower, upper: dict(progress.counts)),
     "counts are as declared": _knocked_out("take_progress", _the_last_count_wins),
     "a time waits for its updates": _knocked_out("_first_incomplete", lambda self: END),
-    "a gap is waited for": lambda patch: patch.setattr(module, "_union", _cover_without_chain),
-    "progress beyond a gap is kept": lambda patch: patch.setattr(module, "_union", _cover_in_order_only),
+    "a gap is waited for": lambda patch: patch.setattr(module, "_cover_too", _cover_without_chain),
+    "progress beyond a gap is kept": lambda patch: patch.setattr(module, "_cover_too", _cover_in_order_only),
     "what is delivered is forgotten": _knocked_out("_forget", lambda self, frontier: None),
     "who remembers knows old times": _knocked_out("_oldest", lambda self: self.frontier),
 }
