@@ -27,7 +27,7 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 from changelog.base.errors import InvalidRequestError
-from recovery.feed.batch import END, Batch, Held, Waiting, characters, estimated, in_order, named
+from recovery.feed.batch import BYTES_PER_TIME, END, Batch, Held, Waiting, bytes_of, in_order, named
 from recovery.feed.errors import FeedError, Rule
 from recovery.feed.messages import Key, Message, Progress, Update, Updates
 from recovery.feed.reference import ReferenceRules
@@ -39,8 +39,9 @@ class Rules(Protocol):
 
     frontier: int
     ignored: int
+    late: int
     updates: int
-    characters: int
+    bytes: int
 
     def take_updates(self, updates: tuple[Update, ...]) -> None: ...
     def take_progress(self, progress: Progress) -> None: ...
@@ -86,12 +87,18 @@ class CdcReader:
     @property
     def held(self) -> Held:
         """How much the reader holds back. `remember` is not counted."""
-        return estimated(self._rules.updates, self._rules.times(), self._rules.characters)
+        times = self._rules.times()
+        return Held(self._rules.updates, times, self._rules.bytes + times * BYTES_PER_TIME)
 
     @property
     def ignored(self) -> int:
         """How many updates had no effect: repeated ones, and ones at times that were delivered before."""
         return self._rules.ignored
+
+    @property
+    def late(self) -> int:
+        """How many of the ignored updates were at times that were delivered before. A repetition is one, too."""
+        return self._rules.late
 
     @property
     def waiting(self) -> Waiting | None:
@@ -105,8 +112,9 @@ class StrictRules:
     def __init__(self, remember: bool = False) -> None:
         self.frontier = 0
         self.ignored = 0
+        self.late = 0
         self.updates = 0
-        self.characters = 0
+        self.bytes = 0
         self._remember = remember
         self._held: dict[int, dict[Key, Update]] = {}
         """By time: the distinct updates."""
@@ -123,18 +131,20 @@ class StrictRules:
 
     def take_updates(self, updates: tuple[Update, ...]) -> None:
         fresh: dict[int, dict[Key, Update]] = {}
-        ignored = 0
+        ignored, late = 0, 0
         for update in updates:
             if update.time < 0:
                 raise FeedError(Rule.TIME, f"{named(update)} is at a negative time")
             if self._is_late(update) or self._is_repeated(update, fresh):
                 ignored += 1
+                late += update.time < self.frontier
                 continue
             at_time = fresh.setdefault(update.time, {})
             self._refuse_one_too_many(update, len(at_time))
             at_time[update.key] = update
         # Nothing was refused.
         self.ignored += ignored
+        self.late += late
         for time, found in fresh.items():
             self._hold(time, found)
 
@@ -162,7 +172,7 @@ class StrictRules:
             declared, received = self._declared.get(time, 0), len(self._held.get(time, ())) + fresh
             if received >= declared:
                 raise FeedError(
-                    Rule.COUNT, f"{named(update)} is one too many: progress declares {declared} at time {time}, and {received} others came"
+                    Rule.COUNT, f"{named(update)} is one too many: progress declares {declared} at time {time}, and {received} came before"
                 )
 
     def _is_covered(self, time: int) -> bool:
@@ -177,7 +187,7 @@ class StrictRules:
             self._held[time] = {}
         self._held[time].update(found)
         self.updates += len(found)
-        self.characters += sum(characters(key) for key in found)
+        self.bytes += sum(bytes_of(key) for key in found)
 
     # --- progress ----------------------------------------------------------------------------------
 
@@ -191,7 +201,7 @@ class StrictRules:
                 self._declared[time] = count
                 insort(self._declared_times, time)
         if lower < upper:
-            self._cover = _union(self._cover, (lower, upper))
+            _cover_too(self._cover, lower, upper)
 
     def _counts(self, progress: Progress, lower: int, upper: int) -> dict[int, int]:
         if lower < 0 or upper < 0:
@@ -215,7 +225,7 @@ class StrictRules:
         """Refuses a count that another progress message declared differently, or a missing one that it declared."""
         oldest = max(lower, self._oldest())
         known = self._declared_times[bisect_left(self._declared_times, oldest) : bisect_left(self._declared_times, upper)]
-        for time in {*known, *(time for time in counts if time >= oldest and self._is_covered(time))}:
+        for time in sorted({*known, *(time for time in counts if time >= oldest and self._is_covered(time))}):
             if (before := self._declared.get(time, 0)) != (count := counts.get(time, 0)):
                 raise FeedError(Rule.PROGRESS, f"{named(progress)} declares {count} at time {time}, and another one declared {before}")
 
@@ -236,7 +246,7 @@ class StrictRules:
         complete = [update for time in self._held_times[at:end] for update in self._held[time].values()]
         self.frontier = frontier
         self.updates -= len(complete)
-        self.characters -= sum(characters(update.key) for update in complete)
+        self.bytes -= sum(bytes_of(update.key) for update in complete)
         if not self._remember:
             self._forget(frontier)
         return complete
@@ -271,13 +281,13 @@ class StrictRules:
 _NONE: dict[Key, Update] = {}
 
 
-def _union(cover: list[tuple[int, int]], more: tuple[int, int]) -> list[tuple[int, int]]:
-    """The intervals with one more. Those that touch or overlap become one."""
-    lower, upper = more
+def _cover_too(cover: list[tuple[int, int]], lower: int, upper: int) -> None:
+    """Adds an interval to others, which are sorted. Those that touch or overlap become one."""
     begin = bisect_left(cover, lower, key=lambda each: each[1])
     end = bisect_right(cover, upper, key=lambda each: each[0])
-    merged = (min([lower, *(each[0] for each in cover[begin:end])]), max([upper, *(each[1] for each in cover[begin:end])]))
-    return [*cover[:begin], merged, *cover[end:]]
+    if begin < end:
+        lower, upper = min(lower, cover[begin][0]), max(upper, cover[end - 1][1])
+    cover[begin:end] = [(lower, upper)]
 
 
 def batches(reader: CdcReader, messages: Iterable[Message | dict[str, Any]]) -> list[Batch]:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from recovery.feed.batch import END, Batch, Held, characters, estimated, in_order, named
+from recovery.feed.batch import END, Batch, Held, bytes_of, in_order, named
 from recovery.feed.errors import FeedError, Rule
 from recovery.feed.messages import Message, Progress, Update, Updates
 from recovery.feed.spelling import from_json
@@ -60,7 +60,7 @@ class RollbackReader:
 
     def _progress(self, progress: Progress) -> Batch | None:
         upper = progress.upper[0] if progress.upper else END
-        rolls_back = self._last is not None and upper <= self._frontier
+        rolls_back = self._rolls_back(upper)
         if not self._lenient:
             self._check_repeated(progress, upper) if rolls_back else self._check_complete(progress, upper)
         since, self._since = self._since, {}
@@ -69,6 +69,9 @@ class RollbackReader:
             return None
         self._frontier, self._last = upper, progress
         return Batch(in_order(since), self.frontier)
+
+    def _rolls_back(self, upper: int) -> bool:
+        return self._last is not None and upper <= self._frontier
 
     def _check_repeated(self, progress: Progress, upper: int) -> None:
         if upper < self._frontier:
@@ -94,4 +97,4 @@ class RollbackReader:
     @property
     def held(self) -> Held:
         """How much the reader holds back: the updates since the last progress message."""
-        return estimated(len(self._since), len({each.time for each in self._since}), sum(characters(each.key) for each in self._since))
+        return Held(len(self._since), len({each.time for each in self._since}), sum(bytes_of(each.key) for each in self._since))

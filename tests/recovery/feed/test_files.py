@@ -9,13 +9,14 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from random import Random
 
 import pytest
 
-from changelog.base.errors import InvalidRequestError
+from changelog.base.errors import ConfigurationError, InvalidRequestError
 from recovery.feed import CdcReader, FeedError, Message, Progress, Rule, Update, Updates
 from recovery.feed.avro import REFERENCES, encode, frame, schema
-from recovery.feed.files import GENERATION, Form, Located, read, read_all, write
+from recovery.feed.files import GENERATION, UPDATES_MAX, Form, Located, read, read_all, write
 from recovery.feed.reader import batches
 
 
@@ -27,6 +28,7 @@ MESSAGES: list[Message] = [
     Updates((reference("a", 0), reference("\u00fc b", 0))), Progress((0,), (1,), ((0, 2),)), Updates((reference("a", 1, -1),)),
     Progress((1,), (), ((1, 1),)),
 ]  # fmt: skip
+FUZZED = 60
 STREAMS = [Form.AVRO, Form.JSON, Form.TEXT, Form.BARE, Form.FRAMED]
 
 
@@ -154,6 +156,12 @@ def test_a_schema_that_does_not_match_is_refused(tmp_path: Path) -> None:
         list(read(path, Form.FRAMED, schema_id=2))
 
 
+def test_a_message_of_very_many_updates_is_cut(tmp_path: Path) -> None:
+    whole = Updates(tuple(Update(number, 0, 1) for number in range(UPDATES_MAX + 1)))
+    assert write(tmp_path / "feed", [whole]) == 1
+    assert [each.message for each in read(tmp_path / "feed")] == [Updates(whole.updates[:-1]), Updates(whole.updates[-1:])]
+
+
 def test_files_of_two_generations_are_refused(tmp_path: Path) -> None:
     one, other, silent = tmp_path / "one", tmp_path / "other", tmp_path / "silent"
     write(one, MESSAGES[:2], Form.AVRO, generation=3)
@@ -175,6 +183,16 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(InvalidRequestError, match="file/feed cannot be written: Not a directory"):
         write(tmp_path / "file" / "feed", MESSAGES)
+
+
+def test_without_fastavro_only_avro_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "avro", MESSAGES, Form.AVRO)
+    write(tmp_path / "json", MESSAGES, Form.JSON)
+    monkeypatch.setitem(sys.modules, "fastavro", None)
+    monkeypatch.delitem(sys.modules, "recovery.feed.avro")
+    assert len(list(read(tmp_path / "json"))) == 4
+    with pytest.raises(ConfigurationError, match=r"pip install 'tiered\[feed\]'"):
+        list(read(tmp_path / "avro"))
 
 
 def test_standard_input_may_give_its_first_bytes_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,3 +249,26 @@ def test_a_file_with_a_broken_message_is_not_half_applied(tmp_path: Path) -> Non
     with pytest.raises(FeedError, match="line 1: the time of an update is '0'"):
         batches(reader, (each.message for each in read(path)))
     assert reader.held.updates == 0
+
+
+@pytest.mark.parametrize("form", [*STREAMS, Form.DELTA])
+def test_bytes_that_were_changed_anywhere_give_messages_or_an_error_of_the_feed(form: Form, tmp_path: Path) -> None:
+    random, path = Random(7), tmp_path / "feed"
+    write(path, MESSAGES[:2] if form is Form.DELTA else MESSAGES, form, codec="null")
+    whole = path.read_bytes()
+    refused = 0
+    for _ in range(FUZZED):
+        content = bytearray(whole)
+        for _ in range(random.choice((1, 1, 3))):
+            at = random.randrange(len(content))
+            content[at : at + random.choice((0, 1, 1, 5))] = random.randbytes(random.choice((0, 1, 1, 3)))
+        path.write_bytes(content)
+        places: list[str] = []
+        try:
+            for located in read(path, told(form)):
+                places.append(located.where)
+        except FeedError as error:
+            refused += 1
+            places.append(error.where)
+        assert all(each.startswith(str(path)) for each in places)
+    assert refused > FUZZED / 5
