@@ -1,0 +1,18 @@
+"""The change feed: messages that may be repeated, reordered and cut anywhere, and still give each reader the same view.
+
+    messages.py   begin here: updates and progress, as values
+    reader.py     CdcReader delivers what is complete; it trusts progress alone
+    rollback.py   RollbackReader follows the rule of the published sketch, for ordered channels only
+    view.py       what batches add up to
+    spelling.py   messages as JSON, as deltas and as short text
+    avro.py       messages as Avro; needs the extra `feed`
+    files.py      reads and writes all of these as files
+    errors.py     FeedError, and the rules that a feed can break
+
+Only `files.py` does I/O. Nothing here knows the store, the audit or a command. docs/feed.md explains the protocol.
+"""
+
+from recovery.feed.errors import FeedError, Rule
+from recovery.feed.messages import Message, Progress, Update, Updates
+
+__all__ = ["FeedError", "Message", "Progress", "Rule", "Update", "Updates"]
