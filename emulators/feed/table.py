@@ -25,7 +25,9 @@ from random import Random
 from typing import Protocol
 
 from emulators.feed.transactions import History, Order, Reference, reference, run
-from recovery.feed.messages import Batch, Message, Updates
+from recovery.feed.errors import FeedError
+from recovery.feed.messages import Message, Updates
+from recovery.feed.batch import Batch
 from recovery.feed.reader import CdcReader
 from recovery.feed.rollback import RollbackReader
 
@@ -92,7 +94,7 @@ def judged(history: History, messages: Sequence[Message], reader: Reader) -> Ver
     for message in messages:
         try:
             batch = reader.feed(message)
-        except ValueError:
+        except FeedError:
             return Verdict.REFUSED
         if batch is None:
             continue
