@@ -42,7 +42,7 @@ MAGIC = b"Obj\x01"
 """Begins an object container file."""
 SCHEMA_ID_MAX = 2**31 - 1
 
-_FRAME = 5
+FRAME_BYTES = 5
 _WHAT_FASTAVRO_RAISES = (
     ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, RecursionError, StopIteration, TypeError, ValueError, zlib.error,
 )  # fmt: skip
@@ -180,11 +180,11 @@ def frame(bare: bytes, schema_id: int) -> bytes:
 
 def unframe(framed: bytes) -> tuple[int, bytes]:
     """Returns the schema id and the bare message. Raises `FeedError` if the bytes have no frame."""
-    if len(framed) < _FRAME:
-        raise FeedError(Rule.WHOLE, f"{len(framed)} bytes are too few for a frame, which has {_FRAME}")
+    if len(framed) < FRAME_BYTES:
+        raise FeedError(Rule.WHOLE, f"{len(framed)} bytes are too few for a frame, which has {FRAME_BYTES}")
     if framed[0] != 0:
         raise FeedError(Rule.FORM, f"a frame begins with byte 0, not with {framed[0]}")
-    return int.from_bytes(framed[1:_FRAME], "big"), framed[_FRAME:]
+    return int.from_bytes(framed[1:FRAME_BYTES], "big"), framed[FRAME_BYTES:]
 
 
 def _to_avro(message: Message) -> Json:
@@ -277,7 +277,8 @@ class ContainerReader:
             header = self._blocks.metadata
             union = json.loads(header["avro.schema"])
         except _WHAT_FASTAVRO_RAISES as error:
-            raise FeedError(Rule.FORM, f"the header of an Avro file cannot be read: {_reason(error)}") from None
+            rule = Rule.FORM if source.read(1) else Rule.WHOLE
+            raise FeedError(rule, f"the header of an Avro file cannot be read: {_reason(error)}") from None
         self.metadata: dict[str, str] = {str(key): str(value) for key, value in header.items() if not str(key).startswith("avro.")}
         self.schema = _of_union(union)
         if expected is not None and self.schema != expected:

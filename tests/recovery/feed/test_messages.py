@@ -69,7 +69,7 @@ def test_progress_of_another_shape_is_refused(parts: tuple[object, ...], sentenc
 
 
 def test_sequences_are_kept_as_tuples() -> None:
-    progress = Progress([0], [], [[0, 1]])  # type: ignore[arg-type,list-item]
+    progress = Progress([0], [], [[0, 1]])  # type: ignore[arg-type]
     assert progress == Progress((0,), (), ((0, 1),)) and hash(progress) == hash(Progress((0,), (), ((0, 1),)))
     assert Updates([Update("a", 0, 1)]).updates == (Update("a", 0, 1),)  # type: ignore[arg-type]
 

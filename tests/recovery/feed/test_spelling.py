@@ -154,6 +154,7 @@ def test_a_delta_is_read_and_written() -> None:
     assert delta_from_json({"record": [1], "delta": -2}) == Delta([1], -2)
     assert delta_to_json(Delta([1], -2)) == {"record": [1], "delta": -2}
     nothing = float("nan")
+    wrong: object
     for wrong in ({"record": 1}, {"record": 1, "delta": 1, "time": 0}, [], {"record": 1, "delta": "1"}, {"record": nothing, "delta": 1}):
         with pytest.raises(FeedError):
             delta_from_json(wrong)
