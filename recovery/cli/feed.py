@@ -32,7 +32,7 @@ import anyio
 import typer
 
 from changelog.base.runtime import SystemRuntime
-from recovery.cli.output import Table, dump, show_fields, write
+from recovery.cli.output import Table, dump, iso_of_ms, show_fields, write
 from recovery.cli.shared import choice, guard, say, shared
 from tiered.errors import InvalidRequestError
 
@@ -51,6 +51,9 @@ TABLE_ROWS = 1000
 LOOK_EVERY_S = 0.2
 BREATHE_EVERY = 1000
 """After so many messages, `follow` looks whether it was interrupted."""
+MESSAGE_UPDATES = 1000
+"""`follow` prints at most so many updates as one message of JSON."""
+OPEN_FILES = ("/dev/fd/", "/dev/std", "/proc/")
 PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "string")
 
 feed_app = typer.Typer(help="A change feed in files: what it says, and whether it is sound.", no_args_is_help=True)
@@ -61,6 +64,7 @@ FormOption = Annotated[str | None, typer.Option("--form", metavar="FORM", help="
 SchemaOption = Annotated[str | None, typer.Option("--schema", metavar="SCHEMA", help=(
     "The Avro schema of the records: string or another primitive type, JSON, or a file with JSON."
 ))]  # fmt: skip
+Dates = Annotated[bool, typer.Option("--dates", help="The feed's times are milliseconds since 1970: show them as dates.")]
 Rollback = Annotated[bool, typer.Option("--rollback", help=(
     "By the rule of the published sketch: a progress that is repeated discards the updates since then. Only for ordered channels."
 ))]  # fmt: skip
@@ -88,7 +92,9 @@ def choose_feed() -> None:
 
 @feed_app.command()
 @shared
-def view(files: Files, at: At = None, form: FormOption = None, schema: SchemaOption = None, rollback: Rollback = False) -> None:
+def view(
+    files: Files, at: At = None, dates: Dates = False, form: FormOption = None, schema: SchemaOption = None, rollback: Rollback = False
+) -> None:
     """Shows which records are there, how often, and since which time. Of a time that is not complete, it shows none."""
 
     def command() -> int:
@@ -100,7 +106,7 @@ def view(files: Files, at: At = None, form: FormOption = None, schema: SchemaOpt
                 shown.add(batch)
         if not shown.complete:
             raise InvalidRequestError(_not_complete(at, shown.frontier))
-        _show_view(shown, at, reader)
+        _show_view(shown, at, reader, (lambda time: iso_of_ms(time) or str(time)) if dates else str)
         return 0
 
     _finish(command)
@@ -112,7 +118,7 @@ def _not_complete(at: int | None, frontier: tuple[int, ...]) -> str:
     return f"--at {at} is not complete: the frontier is {frontier[0]}, so give {frontier[0] - 1} or an earlier time, or leave it out"
 
 
-def _show_view(shown: View, at: int | None, reader: CdcReader | RollbackReader) -> None:
+def _show_view(shown: View, at: int | None, reader: CdcReader | RollbackReader, moment: Callable[[int], str]) -> None:
     held = reader.held
     if choice.json:
         value = {"frontier": shown.frontier, "at": at, "held": {"updates": held.updates, "times": held.times}}
@@ -126,13 +132,14 @@ def _show_view(shown: View, at: int | None, reader: CdcReader | RollbackReader) 
     table = Table(("multiplicity", "since", "record"))
     rows: list[tuple[str, ...]] = []
     for row in shown:
-        rows.append((str(row.multiplicity), str(row.since), _record(row.record)))
+        rows.append((str(row.multiplicity), moment(row.since), _record(row.record)))
         if len(rows) == TABLE_ROWS:
             table.add(rows)
             rows = []
     table.add(rows)
     what = f"{len(shown):,} record{'' if len(shown) == 1 else 's'}"
-    write(f"{what} at {'the frontier, ' + _time(shown.frontier) if at is None else f'time {at}'}")
+    frontier = f"the frontier, time {moment(shown.frontier[0])}" if shown.frontier else "the end of the feed"
+    write(f"{what} at {frontier if at is None else f'time {moment(at)}'}")
     if held.updates and at is None:
         say(f"{_updates(held.updates)} not complete yet, and left out: 'tiered feed check' says what is missing")
 
@@ -290,17 +297,28 @@ def convert(
 
         form_to = _form("--to", to)
         assert form_to is not None
-        if target == STDIN and sys.stdout is None:
-            raise InvalidRequestError("stdout is closed; name a file")
         if schema_id and form_to is not Form.FRAMED:
             raise InvalidRequestError(f"--schema-id is of framed: leave it out, or write --to framed instead of {to}")
-        count = _write(source, target, form_to, form, schema, schema_id)
+        count = _write(source, _target(target), form_to, form, schema, schema_id)
         if target != STDIN:
             written = {"messages": count, "to": target, "form": form_to.value}
             write(dump(written) if choice.json else f"{count:,} messages written to {target}")
         return 0
 
     _finish(command)
+
+
+def _target(name: str) -> str:
+    """Returns the file to replace, behind symbolic links. Refuses a device or a pipe, which must not be replaced."""
+    if name == STDIN:
+        if sys.stdout is None:
+            raise InvalidRequestError("stdout is closed; name a file")
+        return name
+    target = os.path.realpath(name)
+    is_other = os.path.exists(target) and not os.path.isfile(target)
+    if not name or is_other or os.path.abspath(name).startswith(OPEN_FILES):
+        raise InvalidRequestError(f"{name!r} is no file that can be replaced: name another, or - for stdout")
+    return target
 
 
 def _write(source: str, target: str, to: Form, form: str | None, schema: str | None, schema_id: int) -> int:
@@ -365,12 +383,13 @@ def _print_batch(batch: Batch | None, printed: int) -> int:
     frontier = batch.frontier[0] if batch.frontier else END
     if frontier <= printed:
         return printed
-    updates = tuple(Update(*each) for each in batch.updates if each[1] >= printed)
+    updates = [Update(*each) for each in sorted(batch.updates, key=lambda each: each[1]) if each[1] >= printed]
     counts: dict[int, int] = {}
     for each in updates:
         counts[each.time] = counts.get(each.time, 0) + 1
     progress = Progress((printed,), batch.frontier, tuple(sorted(counts.items())))
-    for message in (Updates(updates), progress) if updates else (progress,):
+    cut = range(0, len(updates), MESSAGE_UPDATES)
+    for message in (*(Updates(tuple(updates[begin : begin + MESSAGE_UPDATES])) for begin in cut), progress):
         for line in [to_line(message)] if choice.json else to_text(message):
             write(line)
     return frontier
@@ -431,9 +450,11 @@ def _paths(files: list[str]) -> list[str]:
         if not os.path.isdir(name):
             paths.append(name)
             continue
-        inside = sorted(each.path for each in os.scandir(name) if each.is_file() and not each.name.startswith("."))
+        from recovery.feed.follow import is_left_out
+
+        inside = sorted(each.path for each in os.scandir(name) if each.is_file() and not is_left_out(each.name))
         if not inside:
-            raise InvalidRequestError(f"there is no file in the directory {name}")
+            raise InvalidRequestError(f"there is no file of a feed in the directory {name}")
         paths += inside
     return paths
 

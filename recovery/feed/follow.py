@@ -5,8 +5,8 @@
 
 So a message may come more than once: `CdcReader` does not mind. Writers append lines to a file, or put whole files into
 the directory. What has no end yet is waited for, and `unfinished` names it. A file that is replaced or cut is read
-again. Files whose names begin with a dot, and directories, are left out. A file of deltas is refused: it does not say
-its time.
+again. Directories are left out, and files whose names begin with a dot or an underscore. A file of deltas is refused: it
+does not say its time.
 
 *Crash.* Nothing is written. Whoever begins again reads everything again.
 """
@@ -30,6 +30,11 @@ if TYPE_CHECKING:
 GZIP, AVRO = b"\x1f\x8b", b"Obj\x01"
 
 
+def is_left_out(name: str) -> bool:
+    """Returns whether a file of this name is no part of the feed in its directory: a writer is still busy with it."""
+    return name.startswith((".", "_"))
+
+
 class Following:
     """The files of a directory. `schema`: what its Avro files must have; None: they say it themselves."""
 
@@ -45,7 +50,7 @@ class Following:
         Raises `FeedError` where a file is foreign or damaged, and `InvalidRequestError` if something cannot be read.
         """
         try:
-            names = sorted(each.name for each in os.scandir(self._directory) if each.is_file() and not each.name.startswith("."))
+            names = sorted(each.name for each in os.scandir(self._directory) if each.is_file() and not is_left_out(each.name))
         except OSError as error:
             raise InvalidRequestError(f"{self._directory} cannot be read: {error.strerror}") from None
         for name in names:
