@@ -6,9 +6,10 @@
     framed    byte 0, the id of the schema in 4 bytes (big-endian), then the bare message
     container an object container file: a header with the schema, then blocks of messages
 
-What `data` looks like is the caller's choice, as an Avro schema. A value in a union stands for itself, without the name
-of its branch. A logical type is read as the number or the text that it is stored as. `bytes` and `fixed` have no JSON
-form, so a schema with them is refused.
+What `data` looks like is the caller's choice, as an Avro schema. Its values are those of Avro-JSON: a value of a union
+is null, or an object with the name of its type, such as `{"long": 5}`. A logical type is read as the number or the text
+that it is stored as. A schema is refused if its values have no JSON form (`bytes`, `fixed`), or if a union has two
+types that look alike in JSON (`int` and `long`).
 
 The same messages always give the same bytes, in a container, too. fastavro does the encoding; its errors become
 `FeedError`. Nothing else imports it.
@@ -27,12 +28,12 @@ from typing import Any, BinaryIO, Literal, NamedTuple
 from changelog.base.errors import ConfigurationError, InvalidRequestError
 from recovery.feed.errors import FeedError, Rule
 from recovery.feed.messages import Json, Message, Progress, Update, Updates
+from recovery.feed.unions import Types
 from tiered.text import shown
 
 try:
     import fastavro
     from fastavro.schema import SchemaParseException, to_parsing_canonical_form
-    from fastavro.validation import validate
     from fastavro.write import Writer
 except ImportError:
     raise ConfigurationError("Avro needs fastavro, which is not installed: pip install 'tiered[feed]'") from None
@@ -60,6 +61,7 @@ class Schema:
     union: Json
     canonical: str
     parsed: Any
+    types: Types
 
     def __eq__(self, other: object) -> bool:
         return self.canonical == other.canonical if isinstance(other, Schema) else NotImplemented
@@ -71,7 +73,7 @@ class Schema:
 def schema(data: Json) -> Schema:
     """Returns the schema of a feed whose records have the Avro schema `data`, such as `"string"` or a record.
 
-    Raises `InvalidRequestError` if `data` is no Avro schema, or has `bytes` or `fixed`.
+    Raises `InvalidRequestError` if `data` is no Avro schema, or one that the top of this file refuses.
     """
     union: Json = [
         {"type": "array", "items": {"type": "record", "name": "update", "namespace": NAMESPACE, "fields": [
@@ -91,11 +93,12 @@ def schema(data: Json) -> Schema:
         canonical = to_parsing_canonical_form(parsed)
     except (SchemaParseException, *_WHAT_FASTAVRO_RAISES) as error:
         raise InvalidRequestError(f"{shown(data)} is no Avro schema of records: {type(error).__name__}: {error}") from None
-    if {f"{NAMESPACE}.{name}" for name in ("progress", "counts")} & set(_names(json.loads(canonical)[0]["items"]["fields"][0]["type"])):
+    types = Types(json.loads(canonical)[0]["items"]["fields"][0]["type"])
+    if {f"{NAMESPACE}.{name}" for name in ("progress", "counts")} & set(types.named):  # fastavro would not notice
         raise InvalidRequestError(f"{shown(data)} is no Avro schema of records: the names progress and counts are taken by the union")
-    if found := {"bytes", "fixed"} & set(_types(json.loads(canonical))):
-        raise InvalidRequestError(f"the schema {shown(data)} has the type {min(found)}, which has no JSON form: use string")
-    return Schema(data, union, canonical, parsed)
+    if types.refused:
+        raise InvalidRequestError(f"the schema {shown(data)} cannot be used: {types.refused}")
+    return Schema(data, union, canonical, parsed, types)
 
 
 def _without_logical_types(value: Json) -> Json:
@@ -103,30 +106,6 @@ def _without_logical_types(value: Json) -> Json:
     if isinstance(value, dict):
         return {key: _without_logical_types(each) for key, each in value.items() if key != "logicalType"}
     return [_without_logical_types(each) for each in value] if isinstance(value, list) else value
-
-
-def _names(value: Json) -> Iterator[str]:
-    """All names that a canonical schema gives to its types. fastavro lets a second branch of a union give one again."""
-    if isinstance(value, dict):
-        if value.get("type") in ("record", "enum", "fixed"):
-            yield value["name"]
-        value = list(value.values())
-    for each in value if isinstance(value, list) else ():
-        yield from _names(each)
-
-
-def _types(value: Json) -> Iterator[str]:
-    """All types in a canonical schema."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, list):
-        for each in value:
-            yield from _types(each)
-    elif isinstance(value, dict):
-        for part in ("type", "items", "values"):
-            yield from _types(value.get(part))
-        for each in value.get("fields", ()):
-            yield from _types(each["type"])
 
 
 REFERENCES = schema({
@@ -142,7 +121,7 @@ def encode(message: Message, schema: Schema) -> bytes:
     """Returns the bare bytes of a message. Raises `InvalidRequestError` if its data does not fit the schema."""
     to = BytesIO()
     try:
-        fastavro.schemaless_writer(to, schema.parsed, _to_avro(message), strict=True)
+        fastavro.schemaless_writer(to, schema.parsed, _to_avro(message, schema), strict=True)
     except _WHAT_FASTAVRO_RAISES as error:
         raise _does_not_fit(message, schema, error) from None
     return to.getvalue()
@@ -168,7 +147,7 @@ def decode_from(source: BinaryIO, schema: Schema) -> Message:
         raise FeedError(Rule.WHOLE, "the bytes end in the middle of a message") from None
     except _WHAT_FASTAVRO_RAISES as error:
         raise FeedError(Rule.FORM, f"the bytes are no message of the schema: {_reason(error)}") from None
-    return _from_avro(decoded)
+    return _from_avro(decoded, schema)
 
 
 def frame(bare: bytes, schema_id: int) -> bytes:
@@ -187,37 +166,31 @@ def unframe(framed: bytes) -> tuple[int, bytes]:
     return int.from_bytes(framed[1:FRAME_BYTES], "big"), framed[FRAME_BYTES:]
 
 
-def _to_avro(message: Message) -> Json:
+def _to_avro(message: Message, schema: Schema) -> Json:
     if isinstance(message, Updates):
-        return [{"data": each.data, "time": each.time, "diff": each.diff} for each in message.updates]
+        return [{"data": schema.types.to_avro(each.data), "time": each.time, "diff": each.diff} for each in message.updates]
     counts = [{"time": time, "count": count} for time, count in message.counts]
     return {"lower": message.lower, "upper": message.upper, "counts": counts}
 
 
-def _from_avro(decoded: Any) -> Message:
+def _from_avro(decoded: Any, schema: Schema) -> Message:
     try:
         if isinstance(decoded, list):
-            return Updates(tuple(Update(each["data"], each["time"], each["diff"]) for each in decoded))
+            convert = schema.types.from_avro
+            return Updates(tuple([Update(convert(each["data"]), each["time"], each["diff"]) for each in decoded]))
         return Progress(decoded["lower"], decoded["upper"], tuple((each["time"], each["count"]) for each in decoded["counts"]))
     except InvalidRequestError as error:
         raise FeedError(Rule.VALUE, str(error)) from None
 
 
 def _does_not_fit(message: Message, schema: Schema, error: Exception) -> InvalidRequestError:
-    if isinstance(message, Updates):
-        data = schema.parsed[0]["items"]["fields"][0]["type"]
-        named = {**schema.parsed[1]["__named_schemas"]}
-        for each in message.updates:
-            if not _fits(each.data, data, named):
-                return InvalidRequestError(f"data {shown(each.data)} does not fit the schema {shown(schema.data)}")
+    for each in message.updates if isinstance(message, Updates) else ():
+        try:
+            fastavro.schemaless_writer(BytesIO(), schema.parsed, _to_avro(Updates((each,)), schema), strict=True)
+        except _WHAT_FASTAVRO_RAISES:
+            hint = ", whose unions are written as {type: value}" if schema.types.unions else ""
+            return InvalidRequestError(f"data {shown(each.data)} does not fit the schema {shown(schema.data)}{hint}")
     return InvalidRequestError(f"a message does not fit the schema {shown(schema.data)}: {_reason(error)}")
-
-
-def _fits(data: Json, part: Any, named: dict[str, Any]) -> bool:
-    try:
-        return bool(validate(data, {**part, "__named_schemas": named} if isinstance(part, dict) else part, raise_errors=False, strict=True))
-    except _WHAT_FASTAVRO_RAISES:
-        return False
 
 
 def _reason(error: Exception) -> str:
@@ -254,7 +227,7 @@ class ContainerWriter:
     def write(self, message: Message) -> None:
         """Writes one message. Raises `InvalidRequestError` if it does not fit; then the file must be thrown away."""
         try:
-            self._writer.write(_to_avro(message))
+            self._writer.write(_to_avro(message, self._schema))
         except _WHAT_FASTAVRO_RAISES as error:
             raise _does_not_fit(message, self._schema, error) from None
 
@@ -302,7 +275,7 @@ class ContainerReader:
             if block is None:
                 return
             at = block.offset
-            yield from (InContainer(_from_avro(each), at) for each in _records(block, at))
+            yield from (InContainer(_from_avro(each, self.schema), at) for each in _records(block, at))
 
 
 def _records(block: Any, at: int) -> Iterator[Any]:

@@ -17,7 +17,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from json import JSONEncoder
-from typing import Any, TypeAlias
+from json.encoder import encode_basestring
+from typing import Any, TypeAlias, cast
 
 from changelog.base.errors import InvalidRequestError
 from tiered.text import shown
@@ -43,7 +44,8 @@ def canonical(data: Json) -> str:
     _check(data, data)
     try:
         text = _encode(data)
-        text.encode()
+        if not text.isascii():
+            text.encode()
     except (ValueError, RecursionError) as error:  # not valid Unicode is a ValueError, too
         raise InvalidRequestError(f"data {shown(data)} cannot be written as JSON: {error}") from None
     return text
@@ -51,10 +53,25 @@ def canonical(data: Json) -> str:
 
 def key_of(data: Json) -> Key:
     """Returns what is equal for equal data, and can be a key of a dict. Raises what `canonical` raises."""
-    if type(data) is str and data.isascii():
-        return data
+    kind = type(data)
+    if kind is str and data.isascii():
+        return cast(str, data)
+    if kind is dict and (text := _flat(data)) is not None:
+        return (text,)
     text = canonical(data)
-    return data if type(data) is str else (text,)
+    return cast(str, data) if kind is str else (text,)
+
+
+def _flat(data: dict[str, Json]) -> str | None:
+    """The canonical JSON of an object of ASCII text alone, several times as fast. None: there is more in it."""
+    parts = []
+    for key, value in data.items():
+        if type(key) is not str or type(value) is not str:
+            return None
+        parts.append((key, value))
+    parts.sort()
+    text = f"{{{','.join([f'{encode_basestring(key)}:{encode_basestring(value)}' for key, value in parts])}}}"
+    return text if text.isascii() else None
 
 
 def _check(value: Json, whole: Json) -> None:

@@ -60,7 +60,7 @@ class RollbackReader:
 
     def _progress(self, progress: Progress) -> Batch | None:
         upper = progress.upper[0] if progress.upper else END
-        rolls_back = self._last is not None and upper <= self._frontier
+        rolls_back = self._rolls_back(upper)
         if not self._lenient:
             self._check_repeated(progress, upper) if rolls_back else self._check_complete(progress, upper)
         since, self._since = self._since, {}
@@ -69,6 +69,9 @@ class RollbackReader:
             return None
         self._frontier, self._last = upper, progress
         return Batch(in_order(since), self.frontier)
+
+    def _rolls_back(self, upper: int) -> bool:
+        return self._last is not None and upper <= self._frontier
 
     def _check_repeated(self, progress: Progress, upper: int) -> None:
         if upper < self._frontier:

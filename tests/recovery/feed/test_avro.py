@@ -90,11 +90,48 @@ def test_a_bool_is_no_long() -> None:
         ({"type": "fixed", "name": "f", "size": 4}, "the type fixed"),
         ({"type": "record", "name": "progress", "fields": []}, "names progress and counts are taken"),
         ({"type": "array", "items": ["null", {"type": "map", "values": "bytes"}]}, "the type bytes"),
+        (["int", "null", "long"], "a union has int and long, which look alike in JSON"),
+        ({"type": "array", "items": ["string", {"type": "enum", "name": "e", "symbols": ["A"]}]}, "string and com.materialize.cdc.e"),
     ],
 )  # fmt: skip
 def test_a_schema_that_cannot_be_used_is_refused(data: object, sentence: str) -> None:
     with pytest.raises(InvalidRequestError, match=sentence):
         schema(data)
+
+
+UNIONS = schema({"type": "record", "name": "row", "fields": [
+    {"name": "size", "type": ["null", "double", "long"]}, {"name": "name", "type": ["string", "null"]},
+    {"name": "tags", "type": ["null", {"type": "array", "items": ["null", "string"]}]},
+    {"name": "kind", "type": ["null", {"type": "enum", "name": "kind", "symbols": ["A", "B"]}]},
+    {"name": "again", "type": ["null", "kind"]}, {"name": "more", "type": {"type": "map", "values": ["null", "row"]}},
+]})  # fmt: skip
+ROW = {"size": None, "name": None, "tags": None, "kind": None, "again": None, "more": {}}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        ROW, {**ROW, "size": {"long": 5}}, {**ROW, "size": {"double": 5.0}}, {**ROW, "name": {"string": "a"}},
+        {**ROW, "tags": {"array": [{"string": "a"}, None]}}, {**ROW, "kind": {"com.materialize.cdc.kind": "B"}},
+        {**ROW, "again": {"com.materialize.cdc.kind": "A"}}, {**ROW, "more": {"b": {"com.materialize.cdc.row": ROW}, "c": None}},
+    ],
+)  # fmt: skip
+def test_a_value_of_a_union_has_the_name_of_its_type_as_in_avro_json(data: object) -> None:
+    message = Updates((Update(data, 0, 1),))
+    assert decode(encode(message, UNIONS), UNIONS) == message
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {**ROW, "size": 5}, {**ROW, "size": {"long": "5"}}, {**ROW, "size": {"int": 5}}, {**ROW, "size": {"long": 5, "double": 5.0}}, {},
+        {**ROW, "extra": 1}, {**ROW, "kind": {"com.materialize.cdc.kind": "C"}}, {**ROW, "more": {"b": ROW}}, 5, None,
+        {**ROW, "tags": [None]},
+    ],
+)  # fmt: skip
+def test_a_value_of_a_union_without_its_name_is_refused(data: object) -> None:
+    with pytest.raises(InvalidRequestError, match=r"^data .* does not fit the schema .*unions are written as \{type: value\}"):
+        encode(Updates((Update(data, 0, 1),)), UNIONS)
 
 
 def test_a_logical_type_is_the_number_that_is_stored() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from changelog.base.errors import InvalidRequestError
+from changelog.base.errors import ConfigurationError, InvalidRequestError
 from recovery.feed import CdcReader, FeedError, Message, Progress, Rule, Update, Updates
 from recovery.feed.avro import REFERENCES, encode, frame, schema
 from recovery.feed.files import GENERATION, Form, Located, read, read_all, write
@@ -175,6 +175,16 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(InvalidRequestError, match="file/feed cannot be written: Not a directory"):
         write(tmp_path / "file" / "feed", MESSAGES)
+
+
+def test_without_fastavro_only_avro_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "avro", MESSAGES, Form.AVRO)
+    write(tmp_path / "json", MESSAGES, Form.JSON)
+    monkeypatch.setitem(sys.modules, "fastavro", None)
+    monkeypatch.delitem(sys.modules, "recovery.feed.avro")
+    assert len(list(read(tmp_path / "json"))) == 4
+    with pytest.raises(ConfigurationError, match=r"pip install 'tiered\[feed\]'"):
+        list(read(tmp_path / "avro"))
 
 
 def test_standard_input_may_give_its_first_bytes_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,17 @@ def test_another_time_or_diff_is_another_update() -> None:
     assert len({Update("a", 0, 1), Update("a", 0, 2), Update("a", 1, 1)}) == 3
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        {}, {"b": "2", "a": "1"}, {"a\n": '"\\'}, {"a": "\x7f\x00"}, {"b": "\u00fc"}, {"\u00fc": "b"}, {"a": 1}, {"a": "1", "b": None},
+        "\u00fc",
+    ],
+)  # fmt: skip
+def test_a_key_is_the_canonical_json_unless_data_is_text(data: object) -> None:
+    assert Update(data, 0, 1).key == (data if isinstance(data, str) else (canonical(data),))
+
+
 def test_canonical_json_is_sorted_and_short() -> None:
     assert canonical({"b": [1, 2.5, True, None], "a": "\u00fc"}) == '{"a":"\u00fc","b":[1,2.5,true,null]}'
 
@@ -38,8 +49,11 @@ CYCLE.append(CYCLE)
 
 @pytest.mark.parametrize(
     "data",
-    [float("nan"), [float("inf")], {1: "a"}, {"a": {2: 3}}, (1,), [(1,)], b"a", {"a": b""}, object(), {1}, "\ud800", ["\ud800"], CYCLE],
-)
+    [
+        float("nan"), [float("inf")], {1: "a"}, {1: "a", "b": "c"}, {"a": {2: 3}}, (1,), [(1,)], b"a", {"a": b""}, object(), {1}, "\ud800",
+        ["\ud800"], CYCLE,
+    ],
+)  # fmt: skip
 def test_data_that_is_not_json_is_refused(data: object) -> None:
     with pytest.raises(InvalidRequestError, match=r"^data "):
         Update(data, 0, 1)

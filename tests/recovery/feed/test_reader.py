@@ -15,6 +15,7 @@ from changelog.base.errors import InvalidRequestError
 from recovery.feed import Batch, CdcReader, FeedError, Message, Progress, Rule, Update, Updates, Waiting
 from recovery.feed import reader as module
 from recovery.feed.batch import characters
+from recovery.feed.messages import Key
 from recovery.feed.reader import StrictRules, batches
 from recovery.feed.spelling import from_text, to_json
 from tests.given.feeds import END, about, cut, frontier_of, mangled, truth
@@ -239,7 +240,8 @@ def test_what_is_held_is_told_and_so_is_what_is_waited_for() -> None:
     batches(reader, text("update (c, time1, +1)"))
     assert (reader.frontier, reader.waiting) == ((3,), Waiting(3, None, 0))
     batches(reader, text("progress (time3 to end, time5: 1)"))
-    assert (reader.frontier, reader.waiting, reader.held.updates) == ((), None, 0)
+    ended: object = (reader.frontier, reader.waiting, reader.held.updates)
+    assert ended == ((), None, 0)
 
 
 def test_the_estimate_of_its_memory_is_near_to_what_it_takes() -> None:
@@ -296,15 +298,15 @@ def _hold_at_once(self: StrictRules, updates: tuple[Update, ...]) -> None:
         TAKE_UPDATES(self, (update,))
 
 
-def _repeats_in_one_message_only(self: StrictRules, update: Update, fresh: dict[int, dict[module.Key, Update]]) -> bool:
+def _repeats_in_one_message_only(self: StrictRules, update: Update, fresh: dict[int, dict[Key, Update]]) -> bool:
     return update.key in fresh.get(update.time, {})
 
 
-def _any_diff_is_a_repetition(self: StrictRules, update: Update, fresh: dict[int, dict[module.Key, Update]]) -> bool:
+def _any_diff_is_a_repetition(self: StrictRules, update: Update, fresh: dict[int, dict[Key, Update]]) -> bool:
     return any(update.key in taken.get(update.time, {}) for taken in (self._held, fresh))
 
 
-def _no_other_message(self: StrictRules, update: Update, fresh: dict[int, dict[module.Key, Update]]) -> bool:
+def _no_other_message(self: StrictRules, update: Update, fresh: dict[int, dict[Key, Update]]) -> bool:
     return REPEATED(self, update, {})
 
 

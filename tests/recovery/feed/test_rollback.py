@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from random import Random
 
@@ -54,18 +55,24 @@ def a_writers_life(random: Random) -> tuple[list[Message], list[Update]]:
         messages += [Updates((each,)) for each in now]
         messages += [Updates(tuple(now))] * random.randint(0, 1)  # repeated by a writer that commits first
         last = Progress((lower,), (upper,), ((upper - 1, len(now)),) if now else ())
-        messages += [last, *([Updates(tuple(now)), last] if random.random() < 0.3 else [])]
+        messages.append(last)
+        if random.random() < 0.3:  # and repeats all of it when it begins again
+            messages += [Updates(tuple(now)), last]
     return messages, updates
 
 
-@settings(max_examples=40)
-@given(st.randoms(use_true_random=False))
-def test_a_writer_that_dies_anywhere_leaves_what_it_committed(random: Random) -> None:
+def check_a_writers_life(random: Random) -> None:
     messages, updates = a_writers_life(random)
     reader = RollbackReader()
     got = [Update(*each) for batch in delivered(reader, messages) for each in batch.updates]
     assert len(got) == len(updates) and set(got) == set(updates)
     assert reader.frontier == (20,)
+
+
+@settings(max_examples=40)
+@given(st.randoms(use_true_random=False))
+def test_a_writer_that_dies_anywhere_leaves_what_it_committed(random: Random) -> None:
+    check_a_writers_life(random)
 
 
 REFUSED: dict[str, tuple[list[Message], Rule, str]] = {
@@ -112,3 +119,29 @@ def test_a_channel_that_repeats_progress_loses_good_updates() -> None:
     with pytest.raises(FeedError, match="declares 1 updates, and 0 came since the last one"):
         delivered(RollbackReader(), repeated)
     assert batches(CdcReader(), repeated)[-1].updates == [("a", 1, 1)]
+
+
+# --- each rule is needed ---------------------------------------------------------------------------
+
+
+def everything() -> None:
+    for name in sorted(REFUSED):
+        test_what_an_ordered_channel_cannot_have_sent_is_refused_and_changes_nothing(name)
+    for seed in range(10):
+        check_a_writers_life(Random(seed))
+
+
+KNOCK_OUTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "the last progress may only be repeated": lambda patch: patch.setattr(RollbackReader, "_check_repeated", lambda *_: None),
+    "the updates since are those declared": lambda patch: patch.setattr(RollbackReader, "_check_complete", lambda *_: None),
+    "a repeated progress discards": lambda patch: patch.setattr(RollbackReader, "_rolls_back", lambda *_: False),
+    "only a repeated progress discards": lambda patch: patch.setattr(RollbackReader, "_rolls_back", lambda *_: True),
+}
+
+
+@pytest.mark.parametrize("name", sorted(KNOCK_OUTS))
+def test_a_rule_that_is_knocked_out_is_missed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    everything()
+    KNOCK_OUTS[name](monkeypatch)
+    with pytest.raises((AssertionError, FeedError, pytest.fail.Exception)):
+        everything()
