@@ -27,7 +27,7 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 from changelog.base.errors import InvalidRequestError
-from recovery.feed.batch import END, Batch, Held, Waiting, characters, estimated, in_order, named
+from recovery.feed.batch import BYTES_PER_TIME, END, Batch, Held, Waiting, bytes_of, in_order, named
 from recovery.feed.errors import FeedError, Rule
 from recovery.feed.messages import Key, Message, Progress, Update, Updates
 from recovery.feed.reference import ReferenceRules
@@ -40,7 +40,7 @@ class Rules(Protocol):
     frontier: int
     ignored: int
     updates: int
-    characters: int
+    bytes: int
 
     def take_updates(self, updates: tuple[Update, ...]) -> None: ...
     def take_progress(self, progress: Progress) -> None: ...
@@ -86,7 +86,8 @@ class CdcReader:
     @property
     def held(self) -> Held:
         """How much the reader holds back. `remember` is not counted."""
-        return estimated(self._rules.updates, self._rules.times(), self._rules.characters)
+        times = self._rules.times()
+        return Held(self._rules.updates, times, self._rules.bytes + times * BYTES_PER_TIME)
 
     @property
     def ignored(self) -> int:
@@ -106,7 +107,7 @@ class StrictRules:
         self.frontier = 0
         self.ignored = 0
         self.updates = 0
-        self.characters = 0
+        self.bytes = 0
         self._remember = remember
         self._held: dict[int, dict[Key, Update]] = {}
         """By time: the distinct updates."""
@@ -177,7 +178,7 @@ class StrictRules:
             self._held[time] = {}
         self._held[time].update(found)
         self.updates += len(found)
-        self.characters += sum(characters(key) for key in found)
+        self.bytes += sum(bytes_of(key) for key in found)
 
     # --- progress ----------------------------------------------------------------------------------
 
@@ -191,7 +192,7 @@ class StrictRules:
                 self._declared[time] = count
                 insort(self._declared_times, time)
         if lower < upper:
-            self._cover = _union(self._cover, (lower, upper))
+            _cover_too(self._cover, lower, upper)
 
     def _counts(self, progress: Progress, lower: int, upper: int) -> dict[int, int]:
         if lower < 0 or upper < 0:
@@ -236,7 +237,7 @@ class StrictRules:
         complete = [update for time in self._held_times[at:end] for update in self._held[time].values()]
         self.frontier = frontier
         self.updates -= len(complete)
-        self.characters -= sum(characters(update.key) for update in complete)
+        self.bytes -= sum(bytes_of(update.key) for update in complete)
         if not self._remember:
             self._forget(frontier)
         return complete
@@ -271,13 +272,13 @@ class StrictRules:
 _NONE: dict[Key, Update] = {}
 
 
-def _union(cover: list[tuple[int, int]], more: tuple[int, int]) -> list[tuple[int, int]]:
-    """The intervals with one more. Those that touch or overlap become one."""
-    lower, upper = more
+def _cover_too(cover: list[tuple[int, int]], lower: int, upper: int) -> None:
+    """Adds an interval to others, which are sorted. Those that touch or overlap become one."""
     begin = bisect_left(cover, lower, key=lambda each: each[1])
     end = bisect_right(cover, upper, key=lambda each: each[0])
-    merged = (min([lower, *(each[0] for each in cover[begin:end])]), max([upper, *(each[1] for each in cover[begin:end])]))
-    return [*cover[:begin], merged, *cover[end:]]
+    if begin < end:
+        lower, upper = min(lower, cover[begin][0]), max(upper, cover[end - 1][1])
+    cover[begin:end] = [(lower, upper)]
 
 
 def batches(reader: CdcReader, messages: Iterable[Message | dict[str, Any]]) -> list[Batch]:

@@ -8,8 +8,9 @@ unsigned number, so an update at a negative time is never delivered.
 from __future__ import annotations
 
 from heapq import heappop, heappush
+from itertools import count
 
-from recovery.feed.batch import END, characters
+from recovery.feed.batch import END, bytes_of
 from recovery.feed.messages import Progress, Update
 
 
@@ -24,14 +25,20 @@ class ReferenceRules:
         self.frontier = 0
         self.ignored = 0
         self.updates = 0
-        self.characters = 0
+        self.bytes = 0
         self._accepted = 0
         """The frontier of accepted progress messages."""
         self._held: dict[int, dict[Update, None]] = {}
+        self._held_times: list[int] = []
+        """A heap with the keys of `_held`."""
         self._outstanding: dict[int, int] = {}
         self._positive: list[int] = []
         """A heap with each time that is outstanding, and with others."""
-        self._queue: list[Progress] = []
+        self._numbered = count()
+        self._waiting: list[tuple[int, int, Progress]] = []
+        """A heap of progress messages, by their lower bound, then as they came."""
+        self._ready: list[tuple[int, Progress]] = []
+        """A heap of those that may be accepted, as they came."""
 
     def take_updates(self, updates: tuple[Update, ...]) -> None:
         # An update that one message has twice is counted twice, as the reference reader does.
@@ -40,14 +47,16 @@ class ReferenceRules:
         for each in fresh:
             self._count(each.time, -1)
         for each in fresh:
+            if each.time not in self._held:
+                heappush(self._held_times, each.time)
             at_time = self._held.setdefault(each.time, {})
             if each not in at_time:
                 at_time[each] = None
                 self.updates += 1
-                self.characters += characters(each.key)
+                self.bytes += bytes_of(each.key)
 
     def take_progress(self, progress: Progress) -> None:
-        self._queue.append(progress)
+        heappush(self._waiting, (_bound(progress.lower), next(self._numbered), progress))
 
     def deliver(self) -> list[Update] | None:
         self._accept()
@@ -57,18 +66,25 @@ class ReferenceRules:
         if frontier == self.frontier:
             return None
         self.frontier = frontier
-        complete = [each for time in [time for time in self._held if time < frontier] for each in self._held.pop(time)]
+        complete: list[Update] = []
+        while self._held_times and self._held_times[0] < frontier:
+            complete += self._held.pop(heappop(self._held_times))
         self.updates -= len(complete)
-        self.characters -= sum(characters(each.key) for each in complete)
+        self.bytes -= sum(bytes_of(each.key) for each in complete)
         return complete
 
     def _accept(self) -> None:
-        """Accepts waiting progress messages for as long as one begins no later than the accepted ones end."""
-        while (found := next((each for each in self._queue if _bound(each.lower) <= self._accepted), None)) is not None:
-            self._queue.remove(found)
-            for time, count in found.counts:
+        """Accepts progress messages that begin no later than the accepted ones end, each time the one that came first."""
+        while True:
+            while self._waiting and self._waiting[0][0] <= self._accepted:
+                _, number, progress = heappop(self._waiting)
+                heappush(self._ready, (number, progress))
+            if not self._ready:
+                return
+            _, found = heappop(self._ready)
+            for time, more in found.counts:
                 if self._accepted <= time:
-                    self._count(time, count)
+                    self._count(time, more)
             self._accepted = max(self._accepted, _bound(found.upper))
 
     def _count(self, time: int, change: int) -> None:
@@ -78,7 +94,7 @@ class ReferenceRules:
             heappush(self._positive, time)
 
     def times(self) -> int:
-        return len(self._held) + len(self._queue)
+        return len(self._held) + len(self._waiting)
 
     def waiting(self) -> tuple[int, int | None, int]:
         time, received = self.frontier, len(self._held.get(self.frontier, ()))

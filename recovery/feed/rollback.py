@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from recovery.feed.batch import END, Batch, Held, characters, estimated, in_order, named
+from recovery.feed.batch import END, Batch, Held, bytes_of, in_order, named
 from recovery.feed.errors import FeedError, Rule
 from recovery.feed.messages import Message, Progress, Update, Updates
 from recovery.feed.spelling import from_json
@@ -97,4 +97,4 @@ class RollbackReader:
     @property
     def held(self) -> Held:
         """How much the reader holds back: the updates since the last progress message."""
-        return estimated(len(self._since), len({each.time for each in self._since}), sum(characters(each.key) for each in self._since))
+        return Held(len(self._since), len({each.time for each in self._since}), sum(bytes_of(each.key) for each in self._since))

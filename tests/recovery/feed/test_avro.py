@@ -105,7 +105,7 @@ UNIONS = schema({"type": "record", "name": "row", "fields": [
     {"name": "kind", "type": ["null", {"type": "enum", "name": "kind", "symbols": ["A", "B"]}]},
     {"name": "again", "type": ["null", "kind"]}, {"name": "more", "type": {"type": "map", "values": ["null", "row"]}},
 ]})  # fmt: skip
-ROW = {"size": None, "name": None, "tags": None, "kind": None, "again": None, "more": {}}
+ROW: dict[str, object] = {"size": None, "name": None, "tags": None, "kind": None, "again": None, "more": {}}
 
 
 @pytest.mark.parametrize(
