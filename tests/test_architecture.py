@@ -56,7 +56,6 @@ MAY_IMPORT: dict[str, set[str]] = {
     "recovery/audit/deleting": {"recovery", "recovery/audit", "recovery/statistics"} | LOG | STORE,
     "recovery/audit/inventory": {"recovery/audit", "recovery/sources", "tiered/bigtable/cells"} | LOG | STORE,
     "recovery/sources": {"recovery/audit"} | LOG | STORE,
-    "recovery/feed": {"changelog/base", "tiered/text"},
     "recovery/http": {"recovery", "recovery/audit/manifest", "recovery/status"} | LOG | STORE,
     "recovery/cli": {
         "recovery", "recovery/cli/audit", "recovery/feed", "recovery/http", "recovery/statistics", "recovery/status", "tiered/provision",

@@ -130,8 +130,8 @@ def _line(random: Random, wrong: float) -> Line:
             arguments += [some(("01a20165-eb55-7940-8bb5-a3a551aafd78", "~changelog/zz/garbage"))] if random.random() < 0.8 else ["--all"]
         case "feed view" | "feed check":
             arguments += [some(_FEEDS) for _ in range(random.randint(1, 2))]
-            for option, values in (("--at", ("0", "1", "9" * 30)), ("--form", _FORMS), ("--schema", _SCHEMAS)):
-                arguments += [option, some(values)] if random.random() < 0.2 else []
+            for option, possible in (("--at", ("0", "1", "9" * 30)), ("--form", _FORMS), ("--schema", _SCHEMAS)):
+                arguments += [option, some(possible)] if random.random() < 0.2 else []
             arguments += [option for option in ("--rollback", "--bounded", "--dates") if random.random() < 0.1]
         case "feed convert":
             arguments += [some(_FEEDS), some(("-", "out")), "--to", some(_FORMS)]

@@ -25,9 +25,9 @@ from random import Random
 from typing import Protocol
 
 from emulators.feed.transactions import History, Order, Reference, reference, run
+from recovery.feed.batch import Batch
 from recovery.feed.errors import FeedError
 from recovery.feed.messages import Message, Updates
-from recovery.feed.batch import Batch
 from recovery.feed.reader import CdcReader
 from recovery.feed.rollback import RollbackReader
 

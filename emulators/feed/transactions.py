@@ -109,7 +109,7 @@ class Writer:
     bootstrap: bool = True
 
     def steps(self) -> Iterator[bool]:
-        """Works, and yields after each effect, so that it can be dropped there. Yields True if there is nothing to do."""
+        """Works, and yields after each effect, so that it can be dropped there. Yields True if nothing is to do."""
         known = self.row.checkpoint
         mine = replace(known, epoch=known.epoch + 1)
         if not self.row.swap(known, mine):

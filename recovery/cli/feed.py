@@ -58,7 +58,9 @@ PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "string")
 
 feed_app = typer.Typer(help="A change feed in files: what it says, and whether it is sound.", no_args_is_help=True)
 
-Files = Annotated[list[str], typer.Argument(metavar="FILE...", help="Files of one feed, in any order; a directory stands for its files; - is stdin.")]
+Files = Annotated[list[str], typer.Argument(
+    metavar="FILE...", help="Files of one feed, in any order; a directory stands for its files; - is stdin."
+)]  # fmt: skip
 At = Annotated[int | None, typer.Option(metavar="TIME", min=0, help="Of this time, which must be before the frontier.")]
 FormOption = Annotated[str | None, typer.Option("--form", metavar="FORM", help="Needed for bare and framed; other forms are found out.")]
 SchemaOption = Annotated[str | None, typer.Option("--schema", metavar="SCHEMA", help=(
@@ -76,7 +78,9 @@ Out = Annotated[str, typer.Argument(metavar="OUT", help="A file, which is replac
 To = Annotated[str, typer.Option("--to", metavar="FORM", help="avro, json, text, delta, bare or framed.")]
 SchemaId = Annotated[int, typer.Option("--schema-id", min=0, max=2**31 - 1, help="With framed: the id of the schema in the registry.")]
 Directory = Annotated[str, typer.Argument(metavar="DIR", help="A directory into which a writer puts or appends files.")]
-From = Annotated[int, typer.Option("--from", min=0, metavar="TIME", help="Print only what is at this time or later: go on after an earlier follow.")]
+From = Annotated[int, typer.Option(
+    "--from", min=0, metavar="TIME", help="Print only what is at this time or later: go on after an earlier follow."
+)]  # fmt: skip
 Idle = Annotated[float | None, typer.Option("--until-idle", min=0, max=86_400, metavar="SECONDS", help="End after so long without news.")]
 For = Annotated[float | None, typer.Option("--for", min=0, max=86_400 * 365, metavar="SECONDS", help="End after so long.")]
 
@@ -273,7 +277,9 @@ def _gap(begin: int, end: int) -> str:
 
 
 def _held_in_words(updates: int, times: int) -> str:
-    return f"{_updates(updates)} held back; {times:,} time{' is' if times == 1 else 's are'} not complete" if updates or times else "nothing"
+    if not updates and not times:
+        return "nothing"
+    return f"{_updates(updates)} held back; {times:,} time{' is' if times == 1 else 's are'} not complete"
 
 
 def _waiting_in_words(time: int, declared: int | None, received: int) -> str:
@@ -347,7 +353,7 @@ def _write(source: str, target: str, to: Form, form: str | None, schema: str | N
 @feed_app.command()
 @shared
 def follow(into: Directory, begin: From = 0, until_idle: Idle = None, for_s: For = None, schema: SchemaOption = None) -> None:
-    """Prints updates as progress makes them certain, until Ctrl-C. What it prints is a feed itself, in order, each once."""
+    """Prints updates as progress makes them certain, until Ctrl-C. What it prints is itself a feed, in order."""
 
     async def follow_it() -> int:
         from recovery.feed.follow import Following
@@ -373,7 +379,7 @@ def follow(into: Directory, begin: From = 0, until_idle: Idle = None, for_s: For
 
 
 def _print_batch(batch: Batch | None, printed: int) -> int:
-    """Prints what a batch has from the time `printed` on, as messages. Returns the time from which the next is printed."""
+    """Prints what a batch has from the time `printed` on, as messages. Returns where the next one begins."""
     from recovery.feed.batch import END
     from recovery.feed.messages import Progress, Update, Updates
     from recovery.feed.spelling import to_line, to_text
@@ -389,7 +395,8 @@ def _print_batch(batch: Batch | None, printed: int) -> int:
         counts[each.time] = counts.get(each.time, 0) + 1
     progress = Progress((printed,), batch.frontier, tuple(sorted(counts.items())))
     cut = range(0, len(updates), MESSAGE_UPDATES)
-    for message in (*(Updates(tuple(updates[begin : begin + MESSAGE_UPDATES])) for begin in cut), progress):
+    messages: list[Message] = [*(Updates(tuple(updates[begin : begin + MESSAGE_UPDATES])) for begin in cut), progress]
+    for message in messages:
         for line in [to_line(message)] if choice.json else to_text(message):
             write(line)
     return frontier
@@ -480,7 +487,7 @@ def _schema(text: str | None) -> Schema | None:
             text = Path(text).read_text("utf-8")
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or "it is not text"
-            raise InvalidRequestError(f"--schema {text!r} is neither a primitive type of Avro, nor JSON, nor a file with it: {why}") from None
+            raise InvalidRequestError(f"--schema {text!r} is neither a primitive type, nor JSON, nor a file with JSON: {why}") from None
     try:
         return schema(json.loads(text))
     except (ValueError, RecursionError) as error:

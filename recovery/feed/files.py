@@ -134,7 +134,7 @@ def read_all(paths: Iterable[str | Path], **options: object) -> Iterator[Located
 
 
 class Generations:
-    """Sees to it that all files are of one generation. A file that does not say its generation is taken for the same."""
+    """Sees to it that all files are of one generation. A file that does not say its generation passes."""
 
     def __init__(self) -> None:
         self._first: Located | None = None

@@ -5,8 +5,8 @@
 
 So a message may come more than once: `CdcReader` does not mind. Writers append lines to a file, or put whole files into
 the directory. What has no end yet is waited for, and `unfinished` names it. A file that is replaced or cut is read
-again. Directories are left out, and files whose names begin with a dot or an underscore. A file of deltas is refused: it
-does not say its time.
+again. Directories are left out, and files whose names begin with a dot or an underscore. A file of deltas is refused:
+it does not say its time.
 
 *Crash.* Nothing is written. Whoever begins again reads everything again.
 """
@@ -77,7 +77,7 @@ class _File:
 
     def look(self, schema: Schema | None) -> Iterator[Located]:
         try:
-            source = open(self.path, "rb")
+            source = self.path.open("rb")
         except FileNotFoundError:  # it was taken away just now
             return
         except OSError as error:

@@ -1,4 +1,4 @@
-"""The model of a feed's writer (emulators/feed): its schedules replay, reach what they are about, and miss its parts."""
+"""The model of a feed's writer (emulators/feed): schedules replay, and reach what they are about."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import pytest
 from rich.progress import Progress as Bar
 
 from recovery.cli import feed
-from recovery.feed import Progress, Update, Updates
+from recovery.feed import Message, Progress, Update, Updates
 from recovery.feed.avro import REFERENCES, schema
 from recovery.feed.files import Form, write
 from tests.given.command_line import Command
@@ -93,7 +93,8 @@ def test_several_files_are_one_feed_in_any_order_and_a_directory_stands_for_its_
 
 
 def test_times_may_be_shown_as_dates(tiered: Command) -> None:
-    printed = tiered("feed", "view", "-", "--dates", stdin=b"update (a, time1795000000000, +1)\nprogress (time0 to end, time1795000000000: 1)")
+    lines = b"update (a, time1795000000000, +1)\nprogress (time0 to end, time1795000000000: 1)"
+    printed = tiered("feed", "view", "-", "--dates", stdin=lines)
     assert "2026-11-18T11:06:40.000+00:00  a\n" in printed and printed.endswith("1 record at the end of the feed\n")
 
 
@@ -110,7 +111,10 @@ def test_names_that_steer_a_terminal_are_spelt_out(tiered: Command) -> None:
 
 
 def test_the_rule_of_the_published_sketch(tiered: Command) -> None:
-    sketch = b"update (a, time0, +1)\nprogress (time0, 1)\nupdate (failed, time1, +1)\nprogress (time0, 1)\nupdate (b, time1, +1)\nprogress (time1, 1)\n"
+    sketch = (
+        b"update (a, time0, +1)\nprogress (time0, 1)\nupdate (failed, time1, +1)\n"
+        b"progress (time0, 1)\nupdate (b, time1, +1)\nprogress (time1, 1)\n"
+    )
     assert tiered("feed", "view", "-", code=6, stdin=sketch) == "" and "(rule count: " in tiered.errors
     assert records(tiered("feed", "view", "-", "--rollback", "--json", stdin=sketch)) == {"a": (1, 0), "b": (1, 1)}
     found = json.loads(tiered("feed", "check", "-", "--rollback", "--json", stdin=sketch))
@@ -192,7 +196,7 @@ def test_a_view_of_a_feed_that_is_not_sound_prints_nothing(tiered: Command) -> N
 
 def test_bad_files_are_refused_with_their_name_the_place_and_the_rule(tiered: Command) -> None:
     where = tiered.directory
-    messages = [Updates((Update("a", 0, 1),)), Progress((0,), (1,), ((0, 1),))]
+    messages: list[Message] = [Updates((Update("a", 0, 1),)), Progress((0,), (1,), ((0, 1),))]
     for generation in (1, 2):
         write(where / f"{generation}.avro", messages, Form.AVRO, STRING, generation=generation)
     (where / "cut.avro").write_bytes((where / "1.avro").read_bytes()[:-3])
@@ -209,12 +213,14 @@ def test_bad_files_are_refused_with_their_name_the_place_and_the_rule(tiered: Co
 
 @pytest.mark.parametrize(("arguments", "says"), [
     (["view", "absent"], "absent cannot be read: No such file"), (["view", "empty"], "there is no file of a feed in the directory empty"),
-    (["view", "-", "-"], "- stands for stdin, and is given twice"), (["view", "x\udcff"], "cannot be read"), (["view", ""], "cannot be read"),
+    (["view", "-", "-"], "- stands for stdin, and is given twice"), (["view", "x\udcff"], "cannot be read"),
+    (["view", ""], "cannot be read"),
     (["view", "feed.txt", "--form", "parquet"], "--form 'parquet' is no form: use avro, json, delta, text, bare, framed"),
     (["view", "feed.txt", "--schema", "absent.json"], "--schema 'absent.json' is neither"), (["follow", "absent"], "absent cannot be read"),
     (["view", "feed.txt", "--schema", "{"], "--schema is not JSON"), (["view", "feed.txt", "--schema", "{}"], "is no Avro schema"),
-    (["convert", "feed.txt", "out", "--to", "csv"], "--to 'csv' is no form"), (["convert", "feed.txt", "no/out", "--to", "json"], "cannot be written"),
-    *((["convert", "feed.txt", out, "--to", "json"], "is no file that can be replaced") for out in ("/dev/null", "/dev/stdout", "empty", "", "/")),
+    (["convert", "feed.txt", "out", "--to", "csv"], "--to 'csv' is no form"),
+    (["convert", "feed.txt", "no/out", "--to", "json"], "cannot be written"),
+    *((["convert", "feed.txt", out, "--to", "json"], "is no file that") for out in ("/dev/null", "/dev/stdout", "empty", "", "/")),
     (["convert", "feed.txt", "out", "--to", "json", "--schema-id", "7"], "--schema-id is of framed"),
     (["convert", "feed.txt", "out", "--to", "avro"], "say with --schema which schema the records have"),
     (["convert", "feed.txt", "out", "--to", "delta"], "deltas have no times"),
@@ -243,7 +249,8 @@ def test_deltas_are_transactions_in_the_order_in_which_their_files_are_given(tie
         (tiered.directory / f"{number}.delta").write_text(line)
     assert records(tiered("feed", "view", "0.delta", "1.delta", "--json")) == {"b": (2, 0)}
     tiered("feed", "convert", "1.delta", "-", "--to", "text")
-    assert tiered("feed", "convert", "-", "-", "--to", "delta", stdin=b"update (a, time4, -2)\nprogress (time4, 1)") == '{"record":"a","delta":-2}\n'
+    lines = b"update (a, time4, -2)\nprogress (time4, 1)"
+    assert tiered("feed", "convert", "-", "-", "--to", "delta", stdin=lines) == '{"record":"a","delta":-2}\n'
 
 
 def test_a_generation_a_schema_and_its_number_are_kept(tiered: Command) -> None:
@@ -361,7 +368,7 @@ def test_progress_is_shown_on_a_terminal_only_and_of_long_inputs(
         told.clear()
         monkeypatch.setattr(feed, "LONG_BYTES", long_bytes)
         terminal_or_not: Any = SimpleNamespace(isatty=lambda terminal=terminal: terminal, write=lambda text: None, flush=lambda: None)
-        monkeypatch.setattr(feed.sys, "stderr", terminal_or_not)
+        monkeypatch.setattr("sys.stderr", terminal_or_not)
         with feed._showing(files) as on_read:
             assert (on_read is not None) is shown
             if on_read is not None:

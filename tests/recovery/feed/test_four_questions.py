@@ -25,9 +25,9 @@ RECORDED = 3000
 View = Counter[str]
 
 
-def read(messages: Sequence[Message]) -> tuple[list[tuple[int, View]], CdcReader]:
+def read(messages: Sequence[Message], reader: CdcReader | None = None) -> tuple[list[tuple[int, View]], CdcReader]:
     """Returns the views at the frontiers that a strict reader reaches, each with its frontier; and the reader."""
-    reader, view, views = CdcReader(), View(), list[tuple[int, View]]()
+    reader, view, views = reader or CdcReader(), View(), list[tuple[int, View]]()
     for message in messages:
         batch = reader.feed(message)
         if batch is not None:
@@ -57,8 +57,8 @@ def at_other_times(messages: Sequence[Message], time: Callable[[int], int]) -> l
     def moved(message: Message) -> Message:
         if isinstance(message, Updates):
             return Updates(tuple(Update(each.data, time(each.time), each.diff) for each in message.updates))
-        bounds = (tuple(map(time, bound)) for bound in (message.lower, message.upper))
-        return Progress(*bounds, tuple((time(at), count) for at, count in message.counts))
+        lower, upper = (tuple(time(each) for each in bound) for bound in (message.lower, message.upper))
+        return Progress(lower, upper, tuple((time(at), count) for at, count in message.counts))
 
     return [moved(message) for message in messages]
 
@@ -133,7 +133,7 @@ def test_shards_share_a_stream_if_one_place_declares_for_all() -> None:
         shards.commits(random.randrange(3), *(f"r{number}.{each}" for each in range(random.randint(0, 3))))
         if number % 4 == 0:
             shards.declares()
-    while len(set(map(lambda time: time // 3, shards.next))) > 1:
+    while len({time // 3 for time in shards.next}) > 1:
         shards.commits(shards.next.index(min(shards.next)))
     shards.declares()
     views, reader = read(shards.messages)
@@ -160,16 +160,14 @@ def test_a_late_shard_delays_the_frontier_of_all_and_falsifies_nothing() -> None
 
 def test_two_shards_that_each_declare_for_themselves_contradict_each_other() -> None:
     """A progress is about all updates of the stream in its interval, not only about those of its sender."""
-    quick = [Updates((Update("quick", 0, 1),)), Progress((0,), (2,), ((0, 1),))]
-    late = [Updates((Update("late", 1, 1),)), Progress((0,), (2,), ((1, 1),))]
+    quick: list[Message] = [Updates((Update("quick", 0, 1),)), Progress((0,), (2,), ((0, 1),))]
+    late: list[Message] = [Updates((Update("late", 1, 1),)), Progress((0,), (2,), ((1, 1),))]
     with pytest.raises(FeedError) as refused:
         read([late[0], *quick, late[1]])
     assert refused.value.rule is Rule.COUNT
     assert read([*quick, *late])[0] == [(2, View(["quick"]))]  # it came too late: nobody looks at it, and it is missing
-    remembers = CdcReader(remember=True)
     with pytest.raises(FeedError) as refused:
-        for message in (*quick, *late):
-            remembers.feed(message)
+        read([*quick, *late], CdcReader(remember=True))
     assert refused.value.rule is Rule.COUNT
 
 
@@ -225,12 +223,12 @@ def test_the_published_order_leaks_a_failed_transaction_and_commit_first_does_no
 
 def test_the_shortest_story_of_a_leak() -> None:
     """The writer dies after it has sent b. Its successor sends c at the same time, and declares one update."""
-    messages = [
-        Progress((0,), (1,), ()), Updates((Update({"object": "o", "blob": "b"}, 1, 1),)), Progress((0,), (1,), ()),
-        Updates((Update({"object": "o", "blob": "c"}, 1, 1),)), Progress((1,), (2,), ((1, 1),)),
+    failed, committed = (Update({"object": "o", "blob": blob}, 1, 1) for blob in ("b", "c"))
+    messages: list[Message] = [
+        Progress((0,), (1,), ()), Updates((failed,)), Progress((0,), (1,), ()), Updates((committed,)), Progress((1,), (2,), ((1, 1),)),
     ]  # fmt: skip
     history = run(1, Order.PUBLISHED)
-    history.committed = {1: messages[3].updates}  # type: ignore[union-attr]
+    history.committed = {1: (committed,)}
     assert {name: judged(history, messages, reader()) for name, reader in READERS.items()} == {
         "CDC v2": Verdict.LEAKED, "strict": Verdict.REFUSED, "roll-back": Verdict.RIGHT,
     }
