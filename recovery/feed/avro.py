@@ -8,8 +8,8 @@
 
 What `data` looks like is the caller's choice, as an Avro schema. Its values are those of Avro-JSON: a value of a union
 is null, or an object with the name of its type, such as `{"long": 5}`. A logical type is read as the number or the text
-that it is stored as. A schema is refused if its values have no JSON form (`bytes`, `fixed`), or if a union has two
-types that look alike in JSON (`int` and `long`).
+that it is stored as. A schema is refused if its values have no JSON form (`bytes`, `fixed`), if a union has two types
+that look alike in JSON (`int` and `long`), or if a record holds itself.
 
 The same messages always give the same bytes, in a container, too. fastavro does the encoding; its errors become
 `FeedError`. Nothing else imports it.

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 STANDARD = "-"
 """Standard input, or standard output."""
 LINE_BYTES_MAX = 64 * 2**20
+UPDATES_MAX = 10_000
+"""In one message of a file, so that readers need little memory."""
 BUFFER_BYTES = 2**18
 FIRST_BYTES = 64
 GENERATION = "tiered.feed.generation"
@@ -329,6 +331,7 @@ def write(
     `schema`, `schema_id`, `codec`: of Avro; `schema` None is `REFERENCES`. `generation`: which a container tells its
     readers. A name that ends with `.gz` is compressed. Equal messages give equal bytes.
 
+    A message of more than `UPDATES_MAX` updates is written as several: how updates are cut means nothing.
     Deltas have no times, and progress is implied at their end: progress messages are left out, and updates at two times
     are refused.
 
@@ -365,11 +368,18 @@ def _write(
     count = 0
     write_one, finish = _writer(to, form, schema, schema_id, codec, generation)
     for message in messages:
-        write_one(message)
+        for part in _parts(message):
+            write_one(part)
         count += 1
     finish()
     to.flush()
     return count
+
+
+def _parts(message: Message) -> list[Message]:
+    if not isinstance(message, Updates) or len(message.updates) <= UPDATES_MAX:
+        return [message]
+    return [Updates(message.updates[at : at + UPDATES_MAX]) for at in range(0, len(message.updates), UPDATES_MAX)]
 
 
 def _writer(

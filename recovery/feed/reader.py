@@ -216,7 +216,7 @@ class StrictRules:
         """Refuses a count that another progress message declared differently, or a missing one that it declared."""
         oldest = max(lower, self._oldest())
         known = self._declared_times[bisect_left(self._declared_times, oldest) : bisect_left(self._declared_times, upper)]
-        for time in {*known, *(time for time in counts if time >= oldest and self._is_covered(time))}:
+        for time in sorted({*known, *(time for time in counts if time >= oldest and self._is_covered(time))}):
             if (before := self._declared.get(time, 0)) != (count := counts.get(time, 0)):
                 raise FeedError(Rule.PROGRESS, f"{named(progress)} declares {count} at time {time}, and another one declared {before}")
 

@@ -74,7 +74,7 @@ class ReferenceRules:
         return complete
 
     def _accept(self) -> None:
-        """Accepts progress messages that begin no later than the accepted ones end, each time the one that came first."""
+        """Accepts progress messages that begin no later than the accepted ones end: always the one that came first."""
         while True:
             while self._waiting and self._waiting[0][0] <= self._accepted:
                 _, number, progress = heappop(self._waiting)

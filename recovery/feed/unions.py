@@ -30,7 +30,7 @@ class Types:
         self._data = data
         self._look(data)
 
-    def _look(self, part: Json) -> None:
+    def _look(self, part: Json, within: tuple[str, ...] = ()) -> None:
         if isinstance(part, list):
             self.unions = True
             for alike in _ALIKE:
@@ -38,12 +38,16 @@ class Types:
                 if len(names) > 1:
                     self.refused = f"a union has {' and '.join(names)}, which look alike in JSON"
             for each in part:
-                self._look(each)
+                self._look(each, within)
         elif isinstance(part, dict):
             if "name" in part:
                 self.named[part["name"]] = part
+                within = (*within, part["name"])
             for inner in (part.get("items"), part.get("values"), *(field["type"] for field in part.get("fields", ()))):
-                self._look(inner)
+                self._look(inner, within)
+        elif part in within:
+            # fastavro recurses in C without a bound, and foreign bytes would end the process.
+            self.refused = f"the record {part} holds itself"
         if self._kind(part) in ("bytes", "fixed"):
             self.refused = f"the type {self._kind(part)} has no JSON form: use string"
 

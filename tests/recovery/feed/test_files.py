@@ -15,7 +15,7 @@ import pytest
 from changelog.base.errors import ConfigurationError, InvalidRequestError
 from recovery.feed import CdcReader, FeedError, Message, Progress, Rule, Update, Updates
 from recovery.feed.avro import REFERENCES, encode, frame, schema
-from recovery.feed.files import GENERATION, Form, Located, read, read_all, write
+from recovery.feed.files import GENERATION, UPDATES_MAX, Form, Located, read, read_all, write
 from recovery.feed.reader import batches
 
 
@@ -152,6 +152,12 @@ def test_a_schema_that_does_not_match_is_refused(tmp_path: Path) -> None:
         list(read(path, Form.FRAMED))
     with pytest.raises(FeedError, match="message 1: the message has schema id 1, and 2 was expected"):
         list(read(path, Form.FRAMED, schema_id=2))
+
+
+def test_a_message_of_very_many_updates_is_cut(tmp_path: Path) -> None:
+    whole = Updates(tuple(Update(number, 0, 1) for number in range(UPDATES_MAX + 1)))
+    assert write(tmp_path / "feed", [whole]) == 1
+    assert [each.message for each in read(tmp_path / "feed")] == [Updates(whole.updates[:-1]), Updates(whole.updates[-1:])]
 
 
 def test_files_of_two_generations_are_refused(tmp_path: Path) -> None:
