@@ -34,7 +34,7 @@ from recovery.feed.view import View
 from recovery.sources.consistent import open_feed
 from recovery.sources.spark import register
 
-SLOTS = 2
+SLOTS, PARTITIONS = 2, 8
 LINE = "array array<struct<data:struct<object:string,blob:string>,time:bigint,diff:bigint>>"
 
 Found = tuple[int, int]
@@ -128,6 +128,7 @@ def main(side: str, where: str) -> None:
         work = lambda: ALONE[side](directory)  # noqa: E731
     else:
         session = open_session(Asked(0, "", "", where, SLOTS))
+        session.conf.set("spark.sql.shuffle.partitions", str(PARTITIONS))
         register(session)
         work = lambda: ON_SPARK[side](session, directory)  # noqa: E731
     print("ready", flush=True)

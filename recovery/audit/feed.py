@@ -49,10 +49,10 @@ MESSAGE = 1000
 
 SCHEMA = schema({
     "type": "record", "name": "finding", "namespace": "tiered.audit", "fields": [
-        {"name": "class", "type": "string"}, {"name": "name", "type": "string"}, {"name": "object", "type": ["null", "string"]},
+        {"name": "class", "type": "string"}, {"name": "name", "type": "string"}, {"name": "object", "type": "string"},
     ],
 })  # fmt: skip
-"""What identifies a finding. `object` is null if the name does not tell it."""
+"""What identifies a finding. `object` is empty if the name does not tell it."""
 
 _COLUMNS = ("class", "name", "object")
 _FILE = re.compile(r"run-(\d{6})\.avro")
@@ -306,7 +306,7 @@ def _progress(before_ms: int | None, time_ms: int, number: int) -> Progress:
 def _keys(directory: RunDirectory, manifest: Manifest) -> Iterator[str]:
     for rows in directory.batches(manifest.run, FINDINGS, _COLUMNS):
         for values in zip(*(rows[column].to_pylist() for column in _COLUMNS), strict=True):
-            yield canonical(dict(zip(_COLUMNS, values, strict=True)))
+            yield canonical({column: value or "" for column, value in zip(_COLUMNS, values, strict=True)})
 
 
 def _file_of(number: int) -> str:

@@ -24,6 +24,9 @@ from recovery.audit.work import AuditOptions
 from recovery.feed import Progress, Updates
 from recovery.feed.avro import ContainerReader, ContainerWriter, schema
 from recovery.feed.errors import FeedError
+from recovery.feed.files import read_all
+from recovery.feed.reader import CdcReader
+from recovery.feed.view import View
 from tests.given.audited_store import InThread, Store
 from tiered.open import open_backends
 
@@ -104,6 +107,20 @@ def test_each_run_adds_what_is_new_and_what_is_gone(runs: Runs, feed: FindingsFe
         [("orphan", "03", 1), ("orphan", "02", -1)], Progress((times[0] + 1,), (times[1] + 1,), ((times[1], 2),))
     )
     assert told(feed, 2) == ([], Progress((times[1] + 1,), (times[2] + 1,), ()))
+
+
+def test_any_reader_of_feeds_tells_what_is_found_now_and_since_when(runs: Runs, feed: FindingsFeed) -> None:
+    times = [feed.add(run).time_ms for run in (runs.first, runs.second, runs.third)]
+    reader, view = CdcReader(remember=True), View()
+    assert feed.files.local is not None
+    for located in read_all(sorted(feed.files.local.iterdir(), reverse=True)):
+        batch = reader.feed(located.message)
+        if batch is not None:
+            view.add(batch)
+    assert [(row.record["class"], row.record["object"][-2:], row.multiplicity, row.since) for row in view] == [
+        ("dangling", "05", 1, times[0]), ("orphan", "03", 1, times[1]), ("orphan", "07", 1, times[0]),
+    ]  # fmt: skip
+    assert reader.frontier == (times[2] + 1,)
 
 
 def test_same_runs_give_the_same_bytes_and_a_run_is_added_once(runs: Runs, feed: FindingsFeed, tmp_path: Path) -> None:
@@ -259,7 +276,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> Non
 def test_of_two_at_once_one_is_told_to_try_again(runs: Runs, feed: FindingsFeed, monkeypatch: pytest.MonkeyPatch) -> None:
     feed.add(runs.first)
     meanwhile(monkeypatch, partial(feed.add, runs.second))
-    with pytest.raises(UnavailableError, match="another run was added to the feed directory .* meanwhile: run the same command again"):
+    with pytest.raises(UnavailableError, match=r"another run was added to the feed directory .* meanwhile: run the same command again"):
         feed.add(runs.third)
     assert told(feed, 1)[1].counts[0][1] == 2 and len(files_of(feed)) == 2
     assert feed.add(runs.third).file == "run-000002.avro"
@@ -283,7 +300,7 @@ def test_elsewhere_a_writer_gives_way_to_the_claim_of_another(runs: Runs, monkey
     assert [seen.name for seen in feed.files.list()] == ["run-000000.avro", "run-000001.avro"]
     feed.files.write(f"_claim-000002-{manifest_of(runs.third).run}", b"")
     assert feed.add(runs.third).file == "run-000002.avro", "the claim of a killed call for the same run is its own"
-    assert [seen.name for seen in feed.files.list()][0] == "run-000000.avro"
+    assert [seen.name for seen in feed.files.list()] == [f"run-{number:06d}.avro" for number in range(3)]
 
 
 def test_the_command_adds_a_run_and_says_so(runs: Runs, tmp_path: Path) -> None:
@@ -291,6 +308,7 @@ def test_the_command_adds_a_run_and_says_so(runs: Runs, tmp_path: Path) -> None:
     arguments = ("audit", "run", "--engine", "local", "--to", "second", "--feed", str(tmp_path / "feed"))
     shown = tiered(*arguments, code=1)
     assert f"3 new, 0 gone, 3 now (the first run there): {tmp_path}/feed/run-000000.avro" in shown
+    assert "media/objects/day/05" in tiered("feed", "view", str(tmp_path / "feed"), store=False)
     tiered(*arguments, "--json", code=1)
     assert "3 now (the first run there), as an earlier call had added it" in tiered.errors
     for feed, says in (
