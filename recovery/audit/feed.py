@@ -116,14 +116,15 @@ class FindingsFeed:
             )
         view: set[str] = set()
         before_ms: int | None = None
-        for number, name in enumerate(self._names()):
+        names = self._names()
+        for name in names:
             head = self._head(name, manifest)
             if head.run == manifest.run:
-                return self._again(number, name, directory, manifest, view, before_ms)
+                return self._again(name, directory, manifest, view, before_ms)
             self._apply(name, head, view, before_ms)
             before_ms = head.time_ms
         self._check_time(manifest, before_ms)
-        return self._write(len(self._names()), directory, manifest, view, before_ms)
+        return self._write(len(names), directory, manifest, view, before_ms)
 
     # --- what is there
 
@@ -192,9 +193,7 @@ class FindingsFeed:
 
     # --- what is added
 
-    def _again(
-        self, number: int, name: str, directory: RunDirectory, manifest: Manifest, view: set[str], before_ms: int | None
-    ) -> Added:
+    def _again(self, name: str, directory: RunDirectory, manifest: Manifest, view: set[str], before_ms: int | None) -> Added:
         there = set(view)
         self._apply(name, self._head(name, manifest), there, before_ms)
         now = set(_keys(directory, manifest))

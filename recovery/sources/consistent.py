@@ -29,6 +29,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -45,6 +46,9 @@ POINTS_MAX = 1_000_000
 
 FAULTS_MAX, BLAMED = 100, 3
 """So many faults of each kind are collected, and so many places are named in an error."""
+
+DATA_MAX = 200
+"""So many characters of a record are shown in an error."""
 
 NEEDED = ("feed", "generation", "kind", "data", "time", "diff", "lower", "upper", "counts", "error")
 """The columns that the reader needs. `file` and `place` are read only to say where a fault is."""
@@ -79,9 +83,10 @@ class Reading:
     which rules are broken. The view of such a feed means nothing.
     """
 
-    def __init__(self, messages: DataFrame, *, points_max: int = POINTS_MAX) -> None:
+    def __init__(self, messages: DataFrame, feeds: Sequence[str] = (), *, points_max: int = POINTS_MAX) -> None:
         """Reads all messages, once. `messages`: rows of the format tiered.feed with the columns `NEEDED`.
 
+        `feeds`: these have a row in `frontier` even if they have no messages.
         Raises what reading raises. A broken rule raises nothing: it is one of the `faults`.
         """
         self._session = messages.sparkSession
@@ -91,7 +96,7 @@ class Reading:
             self.faults = list(_faults_of_messages(self._held))
             points = self._covered(self._keep(_points(self._held)), points_max)
             self.faults += _faults_of_points(points)
-            self.frontier = self._frontiers(points)
+            self.frontier = self._frontiers(points, feeds)
         except BaseException:
             self.close()
             raise
@@ -126,7 +131,7 @@ class Reading:
         running = f.sum("turn").over(within) + f.col(_SUM)
         return ranged.join(f.broadcast(sums), ["feed", _RANGE]).withColumn("covered", running).drop(_RANGE, _SUM)
 
-    def _frontiers(self, points: DataFrame) -> DataFrame:
+    def _frontiers(self, points: DataFrame, feeds: Sequence[str]) -> DataFrame:
         uncovered, short = f.col("covered") == 0, (f.col("covered") > 0) & (f.col("found") < f.coalesce("most", f.lit(0)))
         ends = points.groupBy("feed").agg(
             f.min(f.when(uncovered, f.col("at"))).alias("covered"), f.min(f.when(short, f.col("at"))).alias("short")
@@ -135,7 +140,9 @@ class Reading:
             "feed", f.least("covered", "short").alias("frontier"), (f.isnull("covered") & f.isnull("short")).alias("closed"),
             "covered", "short",
         )  # fmt: skip
-        return self._session.createDataFrame(known.collect(), FRONTIER)
+        found = {row.feed: tuple(row) for row in known.collect()}
+        silent = {feed: (feed, 0, False, 0, None) for feed in feeds if feed not in found}
+        return self._session.createDataFrame([*found.values(), *silent.values()], FRONTIER)
 
     def _view(self) -> DataFrame:
         known = f.broadcast(self.frontier.select("feed", "frontier"))
@@ -152,7 +159,7 @@ def open_feed(session: SparkSession, directory: str, *, parallel: int | None = N
     """
     options = {"path": directory} | ({} if parallel is None else {"parallel": str(parallel)})
     needed = ddl({name: FEED[name] for name in NEEDED})
-    reading = Reading(session.read.format("tiered.feed").options(**options).schema(needed).load())
+    reading = Reading(session.read.format("tiered.feed").options(**options).schema(needed).load(), [str(Path(directory).absolute())])
     if not reading.faults:
         return reading
     reading.close()
@@ -188,7 +195,7 @@ def _faults_of_messages(held: DataFrame) -> Iterator[Fault]:
         if row.error is not None:
             yield Fault(row.feed, None, row.error)
         elif row.rule == Rule.DIFF.name:
-            why = f"{row.data} at time {row.time} has the diffs {row.least} and {row.greatest}"
+            why = f"{row.data[:DATA_MAX]} at time {row.time} has the diffs {row.least} and {row.greatest}"
             yield Fault(row.feed, Rule.DIFF, why, row.time, row.data)
         elif row.kind == UPDATE:
             yield Fault(row.feed, Rule.TIME, f"an update has the time {row.time}", row.time, row.data)

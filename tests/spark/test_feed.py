@@ -66,11 +66,12 @@ def table(spark: SparkSession, feeds: dict[str, list[Message]]) -> DataFrame:
     return spark.createDataFrame(told, ddl({name: FEED[name] for name in NEEDED}))
 
 
-@pytest.mark.parametrize("points_max", [1_000_000, 150], ids=["one range", "many ranges"])
-def test_every_vector_is_read_as_by_the_reader(spark: SparkSession, points_max: int) -> None:
+def test_every_vector_is_read_as_by_the_reader(spark: SparkSession) -> None:
+    """In many ranges of times. The test of files has one range."""
     feeds = {case["name"]: [from_json(message) for message in case["messages"]] for case in VECTORS}
     expected = {name: by_messages(messages) for name, messages in feeds.items()}
-    with Reading(table(spark, feeds), points_max=points_max) as reading:
+    expected["without messages"] = (0,), {}
+    with Reading(table(spark, feeds), list(expected), points_max=150) as reading:
         refused = {fault.feed for fault in reading.faults}
         assert refused == {name for name, seen in expected.items() if seen is None} and len(refused) == 7
         found = by_spark(reading)

@@ -282,6 +282,23 @@ def test_of_two_at_once_one_is_told_to_try_again(runs: Runs, feed: FindingsFeed,
     assert feed.add(runs.third).file == "run-000002.avro"
 
 
+def test_a_run_that_is_added_while_the_feed_is_read_is_not_overlooked(
+    runs: Runs, feed: FindingsFeed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed.add(runs.first)
+    check, other = FindingsFeed._check_time, [runs.second]
+
+    def later(self: FindingsFeed, manifest: Manifest, before_ms: int | None) -> None:
+        while other:
+            feed.add(other.pop())
+        check(self, manifest, before_ms)
+
+    monkeypatch.setattr(FindingsFeed, "_check_time", later)
+    with pytest.raises(UnavailableError, match=r"another run was added to the feed directory .* meanwhile"):
+        feed.add(runs.third)
+    assert list(files_of(feed)) == ["run-000000.avro", "run-000001.avro"]
+
+
 def test_elsewhere_a_writer_gives_way_to_the_claim_of_another(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a bucket, where a file that is there would be replaced."""
     filesystem: Any = arrow_fs._MockFileSystem()
