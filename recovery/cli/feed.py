@@ -54,6 +54,9 @@ BREATHE_EVERY = 1000
 MESSAGE_UPDATES = 1000
 """`follow` prints at most so many updates as one message of JSON."""
 OPEN_FILES = ("/dev/fd/", "/dev/std", "/proc/")
+GAPS_SHOWN = 10
+KEPT_SAID_AT = 2_000_000
+"""`check` says that it keeps so many updates in memory, more than a gigabyte."""
 PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "string")
 
 feed_app = typer.Typer(help="A change feed in files: what it says, and whether it is sound.", no_args_is_help=True)
@@ -180,7 +183,10 @@ def check(
         reader, looked = _reader(rollback, remember=not bounded), _Looked()
         try:
             for located in _messages(files, form, schema):
+                before = looked.updates
                 looked.add(located, _fed(reader, located))
+                if before < KEPT_SAID_AT <= looked.updates and not (bounded or rollback):
+                    say(f"all of {looked.updates:,} updates are kept in memory so far, to compare all messages; --bounded keeps fewer")
         except FeedError as error:
             _show_problem(error, looked)
             return UNSOUND
@@ -265,7 +271,6 @@ def _show_sound(reader: CdcReader | RollbackReader, looked: _Looked, bounded: bo
     show_fields({name: each for name, each in value.items() if each is not None}, as_json=False)
 
 
-GAPS_SHOWN = 10
 
 
 def _more(number: int) -> str:

@@ -182,6 +182,14 @@ def test_without_memory_of_what_is_complete_a_late_contradiction_is_not_found_an
     tiered("feed", "check", "feed.txt", "late.txt", code=6)
 
 
+def test_a_check_that_keeps_very_many_updates_says_so(tiered: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed, "KEPT_SAID_AT", 5)
+    tiered("feed", "check", "feed.txt")
+    assert tiered.errors == "tiered: all of 5 updates are kept in memory so far, to compare all messages; --bounded keeps fewer\n"
+    tiered("feed", "check", "feed.txt", "--bounded")
+    assert tiered.errors == ""
+
+
 def test_a_view_of_a_feed_that_is_not_sound_prints_nothing(tiered: Command) -> None:
     (tiered.directory / "more.txt").write_text("update (record9, time9, +1)\nprogress (time9, 0)\n")
     assert tiered("feed", "view", "feed.txt", "more.txt", code=6) == ""
