@@ -45,7 +45,8 @@ SCHEMA_ID_MAX = 2**31 - 1
 
 FRAME_BYTES = 5
 _WHAT_FASTAVRO_RAISES = (
-    ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, RecursionError, StopIteration, TypeError, ValueError, zlib.error,
+    ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, RecursionError, SchemaParseException, StopIteration, TypeError,
+    ValueError, zlib.error,
 )  # fmt: skip
 """On foreign bytes: it documents no error of its own."""
 
@@ -91,7 +92,7 @@ def schema(data: Json) -> Schema:
         plain = _without_logical_types(union)
         parsed = fastavro.parse_schema(plain)
         canonical = to_parsing_canonical_form(parsed)
-    except (SchemaParseException, *_WHAT_FASTAVRO_RAISES) as error:
+    except _WHAT_FASTAVRO_RAISES as error:
         raise InvalidRequestError(f"{shown(data)} is no Avro schema of records: {type(error).__name__}: {error}") from None
     types = Types(json.loads(canonical)[0]["items"]["fields"][0]["type"])
     if {f"{NAMESPACE}.{name}" for name in ("progress", "counts")} & set(types.named):  # fastavro would not notice
@@ -296,7 +297,7 @@ def _of_union(union: Json) -> Schema:
         written = to_parsing_canonical_form(fastavro.parse_schema(_without_logical_types(union)))
     except InvalidRequestError as error:
         raise FeedError(Rule.SCHEMA, str(error)) from None
-    except (SchemaParseException, *_WHAT_FASTAVRO_RAISES):
+    except _WHAT_FASTAVRO_RAISES:
         raise FeedError(Rule.SCHEMA, f"the file has other things than a change feed: {shown(union)}") from None
     if written != found.canonical:
         raise FeedError(Rule.SCHEMA, f"the file's schema is not the union of CDC v2: {shown(union)}")

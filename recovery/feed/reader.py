@@ -39,6 +39,7 @@ class Rules(Protocol):
 
     frontier: int
     ignored: int
+    late: int
     updates: int
     bytes: int
 
@@ -95,6 +96,11 @@ class CdcReader:
         return self._rules.ignored
 
     @property
+    def late(self) -> int:
+        """How many of the ignored updates were at times that were delivered before. A repetition is one, too."""
+        return self._rules.late
+
+    @property
     def waiting(self) -> Waiting | None:
         """What keeps the frontier where it is. None: the feed has ended."""
         return None if self._rules.frontier == END else Waiting(*self._rules.waiting())
@@ -106,6 +112,7 @@ class StrictRules:
     def __init__(self, remember: bool = False) -> None:
         self.frontier = 0
         self.ignored = 0
+        self.late = 0
         self.updates = 0
         self.bytes = 0
         self._remember = remember
@@ -124,18 +131,20 @@ class StrictRules:
 
     def take_updates(self, updates: tuple[Update, ...]) -> None:
         fresh: dict[int, dict[Key, Update]] = {}
-        ignored = 0
+        ignored, late = 0, 0
         for update in updates:
             if update.time < 0:
                 raise FeedError(Rule.TIME, f"{named(update)} is at a negative time")
             if self._is_late(update) or self._is_repeated(update, fresh):
                 ignored += 1
+                late += update.time < self.frontier
                 continue
             at_time = fresh.setdefault(update.time, {})
             self._refuse_one_too_many(update, len(at_time))
             at_time[update.key] = update
         # Nothing was refused.
         self.ignored += ignored
+        self.late += late
         for time, found in fresh.items():
             self._hold(time, found)
 
@@ -163,7 +172,7 @@ class StrictRules:
             declared, received = self._declared.get(time, 0), len(self._held.get(time, ())) + fresh
             if received >= declared:
                 raise FeedError(
-                    Rule.COUNT, f"{named(update)} is one too many: progress declares {declared} at time {time}, and {received} others came"
+                    Rule.COUNT, f"{named(update)} is one too many: progress declares {declared} at time {time}, and {received} came before"
                 )
 
     def _is_covered(self, time: int) -> bool:

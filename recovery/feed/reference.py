@@ -24,6 +24,7 @@ class ReferenceRules:
     def __init__(self) -> None:
         self.frontier = 0
         self.ignored = 0
+        self.late = 0
         self.updates = 0
         self.bytes = 0
         self._accepted = 0
@@ -44,6 +45,7 @@ class ReferenceRules:
         # An update that one message has twice is counted twice, as the reference reader does.
         fresh = [each for each in updates if self.frontier <= each.time and each not in self._held.get(each.time, ())]
         self.ignored += len(updates) - len(fresh)
+        self.late += sum(each.time < self.frontier for each in updates)
         for each in fresh:
             self._count(each.time, -1)
         for each in fresh:

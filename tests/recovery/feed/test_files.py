@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -27,6 +28,7 @@ MESSAGES: list[Message] = [
     Updates((reference("a", 0), reference("\u00fc b", 0))), Progress((0,), (1,), ((0, 2),)), Updates((reference("a", 1, -1),)),
     Progress((1,), (), ((1, 1),)),
 ]  # fmt: skip
+FUZZED = 60
 STREAMS = [Form.AVRO, Form.JSON, Form.TEXT, Form.BARE, Form.FRAMED]
 
 
@@ -247,3 +249,26 @@ def test_a_file_with_a_broken_message_is_not_half_applied(tmp_path: Path) -> Non
     with pytest.raises(FeedError, match="line 1: the time of an update is '0'"):
         batches(reader, (each.message for each in read(path)))
     assert reader.held.updates == 0
+
+
+@pytest.mark.parametrize("form", [*STREAMS, Form.DELTA])
+def test_bytes_that_were_changed_anywhere_give_messages_or_an_error_of_the_feed(form: Form, tmp_path: Path) -> None:
+    random, path = Random(7), tmp_path / "feed"
+    write(path, MESSAGES[:2] if form is Form.DELTA else MESSAGES, form, codec="null")
+    whole = path.read_bytes()
+    refused = 0
+    for _ in range(FUZZED):
+        content = bytearray(whole)
+        for _ in range(random.choice((1, 1, 3))):
+            at = random.randrange(len(content))
+            content[at : at + random.choice((0, 1, 1, 5))] = random.randbytes(random.choice((0, 1, 1, 3)))
+        path.write_bytes(content)
+        places: list[str] = []
+        try:
+            for located in read(path, told(form)):
+                places.append(located.where)
+        except FeedError as error:
+            refused += 1
+            places.append(error.where)
+        assert all(each.startswith(str(path)) for each in places)
+    assert refused > FUZZED / 5

@@ -161,15 +161,15 @@ REFUSED: dict[str, tuple[list[Message], Rule, str]] = {
     ),
     "an update too many": (
         text("progress (time1, 1)", "update (a, time1, +1)", "update (b, time1, +1)"), Rule.COUNT,
-        "update (b, time1, +1) is one too many: progress declares 1 at time 1, and 1 others came",
+        "update (b, time1, +1) is one too many: progress declares 1 at time 1, and 1 came before",
     ),
     "an update too many, in one message": (
         [*text("progress (time1, 1)"), Updates((Update("a", 1, 1), Update("b", 1, 1)))], Rule.COUNT,
-        "update (b, time1, +1) is one too many: progress declares 1 at time 1, and 1 others came",
+        "update (b, time1, +1) is one too many: progress declares 1 at time 1, and 1 came before",
     ),
     "an update where there is none": (
         text("progress (time1 to end)", "update (a, time7, +1)"), Rule.COUNT,
-        "update (a, time7, +1) is one too many: progress declares 0 at time 7, and 0 others came",
+        "update (a, time7, +1) is one too many: progress declares 0 at time 7, and 0 came before",
     ),
     "a count too small": (
         text("update (a, time1, +1)", "progress (time0 to time2)"), Rule.COUNT,
@@ -227,14 +227,14 @@ def test_what_is_delivered_is_forgotten() -> None:
     assert (rules._held, rules._held_times, rules._declared, rules._declared_times, rules._cover) == ({}, [], {}, [], [(0, 50)])
     assert (reader.held.updates, reader.held.times, reader.held.bytes) == (0, 0, 0)
     assert reader.feed(Updates((Update("a", 3, 1), Update("late", 3, 1)))) is None
-    assert (reader.held.updates, reader.ignored) == (0, 2)
+    assert (reader.held.updates, reader.ignored, reader.late) == (0, 2, 2)
 
 
 def test_what_is_held_is_told_and_so_is_what_is_waited_for() -> None:
     reader = CdcReader()
     assert reader.waiting == Waiting(0, None, 0)
     batches(reader, text("update (a, time1, +1)", "update (a, time1, +1)", "update (b, time5, +1)", "progress (time0 to time3, time1: 2)"))
-    assert (reader.held.updates, reader.held.times, reader.ignored) == (2, 2, 1)
+    assert (reader.held.updates, reader.held.times, reader.ignored, reader.late) == (2, 2, 1, 0)
     assert reader.waiting == Waiting(1, 2, 1)
     batches(reader, text("update (c, time1, +1)"))
     assert (reader.frontier, reader.waiting) == ((3,), Waiting(3, None, 0))

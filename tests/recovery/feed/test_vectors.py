@@ -24,8 +24,8 @@ UNSOUND = {
 }  # fmt: skip
 """What breaks a rule while its time is not delivered."""
 LATE = {
-    "overcount_progress_first": "update (c, time1, +1) is one too many: progress declares 1 at time 1, and 1 others came",
-    "late_junk": "update (z, time3, +1) is one too many: progress declares 0 at time 3, and 0 others came",
+    "overcount_progress_first": "update (c, time1, +1) is one too many: progress declares 1 at time 1, and 1 came before",
+    "late_junk": "update (z, time3, +1) is one too many: progress declares 0 at time 3, and 0 came before",
 }
 """What breaks a rule after its time was delivered."""
 
