@@ -254,7 +254,8 @@ def _show_sound(reader: CdcReader | RollbackReader, looked: _Looked, bounded: bo
     if isinstance(reader, CdcReader):
         waiting, gaps = reader.waiting, looked.gaps()
         compared = "messages about times that were not complete yet were compared" if bounded else "all messages were compared"
-        left_out = {"repeated or late" if bounded else "repeated": reader.ignored}
+        late = reader.late if bounded else 0
+        left_out = {"repeated": reader.ignored - late} | ({"late": late} if bounded else {})
     else:
         compared, left_out = "by the rule of the published sketch, which trusts the order", {"discarded": reader.discarded}
     value: dict[str, Any] = {
@@ -263,9 +264,11 @@ def _show_sound(reader: CdcReader | RollbackReader, looked: _Looked, bounded: bo
         "waiting": None if waiting is None else asdict(waiting),
     }  # fmt: skip
     if choice.json:
-        write(dump({name.replace(" ", "_"): each for name, each in value.items()}))
+        write(dump(value))
         return
     frontier = "time 0: nothing is complete" if reader.frontier == (0,) else f"{_time(reader.frontier)}: all before it is complete"
+    if "late" in value:
+        value["late"] = f"{value['late']:,} updates about complete times, which were not compared"
     value |= {
         "sound": f"yes: {compared}", "compared": None, "frontier": frontier, "held": _held_in_words(held.updates, held.times),
         "no progress about": ", ".join(_gap(*gap) for gap in gaps[:GAPS_SHOWN]) + _more(len(gaps) - GAPS_SHOWN) or None, "gaps": None,

@@ -181,7 +181,9 @@ def test_without_memory_of_what_is_complete_a_late_contradiction_is_not_found_an
     assert tiered("feed", "check", "feed.txt", "late.txt", "--bounded").startswith(
         "sound             yes: messages about times that were not complete yet were compared\n"
     )
-    assert json.loads(tiered("feed", "check", "feed.txt", "feed.txt", "--bounded", "--json"))["repeated_or_late"] == 7
+    found = json.loads(tiered("feed", "check", "feed.txt", "feed.txt", "--bounded", "--json"))
+    assert (found["repeated"], found["late"]) == (0, 7)
+    assert "late              7 updates about complete times, which were not compared\n" in tiered("feed", "check", "feed.txt", "feed.txt", "--bounded")
     tiered("feed", "check", "feed.txt", "late.txt", code=6)
 
 
