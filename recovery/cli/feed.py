@@ -54,6 +54,11 @@ BREATHE_EVERY = 1000
 MESSAGE_UPDATES = 1000
 """`follow` prints at most so many updates as one message of JSON."""
 OPEN_FILES = ("/dev/fd/", "/dev/std", "/proc/")
+GAPS_SHOWN = 10
+KEPT_SAID_AT = 2_000_000
+"""`check` says that it keeps so many updates in memory, more than a gigabyte."""
+COVERS_MIN = 1000
+"""`check` merges the intervals of progress messages when there are so many more."""
 PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "string")
 
 feed_app = typer.Typer(help="A change feed in files: what it says, and whether it is sound.", no_args_is_help=True)
@@ -180,7 +185,10 @@ def check(
         reader, looked = _reader(rollback, remember=not bounded), _Looked()
         try:
             for located in _messages(files, form, schema):
+                before = looked.updates
                 looked.add(located, _fed(reader, located))
+                if before < KEPT_SAID_AT <= looked.updates and not (bounded or rollback):
+                    say(f"all of {looked.updates:,} updates are kept in memory so far, to compare all messages; --bounded keeps fewer")
         except FeedError as error:
             _show_problem(error, looked)
             return UNSOUND
@@ -193,11 +201,10 @@ def check(
 class _Looked:
     """What was read. `gaps`: the intervals without progress, where later times have some."""
 
-    MERGE_AT = 1000
-
     def __init__(self) -> None:
         self.messages = self.updates = self.delivered = 0
         self._covers: list[tuple[int, int]] = []
+        self._merge_at = COVERS_MIN
 
     def add(self, located: Located, batch: Batch | None) -> None:
         from recovery.feed.batch import END
@@ -212,9 +219,9 @@ class _Looked:
         lower, upper = (bound[0] if bound else END for bound in (message.lower, message.upper))
         if lower < upper:
             self._covers.append((lower, upper))
-        if len(self._covers) > self.MERGE_AT:
+        if len(self._covers) > self._merge_at:
             self._merge()
-            self.MERGE_AT = 1000 + 2 * len(self._covers)
+            self._merge_at = COVERS_MIN + 2 * len(self._covers)
 
     def gaps(self) -> list[tuple[int, int]]:
         self._merge()
@@ -243,29 +250,31 @@ def _show_problem(error: FeedError, looked: _Looked) -> None:
 def _show_sound(reader: CdcReader | RollbackReader, looked: _Looked, bounded: bool) -> None:
     from recovery.feed.reader import CdcReader
 
-    strict = isinstance(reader, CdcReader)
-    waiting, gaps, held = reader.waiting if isinstance(reader, CdcReader) else None, looked.gaps() if strict else [], reader.held
-    compared = "all messages" if strict and not bounded else "messages about times that were not complete yet"
+    waiting, gaps, held = None, [], reader.held
+    if isinstance(reader, CdcReader):
+        waiting, gaps = reader.waiting, looked.gaps()
+        compared = "messages about times that were not complete yet were compared" if bounded else "all messages were compared"
+        late = reader.late if bounded else 0
+        left_out = {"repeated": reader.ignored - late} | ({"late": late} if bounded else {})
+    else:
+        compared, left_out = "by the rule of the published sketch, which trusts the order", {"discarded": reader.discarded}
     value: dict[str, Any] = {
         "sound": True, "compared": compared, "messages": looked.messages, "updates": looked.updates, "delivered": looked.delivered,
-        "repeated": reader.ignored if isinstance(reader, CdcReader) else None,
-        "discarded": None if isinstance(reader, CdcReader) else reader.discarded,
-        "frontier": reader.frontier, "held": {"updates": held.updates, "times": held.times}, "gaps": gaps,
+        **left_out, "frontier": reader.frontier, "held": {"updates": held.updates, "times": held.times}, "gaps": gaps,
         "waiting": None if waiting is None else asdict(waiting),
     }  # fmt: skip
     if choice.json:
         write(dump(value))
         return
+    frontier = "time 0: nothing is complete" if reader.frontier == (0,) else f"{_time(reader.frontier)}: all before it is complete"
+    if "late" in value:
+        value["late"] = f"{value['late']:,} updates about complete times, which were not compared"
     value |= {
-        "sound": f"yes: {compared} were compared", "compared": None, "frontier": f"{_time(reader.frontier)}: all before it is complete",
-        "held": _held_in_words(held.updates, held.times),
+        "sound": f"yes: {compared}", "compared": None, "frontier": frontier, "held": _held_in_words(held.updates, held.times),
         "no progress about": ", ".join(_gap(*gap) for gap in gaps[:GAPS_SHOWN]) + _more(len(gaps) - GAPS_SHOWN) or None, "gaps": None,
         "waiting for": None if waiting is None else _waiting_in_words(*asdict(waiting).values()), "waiting": None,
     }  # fmt: skip
     show_fields({name: each for name, each in value.items() if each is not None}, as_json=False)
-
-
-GAPS_SHOWN = 10
 
 
 def _more(number: int) -> str:

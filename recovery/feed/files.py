@@ -204,7 +204,7 @@ def _opened(path: str | Path, file: str, on_read: Callable[[int], None] | None) 
 
 
 def _unzipped(stream: _Stream, file: str) -> io.BufferedReader:
-    source = io.BufferedReader(stream, BUFFER_BYTES)
+    source: io.BufferedReader = io.BufferedReader(stream, BUFFER_BYTES)
     if source.peek(2)[:2] != b"\x1f\x8b":
         return source
     return io.BufferedReader(_Stream(gzip.GzipFile(fileobj=source), file), BUFFER_BYTES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
@@ -11,6 +12,7 @@ import pytest
 from emulators.feed.__main__ import main
 from emulators.feed.table import Verdict, judged, lines, mangled, put_into, recorded, table, wrong
 from emulators.feed.transactions import Checkpoint, Order, Row, Writer, run
+from recovery.feed.messages import Update
 from recovery.feed.reader import CdcReader
 from recovery.feed.rollback import RollbackReader
 
@@ -66,6 +68,40 @@ def test_without_the_bootstrap_progress_the_first_failed_transaction_leaks_on_an
     ) for bootstrap in (True, False)}  # fmt: skip
     assert set(verdicts[True]) == {Verdict.RIGHT}
     assert verdicts[False].total() > verdicts[False][Verdict.RIGHT]
+
+
+def test_if_the_first_act_after_opening_were_left_out_readers_would_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a dead writer had committed would never be sent as a whole. A reader waits, and shows nothing wrong."""
+    opened: list[Writer] = []
+    acknowledge = Writer._acknowledge
+
+    def not_at_first(writer: Writer, mine: Checkpoint) -> Iterator[bool]:
+        first = not any(each is writer for each in opened)
+        opened.append(writer)
+        if not first or mine.time == 0:
+            yield from acknowledge(writer, mine)
+
+    monkeypatch.setattr(Writer, "_acknowledge", not_at_first)
+    verdicts = Counter(
+        judged(history, history.messages, CdcReader()) for seed in SEEDS for history in [run(seed, Order.COMMIT_FIRST)]
+    )
+    assert set(verdicts) == {Verdict.RIGHT, Verdict.STUCK} and verdicts[Verdict.STUCK] > 10
+
+
+def test_if_what_was_committed_were_made_again_from_what_is_live_it_would_leak(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The intent must be in the checkpoint, so that it is sent again byte for byte."""
+    send = Writer._send
+
+    def made_again(writer: Writer, updates: tuple[Update, ...]) -> Iterator[bool]:
+        names = sorted(writer.live)[: len(updates)]
+        again = tuple(Update({"object": name, "blob": writer.live[name]}, updates[0].time, 1) for name in names)
+        yield from send(writer, again if len(again) == len(updates) else updates)
+
+    monkeypatch.setattr(Writer, "_send", made_again)
+    verdicts = Counter(
+        judged(history, history.messages, CdcReader(lenient=True)) for seed in SEEDS for history in [run(seed, Order.COMMIT_FIRST)]
+    )
+    assert verdicts[Verdict.LEAKED] > 10
 
 
 def test_a_reader_that_gets_only_a_part_is_stuck_and_never_wrong() -> None:

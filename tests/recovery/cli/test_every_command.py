@@ -295,7 +295,10 @@ UNWANTED = {
     "google", "grpc", "aiohttp", "pyspark", "pyarrow", "jinja2", "rich", "yaml", "msgspec", "emulators",
     "tenacity", "prometheus_client", "opentelemetry",
 }  # fmt: skip
-OF_OTHER_COMMANDS = {"recovery.cli.audit.commands", "recovery.cli.recover", "recovery.cli.deployment", "recovery.cli.config"}
+OF_OTHER_COMMANDS = {
+    "recovery.cli.audit.commands", "recovery.cli.recover", "recovery.cli.deployment", "recovery.cli.config", "recovery.cli.feed",
+    "recovery.feed",
+}  # fmt: skip
 OF_STATUS = {"recovery.cli.status", "recovery.status.look", "recovery.statistics.persisted"}
 OF_GOOGLES_CLIENTS = {"google.cloud.bigtable_admin_v2", "google.cloud.bigtable.data", "google.cloud.storage", "tiered.gcs.auth"}
 SHOWS_MODULES = (

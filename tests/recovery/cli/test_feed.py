@@ -118,8 +118,9 @@ def test_the_rule_of_the_published_sketch(tiered: Command) -> None:
     assert tiered("feed", "view", "-", code=6, stdin=sketch) == "" and "(rule count: " in tiered.errors
     assert records(tiered("feed", "view", "-", "--rollback", "--json", stdin=sketch)) == {"a": (1, 0), "b": (1, 1)}
     found = json.loads(tiered("feed", "check", "-", "--rollback", "--json", stdin=sketch))
-    assert (found["sound"], found["discarded"], found["repeated"]) == (True, 1, None)
-    assert "discarded         1\n" in tiered("feed", "check", "-", "--rollback", stdin=sketch)
+    assert (found["sound"], found["discarded"], found["gaps"], found["waiting"]) == (True, 1, [], None)
+    shown = tiered("feed", "check", "-", "--rollback", stdin=sketch)
+    assert "discarded         1\n" in shown and shown.startswith("sound             yes: by the rule of the published sketch, which ")
     assert tiered("feed", "check", "feed.txt", "--rollback", "--bounded", code=3) == "" and "--bounded is of CDC v2" in tiered.errors
 
 
@@ -146,6 +147,7 @@ def test_what_a_sound_feed_waits_for(tiered: Command) -> None:
     assert "waiting for       updates at time 0: 2 are declared, and 1 came\n" in shown
     found = json.loads(tiered("feed", "check", "-", "--json", stdin=lines))
     assert (found["sound"], found["gaps"], found["waiting"]) == (True, [[1, 5], [6, 9]], {"time": 0, "declared": 2, "received": 1})
+    assert "frontier          time 0: nothing is complete\n" in shown
     ended = json.loads(tiered("feed", "check", "-", "--json", stdin=b"progress (time0 to end)"))
     assert (ended["frontier"], ended["waiting"], ended["gaps"]) == ([], None, [])
     assert "frontier          the end of the feed" in tiered("feed", "check", "-", stdin=b"progress (time0 to end)")
@@ -179,7 +181,18 @@ def test_without_memory_of_what_is_complete_a_late_contradiction_is_not_found_an
     assert tiered("feed", "check", "feed.txt", "late.txt", "--bounded").startswith(
         "sound             yes: messages about times that were not complete yet were compared\n"
     )
+    found = json.loads(tiered("feed", "check", "feed.txt", "feed.txt", "--bounded", "--json"))
+    assert (found["repeated"], found["late"]) == (0, 7)
+    assert "late              7 updates about complete times, which were not compared\n" in tiered("feed", "check", "feed.txt", "feed.txt", "--bounded")
     tiered("feed", "check", "feed.txt", "late.txt", code=6)
+
+
+def test_a_check_that_keeps_very_many_updates_says_so(tiered: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed, "KEPT_SAID_AT", 5)
+    tiered("feed", "check", "feed.txt")
+    assert tiered.errors == "tiered: all of 5 updates are kept in memory so far, to compare all messages; --bounded keeps fewer\n"
+    tiered("feed", "check", "feed.txt", "--bounded")
+    assert tiered.errors == ""
 
 
 def test_a_view_of_a_feed_that_is_not_sound_prints_nothing(tiered: Command) -> None:

@@ -19,7 +19,7 @@ from recovery.feed import Batch, CdcReader, FeedError, Message, Progress, Rule, 
 from tests.given.repository import ROOT
 
 PAGE = ROOT / "docs/feed.md"
-SCHEDULES = 120
+SCHEDULES = 200
 RECORDED = 3000
 
 View = Counter[str]
