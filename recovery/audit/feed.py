@@ -105,7 +105,7 @@ class FindingsFeed:
         """Adds the findings of a run that has ended. The run is checked first, as before a deletion.
 
         If the run was added before, nothing is written, but its findings must be what was added. Raises the errors that
-        the module names. It holds the names of all findings of the run before in memory, some 0.3 KB each.
+        the module names. It holds the names of all findings of the run before in memory, some 0.25 KB each.
         """
         proven = evidence(directory, self._runtime.wall_ns())
         manifest = proven.manifest

@@ -37,11 +37,14 @@ def names_of(directory: str) -> list[str]:
     return names
 
 
-def rows(directory: str, name: str) -> Iterator[list[Row]]:
-    """Yields the rows of a file, page by page. It raises nothing for what is in the file."""
+def rows(directory: str, name: str, time: int = 0) -> Iterator[list[Row]]:
+    """Yields the rows of a file, page by page. It raises nothing for what is in the file.
+
+    `time`: of the transaction, if the file has deltas.
+    """
     page: list[Row] = []
     try:
-        for located in read(Path(directory) / name):
+        for located in read(Path(directory) / name, time=time):
             page += _rows_of(directory, name, located)
             if len(page) >= PAGE:
                 yield page

@@ -72,9 +72,9 @@ class FilesPartition(InputPartition):
 
 @dataclass
 class NamesPartition(InputPartition):
-    """Some files of a feed."""
+    """Some files of a feed, each with its place among all files."""
 
-    names: tuple[str, ...]
+    names: tuple[tuple[int, str], ...]
 
 
 class _Source(DataSource):
@@ -204,11 +204,12 @@ class FeedReader(DataSourceReader):
         self._parallel = parallel
 
     def partitions(self) -> Sequence[InputPartition]:
-        shares = [tuple(self._names[first :: self._parallel]) for first in range(self._parallel)]
+        names = list(enumerate(self._names))
+        shares = [tuple(names[first :: self._parallel]) for first in range(self._parallel)]
         return [NamesPartition(share) for share in shares if share]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, NamesPartition)
-        for name in partition.names:
-            for page in feed.rows(self._directory, name):
+        for number, name in partition.names:
+            for page in feed.rows(self._directory, name, number):
                 yield batch_of(FEED, page, self._wanted)
