@@ -106,9 +106,9 @@ def found_of(updates: int) -> tuple[int, int]:
     return records, 2 * records
 
 
-def write_feed(directory: Path, updates: int) -> None:
-    """Writes the feed in each form, in files that follow each other."""
-    for form in (Form.JSON, Form.AVRO):
+def write_feed(directory: Path, updates: int, forms: Sequence[Form] = (Form.JSON, Form.AVRO)) -> None:
+    """Writes the feed in each of these forms, in files that follow each other."""
+    for form in forms:
         (directory / form).mkdir()
         source = mangled(updates)
         each = updates // PER_MESSAGE * 11 // 10 // FILES
@@ -155,7 +155,7 @@ def beside(title: str, updates: int, sides: Sequence[Side], runs: list[list[Run]
 async def memory() -> Figures:
     """Returns how much `CdcReader` holds for updates that are not complete."""
     with TemporaryDirectory(prefix="tiered-bench-") as directory:
-        write_feed(Path(directory), HELD)
+        write_feed(Path(directory), HELD, [Form.JSON])
         run = await measure(Side("updates held back", "held"), Path(directory))
     number, size = run.found
     rows = [[f"{number:,}", f"{size / MIB:,.0f}", f"{size / number * UPDATES / MIB:,.0f}"]]
@@ -167,7 +167,8 @@ async def figures(size: float, rounds: int = ROUNDS, only: Sequence[str] = ()) -
     updates = max(SMALLEST, round(UPDATES * size))
     updates -= updates % (2 * PER_TIME * len(CHANGES[0]))
     with TemporaryDirectory(prefix="tiered-bench-") as directory:
-        write_feed(Path(directory), updates)
+        forms = {Form.AVRO if "avro" in side.name else Form.JSON for side in (*ALONE, *ON_SPARK) if not only or side.name in only}
+        write_feed(Path(directory), updates, sorted(forms))
         told = []
         for title, sides, note in (
             ("Change feed in one process", ALONE, "json.loads and a sum counts what is repeated, too, so its sum is wrong."),
