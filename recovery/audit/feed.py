@@ -96,6 +96,7 @@ class FindingsFeed:
         feed, apart = f"{self.files.path}/", f"{run.path}/"
         if self.files.filesystem.type_name == run.filesystem.type_name and (feed.startswith(apart) or apart.startswith(feed)):
             raise ConfigurationError(f"{WHAT} {self.files.uri} and the run directory {run.uri} lie in each other: give each its own")
+        _check_moment(manifest)
         names = self._names()
         heads = [self._head(name, manifest) for name in names]
         if manifest.run not in (head.run for head in heads):
@@ -114,6 +115,7 @@ class FindingsFeed:
                 f"nothing was added to {WHAT} {self.files.uri}: the run in {directory.uri} is not complete ({proven.doubts[0]}),"
                 " so nobody knows what is gone"
             )
+        _check_moment(manifest)
         view: set[str] = set()
         before_ms: int | None = None
         names = self._names()
@@ -266,6 +268,15 @@ class _Head:
 
 
 # --- what a run is to a feed -----------------------------------------------------------------------
+
+
+def _check_moment(manifest: Manifest) -> None:
+    """Refuses a run of which nobody knows the moment of all that it compared."""
+    if manifest.inventory is not None and manifest.inventory.export is not None:
+        raise ConfigurationError(
+            f"the rows of this run are from {manifest.inventory.export}, and an export does not tell of which moment it is, so what"
+            f" it does not find may not be gone: leave out the export, or {WHAT}"
+        )
 
 
 def _bound(manifest: Manifest) -> dict[str, Any]:

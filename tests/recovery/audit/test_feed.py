@@ -18,7 +18,7 @@ from changelog.base.runtime import SystemRuntime
 from recovery.audit.directory import Draft, Files
 from recovery.audit.feed import FindingsFeed
 from recovery.audit.ledger import RunDirectory
-from recovery.audit.manifest import Manifest, Verify
+from recovery.audit.manifest import Inventory, Manifest, Verify
 from recovery.audit.run import run_audit
 from recovery.audit.work import AuditOptions
 from recovery.feed import Progress, Updates
@@ -177,6 +177,19 @@ def test_a_feed_is_of_one_store_and_one_choice(runs: Runs, feed: FindingsFeed, c
     feed.add(runs.first)
     with pytest.raises(ConfigurationError, match=says):
         feed.check(manifest_of(runs.second).model_copy(update=changed), runs.second.files)
+
+
+def test_rows_of_an_export_are_of_no_known_moment(runs: Runs, feed: FindingsFeed) -> None:
+    """A row that is in an older export may hide an orphan that the run before has found."""
+    report = Inventory(report="gs://r/manifest.json", snapshot_ns=1, records=1)
+    first = manifest_of(runs.first).model_copy(update={"inventory": report})
+    feed.check(first, runs.first.files)
+    exported = first.model_copy(update={"inventory": report.model_copy(update={"export": "gs://r/export"})})
+    with pytest.raises(ConfigurationError, match="the rows of this run are from gs://r/export, and an export does not tell"):
+        feed.check(exported, runs.first.files)
+    feed.add(runs.first)
+    with pytest.raises(ConfigurationError, match="with inventory none, and this run has a report"):
+        feed.check(manifest_of(runs.second).model_copy(update={"inventory": report}), runs.second.files)
 
 
 def test_another_grace_is_refused(runs: Runs, feed: FindingsFeed) -> None:
