@@ -32,11 +32,12 @@ from typing import Any, BinaryIO, Self, cast
 from changelog.base.errors import ConfigurationError, CorruptRecordError, UnavailableError
 from changelog.base.runtime import Runtime
 from recovery.audit import words
+from recovery.audit.beside import UPLOADS
 from recovery.audit.directory import Files
 from recovery.audit.evidence import evidence
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.manifest import Manifest
-from recovery.audit.verdicts import FINDINGS
+from recovery.audit.verdicts import FINDINGS, Kind
 from recovery.feed.avro import ContainerReader, ContainerWriter, schema
 from recovery.feed.errors import FeedError
 from recovery.feed.messages import Progress, Update, Updates, canonical
@@ -198,7 +199,7 @@ class FindingsFeed:
     def _again(self, name: str, directory: RunDirectory, manifest: Manifest, view: set[str], before_ms: int | None) -> Added:
         there = set(view)
         self._apply(name, self._head(name, manifest), there, before_ms)
-        now = set(_keys(directory, manifest))
+        now = _now(directory, manifest, view)
         if now != there:
             raise ConfigurationError(
                 f"{self.files.uri}/{name} has other findings of this run than {directory.uri}: files of the run were written anew"
@@ -208,7 +209,7 @@ class FindingsFeed:
 
     def _write(self, number: int, directory: RunDirectory, manifest: Manifest, view: set[str], before_ms: int | None) -> Added:
         time_ms, name = _time_of(manifest), _file_of(number)
-        now = set(_keys(directory, manifest))
+        now = _now(directory, manifest, view)
         found, gone = sorted(now - view), sorted(view - now)
         changed = [*((key, 1) for key in found), *((key, -1) for key in gone)]
         self.files.make("")
@@ -313,10 +314,26 @@ def _progress(before_ms: int | None, time_ms: int, number: int) -> Progress:
     return Progress((lower,), (time_ms + 1,), ((time_ms, number),) if number else ())
 
 
-def _keys(directory: RunDirectory, manifest: Manifest) -> Iterator[str]:
+def _now(directory: RunDirectory, manifest: Manifest, before: set[str]) -> set[str]:
+    """Returns the findings of a run, and those from `before` that it could not look at: they are not gone.
+
+    Nobody can tell what a corrupt row names, so what was found about its object stays. If the store did not tell which
+    uploads are left, those that were left stay.
+    """
+    now, corrupt = set[str](), set[str]()
     for rows in directory.batches(manifest.run, FINDINGS, _COLUMNS):
         for values in zip(*(rows[column].to_pylist() for column in _COLUMNS), strict=True):
-            yield canonical({column: value or "" for column, value in zip(_COLUMNS, values, strict=True)})
+            record = {column: value or "" for column, value in zip(_COLUMNS, values, strict=True)}
+            now.add(canonical(record))
+            if record["class"] == Kind.CORRUPT_ROW:
+                corrupt.add(record["name"])
+    silent = any(UPLOADS in header.summary.unknown for _, header in directory.tiling(manifest).done)
+    if corrupt or silent:
+        for key in before:
+            record = json.loads(key)
+            if {record["name"], record["object"]} & corrupt or (silent and record["class"] == Kind.STALE_UPLOAD):
+                now.add(key)
+    return now
 
 
 def _file_of(number: int) -> str:

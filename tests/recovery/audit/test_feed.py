@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from pyarrow import fs as arrow_fs
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError, TieredError, UnavailableError
 from changelog.base.runtime import SystemRuntime
+from changelog.change import ChangeId
 from recovery.audit.directory import Draft, Files
 from recovery.audit.feed import FindingsFeed
 from recovery.audit.ledger import RunDirectory
@@ -28,6 +30,7 @@ from recovery.feed.files import read_all
 from recovery.feed.reader import CdcReader
 from recovery.feed.view import View
 from tests.given.audited_store import InThread, Store
+from tiered.embedded.blobs import FileBlobs
 from tiered.open import open_backends
 
 Event = tuple[str, str, int]
@@ -140,6 +143,28 @@ def test_a_feed_may_begin_with_any_run_and_leave_runs_out(runs: Runs, feed: Find
     assert (feed.add(runs.third).gone, told(feed, 1)[0]) == (1, [("orphan", "03", 1), ("orphan", "02", -1)])
 
 
+def test_what_a_run_could_not_look_at_is_not_gone(feed: FindingsFeed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row that became corrupt hides its dangling tombstone. A store that does not tell its uploads hides these."""
+    runs = Runs(tmp_path)
+    left = tmp_path / "store" / "uploads" / ChangeId.new(SystemRuntime())
+    left.write_bytes(b"x")
+    os.utime(left, (0, 0))
+    before = feed.add(runs.audit("before"))
+    assert [each for each in told(feed, 0)[0] if each[0] == "stale_upload"]
+    runs.store.sql("UPDATE rows SET crc = crc + 1 WHERE path = 'media/objects/day/05'")
+
+    async def refuse(*_: object) -> None:
+        raise ConfigurationError("it may not be listed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FileBlobs, "abandoned_uploads", refuse)
+        hidden = feed.add(runs.audit("hidden"))
+    assert (hidden.gone, hidden.found, hidden.now) == (0, 1, before.now + 1) and [each[0] for each in told(feed, 1)[0]] == ["corrupt_row"]
+    left.unlink()
+    gone = feed.add(runs.audit("gone"))
+    assert (gone.gone, gone.found) == (1, 0) and told(feed, 2)[0] == [("stale_upload", "", -1)]
+
+
 # --- what is refused -------------------------------------------------------------------------------
 
 
@@ -247,7 +272,7 @@ def test_a_feed_that_is_damaged_or_foreign_is_left_alone(
 
 def test_a_run_whose_findings_were_written_anew_is_refused(runs: Runs, feed: FindingsFeed, monkeypatch: pytest.MonkeyPatch) -> None:
     feed.add(runs.first)
-    monkeypatch.setattr("recovery.audit.feed._keys", lambda *_: iter(["another"]))
+    monkeypatch.setattr("recovery.audit.feed._now", lambda *_: {"another"})
     refused(feed, runs.first, ConfigurationError, "has other findings of this run than .*what was told is never changed")
 
 
