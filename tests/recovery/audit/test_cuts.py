@@ -126,7 +126,7 @@ def monkeypatch_small() -> object:
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(data=st.data(), world=worlds(), window_names=st.integers(1, 3))
 def test_any_rests_of_any_small_world_find_the_difference_of_the_sets(data: st.DataObject, world: World, window_names: int) -> None:
     """Ranges, rests and pieces of rests are cut anywhere; some parts are audited twice and end elsewhere then."""
