@@ -194,6 +194,7 @@ def expired(tiered: Command, count: int) -> Path:
     return blobs
 
 
+@pytest.mark.slow
 def test_one_pass_collects_everything_without_a_changelog_too(tiered: Command, tmp_path: Path) -> None:
     blobs = expired(tiered, 10_500)
     (tiered.store / "uploads" / ChangeId.new(SystemRuntime())).touch()
