@@ -4,6 +4,7 @@
     daemon.py     runs the loop until a signal, and what belongs beside it; inside.py: the same inside a service
     status/       what is known of a store now: `tiered status`, the page and the metrics show it
     statistics/   how far recovery and the audit are, kept in the changelog
+    feed/         a stream of changes that may be repeated and reordered, and still gives each reader the same view
     http/         the daemon's HTTP server and its page; metrics.py: the status as metrics
     outages.py    which services do not answer
     logs.py       the two forms of a log line

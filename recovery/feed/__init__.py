@@ -1,0 +1,22 @@
+"""The change feed: messages that may be repeated, reordered and cut anywhere, and still give each reader the same view.
+
+    messages.py   begin here: updates and progress, as values
+    reader.py     CdcReader delivers what is complete; it trusts progress alone
+    reference.py  what the reference reader does, wrong views included
+    rollback.py   RollbackReader follows the rule of the published sketch, for ordered channels only
+    batch.py      what readers deliver and hold; view.py: what batches add up to
+    spelling.py   messages as JSON, as deltas and as short text
+    avro.py       messages as Avro; needs the extra `feed`. unions.py: values of Avro's unions as JSON
+    files.py      reads and writes all of these as files
+    errors.py     FeedError, and the rules that a feed can break
+
+Only `files.py` does I/O. Nothing here knows the store, the audit or a command. docs/feed.md explains the protocol.
+"""
+
+from recovery.feed.batch import Batch, Held, Waiting
+from recovery.feed.errors import FeedError, Rule
+from recovery.feed.messages import Message, Progress, Update, Updates
+from recovery.feed.reader import CdcReader
+from recovery.feed.rollback import RollbackReader
+
+__all__ = ["Batch", "CdcReader", "FeedError", "Held", "Message", "Progress", "RollbackReader", "Rule", "Update", "Updates", "Waiting"]

@@ -1,0 +1,301 @@
+"""Messages as Avro: the union of CDC v2 exactly as Materialize decodes it, and the frame of Confluent's registry.
+
+    union     0: array of com.materialize.cdc.update {data, time: long, diff: long}
+              1: com.materialize.cdc.progress {lower, upper: array of long, counts: array of {time, count: long}}
+    bare      one message, without a header
+    framed    byte 0, the id of the schema in 4 bytes (big-endian), then the bare message
+    container an object container file: a header with the schema, then blocks of messages
+
+What `data` looks like is the caller's choice, as an Avro schema. Its values are those of Avro-JSON: a value of a union
+is null, or an object with the name of its type, such as `{"long": 5}`. A logical type is read as the number or the text
+that it is stored as. A schema is refused if its values have no JSON form (`bytes`, `fixed`), if a union has two types
+that look alike in JSON (`int` and `long`), or if a record holds itself.
+
+The same messages always give the same bytes, in a container, too. fastavro does the encoding; its errors become
+`FeedError`. Nothing else imports it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any, BinaryIO, Literal, NamedTuple
+
+from changelog.base.errors import ConfigurationError, InvalidRequestError
+from recovery.feed.errors import FeedError, Rule
+from recovery.feed.messages import Json, Message, Progress, Update, Updates
+from recovery.feed.unions import Types
+from tiered.text import shown
+
+try:
+    import fastavro
+    from fastavro.schema import SchemaParseException, to_parsing_canonical_form
+    from fastavro.write import Writer
+except ImportError:
+    raise ConfigurationError("Avro needs fastavro, which is not installed: pip install 'tiered[feed]'") from None
+
+NAMESPACE = "com.materialize.cdc"
+MAGIC = b"Obj\x01"
+"""Begins an object container file."""
+SCHEMA_ID_MAX = 2**31 - 1
+
+FRAME_BYTES = 5
+_WHAT_FASTAVRO_RAISES = (
+    ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, RecursionError, SchemaParseException, StopIteration, TypeError,
+    ValueError, zlib.error,
+)  # fmt: skip
+"""On foreign bytes: it documents no error of its own."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Schema:
+    """The schema of a feed's messages, made by `schema`. Two are equal if their canonical forms are.
+
+    `data`: the schema of the records, as it was given. `union`: the whole schema, as JSON values.
+    """
+
+    data: Json
+    union: Json
+    canonical: str
+    parsed: Any
+    types: Types
+
+    def __eq__(self, other: object) -> bool:
+        return self.canonical == other.canonical if isinstance(other, Schema) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.canonical)
+
+
+def schema(data: Json) -> Schema:
+    """Returns the schema of a feed whose records have the Avro schema `data`, such as `"string"` or a record.
+
+    Raises `InvalidRequestError` if `data` is no Avro schema, or one that the top of this file refuses.
+    """
+    union: Json = [
+        {"type": "array", "items": {"type": "record", "name": "update", "namespace": NAMESPACE, "fields": [
+            {"name": "data", "type": data}, {"name": "time", "type": "long"}, {"name": "diff", "type": "long"},
+        ]}},
+        {"type": "record", "name": "progress", "namespace": NAMESPACE, "fields": [
+            {"name": "lower", "type": {"type": "array", "items": "long"}},
+            {"name": "upper", "type": {"type": "array", "items": "long"}},
+            {"name": "counts", "type": {"type": "array", "items": {"type": "record", "name": "counts", "fields": [
+                {"name": "time", "type": "long"}, {"name": "count", "type": "long"},
+            ]}}},
+        ]},
+    ]  # fmt: skip
+    try:
+        plain = _without_logical_types(union)
+        parsed = fastavro.parse_schema(plain)
+        canonical = to_parsing_canonical_form(parsed)
+    except _WHAT_FASTAVRO_RAISES as error:
+        raise InvalidRequestError(f"{shown(data)} is no Avro schema of records: {type(error).__name__}: {error}") from None
+    types = Types(json.loads(canonical)[0]["items"]["fields"][0]["type"])
+    if {f"{NAMESPACE}.{name}" for name in ("progress", "counts")} & set(types.named):  # fastavro would not notice
+        raise InvalidRequestError(f"{shown(data)} is no Avro schema of records: the names progress and counts are taken by the union")
+    if types.refused:
+        raise InvalidRequestError(f"the schema {shown(data)} cannot be used: {types.refused}")
+    return Schema(data, union, canonical, parsed, types)
+
+
+def _without_logical_types(value: Json) -> Json:
+    """The same schema, whose values are what is stored: fastavro would make them dates and decimals."""
+    if isinstance(value, dict):
+        return {key: _without_logical_types(each) for key, each in value.items() if key != "logicalType"}
+    return [_without_logical_types(each) for each in value] if isinstance(value, list) else value
+
+
+REFERENCES = schema({
+    "type": "record", "name": "data", "fields": [{"name": "object", "type": "string"}, {"name": "blob", "type": "string"}],
+})  # fmt: skip
+"""The schema of the live references: the storage path of an object, and the blob that its row names."""
+
+
+# --- one message -----------------------------------------------------------------------------------
+
+
+def encode(message: Message, schema: Schema) -> bytes:
+    """Returns the bare bytes of a message. Raises `InvalidRequestError` if its data does not fit the schema."""
+    to = BytesIO()
+    try:
+        fastavro.schemaless_writer(to, schema.parsed, _to_avro(message, schema), strict=True)
+    except _WHAT_FASTAVRO_RAISES as error:
+        raise _does_not_fit(message, schema, error) from None
+    return to.getvalue()
+
+
+def decode(bare: bytes, schema: Schema) -> Message:
+    """Returns the message of bare bytes.
+
+    Raises `FeedError`: the bytes are cut off, go on after the message, or are no message of this schema.
+    """
+    source = BytesIO(bare)
+    message = decode_from(source, schema)
+    if rest := len(bare) - source.tell():
+        raise FeedError(Rule.FORM, f"{rest} bytes follow the message that ends at byte {source.tell()}")
+    return message
+
+
+def decode_from(source: BinaryIO, schema: Schema) -> Message:
+    """Reads one bare message from a file, and nothing after it. Raises `FeedError` as `decode` does."""
+    try:
+        decoded = fastavro.schemaless_reader(source, schema.parsed, None)
+    except EOFError:
+        raise FeedError(Rule.WHOLE, "the bytes end in the middle of a message") from None
+    except _WHAT_FASTAVRO_RAISES as error:
+        raise FeedError(Rule.FORM, f"the bytes are no message of the schema: {_reason(error)}") from None
+    return _from_avro(decoded, schema)
+
+
+def frame(bare: bytes, schema_id: int) -> bytes:
+    """Returns a bare message in Confluent's frame. `schema_id`: the number that the registry gave to the schema."""
+    if type(schema_id) is not int or not 0 <= schema_id <= SCHEMA_ID_MAX:
+        raise InvalidRequestError(f"the schema id is {shown(schema_id)}, not an integer from 0 to {SCHEMA_ID_MAX}")
+    return b"\0" + schema_id.to_bytes(4, "big") + bare
+
+
+def unframe(framed: bytes) -> tuple[int, bytes]:
+    """Returns the schema id and the bare message. Raises `FeedError` if the bytes have no frame."""
+    if len(framed) < FRAME_BYTES:
+        raise FeedError(Rule.WHOLE, f"{len(framed)} bytes are too few for a frame, which has {FRAME_BYTES}")
+    if framed[0] != 0:
+        raise FeedError(Rule.FORM, f"a frame begins with byte 0, not with {framed[0]}")
+    return int.from_bytes(framed[1:FRAME_BYTES], "big"), framed[FRAME_BYTES:]
+
+
+def _to_avro(message: Message, schema: Schema) -> Json:
+    if isinstance(message, Updates):
+        return [{"data": schema.types.to_avro(each.data), "time": each.time, "diff": each.diff} for each in message.updates]
+    counts = [{"time": time, "count": count} for time, count in message.counts]
+    return {"lower": message.lower, "upper": message.upper, "counts": counts}
+
+
+def _from_avro(decoded: Any, schema: Schema) -> Message:
+    try:
+        if isinstance(decoded, list):
+            convert = schema.types.from_avro
+            return Updates(tuple([Update(convert(each["data"]), each["time"], each["diff"]) for each in decoded]))
+        return Progress(decoded["lower"], decoded["upper"], tuple((each["time"], each["count"]) for each in decoded["counts"]))
+    except InvalidRequestError as error:
+        raise FeedError(Rule.VALUE, str(error)) from None
+
+
+def _does_not_fit(message: Message, schema: Schema, error: Exception) -> InvalidRequestError:
+    for each in message.updates if isinstance(message, Updates) else ():
+        try:
+            fastavro.schemaless_writer(BytesIO(), schema.parsed, _to_avro(Updates((each,)), schema), strict=True)
+        except _WHAT_FASTAVRO_RAISES:
+            hint = ", whose unions are written as {type: value}" if schema.types.unions else ""
+            return InvalidRequestError(f"data {shown(each.data)} does not fit the schema {shown(schema.data)}{hint}")
+    return InvalidRequestError(f"a message does not fit the schema {shown(schema.data)}: {_reason(error)}")
+
+
+def _reason(error: Exception) -> str:
+    text = str(error) or type(error).__name__
+    return text if len(text) <= 200 else f"{text[:200]}…"
+
+
+# --- object container files ------------------------------------------------------------------------
+
+
+class InContainer(NamedTuple):
+    """A message in a container. `block`: at which byte its block begins."""
+
+    message: Message
+    block: int
+
+
+class ContainerWriter:
+    """Writes messages to a new object container file. `codec`: how blocks are compressed.
+
+    `metadata`: more entries of the header. Call `flush` at the end; it does not close the file.
+    """
+
+    def __init__(
+        self, to: BinaryIO, schema: Schema, codec: Literal["deflate", "null"] = "deflate", metadata: dict[str, str] | None = None
+    ) -> None:
+        if codec not in ("deflate", "null"):
+            raise InvalidRequestError(f"the codec is {shown(codec)}: use deflate or null")
+        self._schema = schema
+        # Any 16 bytes will do. Random ones would make each file of the same messages a different one.
+        marker = hashlib.sha256(schema.canonical.encode()).digest()[:16]
+        self._writer = Writer(to, schema.parsed, codec=codec, metadata=metadata or {}, sync_marker=marker, options={"strict": True})
+
+    def write(self, message: Message) -> None:
+        """Writes one message. Raises `InvalidRequestError` if it does not fit; then the file must be thrown away."""
+        try:
+            self._writer.write(_to_avro(message, self._schema))
+        except _WHAT_FASTAVRO_RAISES as error:
+            raise _does_not_fit(message, self._schema, error) from None
+
+    def flush(self) -> None:
+        """Writes the last block."""
+        self._writer.flush()
+
+
+class ContainerReader:
+    """Reads the messages of an object container file, one block at a time.
+
+    `expected`: the schema that the file must have; None: any union of CDC v2. `schema`, `metadata`: those of the
+    header.
+    Raises `FeedError` if the file has no such header.
+    """
+
+    def __init__(self, source: BinaryIO, expected: Schema | None = None) -> None:
+        try:
+            self._blocks = fastavro.block_reader(source)
+            header = self._blocks.metadata
+            union = json.loads(header["avro.schema"])
+        except _WHAT_FASTAVRO_RAISES as error:
+            rule = Rule.FORM if source.read(1) else Rule.WHOLE
+            raise FeedError(rule, f"the header of an Avro file cannot be read: {_reason(error)}") from None
+        self.metadata: dict[str, str] = {str(key): str(value) for key, value in header.items() if not str(key).startswith("avro.")}
+        self.schema = _of_union(union)
+        if expected is not None and self.schema != expected:
+            raise FeedError(
+                Rule.SCHEMA, f"the file's records have the schema {shown(self.schema.data)}, and {shown(expected.data)} was asked for"
+            )
+
+    def __iter__(self) -> Iterator[InContainer]:
+        """Yields each message with its block. Raises `FeedError` where the file is cut off or damaged."""
+        block, at = None, 0
+        while True:
+            try:
+                block = next(self._blocks, None)
+            except EOFError:
+                raise FeedError(Rule.WHOLE, f"the file ends in the middle of the block after byte {at}") from None
+            except _WHAT_FASTAVRO_RAISES as error:
+                raise FeedError(Rule.FORM, f"the block after byte {at} is damaged: {_reason(error)}") from None
+            if block is None:
+                return
+            at = block.offset
+            yield from (InContainer(_from_avro(each, self.schema), at) for each in _records(block, at))
+
+
+def _records(block: Any, at: int) -> Iterator[Any]:
+    records = iter(block)
+    while True:
+        try:
+            yield next(records)
+        except StopIteration:
+            return
+        except _WHAT_FASTAVRO_RAISES as error:
+            raise FeedError(Rule.FORM, f"the block at byte {at} is damaged: {_reason(error)}") from None
+
+
+def _of_union(union: Json) -> Schema:
+    """The schema of a file, if it is the union of CDC v2, names and order included."""
+    try:
+        found = schema(next(field["type"] for field in union[0]["items"]["fields"] if field["name"] == "data"))
+        written = to_parsing_canonical_form(fastavro.parse_schema(_without_logical_types(union)))
+    except InvalidRequestError as error:
+        raise FeedError(Rule.SCHEMA, str(error)) from None
+    except _WHAT_FASTAVRO_RAISES:
+        raise FeedError(Rule.SCHEMA, f"the file has other things than a change feed: {shown(union)}") from None
+    if written != found.canonical:
+        raise FeedError(Rule.SCHEMA, f"the file's schema is not the union of CDC v2: {shown(union)}")
+    return found

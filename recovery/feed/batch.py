@@ -1,0 +1,73 @@
+"""What readers deliver, what they hold back, and how their errors name a message. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from recovery.feed.messages import LONG_MAX, Json, Key, Progress, Update, Updates
+from recovery.feed.spelling import to_text
+
+END = LONG_MAX + 1
+"""The frontier of a feed that has ended: later than every time."""
+
+BYTES_PER_TEXT = 140
+BYTES_PER_RECORD = 420
+BYTES_PER_TIME = 250
+"""Of memory, as measured on CPython 3.11: an update of text, one of another small record, and a time. Characters come
+on top: those of text once, those of other records three times, because they are in the key, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What became complete.
+
+    `updates`: (data, time, diff) at the times from the frontier before to the new one, sorted by the canonical JSON of
+    data, then by time. `frontier`: the first time that is not complete; empty: the feed has ended.
+    """
+
+    updates: list[tuple[Json, int, int]]
+    frontier: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a reader holds back. `updates`, `times` of these, `bytes`: an estimate of the memory that this takes."""
+
+    updates: int
+    times: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What a reader waits for at `time`.
+
+    `declared`: how many distinct updates the time has; None: no progress message about it has come. `received`: how
+    many have come.
+    """
+
+    time: int
+    declared: int | None
+    received: int
+
+
+def in_order(updates: Iterable[Update]) -> list[tuple[Json, int, int]]:
+    """Returns the updates of a batch, in the order that does not depend on how they came."""
+    return [(each.data, each.time, each.diff) for each in sorted(updates, key=_order)]
+
+
+def _order(update: Update) -> tuple[str, bool, int, int]:
+    key = update.key
+    return (key, False, update.time, update.diff) if type(key) is str else (key[0], True, update.time, update.diff)
+
+
+def bytes_of(key: Key) -> int:
+    """Returns an estimate of the memory that an update with this key takes."""
+    return BYTES_PER_TEXT + len(key) if type(key) is str else BYTES_PER_RECORD + 3 * len(key[0])
+
+
+def named(message: Update | Progress) -> str:
+    """The message as an error shows it."""
+    (text,) = to_text(Updates((message,)) if isinstance(message, Update) else message)
+    return text if len(text) <= 300 else f"{text[:300]}…"

@@ -1,0 +1,404 @@
+"""Feeds as files: read as a stream, in bounded memory, and written.
+
+    avro     an object container file: knows its schema; may name the generation of its feed
+    json     one message of Avro-JSON a line
+    delta    {"record":…,"delta":n} a line: the file is one transaction (see `spelling.transaction`)
+    text     one `update (…)` or `progress (…)` a line
+    bare     Avro messages one after the other, without schema; only if the caller says so
+    framed   the same, each in Confluent's frame; only if the caller says so
+
+The form of a file is found out from its first bytes, not from its name. gzip is undone. `-` is standard input or
+output. Positions count lines from 1, or bytes from 0 of what gzip holds. Empty lines are skipped.
+
+A file that is cut off, foreign or damaged raises `FeedError` with its name, the position and the rule. What was yielded
+before it was in the file, so a caller that must not half-apply a file reads it to its end first. Lines that are missing
+as a whole cannot be seen here: a reader then waits for them.
+
+*Crash.* `write` writes beside the file and renames, so that a file is there as a whole or not at all.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import sys
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Literal, TypeAlias, TypeVar, cast
+
+from changelog.base.errors import InvalidRequestError
+from recovery.feed.errors import FeedError, Rule
+from recovery.feed.messages import Message, Updates, canonical
+from recovery.feed.spelling import Delta, delta_from_json, from_json, from_text, is_text, parsed, to_line, to_text, transaction
+from tiered.text import shown
+
+if TYPE_CHECKING:
+    from recovery.feed.avro import Schema
+
+STANDARD = "-"
+"""Standard input, or standard output."""
+LINE_BYTES_MAX = 64 * 2**20
+UPDATES_MAX = 10_000
+"""In one message of a file, so that readers need little memory."""
+BUFFER_BYTES = 2**18
+FIRST_BYTES = 64
+GENERATION = "tiered.feed.generation"
+"""The entry in the header of a container that says of which generation of its feed it is."""
+
+Unit: TypeAlias = Literal["line", "byte"]
+
+
+class Form(StrEnum):
+    """What a file looks like: see the top of this file."""
+
+    AVRO = "avro"
+    JSON = "json"
+    DELTA = "delta"
+    TEXT = "text"
+    BARE = "bare"
+    FRAMED = "framed"
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """A message, and where it is.
+
+    `file`: its name. `number`: of the message in the file, from 1. `position`: its line, from 1, or a byte, from 0: its
+    own, or that of its block in a container. Messages of deltas are at the last line. `generation`: None: the file does
+    not say it.
+    """
+
+    message: Message
+    file: str
+    number: int
+    position: int
+    unit: Unit
+    generation: int | None = None
+
+    @property
+    def where(self) -> str:
+        """The place as an error names it."""
+        return _where(self.file, self.position, self.unit, self.number)
+
+
+def _where(file: str, position: int, unit: Unit, number: int) -> str:
+    return f"{file}, {unit} {position}" if unit == "line" else f"{file}, byte {position}, message {number}"
+
+
+# --- reading ---------------------------------------------------------------------------------------
+
+
+def read(
+    path: str | Path, form: Form | None = None, schema: Schema | None = None, schema_id: int | None = None, time: int = 0,
+    on_read: Callable[[int], None] | None = None,
+) -> Iterator[Located]:  # fmt: skip
+    """Yields the messages of a file, each with its place.
+
+    `form`: None: found out, and never bare or framed. `schema`: what the file must have; None: a container says it
+    itself, and bare and framed messages have `REFERENCES`. `schema_id`: of all frames; None: all have the same. `time`:
+    of the transaction, if the file has deltas. `on_read` is told how many bytes of the file were read, whenever some
+    were.
+
+    Raises `InvalidRequestError`: the file cannot be opened. `FeedError`: see the top of this file.
+    `ConfigurationError`: the file is Avro, and fastavro is not installed.
+    """
+    file = "standard input" if str(path) == STANDARD else str(path)
+    with _opened(path, file, on_read) as source:
+        form = form or _form(source, file)
+        if form is Form.AVRO:
+            yield from _container(source, file, schema)
+        elif form in (Form.BARE, Form.FRAMED):
+            yield from _sequence(source, file, form, schema, schema_id)
+        elif form is Form.DELTA:
+            yield from _deltas(source, file, time)
+        else:
+            parse = from_text if form is Form.TEXT else _from_json_line
+            for number, (line, message) in enumerate(_lines(source, file, parse), start=1):
+                yield Located(message, file, number, line, "line")
+
+
+def read_all(paths: Iterable[str | Path], **options: object) -> Iterator[Located]:
+    """Yields the messages of several files of one feed, as `read` does. `options`: those of `read`.
+
+    Raises `FeedError`, too, if two containers say that they are of different generations.
+    """
+    first: Located | None = None
+    for path in paths:
+        for located in read(path, **options):  # type: ignore[arg-type]
+            if located.generation is not None:
+                first = first or located
+                if located.generation != first.generation:
+                    why = f"the file is of generation {located.generation}, and {first.file} is of generation {first.generation}"
+                    raise FeedError(Rule.GENERATION, why, located.where)
+            yield located
+
+
+class _Stream(io.RawIOBase):
+    """Counts what is read, because a pipe does not, and translates the errors of a file that is damaged."""
+
+    def __init__(self, source: io.RawIOBase | io.BufferedIOBase, file: str, on_read: Callable[[int], None] | None = None) -> None:
+        self._source = source
+        self._file = file
+        self._on_read = on_read
+        self._count = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._count
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        count = self._some(buffer)
+        # The form is found out from the first bytes, and a pipe may give them one by one.
+        while 0 < self._count + count < FIRST_BYTES and b"\n" not in bytes(buffer[:count]):
+            if not (more := self._some(buffer[count:])):
+                break
+            count += more
+        self._count += count
+        return count
+
+    def _some(self, buffer: memoryview) -> int:
+        try:
+            count = self._source.readinto(buffer) or 0
+        except EOFError:
+            raise FeedError(Rule.WHOLE, "the gzip file ends too early", f"{self._file}, byte {self._count}") from None
+        except (gzip.BadGzipFile, zlib.error) as error:
+            raise FeedError(Rule.FORM, f"the gzip file is damaged: {error}", f"{self._file}, byte {self._count}") from None
+        except OSError as error:
+            raise InvalidRequestError(f"{self._file} cannot be read after byte {self._count}: {error.strerror or error}") from None
+        if self._on_read is not None and count:
+            self._on_read(count)
+        return count
+
+
+@contextmanager
+def _opened(path: str | Path, file: str, on_read: Callable[[int], None] | None) -> Iterator[io.BufferedReader]:
+    if str(path) == STANDARD:
+        yield _unzipped(_Stream(cast(io.BufferedIOBase, sys.stdin.buffer), file, on_read), file)
+        return
+    try:
+        raw = io.FileIO(path)
+    except (OSError, ValueError) as error:  # a name with a null character is a ValueError
+        raise InvalidRequestError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    with raw:
+        yield _unzipped(_Stream(raw, file, on_read), file)
+
+
+def _unzipped(stream: _Stream, file: str) -> io.BufferedReader:
+    source: io.BufferedReader = io.BufferedReader(stream, BUFFER_BYTES)
+    if source.peek(2)[:2] != b"\x1f\x8b":
+        return source
+    return io.BufferedReader(_Stream(gzip.GzipFile(fileobj=source), file), BUFFER_BYTES)
+
+
+def _form(source: io.BufferedReader, file: str) -> Form:
+    """The form of a file, by its first bytes. Nothing of it is consumed."""
+    start = source.peek(1)
+    if start[:4] == b"Obj\x01" or (start and b"Obj\x01".startswith(start)) or (not start and file.endswith(".avro")):
+        return Form.AVRO
+    line = start.lstrip().split(b"\n", 1)[0]
+    if is_text(line[:20].decode("latin-1")):
+        return Form.TEXT
+    if line.startswith(b"{"):
+        return Form.DELTA if line[1:].lstrip().startswith((b'"record"', b'"delta"')) else Form.JSON
+    if line:
+        raise FeedError(
+            Rule.FORM, f"the file begins with {shown(start[:20])}, and neither with an Avro header nor with a message", f"{file}, byte 0"
+        )
+    return Form.JSON
+
+
+T = TypeVar("T")
+
+
+def _lines(source: io.BufferedReader, file: str, parse: Callable[[str], T]) -> Iterator[tuple[int, T]]:
+    """Yields each line that is not empty, parsed, with its number from 1."""
+    number = 0
+    while raw := source.readline(LINE_BYTES_MAX + 1):
+        number += 1
+        if not raw.isspace():
+            try:
+                yield number, parse(_text(raw))
+            except FeedError as error:
+                cut_off = not raw.endswith(b"\n") and not _is_json(raw)
+                raise (FeedError(Rule.WHOLE, error.why) if cut_off else error).at(f"{file}, line {number}") from None
+
+
+def _is_json(raw: bytes) -> bool:
+    try:
+        parsed(raw)
+    except FeedError:
+        return False
+    return True
+
+
+def _text(raw: bytes) -> str:
+    if len(raw) > LINE_BYTES_MAX:
+        raise FeedError(Rule.FORM, f"the line is longer than {LINE_BYTES_MAX} bytes, beginning with {shown(raw[:20])}")
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise FeedError(Rule.FORM, f"the line is not UTF-8: {error.reason} at its byte {error.start}") from None
+
+
+def _from_json_line(line: str) -> Message:
+    return from_json(parsed(line))
+
+
+def _deltas(source: io.BufferedReader, file: str, time: int) -> Iterator[Located]:
+    last = 0
+
+    def deltas() -> Iterator[Delta]:
+        nonlocal last
+        for last, delta in _lines(source, file, lambda line: delta_from_json(parsed(line))):  # noqa: B007 - the last one is told
+            yield delta
+
+    try:
+        for number, message in enumerate(transaction(deltas(), time), start=1):
+            yield Located(message, file, number, last, "line")
+    except FeedError as error:
+        raise error.at(f"{file}, line {last}") from None
+
+
+def _container(source: io.BufferedReader, file: str, schema: Schema | None) -> Iterator[Located]:
+    from recovery.feed.avro import ContainerReader
+
+    number, block = 0, 0
+    try:
+        reader = ContainerReader(source, schema)
+        generation = _generation(reader.metadata.get(GENERATION))
+        for message, block in reader:
+            number += 1
+            yield Located(message, file, number, block, "byte", generation)
+    except FeedError as error:
+        raise error.at(_where(file, block, "byte", number + 1)) from None
+
+
+def _generation(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise FeedError(Rule.GENERATION, f"the header of the file says generation {shown(text)}, which is no number")
+    return int(text)
+
+
+def _sequence(source: io.BufferedReader, file: str, form: Form, schema: Schema | None, schema_id: int | None) -> Iterator[Located]:
+    from recovery.feed.avro import FRAME_BYTES, REFERENCES, decode_from, unframe
+
+    number = 0
+    while source.peek(1):
+        number += 1
+        position = source.tell()
+        try:
+            if form is Form.FRAMED:
+                found, _ = unframe(source.read(FRAME_BYTES))
+                schema_id = found if schema_id is None else schema_id
+                if found != schema_id:
+                    raise FeedError(Rule.SCHEMA, f"the message has schema id {found}, and {schema_id} was expected")
+            yield Located(decode_from(source, schema or REFERENCES), file, number, position, "byte")
+        except FeedError as error:
+            raise error.at(_where(file, position, "byte", number)) from None
+
+
+# --- writing ---------------------------------------------------------------------------------------
+
+
+def write(
+    path: str | Path, messages: Iterable[Message], form: Form = Form.JSON, schema: Schema | None = None, schema_id: int = 0,
+    codec: Literal["deflate", "null"] = "deflate", generation: int | None = None,
+) -> int:  # fmt: skip
+    """Writes messages to a file, and returns how many it was given. A file that is there is replaced as a whole.
+
+    `schema`, `schema_id`, `codec`: of Avro; `schema` None is `REFERENCES`. `generation`: which a container tells its
+    readers. A name that ends with `.gz` is compressed. Equal messages give equal bytes.
+
+    A message of more than `UPDATES_MAX` updates is written as several: how updates are cut means nothing.
+    Deltas have no times, and progress is implied at their end: progress messages are left out, and updates at two times
+    are refused.
+
+    Raises `InvalidRequestError`: a message does not fit, or the file cannot be written. Then there is no new file.
+    """
+    if str(path) == STANDARD:
+        return _write(sys.stdout.buffer, messages, form, schema, schema_id, codec, generation)
+    path = Path(path)
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        with open(partial, "wb") as to:
+            if path.suffix == ".gz":
+                # No name and no time: these would make each file of the same messages a different one.
+                with gzip.GzipFile("", "wb", fileobj=to, mtime=0) as zipped:
+                    count = _write(cast(BinaryIO, zipped), messages, form, schema, schema_id, codec, generation)
+            else:
+                count = _write(to, messages, form, schema, schema_id, codec, generation)
+            to.flush()
+            os.fsync(to.fileno())
+        os.replace(partial, path)
+    except BaseException as error:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise InvalidRequestError(f"{path} cannot be written: {error.strerror or error}") from None
+        raise
+    return count
+
+
+def _write(
+    to: BinaryIO, messages: Iterable[Message], form: Form, schema: Schema | None, schema_id: int, codec: Literal["deflate", "null"],
+    generation: int | None,
+) -> int:  # fmt: skip
+    count = 0
+    write_one, finish = _writer(to, form, schema, schema_id, codec, generation)
+    for message in messages:
+        for part in _parts(message):
+            write_one(part)
+        count += 1
+    finish()
+    to.flush()
+    return count
+
+
+def _parts(message: Message) -> list[Message]:
+    if not isinstance(message, Updates) or len(message.updates) <= UPDATES_MAX:
+        return [message]
+    return [Updates(message.updates[at : at + UPDATES_MAX]) for at in range(0, len(message.updates), UPDATES_MAX)]
+
+
+def _writer(
+    to: BinaryIO, form: Form, schema: Schema | None, schema_id: int, codec: Literal["deflate", "null"], generation: int | None
+) -> tuple[Callable[[Message], object], Callable[[], None]]:
+    """What writes one message, and what writes the rest at the end."""
+    if form is Form.JSON:
+        return lambda message: to.write(f"{to_line(message)}\n".encode()), to.flush
+    if form is Form.TEXT:
+        return lambda message: to.write("".join(f"{line}\n" for line in to_text(message)).encode()), to.flush
+    if form is Form.DELTA:
+        return _DeltaWriter(to).write, to.flush
+    from recovery.feed.avro import REFERENCES, ContainerWriter, encode, frame
+
+    schema = schema or REFERENCES
+    if form is Form.AVRO:
+        container = ContainerWriter(to, schema, codec, {} if generation is None else {GENERATION: str(generation)})
+        return container.write, container.flush
+    if form is Form.FRAMED:
+        return lambda message: to.write(frame(encode(message, schema), schema_id)), to.flush
+    return lambda message: to.write(encode(message, schema)), to.flush
+
+
+class _DeltaWriter:
+    def __init__(self, to: BinaryIO) -> None:
+        self._to = to
+        self._time: int | None = None
+
+    def write(self, message: Message) -> None:
+        for update in message.updates if isinstance(message, Updates) else ():
+            self._time = update.time if self._time is None else self._time
+            if update.time != self._time:
+                times = f"{self._time} and {update.time}"
+                raise InvalidRequestError(f"deltas have no times, and there are updates at times {times}: write each time to its own file")
+            self._to.write(f'{{"record":{canonical(update.data)},"delta":{update.diff}}}\n'.encode())

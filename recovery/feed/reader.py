@@ -1,0 +1,295 @@
+"""CdcReader turns messages that were repeated, reordered and cut anywhere into batches that are complete.
+
+    frontier = the first time that is not complete. A time is complete if progress messages cover all times from 0 to
+               it without a gap, and each of these times has as many distinct updates as they declare.
+
+The reader trusts progress alone: never the order of messages, nor silence. It keeps these rules, and refuses a message
+that breaks one (`FeedError`). A refused message changes nothing, and the next one may be fed.
+
+- No time is negative.
+- A progress message is about [lower, upper). It has at most one count for each time in there, and no count for others.
+- Two progress messages declare the same count for each time that both are about. No count is the count 0.
+- A time has no more distinct updates than declared. Whatever comes second is refused: the update, or the progress.
+- At one time, a record has one diff.
+
+*Memory.* It holds the updates at times from the frontier on, and the counts for these times. Everything about earlier
+times is forgotten, because the protocol needs nothing of it: an update at an earlier time is dropped unseen. So a
+contradiction that comes after its time was delivered is found only by a reader with `remember`, which forgets nothing.
+
+*Crash.* The state is in memory alone. A new reader is fed everything again, or from a point where the reader before it
+held nothing, and then gives the same batches.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from changelog.base.errors import InvalidRequestError
+from recovery.feed.batch import BYTES_PER_TIME, END, Batch, Held, Waiting, bytes_of, in_order, named
+from recovery.feed.errors import FeedError, Rule
+from recovery.feed.messages import Key, Message, Progress, Update, Updates
+from recovery.feed.reference import ReferenceRules
+from recovery.feed.spelling import from_json
+
+
+class Rules(Protocol):
+    """By what a reader decides: the strict rules below, or those of the reference reader."""
+
+    frontier: int
+    ignored: int
+    late: int
+    updates: int
+    bytes: int
+
+    def take_updates(self, updates: tuple[Update, ...]) -> None: ...
+    def take_progress(self, progress: Progress) -> None: ...
+    def deliver(self) -> list[Update] | None: ...
+    def times(self) -> int: ...
+    def waiting(self) -> tuple[int, int | None, int]: ...
+
+
+class CdcReader:
+    """Reads one feed, message by message. Not for several threads at once.
+
+    `lenient`: refuses nothing, and delivers exactly what the reference reader (differential dataflow) delivers, wrong
+    views included: an over-count is delivered, a second diff too, and the first progress about a time wins.
+    `remember`: also keeps what it has delivered, for ever, and so refuses a contradiction that comes late.
+    """
+
+    def __init__(self, lenient: bool = False, remember: bool = False) -> None:
+        if lenient and remember:
+            raise InvalidRequestError("a lenient reader refuses nothing, so it has nothing to remember: choose one of the two")
+        self._rules: Rules = ReferenceRules() if lenient else StrictRules(remember)
+
+    def feed(self, message: Message | dict[str, Any]) -> Batch | None:
+        """Takes one message, a value or the decoded Avro-JSON object. Returns what became complete by it, if anything.
+
+        Raises `FeedError` if the message is none or breaks a rule. Then nothing of it was taken.
+        """
+        if not isinstance(message, Updates | Progress):
+            message = from_json(message)
+        if isinstance(message, Updates):
+            self._rules.take_updates(message.updates)
+        else:
+            self._rules.take_progress(message)
+        delivered = self._rules.deliver()
+        if delivered is None:
+            return None
+        return Batch(in_order(delivered), self.frontier)
+
+    @property
+    def frontier(self) -> tuple[int, ...]:
+        """The first time that is not complete; empty: the feed has ended."""
+        return () if self._rules.frontier == END else (self._rules.frontier,)
+
+    @property
+    def held(self) -> Held:
+        """How much the reader holds back. `remember` is not counted."""
+        times = self._rules.times()
+        return Held(self._rules.updates, times, self._rules.bytes + times * BYTES_PER_TIME)
+
+    @property
+    def ignored(self) -> int:
+        """How many updates had no effect: repeated ones, and ones at times that were delivered before."""
+        return self._rules.ignored
+
+    @property
+    def late(self) -> int:
+        """How many of the ignored updates were at times that were delivered before. A repetition is one, too."""
+        return self._rules.late
+
+    @property
+    def waiting(self) -> Waiting | None:
+        """What keeps the frontier where it is. None: the feed has ended."""
+        return None if self._rules.frontier == END else Waiting(*self._rules.waiting())
+
+
+class StrictRules:
+    """The rules at the top of this file. `frontier`: the first time that is not complete."""
+
+    def __init__(self, remember: bool = False) -> None:
+        self.frontier = 0
+        self.ignored = 0
+        self.late = 0
+        self.updates = 0
+        self.bytes = 0
+        self._remember = remember
+        self._held: dict[int, dict[Key, Update]] = {}
+        """By time: the distinct updates."""
+        self._held_times: list[int] = []
+        """The keys of `_held`, sorted."""
+        self._declared: dict[int, int] = {}
+        """By time: the count, where it is not 0."""
+        self._declared_times: list[int] = []
+        """The keys of `_declared`, sorted."""
+        self._cover: list[tuple[int, int]] = [(0, 0)]
+        """What progress messages were about: intervals with gaps between them, sorted. The first begins at 0."""
+
+    # --- updates -----------------------------------------------------------------------------------
+
+    def take_updates(self, updates: tuple[Update, ...]) -> None:
+        fresh: dict[int, dict[Key, Update]] = {}
+        ignored, late = 0, 0
+        for update in updates:
+            if update.time < 0:
+                raise FeedError(Rule.TIME, f"{named(update)} is at a negative time")
+            if self._is_late(update) or self._is_repeated(update, fresh):
+                ignored += 1
+                late += update.time < self.frontier
+                continue
+            at_time = fresh.setdefault(update.time, {})
+            self._refuse_one_too_many(update, len(at_time))
+            at_time[update.key] = update
+        # Nothing was refused.
+        self.ignored += ignored
+        self.late += late
+        for time, found in fresh.items():
+            self._hold(time, found)
+
+    def _is_late(self, update: Update) -> bool:
+        return update.time < self._oldest()
+
+    def _oldest(self) -> int:
+        """The first time of which the reader still knows something."""
+        return 0 if self._remember else self.frontier
+
+    def _is_repeated(self, update: Update, fresh: dict[int, dict[Key, Update]]) -> bool:
+        """Whether it was taken before, or earlier in the same message. Another diff is a contradiction."""
+        for taken in (self._held, fresh):
+            before = taken.get(update.time, _NONE).get(update.key)
+            if before is not None:
+                if before.diff != update.diff:
+                    raise FeedError(Rule.DIFF, f"{named(update)} contradicts {named(before)}, which came before")
+                return True
+        return False
+
+    def _refuse_one_too_many(self, update: Update, fresh: int) -> None:
+        """`fresh`: how many others at this time the same message has."""
+        time = update.time
+        if self._is_covered(time):
+            declared, received = self._declared.get(time, 0), len(self._held.get(time, ())) + fresh
+            if received >= declared:
+                raise FeedError(
+                    Rule.COUNT, f"{named(update)} is one too many: progress declares {declared} at time {time}, and {received} came before"
+                )
+
+    def _is_covered(self, time: int) -> bool:
+        if time < self._cover[0][1]:
+            return True
+        before = bisect_right(self._cover, (time, END)) - 1
+        return time < self._cover[before][1]
+
+    def _hold(self, time: int, found: dict[Key, Update]) -> None:
+        if time not in self._held:
+            insort(self._held_times, time)
+            self._held[time] = {}
+        self._held[time].update(found)
+        self.updates += len(found)
+        self.bytes += sum(bytes_of(key) for key in found)
+
+    # --- progress ----------------------------------------------------------------------------------
+
+    def take_progress(self, progress: Progress) -> None:
+        lower, upper = (bound[0] if bound else END for bound in (progress.lower, progress.upper))
+        counts = self._counts(progress, lower, upper)
+        self._refuse_other_counts(progress, lower, upper, counts)
+        self._refuse_fewer_than_received(progress, lower, upper, counts)
+        for time, count in counts.items():
+            if count and time >= self._oldest() and time not in self._declared:
+                self._declared[time] = count
+                insort(self._declared_times, time)
+        if lower < upper:
+            _cover_too(self._cover, lower, upper)
+
+    def _counts(self, progress: Progress, lower: int, upper: int) -> dict[int, int]:
+        if lower < 0 or upper < 0:
+            raise FeedError(Rule.TIME, f"{named(progress)} has a negative bound")
+        if upper < lower:
+            raise FeedError(Rule.INTERVAL, f"{named(progress)} ends before it begins")
+        counts: dict[int, int] = {}
+        for time, count in progress.counts:
+            if time < 0:
+                raise FeedError(Rule.TIME, f"{named(progress)} has a count for the negative time {time}")
+            if not lower <= time < upper:
+                raise FeedError(Rule.INTERVAL, f"{named(progress)} has a count for time {time}, which it is not about")
+            if count < 0:
+                raise FeedError(Rule.INTERVAL, f"{named(progress)} declares the negative count {count} for time {time}")
+            if time in counts:
+                raise FeedError(Rule.INTERVAL, f"{named(progress)} has two counts for time {time}")
+            counts[time] = count
+        return counts
+
+    def _refuse_other_counts(self, progress: Progress, lower: int, upper: int, counts: dict[int, int]) -> None:
+        """Refuses a count that another progress message declared differently, or a missing one that it declared."""
+        oldest = max(lower, self._oldest())
+        known = self._declared_times[bisect_left(self._declared_times, oldest) : bisect_left(self._declared_times, upper)]
+        for time in sorted({*known, *(time for time in counts if time >= oldest and self._is_covered(time))}):
+            if (before := self._declared.get(time, 0)) != (count := counts.get(time, 0)):
+                raise FeedError(Rule.PROGRESS, f"{named(progress)} declares {count} at time {time}, and another one declared {before}")
+
+    def _refuse_fewer_than_received(self, progress: Progress, lower: int, upper: int, counts: dict[int, int]) -> None:
+        oldest = max(lower, self._oldest())
+        for time in self._held_times[bisect_left(self._held_times, oldest) : bisect_left(self._held_times, upper)]:
+            if (received := len(self._held[time])) > (count := counts.get(time, 0)):
+                raise FeedError(Rule.COUNT, f"{named(progress)} declares {count} at time {time}, and {received} distinct updates came")
+
+    # --- what is complete --------------------------------------------------------------------------
+
+    def deliver(self) -> list[Update] | None:
+        """Returns the updates that became complete, and moves the frontier. None: it stays where it is."""
+        frontier = min(self._cover[0][1], self._first_incomplete())
+        if frontier == self.frontier:
+            return None
+        at, end = bisect_left(self._held_times, self.frontier), bisect_left(self._held_times, frontier)
+        complete = [update for time in self._held_times[at:end] for update in self._held[time].values()]
+        self.frontier = frontier
+        self.updates -= len(complete)
+        self.bytes -= sum(bytes_of(update.key) for update in complete)
+        if not self._remember:
+            self._forget(frontier)
+        return complete
+
+    def _first_incomplete(self) -> int:
+        """The first time that has fewer updates than declared. Times that nobody can deliver yet are not looked at."""
+        for at in range(bisect_left(self._declared_times, self.frontier), len(self._declared_times)):
+            time = self._declared_times[at]
+            if time >= self._cover[0][1] or len(self._held.get(time, ())) < self._declared[time]:
+                return time
+        return END
+
+    def _forget(self, frontier: int) -> None:
+        for times, known in ((self._held_times, self._held), (self._declared_times, self._declared)):
+            end = bisect_left(times, frontier)
+            for time in times[:end]:
+                del known[time]
+            del times[:end]
+
+    # --- figures -----------------------------------------------------------------------------------
+
+    def times(self) -> int:
+        oldest = self.frontier
+        waiting = (len(times) - bisect_left(times, oldest) for times in (self._held_times, self._declared_times))
+        return max(waiting) + len(self._cover) - 1
+
+    def waiting(self) -> tuple[int, int | None, int]:
+        time = self.frontier
+        return time, self._declared.get(time, 0) if self._is_covered(time) else None, len(self._held.get(time, ()))
+
+
+_NONE: dict[Key, Update] = {}
+
+
+def _cover_too(cover: list[tuple[int, int]], lower: int, upper: int) -> None:
+    """Adds an interval to others, which are sorted. Those that touch or overlap become one."""
+    begin = bisect_left(cover, lower, key=lambda each: each[1])
+    end = bisect_right(cover, upper, key=lambda each: each[0])
+    if begin < end:
+        lower, upper = min(lower, cover[begin][0]), max(upper, cover[end - 1][1])
+    cover[begin:end] = [(lower, upper)]
+
+
+def batches(reader: CdcReader, messages: Iterable[Message | dict[str, Any]]) -> list[Batch]:
+    """Returns all that a reader delivers for some messages."""
+    return [batch for message in messages if (batch := reader.feed(message)) is not None]

@@ -1,0 +1,107 @@
+"""What the reference reader does: differential dataflow, `capture::iterator::Iter`, at revision e6c5a4d9.
+
+It refuses nothing. Its answers to messages that contradict each other are wrong views, and are kept here as they are:
+`tests/recovery/feed/vectors.json` has what it delivers. `CdcReader(lenient=True)` uses it. Times are those of an
+unsigned number, so an update at a negative time is never delivered.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from itertools import count
+
+from recovery.feed.batch import END, bytes_of
+from recovery.feed.messages import Progress, Update
+
+
+class ReferenceRules:
+    """Holds distinct updates, and progress messages until their lower bound is reached.
+
+    `_outstanding`: by time, what accepted progress declared minus what was received. It falls below 0 where updates
+    come first, or where there are too many.
+    """
+
+    def __init__(self) -> None:
+        self.frontier = 0
+        self.ignored = 0
+        self.late = 0
+        self.updates = 0
+        self.bytes = 0
+        self._accepted = 0
+        """The frontier of accepted progress messages."""
+        self._held: dict[int, dict[Update, None]] = {}
+        self._held_times: list[int] = []
+        """A heap with the keys of `_held`."""
+        self._outstanding: dict[int, int] = {}
+        self._positive: list[int] = []
+        """A heap with each time that is outstanding, and with others."""
+        self._numbered = count()
+        self._waiting: list[tuple[int, int, Progress]] = []
+        """A heap of progress messages, by their lower bound, then as they came."""
+        self._ready: list[tuple[int, Progress]] = []
+        """A heap of those that may be accepted, as they came."""
+
+    def take_updates(self, updates: tuple[Update, ...]) -> None:
+        # An update that one message has twice is counted twice, as the reference reader does.
+        fresh = [each for each in updates if self.frontier <= each.time and each not in self._held.get(each.time, ())]
+        self.ignored += len(updates) - len(fresh)
+        self.late += sum(each.time < self.frontier for each in updates)
+        for each in fresh:
+            self._count(each.time, -1)
+        for each in fresh:
+            if each.time not in self._held:
+                heappush(self._held_times, each.time)
+            at_time = self._held.setdefault(each.time, {})
+            if each not in at_time:
+                at_time[each] = None
+                self.updates += 1
+                self.bytes += bytes_of(each.key)
+
+    def take_progress(self, progress: Progress) -> None:
+        heappush(self._waiting, (_bound(progress.lower), next(self._numbered), progress))
+
+    def deliver(self) -> list[Update] | None:
+        self._accept()
+        while self._positive and self._outstanding.get(self._positive[0], 0) <= 0:
+            heappop(self._positive)
+        frontier = min(self._accepted, self._positive[0] if self._positive else END)
+        if frontier == self.frontier:
+            return None
+        self.frontier = frontier
+        complete: list[Update] = []
+        while self._held_times and self._held_times[0] < frontier:
+            complete += self._held.pop(heappop(self._held_times))
+        self.updates -= len(complete)
+        self.bytes -= sum(bytes_of(each.key) for each in complete)
+        return complete
+
+    def _accept(self) -> None:
+        """Accepts progress messages that begin no later than the accepted ones end: always the one that came first."""
+        while True:
+            while self._waiting and self._waiting[0][0] <= self._accepted:
+                _, number, progress = heappop(self._waiting)
+                heappush(self._ready, (number, progress))
+            if not self._ready:
+                return
+            _, found = heappop(self._ready)
+            for time, more in found.counts:
+                if self._accepted <= time:
+                    self._count(time, more)
+            self._accepted = max(self._accepted, _bound(found.upper))
+
+    def _count(self, time: int, change: int) -> None:
+        before = self._outstanding.get(time, 0)
+        self._outstanding[time] = before + change
+        if before <= 0 < before + change:
+            heappush(self._positive, time)
+
+    def times(self) -> int:
+        return len(self._held) + len(self._waiting)
+
+    def waiting(self) -> tuple[int, int | None, int]:
+        time, received = self.frontier, len(self._held.get(self.frontier, ()))
+        return time, received + self._outstanding.get(time, 0) if time < self._accepted else None, received
+
+
+def _bound(times: tuple[int, ...]) -> int:
+    return times[0] if times else END

@@ -1,0 +1,237 @@
+"""Messages as JSON values and as short text, both ways. Pure.
+
+    Avro-JSON   {"array":[{"data":…,"time":7,"diff":1}]}
+                {"com.materialize.cdc.progress":{"lower":[7],"upper":[8],"counts":[{"time":7,"count":1}]}}
+    short names {"updates":[…]} and {"progress":{…}}, which are read only
+    delta       {"record":…,"delta":-2}
+    text        update (record0, time0, +2)
+                progress (time0, 3)
+
+A delta says neither its time nor whether it is a repetition. So a file of deltas is one transaction, at a time that the
+reader of the file is told: `transaction` adds up its deltas and closes it with a progress message.
+
+The short text is that of the published design. A record is a word, or JSON if it is no word. `progress (time4, 3)` is
+about time 4 alone: lower is 4, upper is 5. Any other progress message is written with its bounds, and the counts after
+them: `progress (time0 to time9, time4: 3, time7: 1)`, with `end` for an upper that is empty.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple, NoReturn
+
+from changelog.base.errors import InvalidRequestError
+from recovery.feed.errors import FeedError, Rule
+from recovery.feed.messages import LONG_MAX, Json, Key, Message, Progress, Update, Updates, canonical
+from tiered.text import shown
+
+PROGRESS = "com.materialize.cdc.progress"
+
+_UPDATE = frozenset({"data", "time", "diff"})
+_PROGRESS = frozenset({"lower", "upper", "counts"})
+_COUNT = frozenset({"time", "count"})
+_DELTA = frozenset({"record", "delta"})
+
+_TIME = r"time(-?\d+)"
+_TEXT_UPDATE = re.compile(rf"update \((.*), {_TIME}, ([+-]\d+)\)", re.ASCII)
+_TEXT_PROGRESS = re.compile(rf"progress \({_TIME}, (-?\d+)\)", re.ASCII)
+_TEXT_BOUNDS = re.compile(rf"progress \((?:{_TIME}|end) to (?:{_TIME}|end)((?:, {_TIME}: -?\d+)*)\)", re.ASCII)
+_TEXT_COUNT = re.compile(rf", {_TIME}: (-?\d+)", re.ASCII)
+_WORD = re.compile(r"(?!(?:true|false|null|NaN|Infinity)\Z)[A-Za-z_][\w.:/~-]*\Z", re.ASCII)
+
+
+# --- JSON ------------------------------------------------------------------------------------------
+
+
+def to_json(message: Message) -> dict[str, Json]:
+    """Returns the message as the Avro-JSON object that Materialize reads and writes."""
+    if isinstance(message, Updates):
+        return {"array": [{"data": each.data, "time": each.time, "diff": each.diff} for each in message.updates]}
+    counts = [{"time": time, "count": count} for time, count in message.counts]
+    return {PROGRESS: {"lower": list(message.lower), "upper": list(message.upper), "counts": counts}}
+
+
+def from_json(value: Json) -> Message:
+    """Returns the message of a decoded Avro-JSON object, or of one with the short names `updates` and `progress`.
+
+    Raises `FeedError` if it is anything else.
+    """
+    if type(value) is not dict or len(value) != 1:
+        raise FeedError(Rule.FORM, f"{shown(value)} is no message: it is no object with one key, array or {PROGRESS}")
+    ((kind, content),) = value.items()
+    try:
+        if kind in ("array", "updates"):
+            return Updates(tuple([_update(each) for each in _list(kind, content)]))
+        if kind in (PROGRESS, "progress"):
+            parts = _object("progress", content, _PROGRESS)
+            lower, upper = _list("lower", parts["lower"]), _list("upper", parts["upper"])
+            counts = [_object("a count", each, _COUNT) for each in _list("counts", parts["counts"])]
+            return Progress(tuple(lower), tuple(upper), tuple((each["time"], each["count"]) for each in counts))
+    except InvalidRequestError as error:
+        raise FeedError(Rule.VALUE, str(error)) from None
+    raise FeedError(Rule.FORM, f"{shown(kind)} is no kind of message: use array or {PROGRESS}")
+
+
+def _update(value: Json) -> Update:
+    if type(value) is not dict or value.keys() != _UPDATE:
+        _object("an update", value, _UPDATE)
+    return Update(value["data"], value["time"], value["diff"])
+
+
+def _object(what: str, value: Json, keys: frozenset[str]) -> dict[str, Any]:
+    if type(value) is not dict or value.keys() != keys:
+        raise FeedError(Rule.FORM, f"{what} is {shown(value)}, not an object with the keys {', '.join(sorted(keys))}")
+    return value
+
+
+def _list(what: str, value: Json) -> list[Any]:
+    if type(value) is not list:
+        raise FeedError(Rule.FORM, f"{what} is {shown(value)}, not a list")
+    return value
+
+
+def to_line(message: Message) -> str:
+    """Returns the message as one line of Avro-JSON, without spaces and without the end of the line.
+
+    Equal messages give equal lines: the keys of data are sorted.
+    """
+    if isinstance(message, Updates):
+        each = [f'{{"data":{canonical(each.data)},"time":{each.time},"diff":{each.diff}}}' for each in message.updates]
+        return f'{{"array":[{",".join(each)}]}}'
+    return json.dumps(to_json(message), separators=(",", ":"))
+
+
+def from_line(line: str) -> Message:
+    """Returns the message of a line of Avro-JSON. Raises `FeedError` if it is no such line."""
+    return from_json(parsed(line))
+
+
+def parsed(line: str | bytes) -> Json:
+    """Returns the JSON value of a line. Raises `FeedError` if it is not JSON, or has one key twice in an object."""
+    try:
+        return _DECODER.decode(line if isinstance(line, str) else line.decode())
+    except (ValueError, RecursionError) as error:  # what is not valid UTF-8 is a ValueError, too
+        raise FeedError(Rule.FORM, f"{shown(line)} is not JSON: {error}") from None
+
+
+def _once(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        raise ValueError("an object has one key twice")
+    return value
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_no_number)
+
+
+# --- deltas ----------------------------------------------------------------------------------------
+
+
+class Delta(NamedTuple):
+    """The multiplicity of `record`, any JSON value, changes by `delta`."""
+
+    record: Json
+    delta: int
+
+
+def delta_from_json(value: Json) -> Delta:
+    """Returns the delta of a decoded JSON object. Raises `FeedError` if it is none."""
+    parts = _object("a delta", value, _DELTA)
+    try:
+        update = Update(parts["record"], 0, parts["delta"])
+    except InvalidRequestError as error:
+        raise FeedError(Rule.VALUE, str(error).replace("the diff of an update", "a delta")) from None
+    return Delta(update.data, update.diff)
+
+
+def delta_to_json(delta: Delta) -> dict[str, Json]:
+    """Returns the delta as a JSON object."""
+    return {"record": delta.record, "delta": delta.delta}
+
+
+def transaction(deltas: Iterable[Delta], time: int) -> Iterator[Message]:
+    """Yields the messages of one transaction: its updates at `time`, then the progress from `time` to `time` + 1.
+
+    Deltas of the same record are added up, and what comes to 0 is dropped. So all records of one transaction are held
+    in memory until its end. Raises `FeedError` if a sum does not fit into 64 bits.
+    """
+    sums: dict[Key, Delta] = {}
+    if type(time) is not int or not 0 <= time < LONG_MAX:
+        raise InvalidRequestError(f"the time of a transaction is {shown(time)}, not an integer of 64 bits from 0")
+    for each in deltas:
+        update = Update(each.record, time, each.delta)
+        before = sums.get(update.key)
+        sums[update.key] = Delta(each.record, each.delta + (before.delta if before else 0))
+    count = 0
+    for each in sums.values():
+        if each.delta:
+            count += 1
+            try:
+                yield Updates((Update(each.record, time, each.delta),))
+            except InvalidRequestError:
+                raise FeedError(Rule.VALUE, f"the deltas of {shown(each.record)} add up to more than 64 bits hold") from None
+    yield Progress((time,), (time + 1,), ((time, count),) if count else ())
+
+
+# --- short text ------------------------------------------------------------------------------------
+
+
+def to_text(message: Message) -> list[str]:
+    """Returns the message as lines of short text: one for each update, or one for a progress message."""
+    if isinstance(message, Updates):
+        return [f"update ({_record_to_text(each.data)}, time{each.time}, {each.diff:+d})" for each in message.updates]
+    if len(message.lower) == 1 and message.upper == (message.lower[0] + 1,):
+        time = message.lower[0]
+        if not message.counts:
+            return [f"progress (time{time}, 0)"]
+        if len(message.counts) == 1 and message.counts[0][0] == time and message.counts[0][1]:
+            return [f"progress (time{time}, {message.counts[0][1]})"]
+    counts = "".join(f", time{time}: {count}" for time, count in message.counts)
+    return [f"progress ({_bound_to_text(message.lower)} to {_bound_to_text(message.upper)}{counts})"]
+
+
+def from_text(line: str) -> Message:
+    """Returns the message of one line of short text. An update is a message of its own.
+
+    Raises `FeedError` if it is no such line.
+    """
+    text = line.strip()
+    try:
+        if found := _TEXT_UPDATE.fullmatch(text):
+            return Updates((Update(_record_from_text(found[1]), int(found[2]), int(found[3])),))
+        if found := _TEXT_PROGRESS.fullmatch(text):
+            time, count = int(found[1]), int(found[2])
+            return Progress((time,), (time + 1,), ((time, count),) if count else ())
+        if found := _TEXT_BOUNDS.fullmatch(text):
+            counts = tuple((int(time), int(count)) for time, count in _TEXT_COUNT.findall(found[3]))
+            return Progress(_bound_from_text(found[1]), _bound_from_text(found[2]), counts)
+    except (InvalidRequestError, ValueError) as error:  # a number of thousands of digits is a ValueError
+        raise FeedError(Rule.VALUE, str(error)) from None
+    raise FeedError(Rule.FORM, f"{shown(line)} is neither `update (record0, time0, +1)` nor `progress (time0, 1)`")
+
+
+def is_text(line: str) -> bool:
+    """Returns whether a line begins as short text does."""
+    return line.lstrip().startswith(("update (", "progress ("))
+
+
+def _record_to_text(data: Json) -> str:
+    return data if type(data) is str and _WORD.match(data) else canonical(data)
+
+
+def _record_from_text(text: str) -> Json:
+    return text if _WORD.match(text) else parsed(text)
+
+
+def _bound_to_text(bound: tuple[int, ...]) -> str:
+    return f"time{bound[0]}" if bound else "end"
+
+
+def _bound_from_text(text: str | None) -> tuple[int, ...]:
+    return (int(text),) if text else ()

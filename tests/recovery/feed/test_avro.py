@@ -1,0 +1,207 @@
+"""Messages as Avro: the published bytes, what comes back, and what is refused."""
+
+from __future__ import annotations
+
+from io import BytesIO
+
+import fastavro
+import pytest
+
+from changelog.base.errors import InvalidRequestError
+from recovery.feed import FeedError, Message, Progress, Rule, Update, Updates
+from recovery.feed.avro import REFERENCES, ContainerReader, ContainerWriter, decode, encode, frame, schema, unframe
+
+RECORDS = schema({"type": "record", "name": "data", "fields": [{"name": "record", "type": "string"}]})
+
+
+def record(number: int, time: int, diff: int) -> Update:
+    return Update({"record": f"record{number}"}, time, diff)
+
+
+PUBLISHED: list[tuple[str, Message]] = [
+    ("00060e7265636f72643000040e7265636f72643100020e7265636f726432000200", Updates((record(0, 0, 2), record(1, 0, 1), record(2, 0, 1)))),
+    ("0202000002020002000600", Progress((0,), (1,), ((0, 3),))),
+    ("00040e7265636f72643102010e7265636f726432020200", Updates((record(1, 1, -1), record(2, 1, 1)))),
+    ("0202020002040002020400", Progress((1,), (2,), ((1, 2),))),
+    ("00040e7265636f72643004010e7265636f726432040100", Updates((record(0, 2, -1), record(2, 2, -1)))),
+    ("0202040002060002040400", Progress((2,), (3,), ((2, 2),))),
+    ("0202060002080000", Progress((3,), (4,), ())),
+]
+
+
+@pytest.mark.parametrize(("hexadecimal", "message"), PUBLISHED)
+def test_the_published_example_has_these_bytes(hexadecimal: str, message: Message) -> None:
+    assert encode(message, RECORDS).hex() == hexadecimal
+    assert decode(bytes.fromhex(hexadecimal), RECORDS) == message
+
+
+@pytest.mark.parametrize("message", [each for _, each in PUBLISHED])
+def test_a_message_that_is_cut_off_or_goes_on_is_refused(message: Message) -> None:
+    bare = encode(message, RECORDS)
+    for end in range(len(bare)):
+        with pytest.raises(FeedError, match="middle of a message") as raised:
+            decode(bare[:end], RECORDS)
+        assert raised.value.rule is Rule.WHOLE
+    with pytest.raises(FeedError, match="1 bytes follow the message that ends at byte"):
+        decode(bare + b"\0", RECORDS)
+
+
+@pytest.mark.parametrize("foreign", [b"\x04", b"\xff" * 30, b"\x00\x02\x0e\xff\xff\xff\xff\xff\xff\xff\x00\x00\x00", b'{"array":[]}'])
+def test_foreign_bytes_are_refused(foreign: bytes) -> None:
+    with pytest.raises(FeedError):
+        decode(foreign, RECORDS)
+
+
+def test_a_frame_carries_the_id_of_the_schema() -> None:
+    bare = encode(PUBLISHED[1][1], RECORDS)
+    assert frame(bare, 258) == b"\x00\x00\x00\x01\x02" + bare
+    assert unframe(frame(bare, 258)) == (258, bare)
+
+
+@pytest.mark.parametrize(
+    ("framed", "sentence"), [(b"\0\0\0", "too few for a frame"), (b"\x01\0\0\0\x07\0", "begins with byte 0, not with 1")]
+)
+def test_bytes_without_a_frame_are_refused(framed: bytes, sentence: str) -> None:
+    with pytest.raises(FeedError, match=sentence):
+        unframe(framed)
+
+
+@pytest.mark.parametrize("schema_id", [-1, 2**31, True, "7"])
+def test_a_schema_id_that_does_not_fit_is_refused(schema_id: int) -> None:
+    with pytest.raises(InvalidRequestError, match="schema id"):
+        frame(b"", schema_id)
+
+
+@pytest.mark.parametrize("data", ["text", None, {}, {"record": 1}, {"record": None}, {"record": "a", "more": 1}, {"record": True}])
+def test_data_that_does_not_fit_the_schema_is_refused(data: object) -> None:
+    with pytest.raises(InvalidRequestError, match="does not fit the schema"):
+        encode(Updates((record(0, 0, 1), Update(data, 0, 1))), RECORDS)
+
+
+def test_a_bool_is_no_long() -> None:
+    with pytest.raises(InvalidRequestError, match="data True does not fit the schema 'long'"):
+        encode(Updates((Update(True, 0, 1),)), schema("long"))
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        ("text", "is no Avro schema"), ({"type": "record"}, "is no Avro schema"), (None, "is no Avro schema"), ("bytes", "the type bytes"),
+        ({"type": "fixed", "name": "f", "size": 4}, "the type fixed"),
+        ({"type": "record", "name": "progress", "fields": []}, "names progress and counts are taken"),
+        ({"type": "array", "items": ["null", {"type": "map", "values": "bytes"}]}, "the type bytes"),
+        ({"type": "record", "name": "node", "fields": [{"name": "next", "type": ["null", "node"]}]}, "node holds itself"),
+        (["int", "null", "long"], "a union has int and long, which look alike in JSON"),
+        ({"type": "array", "items": ["string", {"type": "enum", "name": "e", "symbols": ["A"]}]}, "string and com.materialize.cdc.e"),
+    ],
+)  # fmt: skip
+def test_a_schema_that_cannot_be_used_is_refused(data: object, sentence: str) -> None:
+    with pytest.raises(InvalidRequestError, match=sentence):
+        schema(data)
+
+
+UNIONS = schema({"type": "record", "name": "row", "fields": [
+    {"name": "size", "type": ["null", "double", "long"]}, {"name": "name", "type": ["string", "null"]},
+    {"name": "tags", "type": ["null", {"type": "array", "items": ["null", "string"]}]},
+    {"name": "kind", "type": ["null", {"type": "enum", "name": "kind", "symbols": ["A", "B"]}]},
+    {"name": "again", "type": ["null", "kind"]},
+    {"name": "more", "type": {"type": "map", "values": ["null", {"type": "record", "name": "in", "fields": [
+        {"name": "kind", "type": ["null", "kind"]},
+    ]}]}},
+]})  # fmt: skip
+ROW: dict[str, object] = {"size": None, "name": None, "tags": None, "kind": None, "again": None, "more": {}}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        ROW, {**ROW, "size": {"long": 5}}, {**ROW, "size": {"double": 5.0}}, {**ROW, "name": {"string": "a"}},
+        {**ROW, "tags": {"array": [{"string": "a"}, None]}}, {**ROW, "kind": {"com.materialize.cdc.kind": "B"}},
+        {**ROW, "again": {"com.materialize.cdc.kind": "A"}},
+        {**ROW, "more": {"b": {"com.materialize.cdc.in": {"kind": {"com.materialize.cdc.kind": "A"}}}, "c": None}},
+    ],
+)  # fmt: skip
+def test_a_value_of_a_union_has_the_name_of_its_type_as_in_avro_json(data: object) -> None:
+    message = Updates((Update(data, 0, 1),))
+    assert decode(encode(message, UNIONS), UNIONS) == message
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {**ROW, "size": 5}, {**ROW, "size": {"long": "5"}}, {**ROW, "size": {"int": 5}}, {**ROW, "size": {"long": 5, "double": 5.0}}, {},
+        {**ROW, "extra": 1}, {**ROW, "kind": {"com.materialize.cdc.kind": "C"}}, {**ROW, "more": {"b": {"kind": None}}}, 5, None,
+        {**ROW, "tags": [None]},
+    ],
+)  # fmt: skip
+def test_a_value_of_a_union_without_its_name_is_refused(data: object) -> None:
+    with pytest.raises(InvalidRequestError, match=r"^data .* does not fit the schema .*unions are written as \{type: value\}"):
+        encode(Updates((Update(data, 0, 1),)), UNIONS)
+
+
+def test_a_logical_type_is_the_number_that_is_stored() -> None:
+    days = schema({"type": "int", "logicalType": "date"})
+    assert decode(encode(Updates((Update(20_000, 0, 1),)), days), days) == Updates((Update(20_000, 0, 1),))
+
+
+# --- object container files ------------------------------------------------------------------------
+
+
+def container(codec: str = "deflate", **metadata: str) -> bytes:
+    to = BytesIO()
+    writer = ContainerWriter(to, RECORDS, codec, metadata)  # type: ignore[arg-type]
+    for _, message in PUBLISHED:
+        writer.write(message)
+    writer.flush()
+    return to.getvalue()
+
+
+@pytest.mark.parametrize("codec", ["deflate", "null"])
+def test_a_container_gives_back_its_messages_and_always_has_the_same_bytes(codec: str) -> None:
+    written = container(codec, generation="3")
+    assert written == container(codec, generation="3")
+    reader = ContainerReader(BytesIO(written), RECORDS)
+    assert [each.message for each in reader] == [message for _, message in PUBLISHED]
+    assert (reader.schema, reader.metadata) == (RECORDS, {"generation": "3"})
+
+
+def test_any_avro_reader_reads_a_container_and_any_writer_writes_one() -> None:
+    values = list(fastavro.reader(BytesIO(container())))
+    assert values[0] == [{"data": {"record": f"record{n}"}, "time": 0, "diff": 2 - min(n, 1)} for n in range(3)]
+    assert values[1] == {"lower": [0], "upper": [1], "counts": [{"time": 0, "count": 3}]}
+    theirs = BytesIO()
+    fastavro.writer(theirs, RECORDS.union, values, codec="null")
+    theirs.seek(0)
+    assert [each.message for each in ContainerReader(theirs)] == [message for _, message in PUBLISHED]
+
+
+def test_a_container_of_other_records_is_refused() -> None:
+    with pytest.raises(FeedError, match=r"'record'.*was asked for") as raised:
+        ContainerReader(BytesIO(container()), REFERENCES)
+    assert raised.value.rule is Rule.SCHEMA
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    ["string", RECORDS.union[::-1], RECORDS.union[:1], [RECORDS.union[0], "null"], {"type": "array", "items": "long"}],
+    ids=["text", "other order", "no progress", "null for progress", "numbers"],
+)
+def test_a_container_of_other_things_is_refused(foreign: object) -> None:
+    to = BytesIO()
+    fastavro.writer(to, foreign, [])  # type: ignore[arg-type]
+    to.seek(0)
+    with pytest.raises(FeedError) as raised:
+        ContainerReader(to)
+    assert raised.value.rule is Rule.SCHEMA
+
+
+def test_a_container_that_is_cut_off_anywhere_or_damaged_is_refused() -> None:
+    whole = container("null")
+    first_block = len(container("null")) - len(b"".join(encode(each, RECORDS) for _, each in PUBLISHED)) - 16 - 3
+    for end in [*range(0, first_block, 40), *range(first_block + 1, len(whole), 7)]:
+        with pytest.raises(FeedError):
+            list(ContainerReader(BytesIO(whole[:end])))
+    damaged = bytearray(whole)
+    damaged[-1] ^= 1
+    with pytest.raises(FeedError, match="damaged"):
+        list(ContainerReader(BytesIO(bytes(damaged))))

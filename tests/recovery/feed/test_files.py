@@ -1,0 +1,274 @@
+"""Feeds as files: each form comes back, is found out, and says where it is broken."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from changelog.base.errors import ConfigurationError, InvalidRequestError
+from recovery.feed import CdcReader, FeedError, Message, Progress, Rule, Update, Updates
+from recovery.feed.avro import REFERENCES, encode, frame, schema
+from recovery.feed.files import GENERATION, UPDATES_MAX, Form, Located, read, read_all, write
+from recovery.feed.reader import batches
+
+
+def reference(name: str, time: int, diff: int = 1) -> Update:
+    return Update({"object": name, "blob": f"{name}/1"}, time, diff)
+
+
+MESSAGES: list[Message] = [
+    Updates((reference("a", 0), reference("\u00fc b", 0))), Progress((0,), (1,), ((0, 2),)), Updates((reference("a", 1, -1),)),
+    Progress((1,), (), ((1, 1),)),
+]  # fmt: skip
+FUZZED = 60
+STREAMS = [Form.AVRO, Form.JSON, Form.TEXT, Form.BARE, Form.FRAMED]
+
+
+def told(form: Form) -> Form | None:
+    """What a caller must say of a file."""
+    return form if form in (Form.BARE, Form.FRAMED) else None
+
+
+def contents(messages: list[Message]) -> list[Update | Progress]:
+    return [part for each in messages for part in (each.updates if isinstance(each, Updates) else [each])]
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+@pytest.mark.parametrize("form", STREAMS)
+def test_what_was_written_is_read_back_with_its_place(form: Form, zipped: bool, tmp_path: Path) -> None:
+    path = tmp_path / ("feed.gz" if zipped else "feed")
+    assert write(path, MESSAGES, form) == 4
+    found = list(read(path, told(form)))
+    assert contents([each.message for each in found]) == contents(MESSAGES)
+    assert [each.number for each in found] == list(range(1, len(found) + 1))
+    assert {each.file for each in found} == {str(path)}
+    if form in (Form.JSON, Form.TEXT):
+        assert [each.position for each in found] == [each.number for each in found]
+        assert found[1].where == f"{path}, line 2"
+    if form is Form.BARE:
+        at = len(encode(MESSAGES[0], REFERENCES))
+        assert [found[0].position, found[1].position, found[1].where] == [0, at, f"{path}, byte {at}, message 2"]
+    once = path.read_bytes()
+    write(path, MESSAGES, form)
+    assert path.read_bytes() == once and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_of_deltas_is_one_transaction(tmp_path: Path) -> None:
+    path = tmp_path / "feed"
+    path.write_text('{"record":"a","delta":2}\n\n{"record":"b","delta":1}\n{"delta":-1,"record":"b"}\n')
+    found = list(read(path, time=7))
+    assert [each.message for each in found] == [Updates((Update("a", 7, 2),)), Progress((7,), (8,), ((7, 1),))]
+    assert found[0].where == f"{path}, line 4"
+    write(path, [each.message for each in found], Form.DELTA)
+    assert path.read_text() == '{"record":"a","delta":2}\n'
+
+
+def test_deltas_of_two_times_are_not_written(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequestError, match=r"updates at times 0 and 1: write each time to its own file"):
+        write(tmp_path / "feed", MESSAGES, Form.DELTA)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_left_where_a_message_does_not_fit(tmp_path: Path) -> None:
+    path = tmp_path / "feed"
+    path.write_text("what was there")
+    with pytest.raises(InvalidRequestError, match="does not fit the schema"):
+        write(path, [*MESSAGES, Updates((Update("text", 2, 1),))], Form.AVRO)
+    assert path.read_text() == "what was there" and list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("form", STREAMS)
+def test_a_file_that_is_cut_off_says_where(form: Form, tmp_path: Path) -> None:
+    whole = tmp_path / "whole"
+    write(whole, MESSAGES, form)
+    content, path = whole.read_bytes(), tmp_path / "cut"
+    for end in range(len(content) - 2, 0, -11):
+        path.write_bytes(content[:end])
+        before: list[Located] = []
+        found: FeedError | None = None
+        try:
+            before.extend(read(path, told(form)))
+        except FeedError as error:
+            found = error
+        if found is None:  # it was cut between two messages
+            assert form is not Form.AVRO
+        else:
+            assert found.where.startswith(str(path)) and found.rule in (Rule.WHOLE, Rule.FORM)
+        there = contents([each.message for each in before])
+        assert there == contents(MESSAGES)[: len(there)]
+
+
+@pytest.mark.parametrize(
+    ("content", "rule", "where", "why"),
+    [
+        (b"PAR1....", Rule.FORM, "byte 0", "begins with b'PAR1....'"),
+        (b"\x89PNG\r\n", Rule.FORM, "byte 0", "neither with an Avro header nor with a message"),
+        (b"hello\n", Rule.FORM, "byte 0", "begins with b'hello"),
+        (b"Obj\x01", Rule.WHOLE, "byte 0, message 1", "header"),
+        (b'{"array":[]}\n{"array":1}\n', Rule.FORM, "line 2", "array is 1, not a list"),
+        (b'{"array":[]}\n{"array":[', Rule.WHOLE, "line 2", "is not JSON"),
+        (b'{"array":[]}\n{"other":[]}', Rule.FORM, "line 2", "no kind of message"),
+        (b'{"array":[]}\nupdate (a, time0, +1)\n', Rule.FORM, "line 2", "is not JSON"),
+        (b'{"array":[]}\n\xff\n', Rule.FORM, "line 2", "not UTF-8"),
+        (b"update (a, time0, +1)\nupdate (a, ti", Rule.WHOLE, "line 2", "neither"),
+        (b"update (a, time0, +1)\n\nupdate (a, 0, +1)\n", Rule.FORM, "line 3", "neither"),
+        (b'{"record":1,"delta":1}\n{"record":1}\n', Rule.FORM, "line 2", "a delta is"),
+        (gzip.compress(b'{"array":[]}\n' * 100, mtime=0)[:-9], Rule.WHOLE, "byte ", "gzip file ends too early"),
+        (gzip.compress(b'{"array":[]}\n' * 100, mtime=0)[:20] + b"\0" * 40, Rule.FORM, "byte ", "gzip file is damaged"),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_foreign_or_broken_says_where_and_why(content: bytes, rule: Rule, where: str, why: str, tmp_path: Path) -> None:
+    path = tmp_path / "feed"
+    path.write_bytes(content)
+    with pytest.raises(FeedError) as raised:
+        list(read(path))
+    error = raised.value
+    assert error.rule is rule and error.where.startswith(f"{path}, {where}") and why in error.why
+    assert str(error) == f"{error.where}: {error.why} (rule {rule}: {rule.value})"
+
+
+def test_an_empty_file_has_no_messages_but_an_empty_container_is_cut_off(tmp_path: Path) -> None:
+    (tmp_path / "feed.json").touch()
+    assert list(read(tmp_path / "feed.json")) == []
+    (tmp_path / "feed.avro").touch()
+    with pytest.raises(FeedError, match="header"):
+        list(read(tmp_path / "feed.avro"))
+
+
+def test_a_schema_that_does_not_match_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "feed"
+    write(path, MESSAGES, Form.AVRO)
+    with pytest.raises(FeedError, match=r"feed, byte 0, message 1: the file's records have the schema .* 'string' was asked for") as raised:
+        list(read(path, schema=schema("string")))
+    assert raised.value.rule is Rule.SCHEMA
+    path.write_bytes(frame(encode(MESSAGES[1], REFERENCES), 1) + frame(encode(MESSAGES[1], REFERENCES), 2))
+    with pytest.raises(FeedError, match="message 2: the message has schema id 2, and 1 was expected"):
+        list(read(path, Form.FRAMED))
+    with pytest.raises(FeedError, match="message 1: the message has schema id 1, and 2 was expected"):
+        list(read(path, Form.FRAMED, schema_id=2))
+
+
+def test_a_message_of_very_many_updates_is_cut(tmp_path: Path) -> None:
+    whole = Updates(tuple(Update(number, 0, 1) for number in range(UPDATES_MAX + 1)))
+    assert write(tmp_path / "feed", [whole]) == 1
+    assert [each.message for each in read(tmp_path / "feed")] == [Updates(whole.updates[:-1]), Updates(whole.updates[-1:])]
+
+
+def test_files_of_two_generations_are_refused(tmp_path: Path) -> None:
+    one, other, silent = tmp_path / "one", tmp_path / "other", tmp_path / "silent"
+    write(one, MESSAGES[:2], Form.AVRO, generation=3)
+    write(other, MESSAGES[2:], Form.AVRO, generation=4)
+    write(silent, MESSAGES[2:], Form.JSON)
+    assert len(list(read_all([one, silent, one]))) == 6
+    with pytest.raises(FeedError, match=r"other, byte \d+, message 1: the file is of generation 4, and .*one is of generation 3"):
+        list(read_all([one, silent, other]))
+    assert GENERATION == "tiered.feed.generation"
+
+
+@pytest.mark.parametrize("name", ["missing", "", "nul\0l"])
+def test_a_file_that_cannot_be_opened_is_named(name: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequestError, match="cannot be read: "):
+        list(read(str(tmp_path / name)))
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InvalidRequestError, match="file/feed cannot be written: Not a directory"):
+        write(tmp_path / "file" / "feed", MESSAGES)
+
+
+def test_without_fastavro_only_avro_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "avro", MESSAGES, Form.AVRO)
+    write(tmp_path / "json", MESSAGES, Form.JSON)
+    monkeypatch.setitem(sys.modules, "fastavro", None)
+    monkeypatch.delitem(sys.modules, "recovery.feed.avro")
+    assert len(list(read(tmp_path / "json"))) == 4
+    with pytest.raises(ConfigurationError, match=r"pip install 'tiered\[feed\]'"):
+        list(read(tmp_path / "avro"))
+
+
+def test_standard_input_may_give_its_first_bytes_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    out, into = os.pipe()
+
+    def type_slowly() -> None:
+        with os.fdopen(into, "wb", buffering=0) as typed:
+            for byte in b"update (record0, time0, +2)\nprogress (time0, 1)\n":
+                typed.write(bytes([byte]))
+
+    typing = threading.Thread(target=type_slowly)
+    typing.start()
+    with os.fdopen(out, "rb") as source:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(source))
+        found = list(read("-"))
+        typing.join()
+    assert [each.message for each in found] == [Updates((Update("record0", 0, 2),)), Progress((0,), (1,), ((0, 1),))]
+    assert found[1].where == "standard input, line 2"
+
+
+def test_the_bytes_that_were_read_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "feed.gz"
+    write(path, MESSAGES)
+    counts: list[int] = []
+    assert len(list(read(path, on_read=counts.append))) == 4
+    assert sum(counts) == path.stat().st_size
+
+
+def test_a_file_is_read_in_bounded_memory(tmp_path: Path) -> None:
+    """60 MB of messages, of which the reader holds one at a time."""
+    path = tmp_path / "feed"
+    with path.open("w") as to:
+        for time in range(600):
+            to.write(f'{{"array":[{{"data":"{"x" * 100_000}","time":{time},"diff":1}}]}}\n')
+            to.write(f'{{"progress":{{"lower":[{time}],"upper":[{time + 1}],"counts":[{{"time":{time},"count":1}}]}}}}\n')
+    source = (
+        "import resource, sys\n"
+        "from recovery.feed import CdcReader\n"
+        "from recovery.feed.files import read\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "reader = CdcReader()\n"
+        "print(sum(reader.feed(each.message) is not None for each in read(sys.argv[1])))\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", source, str(path)], capture_output=True, text=True, check=True)
+    count, grown_kib = (int(line) for line in done.stdout.split())
+    assert count == 600 and grown_kib < 20_000
+
+
+def test_a_file_with_a_broken_message_is_not_half_applied(tmp_path: Path) -> None:
+    path = tmp_path / "feed"
+    path.write_text('{"array":[{"data":"a","time":0,"diff":1},{"data":"b","time":"0","diff":1}]}\n')
+    reader = CdcReader()
+    with pytest.raises(FeedError, match="line 1: the time of an update is '0'"):
+        batches(reader, (each.message for each in read(path)))
+    assert reader.held.updates == 0
+
+
+@pytest.mark.parametrize("form", [*STREAMS, Form.DELTA])
+def test_bytes_that_were_changed_anywhere_give_messages_or_an_error_of_the_feed(form: Form, tmp_path: Path) -> None:
+    random, path = Random(7), tmp_path / "feed"
+    write(path, MESSAGES[:2] if form is Form.DELTA else MESSAGES, form, codec="null")
+    whole = path.read_bytes()
+    refused = 0
+    for _ in range(FUZZED):
+        content = bytearray(whole)
+        for _ in range(random.choice((1, 1, 3))):
+            at = random.randrange(len(content))
+            content[at : at + random.choice((0, 1, 1, 5))] = random.randbytes(random.choice((0, 1, 1, 3)))
+        path.write_bytes(content)
+        places: list[str] = []
+        try:
+            for located in read(path, told(form)):
+                places.append(located.where)
+        except FeedError as error:
+            refused += 1
+            places.append(error.where)
+        assert all(each.startswith(str(path)) for each in places)
+    assert refused > FUZZED / 5
