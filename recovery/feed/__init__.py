@@ -8,9 +8,11 @@
     spelling.py   messages as JSON, as deltas and as short text
     avro.py       messages as Avro; needs the extra `feed`. unions.py: values of Avro's unions as JSON
     files.py      reads and writes all of these as files
+    follow.py     reads a directory of files while they grow
     errors.py     FeedError, and the rules that a feed can break
 
-Only `files.py` does I/O. Nothing here knows the store, the audit or a command. docs/feed.md explains the protocol.
+Only `files.py` and `follow.py` do I/O. Nothing here knows the store, the audit or a command. docs/feed.md explains the
+protocol.
 """
 
 from recovery.feed.batch import Batch, Held, Waiting

@@ -246,6 +246,7 @@ class ContainerReader:
     """
 
     def __init__(self, source: BinaryIO, expected: Schema | None = None) -> None:
+        self._source = source
         try:
             self._blocks = fastavro.block_reader(source)
             header = self._blocks.metadata
@@ -269,6 +270,8 @@ class ContainerReader:
             except EOFError:
                 raise FeedError(Rule.WHOLE, f"the file ends in the middle of the block after byte {at}") from None
             except _WHAT_FASTAVRO_RAISES as error:
+                if not self._source.read(1):  # the marker at the end of a block may be cut, too
+                    raise FeedError(Rule.WHOLE, f"the file ends in the block after byte {at}, which is cut off or damaged") from None
                 raise FeedError(Rule.FORM, f"the block after byte {at} is damaged: {_reason(error)}") from None
             if block is None:
                 return
