@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import anyio
+import anyio.lowlevel
 import httpx
 import pytest
 from prometheus_client import Gauge
@@ -197,7 +198,7 @@ async def test_a_long_look_is_followed_by_a_long_rest_unless_it_found_nothing(st
     async def sleep(seconds: float) -> None:
         pauses.append(seconds)
         tasks.cancel_scope.cancel()
-        await anyio.sleep(0)
+        await anyio.lowlevel.checkpoint()
 
     shown.runtime.sleep = sleep  # type: ignore[method-assign]
     async with anyio.create_task_group() as tasks:
