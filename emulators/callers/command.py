@@ -6,6 +6,7 @@ Each command runs in a child process and is judged by these rules:
     stderr          no traceback
     --json          what is on stdout after a success is JSON, one value a line
     put             0: `get` returns the very bytes
+    exit code 7     only where a condition was given, or of `mv`; `--json` tells the revision that was found
     left behind     nothing but the files that were asked for
 
 A child is forked from this process, which has loaded everything. To start an interpreter for each would take most of
@@ -28,7 +29,8 @@ from random import Random
 
 from emulators.callers.model import Violation
 
-CODES = {0, 1, 2, 3, 4, 5, 6, 130}
+CODES = {0, 1, 2, 3, 4, 5, 6, 7, 130}
+CONDITION_FAILED = 7
 ENDS_WITHIN_S = 30.0
 SETTINGS_FILE = "settings.yaml"
 _IDS = ("a/objects/b", "photos/org.17/objects/2026/cat.jpg", "µ/objects/ключ", "a/objects/-x", "a/objects/" + "k" * 300)
@@ -37,6 +39,8 @@ _WRONG = ("", "-", "--", "x", "a/b/objects/c", "\udc80", "a/objects/\udcff", "a/
 _LIFETIMES = ("90s", "15m", "36h", "30d", "0s", "-1s", "1w", "s", "9999999999999d", "٣s", "1.5h", "")
 _RANGES = ("0:3", "1:", ":2", "-2:", "-3:", "9:", "3:1", "x", "", ":", "1:2:3", "0:99999999999999999999999", "-0:", "1_0:", " 1:2")
 _CUSTOM = ("a=b", "a=", "=b", "a", "ключ=é", "a=b=c", "A=b", "a\n=b", "x=" + "y" * 9000, "\udc80=x", "a b=c")
+_REVISIONS = ("01a20165-eb55-7940-8bb5-a3a551aafd78", "", "x", "01A20165-EB55-7940-8BB5-A3A551AAFD78", "\udc80", "-")
+_TIMES = ("2099-01-31T12:00:00Z", "2001-01-01T00:00:00Z", "2099-01-31T12:00:00", "2099-01-31", "9999-12-31T23:59:59-12:00", "x", "", "٣")
 _TYPES = ("text/plain", "", "a\x07b", "é", "x" * 9000, "text/html; charset=utf-8", "\udc80")
 _YAML = (
     "directory: store\nchangelog: sqlite\n", "directory: store\ninline_bytes_max: 10\nchangelog: sqlite\n", "", "[", "directory: 5", "directory: [x]", "\0", "nope: 1",
@@ -95,7 +99,7 @@ def _line(random: Random, wrong: float) -> Line:
     where: tuple[str, ...] = random.choice((("--directory", "store"), ("--directory", "store"), ("--config", SETTINGS_FILE), ("-d", some(("store",))), ("-c", some((SETTINGS_FILE,)))))
     if random.random() < wrong / 3:
         where = random.choice(((), ("--directory", "store", "--config", SETTINGS_FILE), ("--directory",), ("--nope",)))
-    command = random.choice(("put", "put", "put", "get", "get", "head", "rm", "ls", "recover", "log list", "log show", "log retry", "config show", "check", "provision", "odd"))
+    command = random.choice(("put", "put", "put", "get", "get", "head", "rm", "ls", "cp", "mv", "update-metadata", "set-expiry", "recover", "log list", "log show", "log retry", "config show", "check", "provision", "odd"))
     arguments: list[str] = command.split()
     match command:
         case "put":
@@ -103,14 +107,31 @@ def _line(random: Random, wrong: float) -> Line:
             for option, values in (("--ttl", _LIFETIMES), ("--tti", _LIFETIMES), ("--custom", _CUSTOM), ("--content-type", _TYPES)):
                 if random.random() < 0.2:
                     arguments += [option, random.choice(values[: 1 if wrong == 0 else None])]
+            arguments += _conditions(random, wrong)
         case "get":
             arguments += [some(_IDS)]
             if random.random() < 0.5:
                 arguments += ["-o", some(("out", "out", "long" * 62, "dir"), (*_WRONG, "store", "absent/x", "n" * 300))]
             if random.random() < 0.3:
                 arguments += ["--range", random.choice(_RANGES)]
-        case "head" | "rm":
+        case "head":
             arguments += [some(_IDS)]
+        case "rm":
+            arguments += [some(_IDS), *_conditions(random, wrong)]
+        case "cp" | "mv":
+            arguments += [some(_IDS), some(_IDS), *_conditions(random, wrong)]
+        case "update-metadata":
+            arguments += [some(_IDS)]
+            for option, values in (("--ttl", _LIFETIMES), ("--custom", _CUSTOM), ("--remove-custom", ("a", "b", "")), ("--content-type", _TYPES), ("--filename", _TYPES)):
+                if random.random() < 0.3:
+                    arguments += [option, random.choice(values[: 1 if wrong == 0 else None])]
+            arguments += _conditions(random, wrong)
+        case "set-expiry":
+            arguments += [some(_IDS)]
+            for option, values in (("--at", _TIMES), ("--from-creation", _LIFETIMES)):
+                if random.random() < 0.5:
+                    arguments += [option, random.choice(values[: 1 if wrong == 0 else None])]
+            arguments += [option for option in ("--never", "--extend-only") if random.random() < 0.2] + _conditions(random, wrong)
         case "ls":
             arguments += [some(("", "a", "a/", "photos/org.17/", "photos/org.17/objects/20"))] if random.random() < 0.7 else []
             arguments += ["--limit", some(("1", "100"))] if random.random() < 0.3 else []
@@ -130,6 +151,12 @@ def _line(random: Random, wrong: float) -> Line:
     stdin = None if random.random() < wrong / 5 else random.randbytes(random.choice((0, 5, 11, 100, 5000, 1_100_000)))
     variables = tuple(random.choice(_VARIABLES) for _ in range(random.choice((0, 0, 1, 2)))) if random.random() < wrong else ()
     return Line((*where, *arguments), stdin, variables)
+
+
+def _conditions(random: Random, wrong: float) -> list[str]:
+    """Conditions of a change. Not every command takes both."""
+    absent = ["--if-absent"] if random.random() < 0.2 else []
+    return absent + (["--if-revision", random.choice(_REVISIONS if random.random() < wrong else _REVISIONS[:1])] if random.random() < 0.2 else [])
 
 
 def run(seed: int) -> CommandResult:
@@ -160,6 +187,8 @@ def _judge(line: Line, done: Done, directory: Path, before: set[str]) -> None:
         raise Violation("traceback", f"{line}: {done.stderr[-3000:]}")
     if done.code not in (0, 130) and not done.stderr.strip() and not done.stdout.strip():
         raise Violation("silent", f"{line}: exit code {done.code}, and not a word")
+    if done.code == CONDITION_FAILED:
+        _judge_refusal(line, done)
     if done.code == 0 and "--json" in line.arguments and "--help" not in line.arguments and "--version" not in line.arguments:
         for text in done.stdout.decode("utf-8", "surrogateescape").splitlines():
             try:
@@ -172,6 +201,14 @@ def _judge(line: Line, done: Done, directory: Path, before: set[str]) -> None:
         raise Violation("left behind", f"{line}: exit code {done.code}, and there is {odd}")
     if "put" in line.arguments and done.code == 0:
         _check_stored(line, directory)
+
+
+def _judge_refusal(line: Line, done: Done) -> None:
+    if not {"--if-absent", "--if-revision", "mv"} & set(line.arguments):
+        raise Violation("exit code", f"{line}: {done.code} without a condition")
+    told = json.loads(done.stdout) if "--json" in line.arguments else {"changed": False, "revision": None}
+    if told["changed"] is not False or "revision" not in told:
+        raise Violation("no JSON", f"{line}: {done.stdout!r}")
 
 
 def _is_part(name: str, asked: str) -> bool:
