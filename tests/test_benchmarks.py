@@ -96,8 +96,23 @@ def test_a_production_benchmark_has_a_line_for_everything_it_compares(
 
 
 def test_the_benchmark_of_one_command_has_a_line_for_each_side(tmp_path: Path) -> None:
-    shown = command.figures(command.sides(tmp_path, None, ""), rounds=1)
-    assert [row[0] for row in shown.rows][2:] == ["put, embedded", "get, embedded"]
+    shown = command.figures(command.sides(tmp_path, None, "", ROOT), rounds=1)
+    ours = ["put, embedded", "get, embedded"]
+    assert [row[0] for row in shown.rows][2:] == [*ours, *(f"{name}{command.BESIDE}" for name in ours)]
+    assert [bool(row[4]) for row in shown.rows] == [False, False, True, True, False, False]
+
+
+def test_the_benchmark_of_imports_has_a_line_for_each() -> None:
+    assert [row[0] for row in command.imports(rounds=1).rows] == [*command.IMPORTED]
+
+
+def test_the_other_checkout_of_the_benchmark_runs_its_own_modules(tmp_path: Path) -> None:
+    (tmp_path / "recovery/cli").mkdir(parents=True)
+    for name, text in (("__init__", ""), ("cli/__init__", ""), ("cli/main", "raise SystemExit(7)")):
+        (tmp_path / f"recovery/{name}.py").write_text(text)
+    arguments, variables = command.sides(tmp_path, None, "", tmp_path)[f"get, embedded{command.BESIDE}"]
+    with pytest.raises(SystemExit, match="ended with 7"):
+        command.run(arguments, variables)
 
 
 def test_the_overload_curve_is_drawn(tmp_path: Path) -> None:

@@ -54,7 +54,8 @@ def test_the_site_is_built_and_no_link_in_it_is_dead(tmp_path: Path) -> None:
     reference = (tmp_path / "reference/library.html").read_text()
     assert "Stores the payload under the id" in reference
     testing = (tmp_path / "reference/testing.html").read_text()
-    assert "calls of an operation end with this error" in testing and "blocking_memory_store" in testing and "What every backend must do" in testing
+    for words in ("calls of an operation end with this error", "blocking_memory_store", "What every backend must do"):
+        assert words in testing
     assert "A write becomes visible when the file is closed" in (tmp_path / "reference/filesystem.html").read_text()
     assert "tiered audit delete" in (tmp_path / "reference/command.html").read_text()
 
