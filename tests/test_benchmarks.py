@@ -24,6 +24,7 @@ from benchmarks import (
     deletions,
     embedded,
     facade,
+    files,
     inventory,
     latency,
     memory,
@@ -43,11 +44,13 @@ from benchmarks.servers import started
 from changelog.base.runtime import SystemRuntime
 from changelog.bigtable.channel import BigtableTable
 from changelog.change import ChangeId
+from emulators.gcs.server import GcsEmulator
 from recovery.audit.names import read_name
 from recovery.audit.verdicts import Form
 from recovery.statistics.verdict import Kind
 from tests.given.repository import ROOT
 from tiered.bigtable.rows import BigtableRows
+from tiered.filesystem.tree import TieredFileSystem
 from tiered.metadata import Metadata
 from tiered.protocol.backends import Inline, Tombstone
 
@@ -71,6 +74,25 @@ def test_the_benchmark_of_the_facade_has_a_line_for_each_store_operation_and_pay
     monkeypatch.setattr(facade, "ROUNDS", 2)
     figures = anyio.run(facade.measure, tmp_path, TINY)
     assert len(figures.rows) == 8 and all(len(row) == len(figures.columns) for row in figures.rows)
+
+
+@pytest.mark.skipif(not files.is_installed(), reason=files.NOT_INSTALLED)
+@pytest.mark.filterwarnings("ignore:Sending a large body directly:ResourceWarning")     # gcsfs does
+def test_the_benchmark_beside_gcsfs_has_a_line_for_each_operation_and_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "SIZES", {"2 MiB": files.SIZES["2 MiB"]})
+
+    async def run() -> Figures:
+        async with GcsEmulator() as server:
+            server.create_bucket("bucket")
+            ours = files.Side(TieredFileSystem(settings={"directory": tmp_path}, skip_instance_cache=True), "bench/objects")
+            try:
+                return await files.compare([ours, files.gcsfs_at(server.url, "bucket")], TINY, rounds=2)
+            finally:
+                await anyio.to_thread.run_sync(ours.files.close)
+
+    figures = anyio.run(run)
+    assert [row[0] for row in figures.rows] == ["write", "read", "open, read 64 KiB", "info", "list 2 files"]
+    assert all(len(row) == len(figures.columns) for row in figures.rows)
 
 
 @pytest.mark.parametrize(("part", "tables", "lines"), [
@@ -275,7 +297,7 @@ def test_figures_replace_what_the_page_said_between_the_marks_and_nothing_else(t
 
 def test_the_page_has_a_place_for_every_part() -> None:
     page = (ROOT / "docs" / "benchmarks.md").read_text()
-    parts = ("embedded", "audit", "audit_growth", "billion", "overload", "command", *production.PARTS)
+    parts = ("embedded", "files", "audit", "audit_growth", "billion", "overload", "command", *production.PARTS)
     assert [part for part in parts if f"<!-- figures {part} -->" not in page] == []
 
 
