@@ -80,7 +80,7 @@ def sides(directory: Path, servers: Servers | None, table: str, beside: Path | N
         found |= {"put, Bigtable and GCS": (put, google), "get, Bigtable and GCS": (get, google)}
     if beside is not None:
         other = {"PYTHONPATH": str(beside)}
-        found |= {f"{name}{BESIDE}": (each[0], each[1] | other) for name, each in found.items() if each[0][: len(TIERED)] == [*TIERED]}
+        found |= {f"{name}{BESIDE}": (each[0], {**each[1], **other}) for name, each in found.items() if each[0][: len(TIERED)] == [*TIERED]}
     return found
 
 

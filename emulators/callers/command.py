@@ -24,6 +24,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -41,6 +42,8 @@ _RANGES = ("0:3", "1:", ":2", "-2:", "-3:", "9:", "3:1", "x", "", ":", "1:2:3", 
 _CUSTOM = ("a=b", "a=", "=b", "a", "ключ=é", "a=b=c", "A=b", "a\n=b", "x=" + "y" * 9000, "\udc80=x", "a b=c")
 _REVISIONS = ("01a20165-eb55-7940-8bb5-a3a551aafd78", "", "x", "01A20165-EB55-7940-8BB5-A3A551AAFD78", "\udc80", "-")
 _TIMES = ("2099-01-31T12:00:00Z", "2001-01-01T00:00:00Z", "2099-01-31T12:00:00", "2099-01-31", "9999-12-31T23:59:59-12:00", "x", "", "٣")
+_REMOVED = ("a", "b", "")
+_TAKE_VALUES = ("-d", "-c", "-o", "--directory", "--config", "--")
 _TYPES = ("text/plain", "", "a\x07b", "é", "x" * 9000, "text/html; charset=utf-8", "\udc80")
 _YAML = (
     "directory: store\nchangelog: sqlite\n", "directory: store\ninline_bytes_max: 10\nchangelog: sqlite\n", "", "[", "directory: 5", "directory: [x]", "\0", "nope: 1",
@@ -104,9 +107,7 @@ def _line(random: Random, wrong: float) -> Line:
     match command:
         case "put":
             arguments += [some(_IDS), some(("-", "-", "payload", "empty"))]
-            for option, values in (("--ttl", _LIFETIMES), ("--tti", _LIFETIMES), ("--custom", _CUSTOM), ("--content-type", _TYPES)):
-                if random.random() < 0.2:
-                    arguments += [option, random.choice(values[: 1 if wrong == 0 else None])]
+            arguments += _options(random, wrong, 0.2, {"--ttl": _LIFETIMES, "--tti": _LIFETIMES, "--custom": _CUSTOM, "--content-type": _TYPES})
             arguments += _conditions(random, wrong)
         case "get":
             arguments += [some(_IDS)]
@@ -122,15 +123,13 @@ def _line(random: Random, wrong: float) -> Line:
             arguments += [some(_IDS), some(_IDS), *_conditions(random, wrong)]
         case "update-metadata":
             arguments += [some(_IDS)]
-            for option, values in (("--ttl", _LIFETIMES), ("--custom", _CUSTOM), ("--remove-custom", ("a", "b", "")), ("--content-type", _TYPES), ("--filename", _TYPES)):
-                if random.random() < 0.3:
-                    arguments += [option, random.choice(values[: 1 if wrong == 0 else None])]
+            arguments += _options(random, wrong, 0.3, {
+                "--ttl": _LIFETIMES, "--custom": _CUSTOM, "--remove-custom": _REMOVED, "--content-type": _TYPES, "--filename": _TYPES,
+            })  # fmt: skip
             arguments += _conditions(random, wrong)
         case "set-expiry":
             arguments += [some(_IDS)]
-            for option, values in (("--at", _TIMES), ("--from-creation", _LIFETIMES)):
-                if random.random() < 0.5:
-                    arguments += [option, random.choice(values[: 1 if wrong == 0 else None])]
+            arguments += _options(random, wrong, 0.5, {"--at": _TIMES, "--from-creation": _LIFETIMES})
             arguments += [option for option in ("--never", "--extend-only") if random.random() < 0.2] + _conditions(random, wrong)
         case "ls":
             arguments += [some(("", "a", "a/", "photos/org.17/", "photos/org.17/objects/20"))] if random.random() < 0.7 else []
@@ -151,6 +150,12 @@ def _line(random: Random, wrong: float) -> Line:
     stdin = None if random.random() < wrong / 5 else random.randbytes(random.choice((0, 5, 11, 100, 5000, 1_100_000)))
     variables = tuple(random.choice(_VARIABLES) for _ in range(random.choice((0, 0, 1, 2)))) if random.random() < wrong else ()
     return Line((*where, *arguments), stdin, variables)
+
+
+def _options(random: Random, wrong: float, often: float, known: dict[str, tuple[str, ...]]) -> list[str]:
+    """Some of these options, each with one of its values. The first value is a good one."""
+    chosen = [(option, values) for option, values in known.items() if random.random() < often]
+    return [word for option, values in chosen for word in (option, random.choice(values[: 1 if wrong == 0 else None]))]
 
 
 def _conditions(random: Random, wrong: float) -> list[str]:
@@ -189,24 +194,30 @@ def _judge(line: Line, done: Done, directory: Path, before: set[str]) -> None:
         raise Violation("silent", f"{line}: exit code {done.code}, and not a word")
     if done.code == CONDITION_FAILED:
         _judge_refusal(line, done)
-    if done.code == 0 and "--json" in line.arguments and "--help" not in line.arguments and "--version" not in line.arguments:
+    if done.code == 0 and _wants_json(line) and "--help" not in line.arguments and "--version" not in line.arguments:
         for text in done.stdout.decode("utf-8", "surrogateescape").splitlines():
             try:
                 json.loads(text)
             except ValueError as error:
                 raise Violation("no JSON", f"{line}: {text[:200]!r}: {error}") from None
     made = {name for name in _listed(directory) - before if not name.startswith(("store/", "other/"))} - {"store", "other"}
-    asked = {os.path.normpath(each) for each in line.arguments if each and len(each) < 300} if done.code == 0 or "put" in line.arguments else set()
-    if odd := [name for name in made if not any(_is_part(name, each) for each in (*asked, "~"))]:
+    paths = [each for each in line.arguments if each and len(each) < 300] if done.code == 0 or "put" in line.arguments else []
+    asked = {*paths, *map(os.path.normpath, paths), "~"}  # a/../b makes both a and b
+    if odd := [name for name in made if not any(_is_part(name, each) for each in asked)]:
         raise Violation("left behind", f"{line}: exit code {done.code}, and there is {odd}")
     if "put" in line.arguments and done.code == 0:
         _check_stored(line, directory)
 
 
+def _wants_json(line: Line) -> bool:
+    """Tells whether `--json` is an option there, and no value of another option."""
+    return any(word == "--json" and before not in _TAKE_VALUES for before, word in pairwise(("", *line.arguments)))
+
+
 def _judge_refusal(line: Line, done: Done) -> None:
     if not {"--if-absent", "--if-revision", "mv"} & set(line.arguments):
         raise Violation("exit code", f"{line}: {done.code} without a condition")
-    told = json.loads(done.stdout) if "--json" in line.arguments else {"changed": False, "revision": None}
+    told = json.loads(done.stdout) if _wants_json(line) else {"changed": False, "revision": None}
     if told["changed"] is not False or "revision" not in told:
         raise Violation("no JSON", f"{line}: {done.stdout!r}")
 
