@@ -177,7 +177,7 @@ def run(seed: int) -> CommandResult:
             before = _listed(directory)
             done = call(line, directory)
             result.trace.append(f"{number}: {line}: {done.code} {done.stderr.strip()[-200:]!r}")
-            _judge(line, done, directory, before)
+            judge(line, done, directory, before)
     except Violation as violation:
         result.violation = violation
     finally:
@@ -185,7 +185,8 @@ def run(seed: int) -> CommandResult:
     return result
 
 
-def _judge(line: Line, done: Done, directory: Path, before: set[str]) -> None:
+def judge(line: Line, done: Done, directory: Path, before: set[str]) -> None:
+    """Raises `Violation` if the command did not keep the rules. `before`: the files that were there before it ran."""
     if done.code not in CODES:
         raise Violation("exit code", f"{line}: {done.code} {done.stderr[-2000:]}")
     if "Traceback (most recent call last)" in done.stderr:
@@ -217,8 +218,14 @@ def _wants_json(line: Line) -> bool:
 def _judge_refusal(line: Line, done: Done) -> None:
     if not {"--if-absent", "--if-revision", "mv"} & set(line.arguments):
         raise Violation("exit code", f"{line}: {done.code} without a condition")
-    told = json.loads(done.stdout) if _wants_json(line) else {"changed": False, "revision": None}
-    if told["changed"] is not False or "revision" not in told:
+    if not _wants_json(line):
+        return
+    try:
+        told = json.loads(done.stdout)
+        well = told["changed"] is False and {"object", "revision"} <= set(told)
+    except (ValueError, KeyError):
+        well = False
+    if not well:
         raise Violation("no JSON", f"{line}: {done.stdout!r}")
 
 
