@@ -199,7 +199,7 @@ def guard(call: Callable[[], int], failed: int | None = None) -> int:
     code = _code_of(call, failed)
     try:
         _flush()
-    except OSError:  # something else went wrong before: its exit code says more, and Python must not end with its own
+    except OSError:  # something else went wrong before, and its exit code says more
         _drop_output()
     return code
 

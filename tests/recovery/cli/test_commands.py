@@ -127,11 +127,15 @@ def test_a_condition_that_does_not_hold_has_an_exit_code_of_its_own_and_names_wh
     assert json.loads(tiered("rm", OBJECT, "--if-revision", third, "--json", code=7))["revision"] is None
 
 
-@pytest.mark.slow
-def test_exit_code_of_a_failure_stays_where_its_output_cannot_be_written(tiered: Command) -> None:
+@pytest.mark.parametrize("how", ["full", "closed"])
+def test_exit_code_of_a_failure_stays_where_its_output_cannot_be_written(tiered: Command, how: str) -> None:
+    plant(tiered.store, "someone/objects/else")
     tiered("put", OBJECT, "-")
-    done = shell(tiered, f"tiered put {OBJECT} /dev/null --if-absent --json > /dev/full")
-    assert done.returncode == 7 and done.stderr.count(b"\n") == 1, done.stderr
+    tiered("recover", "--once", code=6)
+    for arguments, code in (("put", OBJECT, "-", "--if-absent", "--json"), 7), (("check",), 6):
+        with unwritable(how) as stdout:
+            tiered(*arguments, stdout=stdout, code=code)
+        assert tiered.errors.count("\n") == 1, tiered.errors
 
 
 def test_objects_are_copied_and_moved_within_the_store(tiered: Command, tmp_path: Path) -> None:
