@@ -49,8 +49,8 @@ def mv(
 ) -> None:
     """Copies an object within the store, then deletes what was copied. The conditions are about the destination.
 
-    If it fails in between, both stay. Then it can be called again, without --if-absent. Exit code 7 and the name of the
-    source: somebody replaced the source meanwhile, so it stays.
+    If it fails in between, both stay, and you can call it again without --if-absent.
+    If somebody replaces the source meanwhile, it stays, and the exit code is 7.
     """
     _transfer("rename", source, destination, if_absent, if_revision)
 
@@ -80,7 +80,7 @@ def update_metadata(
     remove_custom: Annotated[list[str] | None, typer.Option(metavar="KEY", help="A key of --custom to remove, repeatable.")] = None,
     if_revision: IfRevisionOption = None,
 ) -> None:
-    """Changes the metadata of an object. What no option names stays; so do keys of --custom."""
+    """Changes the metadata of an object. What no option names stays, and so do other keys of --custom."""
 
     async def command() -> None:
         texts = {"content_type": content_type, "filename": filename, "origin": origin}
