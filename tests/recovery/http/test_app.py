@@ -15,7 +15,7 @@ from prometheus_client import Gauge
 
 from recovery.http.app import FILES
 from recovery.status.as_json import as_json
-from recovery.status.look import Status
+from recovery.status.known import Status
 from tests.given.shown_status import BROKEN_KEY, NAME, SERVICES, STUCK_ID, Shown, healthy, stuck, unanswered
 from tiered.errors import ConfigurationError, CorruptRecordError, UnavailableError
 
