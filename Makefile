@@ -34,8 +34,8 @@ test: setup ## all tests, on all cores (ARGS="-k swap")
 test-browser: setup ## the status page in chromium, without a screen (SCREENSHOTS=DIR keeps pictures)
 	.venv/bin/python -m pytest -m browser tests/recovery/http/test_page.py $(ARGS)
 
-quick: setup ## tests that need no emulator and no process of their own, in a minute (ARGS="-k swap")
-	.venv/bin/python -m pytest $(PARALLEL) -m "not slow" $(QUICK) $(ARGS)
+quick: setup ## tests on asyncio that need no emulator and no process of their own, in a minute (ARGS="-k swap")
+	.venv/bin/python -m pytest $(PARALLEL) -m "not slow" -k "not trio" $(QUICK) $(ARGS)
 
 check: setup ## ruff and mypy
 	.venv/bin/ruff check
@@ -84,6 +84,7 @@ bench: setup ## figures beside what a user would pick instead; SIZE=1 writes doc
 	.venv/bin/python -m benchmarks.command $(if $(filter 1,$(SIZE)),--docs docs/benchmarks.md)
 	.venv/bin/python -m benchmarks.embedded --size $(SIZE) $(if $(filter 1,$(SIZE)),--docs docs/benchmarks.md)
 	.venv/bin/python -m benchmarks.facade --size $(SIZE) $(if $(filter 1,$(SIZE)),--docs docs/benchmarks.md)
+	.venv/bin/python -m benchmarks.files --size $(SIZE) $(if $(filter 1,$(SIZE)),--docs docs/benchmarks.md)
 	.venv/bin/python -m benchmarks.audit --size $(SIZE) $(if $(filter 1,$(SIZE)),--docs docs/benchmarks.md)
 	.venv/bin/python -m benchmarks.inventory --size $(SIZE) $(if $(filter 1,$(SIZE)),--docs docs/benchmarks.md)
 	.venv/bin/python -m benchmarks.production --size $(SIZE) $(if $(filter 1,$(SIZE)),--docs docs/benchmarks.md) $(ARGS)

@@ -34,6 +34,7 @@ import typer
 from changelog.base.runtime import SystemRuntime
 from recovery.cli.output import Table, dump, iso_of_ms, show_fields, write
 from recovery.cli.shared import choice, guard, say, shared
+from recovery.visible import visible
 from tiered.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -362,7 +363,7 @@ def _write(source: str, target: str, to: Form, form: str | None, schema: str | N
 @feed_app.command()
 @shared
 def follow(into: Directory, begin: From = 0, until_idle: Idle = None, for_s: For = None, schema: SchemaOption = None) -> None:
-    """Prints updates as progress makes them certain, until Ctrl-C. What it prints is itself a feed, in order."""
+    """Prints updates as progress makes them certain, until Ctrl-C or the end of the feed. The output is a feed, too."""
 
     async def follow_it() -> int:
         from recovery.feed.follow import Following
@@ -372,14 +373,18 @@ def follow(into: Directory, begin: From = 0, until_idle: Idle = None, for_s: For
         began_s = news_s = runtime.monotonic()
         printed, number = begin, 0
         while True:
-            for number, located in enumerate(following.look(), start=number + 1):  # noqa: B020 - it goes on counting
+            for located in following.look():
+                number += 1
                 news_s = runtime.monotonic()
                 printed = _print_batch(_fed(reader, located), printed)
                 if number % BREATHE_EVERY == 0:
                     await runtime.sleep(0)
-            sys.stdout.flush()
+            if sys.stdout is not None:
+                sys.stdout.flush()
             now_s = runtime.monotonic()
-            if (for_s is not None and now_s - began_s >= for_s) or (until_idle is not None and now_s - news_s >= until_idle):
+            idle = until_idle is not None and now_s - news_s >= until_idle
+            over = for_s is not None and now_s - began_s >= for_s
+            if idle or over or not reader.frontier:
                 _say_rest(reader, following.unfinished)
                 return 0
             await runtime.sleep(LOOK_EVERY_S)
@@ -391,7 +396,7 @@ def _print_batch(batch: Batch | None, printed: int) -> int:
     """Prints what a batch has from the time `printed` on, as messages. Returns where the next one begins."""
     from recovery.feed.batch import END
     from recovery.feed.messages import Progress, Update, Updates
-    from recovery.feed.spelling import to_line, to_text
+    from recovery.feed.spelling import to_json, to_text
 
     if batch is None:
         return printed
@@ -406,8 +411,8 @@ def _print_batch(batch: Batch | None, printed: int) -> int:
     cut = range(0, len(updates), MESSAGE_UPDATES)
     messages: list[Message] = [*(Updates(tuple(updates[begin : begin + MESSAGE_UPDATES])) for begin in cut), progress]
     for message in messages:
-        for line in [to_line(message)] if choice.json else to_text(message):
-            write(line)
+        for line in [dump(to_json(message))] if choice.json else to_text(message):
+            write(line if choice.json else visible(line))
     return frontier
 
 

@@ -29,7 +29,7 @@ LOOK_BUDGET_S = 60.0
 
 ASK_BUDGET_S = 5.0
 RESTS = 4
-"""The pause after a look lasts at least this many times as long as the look."""
+"""The pause after a look is at least this many times as long as the look; after one that found nothing, once."""
 
 STALE_AFTER_S = 60.0
 """Figures that are older are not taken for the present ones."""
@@ -77,7 +77,9 @@ class Sampler:
         while True:
             began = self._runtime.monotonic()
             await self.sample()
-            await self._runtime.sleep(max(EVERY_S, RESTS * (self._runtime.monotonic() - began)))
+            took_s = self._runtime.monotonic() - began
+            # A look at services that are away waits out its budget and costs them little.
+            await self._runtime.sleep(max(EVERY_S, took_s * (RESTS if self.error is None else 1)))
 
     async def sample(self) -> None:
         """Looks once, and asks every service."""

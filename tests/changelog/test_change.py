@@ -177,6 +177,7 @@ json_values = st.recursive(
 names = st.sampled_from(["v", "id", "new", "old", "upload", "owner", "attempt", "cleanup_after", "trace"])
 
 
+@pytest.mark.slow
 @given(st.dictionaries(names, json_values))
 def test_no_json_makes_decoding_fail_and_what_is_read_can_be_stored(value: dict[str, object]) -> None:
     found = decode(KEY, json.dumps(value).encode(), 7)

@@ -50,6 +50,7 @@ async def listed(storage: TieredStorage, prefix: ObjectPrefix | None = None) -> 
 # --- whatever can be built -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(value=odd_metadata | metadata, payload=payloads)
 @short
 async def test_metadata_that_can_be_put_are_got_equal(store: TieredStorage, value: Metadata | None, payload: bytes) -> None:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from changelog.change import SHARDS_DEFAULT
 from emulators.world.runtime import SimulatedRuntime
 from emulators.world.services import SimulatedBlobs, SimulatedChangeLog, SimulatedRows
 from recovery.loop import RecoveryLoop
@@ -50,14 +51,17 @@ class Tapped:
 
 
 class World:
-    """Two tiers and a log that outlive the stores and recovery loops opened on them."""
+    """Two tiers and a log that outlive the stores and recovery loops opened on them.
 
-    def __init__(self) -> None:
+    `shards`: of the log. Each pass of recovery asks for all of them, so a few make hours of virtual time cheap.
+    """
+
+    def __init__(self, shards: int = SHARDS_DEFAULT) -> None:
         self.runtime = SimulatedRuntime(seed=7)
         self.calls: list[str] = []
         self.rows = Tapped(SimulatedRows(self.runtime), self.calls)
         self.blobs = Tapped(SimulatedBlobs(self.runtime), self.calls)
-        self.log = Tapped(SimulatedChangeLog(self.runtime), self.calls)
+        self.log = Tapped(SimulatedChangeLog(self.runtime).sharded(shards), self.calls)
 
     def settings(self, **values: Any) -> Settings:
         defaults: dict[str, Any] = {"directory": "unused", "changelog": "noop", "inline_bytes_max": INLINE_MAX}

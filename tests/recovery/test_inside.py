@@ -371,14 +371,14 @@ def test_of_two_services_on_one_store_the_other_cleans_up_after_the_one_that_is_
     with service(settings, 0, anyio_backend) as keeper, service(settings, 0, anyio_backend) as other:
         wait_for(keeper, b"open")
         wait_for(other, b"open")
-        for _ in range(3):
-            with service(settings, 6, anyio_backend) as running:
-                wait_for(running, b"put", 8)
+        for _ in range(2):
+            with service(settings, 4, anyio_backend) as running:
+                wait_for(running, b"put", 6)
         other.kill()
         ends_at = time.monotonic() + 60
-        while garbage(settings, 6) != (0, 0):
-            assert time.monotonic() < ends_at and keeper.poll() is None, garbage(settings, 6)
-            time.sleep(0.2)
+        while garbage(settings, 4) != (0, 0):
+            assert time.monotonic() < ends_at and keeper.poll() is None, garbage(settings, 4)
+            time.sleep(0.5)
 
 
 @pytest.mark.slow

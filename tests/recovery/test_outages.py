@@ -18,7 +18,7 @@ from tests.given.tapped_store import LARGE, OBJECT, World
 from tiered.metadata import Metadata
 from tiered.object_id import blob_name
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 SECRET = "upload-session-that-nobody-may-see"
 
@@ -30,7 +30,7 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
 
 @pytest.fixture
 async def world(anyio_backend: Any) -> World:
-    return World()
+    return World(shards=4)
 
 
 @pytest.fixture
@@ -214,7 +214,6 @@ async def test_a_log_that_works_again_is_told_with_the_first_entry_and_not_with_
         assert recovery.outages.present == {}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("tier", "call", "service"), [("rows", "settle", "high_volume"), ("blobs", "delete", "long_term")])
 @pytest.mark.parametrize("error", [UnavailableError("down"), UnconfirmedError("no answer"), ConfigurationError("403")])
 async def test_a_tier_that_is_out_is_named_and_nothing_is_parked(
@@ -278,7 +277,6 @@ async def test_a_permission_that_is_missing_is_not_given_back_by_a_read(world: W
     assert len(events(log, "service_unreachable")) == 1 and events(log, "service_healthy_again") == []
 
 
-@pytest.mark.slow
 async def test_one_bad_entry_is_no_outage_and_is_parked_with_its_error(world: World, log: pytest.LogCaptureFixture) -> None:
     """A daemon that may not delete one blob: that entry is at fault as long as others are cleaned up."""
     bad = await plant(world)
@@ -315,7 +313,6 @@ async def test_two_loops_with_one_name_recover_everything_and_park_nothing(world
     assert sum(loop.total.parked for loop in loops) == 0 and await world.is_clean()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("jump_s", [-86_400.0, 1800.0])
 async def test_a_clock_that_jumps_makes_no_duration_negative_and_loses_nothing(
     world: World, log: pytest.LogCaptureFixture, jump_s: float

@@ -88,6 +88,7 @@ def test_unknown_keys_are_kept_after_the_known_ones() -> None:
     assert encode_metadata(decode_metadata(raw)) == rewritten
 
 
+@pytest.mark.slow
 @given(value=odd_metadata)
 @settings(max_examples=300)
 def test_whatever_can_be_built_is_read_back_equal(value: Metadata | None) -> None:
@@ -140,6 +141,7 @@ def test_stored_bytes_that_break_the_format_are_named_and_never_guessed(raw: byt
         decode_metadata(raw)
 
 
+@pytest.mark.slow
 @given(raw=st.binary(max_size=40) | almost_metadata.map(lambda value: json.dumps(value).encode()))
 def test_any_stored_bytes_are_metadata_that_can_be_rewritten_or_corrupt(raw: bytes) -> None:
     with suppress(CorruptRecordError):

@@ -158,6 +158,7 @@ def test_no_id_is_built_whose_path_is_that_of_another_or_of_none(parts: Any, wor
         replace(WORKED, usecase=parts[0], scopes=parts[1], key=parts[2])
 
 
+@pytest.mark.slow
 @given(object_id=odd_ids)
 @settings(max_examples=500)
 def test_whatever_can_be_built_is_what_its_path_parses_to(object_id: ObjectId | None) -> None:

@@ -102,6 +102,7 @@ async def test_on_a_disk_that_others_filled_everything_is_read_and_can_be_delete
         assert disk.path.with_name("tiered.db-reserve").stat().st_size == RESERVE_BYTES
 
 
+@pytest.mark.slow
 async def test_a_store_that_filled_its_disk_itself_is_emptied_and_filled_again(disk: Disk, runtime: Clock) -> None:
     async def fill(rows: Rows, size: int) -> list[str]:
         for number in range(1000):

@@ -58,6 +58,7 @@ def test_many_orphans_are_many_ranges_though_the_table_is_small() -> None:
     assert len(cuts) == 11 and max(sizes) <= len(names) / 4 and asked <= 11 * 25
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared", ["", f"a-very-long-usecase/organisation.{'450' * 9}/project.{'451' * 9}/objects/2026/11/", "é😀/"])
 def test_what_all_names_share_at_their_beginnings_is_no_hindrance(shared: str) -> None:
     names = [f"{shared}{number:08}" for number in range(30_000)]
@@ -106,6 +107,7 @@ def test_bucket_that_cannot_be_listed_is_an_error() -> None:
         anyio.run(cut_names, blobs, ALL, 8, Hurried())
 
 
+@pytest.mark.slow
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=6), max_size=60), st.integers(2, 9))
 def test_any_names_are_cut_into_parts_that_hold_names(monkeypatch_small: None, names: list[str], wanted: int) -> None:
@@ -126,7 +128,7 @@ def monkeypatch_small() -> object:
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(data=st.data(), world=worlds(), window_names=st.integers(1, 3))
 def test_any_rests_of_any_small_world_find_the_difference_of_the_sets(data: st.DataObject, world: World, window_names: int) -> None:
     """Ranges, rests and pieces of rests are cut anywhere; some parts are audited twice and end elsewhere then."""

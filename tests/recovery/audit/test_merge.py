@@ -27,7 +27,7 @@ from tests.given.planted_world import CUTOFF
 from tiered.metadata import Metadata
 from tiered.protocol.backends import BlobHead, BlobPage, HighVolumeBackend, ListedBlob, LongTermBackend, Redirect, RedirectPage, Tiers
 
-MANY = 200_000
+MANY = 60_000
 
 
 class Blobs:
@@ -128,7 +128,7 @@ def cuts(draw: st.DrawFn, world: World) -> list[str]:
 
 
 @pytest.mark.slow
-@settings(max_examples=250)
+@settings(max_examples=100)
 @given(data=st.data(), world=worlds(), window_names=st.integers(1, 5), page=st.integers(1, 4))
 def test_any_cut_of_any_small_world_finds_the_difference_of_the_sets(
     data: st.DataObject, world: World, window_names: int, page: int

@@ -339,6 +339,7 @@ def manifests(draw: st.DrawFn) -> Manifest:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(manifests(), st.lists(st.builds(lost, TEXT, deadline_ns=st.none() | TIMES), max_size=2), st.none() | TEXT, st.floats(0, 1e6),
        st.none() | st.builds(Earlier, TEXT, manifests()))

@@ -46,6 +46,7 @@ async def ground(request: pytest.FixtureRequest, anyio_backend: object, tmp_path
         yield opened
 
 
+@pytest.mark.slow
 async def test_each_name_of_a_planted_world_is_called_what_the_audit_calls_it(ground: Ground) -> None:
     world = await plant(ground)
     for kind, name in _chosen(world, ground):

@@ -50,6 +50,7 @@ def found_beside(where: Path) -> str | None:
     return None if found is None else Path(found.where).name
 
 
+@pytest.mark.slow
 async def test_youngest_run_beside_it_of_the_same_store_is_taken(store: Settings, tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     await run(store, runs / "1")

@@ -29,6 +29,7 @@ def tiered(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return store
 
 
+@pytest.mark.slow
 def test_manifest_is_printed_as_json_and_the_rest_on_stderr(tiered: Store) -> None:
     assert json.loads(tiered(*RUN, "--json", code=1)) == json.loads((tiered.directory / "run" / "manifest.json").read_text())
     audit_of, to, again = tiered.errors.splitlines()

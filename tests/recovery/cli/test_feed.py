@@ -183,7 +183,8 @@ def test_without_memory_of_what_is_complete_a_late_contradiction_is_not_found_an
     )
     found = json.loads(tiered("feed", "check", "feed.txt", "feed.txt", "--bounded", "--json"))
     assert (found["repeated"], found["late"]) == (0, 7)
-    assert "late              7 updates about complete times, which were not compared\n" in tiered("feed", "check", "feed.txt", "feed.txt", "--bounded")
+    shown = tiered("feed", "check", "feed.txt", "feed.txt", "--bounded")
+    assert "late              7 updates about complete times, which were not compared\n" in shown
     tiered("feed", "check", "feed.txt", "late.txt", code=6)
 
 
@@ -343,6 +344,15 @@ def test_follow_prints_what_comes_while_it_looks(tiered: Command, monkeypatch: p
     monkeypatch.setattr(feed, "BREATHE_EVERY", 2)
     assert tiered("feed", "follow", "parts", "--until-idle", "5") == PUBLISHED
     assert len(lines) * feed.LOOK_EVERY_S < slept < 10 and tiered.errors == ""
+
+
+def test_follow_ends_where_the_feed_ends_and_spells_out_what_steers_a_terminal(tiered: Command) -> None:
+    parts = tiered.directory / "parts"
+    parts.mkdir()
+    (parts / "1").write_text('update ("\u202e", time0, +1)\nprogress (time0 to end, time0: 1)\n')
+    printed = tiered("feed", "follow", "parts")
+    assert printed == 'update ("\\u202e", time0, +1)\nprogress (time0 to end, time0: 1)\n'
+    assert tiered("feed", "view", "-", "--json", stdin=printed.encode()) == tiered("feed", "view", "parts", "--json")
 
 
 def test_follow_says_what_it_did_not_print(tiered: Command) -> None:

@@ -154,6 +154,7 @@ def test_a_read_only_directory_is_shown(tiered: Command) -> None:
             path.chmod(mode)
 
 
+@pytest.mark.slow
 def test_ten_thousand_entries_are_counted(tiered: Command) -> None:
     value = b'{"v":1,"id":"a/objects/k","new":null,"old":null,"upload":null,"owner":"","attempt":0,"cleanup_after":null,"trace":null}'
     runtime = SystemRuntime()

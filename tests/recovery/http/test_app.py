@@ -7,12 +7,15 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import anyio
+import anyio.lowlevel
 import httpx
 import pytest
 from prometheus_client import Gauge
 
 from recovery.http.app import FILES
 from recovery.status.as_json import as_json
+from recovery.status.known import Status
 from tests.given.shown_status import BROKEN_KEY, NAME, SERVICES, STUCK_ID, Shown, healthy, stuck, unanswered
 from tiered.errors import ConfigurationError, CorruptRecordError, UnavailableError
 
@@ -179,6 +182,28 @@ async def test_when_the_changelog_goes_away_the_last_figures_stay_with_their_age
     await shown.sample()
     said = (await get(shown, "/status.json")).json()
     assert said["level"] == "ok" and said["sample"]["error"] is None
+
+
+@pytest.mark.parametrize(("status", "pause_s"), [(healthy(), 40), (unanswered(), 10)])
+async def test_a_long_look_is_followed_by_a_long_rest_unless_it_found_nothing(status: Status, pause_s: float) -> None:
+    """The end of an outage is seen soon."""
+    shown = Shown(status)
+
+    async def slow() -> None:
+        shown.runtime.now += 10
+
+    shown.sampler._questions = {"changelog": slow}
+    pauses = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        tasks.cancel_scope.cancel()
+        await anyio.lowlevel.checkpoint()
+
+    shown.runtime.sleep = sleep  # type: ignore[method-assign]
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(shown.sampler.run)
+    assert pauses == [pause_s]
 
 
 async def test_figures_that_no_look_renews_go_stale_without_any_error() -> None:

@@ -122,7 +122,7 @@ def test_it_answers_under_load_is_killed_and_is_back_on_its_port(tmp_path: Path)
             assert said["daemons"][0]["alive"] and said["store"]["kind"] == "embedded"
             recent = daemon.until(lambda said: any(each["event"] == "recovered" for each in said["decisions"]), "recent.json")
             assert OBJECT not in str(recent)
-            for _ in range(50):
+            for _ in range(10):
                 assert daemon.get("healthz").status_code == 200
                 list(text_string_to_metric_families(daemon.get("metrics").text))
             wait_for(lambda: daemon.get("readyz").status_code == 200)

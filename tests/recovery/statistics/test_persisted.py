@@ -166,6 +166,7 @@ def test_a_kill_between_two_reports_loses_no_offset() -> None:
     assert (document.total().outstanding_values, document.total().processed_values) == (60, 40)
 
 
+@pytest.mark.slow
 def test_ten_thousand_dead_workers_fit_into_one_note() -> None:
     document = new()
     for number in range(10_000):

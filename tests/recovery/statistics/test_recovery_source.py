@@ -28,7 +28,7 @@ from tiered.open import open_backends
 from tiered.settings import Settings
 from tiered.testing.log import Stored
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
 @pytest.fixture
@@ -134,7 +134,6 @@ async def test_a_daemon_reports_its_first_pass_and_catches_up(world: World) -> N
     assert document.regressions == 0
 
 
-@pytest.mark.slow
 async def test_a_daemon_that_is_too_slow_falls_behind_and_one_whose_store_is_down_stalls(world: World) -> None:
     async def arrive() -> None:
         while True:
@@ -158,7 +157,6 @@ async def test_a_daemon_that_is_too_slow_falls_behind_and_one_whose_store_is_dow
         assert (await stored(world)).verdict().kind is Kind.STALLED
 
 
-@pytest.mark.slow
 async def test_two_daemons_share_the_work_and_nothing_is_counted_twice(world: World) -> None:
     await plant(world, 2_000)
     async with daemon(world, recovery={"rate_per_s": 10}), daemon(world, recovery={"rate_per_s": 10}):

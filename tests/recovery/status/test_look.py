@@ -113,6 +113,7 @@ async def test_every_standing_is_counted_with_its_age(world: World) -> None:
     assert (found.entries.counted, found.entries.complete, found.entries.due) == (7, True, 4)
 
 
+@pytest.mark.slow
 async def test_all_pages_of_ten_thousand_entries_are_counted(world: World) -> None:
     for number in range(10_000):
         entry = await record(world, path=f"a/objects/{number}")

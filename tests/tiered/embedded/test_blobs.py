@@ -507,6 +507,7 @@ async def test_a_listing_that_goes_on_leaves_out_what_was_deleted_meanwhile(blob
     assert [blob.name for blob in rest.blobs] == [f"{number:03}" for number in range(11, 30) if number != 15]
 
 
+@pytest.mark.slow
 async def test_names_are_cut_into_parts_of_about_equal_number(blobs: FileBlobs, root: Path) -> None:
     assert await blobs.cuts("", None, 4) == []
     names = [f"{number:04}" for number in range(600)] + ["z" * 250 + str(number) for number in range(3)]

@@ -53,6 +53,7 @@ async def is_left_alone(storage: TieredStorage, stuck: Stuck, directory: Path) -
     return stuck.under_way == 0 and files(directory) == []
 
 
+@pytest.mark.slow
 async def test_round_trip_of_hundreds(tmp_path: Path) -> None:
     numbers = range(300)
     async with open_storage(embedded(tmp_path)) as storage:

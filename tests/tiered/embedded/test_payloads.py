@@ -211,7 +211,7 @@ async def test_a_payload_may_use_the_store(tmp_path: Path) -> None:
 @pytest.mark.slow
 async def test_a_buffer_that_changes_while_it_is_stored_can_be_read(tmp_path: Path) -> None:
     """What was summed up is what was written, whatever of the change got into it."""
-    buffer, stop = bytearray(20_000_000), threading.Event()
+    buffer, stop = bytearray(6_000_000), threading.Event()
 
     def change() -> None:
         value = 0

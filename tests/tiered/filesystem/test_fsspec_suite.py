@@ -11,6 +11,7 @@ from fsspec.tests import abstract
 from tiered.filesystem.tree import TieredFileSystem
 from tiered.testing import blocking_memory_storage
 
+pytestmark = pytest.mark.slow
 
 class TieredFixtures(abstract.AbstractFixtures):  # type: ignore[misc] # fsspec has no types
     @pytest.fixture

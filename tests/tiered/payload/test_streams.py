@@ -443,6 +443,7 @@ async def endless(piece: bytes) -> AsyncIterator[bytes]:
         yield piece
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("payload", [lambda: endless(b""), lambda: itertools.repeat(b""), lambda: [b""] * 50_000_000])
 async def test_pieces_that_are_empty_for_ever_can_be_cancelled(payload: Callable[[], Payload]) -> None:
     before = threading.active_count()

@@ -40,7 +40,7 @@ async def planted(settings: Settings) -> None:
         newest_ns = max(blob.created_ns for blob in (await backends.tiers.long_term.list("", None, 1000)).blobs)
         while await backends.tiers.long_term.now_ns() <= newest_ns:
             pass  # it is told in whole seconds, and what is not older is not judged
-    manifest = await run_audit(settings, AuditOptions(RUN, grace_s=0, insist=True), LocalEngine(2), SystemRuntime(), lambda _: None)
+    manifest = await run_audit(settings, AuditOptions(RUN, grace_s=0, insist=True), LocalEngine(1), SystemRuntime(), lambda _: None)
     assert manifest.complete and manifest.totals["orphan"].number == ORPHANS  # type: ignore[index]
 
 
@@ -51,6 +51,7 @@ async def write_until(over: anyio.Event, settings: Settings) -> None:
         while not over.is_set():
             await storage.put(ObjectId("media", (), f"{number % OBJECTS:02}"), b"y" * 30)
             number += 1
+            await anyio.sleep(0.02)
 
 
 def test_a_deletion_killed_beside_a_writer_goes_on_and_is_undone(services: Settings) -> None:
@@ -85,7 +86,7 @@ async def lost_blobs_are_restored(settings: Settings) -> None:
             assert target is not None
             await backends.tiers.long_term.delete(target)
     where = f"{RUN}-lost"
-    manifest = await run_audit(settings, AuditOptions(where, grace_s=0, insist=True), LocalEngine(2), SystemRuntime(), lambda _: None)
+    manifest = await run_audit(settings, AuditOptions(where, grace_s=0, insist=True), LocalEngine(1), SystemRuntime(), lambda _: None)
     assert manifest.totals["dangling"].number == 2  # type: ignore[index]
 
     async def restored(*, dry: bool) -> dict[End, int]:
