@@ -112,7 +112,7 @@ class Files:
     def make(self, name: str) -> None:
         """Creates a subdirectory, and the directory itself."""
         with self.explained("be made"):
-            self.filesystem.create_dir(f"{self.path}/{name}", recursive=True)
+            self.filesystem.create_dir(f"{self.path}/{name}".rstrip("/"), recursive=True)
 
     def list(self, name: str = "") -> list[FileSeen]:
         """Returns the files and directories of a subdirectory, in the order of their names.

@@ -122,7 +122,7 @@ class Reading:
     def _covered(self, points: DataFrame, points_max: int) -> DataFrame:
         """Returns the points with `covered`: how many statements cover each."""
         ranges = -(-points.count() // points_max)
-        bounds = sorted(set(points.approxQuantile("at", [n / ranges for n in range(1, ranges)], 0.01))) if ranges > 1 else []
+        bounds = sorted(set(points.approxQuantile("at", [n / ranges for n in range(1, ranges)], 0.25 / ranges))) if ranges > 1 else []
         ranged = points.withColumn(_RANGE, _range_of(bounds))
         before = Window.partitionBy("feed").orderBy(_RANGE).rowsBetween(Window.unboundedPreceding, -1)
         sums = ranged.groupBy("feed", _RANGE).agg(f.sum("turn").alias("turn"))
