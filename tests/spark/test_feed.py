@@ -26,6 +26,7 @@ from tests.given.repository import ROOT
 pytestmark = pytest.mark.slow
 
 VECTORS = json.loads((ROOT / "tests" / "recovery" / "feed" / "vectors.json").read_text())["cases"]
+BROKEN_HISTORIES = 100
 Seen = tuple[tuple[int, ...], dict[str, int]]
 """A frontier, and how often each record is there."""
 
@@ -65,23 +66,6 @@ def table(spark: SparkSession, feeds: dict[str, list[Message]]) -> DataFrame:
     return spark.createDataFrame(told, ddl({name: FEED[name] for name in NEEDED}))
 
 
-def test_every_vector_is_read_as_by_the_reader(spark: SparkSession) -> None:
-    """In many ranges of times. The test of files has one range."""
-    feeds = {case["name"]: [from_json(message) for message in case["messages"]] for case in VECTORS}
-    expected = {name: by_messages(messages) for name, messages in feeds.items()}
-    expected["without messages"] = (0,), {}
-    with Reading(table(spark, feeds), list(expected), points_max=150) as reading:
-        refused = {fault.feed for fault in reading.faults}
-        assert refused == {name for name, seen in expected.items() if seen is None} and len(refused) == 7
-        found = by_spark(reading)
-    assert {name: seen for name, seen in found.items() if name not in refused} == {
-        name: seen for name, seen in expected.items() if seen is not None
-    }  # fmt: skip
-
-
-# --- files -----------------------------------------------------------------------------------------
-
-
 def history(random: Random, times: int, records: int) -> list[Message]:
     """A sound feed: at each time some records change, and progress messages close it, a few times at once."""
     messages: list[Message] = []
@@ -97,6 +81,48 @@ def history(random: Random, times: int, records: int) -> list[Message]:
             messages.append(Progress((closed,), (time + 1,), tuple(counts.items())))
             closed, counts = time + 1, {}
     return messages
+
+
+def broken(random: Random) -> list[Message]:
+    """A small feed in any order, in which a few messages are missing, and a few say something else."""
+    messages = history(random, 8, 4)
+    for _ in range(random.randrange(3)):
+        del messages[random.randrange(len(messages))]
+    for _ in range(random.randrange(4)):
+        place = random.randrange(len(messages))
+        messages.insert(random.randrange(len(messages)), altered(random, messages[place]))
+    random.shuffle(messages)
+    return messages
+
+
+def altered(random: Random, message: Message) -> Message:
+    if isinstance(message, Updates):
+        return Updates(tuple(
+            Update(each.data, each.time + random.choice((0, 0, 1, -1)), each.diff + random.choice((0, 0, 1))) for each in message.updates
+        ))  # fmt: skip
+    lower, upper = (tuple(time + random.choice((0, 0, 1, -1)) for time in bound) for bound in (message.lower, message.upper))
+    counts = tuple((time, count + random.choice((0, 0, 0, 1, -1))) for time, count in message.counts if random.random() < 0.9)
+    return Progress(lower, () if random.random() < 0.1 else upper, counts)
+
+
+def test_every_vector_and_every_broken_history_is_read_as_by_the_reader(spark: SparkSession) -> None:
+    """In many ranges of times. The test of files has one range."""
+    feeds = {case["name"]: [from_json(message) for message in case["messages"]] for case in VECTORS}
+    assert sum(by_messages(messages) is None for messages in feeds.values()) == 7
+    feeds |= {f"broken {number}": broken(Random(number)) for number in range(BROKEN_HISTORIES)}
+    expected = {name: by_messages(messages) for name, messages in feeds.items()}
+    assert BROKEN_HISTORIES / 4 < sum(seen is None for seen in expected.values()) < BROKEN_HISTORIES
+    expected["without messages"] = (0,), {}
+    with Reading(table(spark, feeds), list(expected), points_max=150) as reading:
+        refused = {fault.feed for fault in reading.faults}
+        assert refused == {name for name, seen in expected.items() if seen is None}
+        found = by_spark(reading)
+    assert {name: seen for name, seen in found.items() if name not in refused} == {
+        name: seen for name, seen in expected.items() if seen is not None
+    }  # fmt: skip
+
+
+# --- files -----------------------------------------------------------------------------------------
 
 
 def scatter(random: Random, messages: list[Message], directory: Path, files: int = 6) -> list[Message]:
