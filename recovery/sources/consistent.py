@@ -13,7 +13,7 @@ many declare a count for it, the least and the greatest of these counts, and how
 A running sum over the points (+1 where a statement begins, -1 where it ends) tells how many statements cover each. So
 the first point that none covers ends the longest chain of statements from 0. The sum is made in ranges of times, about
 `POINTS_MAX` points each, so no task gets more, whatever the number of progress messages. Nothing but the bounds of
-these ranges, one line for each feed, and a few faults come to the driver.
+these ranges, one line for each feed, and its first faults come to the driver.
 
 A feed that breaks a rule gives no view at all. The rules are those of `recovery.feed`'s strict reader. This reader
 finds more than that one, because it has all messages at once: an update that comes late, at a time that is closed, is
@@ -34,7 +34,7 @@ from types import TracebackType
 from typing import Self
 
 from pyspark import StorageLevel
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as f
 
 from recovery.feed.errors import FeedError, Rule
@@ -44,8 +44,8 @@ from recovery.sources.feed import PROGRESS, UPDATE
 POINTS_MAX = 1_000_000
 """So many points, about, are in one range of times. One task sorts them."""
 
-FAULTS_MAX, BLAMED = 100, 3
-"""So many faults of each kind are collected, and so many places are named in an error."""
+BLAMED = 3
+"""So many places are named in an error."""
 
 DATA_MAX = 200
 """So many characters of a record are shown in an error."""
@@ -80,7 +80,8 @@ class Reading:
     `short`: the first time with fewer updates than are declared; null: there is none.
 
     `view`: `feed`, `data` (the record as canonical JSON) and `count`, for each record whose count is not 0. `faults`:
-    which rules are broken. The view of such a feed means nothing.
+    which rules are broken: the first one of each feed, and a second one if a rule is broken that only several messages
+    together can break. The view of such a feed means nothing.
     """
 
     def __init__(self, messages: DataFrame, feeds: Sequence[str] = (), *, points_max: int = POINTS_MAX) -> None:
@@ -191,7 +192,7 @@ def _faults_of_messages(held: DataFrame) -> Iterator[Fault]:
     broken = broken.when((f.col("kind") == PROGRESS) & f.coalesce(malformed, f.lit(False)), Rule.INTERVAL.name)
     broken = broken.when(f.col("least") != f.col("greatest"), Rule.DIFF.name)
     found = held.withColumn("rule", broken).where(f.isnotnull("error") | f.isnotnull("rule"))
-    for row in found.orderBy("rule", "feed", "time", "lower", "data").limit(FAULTS_MAX).collect():
+    for row in _first(found, "rule", "time", "lower", "upper", "data", "least", "greatest", "kind", "error"):
         if row.error is not None:
             yield Fault(row.feed, None, row.error)
         elif row.rule == Rule.DIFF.name:
@@ -202,6 +203,12 @@ def _faults_of_messages(held: DataFrame) -> Iterator[Fault]:
         else:
             upper = "its end" if row.upper is None else row.upper
             yield Fault(row.feed, Rule[row.rule], f"a progress message from {row.lower} to {upper} is not possible", row.lower)
+
+
+def _first(faults: DataFrame, *columns: str) -> list[Row]:
+    """Returns one fault of each feed: the least by these columns."""
+    least = faults.groupBy("feed").agg(f.min(f.struct(*columns)).alias("first"))
+    return least.select("feed", "first.*").orderBy("feed").collect()
 
 
 # --- the points ------------------------------------------------------------------------------------
@@ -250,7 +257,7 @@ def _faults_of_points(points: DataFrame) -> Iterator[Fault]:
     many = (f.col("covered") > 0) & (f.col("found") > declared)
     broken = f.when(mixed, Rule.GENERATION.name).when(apart, Rule.PROGRESS.name).when(many, Rule.COUNT.name)
     found = points.withColumn("rule", broken).where(f.isnotnull("rule"))
-    for row in found.orderBy("at", "feed").limit(FAULTS_MAX).collect():
+    for row in _first(found, "at", "rule", "said", "covered", "found", "least", "most", "oldest", "newest"):
         rule, time = Rule[row.rule], row["at"]
         if rule is Rule.GENERATION:
             yield Fault(row.feed, rule, f"there are files of the generations {row.oldest} and {row.newest}")
