@@ -37,6 +37,7 @@ from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as f
 
+from changelog.base.errors import ConfigurationError
 from recovery.feed.errors import FeedError, Rule
 from recovery.sources.columns import FEED, ddl
 from recovery.sources.feed import PROGRESS, UPDATE
@@ -156,7 +157,8 @@ def open_feed(session: SparkSession, directory: str, *, parallel: int | None = N
     """Reads the feed in a directory. Use it in a `with` block.
 
     `parallel`: about how many files are read at once. Raises `FeedError` if the feed breaks a rule; it names the file,
-    the place in it and the rule. Then there is no view. Spark's own error says why if the directory cannot be read.
+    the place in it and the rule. `ConfigurationError` if a file cannot be opened. Then there is no view. If the
+    directory cannot be listed, Spark's own error says why.
     """
     options = {"path": directory} | ({} if parallel is None else {"parallel": str(parallel)})
     needed = ddl({name: FEED[name] for name in NEEDED})
@@ -271,14 +273,14 @@ def _faults_of_points(points: DataFrame) -> Iterator[Fault]:
 # --- where a fault is ------------------------------------------------------------------------------
 
 
-def located(messages: DataFrame, fault: Fault) -> FeedError:
+def located(messages: DataFrame, fault: Fault) -> FeedError | ConfigurationError:
     """Returns the error of a fault, with the files and places of the first `BLAMED` messages that it is about.
 
     `messages`: the same messages again, with all columns of the format tiered.feed.
     """
     if fault.rule is None:
         told = _RULE.search(fault.why)
-        return FeedError(Rule.FORM if told is None else Rule[told[1].upper()], _RULE.sub("", fault.why))
+        return ConfigurationError(fault.why) if told is None else FeedError(Rule[told[1].upper()], fault.why[: told.start()])
     time, data = f.lit(fault.time), f.col("data").eqNullSafe(f.lit(fault.data))
     update = (f.col("kind") == UPDATE) & (f.col("time") == time)
     covering = (f.col("kind") == PROGRESS) & (f.col("lower") <= time) & (f.isnull("upper") | (f.col("upper") > time))

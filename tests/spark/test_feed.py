@@ -12,6 +12,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from changelog.base.errors import ConfigurationError
 from recovery.feed import FeedError, Message, Progress, Rule, Update, Updates
 from recovery.feed.files import Form, write
 from recovery.feed.messages import canonical
@@ -19,7 +20,7 @@ from recovery.feed.reader import CdcReader
 from recovery.feed.spelling import from_json
 from recovery.feed.view import View
 from recovery.sources.columns import FEED, Row, ddl
-from recovery.sources.consistent import NEEDED, Reading, located, open_feed
+from recovery.sources.consistent import NEEDED, Fault, Reading, located, open_feed
 from recovery.sources.feed import names_of, rows
 from tests.given.repository import ROOT
 
@@ -191,6 +192,7 @@ def test_a_feed_that_breaks_a_rule_is_told_with_file_place_and_rule(spark: Spark
         assert set(first) == set(cases)
         for fault in first.values():
             error, (_, _, rule, says) = located(messages, fault), cases[fault.feed]
+            assert isinstance(error, FeedError)
             assert (error.rule, says in str(error), str(error).count("(rule ")) == (rule, True, 1), str(error)
     messages.unpersist()
 
@@ -200,6 +202,8 @@ def test_a_feed_that_breaks_a_rule_has_no_view(spark: SparkSession, tmp_path: Pa
     write(tmp_path / "b.avro", [Progress((1,), (2,), ())], Form.AVRO, generation=2)
     with pytest.raises(FeedError, match=r"a\.avro, .*; b\.avro, .*: there are files of the generations 1 and 2"):
         open_feed(spark, str(tmp_path), parallel=1)
+    closed = located(spark.range(0), Fault("feed", None, "a.avro cannot be read: Permission denied"))
+    assert isinstance(closed, ConfigurationError) and str(closed) == "a.avro cannot be read: Permission denied"
 
 
 def test_a_directory_that_is_no_feed_is_refused_in_a_sentence(spark: SparkSession, tmp_path: Path) -> None:
