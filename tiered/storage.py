@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
+from copy import deepcopy
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -234,17 +235,21 @@ class TieredStorage:
     ) -> PutResult | None:
         """Copies an object, as `copy` does, and then deletes the revision that was copied. None: there is no source.
 
-        It is not one step: for a moment both exist, and both stay if the process dies in between or an error is raised
-        after the copy. To call it again is safe. `ConditionFailedError`, and its `object_id` is the source: the source
-        was replaced after it was copied, and stays. `InvalidRequestError`: older software wrote the source, so it has
-        no revision; copy and delete it.
+        It is not one step: for a moment both exist. Both stay if the process dies in between, if the caller is
+        cancelled, or if a service fails after the copy. Then any error may be raised, and "nothing happened" is said of
+        the source alone. To call it again without a condition is safe. With one, it finds its own copy, and raises
+        `ConditionFailedError` for the destination.
+
+        `ConditionFailedError`, and its `object_id` is the source: the copy was made and stays. Meanwhile the source was
+        replaced, and stays, too, or it was deleted or has expired. `InvalidRequestError`: older software wrote the
+        source, so it has no revision; copy and delete it.
         """
-        with self._observer.operation("rename"):
+        with self._observer.operation("rename"), self._writes.in_steps() as second:
             found = await self._copy(source, destination, checked_condition(if_absent, if_revision), whole=True)
             if found is None:
                 return None
             result, revision = found
-            with await self._enter(self._writes) as slot:
+            with await second.enter() as slot:  # also if the store is being closed: that waits for this
                 await self._writer.delete(Write.begin(source, self._runtime, Condition(revision)), slot)
             return result
 
@@ -285,8 +290,10 @@ class TieredStorage:
             raise InvalidRequestError(f"pass a function from Metadata to Metadata, not {shown(change)}")
 
         async def edit(now: Metadata) -> Metadata:
-            changed = change(now)
-            return _updated(now, await changed if isawaitable(changed) else changed, self._runtime.wall_ns())
+            with elsewhere_is_an_error("the metadata are as they were: what the function awaited was cancelled elsewhere"):
+                changed = change(deepcopy(now))  # it may set items in the mappings, which are dictionaries
+                changed = await changed if isawaitable(changed) else changed
+            return _updated(now, changed, self._runtime.wall_ns())
 
         with self._observer.operation("update_metadata"):
             return await self._rewrite(object_id, edit, if_revision)

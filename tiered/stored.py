@@ -15,6 +15,7 @@ from inspect import isawaitable
 from types import TracebackType
 from typing import Self
 
+from changelog.base.tasks import elsewhere_is_an_error
 from changelog.change import ChangeId
 from tiered.errors import InvalidRequestError, UnavailableError, UnconfirmedError
 from tiered.metadata import Metadata, as_datetime
@@ -46,9 +47,10 @@ class ProgressCount:
     async def add(self, size: int, total: int | None) -> None:
         """Tells of `size` more bytes."""
         try:
-            result = self.tell(size, total)
-            if isawaitable(result):
-                await result
+            with elsewhere_is_an_error("what the progress callback awaited was cancelled elsewhere"):
+                result = self.tell(size, total)
+                if isawaitable(result):
+                    await result
         except StopAsyncIteration as error:  # between pieces, it would be taken for the end of the payload
             raise RuntimeError("the progress callback raised StopAsyncIteration") from error
 

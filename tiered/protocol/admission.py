@@ -2,7 +2,7 @@
 
     normal   put, get, … : a queue of `queue_max`, and a wait of `queue_wait_s`; then `AtCapacityError`
     bulk     the items of put_many, get_many and delete_many: each call has a `Share`, and all of them together hold at
-             most `bulk_max` slots; they wait as long as they must
+             most `bulk_max` slots; they wait as long as they must. So does the second step of a rename
 
     a slot becomes free  ->  only one class waits: the first of its line gets it
                              both wait:            they take turns, and bulk passes when it holds `bulk_max`
@@ -17,7 +17,8 @@ here. `docs/decisions/0071` says why nothing is refused because it *might* miss 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Self
 
 import anyio
@@ -52,6 +53,7 @@ class Admission:
         self._held_s: float | None = None
         self._moved_at = 0.0  # when a slot was last given back, or the last free one was taken
         self._under_way = 0
+        self._in_steps = 0
         self._idle = anyio.Event()
 
     @property
@@ -67,7 +69,7 @@ class Admission:
     @property
     def waiting(self) -> int:
         """How many operations wait, for a slot or for a place in their share."""
-        return max(0, self._under_way - self.held)
+        return max(0, self._under_way - self._in_steps - self.held)
 
     async def enter(self) -> Slot:
         """Waits for a slot. Raises `AtCapacityError` when the queue is full, or after the wait limit."""
@@ -127,6 +129,21 @@ class Admission:
         self._take()
         self._begin()
         return self._slot()
+
+    @contextmanager
+    def in_steps(self) -> Iterator[Share]:
+        """For an operation that needs another slot after its first one. It counts as under way until it leaves this.
+
+        It takes the later slot from the share, which waits as long as it must: the operation has begun, so
+        `AtCapacityError` would not be true any more.
+        """
+        self._begin()
+        self._in_steps += 1
+        try:
+            yield Share(self, 1)
+        finally:
+            self._in_steps -= 1
+            self._end()
 
     async def wait_idle(self) -> None:
         """Waits until nothing is under way and nothing waits."""
@@ -211,7 +228,7 @@ class Admission:
 
 
 class Share:
-    """A part of an admission for one bulk call, whose operations together hold at most `slots_max` slots."""
+    """A part of an admission, such as for one bulk call, whose operations together hold at most `slots_max` slots."""
 
     def __init__(self, whole: Admission, slots_max: int) -> None:
         self._whole = whole
