@@ -20,11 +20,18 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from changelog.base.errors import ConfigurationError, CorruptRecordError, TieredError, UnavailableError, UnconfirmedError
+from changelog.base.errors import (
+    ConfigurationError,
+    CorruptRecordError,
+    InvalidRequestError,
+    TieredError,
+    UnavailableError,
+    UnconfirmedError,
+)
 from changelog.base.events import events
 from changelog.base.observe import Event, Observer
 from changelog.base.runtime import Runtime
-from tiered.errors import ServiceAwayError
+from tiered.errors import RangeNotSatisfiableError, ServiceAwayError
 
 T = TypeVar("T")
 
@@ -34,6 +41,9 @@ FAILURES_MIN = 3
 TRIED_EVERY_S = 2.0
 GIVEN_UP_S = 1.0
 """A caller who gave up after at least so many seconds of silence tells as much as a call that failed."""
+
+_REFUSALS = (ConfigurationError, CorruptRecordError, RangeNotSatisfiableError)
+"""Errors that only an answer leads to. So does an `InvalidRequestError` with a code of the service."""
 
 _WORDS = {HIGH_VOLUME: "rows", LONG_TERM: "blobs", CHANGELOG: "changelog"}
 
@@ -85,7 +95,7 @@ class Breaker:
         except TieredError as error:
             if type(error) in (UnavailableError, UnconfirmedError):  # the kinds of them are about other things
                 self._failed(began_at, str(error))
-            elif isinstance(error, (ConfigurationError, CorruptRecordError)):
+            elif isinstance(error, _REFUSALS) or (isinstance(error, InvalidRequestError) and error.code):
                 self._answered()
             raise
         except Exception:
@@ -130,7 +140,7 @@ class Breaker:
         self._why = why
         if self._is_away:
             return
-        if not self._failures or now - self._failed_at > 3 * self._after_s:  # what failed long ago tells nothing of now
+        if not self._failures or began_at - self._failed_at > 3 * self._after_s:  # what failed long ago tells nothing of now
             self._failures, self._failing_since = 0, max(began_at, self._answered_at)
         self._failures += 1
         self._failed_at = now

@@ -19,7 +19,7 @@ from changelog.base.errors import (
 )
 from changelog.base.observe import Event, Observer
 from emulators.world.runtime import SimulatedRuntime
-from tiered.errors import ServiceAwayError
+from tiered.errors import RangeNotSatisfiableError, ServiceAwayError
 from tiered.protocol.breaker import GIVEN_UP_S, HIGH_VOLUME, LONG_TERM, TRIED_EVERY_S, Breaker, Breakers
 from tiered.protocol.retry import ask, persist
 
@@ -125,7 +125,10 @@ async def test_tries_that_fail_at_once_come_every_two_seconds(service: Service) 
     assert 4 <= len(service.calls) <= 6
 
 
-@pytest.mark.parametrize("error", [CorruptRecordError("damaged"), ConfigurationError("403")])
+@pytest.mark.parametrize("error", [
+    CorruptRecordError("damaged"), ConfigurationError("403"), RangeNotSatisfiableError("beyond", 5),
+    InvalidRequestError("no").coded("400"),
+])
 async def test_a_refusal_is_an_answer(service: Service, error: Exception) -> None:
     await service.go_away()
     service.error = error
@@ -160,6 +163,17 @@ async def test_failures_that_are_far_apart_do_not_add_up(service: Service) -> No
         await service.fails()
         await anyio.sleep(3600)
     assert service.breaker.away_s is None
+
+
+@pytest.mark.parametrize("after_s", [0.1, 1.0, AWAY_AFTER_S])
+async def test_calls_that_take_long_to_fail_add_up_also_if_they_come_one_after_the_other(after_s: float) -> None:
+    service = Service(after_s)
+    service.takes_s = 1000.0
+    for _ in range(3):
+        with pytest.raises(UnavailableError, match="no answer within 30 s"):
+            await ask(lambda: service.breaker.ask(service.call), service.runtime, 30)
+        await anyio.sleep(after_s)
+    assert service.breaker.away_s == pytest.approx(90 + 3 * after_s, abs=1)
 
 
 async def test_callers_who_give_up_before_any_answer_count_too(service: Service) -> None:
