@@ -31,6 +31,7 @@ from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
 from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
 from emulators.gcs.store import Bucket
+from tiered.errors import AtCapacityError
 from tiered.gcs.blobs import GcsBlobs
 from tiered.gcs.format import encode_crc, extend_crc
 from tiered.gcs.http import GcsHttp
@@ -463,6 +464,7 @@ async def test_sixty_four_uploads_at_once_are_all_stored(blobs: GcsBlobs, bucket
 STREAM = """
 import resource, sys, anyio
 from changelog.base.runtime import SystemRuntime
+from tiered.errors import AtCapacityError
 from tiered.gcs.blobs import GcsBlobs
 from tiered.metadata import Metadata
 
@@ -721,6 +723,26 @@ async def test_many_readers_that_are_left_in_the_middle_hold_no_connection(serve
             with pytest.raises(InvalidRequestError):
                 await blobs.open(NAME, ByteRange(100 * MIB))
         assert await read(blobs, NAME) == LARGE * 4
+
+
+@pytest.mark.parametrize("session", [False, True])
+async def test_calls_that_get_no_connection_tell_so_and_do_not_accuse_the_service(server: GcsEmulator, session: bool) -> None:
+    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, connections_max=2, answer_timeout_s=0.3) as blobs:
+        await put(blobs, LARGE * 8)
+        readers = [await blobs.open(NAME)]
+        upload = await blobs.open_upload(f"{NAME}-2", Metadata(), None if session else 7)
+        readers.append(await blobs.open(NAME))
+        assert None not in readers
+        for call in (blobs.head(NAME), blobs.open(NAME), blobs.delete(NAME), put(blobs, name=f"{NAME}-3", session=session)):
+            with pytest.raises(AtCapacityError, match=r"all 2 connections to http.* were taken for 0\.3 s; close objects"):
+                await call
+        await upload.write(b"payload")
+        with pytest.raises(AtCapacityError, match="all 2 connections"):
+            await upload.finalise()
+        for reader in readers:
+            assert reader is not None
+            await reader.aclose()
+        assert await blobs.head(NAME) is not None and await blobs.head(f"{NAME}-2") is None and await blobs.head(f"{NAME}-3") is None
 
 
 async def test_a_touch_that_another_touch_overtook_looks_again_and_never_shortens(blobs: GcsBlobs) -> None:
