@@ -112,7 +112,7 @@ class Listing:
         return None if end < 0 else path[: end + len(self.delimiter)]
 
     def rows_max(self, wanted: int | None) -> int:
-        """How many rows to ask for if so many entries are `wanted` (None: all)."""
+        """How many rows to ask for if so many entries are `wanted` (None: all, or nobody knows where they are)."""
         page = METADATA_PAGE_MAX if self.metadata else LIST_PAGE_MAX
         return page if wanted is None or self.delimiter is not None else min(page, wanted)
 
@@ -167,30 +167,32 @@ class Lister:
     async def entries(self, listing: Listing) -> AsyncGenerator[ListEntry | Folder, None]:
         """Yields the entries up to the limit."""
         start: bytes | None = listing.start
-        left = listing.limit
+        left = wanted = listing.limit
         while start is not None and left != 0:
             with self._observer.operation("list"), await self._enter():
-                items, start = await self._read(listing, start, left)
+                items, start = await self._read(listing, start, wanted)
                 if left is not None and len(items) > left:
                     items, start = items[:left], items[left - 1].after
                 found = await self._finished(listing, items)
             for entry in found:
                 yield entry
             left = None if left is None else left - len(found)
+            wanted = left if found else None  # among rows that have expired, few rows at a time would take many calls
 
     async def page(self, listing: Listing, token: str | None) -> ListPage:
         """The first page, or the one of this token. It has `limit` entries, unless there are no more."""
         assert listing.limit is not None, "a page has a limit"
         start = listing.start if token is None else listing.start_of(token)
         items: list[_Item] = []
+        wanted: int | None = listing.limit + 1
         while True:
             with self._observer.operation("list"), await self._enter():
-                more, following = await self._read(listing, start, listing.limit + 1 - len(items))
+                more, following = await self._read(listing, start, wanted)
                 items += more
                 if following is None or len(items) > listing.limit:  # one more shows that there is a next page
                     found = await self._finished(listing, items[: listing.limit])
                     break
-            start = following
+            start, wanted = following, listing.limit + 1 - len(items) if more else None
         next_token = listing.token(items[listing.limit - 1].after) if len(items) > listing.limit else None
         return ListPage(tuple(found), next_token)
 
