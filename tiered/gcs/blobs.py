@@ -394,8 +394,10 @@ class GcsReader:
         return self
 
     async def __anext__(self) -> bytes:
-        if self._left == 0 or self._media is None:
+        if self._left == 0:
             raise StopAsyncIteration
+        if self._media is None:
+            raise InvalidRequestError("the blob was closed while it was read; get it again")
         doing = f"reading blob {self._name!r}"
         lost: NoAnswerError | None = None
         try:
