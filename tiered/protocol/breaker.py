@@ -2,6 +2,7 @@
 
     answering   --no call was answered for `store.away_after_s`, and at least 3 were not-->   away
     away        --one call at a time goes through, at most every 2 s; one is answered-->      answering
+                  (one that hangs for 5 s makes room for the next)
 
 Each service of a store, the rows, the blobs and the changelog, has a breaker of its own. It sends nothing itself: all
 that it knows is what the calls of the store tell. A refusal is an answer, too. If a service forbids something, each
@@ -39,6 +40,8 @@ HIGH_VOLUME, LONG_TERM, CHANGELOG = "high_volume", "long_term", "changelog"
 
 FAILURES_MIN = 3
 TRIED_EVERY_S = 2.0
+TRY_MAX_S = 5.0
+"""A try that has no answer for so long makes room for the next: what it hangs on may be one dead connection."""
 GIVEN_UP_S = 1.0
 """A caller who gave up after at least so many seconds of silence tells as much as a call that failed."""
 
@@ -62,7 +65,7 @@ class Breaker:
         self._failing_since = self._failed_at = -math.inf
         self._why = ""
         self._is_away = False
-        self._is_tried = False
+        self._tried_at: float | None = None
         self._next_try_at = -math.inf
 
     @property
@@ -77,7 +80,7 @@ class Breaker:
         """
         if not self._is_away:
             return await self.note(call, is_answer=is_answer)
-        self._begin_try()
+        tried_at = self._begin_try()
         try:
             return await self.note(call, is_answer=is_answer)
         except UnavailableError as error:
@@ -85,7 +88,8 @@ class Breaker:
                 raise self._refusal("this call tried it again") from error  # not repeated: the next one tries
             raise
         finally:
-            self._is_tried = False
+            if self._tried_at == tried_at:
+                self._tried_at = None
 
     async def note(self, call: Callable[[], Awaitable[T]], *, is_answer: Callable[[T], bool] = lambda result: True) -> T:
         """Makes the call in any case, and notes whether the service answered."""
@@ -115,15 +119,17 @@ class Breaker:
             self._is_away = False
             self._observer.away(self._service, -1)
 
-    def _begin_try(self) -> None:
+    def _begin_try(self) -> float:
         now = self._runtime.monotonic()
-        if self._is_tried or now < self._next_try_at:
+        is_tried = self._tried_at is not None and now < self._tried_at + TRY_MAX_S
+        if is_tried or now < self._next_try_at:
             self._observer.count(Event.FAILED_FAST, self._service)
             after_s = self._next_try_at - now
-            when = "a call that tries it again is under way" if self._is_tried else f"it is tried again in {after_s:.1f} s"
+            when = "a call that tries it again is under way" if is_tried else f"it is tried again in {after_s:.1f} s"
             raise self._refusal(f"nothing was sent, and {when}")
-        self._is_tried = True
+        self._tried_at = now
         self._next_try_at = now + TRIED_EVERY_S
+        return now
 
     def _refusal(self, done: str) -> ServiceAwayError:
         now = self._runtime.monotonic()

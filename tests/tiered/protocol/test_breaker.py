@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
@@ -20,7 +21,7 @@ from changelog.base.errors import (
 from changelog.base.observe import Event, Observer
 from emulators.world.runtime import SimulatedRuntime
 from tiered.errors import RangeNotSatisfiableError, ServiceAwayError
-from tiered.protocol.breaker import GIVEN_UP_S, HIGH_VOLUME, LONG_TERM, TRIED_EVERY_S, Breaker, Breakers
+from tiered.protocol.breaker import GIVEN_UP_S, HIGH_VOLUME, LONG_TERM, TRIED_EVERY_S, TRY_MAX_S, Breaker, Breakers
 from tiered.protocol.retry import ask, persist
 
 pytestmark = pytest.mark.anyio
@@ -200,6 +201,35 @@ async def test_a_try_whose_caller_gives_up_makes_room_for_the_next(service: Serv
         await service.breaker.ask(service.call)
     service.error, service.takes_s = None, 0.0
     assert await service.breaker.ask(service.call) == "answer"
+
+
+async def test_a_try_that_hangs_does_not_keep_a_service_away_that_is_back(service: Service) -> None:
+    await service.go_away()
+    service.error, service.takes_s = None, math.inf
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(service.breaker.ask, service.call)
+        await anyio.wait_all_tasks_blocked()
+        service.takes_s = 0.0
+        await anyio.sleep(TRY_MAX_S - 0.1)
+        await service.fails(ServiceAwayError)
+        await anyio.sleep(0.2)
+        assert await service.breaker.ask(service.call) == "answer"
+        assert service.breaker.away_s is None
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_try_that_hangs_makes_room_for_one_call_and_not_for_all(service: Service) -> None:
+    await service.go_away()
+    service.takes_s = math.inf
+    async with anyio.create_task_group() as tasks:
+        for seconds in range(60):
+            if seconds % TRY_MAX_S == 0:
+                tasks.start_soon(service.breaker.ask, service.call)
+                await anyio.wait_all_tasks_blocked()
+            await service.fails(ServiceAwayError)
+            await anyio.sleep(1)
+        assert len(service.calls) == 60 / TRY_MAX_S
+        tasks.cancel_scope.cancel()
 
 
 async def test_what_settles_or_finishes_is_sent_in_any_case_and_its_answer_counts(service: Service) -> None:
