@@ -15,6 +15,7 @@ from changelog.base.errors import ConfigurationError, CorruptRecordError, Invali
 from tests.given.tapped_store import LARGE, OBJECT, SMALL, World
 from tiered import Folder, ListEntry, Metadata, ObjectId, ObjectPrefix, Tier, TieredStorage, TimeToIdle, TimeToLive
 from tiered.protocol.backends import CorruptRow, Inline, RowPage, ScannedRow
+from tiered.protocol.listing import Listing
 
 pytestmark = pytest.mark.anyio
 
@@ -343,6 +344,12 @@ async def test_whatever_somebody_writes_into_a_token_only_the_prefix_is_listed(w
             forged = raw[:position] + bytes((raw[position] ^ 1,)) + raw[position + 1 :]
             with pytest.raises(InvalidRequestError, match="page_token"):
                 await storage.list_page(prefix, page_token=base64.urlsafe_b64encode(forged).decode(), limit=size)
+        listing, begins = Listing(prefix, None, size, None, False), prefix.path.encode()
+        for start in (b"", b"\0", b"\xff", b"objects/\xc3"):  # whoever knows how it is made can also name a place
+            page = await storage.list_page(prefix, page_token=listing.token(begins + start), limit=size)
+            assert all(name.startswith(prefix.path) for name in names(page.entries))
+        with pytest.raises(InvalidRequestError, match="page_token"):
+            await storage.list_page(prefix, page_token=listing.token(begins + b"k" * 5000), limit=size)
 
 
 # --- what is refused -------------------------------------------------------------------------------

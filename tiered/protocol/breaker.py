@@ -65,6 +65,7 @@ class Breaker:
         self._failing_since = self._failed_at = -math.inf
         self._why = ""
         self._is_away = False
+        self._is_closed = False
         self._tried_at: float | None = None
         self._next_try_at = -math.inf
 
@@ -114,7 +115,8 @@ class Breaker:
         return result
 
     def close(self) -> None:
-        """The store is closed: its metrics show nothing of it any more."""
+        """The store is closed: its metrics show nothing of it any more, also if a call ends only after this."""
+        self._is_closed = True
         if self._is_away:
             self._is_away = False
             self._observer.away(self._service, -1)
@@ -144,7 +146,7 @@ class Breaker:
     def _failed(self, began_at: float, why: str) -> None:
         now = self._runtime.monotonic()
         self._why = why
-        if self._is_away:
+        if self._is_away or self._is_closed:
             return
         if not self._failures or began_at - self._failed_at > 3 * self._after_s:  # what failed long ago tells nothing of now
             self._failures, self._failing_since = 0, max(began_at, self._answered_at)

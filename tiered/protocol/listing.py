@@ -27,7 +27,7 @@ from changelog.base.observe import SILENT, Observer
 from changelog.base.runtime import Runtime
 from tiered.errors import ConfigurationError, CorruptRecordError, DanglingTombstoneError, InvalidRequestError
 from tiered.metadata import is_expired
-from tiered.object_id import ObjectId, ObjectPrefix, revision_of
+from tiered.object_id import ROW_KEY_BYTES_MAX, ObjectId, ObjectPrefix, revision_of
 from tiered.protocol.admission import Slot
 from tiered.protocol.backends import RowPage, ScannedRow, Tiers, Tombstone
 from tiered.protocol.breaker import Breakers
@@ -46,6 +46,7 @@ HEADS_AT_ONCE = 16
 
 _TOKEN_FORMAT = b"\x01"
 _DIGEST_BYTES, _CRC_BYTES = 8, 4
+_TOKEN_BYTES_MAX = _DIGEST_BYTES + ROW_KEY_BYTES_MAX + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +132,7 @@ class Listing:
         except (ValueError, binascii.Error):
             raw = b""
         told, body = raw[1 : 1 + _CRC_BYTES], raw[1 + _CRC_BYTES :]
-        if raw[:1] != _TOKEN_FORMAT or len(body) < _DIGEST_BYTES or told != _crc(body):
+        if raw[:1] != _TOKEN_FORMAT or not _DIGEST_BYTES <= len(body) <= _TOKEN_BYTES_MAX or told != _crc(body):
             raise InvalidRequestError(f"page_token {shown(text)} is none: pass the next_page_token of a ListPage as it is, or None")
         if body[:_DIGEST_BYTES] != self._digest():
             raise InvalidRequestError("page_token is of another listing: pass it with the prefix and delimiter of the page that gave it")

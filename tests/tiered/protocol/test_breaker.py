@@ -318,3 +318,8 @@ async def test_a_closed_store_is_not_counted_among_those_that_miss_a_service() -
     assert services.away == {LONG_TERM: 3.0} and told.away_now == 1
     services.close()
     assert services.away == {} and told.away_now == 0
+    for _ in range(3):  # calls that were under way end only now
+        with pytest.raises(UnavailableError):
+            await services.blobs.note(down)
+        await anyio.sleep(1)
+    assert services.away == {} and told.away_now == 0
