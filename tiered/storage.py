@@ -326,25 +326,26 @@ class TieredStorage:
         _check(object_id)
         object_id.validate()
         condition = checked_condition(if_absent=False, if_revision=if_revision)
-        for _ in range(self._settings.store.read_attempts_max):
-            with await self._enter(self._writes) as slot:
-                found = await self._reader.source(object_id)
-                revision = None if found is None else found.head.revision
-                if condition is not None and condition.revision != revision:
-                    raise ConditionFailedError(object_id, revision, f"revision {condition.revision} was asked for, and is not there")
-                if found is None:
-                    return None
-                if revision is None:
-                    raise InvalidRequestError(f"{object_id} has no revision, because older software wrote it: put it again")
-                metadata = await edit(found.head.metadata)
-                if metadata == found.head.metadata:
-                    return PutResult(revision, found.head.tier, found.head.size)
-                write = Write.begin(object_id, self._runtime, Condition(revision))
-                try:
-                    return await self._writer.put_copy(write, metadata, found, slot)
-                except ConditionFailedError:
-                    if condition is not None:
-                        raise
+        with self._writes.in_steps() as later:
+            for attempt in range(self._settings.store.read_attempts_max):
+                with await (later.enter() if attempt else self._enter(self._writes)) as slot:
+                    found = await self._reader.source(object_id)
+                    revision = None if found is None else found.head.revision
+                    if condition is not None and condition.revision != revision:
+                        raise ConditionFailedError(object_id, revision, f"revision {condition.revision} was asked for, and is not there")
+                    if found is None:
+                        return None
+                    if revision is None:
+                        raise InvalidRequestError(f"{object_id} has no revision, because older software wrote it: put it again")
+                    metadata = await edit(found.head.metadata)
+                    if metadata == found.head.metadata:
+                        return PutResult(revision, found.head.tier, found.head.size)
+                    write = Write.begin(object_id, self._runtime, Condition(revision))
+                    try:
+                        return await self._writer.put_copy(write, metadata, found, slot)
+                    except ConditionFailedError:
+                        if condition is not None:
+                            raise
         raise UnavailableError(f"{object_id} was changed again and again meanwhile, and its metadata are as they were; try again")
 
     async def get(

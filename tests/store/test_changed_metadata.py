@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import anyio
 import pytest
 
 from tests.given.tapped_store import LARGE, OBJECT, SMALL, World
@@ -67,6 +68,25 @@ async def test_a_writer_who_was_faster_is_not_overwritten(world: World, payload:
         assert await read(storage) == b"newer" and (await head_of(storage)).metadata.custom == {"x": "y", "c": "d"}
         with pytest.raises(ConditionFailedError):
             await storage.update_metadata(OBJECT, with_c, if_revision=first.revision)
+    assert await world.is_clean()
+
+
+@sizes
+async def test_a_store_that_is_closed_lets_a_change_try_again(world: World, payload: bytes) -> None:
+    async with world.store() as storage, anyio.create_task_group() as tasks:
+        await storage.put(OBJECT, payload, METADATA)
+
+        async def overtake(real: Any, *args: Any) -> Any:
+            world.rows.hooks.clear()
+            await storage.put(OBJECT, b"newer")
+            tasks.start_soon(storage.aclose)
+            await anyio.wait_all_tasks_blocked()
+            return await real(*args)
+
+        world.rows.hooks["reserve"] = overtake
+        assert await storage.update_metadata(OBJECT, with_c) is not None
+    async with world.store() as storage:
+        assert await read(storage) == b"newer" and (await head_of(storage)).metadata.custom == {"c": "d"}
     assert await world.is_clean()
 
 
