@@ -96,12 +96,21 @@ class NoAnswerError(Exception):
 
 
 class Place:
-    """A request's place among the connections. `is_awaited`: it waits for one, so no byte of it has left."""
+    """A request's place among the connections. `is_awaited`: it waits for its first one, so no byte of it has left.
 
-    __slots__ = ("is_awaited",)
+    The library itself sends some requests again if a connection that it had kept turns out to be closed.
+    """
+
+    __slots__ = ("_had_one", "is_awaited")
 
     def __init__(self) -> None:
-        self.is_awaited = False
+        self.is_awaited = self._had_one = False
+
+    def wait(self) -> None:
+        self.is_awaited = not self._had_one
+
+    def get(self) -> None:
+        self.is_awaited, self._had_one = False, True
 
 
 class GcsHttp:
@@ -324,15 +333,16 @@ class Media:
 
 def _places() -> aiohttp.TraceConfig:
     """Lets each request's `Place` know whether it waits for a connection."""
-    async def begin(session: object, context: Any, params: object) -> None:
-        context.trace_request_ctx.is_awaited = True
+    async def wait(session: object, context: Any, params: object) -> None:
+        context.trace_request_ctx.wait()
 
-    async def end(session: object, context: Any, params: object) -> None:
-        context.trace_request_ctx.is_awaited = False
+    async def get(session: object, context: Any, params: object) -> None:
+        context.trace_request_ctx.get()
 
     trace = aiohttp.TraceConfig()
-    trace.on_connection_queued_start.append(begin)
-    trace.on_connection_queued_end.append(end)
+    trace.on_connection_queued_start.append(wait)
+    for got in (trace.on_connection_queued_end, trace.on_connection_create_start, trace.on_connection_reuseconn):
+        got.append(get)
     return trace
 
 

@@ -222,7 +222,7 @@ class GcsUpload(ABC):
         except get_cancelled_exc_class():
             self._end()
             raise
-        if patience.cancelled_caught and self._place.is_awaited:
+        if patience.cancelled_caught and self._place.is_awaited and not self._released:
             raise self._end(self._http.crowded_out(self._doing))
         if patience.cancelled_caught:
             # The request may have taken the last piece at the very moment of the timeout.

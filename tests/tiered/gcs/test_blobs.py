@@ -34,7 +34,7 @@ from emulators.gcs.store import Bucket
 from tiered.errors import AtCapacityError
 from tiered.gcs.blobs import GcsBlobs
 from tiered.gcs.format import encode_crc, extend_crc
-from tiered.gcs.http import GcsHttp
+from tiered.gcs.http import GcsHttp, Place
 from tiered.gcs.upload import SINGLE_BYTES_MAX, GcsUpload
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle
 from tiered.protocol.backends import BlobPage, ByteRange, SoftDeletes
@@ -743,6 +743,15 @@ async def test_calls_that_get_no_connection_tell_so_and_do_not_accuse_the_servic
             assert reader is not None
             await reader.aclose()
         assert await blobs.head(NAME) is not None and await blobs.head(f"{NAME}-2") is None and await blobs.head(f"{NAME}-3") is None
+
+
+def test_a_request_that_was_sent_once_and_waits_to_be_sent_again_is_not_called_unsent() -> None:
+    place = Place()
+    place.wait()
+    assert place.is_awaited
+    place.get()
+    place.wait()
+    assert not place.is_awaited
 
 
 async def test_a_touch_that_another_touch_overtook_looks_again_and_never_shortens(blobs: GcsBlobs) -> None:
