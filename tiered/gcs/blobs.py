@@ -488,7 +488,9 @@ class GcsCopy:
             told = answer.json(doing)
             if told.get("done"):
                 return
-            query["rewriteToken"] = str(told.get("rewriteToken", ""))
+            if not told.get("rewriteToken"):
+                raise UnconfirmedError(f"{doing} was answered as neither done nor to be continued")
+            query["rewriteToken"] = str(told["rewriteToken"])
         raise UnavailableError(f"{doing} took longer than {COPY_S:g} s, and was given up")
 
     async def abort(self) -> None:

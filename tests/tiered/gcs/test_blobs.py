@@ -34,7 +34,7 @@ from emulators.gcs.store import Bucket
 from tiered.errors import AtCapacityError
 from tiered.gcs.blobs import GcsBlobs
 from tiered.gcs.format import encode_crc, extend_crc
-from tiered.gcs.http import GcsHttp, Place
+from tiered.gcs.http import Answer, GcsHttp, Place
 from tiered.gcs.upload import SINGLE_BYTES_MAX, GcsUpload
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle
 from tiered.protocol.backends import BlobPage, ByteRange, SoftDeletes
@@ -752,6 +752,26 @@ def test_a_request_that_was_sent_once_and_waits_to_be_sent_again_is_not_called_u
     place.get()
     place.wait()
     assert not place.is_awaited
+
+
+async def test_a_copy_that_is_neither_done_nor_to_be_continued_is_not_begun_again(
+    blobs: GcsBlobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await put(blobs, LARGE)
+    head = await blobs.head(NAME)
+    assert head is not None
+    copy = await blobs.open_copy(NAME, head.generation, f"{NAME}-2", Metadata())
+    calls: list[str] = []
+
+    async def call(method: str, url: str, doing: str, **_: Any) -> Answer:
+        calls.append(url)
+        assert len(calls) < 3
+        return Answer(200, {}, b'{"done": false}')
+
+    monkeypatch.setattr(copy._http, "call", call)
+    with pytest.raises(UnconfirmedError, match="neither done nor to be continued"):
+        await copy.finalise()
+    assert len(calls) == 1
 
 
 async def test_a_touch_that_another_touch_overtook_looks_again_and_never_shortens(blobs: GcsBlobs) -> None:
