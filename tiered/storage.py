@@ -223,8 +223,8 @@ class TieredStorage:
         """Copies an object within the store, without its payload passing through here. None: there is no source.
 
         The copy is a new revision with the metadata of the source, its time of creation and its deadline. The
-        conditions are those of `put` and are about the destination. Raises as `put` does, and `UnavailableError` also
-        if the source was replaced meanwhile.
+        conditions are those of `put` and are about the destination. Raises as `put` does, `UnavailableError` also if
+        the source was replaced meanwhile, and `DanglingTombstoneError` (the data of the source are lost).
         """
         with self._observer.operation("copy"):
             found = await self._copy(source, destination, checked_condition(if_absent, if_revision))
@@ -283,8 +283,8 @@ class TieredStorage:
         begins anew. If nothing is different, nothing is written.
 
         The result is a new revision, so readers see metadata and payload of one write. `if_revision`: as for `put`.
-        Raises as `put` does, and `InvalidRequestError` also if older software wrote the object, so that it has no
-        revision.
+        Raises as `put` does, `InvalidRequestError` also if older software wrote the object, so that it has no revision,
+        and `DanglingTombstoneError` (the object's data are lost).
         """
         if not callable(change):
             raise InvalidRequestError(f"pass a function from Metadata to Metadata, not {shown(change)}")

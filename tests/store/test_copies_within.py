@@ -11,7 +11,16 @@ import pytest
 
 from changelog.base.errors import UnconfirmedError
 from tests.given.tapped_store import LARGE, OBJECT, SMALL, World
-from tiered import ConditionFailedError, InvalidRequestError, Metadata, ObjectId, TieredStorage, TimeToLive, UnavailableError
+from tiered import (
+    ConditionFailedError,
+    DanglingTombstoneError,
+    InvalidRequestError,
+    Metadata,
+    ObjectId,
+    TieredStorage,
+    TimeToLive,
+    UnavailableError,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -60,6 +69,21 @@ async def test_what_is_not_there_is_not_copied(world: World) -> None:
         for wrong in (storage.copy(OBJECT, OBJECT), storage.rename(OBJECT, OBJECT)):
             with pytest.raises(InvalidRequestError, match="onto itself"):
                 await wrong
+
+
+async def test_an_object_whose_data_are_lost_cannot_be_copied_and_stays_as_it_is(world: World) -> None:
+    async with world.store() as storage:
+        await storage.put(OBJECT, LARGE)
+        await world.blobs.target.delete((await world.blob_names())[0])
+        for call in (
+            storage.copy(OBJECT, OTHER), storage.rename(OBJECT, OTHER), storage.update_metadata(OBJECT, lambda metadata: metadata),
+            storage.set_expiry(OBJECT),
+        ):
+            with pytest.raises(DanglingTombstoneError):
+                await call
+        assert await storage.head(OTHER) is None
+        [entry] = [entry async for entry in storage.list()]
+        assert entry.object_id == OBJECT
 
 
 @sizes
