@@ -405,6 +405,13 @@ async def test_a_token_of_another_listing_is_refused(world: World) -> None:
         assert names((await storage.list_page(ObjectPrefix.create("photos"), page_token=token)).entries) == sorted(KEYS[:-1])[1:]
 
 
+def test_no_two_listings_share_their_tokens() -> None:
+    one = Listing(ObjectPrefix.create("photos", "a\0"), None, 1, "b", False)
+    other = Listing(ObjectPrefix.create("photos", "a"), None, 1, "\0b", False)
+    with pytest.raises(InvalidRequestError, match="of another listing"):
+        other.start_of(one.token(b"photos/objects/a\0c"))
+
+
 async def test_a_store_that_is_closed_lists_nothing(world: World) -> None:
     async with world.store() as storage:
         await storage.put(OBJECT, SMALL)

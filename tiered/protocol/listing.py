@@ -139,7 +139,7 @@ class Listing:
         return self.prefix.path.encode() + body[_DIGEST_BYTES:]
 
     def _digest(self) -> bytes:
-        return hashlib.sha256(f"{self.prefix.path}\0{self.delimiter or ''}".encode()).digest()[:_DIGEST_BYTES]
+        return hashlib.sha256(ascii((self.prefix.path, self.delimiter)).encode()).digest()[:_DIGEST_BYTES]
 
 
 class _Item(NamedTuple):
