@@ -247,7 +247,7 @@ class StoredObject:
             if not self._closed:
                 raise StopAsyncIteration
         await self._close_pieces()
-        raise InvalidRequestError(f"{self.object_id} was closed before it was read to its end; get it again")
+        raise InvalidRequestError(f"{self.object_id} was closed before its end was read; get it again")
 
     async def read(self) -> bytes:
         """Returns all bytes of the range, held in memory."""

@@ -287,7 +287,7 @@ async def test_stored_object_is_read_by_one_task_at_a_time(world: World) -> None
 async def test_an_object_that_is_closed_while_it_is_read_never_looks_shorter_than_it_is(world: World, large: bool) -> None:
     """Another task may close it, such as one that watches for a client that goes away, or its own progress callback."""
     payload = b"x" * (3 * 256 * 1024)
-    closed = "was closed before it was read to its end"
+    closed = "was closed before its end was read"
     async with world.store(inline_bytes_max=100 if large else 8 * 1024 * 1024) as storage:
         await storage.put(OBJECT, payload)
         stored = await storage.get(OBJECT)
