@@ -244,12 +244,12 @@ class TieredStorage:
         replaced, and stays, too, or it was deleted or has expired. `InvalidRequestError`: older software wrote the
         source, so it has no revision; copy and delete it.
         """
-        with self._observer.operation("rename"), self._writes.in_steps() as second:
+        with self._observer.operation("rename"), self._writes.in_steps():
             found = await self._copy(source, destination, checked_condition(if_absent, if_revision), whole=True)
             if found is None:
                 return None
             result, revision = found
-            with await second.enter() as slot:  # also if the store is being closed: that waits for this
+            with await self._writes.enter_later() as slot:  # also if the store is being closed: that waits for this
                 await self._writer.delete(Write.begin(source, self._runtime, Condition(revision)), slot)
             return result
 
@@ -326,9 +326,9 @@ class TieredStorage:
         _check(object_id)
         object_id.validate()
         condition = checked_condition(if_absent=False, if_revision=if_revision)
-        with self._writes.in_steps() as later:
+        with self._writes.in_steps():
             for attempt in range(self._settings.store.read_attempts_max):
-                with await (later.enter() if attempt else self._enter(self._writes)) as slot:
+                with await (self._writes.enter_later() if attempt else self._enter(self._writes)) as slot:
                     found = await self._reader.source(object_id)
                     revision = None if found is None else found.head.revision
                     if condition is not None and condition.revision != revision:

@@ -1,8 +1,9 @@
 """Limits how many operations run at once, how many wait, and for how long.
 
-    normal   put, get, … : a queue of `queue_max`, and a wait of `queue_wait_s`; then `AtCapacityError`
+    normal   put, get, … : a queue of `queue_max`, and a wait of `queue_wait_s`; then `AtCapacityError`. The second step
+             of a rename waits in this line as long as it must
     bulk     the items of put_many, get_many and delete_many: each call has a `Share`, and all of them together hold at
-             most `bulk_max` slots; they wait as long as they must. So does the second step of a rename
+             most `bulk_max` slots; they wait as long as they must
 
     a slot becomes free  ->  only one class waits: the first of its line gets it
                              both wait:            they take turns, and bulk passes when it holds `bulk_max`
@@ -131,19 +132,29 @@ class Admission:
         return self._slot()
 
     @contextmanager
-    def in_steps(self) -> Iterator[Share]:
-        """For an operation that needs another slot after its first one. It counts as under way until it leaves this.
-
-        It takes the later slot from the share, which waits as long as it must: the operation has begun, so
-        `AtCapacityError` would not be true any more.
-        """
+    def in_steps(self) -> Iterator[None]:
+        """For an operation that needs another slot after its first one. It counts as under way until it leaves this."""
         self._begin()
         self._in_steps += 1
         try:
-            yield Share(self, 1)
+            yield
         finally:
             self._in_steps -= 1
             self._end()
+
+    async def enter_later(self) -> Slot:
+        """The slot for a later step. It is waited for as long as it must: the operation has begun, so
+        `AtCapacityError` would not be true any more.
+        """
+        if (slot := self.try_enter()) is not None:
+            return slot
+        self._begin()
+        try:
+            await self._wait(self._normal)
+        except BaseException:
+            self._end()
+            raise
+        return self._slot()
 
     async def wait_idle(self) -> None:
         """Waits until nothing is under way and nothing waits."""
