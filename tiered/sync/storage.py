@@ -137,8 +137,8 @@ class TieredStorage:
         """Copies an object within the store, without its payload passing through here. None: there is no source.
 
         The copy is a new revision with the metadata of the source, its time of creation and its deadline. The
-        conditions are those of `put` and are about the destination. Raises as `put` does, and `UnavailableError` also
-        if the source was replaced meanwhile.
+        conditions are those of `put` and are about the destination. Raises as `put` does, `UnavailableError` also if
+        the source was replaced meanwhile, and `DanglingTombstoneError` (the data of the source are lost).
         """
         return self._call(lambda: self._storage.copy(source, destination, if_absent=if_absent, if_revision=if_revision))
 
@@ -147,10 +147,14 @@ class TieredStorage:
     ) -> PutResult | None:
         """Copies an object, as `copy` does, and then deletes the revision that was copied. None: there is no source.
 
-        It is not one step: for a moment both exist, and both stay if the process dies in between or an error is raised
-        after the copy. To call it again is safe. `ConditionFailedError`, and its `object_id` is the source: the source
-        was replaced after it was copied, and stays. `InvalidRequestError`: older software wrote the source, so it has
-        no revision; copy and delete it.
+        It is not one step: for a moment both exist. Both stay if the process dies in between, if the caller is
+        interrupted, or if a service fails after the copy. Then any error may be raised, and "nothing happened" is said
+        of the source alone. To call it again without a condition is safe. With one, it finds its own copy, and raises
+        `ConditionFailedError` for the destination.
+
+        `ConditionFailedError`, and its `object_id` is the source: the copy was made and stays. Meanwhile the source was
+        replaced, and stays, too, or it was deleted or has expired. `InvalidRequestError`: older software wrote the
+        source, so it has no revision; copy and delete it.
         """
         return self._call(lambda: self._storage.rename(source, destination, if_absent=if_absent, if_revision=if_revision))
 
@@ -165,8 +169,8 @@ class TieredStorage:
         If nothing is different, nothing is written.
 
         The result is a new revision, so readers see metadata and payload of one write. `if_revision`: as for `put`.
-        Raises as `put` does, and `InvalidRequestError` also if older software wrote the object, so that it has no
-        revision.
+        Raises as `put` does, `InvalidRequestError` also if older software wrote the object, so that it has no revision,
+        and `DanglingTombstoneError` (the object's data are lost).
         """
         if not callable(change):
             return self._call(lambda: self._storage.update_metadata(object_id, change, if_revision=if_revision))

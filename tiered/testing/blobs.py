@@ -19,6 +19,7 @@ was sent cannot be called back. So it may arrive after its sender gave up.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -88,7 +89,7 @@ class MemoryBlobs(MemoryService):
     async def head(self, name: str) -> BlobHead | None:
         await self._travel()
         blob = self.blobs.get(name)
-        return None if blob is None else BlobHead(blob.metadata, len(blob.payload), blob.created_ns, blob.generation)
+        return None if blob is None else BlobHead(deepcopy(blob.metadata), len(blob.payload), blob.created_ns, blob.generation)
 
     async def delete(self, name: str) -> int:
         await self._travel()
@@ -316,7 +317,7 @@ class MemoryReader:
     """Implements `BlobReader` for one generation."""
 
     def __init__(self, blobs: MemoryBlobs, name: str, blob: Blob, range: ByteRange | None) -> None:
-        self.metadata = blob.metadata
+        self.metadata = deepcopy(blob.metadata)
         self.size = len(blob.payload)
         self.checksum: str | None = None
         self._start, self._stop = (0, self.size) if range is None else range.within(self.size)
