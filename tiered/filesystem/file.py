@@ -42,6 +42,8 @@ class TieredFile(AbstractBufferedFile):  # type: ignore[misc] # fsspec has no ty
     _appended: ObjectHead | None = None
     _is_torn = False
     _error_at_open: BaseException | None = None
+    forced: bool
+    mode: str
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -49,9 +51,9 @@ class TieredFile(AbstractBufferedFile):  # type: ignore[misc] # fsspec has no ty
             self._pin_revision()
             return
         self._error_at_open = sys.exc_info()[1]
-        self._written = SpooledTemporaryFile(IN_MEMORY_BYTES_MAX)  # noqa: SIM115 - until `commit` or `discard`
+        self._written = written = SpooledTemporaryFile(IN_MEMORY_BYTES_MAX)  # noqa: SIM115 - until `commit` or `discard`
         if self.mode == "ab":
-            self._begin_with_what_is_there()
+            self._begin_with_what_is_there(written)
 
     def _pin_revision(self) -> None:
         """Notes which revision is read. `OSError`: this file was pickled, and the object was written since."""
@@ -61,7 +63,7 @@ class TieredFile(AbstractBufferedFile):  # type: ignore[misc] # fsspec has no ty
         if self.kwargs.setdefault("revision", revision) != revision:
             raise OSError(f"{self.path} was written by somebody since the file was pickled; open it again")
 
-    def _begin_with_what_is_there(self) -> None:
+    def _begin_with_what_is_there(self, written: SpooledTemporaryFile[bytes]) -> None:
         try:
             stored = self.fs._stored(self.path)
         except FileNotFoundError:
@@ -69,7 +71,7 @@ class TieredFile(AbstractBufferedFile):  # type: ignore[misc] # fsspec has no ty
         with stored:
             if stored.revision is None:
                 raise InvalidRequestError(f"{self.path} has no revision, because older software wrote it: read it, and write it anew")
-            shutil.copyfileobj(stored, self._written)
+            shutil.copyfileobj(stored, written)
         self._appended, self.loc = stored.head, stored.size
 
     def _fetch_range(self, start: int, end: int) -> bytes:

@@ -123,7 +123,7 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
                 file.write(payload)
 
     def _store(self, path: str, payload: Payload, metadata: Metadata | None = None, *, if_absent: bool = False, **condition: Any) -> None:
-        """Stores a file now. `FileExistsError`: `if_absent`, and it exists. `InvalidRequestError`: it is no object path."""
+        """Stores a file now. `FileExistsError`: `if_absent`, and it exists. `InvalidRequestError`: no object's path."""
         try:
             self.storage.put(ObjectId.parse(path), payload, metadata, if_absent=if_absent, **condition)
         except ConditionFailedError:
@@ -234,7 +234,9 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
             raise InvalidRequestError(f"mode is text such as 'rb', not {shown(mode)}")
         if "r" in mode or ("b" in mode and compression is None):
             return super().open(path, mode, block_size, cache_options, compression, **options)
-        text = None if "b" in mode else {name: options.pop(name) for name in ("encoding", "errors", "newline") if name in options}
+        text: Info | None = None
+        if "b" not in mode:
+            text = {name: options.pop(name) for name in ("encoding", "errors", "newline") if name in options}
         binary = mode if text is None else mode.replace("t", "") + "b"
         file = super().open(path, binary, block_size, cache_options, **options)
         return written_through(file, get_compression(self._strip_protocol(path), compression), text)

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Collection, Iterable, Iterator
 from contextlib import aclosing
-from threading import Lock
 from types import TracebackType
 from typing import Generic, Self, TypeVar
+
+import anyio
 
 import tiered.bulk
 from tiered.bulk import ItemResult, Requests
 from tiered.errors import InvalidRequestError
 from tiered.payload.own_thread import each_of
 from tiered.sync.callers_thread import CallersThread
-from tiered.sync.loop import Kept, LoopThread
+from tiered.sync.loop import Kept, LoopThread, Turn
 
 R = TypeVar("R")
 V = TypeVar("V")
@@ -34,7 +35,8 @@ class Bulk(Generic[R, V]):
         self._prepare = prepare
         self._thread = loop.callers_thread()
         self._originals: dict[int, R] = {}
-        self._taking = Lock()
+        self._taking = Turn("a bulk call")
+        self._scope: anyio.CancelScope | None = None
         self._entered = self._open = False
         if isinstance(requests, AsyncIterable):
             raise InvalidRequestError("the requests are read with await, and tiered.sync runs no event loop of yours: pass an iterable")
@@ -56,23 +58,39 @@ class Bulk(Generic[R, V]):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._open = False
-        self._kept.leave(self._thread)
+        if self._loop.is_usable:
+            self._loop.soon(self._stop_taking)  # another thread may be waiting for a result
+            with self._taking:
+                self._kept.leave(self._thread)
 
     def __iter__(self) -> Iterator[ItemResult[R, V]]:
         return self
 
     def __next__(self) -> ItemResult[R, V]:
         """The next result. An error of the requests' own iterator is raised here, after all results before it."""
+        self._loop.check()  # in a forked child, nobody lets this thread take a turn
         with self._taking:
-            if not self._open:
-                raise InvalidRequestError("results come inside the block only: with storage.put_many(…) as results: for …")
+            self._check_open()
             result = self._loop.call(self._next, self._thread)
+            if result is None:
+                self._check_open()
         if result is None:
             raise StopIteration
         return result.of(self._originals.pop(result.position))
 
+    def _check_open(self) -> None:
+        if not self._open:
+            raise InvalidRequestError("results come inside the block only: with storage.put_many(…) as results: for …")
+
     async def _next(self) -> ItemResult[R, V] | None:
-        return await anext(self._bulk, None)
+        with anyio.CancelScope() as self._scope:
+            if self._open:
+                return await anext(self._bulk, None)
+        return None
+
+    def _stop_taking(self) -> None:
+        if self._scope is not None:
+            self._scope.cancel()
 
     async def _prepared(self, requests: Iterable[R]) -> AsyncGenerator[R, None]:
         position = 0

@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError
 from contextlib import AbstractAsyncContextManager, suppress
-from contextvars import Context, copy_context
+from contextvars import Context
 from functools import partial
 from threading import Lock, get_ident
 from typing import Any, Generic, Protocol, TypeVar, cast
@@ -33,6 +33,7 @@ from anyio.lowlevel import current_token
 
 from changelog.base.events import events
 from tiered.errors import InvalidRequestError
+from tiered.payload.own_thread import context_without_loop
 from tiered.stored import StoredObject
 from tiered.sync.callers_thread import CallersThread
 
@@ -117,7 +118,7 @@ class LoopThread:
         self._start(live)
 
     def _start(self, live: Live) -> None:
-        self._to_start.append((copy_context(), live))
+        self._to_start.append((context_without_loop(), live))
         self.soon(lambda: self._wake.set())
 
     async def _serve(self) -> None:
@@ -179,7 +180,9 @@ class _Call(Generic[T]):
             if not self._withdrawn:
                 with anyio.CancelScope() as self._scope:
                     self.results.append(await self._operate())
-        except Exception as error:  # noqa: BLE001 - raised in the caller's thread
+        except anyio.get_cancelled_exc_class():
+            raise  # the loop ends
+        except BaseException as error:  # noqa: BLE001 - raised in the caller's thread; here it would end the loop
             self._error = error
         finally:
             self._end()
@@ -217,11 +220,10 @@ class Kept(Generic[T]):
         self._loop = loop
         self._context = context
         self._values: list[T] = []
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
         self._scope: anyio.CancelScope | None = None
-        self._opened = anyio.Event()
-        self._leave = anyio.Event()
-        self._ended = anyio.Event()
+        # The caller's context may name trio, and these are for asyncio.
+        self._opened, self._leave, self._ended = context_without_loop().run(lambda: [anyio.Event() for _ in range(3)])
 
     def enter(self) -> T:
         """Enters the context, and returns what it gives. Raises what entering raises."""
@@ -254,7 +256,9 @@ class Kept(Generic[T]):
                     self._values.append(value)
                     self._opened.set()
                     await self._leave.wait()
-        except Exception as error:  # noqa: BLE001 - raised where it is entered or left
+        except anyio.get_cancelled_exc_class():
+            raise  # the loop ends
+        except BaseException as error:  # noqa: BLE001 - raised where it is entered or left; here it would end the loop
             self._error = error
         finally:
             self._opened.set()
@@ -282,6 +286,25 @@ class Kept(Generic[T]):
             await self._ended.wait()
 
 
+class Turn:
+    """Lets one thread at a time in. A thread that is in already gets an error, and not a deadlock."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._lock = Lock()
+        self._holder: int | None = None
+
+    def __enter__(self) -> None:
+        if self._holder == get_ident():
+            raise InvalidRequestError(f"{self._what} was called from within itself, in the same thread")
+        self._lock.acquire()
+        self._holder = get_ident()
+
+    def __exit__(self, *_: object) -> None:
+        self._holder = None
+        self._lock.release()
+
+
 class _NativeLoop(Protocol):
     """asyncio's event loop."""
 
@@ -296,7 +319,7 @@ def refuse_in_event_loop() -> None:
     """Raises `InvalidRequestError` if an event loop runs in this thread: a blocking call would stop it."""
     try:
         current_token()
-    except anyio.NoEventLoopError:
+    except RuntimeError:  # none runs; below `asyncio.to_thread` the context may still name the library of one
         return
     raise InvalidRequestError(IN_A_LOOP)
 

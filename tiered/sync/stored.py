@@ -7,7 +7,8 @@ loop, so a large object takes little memory.
 from __future__ import annotations
 
 import io
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from inspect import iscoroutine
 from typing import Self, TypeVar
 
@@ -86,12 +87,15 @@ class StoredObject(io.BufferedIOBase):
         """Returns at most `size` bytes; None or -1: all that are left, held in memory. `b""`: it is at its end.
 
         Fewer bytes than `size` come at the end only. `InvalidRequestError`: it was closed. `UnavailableError`: the blob
-        vanished or the service failed meanwhile. Get the object again.
+        vanished or the service failed meanwhile. Get the object again: any error closes it.
         """
         if size is None or size < 0:
             self._check()
             first, self._left = bytes(self._left), memoryview(b"")
-            return first + (self._loop.call(self._take_rest) if self._progress is None else b"".join(iter(self._take, b"")))
+            if self._progress is not None:
+                return first + b"".join(iter(self._take, b""))
+            with self._closing_if_it_fails():
+                return first + self._loop.call(self._take_rest)
         parts: list[bytes] = []
         while size and (part := self.read1(size)):
             parts.append(part)
@@ -126,14 +130,20 @@ class StoredObject(io.BufferedIOBase):
 
     def _take(self) -> bytes:
         """The next piece, of which the caller's callback was told; empty at the end."""
-        piece = self._loop.call(self._take_piece)
-        if piece and self._progress is not None:
-            try:
+        with self._closing_if_it_fails():
+            piece = self._loop.call(self._take_piece)
+            if piece and self._progress is not None:
                 refuse_async(self._progress.tell(len(piece), self.length))
-            except BaseException:
-                self.close()
-                raise
         return piece
+
+    @contextmanager
+    def _closing_if_it_fails(self) -> Iterator[None]:
+        """Closes the object after an error. Otherwise the next `read` would return `b""`, as it does at the end."""
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
 
     def _check(self) -> None:
         self._loop.check()
