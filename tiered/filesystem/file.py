@@ -77,6 +77,7 @@ class TieredFile(AbstractBufferedFile):  # type: ignore[misc] # fsspec has no ty
     def _fetch_range(self, start: int, end: int) -> bytes:
         if start >= min(end, self.size):
             return b""
+        self._pin_revision()  # a cache may read before this file is made
         return bytes(self.fs.read_range(self.path, start, min(end, self.size), self.kwargs["revision"]))
 
     # --- writing

@@ -4,7 +4,8 @@
 
 Directories do not exist in a store. A path is a directory as long as an object is below it, so `mkdir` does nothing,
 and `rmdir` refuses. An object may be beside a directory of the same name; `info` then tells of the object. fsspec cuts
-slashes off the end of a path, so an object whose key ends with one is listed and cannot be opened.
+slashes off the end of a path. So an object whose key ends with one is listed, and is copied and removed with its
+directory, but cannot be opened.
 
 A store is opened when it is first needed. All file systems of a process that have the same settings share it, because
 fsspec makes a file system for each thread. It is closed by `close` or when the interpreter exits. In a forked child, it
@@ -72,6 +73,8 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
         **options: Any,
     ) -> None:
         super().__init__(settings=settings, storage=storage, **options)
+        if not isinstance(storage, TieredStorage | None):
+            raise ConfigurationError(f"storage is what tiered.sync.open_storage gives, not {shown(storage)}")
         self._settings = settings
         self._given = storage
 
@@ -290,6 +293,9 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
         if outfile is None and isfilelike(lpath):
             outfile = lpath
         if outfile is None and self._file(path) is None and self.isdir(path):
+            marker = self._file(f"{path}/") if rpath.endswith("/") else None
+            if marker is not None and marker["size"]:
+                raise IsADirectoryError(f"{path}/ is an object whose key ends with a slash, and no local file can have its name")
             os.makedirs(lpath, exist_ok=True)
             return
         with self._stored(path) as stored, (_whole(lpath) if outfile is None else nullcontext(outfile)) as file:
@@ -300,10 +306,13 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
 
     def cp_file(self, path1: str, path2: str, move: bool = False, **options: Any) -> None:
         """Copies an object with its metadata, within the store. A directory needs no copy. `move`: renames it."""
+        ends = "/" if path1.endswith("/") else ""  # of a listed object whose key ends so
         path1, path2 = self._strip_protocol(path1), self._strip_protocol(path2)
-        source = self._object(path1)
         copy = self.storage.rename if move else self.storage.copy
-        copied = None if source is None else copy(source, ObjectId.parse(path2))
+        copied = None
+        for end in dict.fromkeys((ends, "")):
+            if copied is None and (source := self._object(path1 + end)) is not None:
+                copied = copy(source, ObjectId.parse(path2 + end))
         if copied is None and not self.isdir(path1):
             raise FileNotFoundError(path1)
 

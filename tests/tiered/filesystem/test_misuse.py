@@ -18,7 +18,7 @@ import pyarrow.parquet
 import pytest
 from fsspec.core import OpenFile
 
-from tiered import InvalidRequestError, Metadata, ObjectId, OutcomeUnknownError, UnavailableError
+from tiered import ConfigurationError, InvalidRequestError, Metadata, ObjectId, OutcomeUnknownError, UnavailableError
 from tiered.filesystem import tree
 from tiered.filesystem.tree import TieredFileSystem
 from tiered.testing import BlockingMemoryStorage, blocking_memory_storage
@@ -295,6 +295,22 @@ def test_a_move_deletes_only_what_it_has_copied(fs: TieredFileSystem, monkeypatc
     assert fs.find("notes") == ["notes/objects/d/late", "notes/objects/e/1", "notes/objects/f/2/3"]
 
 
+def test_an_object_whose_key_ends_with_a_slash_is_copied_and_never_left_out_without_a_word(
+    fs: TieredFileSystem, storage: BlockingMemoryStorage, tmp_path: Path
+) -> None:
+    for key in ("d/marker/", "d/data/", "d/file"):
+        storage.put(ObjectId.create("notes", key), b"" if "marker" in key else b"x")
+    fs.copy("notes/objects/d", "notes/objects/e", recursive=True)
+    assert [name[14:] for name in fs.find("notes/objects/e")] == ["e/data/", "e/file", "e/marker/"]
+    with pytest.raises(IsADirectoryError, match="no local file can have its name"):
+        fs.get("notes/objects/d", str(tmp_path / "d"), recursive=True)
+    fs.mv("notes/objects/d", "notes/objects/f", recursive=True)
+    fs.rm("notes/objects/f/data", recursive=True)
+    fs.get("notes/objects/f", str(tmp_path / "f"), recursive=True)
+    assert sorted(path.name for path in (tmp_path / "f").iterdir()) == ["file", "marker"]
+    assert [name[14:] for name in fs.find("notes")] == ["e/data/", "e/file", "e/marker/", "f/file", "f/marker/"]
+
+
 def test_removing_one_file_takes_its_name_as_it_is(fs: TieredFileSystem) -> None:
     for key in ("a1", "a[1]", "*"):
         fs.pipe_file(f"notes/objects/{key}", b"")
@@ -334,6 +350,17 @@ def test_what_cannot_be_opened_says_why(fs: TieredFileSystem) -> None:
         fs.open(KEY, None)  # type: ignore[arg-type]
     with pytest.raises(InvalidRequestError, match="pass settings"):
         pickle.dumps(fs)
+    with pytest.raises(ConfigurationError, match="open_storage gives, not 5"):
+        TieredFileSystem(storage=5, skip_instance_cache=True)
+
+
+@pytest.mark.parametrize("cache", ["all", "none", "bytes", "readahead", "first", "blockcache", "background"])
+def test_every_cache_of_fsspec_reads_what_was_stored(fs: TieredFileSystem, cache: str) -> None:
+    fs.pipe_file(KEY, LARGE)
+    with fs.open(KEY, block_size=1 << 20, cache_type=cache) as file:
+        for start, count in ((0, 10), (5_000_000, 3_000_000), (len(LARGE) - 5, 100), (17, 2_000_000)):
+            file.seek(start)
+            assert file.read(count) == LARGE[start : start + count]
 
 
 def test_an_open_file_that_was_pickled_goes_on_with_the_same_revision_only(tmp_path: Path) -> None:
