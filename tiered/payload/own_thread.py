@@ -142,7 +142,7 @@ async def made_by(
 
     `hand_over` gives the thread a job. `tell` lets the event loop make a call. `late` is called after `LATE_S` without
     a return. `give_up` is called if this task is cancelled first; a call that has not begun is not made then. `caught`:
-    the errors that are raised here; others end the thread's own wait for jobs.
+    the errors that are raised here; others end the thread's own wait for jobs, and are an `UnavailableError` here.
     """
     made: list[T] = []
     raised: list[BaseException] = []
@@ -156,6 +156,10 @@ async def made_by(
             made.append(call())
         except caught as error:  # raised where the task waits for it
             raised.append(error)
+        except BaseException:
+            raised.append(UnavailableError("nothing happened: the thread that read it was interrupted"))
+            tell(done.set)
+            raise
         tell(done.set)
 
     hand_over(carry_out)

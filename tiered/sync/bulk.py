@@ -37,6 +37,7 @@ class Bulk(Generic[R, V]):
         self._originals: dict[int, R] = {}
         self._taking = Turn("a bulk call")
         self._scope: anyio.CancelScope | None = None
+        self._given_back: list[ItemResult[R, V]] = []
         self._entered = self._open = False
         if isinstance(requests, AsyncIterable):
             raise InvalidRequestError("the requests are read with await, and tiered.sync runs no event loop of yours: pass an iterable")
@@ -71,7 +72,7 @@ class Bulk(Generic[R, V]):
         self._loop.check()  # in a forked child, nobody lets this thread take a turn
         with self._taking:
             self._check_open()
-            result = self._loop.call(self._next, self._thread)
+            result = self._loop.call(self._next, self._thread, self._give_back)
             if result is None:
                 self._check_open()
         if result is None:
@@ -85,8 +86,13 @@ class Bulk(Generic[R, V]):
     async def _next(self) -> ItemResult[R, V] | None:
         with anyio.CancelScope() as self._scope:
             if self._open:
-                return await anext(self._bulk, None)
+                return self._given_back.pop() if self._given_back else await anext(self._bulk, None)
         return None
+
+    async def _give_back(self, result: ItemResult[R, V] | None) -> None:
+        """Keeps a result that came while its taker was interrupted."""
+        if result is not None:
+            self._given_back.append(result)
 
     def _stop_taking(self) -> None:
         if self._scope is not None:

@@ -351,7 +351,7 @@ def test_what_cannot_be_opened_says_why(fs: TieredFileSystem) -> None:
     with pytest.raises(InvalidRequestError, match="pass settings"):
         pickle.dumps(fs)
     with pytest.raises(ConfigurationError, match="open_storage gives, not 5"):
-        TieredFileSystem(storage=5, skip_instance_cache=True)
+        TieredFileSystem(storage=5, skip_instance_cache=True)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("cache", ["all", "none", "bytes", "readahead", "first", "blockcache", "background"])

@@ -133,6 +133,28 @@ def test_a_bulk_call_that_is_left_while_other_threads_take_its_results_ends_for_
     assert len(told) == 3 and all(isinstance(each, InvalidRequestError) for each in told)
 
 
+def test_a_bulk_call_goes_on_after_an_interruption_and_loses_no_result(storage: BlockingMemoryStorage) -> None:
+    def take(interrupted_at: int) -> list[object]:
+        def requests() -> Iterator[PutRequest]:
+            for number in range(20):
+                if number == interrupted_at:
+                    raise KeyboardInterrupt
+                yield PutRequest(named(number), b"")
+
+        taken = list[object]()
+        with storage.put_many(requests()) as results:
+            while True:
+                try:
+                    taken.append(next(results).position)
+                except KeyboardInterrupt:
+                    taken.append("interrupted")
+                except UnavailableError:
+                    return taken
+
+    [taken] = within_seconds(lambda: take(7))
+    assert isinstance(taken, list) and set(taken) == {*range(7), "interrupted"} and len(taken) == 8
+
+
 @FORKING
 def test_a_child_that_is_forked_while_another_thread_waits_for_a_result_is_refused(storage: BlockingMemoryStorage) -> None:
     began, go_on = threading.Event(), threading.Event()
