@@ -53,16 +53,23 @@ class Bulk(Generic[R, V]):
         if self._entered:
             raise InvalidRequestError("a bulk call is entered once; call again for other requests")
         self._entered = True
-        self._kept.enter()
-        self._open = True
-        return self
+        try:
+            self._kept.enter()
+            self._open = True
+            return self
+        except BaseException:
+            self._kept.give_up()
+            raise
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._open = False
         if self._loop.is_usable:
             self._loop.soon(self._stop_taking)  # another thread may be waiting for a result
-            with self._taking:
-                self._kept.leave(self._thread)
+            try:
+                self._taking.take(lambda: self._kept.leave(self._thread))
+            except BaseException:
+                self._kept.give_up()
+                raise
 
     def __iter__(self) -> Iterator[ItemResult[R, V]]:
         return self
@@ -70,14 +77,17 @@ class Bulk(Generic[R, V]):
     def __next__(self) -> ItemResult[R, V]:
         """The next result. An error of the requests' own iterator is raised here, after all results before it."""
         self._loop.check()  # in a forked child, nobody lets this thread take a turn
-        with self._taking:
-            self._check_open()
-            result = self._loop.call(self._next, self._thread, self._give_back)
-            if result is None:
-                self._check_open()
+        result = self._taking.take(self._take)
         if result is None:
             raise StopIteration
         return result.of(self._originals.pop(result.position))
+
+    def _take(self) -> ItemResult[R, V] | None:
+        self._check_open()
+        result = self._loop.call(self._next, self._thread, self._give_back)
+        if result is None:
+            self._check_open()
+        return result
 
     def _check_open(self) -> None:
         if not self._open:

@@ -222,27 +222,47 @@ class Kept(Generic[T]):
         self._values: list[T] = []
         self._error: BaseException | None = None
         self._scope: anyio.CancelScope | None = None
+        self._given_up = False
         # The caller's context may name trio, and these are for asyncio.
         self._opened, self._leave, self._ended = context_without_loop().run(lambda: [anyio.Event() for _ in range(3)])
 
     def enter(self) -> T:
         """Enters the context, and returns what it gives. Raises what entering raises."""
-        self._loop.start(self._live)
-        self._loop.call(self._wait_opened)
-        if not self._values:
-            self._raise()
-        self._loop.keep(cast("Kept[object]", self))
-        return self._values[0]
+        try:
+            self._loop.start(self._live)
+            self._loop.call(self._wait_opened)
+            if not self._values:
+                self._raise()
+            self._loop.keep(cast("Kept[object]", self))
+            return self._values[0]
+        except BaseException:
+            self.give_up()
+            raise
 
     def leave(self, thread: CallersThread | None = None) -> None:
         """Leaves the context, and raises what leaving raises. In a forked child it does nothing. Safe to repeat.
 
         `thread`: as in `LoopThread.call`.
         """
+        try:
+            self._loop.drop(cast("Kept[object]", self))
+            if self._loop.is_usable:
+                self._loop.call(self._wait_left, thread)
+                self._raise()
+        except BaseException:
+            self.give_up()
+            raise
+
+    def give_up(self) -> None:
+        """Leaves the context soon, and does not wait. For a caller that a signal has interrupted."""
         self._loop.drop(cast("Kept[object]", self))
-        if self._loop.is_usable:
-            self._loop.call(self._wait_left, thread)
-            self._raise()
+        self._loop.soon(self._cancel)
+
+    def _cancel(self) -> None:
+        self._given_up = True
+        self._leave.set()
+        if self._scope is not None:
+            self._scope.cancel()
 
     def _raise(self) -> None:
         error, self._error = self._error, None
@@ -252,6 +272,8 @@ class Kept(Generic[T]):
     async def _live(self) -> None:
         try:
             with anyio.CancelScope() as self._scope:
+                if self._given_up:
+                    return
                 async with self._context as value:
                     self._values.append(value)
                     self._opened.set()
@@ -294,15 +316,15 @@ class Turn:
         self._lock = Lock()
         self._holder: int | None = None
 
-    def __enter__(self) -> None:
-        if self._holder == get_ident():
+    def take(self, call: Callable[[], T]) -> T:
+        if self._lock.locked() and self._holder == get_ident():
             raise InvalidRequestError(f"{self._what} was called from within itself, in the same thread")
-        self._lock.acquire()
-        self._holder = get_ident()
-
-    def __exit__(self, *_: object) -> None:
-        self._holder = None
-        self._lock.release()
+        with self._lock:  # not a context manager of ours: a signal may interrupt its code, and then nothing would release this
+            try:
+                self._holder = get_ident()
+                return call()
+            finally:
+                self._holder = None
 
 
 class _NativeLoop(Protocol):

@@ -341,17 +341,19 @@ class _Each(Iterator[T]):
         for item in self._taken:
             return item
         self._check()  # in a forked child, nobody lets this thread take a turn
-        with self._turn:
-            return self._next()
+        for item in self._turn.take(self._next):
+            return item
+        raise StopIteration
 
-    def _next(self) -> T:
+    def _next(self) -> list[T]:
+        """The next item; none at the end."""
         while True:
             for item in self._taken:
-                return item
+                return [item]
             if self._error is not None:
                 raise self._error
             if self._ended:
-                raise StopIteration
+                return []
             if self._interrupted:
                 raise InvalidRequestError("the listing was interrupted and is not complete; list again, with start_after to go on")
             self._interrupted = True

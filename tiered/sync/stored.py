@@ -183,7 +183,8 @@ class StoredObject(io.BufferedIOBase):
         # Python may call this in any thread, also in the loop's own, so it waits for nothing.
         if not self.closed:
             super().close()
-            self._loop.close_soon(self._stored)
+            if hasattr(self, "_stored"):  # otherwise it was interrupted while it was made
+                self._loop.close_soon(self._stored)
 
 
 def refuse_async(result: T) -> T:
