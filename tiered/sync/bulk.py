@@ -32,7 +32,6 @@ class Bulk(Generic[R, V]):
     ) -> None:
         """`begin` makes the asynchronous call. `prepare` makes each request ready for it, in the event loop."""
         self._loop = loop
-        self._prepare = prepare
         self._thread = loop.callers_thread()
         self._originals: dict[int, R] = {}
         self._taking = Turn("a bulk call")
@@ -41,10 +40,11 @@ class Bulk(Generic[R, V]):
         self._entered = self._open = False
         if isinstance(requests, AsyncIterable):
             raise InvalidRequestError("the requests are read with await, and tiered.sync runs no event loop of yours: pass an iterable")
+        thread, originals = self._thread, self._originals  # what is under way does not refer to this, so that it can be freed
         is_text = isinstance(requests, (str, bytes)) or not isinstance(requests, Iterable)
 
         async def made() -> tiered.bulk.Bulk[R, V]:
-            return begin(requests if is_text else self._prepared(requests))
+            return begin(requests if is_text else _prepared(requests, thread, prepare, originals))
 
         self._bulk = loop.call(made)
         self._kept = Kept(loop, self._bulk)
@@ -108,13 +108,21 @@ class Bulk(Generic[R, V]):
         if self._scope is not None:
             self._scope.cancel()
 
-    async def _prepared(self, requests: Iterable[R]) -> AsyncGenerator[R, None]:
-        position = 0
-        async with aclosing(_each(requests, self._thread)) as each:
-            async for request in each:
-                self._originals[position] = request
-                position += 1
-                yield self._prepare(request, self._thread)
+    def __del__(self) -> None:
+        # Somebody forgot to leave it, or a signal interrupted `__exit__` before its first line.
+        if getattr(self, "_open", False):
+            self._kept.give_up()
+
+
+async def _prepared(
+    requests: Iterable[R], thread: CallersThread, prepare: Callable[[R, CallersThread], R], originals: dict[int, R]
+) -> AsyncGenerator[R, None]:
+    position = 0
+    async with aclosing(_each(requests, thread)) as each:
+        async for request in each:
+            originals[position] = request
+            position += 1
+            yield prepare(request, thread)
 
 
 async def _each(requests: Iterable[R], thread: CallersThread) -> AsyncGenerator[R, None]:
