@@ -7,7 +7,7 @@ loop, so a large object takes little memory.
 from __future__ import annotations
 
 import io
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from inspect import iscoroutine
 from typing import Self, TypeVar
@@ -18,7 +18,7 @@ from tiered.errors import InvalidRequestError
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId
 from tiered.stored import ProgressCount, Tier
-from tiered.sync.loop import LoopThread
+from tiered.sync.loop import LoopThread, Turn
 
 T = TypeVar("T")
 
@@ -31,8 +31,8 @@ class StoredObject(io.BufferedIOBase):
     a large object may have no line end. For lines, use `io.TextIOWrapper(stored)` or `io.BufferedReader(stored)`.
 
     It is also a payload: `put` streams a copy of it and closes it. `start`, `stop`: the range of bytes that it gives,
-    `stop` excluded: 0 and `size` unless a range was asked for. `length`: how many bytes that is. One thread at a time
-    may read it.
+    `stop` excluded: 0 and `size` unless a range was asked for. `length`: how many bytes that is. Threads that
+    share it get each byte once, in an order that nobody knows.
     """
 
     def __init__(self, loop: LoopThread, stored: tiered.stored.StoredObject, progress: ProgressCount | None = None) -> None:
@@ -43,6 +43,7 @@ class StoredObject(io.BufferedIOBase):
         self._stored = stored
         self._pieces: AsyncIterator[bytes] | None = None
         self._left = memoryview(b"")
+        self._turn = Turn("an open object")
 
     def __repr__(self) -> str:
         return f"<StoredObject {self.object_id} of {self.size} bytes, revision {self.revision}>"
@@ -89,6 +90,21 @@ class StoredObject(io.BufferedIOBase):
         Fewer bytes than `size` come at the end only. `InvalidRequestError`: it was closed. `UnavailableError`: the blob
         vanished or the service failed meanwhile. Get the object again: any error closes it.
         """
+        return self._in_turn(lambda: self._read(size))
+
+    def read1(self, size: int = -1, /) -> bytes:
+        """Returns at most `size` bytes of the next piece. -1: all of it."""
+        return self._in_turn(lambda: self._read1(size))
+
+    def peek(self, size: int = 0, /) -> bytes:
+        """Returns the bytes that are in memory, without taking them: at least one, unless it is at its end."""
+        return self._in_turn(self._peek)
+
+    def _in_turn(self, read: Callable[[], bytes]) -> bytes:
+        self._check()  # in a forked child, nobody lets this thread take a turn
+        return self._turn.take(read)
+
+    def _read(self, size: int | None) -> bytes:
         if size is None or size < 0:
             self._check()
             first, self._left = bytes(self._left), memoryview(b"")
@@ -97,20 +113,18 @@ class StoredObject(io.BufferedIOBase):
             with self._closing_if_it_fails():
                 return first + self._loop.call(self._take_rest)
         parts: list[bytes] = []
-        while size and (part := self.read1(size)):
+        while size and (part := self._read1(size)):
             parts.append(part)
             size -= len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def read1(self, size: int = -1, /) -> bytes:
-        """Returns at most `size` bytes of the next piece. -1: all of it."""
+    def _read1(self, size: int) -> bytes:
         self._fill()
         size = len(self._left) if size < 0 else size
         part, self._left = bytes(self._left[:size]), self._left[size:]
         return part
 
-    def peek(self, size: int = 0, /) -> bytes:
-        """Returns the bytes that are in memory, without taking them: at least one, unless it is at its end."""
+    def _peek(self) -> bytes:
         self._fill()
         return bytes(self._left)
 

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -80,6 +81,24 @@ def test_a_listing_that_was_interrupted_does_not_seem_complete(storage: Blocking
             next(listed)
     with pytest.raises(InvalidRequestError, match="interrupted and is not complete"):
         next(listed)
+
+
+def test_threads_that_share_an_open_object_get_each_byte_once(storage: BlockingMemoryStorage) -> None:
+    numbers = b"".join(number.to_bytes(4) for number in range(100_000))
+    storage.put(OBJECT, numbers)
+    stored, found = storage.get(OBJECT), list[bytes]()
+    assert stored is not None
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=lambda: found.extend(iter(lambda: stored.read(40), b""))) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+    finally:
+        sys.setswitchinterval(interval)
+    assert b"".join(sorted(found)) == numbers
 
 
 def test_threads_may_share_a_listing(storage: BlockingMemoryStorage) -> None:
