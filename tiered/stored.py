@@ -168,8 +168,7 @@ class StoredObject:
         self._blob = None if isinstance(source, memoryview) else source
         self._pieces = _Slices(source) if isinstance(source, memoryview) else source.pieces()
         self._progress = progress
-        self._begun = False
-        self._reading = False
+        self._begun = self._reading = self._closed = self._ended = False
 
     def __repr__(self) -> str:
         return f"<StoredObject {self.object_id} of {self.size} bytes, revision {self.revision}>"
@@ -213,6 +212,8 @@ class StoredObject:
     async def _next(self) -> bytes:
         if self._reading:
             raise InvalidRequestError(f"{self.object_id} is being read by another task; each gets it for itself")
+        if self._closed and not self._ended:  # otherwise what was cut off would seem complete
+            raise InvalidRequestError(f"{self.object_id} was closed before its end was read; get it again")
         self._reading = True
         try:
             piece = await anext(self._pieces)
@@ -220,6 +221,7 @@ class StoredObject:
                 await self._progress.add(len(piece), self.length)
             return piece
         except BaseException as error:
+            self._ended = isinstance(error, StopAsyncIteration)
             await self.aclose()
             if isinstance(error, UnconfirmedError):
                 raise UnavailableError(f"{self.object_id} could not be read to its end: {error}") from error
@@ -233,7 +235,7 @@ class StoredObject:
 
     async def aclose(self) -> None:
         """Closes the object; bytes that were not read are given up. Safe to repeat."""
-        self._begun = True
+        self._begun = self._closed = True
         blob, self._blob = self._blob, None
         if blob is not None:
             with suppress(UnavailableError, UnconfirmedError):  # how the reading ended changes nothing for the caller
