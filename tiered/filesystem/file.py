@@ -5,8 +5,8 @@ Writing: into memory, and beyond 8 MiB into a temporary file. `close` puts all o
 
 Nothing is stored if a write failed, if nobody closes the file, or if the `with` block that closes it ends with an
 error. fsspec's `OpenFile`, pandas and pyarrow close a file from an `__exit__` of their own and do not say that there
-was an error. So `close` looks for such an `__exit__` among its callers. `TextFile` and `PackedFile` are what `open`
-returns for text and for compressed files; they keep the same rules.
+was an error. So `close` looks for such a block among its callers. `TextFile` and `PackedFile` are what `open` returns
+for text and for compressed files; they keep the same rules.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ import shutil
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from dis import opmap
 from inspect import currentframe
 from tempfile import SpooledTemporaryFile
+from traceback import walk_tb
 from types import TracebackType
 from typing import Any
 
@@ -29,6 +31,8 @@ from tiered.errors import ConditionFailedError, InvalidRequestError
 from tiered.stored import ObjectHead
 
 IN_MEMORY_BYTES_MAX = 8 << 20
+
+EXIT_WITH_ERROR = opmap["WITH_EXCEPT_START"]
 
 
 class TieredFile(AbstractBufferedFile):  # type: ignore[misc] # fsspec has no types
@@ -163,16 +167,18 @@ class TieredFile(AbstractBufferedFile):  # type: ignore[misc] # fsspec has no ty
             self._error_at_open = None
 
     def _error_of_the_block(self) -> BaseException | None:
-        """The error with which a `with` block ends, if its `__exit__` calls this."""
+        """The error with which a `with` block ends, if that is why this is called.
+
+        Then a frame through which the error has passed is at the instruction that calls `__exit__` because of an error.
+        """
         error = sys.exc_info()[1]
         if error is None or error is self._error_at_open:
             return None
+        passed = [frame for frame, _ in walk_tb(error.__traceback__)]
         frame = currentframe()
         while frame is not None:
-            if frame.f_code.co_name in {"__exit__", "__aexit__"}:
-                for value in frame.f_locals.values():
-                    if value is error or (isinstance(value, tuple) and any(each is error for each in value)):
-                        return error
+            if frame in passed and frame.f_code.co_code[frame.f_lasti] == EXIT_WITH_ERROR:
+                return error
             frame = frame.f_back
         return None
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import os
 import pickle
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import pandas  # type: ignore[import-untyped] # its stubs are a package of their own
 import pyarrow
+import pyarrow.fs
 import pyarrow.parquet
 import pytest
 from fsspec.core import OpenFile
@@ -93,6 +95,32 @@ def _by_pyarrow(fs: TieredFileSystem) -> None:
         raise KeyError
 
 
+def _by_a_stream_of_pyarrow(fs: TieredFileSystem) -> None:
+    with pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(fs)).open_output_stream(KEY) as stream:
+        stream.write(b"half")
+        raise KeyError
+
+
+def _by_gzip(fs: TieredFileSystem) -> None:
+    with fs.open(KEY, "wb") as file, gzip.GzipFile(fileobj=file, mode="wb") as packed:
+        packed.write(b"half")
+        raise KeyError
+
+
+def _in_a_generator(fs: TieredFileSystem) -> None:
+    @contextmanager
+    def opened() -> Iterator[Any]:
+        file = fs.open(KEY, "wb")
+        try:
+            yield file
+        finally:
+            file.close()
+
+    with opened() as file:
+        file.write(b"half")
+        raise KeyError
+
+
 def _forgotten_text(fs: TieredFileSystem) -> None:
     fs.open(KEY, "w").write("half")
     raise KeyError
@@ -101,7 +129,7 @@ def _forgotten_text(fs: TieredFileSystem) -> None:
 WRITERS = {
     "text": _text, "gzip": _packed, "text in bz2": _packed_text, "fsspec": _by_fsspec("wb", None), "fsspec, text": _by_fsspec("wt", None),
     "fsspec, gzip": _by_fsspec("wb", "gzip"), "a stack": _in_a_stack, "pandas": _by_pandas, "pyarrow": _by_pyarrow,
-    "forgotten": _forgotten_text,
+    "forgotten": _forgotten_text, "a stream of pyarrow": _by_a_stream_of_pyarrow, "GzipFile": _by_gzip, "a generator": _in_a_generator,
 }
 
 
@@ -128,12 +156,22 @@ def test_a_file_that_is_closed_while_an_older_error_is_handled_is_stored(fs: Tie
         raise KeyError(1)
     assert fs.cat_file(KEY) == b"failed with KeyError(1)"
 
-    file = fs.open("notes/objects/other", "wb")
-    try:
-        file.write(b"all of it")
-        raise StopIteration
-    except StopIteration:
-        file.close()  # the caller says so
+    class Noisy:
+        """Ends a loop by an error while it cleans up after another one."""
+
+        def __enter__(self) -> None:
+            pass
+
+        def __exit__(self, *_: object) -> None:
+            file = fs.open("notes/objects/other", "wb")
+            try:
+                file.write(b"all of it")
+                raise StopIteration
+            except StopIteration:
+                file.close()  # the caller says so
+
+    with pytest.raises(KeyError), Noisy():
+        raise KeyError
     assert fs.cat_file("notes/objects/other") == b"all of it"
 
 
