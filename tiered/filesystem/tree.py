@@ -36,6 +36,7 @@ from tiered.errors import (
     DanglingTombstoneError,
     InvalidRequestError,
     RangeNotSatisfiableError,
+    TieredError,
 )
 from tiered.filesystem.file import TieredFile, written_through
 from tiered.metadata import Metadata
@@ -304,8 +305,30 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
                 file.write(piece)
                 callback.relative_update(len(piece))
 
-    def cp_file(self, path1: str, path2: str, move: bool = False, **options: Any) -> None:
-        """Copies an object with its metadata, within the store. A directory needs no copy. `move`: renames it."""
+    def copy(
+        self, path1: Any, path2: Any, recursive: bool = False, maxdepth: int | None = None, on_error: str | None = None, **options: Any
+    ) -> None:
+        """Copies objects, as fsspec does. One that cannot be copied does not end the rest.
+
+        The first error is raised at the end, with a note of how many more there were.
+        """
+        failed: list[Exception] = []
+        super().copy(path1, path2, recursive=recursive, maxdepth=maxdepth, on_error=on_error, failed=failed, **options)
+        _raise_first(failed)
+
+    def cp_file(self, path1: str, path2: str, move: bool = False, failed: list[Exception] | None = None, **options: Any) -> None:
+        """Copies an object with its metadata, within the store. A directory needs no copy.
+
+        `move`: renames it. `failed`: gets the errors of `tiered`; None: they are raised.
+        """
+        try:
+            self._copy_one(path1, path2, move)
+        except TieredError as error:
+            if failed is None:
+                raise
+            failed.append(error)
+
+    def _copy_one(self, path1: str, path2: str, move: bool) -> None:
         ends = "/" if path1.endswith("/") else ""  # of a listed object whose key ends so
         path1, path2 = self._strip_protocol(path1), self._strip_protocol(path2)
         copy = self.storage.rename if move else self.storage.copy
@@ -352,10 +375,7 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
                 raise IsADirectoryError(f"{name} is a directory: pass recursive=True to delete what is below it")
         with self.storage.delete_many([object_id for name in names if (object_id := self._object(name)) is not None]) as results:
             errors = [result.error for result in results if result.error is not None]
-        if errors:
-            if len(errors) > 1:
-                errors[0].add_note(f"{len(errors)} of {len(names)} objects were not deleted; this is the error of the first of them")
-            raise errors[0]
+        _raise_first(errors)
 
     def mkdir(self, path: str, create_parents: bool = True, **options: Any) -> None:
         """Does nothing: a directory is there as long as an object is below it."""
@@ -445,6 +465,13 @@ def _whole(path: Any) -> Iterator[BinaryIO]:
         with suppress(FileNotFoundError):
             os.unlink(part)
         raise
+
+
+def _raise_first(errors: list[Exception]) -> None:
+    if len(errors) > 1:
+        errors[0].add_note(f"{len(errors)} objects failed, and the others did not; this is the error of the first of them")
+    if errors:
+        raise errors[0]
 
 
 def _in_event_loops(loop: LoopThread, storage: tiered.storage.TieredStorage) -> TieredStorage:

@@ -20,7 +20,7 @@ import pyarrow.parquet
 import pytest
 from fsspec.core import OpenFile
 
-from tiered import ConfigurationError, InvalidRequestError, Metadata, ObjectId, OutcomeUnknownError, UnavailableError
+from tiered import ConfigurationError, CorruptRecordError, InvalidRequestError, Metadata, ObjectId, OutcomeUnknownError, UnavailableError
 from tiered.filesystem import tree
 from tiered.filesystem.tree import TieredFileSystem
 from tiered.testing import BlockingMemoryStorage, blocking_memory_storage
@@ -367,8 +367,21 @@ def test_an_object_that_cannot_be_deleted_does_not_end_the_rest(fs: TieredFileSy
     storage.faults.fail("delete", OutcomeUnknownError)
     with pytest.raises((UnavailableError, OutcomeUnknownError)) as failed:
         fs.rm("notes/objects", recursive=True)
-    assert failed.value.__notes__[0].startswith("2 of ")
+    assert failed.value.__notes__[0].startswith("2 objects failed")
     assert len(fs.find("notes")) == 2
+
+
+def test_an_object_that_cannot_be_moved_does_not_end_the_rest(fs: TieredFileSystem, storage: BlockingMemoryStorage) -> None:
+    for number in range(5):
+        fs.pipe_file(f"notes/objects/d/{number}", b"")
+    storage.faults.fail("rename", CorruptRecordError, calls=3)  # the first is for an object beside the directory
+    with pytest.raises(CorruptRecordError) as failed:
+        fs.mv("notes/objects/d", "notes/objects/e", recursive=True)
+    assert failed.value.__notes__[0].startswith("3 objects failed")
+    assert len(fs.find("notes/objects/d")) == 2 and len(fs.find("notes/objects/e")) == 3
+    storage.faults.fail("copy", CorruptRecordError)
+    with pytest.raises(CorruptRecordError):
+        fs.cp_file("notes/objects/e/4", "notes/objects/f")
 
 
 # --- opening -----------------------------------------------------------------------------------------
