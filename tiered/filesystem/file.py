@@ -203,6 +203,12 @@ class _OnFile:
     """A file that writes through to a `TieredFile`, and ends it."""
 
     _file: TieredFile
+    _is_detached = False
+
+    def detach(self) -> Any:
+        """Returns what is below, which the caller then closes."""
+        self._is_detached = True
+        return super().detach()  # type: ignore[misc] # of io
 
     def close(self) -> None:
         if self._file.closed:
@@ -224,7 +230,7 @@ class _OnFile:
 
     def __del__(self) -> None:
         file = getattr(self, "_file", None)
-        if file is not None and not file.closed:
+        if file is not None and not file.closed and not self._is_detached:
             events.warning("file_discarded", "nobody closed it", path=file.path)
             file.discard()
         with suppress(Exception):

@@ -187,6 +187,12 @@ def test_compressed_and_text_files_are_stored_when_they_are_closed(fs: TieredFil
     file.close()
     file.close()
     assert fs.cat_file(KEY).decode("utf-16") == "ü" and file.closed
+    file = fs.open(KEY, "w")
+    file.write("text")
+    below = file.detach()
+    del file
+    below.close()
+    assert fs.cat_file(KEY) == b"text"
 
 
 def test_a_file_whose_write_failed_is_never_stored(fs: TieredFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:
