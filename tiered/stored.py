@@ -170,11 +170,7 @@ class StoredObject:
         self._blob = None if isinstance(source, memoryview) else source
         self._pieces = _Slices(source) if isinstance(source, memoryview) else source.pieces()
         self._progress = progress
-        self._begun = False
-        self._reading = False
-        self._in_pieces = False
-        self._ended = False
-        self._closed = False
+        self._begun = self._reading = self._in_pieces = self._ended = self._closed = False
 
     def __repr__(self) -> str:
         return f"<StoredObject {self.object_id} of {self.size} bytes, revision {self.revision}>"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -18,11 +19,13 @@ from tiered import (
     InvalidRequestError,
     Metadata,
     RangeNotSatisfiableError,
+    Settings,
     TimeToIdle,
     TimeToLive,
     UnavailableError,
 )
 from tiered.protocol.backends import Inline
+from tiered.testing import memory_storage
 
 pytestmark = pytest.mark.anyio
 
@@ -343,3 +346,25 @@ async def test_stored_object_left_half_way_can_be_closed_and_is_not_read_again(w
         await stored.aclose()
         with pytest.raises(InvalidRequestError, match="already read or closed"):
             await stored.read()
+
+
+@pytest.mark.parametrize("payload", [SMALL, LARGE])
+async def test_an_object_that_was_cut_off_never_seems_to_be_at_its_end(payload: bytes) -> None:
+    async with memory_storage(Settings(directory=Path("none"), inline_bytes_max=len(SMALL))) as storage:
+        await storage.put(OBJECT, payload)
+        storage.faults.fail("read")
+        torn, closed = await storage.get(OBJECT), await storage.get(OBJECT)
+        assert torn is not None and closed is not None
+        pieces = aiter(torn)
+        with pytest.raises(UnavailableError):
+            _ = [piece async for piece in pieces]
+        with pytest.raises(InvalidRequestError, match="closed before its end"):
+            await anext(pieces)
+        pieces = aiter(closed)
+        await closed.aclose()
+        with pytest.raises(InvalidRequestError, match="closed before its end"):
+            await anext(pieces)
+        whole = await storage.get(OBJECT)
+        assert whole is not None
+        pieces = aiter(whole)
+        assert b"".join([piece async for piece in pieces]) == payload and await anext(pieces, b"end") == b"end"

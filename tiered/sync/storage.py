@@ -34,7 +34,7 @@ from tiered.settings import Settings
 from tiered.stored import Folder, ListEntry, ListPage, ObjectHead, Progress, ProgressCount, PutResult
 from tiered.sync.bulk import Bulk
 from tiered.sync.callers_thread import CallersThread
-from tiered.sync.loop import Kept, LoopThread, loop_thread, refuse_in_event_loop
+from tiered.sync.loop import Kept, LoopThread, Turn, loop_thread, refuse_in_event_loop
 from tiered.sync.stored import StoredObject, refuse_async
 
 if TYPE_CHECKING:
@@ -312,7 +312,7 @@ class TieredStorage:
 
     def _each(self, begin: Callable[[], AsyncIterator[T]]) -> Iterator[T]:
         self._check()
-        return _Each(self._call, begin)
+        return _Each(self._call, self._check, begin)
 
     def _check(self) -> None:
         self._loop.check()
@@ -323,26 +323,46 @@ class TieredStorage:
 
 
 class _Each(Iterator[T]):
-    """The items of an asynchronous iterator. Many of them are taken in one call into the event loop."""
+    """The items of an asynchronous iterator. Many of them are taken in one call into the event loop.
 
-    def __init__(self, call: Callable[[Callable[[], Awaitable[list[T]]]], list[T]], begin: Callable[[], AsyncIterator[T]]) -> None:
+    Threads may share it. After an error or an interruption it raises an error again, and never ends as if it were
+    complete.
+    """
+
+    def __init__(
+        self, call: Callable[[Callable[[], Awaitable[list[T]]]], list[T]], check: Callable[[], None], begin: Callable[[], AsyncIterator[T]]
+    ) -> None:
         self._call = call
+        self._check = check
+        self._turn = Turn("a listing")
         self._begin = begin
         self._source: AsyncIterator[T] | None = None
         self._taken: Iterator[T] = iter(())
         self._error: Exception | None = None
-        self._ended = False
+        self._ended = self._interrupted = False
 
     def __next__(self) -> T:
+        for item in self._taken:
+            return item
+        self._check()  # in a forked child, nobody lets this thread take a turn
+        for item in self._turn.take(self._next):
+            return item
+        raise StopIteration
+
+    def _next(self) -> list[T]:
+        """The next item; none at the end."""
         while True:
             for item in self._taken:
-                return item
-            error, self._error = self._error, None
-            if error is not None:
-                raise error
+                return [item]
+            if self._error is not None:
+                raise self._error
             if self._ended:
-                raise StopIteration
+                return []
+            if self._interrupted:
+                raise InvalidRequestError("the listing was interrupted and is not complete; list again, with start_after to go on")
+            self._interrupted = True
             self._taken = iter(self._call(self._take))
+            self._interrupted = False
 
     async def _take(self) -> list[T]:
         taken: list[T] = []
