@@ -86,8 +86,8 @@ class Stage:
 
     `calm`: no fault happens any more. `played`: the parts of the recipe that mattered so far. `faults`: how many of
     each kind. `checked`: how often each check was made. `clocks`: for each actor, the clock of the process that it
-    runs, or ran last. `over`: the callers have finished. `leave`: actors that stay may leave now; `clients` and
-    `recoveries` are those that stay.
+    runs, or ran last. `older`: the object of older software. `over`: the callers have finished. `leave`: actors that
+    stay may leave now; `clients` and `recoveries` are those that stay.
     """
 
     def __init__(self, world: World, recipe: Recipe) -> None:
@@ -96,6 +96,7 @@ class Stage:
         self.calm = False
         self.over = anyio.Event()
         self.leave = anyio.Event()
+        self.older: ObjectId | None = None
         self.clients: list[tuple[Process, Client]] = []
         self.recoveries: list[tuple[Process, RecoveryLoop]] = []
         self._through = {actor.name: anyio.Event() for actor in recipe.actors}
@@ -246,11 +247,12 @@ async def _do_steps(stage: Stage, actor: Actor, client: Client, process: Process
             process.suspend(stage.recipe.weather.suspend_s)
             continue
         with anyio.move_on_after(step.cancel_after_s):
-            await _do(client, process, stage.object(step), step, f"{actor.name}-{number}")
+            await _do(client, process, stage.object(step), step, f"{actor.name}-{number}", stage.older)
     await client.ask()
 
 
-async def _do(client: Client, process: Process, object_id: ObjectId, step: Step, label: str) -> None:
+async def _do(client: Client, process: Process, object_id: ObjectId, step: Step, label: str, older: ObjectId | None) -> None:
+    """Does one step. `older`: the object of older software, as soon as there is one."""
     expiration = LIVES[step.life]
     over = NOTHING if step.when is When.ABSENT else None
     if step.when is When.SEEN and (over := await client.seen(object_id)) is None:
@@ -269,6 +271,9 @@ async def _do(client: Client, process: Process, object_id: ObjectId, step: Step,
             await client.put(object_id, label, LARGE_BYTES, payload=broken, expiration=expiration, over=over)
         case Kind.COPY:
             await client.copy(f"copy {label}", other_than(object_id), object_id, over)
+        case Kind.COPY_OLDER:
+            if older is not None:
+                await client.copy(f"copy {label}", older, object_id, over)
         case Kind.RENAME:
             await client.rename(f"rename {label}", other_than(object_id), object_id, over)
         case Kind.UPDATE:
@@ -424,6 +429,7 @@ async def _write_as_older_software(stage: Stage, actor: Actor) -> None:
     world, chance = stage.world, Random(f"older {stage.recipe.seed}")
     path = f"older/objects/key/{ChangeId.new(SimulatedRuntime('older'))}"
     world.plant_stray(path)
+    stage.older = ObjectId.parse(path)
     for number in range(OLDER_WRITES_MAX):
         await _rest(stage, actor.every_s * chance.random())
         if not stage.goes_on(actor):

@@ -49,7 +49,7 @@ from tiered.protocol.under_way import Write
 from tiered.protocol.writing import Body, Told, Verdict, Writer
 from tiered.storage import TieredStorage
 from tiered.stored import PutResult
-from tiered.testing.blobs import Blob, MemoryUpload
+from tiered.testing.blobs import Blob, MemoryCopy, MemoryUpload
 from tiered.testing.log import Stored
 
 T = TypeVar("T")
@@ -152,6 +152,11 @@ async def _open_copy_as_the_source(self: SimulatedBlobs, source: str, generation
     blob = self.blobs.get(source)
     deadline_ns = metadata.time_expires_ns if blob is None else blob.metadata.time_expires_ns
     return await _OPEN_COPY(self, source, generation, name, metadata.with_facts(time_expires_ns=deadline_ns))
+
+
+def _bytes_of_any_generation(self: MemoryCopy) -> bytes:
+    blob = self._blobs.blobs.get(self._source)
+    return _BYTES(self) if blob is None else blob.payload
 
 
 # --- the log -------------------------------------------------------------------------------------
@@ -319,6 +324,7 @@ async def _forget_first(
 
 _SWAP, _FINISH, _HEARTBEAT = SimulatedRows.swap, tiered.protocol.finishing.finish, Heartbeat.__init__
 _SATISFIES, _JUDGE = SimulatedRows._satisfies, Writer._judge
+_BYTES = MemoryCopy._bytes
 _OPEN_COPY, _PUT_COPY, _SOURCE, _HOLDS = SimulatedBlobs.open_copy, Writer.put_copy, Reader.source, Condition.holds
 
 
@@ -446,6 +452,10 @@ GUARDS: dict[str, Guard] = {
     "new deadline on a copied blob": Guard(
         "A row whose life was prolonged outlives its blob, which has kept the deadline of its source.",
         ((SimulatedBlobs, "open_copy", _open_copy_as_the_source),),
+    ),
+    "generation in a copy": Guard(
+        "A copy has the metadata of one write of older software and the payload of the next one.",
+        ((MemoryCopy, "_bytes", _bytes_of_any_generation),),
     ),
     "conditional heartbeat": Guard(
         "A renewal revives an entry that is done, or takes it back from whoever claimed it.",

@@ -46,6 +46,7 @@ class Kind(Enum):
     DELETE_MANY = "delete many"
     GET_MANY = "get many"
     COPY = "copy the other object"
+    COPY_OLDER = "copy what older software writes"
     RENAME = "rename the other object"
     UPDATE = "change the metadata"
     EXPIRE = "set when it expires"
@@ -222,7 +223,7 @@ class Recipe:
     def of(seed: int) -> Recipe:
         return (
             _Chooser(random.Random(f"recipe {seed}"), seed).recipe()
-            .with_older_software().with_conditions().with_copies().with_changes()
+            .with_older_software().with_conditions().with_copies().with_changes().with_copies_of_older()
         )  # fmt: skip
 
     def with_older_software(self) -> Recipe:
@@ -274,6 +275,17 @@ class Recipe:
 
         actors = [replace(actor, steps=tuple(map(changed, actor.steps))) for actor in self.actors]
         return replace(self, actors=tuple(actors), things=2)
+
+    def with_copies_of_older(self) -> Recipe:
+        """Lets some puts copy what older software writes, in a third of the worlds where it does, by its own chance."""
+        chance = random.Random(f"copies of older 17 {self.seed}")
+        if chance.random() >= 0.33 or not any(actor.role is Role.OLDER for actor in self.actors):
+            return self
+
+        def copied(step: Step) -> Step:
+            return replace(step, kind=Kind.COPY_OLDER) if step.kind in PUTS and chance.random() < 0.5 else step
+
+        return replace(self, actors=tuple(replace(actor, steps=tuple(map(copied, actor.steps))) for actor in self.actors))
 
     def without(self, parts: Collection[Part]) -> Recipe:
         return replace(self, left_out=self.left_out | frozenset(parts))
