@@ -100,12 +100,12 @@ class Client:
 
     async def copy(self, name: str, source: ObjectId, target: ObjectId, over: Over | None = None) -> Answer:
         """Copies an object. `name`: of this write. `over`: only over this."""
-        call = Rewrite(name, target, _need(over), kept)
+        call = Rewrite(name, _need(over), kept)
         return await self._rewrite(call, lambda: self.storage.copy(source, target, **_arguments(over)), "copy", 1)
 
     async def rename(self, name: str, source: ObjectId, target: ObjectId, over: Over | None = None) -> Answer:
         """Renames an object. `name`: of the copy. `over`: only over this."""
-        call = Rewrite(name, target, _need(over), kept, deletes=True)
+        call = Rewrite(name, _need(over), kept, deletes=True)
         return await self._rewrite(call, lambda: self.storage.rename(source, target, **_arguments(over)), "rename", 2)
 
     async def update_metadata(
@@ -128,7 +128,7 @@ class Client:
             mortal_at_s, dead_at_s = self._lives(after.ns / 1e9)
             return mortal_at_s, dead_at_s if isinstance(after, TimeToLive) else inf
 
-        call = Rewrite(name, object_id, _need(over), lives, edit=name, changes=True)
+        call = Rewrite(name, _need(over), lives, edit=name, changes=True)
         return await self._rewrite(
             call, lambda: self.storage.update_metadata(object_id, change, **_arguments(over)), "change of metadata", None
         )
@@ -151,7 +151,7 @@ class Client:
             mortal_at_s, dead_at_s = self._lives(deadline_s - self.process.runtime.wall_ns() / 1e9)
             return (max(found.mortal_at_s, mortal_at_s), max(found.dead_at_s, dead_at_s)) if extend_only else (mortal_at_s, dead_at_s)
 
-        call = Rewrite(name, object_id, _need(over), lives, changes=True)
+        call = Rewrite(name, _need(over), lives, changes=True)
         return await self._rewrite(
             call, lambda: self.storage.set_expiry(object_id, **arguments, **_arguments(over)), "change of expiry", None
         )

@@ -40,7 +40,7 @@ Lives = tuple[float, float]
 
 @dataclass(slots=True, eq=False)
 class Rewrite:
-    """One call. `name`: of what it writes. `target`: the object that it writes. `needs`: the caller's own condition.
+    """One call. `name`: of what it writes. `needs`: the caller's own condition.
 
     `lives`: returns how long a copy lives, from the write that was read, and its metadata. `edit`: how it changes what
     a reader sees; None: not. `changes`: it writes the object that it reads. `deletes`: it deletes the object that it
@@ -49,7 +49,6 @@ class Rewrite:
     """
 
     name: str
-    target: ObjectId
     needs: Need | None
     lives: Callable[[Write, Metadata], Lives]
     edit: str | None = None
@@ -83,8 +82,8 @@ class Rewrite:
 
     def shows(self, found: Write) -> str:
         """Returns what a reader of the copy must see."""
-        label = str(found.shows).partition(EDITED)[0] if self.edit is not None else str(found.shows)
-        return label if self.edit is None else f"{label}{EDITED}{self.edit}"
+        shown = str(found.shows)
+        return shown if self.edit is None else f"{shown.partition(EDITED)[0]}{EDITED}{self.edit}"
 
 
 rewriting: ContextVar[Rewrite | None] = ContextVar("rewriting", default=None)
