@@ -36,6 +36,8 @@ ANSWERED_WITHIN_S = 400.0
 A put with a streamed payload has no such limit: it takes as long as its payload takes.
 """
 
+COPIED_WITHIN_S = 600.0
+"""Seconds that the request to copy a blob may take besides. Only an adapter bounds it; here it is the longest fault."""
 CLOCK_STEP_S = 2.0
 """Seconds by which a deadline may be rounded, here or when it is stored."""
 
@@ -168,7 +170,7 @@ class Client:
         call.began_s, answer = anyio.current_time(), Answer.OK
         token, unknown = rewriting.set(call), None
         try:
-            with self._timed(what, ANSWERED_WITHIN_S * budgets if budgets else inf):
+            with self._timed(what, (ANSWERED_WITHIN_S + COPIED_WITHIN_S) * budgets if budgets else inf):
                 result = await do()
             if self.process.alive:
                 self._ghost.answered(f"the {what} {call.name} returned {result}", is_true=call.is_told(result, self._history))
