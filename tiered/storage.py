@@ -29,7 +29,6 @@ from changelog.heartbeat import Heartbeat
 from changelog.log import ChangeLog
 from tiered.bulk import PAYLOAD_BYTES_MAX, Bulk, LoadedObject, PutRequest, Requests, bounded_concurrency, check_bytes_max, load
 from tiered.errors import (
-    AtCapacityError,
     ConditionFailedError,
     ConfigurationError,
     InvalidRequestError,
@@ -236,21 +235,16 @@ class TieredStorage:
         """Copies an object, as `copy` does, and then deletes the revision that was copied. None: there is no source.
 
         It is not one step: for a moment both exist, and both stay if the process dies in between or an error is raised
-        after the copy. So after an error the copy may be there, unlike after an error of `copy`. To call it again is
-        safe, but the copy of the first call then breaks a condition. `ConditionFailedError`, and its `object_id` is the
-        source: after the copy, the source was replaced, and stays, or was deleted or has expired.
-        `InvalidRequestError`: older software wrote the source, so it has no revision; copy and delete it.
+        after the copy. To call it again is safe. `ConditionFailedError`, and its `object_id` is the source: the source
+        was replaced after it was copied, and stays. `InvalidRequestError`: older software wrote the source, so it has
+        no revision; copy and delete it.
         """
         with self._observer.operation("rename"):
             found = await self._copy(source, destination, checked_condition(if_absent, if_revision), whole=True)
             if found is None:
                 return None
             result, revision = found
-            try:
-                slot = await self._enter(self._writes)
-            except AtCapacityError as error:  # it would say that nothing has begun
-                raise UnavailableError(f"{source} was copied to {destination}, and is still there, too: {error}") from error
-            with slot:
+            with await self._enter(self._writes) as slot:
                 await self._writer.delete(Write.begin(source, self._runtime, Condition(revision)), slot)
             return result
 

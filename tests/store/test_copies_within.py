@@ -5,13 +5,11 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-import anyio
 import pytest
 
 from changelog.base.errors import UnconfirmedError
 from tests.given.tapped_store import LARGE, OBJECT, SMALL, World
 from tiered import ConditionFailedError, InvalidRequestError, Metadata, ObjectId, TieredStorage, TimeToLive, UnavailableError
-from tiered.settings import StoreSettings
 
 pytestmark = pytest.mark.anyio
 
@@ -92,26 +90,6 @@ async def test_a_source_that_is_replaced_after_the_copy_stays(world: World) -> N
             await storage.rename(OBJECT, OTHER)
         assert caught.value.object_id == OBJECT
         assert await read(storage, OBJECT) == b"newer" and await read(storage, OTHER) == LARGE
-    assert await world.is_clean()
-
-
-async def test_a_store_that_is_full_after_the_copy_of_a_rename_says_that_the_copy_is_there(world: World) -> None:
-    """`AtCapacityError` would say that nothing has begun."""
-    async with world.store(store=StoreSettings(concurrency_max=1, queue_max=0)) as storage:
-        await storage.put(OBJECT, LARGE)
-        await world.runtime.sleep(1)  # it is cleaned up
-        cleaned = anyio.Event()
-
-        async def forget_later(real: Any, *args: Any) -> Any:
-            await cleaned.wait()  # the slot of the copy is held until its clean-up is done
-            return await real(*args)
-
-        world.log.hooks["forget"] = forget_later
-        with pytest.raises(UnavailableError, match="was copied to") as caught:
-            await storage.rename(OBJECT, OTHER)
-        assert type(caught.value) is UnavailableError
-        cleaned.set()
-        assert await read(storage, OBJECT) == LARGE == await read(storage, OTHER)
     assert await world.is_clean()
 
 

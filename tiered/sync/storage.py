@@ -148,10 +148,9 @@ class TieredStorage:
         """Copies an object, as `copy` does, and then deletes the revision that was copied. None: there is no source.
 
         It is not one step: for a moment both exist, and both stay if the process dies in between or an error is raised
-        after the copy. So after an error the copy may be there, unlike after an error of `copy`. To call it again is
-        safe, but the copy of the first call then breaks a condition. `ConditionFailedError`, and its `object_id` is the
-        source: after the copy, the source was replaced, and stays, or was deleted or has expired.
-        `InvalidRequestError`: older software wrote the source, so it has no revision; copy and delete it.
+        after the copy. To call it again is safe. `ConditionFailedError`, and its `object_id` is the source: the source
+        was replaced after it was copied, and stays. `InvalidRequestError`: older software wrote the source, so it has
+        no revision; copy and delete it.
         """
         return self._call(lambda: self._storage.rename(source, destination, if_absent=if_absent, if_revision=if_revision))
 
