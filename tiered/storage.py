@@ -305,7 +305,8 @@ class TieredStorage:
         """Sets when an object expires: `at` a time, or `from_creation` so much later; neither: never.
 
         `extend_only`: an object that lives longer stays as it is. Everything else is as for `update_metadata`. `at` has
-        a time zone and is in the future.
+        a time zone and is in the future. An object that has expired is not there, so nothing brings it back (None). An
+        object that expires *during* the call may be gone for a moment, and come back with the new deadline.
         """
         with self._observer.operation("set_expiry"):
             if not isinstance(extend_only, bool):

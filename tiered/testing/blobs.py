@@ -267,13 +267,12 @@ class MemoryUpload:
             raise UnconfirmedError(f"the upload of blob {self._name!r} stood still for too long; its connection is gone")
         if self.session is not None and (self._blobs.uploads.pop(self.session, None) is None or self._blobs._is_old(self)):
             raise UnavailableError(f"the upload of blob {self._name!r} was cancelled before it was finalised, or is a week old; try again")
-        self._blobs._create(self._name, self._metadata, bytes(self.payload))
+        self._blobs._create(self._name, self._metadata, self._bytes())
 
     async def finalise_copy(self) -> None:
         """Delivers a single request a second time, as the network may do. No client asks for this."""
-        payload = bytes(self.payload)
         await self._blobs._travel()
-        self._blobs._create(self._name, self._metadata, payload, copy=True)
+        self._blobs._create(self._name, self._metadata, self._bytes(), copy=True)
 
     async def abort(self) -> None:
         """Gives the upload up. A single request has nothing at the service, and one that was sent goes on."""
@@ -281,6 +280,10 @@ class MemoryUpload:
         if self.session is not None:
             self._ended = True
             self._blobs._end(self.session, "upload.abort")
+
+    def _bytes(self) -> bytes:
+        """What is stored, when the request has arrived."""
+        return bytes(self.payload)
 
     def _refuse_if_ended(self) -> None:
         if self._ended:
@@ -298,19 +301,11 @@ class MemoryCopy(MemoryUpload):
         self._source = source
         self._generation = generation
 
-    async def finalise(self) -> None:
-        self._take_bytes()
-        await super().finalise()
-
-    async def finalise_copy(self) -> None:
-        self._take_bytes()
-        await super().finalise_copy()
-
-    def _take_bytes(self) -> None:
+    def _bytes(self) -> bytes:
         blob = self._blobs.blobs.get(self._source)
         if blob is None or blob.generation != self._generation:
             raise UnavailableError(f"the blob {self._source!r} is gone, so it cannot be copied")
-        self.payload = bytearray(blob.payload)
+        return blob.payload
 
 
 class MemoryReader:
