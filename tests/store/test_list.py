@@ -273,6 +273,26 @@ async def test_pages_are_full_and_the_last_one_has_no_token(world: World, limit:
         assert await listed(storage, limit=limit, metadata=metadata) == sorted(KEYS)[:limit]
 
 
+async def test_a_service_that_gives_just_as_many_rows_as_the_page_has_does_not_end_the_listing(world: World) -> None:
+    async def two(real: Any, prefix: str, start: bytes, limit: int) -> RowPage:
+        return await real(prefix, start, min(limit, 2))  # type: ignore[no-any-return]
+
+    async with world.store() as storage:
+        await put_all(storage, KEYS)
+        world.rows.hooks["scan"] = two
+        assert [*chain(*await paged(storage, 2))] == sorted(KEYS)
+
+
+async def test_a_token_with_characters_that_no_token_has_is_refused(world: World) -> None:
+    async with world.store() as storage:
+        await put_all(storage, KEYS)
+        token = (await storage.list_page(limit=4)).next_page_token
+        assert token is not None
+        for odd in (f"{token}\n", f" {token}", f"{token[:4]}!!!!{token[4:]}"):
+            with pytest.raises(InvalidRequestError, match="page_token"):
+                await storage.list_page(limit=4, page_token=odd)
+
+
 async def test_a_page_goes_on_in_another_process_and_past_what_was_deleted(world: World) -> None:
     async with world.store() as storage:
         await put_all(storage, KEYS)
