@@ -283,7 +283,8 @@ async def test_a_service_that_gives_just_as_many_rows_as_the_page_has_does_not_e
         assert [*chain(*await paged(storage, 2))] == sorted(KEYS)
 
 
-async def test_for_an_object_that_is_gone_meanwhile_the_next_one_is_listed_and_none_twice(world: World) -> None:
+@pytest.mark.parametrize("delimiter", [None, "/"])
+async def test_for_an_object_that_is_gone_meanwhile_the_next_one_is_listed_and_none_twice(world: World, delimiter: str | None) -> None:
     paths = [f"a/objects/{number}" for number in range(5)]
 
     async def gone(real: Any, name: str) -> Any:
@@ -295,7 +296,7 @@ async def test_for_an_object_that_is_gone_meanwhile_the_next_one_is_listed_and_n
     async with world.store() as storage:
         await put_all(storage, paths, LARGE)
         world.blobs.hooks["head"] = gone
-        assert await listed(storage, limit=3, metadata=True) == paths[1:4]
+        assert await listed(storage, ObjectPrefix.create("a", ""), limit=3, metadata=True, delimiter=delimiter) == paths[1:4]
 
 
 async def test_a_token_with_characters_that_no_token_has_is_refused(world: World) -> None:
