@@ -149,7 +149,7 @@ def _refuse_another_store(directory: Path) -> None:
 
 def _options(
     config: Annotated[
-        list[str] | None, typer.Option("--config", "-c", metavar="FILE", help="The settings (YAML); by default the file that TIERED_CONFIG names.")
+        list[str] | None, typer.Option("--config", "-c", metavar="FILE", help="The settings (YAML); by default what TIERED_CONFIG names.")
     ] = None,
     directory: Annotated[
         list[str] | None, typer.Option("--directory", "-d", metavar="DIR", help="Instead of settings: an embedded store in this directory.")
