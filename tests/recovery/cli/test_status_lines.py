@@ -61,7 +61,7 @@ rates     12/s come in, 14/s are dealt with
 lag       35 entries
 reported  4 s ago
 entries   3
-          held 3 (its owner renews it): 3 under 1 min old
+          held 3 (its owner renewed it lately): 3 under 1 min old
 oldest    12 s old: change {ID}
 stuck     0
 daemons   1 seen within the last 1 min
