@@ -131,6 +131,12 @@ def test_the_answer_stands_first(parts: dict[str, object], level: Level, answer:
     assert first.text.startswith(answer)
 
 
+def test_lost_data_is_the_first_thing_to_look_at() -> None:
+    lost = status(last_audit=replace(AUDIT, findings={"dangling": (2, 0)}), stuck=StuckEntries(2, True), daemons=())
+    first = next(line for line in shown(lost).splitlines() if line.startswith("do "))
+    assert first.startswith("do        The last audit found live objects that are lost.")
+
+
 def test_what_is_not_known_is_called_unknown_and_never_0() -> None:
     nothing = status(answers=False, sources={}, entries=Entries(), stuck=StuckEntries(), daemons=None, last_audit=None, problems=("why",))
     lines = shown(nothing).splitlines()
