@@ -18,12 +18,12 @@ SET_BACK_MS = 3_600_000
 class Standing(Enum):
     """What recovery may do with an entry."""
 
-    HELD = "its owner renews it"
-    WAITING = "waits out the late-upload grace"
+    HELD = "its owner renewed it lately"
+    WAITING = "an upload may still arrive"
     CLAIMABLE = "nobody works on it"
-    EXHAUSTED = "failed too often: park it"
-    UNREADABLE = "cannot be read: park it"
-    PARKED = "parked: an operator must look"
+    EXHAUSTED = "it failed too often, and recovery will park it"
+    UNREADABLE = "recovery will park it"
+    PARKED = "an operator must look"
 
 
 def standing(entry: Entry | Unreadable, now_ms: int, expiry_ms: int, attempts_max: int) -> Standing:

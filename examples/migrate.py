@@ -67,7 +67,7 @@ def _file(root: Path, path: Path) -> Found:
 
 
 def _faulty(root: Path, path: Path, fault: str) -> Found:
-    return Found(path.relative_to(root).as_posix(), path, 0, 0, fault=fault)
+    return Found(str(root) if path == root else path.relative_to(root).as_posix(), path, 0, 0, fault=fault)
 
 
 def in_bucket(client: Client, bucket: str, prefix: str) -> Iterator[Found]:
@@ -138,7 +138,7 @@ async def migrate(to: str | Settings, usecase: str, source: str) -> int:
         differing = [str(request.object_id) async for request in Migration(storage, usecase).missing(opened(source))]
     print(f"{migration.copied} copied, {len(migration.failed)} failed, {len(differing)} not in the store as they are in the source")
     for line in [*migration.failed, *differing]:
-        print(line, file=sys.stderr)
+        print(line if line.isprintable() else ascii(line), file=sys.stderr)  # a name may steer the terminal
     if not migration.found:
         print(f"{source} has no objects: is its name right?", file=sys.stderr)
     return 1 if migration.failed or differing or not migration.found else 0

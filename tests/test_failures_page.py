@@ -44,3 +44,4 @@ def test_the_page_has_the_exit_codes_of_the_command() -> None:
     documented = re.findall(r"^    (\d+) +(.*)$", app.__doc__ or "", re.MULTILINE)
     shown = re.findall(r"^\| (\d+) \| (.*) \|$", PAGE, re.MULTILINE)
     assert [code for code, _ in shown] == [code for code, _ in documented]
+    assert {str(code) for _, code in EXIT_CODES} <= {code for code, _ in shown}

@@ -15,7 +15,6 @@ import pytest
 import tiered
 import tiered.testing
 from recovery.cli.app import COMMANDS
-from recovery.cli.shared import EXIT_CODES
 from tests.given.repository import ROOT
 from tiered import ObjectId, ObjectPrefix, PutRequest, Settings, load_settings, open_storage
 
@@ -89,9 +88,7 @@ def test_the_settings_are_accepted(tmp_path: Path) -> None:
     assert load_settings(tmp_path / "tiered.yaml").changelog == "sqlite"
 
 
-def test_every_command_and_exit_code_is_named() -> None:
+def test_every_command_is_named() -> None:
     assert len(COMMANDS) >= 10
     for command in COMMANDS:
         assert re.search(rf"`tiered [^`]*\b{command}\b", README), command
-    for _, code in EXIT_CODES:
-        assert f"\n| {code} | " in README

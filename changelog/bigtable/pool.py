@@ -30,7 +30,7 @@ from google.auth.exceptions import DefaultCredentialsError
 from google.cloud.bigtable_v2.services.bigtable.transports.grpc_asyncio import BigtableGrpcAsyncIOTransport
 from google.cloud.bigtable_v2.types import bigtable
 
-from changelog.base.errors import ConfigurationError, TieredError
+from changelog.base.errors import ConfigurationError, TieredError, no_credentials
 from changelog.base.events import events
 from changelog.base.runtime import Runtime
 from changelog.base.tasks import end_tasks
@@ -239,8 +239,5 @@ def _default_credentials() -> Credentials:
     try:
         credentials, _ = google.auth.default(scopes=[SCOPE])
     except DefaultCredentialsError as error:
-        raise ConfigurationError(
-            "there are no credentials for Bigtable: run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS "
-            f"to the file of a service account's key ({' '.join(str(error).split())})"
-        ) from error
+        raise no_credentials(error) from error
     return credentials

@@ -2,7 +2,7 @@
 
 Each command runs in a child process and is judged by these rules:
 
-    exit code       one of those that the README lists, and not that of a killed process
+    exit code       one of those that docs/failures.md lists, and not that of a killed process
     stderr          no traceback
     --json          what is on stdout after a success is JSON, one value or one a line
     put             0: `get` returns the very bytes

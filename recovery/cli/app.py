@@ -107,7 +107,7 @@ class _Group(TyperGroup):
 
 
 app = typer.Typer(
-    cls=_Group, help="A blob store over two tiers whose every write survives a kill.", no_args_is_help=True,
+    cls=_Group, help="A blob store over two tiers. When a write has returned, it survives a kill.", no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
 

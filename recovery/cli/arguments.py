@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Annotated, Any
 
 import typer
@@ -17,17 +18,20 @@ from tiered.stored import PutResult
 ObjectArgument = Annotated[str, typer.Argument(metavar="OBJECT", help="USECASE/[NAME.VALUE/…]objects/KEY")]
 IfAbsentOption = Annotated[bool, typer.Option("--if-absent", help="Only if there is no such object; else exit code 7.")]
 IfRevisionOption = Annotated[
-    str | None, typer.Option("--if-revision", metavar="REVISION", help="Only over this revision, as head shows it; else exit code 7.")
+    str | None,
+    typer.Option("--if-revision", metavar="REVISION", help="Only if the object has this revision, which head shows; else exit code 7."),
 ]
-TtlOption = Annotated[str | None, typer.Option(help="Expire this long after writing: 90s, 15m, 36h, 30d.")]
+TtlOption = Annotated[str | None, typer.Option(help="Expire this long from now: 90s, 15m, 36h, 30d.")]
 TtiOption = Annotated[str | None, typer.Option(help="Expire this long after the last read: 90s, 15m, 36h, 30d.")]
 CustomOption = Annotated[list[str] | None, typer.Option(help="KEY=VALUE, repeatable.")]
 
 
-def revision_of(text: str | None) -> IfRevision:
-    """Returns the revision that `--if-revision` names. Raises `InvalidRequestError`."""
+def revision_of(text: str | None, if_absent: bool = False) -> IfRevision:
+    """Returns the revision that `--if-revision` names. Raises `InvalidRequestError`, also if both options are given."""
     if text is None:
         return ANY_REVISION
+    if if_absent:
+        raise InvalidRequestError("--if-absent and --if-revision exclude each other: give one of them")
     if not ChangeId.matches(text):
         raise InvalidRequestError(f"--if-revision {text!r} is not a revision: 'tiered head OBJECT' shows that of an object")
     return ChangeId(text)
@@ -48,7 +52,11 @@ def custom_of(pairs: list[str] | None) -> dict[str, str]:
     for key, equals, _ in parted:
         if not key or not equals:
             raise InvalidRequestError(f"--custom {key!r} is not KEY=VALUE")
-    return {key: value for key, _, value in parted}
+    custom = {key: value for key, _, value in parted}
+    if len(custom) < len(parted):
+        twice = Counter(key for key, _, _ in parted).most_common(1)[0][0]
+        raise InvalidRequestError(f"--custom names {twice!r} twice: leave one out")
+    return custom
 
 
 def absent(object_id: str) -> AbsentError:

@@ -34,7 +34,7 @@ def provision(
 
         settings = choice.settings()
         if settings.directory is not None:
-            _show_findings([Finding(Kind.OK, f"nothing is needed: the store makes {settings.directory} itself")])
+            _show_findings([Finding(Kind.OK, f"nothing is needed: the first put makes the directory {settings.directory}")])
             return
         from tiered.provision.production import provision as provision_all
 

@@ -67,6 +67,11 @@ async def show_listed(
     return count > 0
 
 
+def standing_of(standing: Standing) -> str:
+    """Returns the name of a standing, as the docs and JSON have it, and what it means."""
+    return f"{standing.name.lower()}: {standing.value}"
+
+
 def show_nothing(sentence: str, as_json: bool) -> None:
     """Prints a sentence instead of an empty table. An empty JSON list needs none."""
     if not as_json:

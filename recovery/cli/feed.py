@@ -69,14 +69,15 @@ feed_app = typer.Typer(help="A change feed in files: what it says, and whether i
 Files = Annotated[list[str], typer.Argument(
     metavar="FILE...", help="Files of one feed, in any order, also gs://…; a directory stands for its files; - is stdin."
 )]  # fmt: skip
-At = Annotated[int | None, typer.Option(metavar="TIME", min=0, help="Of this time, which must be before the frontier.")]
-FormOption = Annotated[str | None, typer.Option("--form", metavar="FORM", help="Needed for bare and framed; other forms are found out.")]
+At = Annotated[int | None, typer.Option(metavar="TIME", min=0, help="At this time, which must be complete; by default at the last one.")]
+FormOption = Annotated[str | None, typer.Option("--form", metavar="FORM", help="Needed for bare and framed; others are recognised.")]
 SchemaOption = Annotated[str | None, typer.Option("--schema", metavar="SCHEMA", help=(
     "The Avro schema of the records: string or another primitive type, JSON, or a file with JSON."
 ))]  # fmt: skip
 Dates = Annotated[bool, typer.Option("--dates", help="The feed's times are milliseconds since 1970: show them as dates.")]
 Rollback = Annotated[bool, typer.Option("--rollback", help=(
-    "By the rule of the published sketch: a progress that is repeated discards the updates since then. Only for ordered channels."
+    "By the rule of the published sketch (docs/feed.md): a progress that is repeated discards the updates since then. "
+    "Only for channels that keep the order."
 ))]  # fmt: skip
 Bounded = Annotated[bool, typer.Option("--bounded", help=(
     "Forget what is complete. It needs less memory, and does not find what contradicts a complete time afterwards."
@@ -90,7 +91,7 @@ From = Annotated[int, typer.Option(
     "--from", min=0, metavar="TIME", help="Print only what is at this time or later: go on after an earlier follow."
 )]  # fmt: skip
 Idle = Annotated[float | None, typer.Option("--until-idle", min=0, max=86_400, metavar="SECONDS", help="End after so long without news.")]
-For = Annotated[float | None, typer.Option("--for", min=0, max=86_400 * 365, metavar="SECONDS", help="End after so long.")]
+For = Annotated[float | None, typer.Option("--for", min=0, max=86_400 * 365, metavar="SECONDS", help="End after so long, even with news.")]
 
 
 @feed_app.callback()
@@ -107,7 +108,7 @@ def choose_feed() -> None:
 def view(
     files: Files, at: At = None, dates: Dates = False, form: FormOption = None, schema: SchemaOption = None, rollback: Rollback = False
 ) -> None:
-    """Shows which records are there, how often, and since which time. Of a time that is not complete, it shows none."""
+    """Shows which records are there, how often, and since when. It shows nothing of a time that is not complete."""
 
     def command() -> int:
         from recovery.feed.view import View

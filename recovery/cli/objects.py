@@ -58,7 +58,7 @@ def put(
         metadata = Metadata(expiration=expiration_of(ttl, tti), custom=custom_of(custom))
         if content_type is not None:
             metadata = replace(metadata, content_type=content_type)
-        payload, revision = payloads.read_stdin() if file == "-" else Path(file), revision_of(if_revision)
+        payload, revision = payloads.read_stdin() if file == "-" else Path(file), revision_of(if_revision, if_absent)
         async with open_storage(choice.settings()) as storage:
             result = await storage.put(ObjectId.parse(object_id), payload, metadata, if_absent=if_absent, if_revision=revision)
         show_written(object_id, result)
@@ -74,7 +74,7 @@ def get(
 ) -> None:
     """Fetches an object's payload. With --json, prints its head; the payload then needs --output FILE.
 
-    A file gets the whole payload or none of it; stdout may have got a part when an error is told.
+    A file gets the whole payload or none of it; stdout may have got a part before an error.
     """
 
     async def command() -> None:
@@ -108,7 +108,7 @@ def head(object_id: ObjectArgument) -> None:
 
 @shared
 def rm(object_id: ObjectArgument, if_revision: IfRevisionOption = None) -> None:
-    """Deletes an object; one that is absent is deleted already."""
+    """Deletes an object. It is no error if there is none, unless --if-revision asks for one."""
 
     async def command() -> None:
         revision = revision_of(if_revision)

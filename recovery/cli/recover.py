@@ -18,7 +18,7 @@ import typer
 
 from changelog.base.runtime import Runtime, SystemRuntime
 from changelog.change import Entry
-from recovery.cli.entries import Listed, open_logged, show_listed, show_nothing
+from recovery.cli.entries import Listed, open_logged, show_listed, show_nothing, standing_of
 from recovery.cli.output import show
 from recovery.cli.shared import choice, run_async, shared
 from recovery.entries import count_open, count_stuck, stuck_sentence
@@ -129,13 +129,15 @@ def _beside(
 
 def _cells(listed: Listed) -> tuple[str, ...]:
     entry, standing = listed
-    return entry.key, standing.value, entry.change.object if isinstance(entry, Entry) else entry.error
+    return entry.key, standing_of(standing), entry.change.object if isinstance(entry, Entry) else entry.error
 
 
 def _nothing_yet(open_count: int) -> str:
     """Says that nothing can be recovered now. `open_count`: all entries, also those that somebody holds."""
-    yet = f" yet: 'tiered log list' says what each of {open_count} open changes waits for" if open_count else ""
-    return f"nothing to recover{yet}"
+    if not open_count:
+        return "nothing to recover"
+    are, each = ("entry is", "it") if open_count == 1 else ("entries are", "each")
+    return f"nothing to recover yet: {open_count:,} {are} open, and 'tiered log list' says what {each} waits for"
 
 
 def _show_report(report: Report, more: Mapping[str, Any]) -> None:

@@ -1,7 +1,8 @@
 """`tiered cp`, `mv`, `update-metadata` and `set-expiry`: changes for which no payload passes through this machine.
 
-Each writes a new revision, and prints it. *Crash*: a killed command leaves its entry to recovery. A killed `mv` may
-leave both objects. *Failure*: each error of the store becomes one sentence and an exit code (`recovery.cli.app`).
+Each writes a new revision, and prints it. If nothing is different, it prints the revision that is there. *Crash*: a
+killed command leaves its entry to recovery. A killed `mv` may leave both objects. *Failure*: each error of the store
+becomes one sentence and an exit code (`recovery.cli.app`).
 """
 
 from __future__ import annotations
@@ -49,15 +50,15 @@ def mv(
 ) -> None:
     """Copies an object within the store, then deletes what was copied. The conditions are about the destination.
 
-    If it fails in between, both stay, and you can call it again without --if-absent.
-    If somebody replaces the source meanwhile, it stays, and the exit code is 7.
+    If it fails in between, both stay. Call it again then, without --if-absent and --if-revision.
+    If somebody replaces the source meanwhile, both stay, too, and the exit code is 7.
     """
     _transfer("rename", source, destination, if_absent, if_revision)
 
 
 def _transfer(how: str, source: str, destination: str, if_absent: bool, if_revision: str | None) -> None:
     async def command() -> None:
-        ids, revision = (ObjectId.parse(source), ObjectId.parse(destination)), revision_of(if_revision)
+        ids, revision = (ObjectId.parse(source), ObjectId.parse(destination)), revision_of(if_revision, if_absent)
         async with open_storage(choice.existing()) as storage:
             call = storage.copy if how == "copy" else storage.rename
             result = await call(*ids, if_absent=if_absent, if_revision=revision)

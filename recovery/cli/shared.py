@@ -149,10 +149,10 @@ def _refuse_another_store(directory: Path) -> None:
 
 def _options(
     config: Annotated[
-        list[str] | None, typer.Option("--config", "-c", metavar="FILE", help="Settings (YAML); or TIERED_CONFIG says where.")
+        list[str] | None, typer.Option("--config", "-c", metavar="FILE", help="The settings (YAML); by default what TIERED_CONFIG names.")
     ] = None,
     directory: Annotated[
-        list[str] | None, typer.Option("--directory", "-d", metavar="DIR", help="Instead: an embedded store in this directory.")
+        list[str] | None, typer.Option("--directory", "-d", metavar="DIR", help="Instead of settings: an embedded store in this directory.")
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say on stderr what happens.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,

@@ -38,7 +38,9 @@ STYLES = {Level.OK: "bold green", Level.BEHIND: "bold yellow", Level.STUCK: "bol
 @shared
 def status(
     watch: Annotated[bool, typer.Option("--watch", "-w", help=f"Show it again every SECONDS ({WATCH_S:g}), until Ctrl-C.")] = False,
-    seconds: Annotated[float | None, typer.Argument(metavar="[SECONDS]", min=WATCH_MIN_S, max=86_400, help="With --watch.")] = None,
+    seconds: Annotated[
+        float | None, typer.Argument(metavar="[SECONDS]", min=WATCH_MIN_S, max=86_400, help=f"How often, with --watch ({WATCH_S:g}).")
+    ] = None,
 ) -> None:
     """Says whether recovery keeps up, whether anything is wrong, and what to type. Writes nothing."""
 

@@ -68,6 +68,8 @@ def orders(status: Status) -> list[Order]:
 
 def _orders(status: Status) -> Iterator[Order]:
     kind = None if status.verdict is None else status.verdict.kind
+    if status.last_audit is not None and status.last_audit.is_loss:
+        yield Order(f"The last audit found live objects that are lost. Read its report in {status.last_audit.where}.")
     if status.stuck.count:
         yield Order("Entries are stuck. Mend the cause of each, then give it back to recovery.", "tiered log list --stuck")
     if not status.answers:
@@ -82,8 +84,6 @@ def _orders(status: Status) -> Iterator[Order]:
     if kind is Kind.FALLING_BEHIND and not status.nobody_works:
         why = "Recovery is too slow. Start another daemon, or raise recovery.rate_per_s and recovery.concurrency_max."
         yield Order(why, "tiered recover")
-    if status.last_audit is not None and status.last_audit.is_loss:
-        yield Order(f"The last audit found live objects that are lost. Read its report in {status.last_audit.where}.")
 
 
 DAMAGED = "The entry itself is damaged, and nobody can work on it. Keep it, and run an audit to find what it leaves behind."

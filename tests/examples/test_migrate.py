@@ -37,6 +37,20 @@ def test_the_files_of_a_directory_are_copied_by_the_command(
     assert capsys.readouterr().out == "3 copied, 0 failed, 0 not in the store as they are in the source\n"
 
 
+def test_a_directory_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "tiered.yaml").write_text(f"directory: {tmp_path / 'store'}\n")
+    assert main(["--to", str(tmp_path / "tiered.yaml"), "--usecase", "photos", str(tmp_path / "phtos")]) == 1
+    assert capsys.readouterr().err == f"{tmp_path / 'phtos'}: No such file or directory\n"
+
+
+def test_a_name_is_printed_without_its_control_characters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "tiered.yaml").write_text(f"directory: {tmp_path / 'store'}\n")
+    (source := tmp_path / "photos").mkdir()
+    (source / "a\x1b[31mb").touch()
+    assert main(["--to", str(tmp_path / "tiered.yaml"), "--usecase", "photos", str(source)]) == 1
+    assert "\x1b" not in capsys.readouterr().err
+
+
 @pytest.mark.anyio
 async def test_an_object_keeps_its_bytes_its_type_and_its_time(photos: Path, tmp_path: Path) -> None:
     settings = Settings(directory=tmp_path / "store")

@@ -220,7 +220,7 @@ def test_an_error_that_ends_a_command_is_a_json_line_too(tiered: Command) -> Non
 
 def test_a_dry_run_writes_no_presence(tiered: Command) -> None:
     plant(tiered.store, None)
-    assert "nobody works on it" in tiered("recover", "--dry-run")
+    assert "claimable: nobody works on it" in tiered("recover", "--dry-run")
     with closing(sqlite3.connect(tiered.store / "tiered.db")) as database:
         assert database.execute("SELECT * FROM daemons").fetchall() == []
 
@@ -234,7 +234,7 @@ def test_a_dry_run_works_on_a_disk_that_is_read_only(tiered: Command) -> None:
         subprocess.run(["mount", "-o", "remount,ro,bind", str(tiered.store)], check=True)
         with pytest.raises(OSError, match="Read-only"):
             (tiered.store / "probe").touch()
-        assert "nobody works on it" in tiered("recover", "--dry-run")
+        assert "claimable: nobody works on it" in tiered("recover", "--dry-run")
         [entry] = json.loads(tiered("recover", "--dry-run", "--json"))
         assert entry["standing"] == "claimable"
     finally:

@@ -78,7 +78,7 @@ async def test_a_delete_of_the_revision_that_was_named_takes_effect_once(world: 
 async def test_a_put_if_absent_takes_effect_where_nothing_is(world: World, there: str, new: str) -> None:
     async with world.store() as storage:
         first = (await storage.put(OBJECT, NEW[new], if_absent=True)).revision
-        with pytest.raises(ConditionFailedError, match="and nothing was asked for") as caught:
+        with pytest.raises(ConditionFailedError, match="and the condition is that nothing is") as caught:
             await storage.put(OBJECT, OLD[there], if_absent=True)
         assert caught.value.revision == first
         await storage.delete(OBJECT)

@@ -25,7 +25,7 @@ from anyio import CapacityLimiter, Lock
 from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError
 from google.auth.transport.requests import Request
 
-from changelog.base.errors import ConfigurationError, UnavailableError
+from changelog.base.errors import UnavailableError, no_credentials
 from changelog.base.runtime import Runtime
 from changelog.base.threads import in_thread
 from tiered.metadata import NS_PER_S
@@ -67,10 +67,7 @@ class GoogleAuthorization:
         try:
             credentials, _ = await in_thread(partial(google.auth.default, scopes=[SCOPE]), CapacityLimiter(1))
         except DefaultCredentialsError as error:
-            raise ConfigurationError(
-                "there are no Google credentials: run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS "
-                f"to the file of a key ({error})"
-            ) from error
+            raise no_credentials(error) from error
         return cls(credentials, runtime)
 
     async def __call__(self) -> Mapping[str, str]:

@@ -58,8 +58,8 @@ class Condition:
             return ConditionFailedError(object_id, None, f"it is not there, and revision {self.revision} was asked for")
         there = revision_shown(object_id.path, state)
         what = "an object without a revision, which older software wrote" if there is None else f"revision {there}"
-        wanted = "nothing" if self.revision is None else f"revision {self.revision}"
-        return ConditionFailedError(object_id, there, f"{what} is there, and {wanted} was asked for")
+        wanted = "the condition is that nothing is" if self.revision is None else f"revision {self.revision} was asked for"
+        return ConditionFailedError(object_id, there, f"{what} is there, and {wanted}")
 
 
 def revision_shown(path: str, state: RowState) -> ChangeId | None:

@@ -26,7 +26,7 @@ from google.auth.exceptions import GoogleAuthError
 from google.auth.transport.requests import AuthorizedSession
 from google.cloud.storage import Bucket, Client
 
-from changelog.base.errors import ConfigurationError, UnavailableError
+from changelog.base.errors import UnavailableError, no_credentials
 from tiered.provision.findings import Finding, Kind, Mend, MendFailedError
 from tiered.provision.schema import (
     DAYS_AFTER_DEADLINE,
@@ -36,7 +36,6 @@ from tiered.provision.schema import (
     deletes_at_deadline,
     deletes_live_blobs,
 )
-from tiered.provision.tables import no_credentials
 from tiered.settings import GcsSettings
 
 ONCE: Mapping[str, Any] = {"retry": None, "timeout": (5.0, 10.0)}
@@ -62,7 +61,7 @@ def open_client(gcs: GcsSettings, project: str) -> Iterator[Client]:
         try:
             client = Client(project)
         except GoogleAuthError as error:
-            raise ConfigurationError(no_credentials(error)) from error
+            raise no_credentials(error) from error
     with closing(client):
         yield client
 

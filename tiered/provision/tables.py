@@ -31,7 +31,7 @@ from google.cloud.bigtable_admin_v2.services.bigtable_table_admin.client import 
 from google.cloud.bigtable_admin_v2.services.bigtable_table_admin.transports.grpc import BigtableTableAdminGrpcTransport
 from google.cloud.bigtable_admin_v2.types import AppProfile, ColumnFamily, GcRule, ModifyColumnFamiliesRequest, Table
 
-from changelog.base.errors import ConfigurationError, UnavailableError
+from changelog.base.errors import ConfigurationError, UnavailableError, no_credentials
 from changelog.base.events import events
 from changelog.base.threads import in_thread
 from tiered.provision.findings import Finding, Kind, Mend, MendFailedError, problems
@@ -99,14 +99,9 @@ def open_admin(at: BigtableSettings, wanted: Mapping[str, Mapping[str, GcRule]] 
     try:
         admin = Admin(at, wanted, BaseBigtableTableAdminClient(), BigtableInstanceAdminClient())
     except GoogleAuthError as error:
-        raise ConfigurationError(no_credentials(error)) from error
+        raise no_credentials(error) from error
     with admin.tables, admin.instances:
         yield admin
-
-
-def no_credentials(error: Exception) -> str:
-    first = str(error).partition("\n")[0].rstrip(".")
-    return f"there are no Google credentials: run 'gcloud auth application-default login' or set GOOGLE_APPLICATION_CREDENTIALS ({first})"
 
 
 async def verify_on_open(

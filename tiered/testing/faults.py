@@ -26,12 +26,14 @@ from tiered.errors import (
     DanglingTombstoneError,
     InvalidRequestError,
     OutcomeUnknownError,
+    ServiceAwayError,
     TieredError,
     UnavailableError,
     UnconfirmedError,
 )
 from tiered.payload.pieces import close_generator
 from tiered.protocol.backends import HighVolumeBackend
+from tiered.protocol.breaker import TRIED_EVERY_S
 from tiered.storage import TieredStorage
 from tiered.text import shown
 
@@ -44,7 +46,10 @@ OPERATIONS = {name for name in vars(TieredStorage) if not name.startswith("_")} 
 READ_ERRORS = (UnavailableError, CorruptRecordError)
 """How the reading of an object that was opened can end."""
 
-ERRORS = (UnavailableError, AtCapacityError, CorruptRecordError, DanglingTombstoneError, OutcomeUnknownError)
+MAY_DANGLE = READS | {"copy", "rename", "update_metadata", "set_expiry"}
+"""What reads the row of an object, and then its blob."""
+
+ERRORS = (UnavailableError, AtCapacityError, ServiceAwayError, CorruptRecordError, DanglingTombstoneError, OutcomeUnknownError)
 
 
 @dataclass(slots=True)
@@ -65,9 +70,10 @@ class Faults:
         """Lets the next `calls` calls of an operation end with this error. Faults of one operation queue up.
 
         `operation`: the name of a method, such as `"put"`, or `"read"`: the reading of an object that `get` opened.
-        `error`: `UnavailableError`, `AtCapacityError`, `OutcomeUnknownError` (for what writes), `CorruptRecordError` or
-        `DanglingTombstoneError` (for what reads). A `read` takes the first and `CorruptRecordError`. `took_effect`:
-        whether a change of unknown outcome happened.
+        `error`: `UnavailableError`, `AtCapacityError`, `ServiceAwayError` (of the rows, with `retry_after_s` 2),
+        `CorruptRecordError`, `OutcomeUnknownError` (for what writes) or `DanglingTombstoneError` (for what reads, and
+        for `copy`, `rename`, `update_metadata` and `set_expiry`). A `read` takes `UnavailableError` and
+        `CorruptRecordError`. `took_effect`: whether a change of unknown outcome happened.
 
         `InvalidRequestError`: an operation cannot fail in this way.
         """
@@ -77,7 +83,7 @@ class Faults:
             raise InvalidRequestError(f"no call ends with {shown(error)} on demand: pass one of {', '.join(e.__name__ for e in ERRORS)}")
         unknown = error is OutcomeUnknownError
         if (
-            (unknown and operation in READS) or (error is DanglingTombstoneError and operation not in READS)
+            (unknown and operation in READS) or (error is DanglingTombstoneError and operation not in MAY_DANGLE)
             or (operation == READ and error not in READ_ERRORS)
         ):
             raise InvalidRequestError(f"{operation} never raises {error.__name__}")
@@ -140,8 +146,9 @@ def strike(faults: Faults) -> None:
         return
     if fault.error is OutcomeUnknownError:
         _unanswered.set(fault)
-    else:
-        raise fault.error(f"{operation} was told to fail, by a test")
+        return
+    told = f"{operation} was told to fail, by a test"
+    raise ServiceAwayError(told, "high_volume", TRIED_EVERY_S) if fault.error is ServiceAwayError else fault.error(told)
 
 
 class FaultyRows:

@@ -42,9 +42,9 @@ audit_app = typer.Typer(help="Compares every blob with every reference, while th
 
 
 Grace = Annotated[str | None, typer.Option(
-    help="What is younger is never called an orphan: a whole number and s, m, h or d; 1h at least, by default 24h. A run keeps its own."
+    help="Never call what is younger an orphan: a whole number and s, m, h or d; at least 1h, by default 24h. A run keeps its own."
 )]  # fmt: skip
-Insist = Annotated[bool, typer.Option("--insist", help="A grace below 1h, or a table without objects, is meant.")]
+Insist = Annotated[bool, typer.Option("--insist", help="Accept a grace below 1h, or a table without objects.")]
 EngineOption = Annotated[EngineName, typer.Option(help="spark, or local: processes of this machine, without Java.")]
 To = Annotated[str | None, typer.Option(
     help="Where the run is kept, a path, gs://… or the like; one that was interrupted goes on. By default ./audit-TIME."
@@ -59,7 +59,7 @@ VerifyRate = Annotated[float | None, typer.Option(
     help="With --verify: read so many MiB a second, all workers together; by default 100; 0: no limit."
 )]  # fmt: skip
 Overdue = Annotated[str | None, typer.Option(
-    help="So long after its deadline a blob that is still there is a finding; by default 7d."
+    help="Report a blob that is still there so long after its deadline; by default 7d."
 )]  # fmt: skip
 Since = Annotated[str | None, typer.Option(
     metavar="RUN", help="The report says what changed since this run; by default since the youngest one beside the new one."
@@ -68,7 +68,7 @@ Price = Annotated[float | None, typer.Option(min=0, help="US dollars for a GiB a
 Name = Annotated[str, typer.Argument(metavar="NAME", help="An object's path, or a blob's name.")]
 From = Annotated[str | None, typer.Option("--from", metavar="RUN", help="The directory of a run: what it found is shown, too.")]
 ShownGrace = Annotated[
-    str | None, typer.Option("--grace", help="What is younger is not called an orphan; by default that of the run, or 24h.")
+    str | None, typer.Option("--grace", help="Call nothing younger an orphan; by default that of the run, or 24h.")
 ]
 VerifyShown = Annotated[bool, typer.Option("--verify", help="Read payloads of any size; without it, those of up to 64 MiB.")]
 

@@ -14,4 +14,4 @@ class EngineName(StrEnum):
 
 
 Parallel = Annotated[int | None, typer.Option(min=1, max=4096, help="So many ranges at once; by default one for each processor.")]
-Master = Annotated[str | None, typer.Option(help="Of Spark; by default one of its own on this machine, or spark-submit's.")]
+Master = Annotated[str | None, typer.Option(help="The master of Spark; by default one on this machine, or that of spark-submit.")]

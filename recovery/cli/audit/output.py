@@ -123,11 +123,11 @@ def show_summary(said: Console, manifest: Manifest, directory: str, price: float
         f" in {words.duration(manifest.work_s)}{rate}, on {manifest.engine}"
     )
     said.print(words.as_of(manifest))
-    if manifest.names:
-        said.print(words.looked(manifest))
+    found, looked = words.verdict(manifest, price), words.looked(manifest)
+    if manifest.names and looked not in found.sentence:
+        said.print(looked)
     _show_each(said, "doubt", words.reasons(manifest), directory)
     _show_each(said, "note", manifest.notes, directory)
-    found = words.verdict(manifest, price)
     said.print(found.sentence, style=STYLES[found.level])
     said.print(f"report    {_below(directory, 'report.html')}")
     said.print(f"findings  {_below(directory, 'findings')}")

@@ -302,7 +302,8 @@ async def test_without_credentials_one_sentence_says_where_to_get_them(
     with pytest.raises(ConfigurationError, match="gcloud auth application-default login") as caught:
         async with connect(INSTANCE, runtime, emulator_host=None, channels=2):
             pytest.fail("opened")
-    assert "GOOGLE_APPLICATION_CREDENTIALS" in str(caught.value) and "\n" not in str(caught.value)
+    assert "GOOGLE_APPLICATION_CREDENTIALS" in str(caught.value) and "BIGTABLE_EMULATOR_HOST" in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 async def test_the_service_is_spoken_to_over_tls_by_connections_of_their_own(

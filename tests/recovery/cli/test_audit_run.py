@@ -117,6 +117,14 @@ def test_summary_says_of_which_time_it_is(tiered: Store) -> None:
     assert "\nAs of 20" in tiered(*RUN, code=1) and "blobs younger than 0 s then were not judged." in tiered(*RUN, code=1)
 
 
+def test_summary_of_a_clean_run_says_once_what_was_read(tiered: Store) -> None:
+    said = PipedConsole(file=StringIO(), width=200)
+    manifest = parse_manifest((tiered.directory / "run" / "manifest.json").read_bytes(), "run")
+    show_summary(said, manifest.model_copy(update={"totals": {}}), "run", 0.02)
+    shown = said.file.getvalue()  # type: ignore[attr-defined]
+    assert "\nClean: " in shown and shown.count("No payload was read") == 1
+
+
 def test_summary_has_a_bound_and_says_what_it_leaves_out(tiered: Store) -> None:
     said = PipedConsole(file=StringIO(), width=200)
     manifest = parse_manifest((tiered.directory / "run" / "manifest.json").read_bytes(), "run")

@@ -108,7 +108,7 @@ def test_a_store_without_a_changelog_gets_a_note(stored: Command) -> None:
 
 
 def test_provisioning_an_embedded_store_says_that_nothing_is_needed_and_makes_nothing(tiered: Command) -> None:
-    assert tiered("-d", "store", "provision") == "ok      nothing is needed: the store makes store itself\n"
+    assert tiered("-d", "store", "provision") == "ok      nothing is needed: the first put makes the directory store\n"
     assert not tiered.store.exists()
 
 

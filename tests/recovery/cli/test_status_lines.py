@@ -61,7 +61,7 @@ rates     12/s come in, 14/s are dealt with
 lag       35 entries
 reported  4 s ago
 entries   3
-          held 3 (its owner renews it): 3 under 1 min old
+          held 3 (its owner renewed it lately): 3 under 1 min old
 oldest    12 s old: change {ID}
 stuck     0
 daemons   1 seen within the last 1 min
@@ -129,6 +129,12 @@ def test_the_answer_stands_first(parts: dict[str, object], level: Level, answer:
     [first, *_] = status_lines(found, None)
     assert found.level is level and first.level is level
     assert first.text.startswith(answer)
+
+
+def test_lost_data_is_the_first_thing_to_look_at() -> None:
+    lost = status(last_audit=replace(AUDIT, findings={"dangling": (2, 0)}), stuck=StuckEntries(2, True), daemons=())
+    first = next(line for line in shown(lost).splitlines() if line.startswith("do "))
+    assert first.startswith("do        The last audit found live objects that are lost.")
 
 
 def test_what_is_not_known_is_called_unknown_and_never_0() -> None:

@@ -247,5 +247,5 @@ async def test_no_credentials_at_all_say_where_to_put_them(monkeypatch: pytest.M
         raise DefaultCredentialsError("none were found")  # type: ignore[no-untyped-call]
 
     monkeypatch.setattr(google.auth, "default", default)
-    with pytest.raises(ConfigurationError, match=r"gcloud auth application-default login.*GOOGLE_APPLICATION_CREDENTIALS"):
+    with pytest.raises(ConfigurationError, match=r"gcloud auth application-default login.*GOOGLE_APPLICATION_CREDENTIALS.*EMULATOR_HOST"):
         await GoogleAuthorization.default(FixedRuntime())

@@ -19,6 +19,7 @@ from tiered import (
     Outcome,
     OutcomeUnknownError,
     PutRequest,
+    ServiceAwayError,
     Settings,
     StoredObject,
     Tier,
@@ -53,7 +54,7 @@ async def test_it_stores_in_both_tiers_and_expires_when_the_clock_is_put_forward
             memory_store.clock.advance(wrong)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("error", [UnavailableError, AtCapacityError, CorruptRecordError])
+@pytest.mark.parametrize("error", [UnavailableError, AtCapacityError, ServiceAwayError, CorruptRecordError])
 async def test_the_next_calls_fail_and_nothing_has_happened(memory_store: MemoryStorage, error: type[TieredError]) -> None:
     await memory_store.put(OBJECT, SMALL)
     memory_store.faults.fail("put", error, calls=2)
@@ -63,6 +64,27 @@ async def test_the_next_calls_fail_and_nothing_has_happened(memory_store: Memory
     assert await read(memory_store) == SMALL
     await memory_store.put(OBJECT, b"new")
     assert await read(memory_store) == b"new" and memory_store.faults.made == {"put": 2}
+
+
+async def test_a_service_that_is_away_is_named_with_when_to_try_again(memory_store: MemoryStorage) -> None:
+    memory_store.faults.fail("get", ServiceAwayError)
+    with pytest.raises(ServiceAwayError) as caught:
+        await memory_store.get(OBJECT)
+    assert (caught.value.service, caught.value.retry_after_s) == ("high_volume", 2.0)
+
+
+@pytest.mark.parametrize("name", ["copy", "rename", "update_metadata", "set_expiry"])
+async def test_what_reads_first_may_find_that_a_blob_is_gone(memory_store: MemoryStorage, name: str) -> None:
+    await memory_store.put(OBJECT, SMALL)
+    memory_store.faults.fail(name, DanglingTombstoneError)
+    calls: dict[str, Any] = {
+        "copy": lambda: memory_store.copy(OBJECT, OTHER), "rename": lambda: memory_store.rename(OBJECT, OTHER),
+        "update_metadata": lambda: memory_store.update_metadata(OBJECT, lambda now: now),
+        "set_expiry": lambda: memory_store.set_expiry(OBJECT),
+    }
+    with pytest.raises(DanglingTombstoneError):
+        await calls[name]()
+    assert await read(memory_store) == SMALL and await memory_store.get(OTHER) is None
 
 
 async def test_each_operation_has_faults_of_its_own_and_bulk_calls_have_them_too(memory_store: MemoryStorage) -> None:
