@@ -46,6 +46,8 @@ def put(
     object_id: ObjectArgument,
     file: Annotated[str, typer.Argument(help="The payload's file; - is stdin.")],
     content_type: Annotated[str | None, typer.Option(help="MIME type; by default what the file's name says.")] = None,
+    filename: Annotated[str | None, typer.Option(help="The file's name to keep with the object.")] = None,
+    origin: Annotated[str | None, typer.Option(help="Where the object comes from.")] = None,
     ttl: TtlOption = None,
     tti: TtiOption = None,
     custom: CustomOption = None,
@@ -55,9 +57,11 @@ def put(
     """Stores a file or stdin, replacing what is there."""
 
     async def command() -> None:
-        metadata = Metadata(expiration=expiration_of(ttl, tti), custom=custom_of(custom))
+        metadata = Metadata(expiration=expiration_of(ttl, tti), custom=custom_of(custom), origin=origin)
         if content_type is not None:
             metadata = replace(metadata, content_type=content_type)
+        if filename is not None:
+            metadata = replace(metadata, filename=filename)
         payload, revision = payloads.read_stdin() if file == "-" else Path(file), revision_of(if_revision, if_absent)
         async with open_storage(choice.settings()) as storage:
             result = await storage.put(ObjectId.parse(object_id), payload, metadata, if_absent=if_absent, if_revision=revision)

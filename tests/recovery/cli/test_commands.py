@@ -157,8 +157,10 @@ def test_objects_are_copied_and_moved_within_the_store(tiered: Command, tmp_path
 
 
 def test_metadata_are_changed_and_what_no_option_names_stays(tiered: Command) -> None:
-    tiered("put", OBJECT, "-", "--custom", "a=b", "--custom", "c=d", "--content-type", "text/plain", stdin=b"cat")
-    before = revision(tiered)
+    told = ("--content-type", "text/plain", "--filename", "cat.txt", "--origin", "scanner")
+    tiered("put", OBJECT, "-", "--custom", "a=b", "--custom", "c=d", *told, stdin=b"cat")
+    head, before = json.loads(tiered("head", OBJECT, "--json")), revision(tiered)
+    assert (head["metadata"]["filename"], head["metadata"]["origin"]) == ("cat.txt", "scanner")
     tiered("update-metadata", OBJECT, "--custom", "e=f", "--remove-custom", "a", "--filename", "cat.jpg", "--if-revision", before)
     head = json.loads(tiered("head", OBJECT, "--json"))
     assert (head["metadata"]["custom"], head["metadata"]["filename"]) == ({"c": "d", "e": "f"}, "cat.jpg")
