@@ -6,7 +6,8 @@
     rollback.py   RollbackReader follows the rule of the published sketch, for ordered channels only
     batch.py      what readers deliver and hold; view.py: what batches add up to
     spelling.py   messages as JSON, as deltas and as short text
-    avro.py       messages as Avro; needs the extra `feed`. unions.py: values of Avro's unions as JSON
+    avro.py       messages as Avro; needs the extra `feed`. unions.py: its values as JSON
+    blocks.py     the parts of an Avro file, within bounds
     files.py      reads and writes all of these as files
     errors.py     FeedError, and the rules that a feed can break
 
