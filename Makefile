@@ -57,6 +57,7 @@ else
 	TIERED_SIM_SEEDS=1000 .venv/bin/python -m pytest -m sim --ignore=tests/crash $(ARGS)
 	.venv/bin/python docs/protocol/model.py --all
 	$(SIMULATION).bounded
+	.venv/bin/python -m emulators.feed
 	$(SIMULATION) run --seeds 2000
 	$(CALLERS) --seeds 5000
 	$(CALLERS) --seeds 300 --command

@@ -58,7 +58,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "recovery/sources": {"recovery/audit"} | LOG | STORE,
     "recovery/http": {"recovery", "recovery/audit/manifest", "recovery/status"} | LOG | STORE,
     "recovery/cli": {
-        "recovery", "recovery/cli/audit", "recovery/http", "recovery/statistics", "recovery/status", "tiered/provision",
+        "recovery", "recovery/cli/audit", "recovery/feed", "recovery/http", "recovery/statistics", "recovery/status", "tiered/provision",
         "tiered/telemetry",
     } | LOG | STORE,
     "recovery/cli/audit": {

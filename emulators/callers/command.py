@@ -4,7 +4,7 @@ Each command runs in a child process and is judged by these rules:
 
     exit code       one of those that the README lists, and not that of a killed process
     stderr          no traceback
-    --json          what is on stdout after a success is JSON, one value a line
+    --json          what is on stdout after a success is JSON, one value or one a line
     put             0: `get` returns the very bytes
     left behind     nothing but the files that were asked for
 
@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -38,6 +39,10 @@ _LIFETIMES = ("90s", "15m", "36h", "30d", "0s", "-1s", "1w", "s", "9999999999999
 _RANGES = ("0:3", "1:", ":2", "-2:", "-3:", "9:", "3:1", "x", "", ":", "1:2:3", "0:99999999999999999999999", "-0:", "1_0:", " 1:2")
 _CUSTOM = ("a=b", "a=", "=b", "a", "ключ=é", "a=b=c", "A=b", "a\n=b", "x=" + "y" * 9000, "\udc80=x", "a b=c")
 _TYPES = ("text/plain", "", "a\x07b", "é", "x" * 9000, "text/html; charset=utf-8", "\udc80")
+_FEEDS = ("feeds/published.txt", "feeds", "-", "payload", "empty", "store/tiered.db", "out")
+_FORMS = ("text", "json", "avro", "delta", "bare", "framed")
+_SCHEMAS = ("string", "long", '{"type": "array", "items": "string"}', "feeds/published.txt")
+_PUBLISHED = "update (a, time0, +1)\nprogress (time0, 1)\nupdate (b, time1, +1)\n"
 _YAML = (
     "directory: store\nchangelog: sqlite\n", "directory: store\ninline_bytes_max: 10\nchangelog: sqlite\n", "", "[", "directory: 5", "directory: [x]", "\0", "nope: 1",
     "directory: store\nstore: {concurrency_max: 0}", "directory: store\nlease: {heartbeat_interval_s: 1e-9}", "directory: store\nrecovery: {page_max: 1e23}",
@@ -95,7 +100,7 @@ def _line(random: Random, wrong: float) -> Line:
     where: tuple[str, ...] = random.choice((("--directory", "store"), ("--directory", "store"), ("--config", SETTINGS_FILE), ("-d", some(("store",))), ("-c", some((SETTINGS_FILE,)))))
     if random.random() < wrong / 3:
         where = random.choice(((), ("--directory", "store", "--config", SETTINGS_FILE), ("--directory",), ("--nope",)))
-    command = random.choice(("put", "put", "put", "get", "get", "head", "rm", "ls", "recover", "log list", "log show", "log retry", "config show", "check", "provision", "odd"))
+    command = random.choice(("put", "put", "put", "get", "get", "head", "rm", "ls", "recover", "log list", "log show", "log retry", "config show", "check", "provision", "feed view", "feed check", "feed convert", "feed follow", "odd"))
     arguments: list[str] = command.split()
     match command:
         case "put":
@@ -123,9 +128,19 @@ def _line(random: Random, wrong: float) -> Line:
             arguments += ["--stuck"] * random.randrange(2) + (["--limit", some(("1",))] if random.random() < 0.3 else [])
         case "log show" | "log retry":
             arguments += [some(("01a20165-eb55-7940-8bb5-a3a551aafd78", "~changelog/zz/garbage"))] if random.random() < 0.8 else ["--all"]
+        case "feed view" | "feed check":
+            arguments += [some(_FEEDS) for _ in range(random.randint(1, 2))]
+            for option, possible in (("--at", ("0", "1", "9" * 30)), ("--form", _FORMS), ("--schema", _SCHEMAS)):
+                arguments += [option, some(possible)] if random.random() < 0.2 else []
+            arguments += [option for option in ("--rollback", "--bounded", "--dates") if random.random() < 0.1]
+        case "feed convert":
+            arguments += [some(_FEEDS), some(("-", "out")), "--to", some(_FORMS)]
+            arguments += ["--schema", some(_SCHEMAS)] if random.random() < 0.7 else []
+        case "feed follow":
+            arguments += [some(("feeds", "dir")), "--until-idle", "0"] + (["--from", some(("0", "1"))] if random.random() < 0.3 else [])
         case "odd":
             arguments = [random.choice((*_WRONG, "--help", "--version", "put", "log", "audit", "demo --seconds x", "completion"))]
-    if random.random() < 0.3:
+    if random.random() < 0.3 and command != "feed convert":  # to stdout it writes the file, in the form that was asked for
         arguments.append("--json")
     stdin = None if random.random() < wrong / 5 else random.randbytes(random.choice((0, 5, 11, 100, 5000, 1_100_000)))
     variables = tuple(random.choice(_VARIABLES) for _ in range(random.choice((0, 0, 1, 2)))) if random.random() < wrong else ()
@@ -141,6 +156,8 @@ def run(seed: int) -> CommandResult:
         (directory / "payload").write_bytes(Random(seed).randbytes(3000))
         (directory / "empty").touch()
         (directory / "dir").mkdir()
+        (directory / "feeds").mkdir()
+        (directory / "feeds/published.txt").write_text(_PUBLISHED)
         for number, line in enumerate(lines):
             before = _listed(directory)
             done = call(line, directory)
@@ -161,17 +178,25 @@ def _judge(line: Line, done: Done, directory: Path, before: set[str]) -> None:
     if done.code not in (0, 130) and not done.stderr.strip() and not done.stdout.strip():
         raise Violation("silent", f"{line}: exit code {done.code}, and not a word")
     if done.code == 0 and "--json" in line.arguments and "--help" not in line.arguments and "--version" not in line.arguments:
-        for text in done.stdout.decode("utf-8", "surrogateescape").splitlines():
-            try:
-                json.loads(text)
-            except ValueError as error:
-                raise Violation("no JSON", f"{line}: {text[:200]!r}: {error}") from None
+        _check_json(line, done.stdout.decode("utf-8", "surrogateescape"))
     made = {name for name in _listed(directory) - before if not name.startswith(("store/", "other/"))} - {"store", "other"}
     asked = {os.path.normpath(each) for each in line.arguments if each and len(each) < 300} if done.code == 0 or "put" in line.arguments else set()
     if odd := [name for name in made if not any(_is_part(name, each) for each in (*asked, "~"))]:
         raise Violation("left behind", f"{line}: exit code {done.code}, and there is {odd}")
     if "put" in line.arguments and done.code == 0:
         _check_stored(line, directory)
+
+
+def _check_json(line: Line, printed: str) -> None:
+    """One value, or one in each line."""
+    with suppress(ValueError):
+        json.loads(printed)
+        return
+    for text in printed.splitlines():
+        try:
+            json.loads(text)
+        except ValueError as error:
+            raise Violation("no JSON", f"{line}: {text[:200]!r}: {error}") from None
 
 
 def _is_part(name: str, asked: str) -> bool:

@@ -11,7 +11,7 @@ Exit codes:
     3    the request or the settings are wrong, or `check` or `provision` found a problem
     4    unavailable, or an output cannot be written: try again
     5    the outcome is unknown: it may have happened
-    6    stored data is corrupt or lost, or an entry is stuck: an operator must look
+    6    stored data is corrupt or lost, an entry is stuck, or a change feed is not sound: an operator must look
     130  interrupted
 
 `tiered audit` has its own: 0 clean, 1 findings, 2 it could not be completed, whatever the reason.
@@ -29,7 +29,7 @@ from recovery.cli.output import write
 from recovery.cli.shared import guard, say, shared
 from recovery.logs import write_to_stderr
 
-COMMANDS = ("put", "get", "head", "rm", "ls", "status", "recover", "provision", "check", "log", "audit", "config")
+COMMANDS = ("put", "get", "head", "rm", "ls", "status", "recover", "provision", "check", "log", "audit", "feed", "config")
 """The commands and groups of commands, in the order in which --help lists them."""
 
 
@@ -60,6 +60,10 @@ def _load(name: str) -> Callable[..., None] | typer.Typer:
             from recovery.cli.audit.commands import audit_app
 
             return audit_app
+        case "feed":
+            from recovery.cli.feed import feed_app
+
+            return feed_app
         case "config":
             from recovery.cli.config import config_app
 

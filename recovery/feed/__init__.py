@@ -9,9 +9,11 @@
     avro.py       messages as Avro; needs the extra `feed`. unions.py: its values as JSON
     blocks.py     the parts of an Avro file, within bounds
     files.py      reads and writes all of these as files
+    follow.py     reads a directory of files while they grow
     errors.py     FeedError, and the rules that a feed can break
 
-Only `files.py` does I/O. Nothing here knows the store, the audit or a command. docs/feed.md explains the protocol.
+Only `files.py` and `follow.py` do I/O. Nothing here knows the store, the audit or a command. docs/feed.md explains the
+protocol.
 """
 
 from recovery.feed.batch import Batch, Held, Waiting

@@ -125,17 +125,30 @@ def read(
 def read_all(paths: Iterable[str | Path], **options: object) -> Iterator[Located]:
     """Yields the messages of several files of one feed, as `read` does. `options`: those of `read`.
 
-    Raises `FeedError`, too, if two containers say that they are of different generations.
+    Of files of deltas, the n-th file that was given is the transaction at time n, from 0. Raises `FeedError`, too, if
+    two containers say that they are of different generations.
     """
-    first: Located | None = None
-    for path in paths:
-        for located in read(path, **options):  # type: ignore[arg-type]
-            if located.generation is not None:
-                first = first or located
-                if located.generation != first.generation:
-                    why = f"the file is of generation {located.generation}, and {first.file} is of generation {first.generation}"
-                    raise FeedError(Rule.GENERATION, why, located.where)
+    generations = Generations()
+    for number, path in enumerate(paths):
+        for located in read(path, **{"time": number} | options):  # type: ignore[arg-type]
+            generations.check(located)
             yield located
+
+
+class Generations:
+    """Sees to it that all files are of one generation. A file that does not say its generation passes."""
+
+    def __init__(self) -> None:
+        self._first: Located | None = None
+
+    def check(self, located: Located) -> None:
+        """Raises `FeedError` if the file of the message says another generation than the first one that said one."""
+        if located.generation is None:
+            return
+        self._first = self._first or located
+        if located.generation != self._first.generation:
+            why = f"the file is of generation {located.generation}, and {self._first.file} is of generation {self._first.generation}"
+            raise FeedError(Rule.GENERATION, why, located.where)
 
 
 class _Stream(io.RawIOBase):

@@ -185,7 +185,7 @@ def transaction(deltas: Iterable[Delta], time: int) -> Iterator[Message]:
 def to_text(message: Message) -> list[str]:
     """Returns the message as lines of short text: one for each update, or one for a progress message."""
     if isinstance(message, Updates):
-        return [f"update ({_record_to_text(each.data)}, time{each.time}, {each.diff:+d})" for each in message.updates]
+        return [f"update ({record_to_text(each.data)}, time{each.time}, {each.diff:+d})" for each in message.updates]
     if len(message.lower) == 1 and message.upper == (message.lower[0] + 1,):
         time = message.lower[0]
         if not message.counts:
@@ -221,7 +221,8 @@ def is_text(line: str) -> bool:
     return line.lstrip().startswith(("update (", "progress ("))
 
 
-def _record_to_text(data: Json) -> str:
+def record_to_text(data: Json) -> str:
+    """Returns a record as short text shows it: a word as it is, all else as canonical JSON."""
     return data if type(data) is str and _WORD.match(data) else canonical(data)
 
 

@@ -25,12 +25,15 @@ COMMANDS: dict[str, list[str]] = {
     "put": [OBJECT, "payload"], "get": [OBJECT, "-o", "out"], "head": [OBJECT], "rm": [OBJECT], "ls": [], "status": [],
     "recover": ["--once"], "provision": [], "check": [], "log list": [], "log show": ["x"], "log retry": ["--all"], "audit plan": [],
     "audit run": ["--engine", "local", "--to", "", "--parallel", "1"], "audit show": [OBJECT], "config show": [],
-    "audit delete": ["audit-0", "--class", "orphan"], "audit restore": ["audit-0"],
+    "audit delete": ["audit-0", "--class", "orphan"], "audit restore": ["audit-0"], "feed view": ["feed/0.txt"],
+    "feed check": ["feed/0.txt"], "feed convert": ["feed/0.txt", "converted", "--to", "json"], "feed follow": ["feed", "--until-idle", "0"],
 }
 """Each with arguments of its own; `audit run`, `delete` and `restore` with such as they refuse at once."""
 
 REFUSED = {"audit run": 2, "audit delete": 2, "audit restore": 2, "log show": 3}
-GROUPS = ("", "log", "audit", "config")
+GROUPS = ("", "log", "audit", "feed", "config")
+WITHOUT_A_STORE = {"provision", "put", "config show", "feed view", "feed check", "feed convert", "feed follow"}
+"""They make it, or do without."""
 DAMAGE = "Traceback (most recent call last)"
 
 Call = Callable[..., tuple[int, str, str]]
@@ -43,6 +46,8 @@ def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "payload").write_bytes(b"hello")
+    (tmp_path / "feed").mkdir()
+    (tmp_path / "feed/0.txt").write_text("progress (time0, 0)\n")
 
     def called(*arguments: str) -> tuple[int, str, str]:
         choice.config = choice.directory = None
@@ -98,7 +103,7 @@ def test_what_is_wrong_with_an_option_and_where_to_look_are_two_sentences(call: 
     assert call("-d", "", "ls")[2] == "tiered: Invalid value: --directory is empty. See 'tiered --help'.\n"
 
 
-@pytest.mark.parametrize("command", ["put", "get", "head", "rm", "log show", "audit show"])
+@pytest.mark.parametrize("command", ["put", "get", "head", "rm", "log show", "audit show", "feed view", "feed follow"])
 def test_missing_arguments(call: Call, command: str) -> None:
     code, out, errors = call(*command.split())
     assert (code, out) == (2, "") and errors.startswith("tiered: Missing argument '")
@@ -117,7 +122,7 @@ def test_shared_options_stand_behind_the_name_too_and_what_is_printed_is_json(st
     assert store("--json", *[group, "-d", "store"][not group:], name, *COMMANDS[command], *[] if group else ["-d", "store"])[0] == wanted
 
 
-@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in ("provision", "put", "config show")])
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in WITHOUT_A_STORE])
 def test_failure_prints_nothing_on_stdout_with_json_too(call: Call, command: str) -> None:
     code, out, errors = call(*command.split(), *COMMANDS[command], "--json", "-d", "nowhere")
     assert code in (2, 3) and out == ""
@@ -178,7 +183,7 @@ def test_odd_arguments_end_in_a_sentence_and_a_documented_code(store: Call, tmp_
     given, out, errors = store("-d", "store", *arguments)
     assert (given, out) == (code, ""), errors
     assert errors.startswith("tiered: ") and "\x1b" not in errors
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["loop", "payload", "store"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["feed", "loop", "payload", "store"]
 
 
 @pytest.mark.parametrize("where", ["x" * 300, "payload", "payload/x", "/proc/nowhere", "~nobody-of-that-name/x"])
@@ -290,7 +295,10 @@ UNWANTED = {
     "google", "grpc", "aiohttp", "pyspark", "pyarrow", "jinja2", "rich", "yaml", "msgspec", "emulators",
     "tenacity", "prometheus_client", "opentelemetry",
 }  # fmt: skip
-OF_OTHER_COMMANDS = {"recovery.cli.audit.commands", "recovery.cli.recover", "recovery.cli.deployment", "recovery.cli.config"}
+OF_OTHER_COMMANDS = {
+    "recovery.cli.audit.commands", "recovery.cli.recover", "recovery.cli.deployment", "recovery.cli.config", "recovery.cli.feed",
+    "recovery.feed",
+}  # fmt: skip
 OF_STATUS = {"recovery.cli.status", "recovery.status.look", "recovery.statistics.persisted"}
 OF_GOOGLES_CLIENTS = {"google.cloud.bigtable_admin_v2", "google.cloud.bigtable.data", "google.cloud.storage", "tiered.gcs.auth"}
 SHOWS_MODULES = (
