@@ -26,7 +26,7 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 from changelog.base.errors import InvalidRequestError
-from recovery.feed.batch import BYTES_PER_TIME, END, Batch, Held, Waiting, bytes_of, in_order, named
+from recovery.feed.batch import BYTES_PER_TIME, END, Batch, Held, Waiting, bytes_of, counts_of, in_order, named
 from recovery.feed.errors import FeedError, Rule
 from recovery.feed.messages import Key, Message, Progress, Update, Updates
 from recovery.feed.reference import ReferenceRules
@@ -197,22 +197,7 @@ class StrictRules:
             self._cover.add(lower, upper)
 
     def _counts(self, progress: Progress, lower: int, upper: int) -> dict[int, int]:
-        if lower < 0 or upper < 0:
-            raise FeedError(Rule.TIME, f"{named(progress)} has a negative bound")
-        if upper < lower:
-            raise FeedError(Rule.INTERVAL, f"{named(progress)} ends before it begins")
-        counts: dict[int, int] = {}
-        for time, count in progress.counts:
-            if time < 0:
-                raise FeedError(Rule.TIME, f"{named(progress)} has a count for the negative time {time}")
-            if not lower <= time < upper:
-                raise FeedError(Rule.INTERVAL, f"{named(progress)} has a count for time {time}, which it is not about")
-            if count < 0:
-                raise FeedError(Rule.INTERVAL, f"{named(progress)} declares the negative count {count} for time {time}")
-            if time in counts:
-                raise FeedError(Rule.INTERVAL, f"{named(progress)} has two counts for time {time}")
-            counts[time] = count
-        return counts
+        return counts_of(progress, lower, upper)
 
     def _refuse_other_counts(self, progress: Progress, lower: int, upper: int, counts: dict[int, int]) -> None:
         """Refuses a count that another progress message declared differently, or a missing one that it declared."""

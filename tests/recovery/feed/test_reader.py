@@ -15,6 +15,7 @@ from changelog.base.errors import InvalidRequestError
 from recovery.feed import Batch, CdcReader, FeedError, Message, Progress, Rule, Update, Updates, Waiting
 from recovery.feed.messages import Key
 from recovery.feed.reader import StrictRules, batches
+from recovery.feed.reference import ReferenceRules
 from recovery.feed.spelling import from_text, to_json
 from recovery.feed.times import Cover
 from tests.given.feeds import END, about, cut, frontier_of, mangled, truth
@@ -242,6 +243,16 @@ def test_what_is_held_is_told_and_so_is_what_is_waited_for() -> None:
     batches(reader, text("progress (time3 to end, time5: 1)"))
     ended: object = (reader.frontier, reader.waiting, reader.held.updates)
     assert ended == ((), None, 0)
+
+
+def test_a_lenient_reader_forgets_what_is_delivered_too() -> None:
+    reader = CdcReader(lenient=True)
+    for time in range(50):
+        over = [] if time % 2 else text(f"update (b, time{time}, +1)")
+        batches(reader, [*over, *text(f"update (a, time{time}, +1)", f"progress (time{time}, 1)")])
+    rules = reader._rules
+    assert isinstance(rules, ReferenceRules) and reader.frontier == (50,)
+    assert [len(each) for each in (rules._held, rules._held_times, rules._outstanding, rules._positive, rules._waiting)] == [0] * 5
 
 
 @pytest.mark.parametrize("per_time", [1, 100])
