@@ -40,8 +40,9 @@ class ChangeId(str):
     __slots__ = ()
 
     def __new__(cls, text: str) -> Self:
-        if not cls.matches(text):
-            raise InvalidRequestError(f"{text!r} is not a change id (a lower-case UUIDv7 such as 018bcfe5-6800-7000-8000-000000000001)")
+        if not isinstance(text, str) or not cls.matches(text):
+            shown = repr(text[:60]) if isinstance(text, str) else f"a value of type {type(text).__name__}"
+            raise InvalidRequestError(f"{shown} is not a change id (a lower-case UUIDv7 such as 018bcfe5-6800-7000-8000-000000000001)")
         return super().__new__(cls, text)
 
     @classmethod

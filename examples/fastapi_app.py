@@ -19,10 +19,12 @@ from starlette.types import Receive, Scope, Send
 from tiered import (
     AtCapacityError,
     ByteRange,
+    ChangeId,
     ConditionFailedError,
     ConfigurationError,
     InvalidRequestError,
     Metadata,
+    ObjectHead,
     ObjectId,
     OutcomeUnknownError,
     RangeNotSatisfiableError,
@@ -81,9 +83,8 @@ async def upload(org: str, key: str, request: Request) -> Response:
 # --8<-- [start:download]
 async def download(org: str, key: str, request: Request) -> Response:
     storage, object_id = storage_of(request), photo(org, key)
-    wanted = await asked_range(request, storage, object_id)
     try:
-        stored = await storage.get(object_id, wanted)
+        stored, wanted = await opened(request, storage, object_id)
     except RangeNotSatisfiableError as error:
         return Response(status_code=416, headers={"Content-Range": f"bytes */{error.size}"})
     if stored is None:
@@ -116,17 +117,23 @@ class ObjectResponse(StreamingResponse):
 BEYOND_EVERY_END = ByteRange(10**18)
 
 
-async def asked_range(request: Request, storage: TieredStorage, object_id: ObjectId) -> ByteRange | None:
-    """Returns the range that the client wants. None: the whole object.
+async def opened(request: Request, storage: TieredStorage, object_id: ObjectId) -> tuple[StoredObject | None, ByteRange | None]:
+    """Opens the range that the client wants, and returns the range, too. Without a range, it is the whole object.
 
-    A client that has a part already sends `If-Range` with the ETag of that part. If the object has changed since, it
-    gets the whole object and not a part of the new one.
+    A client that has a part already sends `If-Range` with the ETag of that part. If the object has changed since, the
+    client gets the whole object and not a part of the new one. The open object is what is compared: between a `head`
+    and a `get` it could change once more.
     """
-    wanted = parse_range(request.headers.get("range", ""))
-    if wanted is None or "if-range" not in request.headers:
-        return wanted
-    head = await storage.head(object_id)
-    return wanted if head is not None and request.headers["if-range"] == f'"{head.revision}"' else None
+    wanted, part_of = parse_range(request.headers.get("range", "")), request.headers.get("if-range")
+    try:
+        stored = await storage.get(object_id, wanted)
+        if stored is None or wanted is None or part_of in (None, etag(stored.revision)):
+            return stored, wanted
+        await stored.aclose()
+    except RangeNotSatisfiableError:
+        if part_of is None:
+            raise
+    return await storage.get(object_id), None
 
 
 def parse_range(header: str) -> ByteRange | None:
@@ -147,8 +154,7 @@ async def look(org: str, key: str, request: Request) -> Response:
     head = await storage_of(request).head(photo(org, key))
     if head is None:
         return Response(status_code=404)
-    headers = {"Content-Type": head.metadata.content_type, "ETag": f'"{head.revision}"', "Accept-Ranges": "bytes"}
-    return Response(headers=headers | {"Content-Length": str(head.size)})
+    return Response(headers=headers_of(head) | {"Content-Length": str(head.size)})
 
 
 async def remove(org: str, key: str, request: Request) -> Response:
@@ -179,9 +185,15 @@ def seconds_until_retry(error: UnavailableError) -> int:
     return max(1, ceil(told or 1))
 
 
-def headers_of(stored: StoredObject) -> dict[str, str]:
+def headers_of(stored: StoredObject | ObjectHead) -> dict[str, str]:
     headers = {"Content-Type": stored.metadata.content_type, "Accept-Ranges": "bytes", "X-Content-Type-Options": "nosniff"}
-    return headers if stored.revision is None else headers | {"ETag": f'"{stored.revision}"'}
+    tag = etag(stored.revision)
+    return headers if tag is None else headers | {"ETag": tag}
+
+
+def etag(revision: ChangeId | None) -> str | None:
+    """None: older software wrote the object, and nothing tells one write of it from another."""
+    return None if revision is None else f'"{revision}"'
 
 
 def names(request: Request, header: str) -> set[str]:

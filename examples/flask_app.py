@@ -1,17 +1,20 @@
 """Serves the objects of a store over HTTP with Flask. Run it: gunicorn --threads 8 'examples.flask_app:create_app()'
 
-It does what examples/fastapi_app.py does, with calls that block.
+It streams both ways and answers ranges, with calls that block. It leaves out the conditions (`If-None-Match`,
+`If-Range`) that examples/fastapi_app.py has.
 """
 
 from __future__ import annotations
 
 import os
+from math import ceil
 
 from flask import Flask, Response, request
 from flask.typing import ResponseReturnValue
 
 from examples.process_store import ProcessStore
 from tiered import (
+    AtCapacityError,
     ByteRange,
     ConfigurationError,
     InvalidRequestError,
@@ -19,6 +22,7 @@ from tiered import (
     ObjectId,
     OutcomeUnknownError,
     RangeNotSatisfiableError,
+    ServiceAwayError,
     Settings,
     TieredError,
     UnavailableError,
@@ -34,6 +38,8 @@ def create_app(source: str | Settings | None = None) -> Flask:
     @app.put("/photos/<org>/<path:key>")
     def upload(org: str, key: str) -> ResponseReturnValue:
         """Streams the body into the store. If the client goes away half-way, nothing is stored."""
+        if "Transfer-Encoding" in request.headers and not request.environ.get("wsgi.input_terminated"):
+            return {"error": "say how long the body is"}, 411  # this server does not tell, and Flask takes the body for empty
         content_type = request.content_type or "application/octet-stream"
         metadata = Metadata(content_type=content_type, size=request.content_length)
         done = store().put(photo(org, key), iter(lambda: request.stream.read(65_536), b""), metadata)
@@ -48,7 +54,9 @@ def create_app(source: str | Settings | None = None) -> Flask:
             return "", 416, {"Content-Range": f"bytes */{error.size}"}
         if stored is None:
             return "", 404
-        headers = {"Content-Length": str(stored.length), "ETag": f'"{stored.revision}"', "Accept-Ranges": "bytes"}
+        headers = {"Content-Length": str(stored.length), "Accept-Ranges": "bytes"}
+        if stored.revision is not None:  # older software writes objects without a revision
+            headers["ETag"] = f'"{stored.revision}"'
         if wanted is not None and stored.length > 0:
             headers["Content-Range"] = f"bytes {stored.start}-{stored.stop - 1}/{stored.size}"
         status = 206 if "Content-Range" in headers else 200
@@ -80,7 +88,8 @@ def asked_range() -> ByteRange | None:
 def answer_error(error: TieredError) -> ResponseReturnValue:
     match error:
         case UnavailableError():
-            return {"error": str(error)}, 503, {"Retry-After": "1"}
+            told = error.retry_after_s if isinstance(error, AtCapacityError | ServiceAwayError) else None
+            return {"error": str(error)}, 503, {"Retry-After": str(max(1, ceil(told or 1)))}
         case OutcomeUnknownError():
             return {"error": "it may have happened"}, 504
         case InvalidRequestError() if not isinstance(error, ConfigurationError):

@@ -4,13 +4,16 @@
     python examples/migrate.py --to tiered.yaml --usecase photos gs://old-bucket/photos/
 
 It may be interrupted at any time, and run again: what is in the store with the same size is left out. At the end it
-compares the source with the store. It ends with 1 if something could not be copied, or differs.
+compares the source with the store. It ends with 1 if something could not be copied or differs, or if the source is
+empty. Links to directories are not followed, and are named.
 """
 
 from __future__ import annotations
 
 import argparse
 import mimetypes
+import os
+import stat
 import sys
 from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -29,20 +32,42 @@ if TYPE_CHECKING:
 # --8<-- [start:sources]
 @dataclass(frozen=True)
 class Found:
-    """One object of the source. `body`: a path, or a file that is read when the object is copied. `size`: in bytes."""
+    """One object of the source. `body`: a path, or a file that is read when the object is copied. `size`: in bytes.
+
+    `fault`: why it cannot be copied.
+    """
 
     name: str
     body: Path | BinaryIO = field(repr=False)
     size: int
     created_ns: int
     content_type: str | None = None
+    fault: str | None = None
 
 
 def in_directory(root: Path) -> Iterator[Found]:
-    for path in sorted(root.rglob("*")):
-        if path.is_file():
-            about = path.stat()
-            yield Found(path.relative_to(root).as_posix(), path, about.st_size, about.st_mtime_ns)
+    """The files below a directory. What is there and cannot be copied comes with a `fault`: nothing is left out."""
+    unread: list[OSError] = []
+    for folder, folders, names in os.walk(root, onerror=unread.append):
+        folders.sort()
+        for name in sorted([*names, *(each for each in folders if os.path.islink(os.path.join(folder, each)))]):
+            yield _file(root, Path(folder, name))
+    for error in unread:
+        yield _faulty(root, Path(error.filename), error.strerror or str(error))
+
+
+def _file(root: Path, path: Path) -> Found:
+    try:
+        about = path.stat()
+    except OSError as error:
+        return _faulty(root, path, error.strerror or str(error))
+    if not stat.S_ISREG(about.st_mode):
+        return _faulty(root, path, "it is no file, or a link to a directory")
+    return Found(path.relative_to(root).as_posix(), path, about.st_size, about.st_mtime_ns)
+
+
+def _faulty(root: Path, path: Path, fault: str) -> Found:
+    return Found(path.relative_to(root).as_posix(), path, 0, 0, fault=fault)
 
 
 def in_bucket(client: Client, bucket: str, prefix: str) -> Iterator[Found]:
@@ -57,13 +82,13 @@ def in_bucket(client: Client, bucket: str, prefix: str) -> Iterator[Found]:
 class Migration:
     """Copies into one usecase. The name of an object in the source becomes its key.
 
-    `failed`: one sentence for each object that could not be copied.
+    `found`: how many objects the source has. `failed`: one sentence for each that could not be copied.
     """
 
     def __init__(self, storage: TieredStorage, usecase: str) -> None:
         self._storage = storage
         self._usecase = usecase
-        self.copied = 0
+        self.copied = self.found = 0
         self.failed: list[str] = []
 
     async def copy(self, source: Iterable[Found]) -> None:
@@ -78,6 +103,10 @@ class Migration:
     async def missing(self, source: Iterable[Found]) -> AsyncIterator[PutRequest]:
         """Yields a request for each object that is not in the store, or is there with another size."""
         async for found in each_in_thread(source):
+            self.found += 1
+            if found.fault is not None:
+                self.failed.append(f"{found.name}: {found.fault}")
+                continue
             try:
                 request = self._request(found)
             except InvalidRequestError as error:  # a name or a content type that the store does not take
@@ -110,7 +139,9 @@ async def migrate(to: str | Settings, usecase: str, source: str) -> int:
     print(f"{migration.copied} copied, {len(migration.failed)} failed, {len(differing)} not in the store as they are in the source")
     for line in [*migration.failed, *differing]:
         print(line, file=sys.stderr)
-    return 1 if migration.failed or differing else 0
+    if not migration.found:
+        print(f"{source} has no objects: is its name right?", file=sys.stderr)
+    return 1 if migration.failed or differing or not migration.found else 0
 # --8<-- [end:main]
 
 
@@ -120,7 +151,7 @@ def opened(source: str) -> Iterator[Found]:
     from google.cloud.storage import Client
 
     bucket, _, prefix = source.removeprefix("gs://").partition("/")
-    return in_bucket(Client(), bucket, prefix)
+    return in_bucket(Client(), bucket, prefix if prefix.endswith("/") or not prefix else f"{prefix}/")
 
 
 def main(arguments: list[str] | None = None) -> Any:

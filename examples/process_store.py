@@ -20,21 +20,24 @@ class ProcessStore:
     def __init__(self, source: str | Settings) -> None:
         self._source = source
         self._lock = Lock()
-        self._process = 0
         self._storage: TieredStorage | None = None
+        os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        """In a forked child. Another thread of the parent may have held the lock, and would hold it for ever."""
+        self._lock, self._storage = Lock(), None
 
     def __call__(self) -> TieredStorage:
         with self._lock:
-            if self._storage is None or self._process != os.getpid():
+            if self._storage is None:
                 self._open = ExitStack()
                 self._storage = self._open.enter_context(open_storage(self._source))
-                self._process = os.getpid()
             return self._storage
 # --8<-- [end:store]
 
     def close(self) -> None:
         """Closes it now. The next use opens it anew."""
         with self._lock:
-            if self._storage is not None and self._process == os.getpid():
+            if self._storage is not None:
                 self._open.close()
             self._storage = None

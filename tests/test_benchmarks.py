@@ -24,6 +24,7 @@ from benchmarks import (
     deletions,
     embedded,
     facade,
+    files,
     inventory,
     latency,
     memory,
@@ -43,11 +44,13 @@ from benchmarks.servers import started
 from changelog.base.runtime import SystemRuntime
 from changelog.bigtable.channel import BigtableTable
 from changelog.change import ChangeId
+from emulators.gcs.server import GcsEmulator
 from recovery.audit.names import read_name
 from recovery.audit.verdicts import Form
 from recovery.statistics.verdict import Kind
 from tests.given.repository import ROOT
 from tiered.bigtable.rows import BigtableRows
+from tiered.filesystem.tree import TieredFileSystem
 from tiered.metadata import Metadata
 from tiered.protocol.backends import Inline, Tombstone
 
@@ -73,6 +76,25 @@ def test_the_benchmark_of_the_facade_has_a_line_for_each_store_operation_and_pay
     assert len(figures.rows) == 8 and all(len(row) == len(figures.columns) for row in figures.rows)
 
 
+@pytest.mark.skipif(not files.is_installed(), reason=files.NOT_INSTALLED)
+@pytest.mark.filterwarnings("ignore:Sending a large body directly:ResourceWarning")     # gcsfs does
+def test_the_benchmark_beside_gcsfs_has_a_line_for_each_operation_and_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "SIZES", {"2 MiB": files.SIZES["2 MiB"]})
+
+    async def run() -> Figures:
+        async with GcsEmulator() as server:
+            server.create_bucket("bucket")
+            ours = files.Side(TieredFileSystem(settings={"directory": tmp_path}, skip_instance_cache=True), "bench/objects")
+            try:
+                return await files.compare([ours, files.gcsfs_at(server.url, "bucket")], TINY, rounds=2)
+            finally:
+                await anyio.to_thread.run_sync(ours.files.close)
+
+    figures = anyio.run(run)
+    assert [row[0] for row in figures.rows] == ["write", "read", "open, read 64 KiB", "info", "list 2 files"]
+    assert all(len(row) == len(figures.columns) for row in figures.rows)
+
+
 @pytest.mark.parametrize(("part", "tables", "lines"), [
     ("calls", 1, 3), ("latency", 1, 2), ("deletions", 2, 5), pytest.param("client_cpu", 3, 27, marks=pytest.mark.sim),
     pytest.param("memory", 1, 2, marks=pytest.mark.sim), pytest.param("recovery_rate", 1, 2, marks=pytest.mark.sim),
@@ -96,8 +118,23 @@ def test_a_production_benchmark_has_a_line_for_everything_it_compares(
 
 
 def test_the_benchmark_of_one_command_has_a_line_for_each_side(tmp_path: Path) -> None:
-    shown = command.figures(command.sides(tmp_path, None, ""), rounds=1)
-    assert [row[0] for row in shown.rows][2:] == ["put, embedded", "get, embedded"]
+    shown = command.figures(command.sides(tmp_path, None, "", ROOT), rounds=1)
+    ours = ["put, embedded", "get, embedded"]
+    assert [row[0] for row in shown.rows][2:] == [*ours, *(f"{name}{command.BESIDE}" for name in ours)]
+    assert [bool(row[4]) for row in shown.rows] == [False, False, True, True, False, False]
+
+
+def test_the_benchmark_of_imports_has_a_line_for_each() -> None:
+    assert [row[0] for row in command.imports(rounds=1).rows] == [*command.IMPORTED]
+
+
+def test_the_other_checkout_of_the_benchmark_runs_its_own_modules(tmp_path: Path) -> None:
+    (tmp_path / "recovery/cli").mkdir(parents=True)
+    for name, text in (("__init__", ""), ("cli/__init__", ""), ("cli/main", "raise SystemExit(7)")):
+        (tmp_path / f"recovery/{name}.py").write_text(text)
+    arguments, variables = command.sides(tmp_path, None, "", tmp_path)[f"get, embedded{command.BESIDE}"]
+    with pytest.raises(SystemExit, match="ended with 7"):
+        command.run(arguments, variables)
 
 
 def test_the_overload_curve_is_drawn(tmp_path: Path) -> None:
@@ -260,7 +297,7 @@ def test_figures_replace_what_the_page_said_between_the_marks_and_nothing_else(t
 
 def test_the_page_has_a_place_for_every_part() -> None:
     page = (ROOT / "docs" / "benchmarks.md").read_text()
-    parts = ("embedded", "audit", "audit_growth", "billion", "overload", "command", *production.PARTS)
+    parts = ("embedded", "files", "audit", "audit_growth", "billion", "overload", "command", *production.PARTS)
     assert [part for part in parts if f"<!-- figures {part} -->" not in page] == []
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from mkdocs.exceptions import Abort
 
 import tiered
 import tiered.sync
+import tiered.testing
 from docs import site
 from tests.given.repository import ROOT
 from tiered import Settings
@@ -51,6 +53,10 @@ def test_the_site_is_built_and_no_link_in_it_is_dead(tmp_path: Path) -> None:
     build(configured(site_dir=str(tmp_path)))
     reference = (tmp_path / "reference/library.html").read_text()
     assert "Stores the payload under the id" in reference
+    testing = (tmp_path / "reference/testing.html").read_text()
+    for words in ("calls of an operation end with this error", "blocking_memory_store", "What every backend must do"):
+        assert words in testing
+    assert "A write becomes visible when the file is closed" in (tmp_path / "reference/filesystem.html").read_text()
     assert "tiered audit delete" in (tmp_path / "reference/command.html").read_text()
 
 
@@ -91,3 +97,11 @@ def test_the_reference_has_every_setting_and_every_public_name() -> None:
     assert sorted(shown) == sorted([*tiered.__all__, "Telemetry"])
     blocking = re.findall(r"^::: tiered\.sync\.(\w+)$", (ROOT / "docs/reference/sync.md").read_text(), re.MULTILINE)
     assert sorted(blocking) == sorted(tiered.sync.__all__)
+    for_tests = re.findall(r"^::: tiered\.testing\.(\w+)$", (ROOT / "docs/reference/testing.md").read_text(), re.MULTILINE)
+    assert sorted(for_tests) == sorted([*tiered.testing.__all__, "fixtures", "contracts"])
+
+
+def test_the_reference_has_the_file_system_that_fsspec_finds() -> None:
+    [entry] = [each for each in entry_points(group="fsspec.specs") if each.name == "tiered"]
+    page = (ROOT / "docs/reference/filesystem.md").read_text()
+    assert re.findall(r"^::: (\S+)$", page, re.MULTILINE) == [entry.value.replace(":", ".")]

@@ -157,10 +157,11 @@ class Bulk(Generic[R, V]):
 
     async def __anext__(self) -> ItemResult[R, V]:
         """The next result. An error of the requests' own iterator is raised here, after all results before it."""
-        if self._tasks is None:
+        if self._tasks is not None:
+            with suppress(anyio.EndOfStream, anyio.ClosedResourceError):
+                return await self._receive.receive()
+        if self._tasks is None:  # also if the block was left while this waited: what came until then is not all
             raise InvalidRequestError("results come inside the block only: async with storage.put_many(…) as results: async for …")
-        with suppress(anyio.EndOfStream):
-            return await self._receive.receive()
         error, self._requests_error = self._requests_error, None
         raise StopAsyncIteration if error is None else error
 

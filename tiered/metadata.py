@@ -192,11 +192,19 @@ def deadline_from(at: object, from_creation: object) -> datetime | timedelta | N
     """What a caller says about an expiry, checked: a time, a time after the creation, or never (None)."""
     if at is not None and from_creation is not None:
         raise InvalidRequestError("at and from_creation exclude each other: pass one of them, or neither for an object that stays")
-    if at is not None and (not isinstance(at, datetime) or at.utcoffset() is None):
+    if at is not None and not _is_time(at):
         raise InvalidRequestError(f"at is a datetime with a time zone, such as datetime.now(UTC) + timedelta(days=1), not {shown(at)}")
     if from_creation is not None and not isinstance(from_creation, timedelta):
         raise InvalidRequestError(f"from_creation is a timedelta, not {shown(from_creation)}")
     return at if isinstance(at, datetime) else from_creation if isinstance(from_creation, timedelta) else None
+
+
+def _is_time(value: object) -> bool:
+    """Whether it is a `datetime` with a time zone. Some are no time at all, such as `NaT` of pandas."""
+    try:
+        return isinstance(value, datetime) and value.utcoffset() is not None and type((value - _EPOCH) // _MICROSECOND) is int
+    except (ValueError, TypeError, OverflowError):
+        return False
 
 
 def expiring(metadata: Metadata, deadline: datetime | timedelta | None, now_ns: int, *, extend_only: bool) -> Metadata:
@@ -207,8 +215,8 @@ def expiring(metadata: Metadata, deadline: datetime | timedelta | None, now_ns: 
     created_ns = now_ns if metadata.time_created_ns is None else metadata.time_created_ns
     if deadline is None:
         return metadata.with_facts(time_expires_ns=None, expiration=None)
-    lives = deadline if isinstance(deadline, timedelta) else deadline - datetime(1970, 1, 1, tzinfo=UTC)
-    deadline_ns = whole_ms(lives // timedelta(microseconds=1) * 1000 + (created_ns if isinstance(deadline, timedelta) else 0))
+    lives = deadline if isinstance(deadline, timedelta) else deadline - _EPOCH
+    deadline_ns = whole_ms(lives // _MICROSECOND * 1000 + (created_ns if isinstance(deadline, timedelta) else 0))
     if extend_only and (metadata.time_expires_ns is None or metadata.time_expires_ns >= deadline_ns):
         return metadata
     if deadline_ns <= now_ns:
@@ -344,7 +352,8 @@ def as_datetime(ns: int | None) -> datetime | None:
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_FIRST_US, _LAST_US = ((end.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1) for end in (datetime.min, datetime.max))
+_MICROSECOND = timedelta(microseconds=1)
+_FIRST_US, _LAST_US = ((end.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND for end in (datetime.min, datetime.max))
 
 
 def _refuse_constant(name: str) -> NoReturn:

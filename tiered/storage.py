@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
+from copy import deepcopy
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -222,8 +223,8 @@ class TieredStorage:
         """Copies an object within the store, without its payload passing through here. None: there is no source.
 
         The copy is a new revision with the metadata of the source, its time of creation and its deadline. The
-        conditions are those of `put` and are about the destination. Raises as `put` does, and `UnavailableError` also
-        if the source was replaced meanwhile.
+        conditions are those of `put` and are about the destination. Raises as `put` does, `UnavailableError` also if
+        the source was replaced meanwhile, and `DanglingTombstoneError` (the data of the source are lost).
         """
         with self._observer.operation("copy"):
             found = await self._copy(source, destination, checked_condition(if_absent, if_revision))
@@ -234,17 +235,21 @@ class TieredStorage:
     ) -> PutResult | None:
         """Copies an object, as `copy` does, and then deletes the revision that was copied. None: there is no source.
 
-        It is not one step: for a moment both exist, and both stay if the process dies in between or an error is raised
-        after the copy. To call it again is safe. `ConditionFailedError`, and its `object_id` is the source: the source
-        was replaced after it was copied, and stays. `InvalidRequestError`: older software wrote the source, so it has
-        no revision; copy and delete it.
+        It is not one step: for a moment both exist. Both stay if the process dies in between, if the caller is
+        cancelled, or if a service fails after the copy. Then any error may be raised, and "nothing happened" is said of
+        the source alone. To call it again without a condition is safe. With one, it finds its own copy, and raises
+        `ConditionFailedError` for the destination.
+
+        `ConditionFailedError`, and its `object_id` is the source: the copy was made and stays. Meanwhile the source was
+        replaced, and stays, too, or it was deleted or has expired. `InvalidRequestError`: older software wrote the
+        source, so it has no revision; copy and delete it.
         """
-        with self._observer.operation("rename"):
+        with self._observer.operation("rename"), self._writes.in_steps():
             found = await self._copy(source, destination, checked_condition(if_absent, if_revision), whole=True)
             if found is None:
                 return None
             result, revision = found
-            with await self._enter(self._writes) as slot:
+            with await self._writes.enter_later() as slot:  # also if the store is being closed: that waits for this
                 await self._writer.delete(Write.begin(source, self._runtime, Condition(revision)), slot)
             return result
 
@@ -278,15 +283,17 @@ class TieredStorage:
         begins anew. If nothing is different, nothing is written.
 
         The result is a new revision, so readers see metadata and payload of one write. `if_revision`: as for `put`.
-        Raises as `put` does, and `InvalidRequestError` also if older software wrote the object, so that it has no
-        revision.
+        Raises as `put` does, `InvalidRequestError` also if older software wrote the object, so that it has no revision,
+        and `DanglingTombstoneError` (the object's data are lost).
         """
         if not callable(change):
             raise InvalidRequestError(f"pass a function from Metadata to Metadata, not {shown(change)}")
 
         async def edit(now: Metadata) -> Metadata:
-            changed = change(now)
-            return _updated(now, await changed if isawaitable(changed) else changed, self._runtime.wall_ns())
+            with elsewhere_is_an_error("the metadata are as they were: what the function awaited was cancelled elsewhere"):
+                changed = change(deepcopy(now))  # it may set items in the mappings, which are dictionaries
+                changed = await changed if isawaitable(changed) else changed
+            return _updated(now, changed, self._runtime.wall_ns())
 
         with self._observer.operation("update_metadata"):
             return await self._rewrite(object_id, edit, if_revision)
@@ -298,7 +305,8 @@ class TieredStorage:
         """Sets when an object expires: `at` a time, or `from_creation` so much later; neither: never.
 
         `extend_only`: an object that lives longer stays as it is. Everything else is as for `update_metadata`. `at` has
-        a time zone and is in the future.
+        a time zone and is in the future. An object that has expired is not there, so nothing brings it back (None). An
+        object that expires *during* the call may be gone for a moment, and come back with the new deadline.
         """
         with self._observer.operation("set_expiry"):
             if not isinstance(extend_only, bool):
@@ -319,25 +327,26 @@ class TieredStorage:
         _check(object_id)
         object_id.validate()
         condition = checked_condition(if_absent=False, if_revision=if_revision)
-        for _ in range(self._settings.store.read_attempts_max):
-            with await self._enter(self._writes) as slot:
-                found = await self._reader.source(object_id)
-                revision = None if found is None else found.head.revision
-                if condition is not None and condition.revision != revision:
-                    raise ConditionFailedError(object_id, revision, f"revision {condition.revision} was asked for, and is not there")
-                if found is None:
-                    return None
-                if revision is None:
-                    raise InvalidRequestError(f"{object_id} has no revision, because older software wrote it: put it again")
-                metadata = await edit(found.head.metadata)
-                if metadata == found.head.metadata:
-                    return PutResult(revision, found.head.tier, found.head.size)
-                write = Write.begin(object_id, self._runtime, Condition(revision))
-                try:
-                    return await self._writer.put_copy(write, metadata, found, slot)
-                except ConditionFailedError:
-                    if condition is not None:
-                        raise
+        with self._writes.in_steps():
+            for attempt in range(self._settings.store.read_attempts_max):
+                with await (self._writes.enter_later() if attempt else self._enter(self._writes)) as slot:
+                    found = await self._reader.source(object_id)
+                    revision = None if found is None else found.head.revision
+                    if condition is not None and condition.revision != revision:
+                        raise ConditionFailedError(object_id, revision, f"revision {condition.revision} was asked for, and is not there")
+                    if found is None:
+                        return None
+                    if revision is None:
+                        raise InvalidRequestError(f"{object_id} has no revision, because older software wrote it: put it again")
+                    metadata = await edit(found.head.metadata)
+                    if metadata == found.head.metadata:
+                        return PutResult(revision, found.head.tier, found.head.size)
+                    write = Write.begin(object_id, self._runtime, Condition(revision))
+                    try:
+                        return await self._writer.put_copy(write, metadata, found, slot)
+                    except ConditionFailedError:
+                        if condition is not None:
+                            raise
         raise UnavailableError(f"{object_id} was changed again and again meanwhile, and its metadata are as they were; try again")
 
     async def get(

@@ -15,6 +15,7 @@ from inspect import isawaitable
 from types import TracebackType
 from typing import Self
 
+from changelog.base.tasks import elsewhere_is_an_error
 from changelog.change import ChangeId
 from tiered.errors import InvalidRequestError, UnavailableError, UnconfirmedError
 from tiered.metadata import Metadata, as_datetime
@@ -46,9 +47,10 @@ class ProgressCount:
     async def add(self, size: int, total: int | None) -> None:
         """Tells of `size` more bytes."""
         try:
-            result = self.tell(size, total)
-            if isawaitable(result):
-                await result
+            with elsewhere_is_an_error("what the progress callback awaited was cancelled elsewhere"):
+                result = self.tell(size, total)
+                if isawaitable(result):
+                    await result
         except StopAsyncIteration as error:  # between pieces, it would be taken for the end of the payload
             raise RuntimeError("the progress callback raised StopAsyncIteration") from error
 
@@ -168,8 +170,7 @@ class StoredObject:
         self._blob = None if isinstance(source, memoryview) else source
         self._pieces = _Slices(source) if isinstance(source, memoryview) else source.pieces()
         self._progress = progress
-        self._begun = False
-        self._reading = False
+        self._begun = self._reading = self._in_pieces = self._ended = self._closed = False
 
     def __repr__(self) -> str:
         return f"<StoredObject {self.object_id} of {self.size} bytes, revision {self.revision}>"
@@ -213,13 +214,16 @@ class StoredObject:
     async def _next(self) -> bytes:
         if self._reading:
             raise InvalidRequestError(f"{self.object_id} is being read by another task; each gets it for itself")
+        if self._ended:
+            raise StopAsyncIteration
         self._reading = True
         try:
-            piece = await anext(self._pieces)
+            piece = await self._next_piece()
             if self._progress is not None:
                 await self._progress.add(len(piece), self.length)
             return piece
         except BaseException as error:
+            self._ended = isinstance(error, StopAsyncIteration)
             await self.aclose()
             if isinstance(error, UnconfirmedError):
                 raise UnavailableError(f"{self.object_id} could not be read to its end: {error}") from error
@@ -227,21 +231,41 @@ class StoredObject:
         finally:
             self._reading = False
 
+    async def _next_piece(self) -> bytes:
+        """Raises `StopAsyncIteration` only after the last byte: what was closed must not look shorter than it is."""
+        if not self._closed:
+            self._in_pieces = True
+            with suppress(StopAsyncIteration):
+                try:
+                    return await anext(self._pieces)
+                finally:
+                    self._in_pieces = False
+            if not self._closed:
+                raise StopAsyncIteration
+        await self._close_pieces()
+        raise InvalidRequestError(f"{self.object_id} was closed before its end was read; get it again")
+
     async def read(self) -> bytes:
         """Returns all bytes of the range, held in memory."""
         return b"".join([piece async for piece in self])
 
     async def aclose(self) -> None:
-        """Closes the object; bytes that were not read are given up. Safe to repeat."""
-        self._begun = True
+        """Closes the object; bytes that were not read are given up. Safe to repeat.
+
+        If another task still reads it, that gets an error, and never less than all bytes without one.
+        """
+        self._begun = self._closed = True
         blob, self._blob = self._blob, None
         if blob is not None:
             with suppress(UnavailableError, UnconfirmedError):  # how the reading ended changes nothing for the caller
                 try:
-                    if isinstance(self._pieces, AsyncGenerator):
-                        await self._pieces.aclose()
+                    await self._close_pieces()
                 finally:
                     await blob.aclose()
+
+    async def _close_pieces(self) -> None:
+        if isinstance(self._pieces, AsyncGenerator) and not self._in_pieces:
+            await self._pieces.aclose()
 
     async def __aenter__(self) -> Self:
         return self

@@ -16,7 +16,7 @@ from emulators.callers.model import Seen, Told, Violation, Write
 from emulators.callers.oracle import Oracle, path_of
 from emulators.callers.payloads import Made, OwnError, Payload, Place
 from emulators.callers.recipe import Call, Item, Step
-from emulators.callers.values import Is, said
+from emulators.callers.values import Is, Value, said
 from tiered import InvalidRequestError, ItemResult, LoadedObject, ObjectId, PutRequest, PutResult, TieredError, TieredStorage
 
 
@@ -31,6 +31,7 @@ class Host(Place, Protocol):
     async def run_to_end(self, call: Awaitable[Any], interrupt: Interrupt | None = None) -> Ended: ...
     async def afterwards(self, made: Made) -> None: ...
     def note(self, step: Step, ended: Ended) -> None: ...
+    def condition(self, value: Value | None, object_id: object) -> tuple[dict[str, Any], Is]: ...
 
 
 class BulkCall:
@@ -45,6 +46,7 @@ class BulkCall:
         self._items: list[Item] = []
         self._made: list[Made | None] = []
         self._writes: list[Write | None] = []
+        self._conditions: list[dict[str, Any]] = []
         self._verdicts: list[Is] = []
         self._results: list[ItemResult[Any, Any]] = []
         self._began: list[int] = []
@@ -72,6 +74,7 @@ class BulkCall:
     async def _add(self, item: Item) -> None:
         host = self._host
         made: Made | None = None
+        condition: dict[str, Any] = {}
         if item.wrong is not None:
             request, verdict = host.oracle.make(item.wrong), Is.WRONG
         elif item.payload is None:
@@ -80,9 +83,10 @@ class BulkCall:
             assert item.metadata is not None, "drawn"
             object_id, metadata = host.oracle.make(item.object_id), host.oracle.make(item.metadata)
             made = await item.payload.make(host)
-            verdict = item.object_id.verdict & item.metadata.verdict & made.verdict
+            condition, is_wrong = host.condition(item.condition, object_id)
+            verdict = item.object_id.verdict & item.metadata.verdict & made.verdict & is_wrong
             try:
-                request = PutRequest(object_id, made.payload, metadata)
+                request = PutRequest(object_id, made.payload, metadata, **condition)
             except InvalidRequestError:
                 await host.afterwards(made)
                 raise
@@ -90,6 +94,7 @@ class BulkCall:
         self._requests.append(request)
         self._made.append(made)
         self._verdicts.append(verdict)
+        self._conditions.append(condition)
         self._writes.append(None)
         self._began.append(0)
 
@@ -182,7 +187,9 @@ class BulkCall:
             result = PutResult if self._step.call is Call.PUT_MANY else type(None)
             known = made or Made(None, None)
             blocks = payload is not None and payload.blocks
-            host.oracle.judge_write(self._writes[position], ended, verdict, known, object_id, blocks=blocks, result=result)
+            host.oracle.judge_write(
+                self._writes[position], ended, verdict, known, object_id, blocks=blocks, result=result, condition=self._conditions[position]
+            )
         elif ended.error is not None:
             limited = self._step.arguments["payload_bytes_max"].verdict
             host.oracle.judge_error(ended, verdict & limited)

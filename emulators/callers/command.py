@@ -6,6 +6,7 @@ Each command runs in a child process and is judged by these rules:
     stderr          no traceback
     --json          what is on stdout after a success is JSON, one value or one a line
     put             0: `get` returns the very bytes
+    exit code 7     only where a condition was given, or of `mv`; `--json` tells the revision that was found
     left behind     nothing but the files that were asked for
 
 A child is forked from this process, which has loaded everything. To start an interpreter for each would take most of
@@ -24,12 +25,14 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
 from emulators.callers.model import Violation
 
-CODES = {0, 1, 2, 3, 4, 5, 6, 130}
+CODES = {0, 1, 2, 3, 4, 5, 6, 7, 130}
+CONDITION_FAILED = 7
 ENDS_WITHIN_S = 30.0
 SETTINGS_FILE = "settings.yaml"
 _IDS = ("a/objects/b", "photos/org.17/objects/2026/cat.jpg", "µ/objects/ключ", "a/objects/-x", "a/objects/" + "k" * 300)
@@ -38,6 +41,10 @@ _WRONG = ("", "-", "--", "x", "a/b/objects/c", "\udc80", "a/objects/\udcff", "a/
 _LIFETIMES = ("90s", "15m", "36h", "30d", "0s", "-1s", "1w", "s", "9999999999999d", "٣s", "1.5h", "")
 _RANGES = ("0:3", "1:", ":2", "-2:", "-3:", "9:", "3:1", "x", "", ":", "1:2:3", "0:99999999999999999999999", "-0:", "1_0:", " 1:2")
 _CUSTOM = ("a=b", "a=", "=b", "a", "ключ=é", "a=b=c", "A=b", "a\n=b", "x=" + "y" * 9000, "\udc80=x", "a b=c")
+_REVISIONS = ("01a20165-eb55-7940-8bb5-a3a551aafd78", "", "x", "01A20165-EB55-7940-8BB5-A3A551AAFD78", "\udc80", "-")
+_TIMES = ("2099-01-31T12:00:00Z", "2001-01-01T00:00:00Z", "2099-01-31T12:00:00", "2099-01-31", "9999-12-31T23:59:59-12:00", "x", "", "٣")
+_REMOVED = ("a", "b", "")
+_TAKE_VALUES = ("-d", "-c", "-o", "--directory", "--config", "--")
 _TYPES = ("text/plain", "", "a\x07b", "é", "x" * 9000, "text/html; charset=utf-8", "\udc80")
 _FEEDS = ("feeds/published.txt", "feeds", "-", "payload", "empty", "store/tiered.db", "out")
 _FORMS = ("text", "json", "avro", "delta", "bare", "framed")
@@ -100,22 +107,35 @@ def _line(random: Random, wrong: float) -> Line:
     where: tuple[str, ...] = random.choice((("--directory", "store"), ("--directory", "store"), ("--config", SETTINGS_FILE), ("-d", some(("store",))), ("-c", some((SETTINGS_FILE,)))))
     if random.random() < wrong / 3:
         where = random.choice(((), ("--directory", "store", "--config", SETTINGS_FILE), ("--directory",), ("--nope",)))
-    command = random.choice(("put", "put", "put", "get", "get", "head", "rm", "ls", "recover", "log list", "log show", "log retry", "config show", "check", "provision", "feed view", "feed check", "feed convert", "feed follow", "odd"))
+    command = random.choice(("put", "put", "put", "get", "get", "head", "rm", "ls", "cp", "mv", "update-metadata", "set-expiry", "recover", "log list", "log show", "log retry", "config show", "check", "provision", "feed view", "feed check", "feed convert", "feed follow", "odd"))
     arguments: list[str] = command.split()
     match command:
         case "put":
             arguments += [some(_IDS), some(("-", "-", "payload", "empty"))]
-            for option, values in (("--ttl", _LIFETIMES), ("--tti", _LIFETIMES), ("--custom", _CUSTOM), ("--content-type", _TYPES)):
-                if random.random() < 0.2:
-                    arguments += [option, random.choice(values[: 1 if wrong == 0 else None])]
+            arguments += _options(random, wrong, 0.2, {"--ttl": _LIFETIMES, "--tti": _LIFETIMES, "--custom": _CUSTOM, "--content-type": _TYPES})
+            arguments += _conditions(random, wrong)
         case "get":
             arguments += [some(_IDS)]
             if random.random() < 0.5:
                 arguments += ["-o", some(("out", "out", "long" * 62, "dir"), (*_WRONG, "store", "absent/x", "n" * 300))]
             if random.random() < 0.3:
                 arguments += ["--range", random.choice(_RANGES)]
-        case "head" | "rm":
+        case "head":
             arguments += [some(_IDS)]
+        case "rm":
+            arguments += [some(_IDS), *_conditions(random, wrong)]
+        case "cp" | "mv":
+            arguments += [some(_IDS), some(_IDS), *_conditions(random, wrong)]
+        case "update-metadata":
+            arguments += [some(_IDS)]
+            arguments += _options(random, wrong, 0.3, {
+                "--ttl": _LIFETIMES, "--custom": _CUSTOM, "--remove-custom": _REMOVED, "--content-type": _TYPES, "--filename": _TYPES,
+            })  # fmt: skip
+            arguments += _conditions(random, wrong)
+        case "set-expiry":
+            arguments += [some(_IDS)]
+            arguments += _options(random, wrong, 0.5, {"--at": _TIMES, "--from-creation": _LIFETIMES})
+            arguments += [option for option in ("--never", "--extend-only") if random.random() < 0.2] + _conditions(random, wrong)
         case "ls":
             arguments += [some(("", "a", "a/", "photos/org.17/", "photos/org.17/objects/20"))] if random.random() < 0.7 else []
             arguments += ["--limit", some(("1", "100"))] if random.random() < 0.3 else []
@@ -147,6 +167,18 @@ def _line(random: Random, wrong: float) -> Line:
     return Line((*where, *arguments), stdin, variables)
 
 
+def _options(random: Random, wrong: float, often: float, known: dict[str, tuple[str, ...]]) -> list[str]:
+    """Some of these options, each with one of its values. The first value is a good one."""
+    chosen = [(option, values) for option, values in known.items() if random.random() < often]
+    return [word for option, values in chosen for word in (option, random.choice(values[: 1 if wrong == 0 else None]))]
+
+
+def _conditions(random: Random, wrong: float) -> list[str]:
+    """Conditions of a change. Not every command takes both."""
+    absent = ["--if-absent"] if random.random() < 0.2 else []
+    return absent + (["--if-revision", random.choice(_REVISIONS if random.random() < wrong else _REVISIONS[:1])] if random.random() < 0.2 else [])
+
+
 def run(seed: int) -> CommandResult:
     text, lines = recipe(seed)
     result = CommandResult()
@@ -162,7 +194,7 @@ def run(seed: int) -> CommandResult:
             before = _listed(directory)
             done = call(line, directory)
             result.trace.append(f"{number}: {line}: {done.code} {done.stderr.strip()[-200:]!r}")
-            _judge(line, done, directory, before)
+            judge(line, done, directory, before)
     except Violation as violation:
         result.violation = violation
     finally:
@@ -170,18 +202,22 @@ def run(seed: int) -> CommandResult:
     return result
 
 
-def _judge(line: Line, done: Done, directory: Path, before: set[str]) -> None:
+def judge(line: Line, done: Done, directory: Path, before: set[str]) -> None:
+    """Raises `Violation` if the command did not keep the rules. `before`: the files that were there before it ran."""
     if done.code not in CODES:
         raise Violation("exit code", f"{line}: {done.code} {done.stderr[-2000:]}")
     if "Traceback (most recent call last)" in done.stderr:
         raise Violation("traceback", f"{line}: {done.stderr[-3000:]}")
     if done.code not in (0, 130) and not done.stderr.strip() and not done.stdout.strip():
         raise Violation("silent", f"{line}: exit code {done.code}, and not a word")
-    if done.code == 0 and "--json" in line.arguments and "--help" not in line.arguments and "--version" not in line.arguments:
+    if done.code == CONDITION_FAILED:
+        _judge_refusal(line, done)
+    if done.code == 0 and _wants_json(line) and "--help" not in line.arguments and "--version" not in line.arguments:
         _check_json(line, done.stdout.decode("utf-8", "surrogateescape"))
     made = {name for name in _listed(directory) - before if not name.startswith(("store/", "other/"))} - {"store", "other"}
-    asked = {os.path.normpath(each) for each in line.arguments if each and len(each) < 300} if done.code == 0 or "put" in line.arguments else set()
-    if odd := [name for name in made if not any(_is_part(name, each) for each in (*asked, "~"))]:
+    paths = [each for each in line.arguments if each and len(each) < 300] if done.code == 0 or "put" in line.arguments else []
+    asked = {*paths, *map(os.path.normpath, paths), "~"}  # a/../b makes both a and b
+    if odd := [name for name in made if not any(_is_part(name, each) for each in asked)]:
         raise Violation("left behind", f"{line}: exit code {done.code}, and there is {odd}")
     if "put" in line.arguments and done.code == 0:
         _check_stored(line, directory)
@@ -197,6 +233,25 @@ def _check_json(line: Line, printed: str) -> None:
             json.loads(text)
         except ValueError as error:
             raise Violation("no JSON", f"{line}: {text[:200]!r}: {error}") from None
+
+
+def _wants_json(line: Line) -> bool:
+    """Tells whether `--json` is an option there, and no value of another option."""
+    return any(word == "--json" and before not in _TAKE_VALUES for before, word in pairwise(("", *line.arguments)))
+
+
+def _judge_refusal(line: Line, done: Done) -> None:
+    if not {"--if-absent", "--if-revision", "mv"} & set(line.arguments):
+        raise Violation("exit code", f"{line}: {done.code} without a condition")
+    if not _wants_json(line):
+        return
+    try:
+        told = json.loads(done.stdout)
+        well = told["changed"] is False and {"object", "revision"} <= set(told)
+    except (ValueError, KeyError):
+        well = False
+    if not well:
+        raise Violation("no JSON", f"{line}: {done.stdout!r}")
 
 
 def _is_part(name: str, asked: str) -> bool:

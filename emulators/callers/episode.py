@@ -31,7 +31,7 @@ from emulators.callers.oracle import Oracle, path_of
 from emulators.callers.payloads import Made
 from emulators.callers.reading import of_head, read_as, within
 from emulators.callers.recipe import Call, Recipe, Step
-from emulators.callers.values import LAST, Heard, Is, said
+from emulators.callers.values import LAST, Heard, Is, Value, said
 from emulators.simulation.leaks import held_by_store
 from tiered import (
     ConfigurationError,
@@ -251,7 +251,7 @@ class Episode:
         heard, told, passed = self._progress(step)
         if isinstance(heard, Heard):
             made.own.append(heard.error)
-        condition, is_wrong = self._condition(step, object_id)
+        condition, is_wrong = self.condition(step.arguments.get("condition"), object_id)
         verdict = step.arguments["id"].verdict & step.arguments["metadata"].verdict & made.verdict & told & is_wrong
         write = self.oracle.begin(object_id, metadata, made)
         ended = await self.run_to_end(self.storage.put(object_id, made.payload, metadata, **passed, **condition), step.interrupt)
@@ -283,7 +283,7 @@ class Episode:
             object_id = self.oracle.make(step.arguments["id"])
         except InvalidRequestError:
             return
-        condition, is_wrong = self._condition(step, object_id)
+        condition, is_wrong = self.condition(step.arguments.get("condition"), object_id)
         write = self.oracle.model.begin(path_of(object_id), None, None) if isinstance(object_id, ObjectId) else None
         ended = await self.run_to_end(self.storage.delete(object_id, **condition), step.interrupt)
         self.note(step, ended)
@@ -297,7 +297,7 @@ class Episode:
             written = self.oracle.make(step.arguments["to"]) if "to" in step.arguments else source
         except InvalidRequestError:
             return
-        condition, is_wrong = self._condition(step, written)
+        condition, is_wrong = self.condition(step.arguments.get("condition"), written)
         what: Any = step.arguments["what"].make() if "what" in step.arguments else None
         verdict = is_wrong
         for name in ("id", "to", "what"):
@@ -318,9 +318,8 @@ class Episode:
         self.note(step, ended)
         self.oracle.judge_rewrite(writes, ended, verdict)
 
-    def _condition(self, step: Step, object_id: object) -> tuple[dict[str, Any], Is]:
-        """Returns the arguments that are the call's condition, and whether they are wrong."""
-        value = step.arguments.get("condition")
+    def condition(self, value: Value | None, object_id: object) -> tuple[dict[str, Any], Is]:
+        """Returns the arguments that are the condition of a call, and whether they are wrong."""
         if value is None:
             return {}, Is.GOOD
         condition: dict[str, Any] = value.make()

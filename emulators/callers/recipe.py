@@ -55,17 +55,18 @@ MAY_BE_ABSENT = (Call.PUT, Call.COPY, Call.RENAME)
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One item of a bulk call. `wrong`: what is passed instead of a request of the right type."""
+    """One item of a bulk call. `wrong`: passed instead of a request of the right type. `condition`: that of a put."""
 
     object_id: Value
     payload: Payload | None = None
     metadata: Value | None = None
     wrong: Value | None = None
+    condition: Value | None = None
 
     def __str__(self) -> str:
         if self.wrong is not None:
             return str(self.wrong)
-        return f"({', '.join(str(each) for each in (self.object_id, self.payload, self.metadata) if each)})"
+        return f"({', '.join(str(each) for each in (self.object_id, self.payload, self.metadata, self.condition) if each)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +226,8 @@ class _Chooser:
             return Item(self._id(random), wrong=values.junk(random))
         if call is not Call.PUT_MANY:
             return Item(self._id(random))
-        return Item(self._id(random), self._payload(random), self._metadata(random))
+        item = Item(self._id(random), self._payload(random), self._metadata(random))
+        return replace(item, condition=values.any_condition(random)) if random.random() < 0.25 else item
 
     def _id(self, random: Random) -> Value:
         return values.any_id(random) if random.random() < self._wrong else random.choice(self._ids)

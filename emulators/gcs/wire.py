@@ -205,17 +205,22 @@ def select(value: Any, fields: Fields) -> Any:
 
 
 def multipart_upload(content_type: str, body: bytes) -> tuple[dict[str, Any], str | None, bytes]:
-    """Returns the metadata, the content type and the bytes of a multipart/related upload."""
+    """Returns the metadata, the content type and the bytes of a multipart/related upload.
+
+    Lines may end with a bare line feed, too, as those of gcsfs do. How the first line ends says how the others do.
+    """
     boundary = message_from_string(f"Content-Type: {content_type}\n\n").get_boundary()
     if not boundary:
         raise GcsError(400, "Missing multipart boundary")
     mark = b"--" + boundary.encode()
-    end = body.rfind(b"\r\n" + mark + b"--")
-    second = body.find(b"\r\n" + mark + b"\r\n")
-    if not body.lstrip(b"\r\n").startswith(mark) or second < 0 or end <= second:
+    first = body[: HEAD_BYTES_MAX].lstrip(b"\r\n")
+    newline = b"\n" if first.startswith(mark + b"\n") else b"\r\n"
+    end = body.rfind(newline + mark + b"--")
+    second = body.find(newline + mark + newline)
+    if not first.startswith(mark) or second < 0 or end <= second:
         raise GcsError(400, "Malformed multipart body: two parts and a closing boundary are expected")
-    _, _, resource = body[:second].partition(b"\r\n\r\n")
-    head, _, media = body[second + len(mark) + 4 : end].partition(b"\r\n\r\n")
+    _, _, resource = body[:second].partition(2 * newline)
+    head, _, media = body[second + len(mark) + 2 * len(newline) : end].partition(2 * newline)
     return json_object(resource), message_from_bytes(head).get("Content-Type"), media
 
 

@@ -31,6 +31,7 @@ from changelog.change import ChangeId, Entry
 from changelog.log import ChangeLog
 from changelog.noop import NoopChangeLog
 from emulators.simulation.recipe import (
+    OVER_ITSELF,
     SKEWS_S,
     Actor,
     Kind,
@@ -66,9 +67,12 @@ from tiered.testing.log import Stored
 OBJECTS = [ObjectId.create("attachments", f"object-{number}") for number in range(2)]
 SMALL_BYTES, LARGE_BYTES = INLINE_BYTES_MAX // 2, INLINE_BYTES_MAX * 3
 PIECES = 3
+SOON_S = 240.0
 LIVES: dict[Life, Expiration] = {
-    Life.EVER: None, Life.SOON: TimeToLive(timedelta(minutes=4)), Life.IDLE: TimeToIdle(timedelta(minutes=4))
+    Life.EVER: None, Life.SOON: TimeToLive(timedelta(seconds=SOON_S)), Life.IDLE: TimeToIdle(timedelta(seconds=SOON_S))
 }  # fmt: skip
+EXPIRES_S = {Life.EVER: None, Life.SOON: SOON_S, Life.IDLE: 86_400.0}
+"""In how many seconds an object expires, from now or from its creation, when its expiry is set. None: never."""
 RESTART_S = 1.0
 PAGE = 100
 EVERYTHING = Bounds(start="", end=None)
@@ -82,8 +86,8 @@ class Stage:
 
     `calm`: no fault happens any more. `played`: the parts of the recipe that mattered so far. `faults`: how many of
     each kind. `checked`: how often each check was made. `clocks`: for each actor, the clock of the process that it
-    runs, or ran last. `over`: the callers have finished. `leave`: actors that stay may leave now; `clients` and
-    `recoveries` are those that stay.
+    runs, or ran last. `older`: the object of older software. `over`: the callers have finished. `leave`: actors that
+    stay may leave now; `clients` and `recoveries` are those that stay.
     """
 
     def __init__(self, world: World, recipe: Recipe) -> None:
@@ -92,6 +96,7 @@ class Stage:
         self.calm = False
         self.over = anyio.Event()
         self.leave = anyio.Event()
+        self.older: ObjectId | None = None
         self.clients: list[tuple[Process, Client]] = []
         self.recoveries: list[tuple[Process, RecoveryLoop]] = []
         self._through = {actor.name: anyio.Event() for actor in recipe.actors}
@@ -242,16 +247,17 @@ async def _do_steps(stage: Stage, actor: Actor, client: Client, process: Process
             process.suspend(stage.recipe.weather.suspend_s)
             continue
         with anyio.move_on_after(step.cancel_after_s):
-            await _do(client, process, stage.object(step), step, f"{actor.name}-{number}")
+            await _do(client, process, stage.object(step), step, f"{actor.name}-{number}", stage.older)
     await client.ask()
 
 
-async def _do(client: Client, process: Process, object_id: ObjectId, step: Step, label: str) -> None:
+async def _do(client: Client, process: Process, object_id: ObjectId, step: Step, label: str, older: ObjectId | None) -> None:
+    """Does one step. `older`: the object of older software, as soon as there is one."""
     expiration = LIVES[step.life]
     over = NOTHING if step.when is When.ABSENT else None
     if step.when is When.SEEN and (over := await client.seen(object_id)) is None:
         return
-    if over is NOTHING and step.kind is Kind.DELETE:
+    if over is NOTHING and (step.kind is Kind.DELETE or step.kind in OVER_ITSELF):
         return
     match step.kind:
         case Kind.PUT_SMALL:
@@ -264,7 +270,19 @@ async def _do(client: Client, process: Process, object_id: ObjectId, step: Step,
             broken = stream(process, label, 0.0, breaks=True)
             await client.put(object_id, label, LARGE_BYTES, payload=broken, expiration=expiration, over=over)
         case Kind.COPY:
-            await client.copy(OBJECTS[1 - OBJECTS.index(object_id)], object_id)
+            await client.copy(f"copy {label}", other_than(object_id), object_id, over)
+        case Kind.COPY_OLDER:
+            if older is not None:
+                await client.copy(f"copy {label}", older, object_id, over)
+        case Kind.RENAME:
+            await client.rename(f"rename {label}", other_than(object_id), object_id, over)
+        case Kind.UPDATE:
+            await client.update_metadata(f"update {label}", object_id, over, expiration=expiration, takes_s=step.pause_s)
+        case Kind.EXPIRE:
+            of_creation = step.life is Life.IDLE
+            await client.set_expiry(f"expiry {label}", object_id, over, lives_s=EXPIRES_S[step.life], of_creation=of_creation)
+        case Kind.PROLONG:
+            await client.set_expiry(f"prolong {label}", object_id, over, lives_s=EXPIRES_S[step.life], extend_only=True)
         case Kind.DELETE:
             await client.delete(object_id, over)
         case Kind.GET:
@@ -281,6 +299,10 @@ async def _do(client: Client, process: Process, object_id: ObjectId, step: Step,
             await client.delete_many([object_id, OBJECTS[0]])
         case Kind.GET_MANY:
             await client.get_many([object_id, OBJECTS[0]])
+
+
+def other_than(object_id: ObjectId) -> ObjectId:
+    return OBJECTS[1 - OBJECTS.index(object_id)]
 
 
 async def stream(process: Process, label: str, pause_s: float, *, breaks: bool = False) -> AsyncIterator[bytes]:
@@ -407,6 +429,7 @@ async def _write_as_older_software(stage: Stage, actor: Actor) -> None:
     world, chance = stage.world, Random(f"older {stage.recipe.seed}")
     path = f"older/objects/key/{ChangeId.new(SimulatedRuntime('older'))}"
     world.plant_stray(path)
+    stage.older = ObjectId.parse(path)
     for number in range(OLDER_WRITES_MAX):
         await _rest(stage, actor.every_s * chance.random())
         if not stage.goes_on(actor):

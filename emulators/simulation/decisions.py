@@ -282,7 +282,7 @@ _WRAPPINGS: tuple[tuple[Any, str, Wrapping], ...] = (
     (TieredStorage, "_put", _told("put")),
     (TieredStorage, "_delete", _told("delete")),
     (TieredStorage, "_get", _told("get")),
-    (TieredStorage, "copy", _told("copy")),
+    *((TieredStorage, name, _told(name)) for name in ("copy", "rename", "update_metadata", "set_expiry")),
     (Reader, "_follow", _followed),
     (tiered.protocol.reading, "is_expired", _expired),
     (SimulatedRows, "touch", _answer(lambda took: f"row touch{'ed' if took else ' refused'}")),

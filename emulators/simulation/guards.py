@@ -14,6 +14,7 @@ itself checks what leases are made of: the condition of a heartbeat, and the att
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -37,14 +38,18 @@ from recovery.audit.deleting.candidates import Batch, Candidate
 from tiered.errors import OutcomeUnknownError, UnavailableError, UnconfirmedError
 from tiered.metadata import Metadata, is_expired, touch_deadline
 from tiered.object_id import ObjectId
+from tiered.protocol.admission import Slot
 from tiered.protocol.backends import Inline, Only, Removal, Row, RowState, Still, Tiers, Tombstone, Upload, Vacant
 from tiered.protocol.concurrent import both
+from tiered.protocol.conditions import ANY_REVISION, Condition, IfRevision, checked_condition, revision_shown
 from tiered.protocol.finishing import Ending, took_effect
-from tiered.protocol.reading import Reader
+from tiered.protocol.reading import Reader, Source
 from tiered.protocol.retry import persist
 from tiered.protocol.under_way import Write
 from tiered.protocol.writing import Body, Told, Verdict, Writer
-from tiered.testing.blobs import Blob
+from tiered.storage import TieredStorage
+from tiered.stored import PutResult
+from tiered.testing.blobs import Blob, MemoryCopy, MemoryUpload
 from tiered.testing.log import Stored
 
 T = TypeVar("T")
@@ -141,6 +146,17 @@ async def _swap_whenever(
 def _create_over(self: SimulatedBlobs, name: str, metadata: Metadata, payload: bytes, **_: Any) -> None:
     self.blobs[name] = Blob(metadata.with_facts(size=len(payload)), payload, self._runtime.wall_ns(), self._next())
     self._took_effect("upload.finalise", name)
+
+
+async def _open_copy_as_the_source(self: SimulatedBlobs, source: str, generation: int, name: str, metadata: Metadata) -> MemoryUpload:
+    blob = self.blobs.get(source)
+    deadline_ns = metadata.time_expires_ns if blob is None else blob.metadata.time_expires_ns
+    return await _OPEN_COPY(self, source, generation, name, metadata.with_facts(time_expires_ns=deadline_ns))
+
+
+def _bytes_of_any_generation(self: MemoryCopy) -> bytes:
+    blob = self._blobs.blobs.get(self._source)
+    return _BYTES(self) if blob is None else blob.payload
 
 
 # --- the log -------------------------------------------------------------------------------------
@@ -246,6 +262,51 @@ async def _leave_abandoned(self: Writer, write: Write) -> None:
     return
 
 
+async def _rename_what_is_there(
+    self: TieredStorage, source: ObjectId, destination: ObjectId, *, if_absent: bool = False, if_revision: IfRevision = ANY_REVISION
+) -> PutResult | None:
+    """Deletes the source whatever it is now."""
+    found = await self._copy(source, destination, checked_condition(if_absent, if_revision), whole=True)
+    if found is None:
+        return None
+    with await self._enter(self._writes) as slot:
+        await self._writer.delete(Write.begin(source, self._runtime), slot)
+    return found[0]
+
+
+async def _rename_backwards(
+    self: TieredStorage, source: ObjectId, destination: ObjectId, *, if_absent: bool = False, if_revision: IfRevision = ANY_REVISION
+) -> PutResult | None:
+    """Deletes the source, and then writes what it was."""
+    found = await self._reader.source(source)
+    if found is None or found.payload is None or found.head.revision is None:
+        return None
+    with await self._enter(self._writes) as slot:
+        await self._writer.delete(Write.begin(source, self._runtime, Condition(found.head.revision)), slot)
+    with await self._enter(self._writes) as slot:
+        write = Write.begin(destination, self._runtime, checked_condition(if_absent, if_revision))
+        return await self._writer.put_copy(write, found.head.metadata, found, slot)
+
+
+async def _change_what_is_there(self: Writer, write: Write, metadata: Metadata, source: Source, slot: Slot) -> PutResult:
+    if write.object_id == source.head.object_id:
+        write.condition = None
+    return await _PUT_COPY(self, write, metadata, source, slot)
+
+
+async def _source_also_expired(self: Reader, object_id: ObjectId) -> Source | None:
+    async def state(path: str) -> RowState:
+        return (await self._tiers.high_volume.read(path)).state
+
+    reader = copy.copy(self)
+    reader._state = state  # type: ignore[method-assign]
+    return await _SOURCE(reader, object_id)
+
+
+def _holds_also_expired(self: Condition, path: str, state: RowState, now_ns: int) -> bool:
+    return _HOLDS(self, path, state, now_ns) if self.revision is None else revision_shown(path, state) == self.revision
+
+
 async def _say_garbage(tiers: Tiers, change: Change, old: str) -> bool:
     return True
 
@@ -263,6 +324,8 @@ async def _forget_first(
 
 _SWAP, _FINISH, _HEARTBEAT = SimulatedRows.swap, tiered.protocol.finishing.finish, Heartbeat.__init__
 _SATISFIES, _JUDGE = SimulatedRows._satisfies, Writer._judge
+_BYTES = MemoryCopy._bytes
+_OPEN_COPY, _PUT_COPY, _SOURCE, _HOLDS = SimulatedBlobs.open_copy, Writer.put_copy, Reader.source, Condition.holds
 
 
 # --- the deletion of orphans ---------------------------------------------------------------------
@@ -370,6 +433,29 @@ GUARDS: dict[str, Guard] = {
     "refused before the condition is called false": Guard(
         "A caller is told that the condition is false, and the write takes effect later, or has already.",
         ((Writer, "_judge", _judge_the_condition_first),),
+    ),
+    "revision in the deletion of a rename": Guard(
+        "A rename deletes what somebody has written under the old name since the copy.",
+        ((TieredStorage, "rename", _rename_what_is_there),),
+    ),
+    "copy before the deletion of a rename": Guard(
+        "A rename that dies in the middle has deleted the only copy.", ((TieredStorage, "rename", _rename_backwards),),
+    ),
+    "revision in a change of metadata": Guard(
+        "A change of metadata brings back what was deleted or overwritten since it was read.",
+        ((Writer, "put_copy", _change_what_is_there),),
+    ),
+    "expiry before a change of metadata": Guard(
+        "A change of metadata or of the expiry brings back what had expired before.",
+        ((Reader, "source", _source_also_expired), (Condition, "holds", _holds_also_expired)),
+    ),
+    "new deadline on a copied blob": Guard(
+        "A row whose life was prolonged outlives its blob, which has kept the deadline of its source.",
+        ((SimulatedBlobs, "open_copy", _open_copy_as_the_source),),
+    ),
+    "generation in a copy": Guard(
+        "A copy has the metadata of one write of older software and the payload of the next one.",
+        ((MemoryCopy, "_bytes", _bytes_of_any_generation),),
     ),
     "conditional heartbeat": Guard(
         "A renewal revives an entry that is done, or takes it back from whoever claimed it.",

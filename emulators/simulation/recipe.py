@@ -46,6 +46,11 @@ class Kind(Enum):
     DELETE_MANY = "delete many"
     GET_MANY = "get many"
     COPY = "copy the other object"
+    COPY_OLDER = "copy what older software writes"
+    RENAME = "rename the other object"
+    UPDATE = "change the metadata"
+    EXPIRE = "set when it expires"
+    PROLONG = "let it live longer"
     REOPEN = "close the store and open it again"
     SLEEP = "its machine sleeps for days"
 
@@ -83,7 +88,7 @@ class Role(Enum):
 class Step:
     """One step of a caller. `pause_s`: the pause before it. `cancel_after_s`: when the caller gives up; None: never.
 
-    `thing`: the number of the object. `life`: how long what is put lives. `when`: the condition of what it writes.
+    `thing`: the number of the object. `life`: how long what is written lives. `when`: the condition of what it writes.
     """
 
     kind: Kind
@@ -216,7 +221,10 @@ class Recipe:
 
     @staticmethod
     def of(seed: int) -> Recipe:
-        return _Chooser(random.Random(f"recipe {seed}"), seed).recipe().with_older_software().with_conditions().with_copies()
+        return (
+            _Chooser(random.Random(f"recipe {seed}"), seed).recipe()
+            .with_older_software().with_conditions().with_copies().with_changes().with_copies_of_older()
+        )  # fmt: skip
 
     def with_older_software(self) -> Recipe:
         """Adds older software where somebody deletes orphans. It draws nothing, so other seeds keep their meaning."""
@@ -240,10 +248,7 @@ class Recipe:
         return replace(self, actors=tuple(actors))
 
     def with_copies(self) -> Recipe:
-        """Makes copies of some of the puts, in a tenth of worlds without conditions, by a chance of its own.
-
-        Two copies of one object have the same label, so there a condition could not be judged by labels.
-        """
+        """Makes copies of some of the puts, in a tenth of worlds without conditions, by a chance of its own."""
         chance = random.Random(f"copies 8 {self.seed}")
         steps = [step for actor in self.actors for step in actor.steps]
         if chance.random() >= 0.1 or any(step.when is not When.ALWAYS for step in steps):
@@ -253,6 +258,34 @@ class Recipe:
             for actor in self.actors
         ]  # fmt: skip
         return replace(self, actors=tuple(actors), things=2)
+
+    def with_changes(self) -> Recipe:
+        """Makes copies, renames and changes of metadata of some of the puts, in an eighth of worlds, by a chance of its
+        own. In half of these, some writes also have conditions.
+        """
+        chance = random.Random(f"changes 1 {self.seed}")
+        if chance.random() >= 0.125:
+            return self
+        share, conditional = chance.choice((0.3, 0.6)), chance.random() < 0.5
+
+        def changed(step: Step) -> Step:
+            if step.kind in PUTS and chance.random() < share:
+                step = replace(step, kind=chance.choice(CHANGES), life=chance.choice(tuple(Life)))
+            return _conditional(step, chance) if conditional and chance.random() < 0.4 else step
+
+        actors = [replace(actor, steps=tuple(map(changed, actor.steps))) for actor in self.actors]
+        return replace(self, actors=tuple(actors), things=2)
+
+    def with_copies_of_older(self) -> Recipe:
+        """Lets some puts copy what older software writes, in a third of the worlds where it does, by its own chance."""
+        chance = random.Random(f"copies of older 17 {self.seed}")
+        if chance.random() >= 0.33 or not any(actor.role is Role.OLDER for actor in self.actors):
+            return self
+
+        def copied(step: Step) -> Step:
+            return replace(step, kind=Kind.COPY_OLDER) if step.kind in PUTS and chance.random() < 0.5 else step
+
+        return replace(self, actors=tuple(replace(actor, steps=tuple(map(copied, actor.steps))) for actor in self.actors))
 
     def without(self, parts: Collection[Part]) -> Recipe:
         return replace(self, left_out=self.left_out | frozenset(parts))
@@ -292,9 +325,9 @@ class Recipe:
 
 
 def _conditional(step: Step, chance: random.Random) -> Step:
-    if step.kind is Kind.DELETE:
+    if step.kind is Kind.DELETE or step.kind in OVER_ITSELF:
         return replace(step, when=When.SEEN)
-    return replace(step, when=chance.choice((When.ABSENT, When.SEEN, When.SEEN))) if step.kind in PUTS else step
+    return replace(step, when=chance.choice((When.ABSENT, When.SEEN, When.SEEN))) if step.kind in (*PUTS, *CHANGES) else step
 
 
 def _copied(step: Step) -> Step:
@@ -358,6 +391,8 @@ def _fits(point: str, mode: Mode) -> bool:
 # --- the choice ----------------------------------------------------------------------------------
 
 PUTS = (Kind.PUT_SMALL, Kind.PUT_LARGE, Kind.PUT_STREAM, Kind.PUT_BROKEN)
+CHANGES = (Kind.COPY, Kind.RENAME, Kind.RENAME, Kind.UPDATE, Kind.UPDATE, Kind.EXPIRE, Kind.PROLONG)
+OVER_ITSELF = (Kind.UPDATE, Kind.EXPIRE, Kind.PROLONG)
 WRITES = (Kind.PUT_SMALL, Kind.PUT_LARGE, Kind.PUT_LARGE, Kind.PUT_STREAM, Kind.DELETE)
 READINGS = (Kind.GET, Kind.GET, Kind.GET, Kind.HEAD, Kind.GET_SLOWLY, Kind.LIST)
 MODES = tuple(mode for mode in Mode)

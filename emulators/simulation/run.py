@@ -4,8 +4,9 @@
     2 calm: no new fault; what is under way arrives; stores and recoveries that stayed hold nothing, serve, and recover
     3 drain: parked entries are retried, recovery passes until the log is empty (I6; only unreadable entries stay)
     4 repeat: every clean-up once more (I5)
-    5 live: each object can be put, read, deleted; where orphans are deleted, an audit leaves none
-    6 verify: I1-I7, and that some order explains the history
+    5 age: where an expiry was changed, the bucket collects hours later, and each object is read
+    6 live: each object can be put, read, deleted; where orphans are deleted, an audit leaves none
+    7 verify: I1-I7, and that some order explains the history
 
 A run raises nothing. Its `Result` holds what breaks: a violated invariant, or an error that no caller should see.
 """
@@ -25,10 +26,10 @@ import anyio
 from changelog.base.runtime import Runtime
 from changelog.change import Change, ChangeId, Entry, Unreadable
 from emulators.bigtable.stack import BigtableStack
-from emulators.simulation.actors import LARGE_BYTES, OBJECTS, SMALL_BYTES, Stage, audit_and_delete, live, stream
+from emulators.simulation.actors import LARGE_BYTES, OBJECTS, SMALL_BYTES, SOON_S, Stage, audit_and_delete, live, stream
 from emulators.simulation.coverage import Coverage
 from emulators.simulation.leaks import held_by_recovery, held_by_store
-from emulators.simulation.recipe import Part, Recipe, Role, actor_part
+from emulators.simulation.recipe import OVER_ITSELF, Part, Recipe, Role, actor_part
 from emulators.world.checker import InvariantViolation
 from emulators.world.client import Client
 from emulators.world.deployment import SETTINGS, TIGHT, World
@@ -133,6 +134,8 @@ async def _play(stage: Stage) -> None:
     world.verify()
     await world.repeat()
     world.verify()
+    if any(step.kind in OVER_ITSELF for actor in actors for step in actor.steps):
+        await _prove_deadlines(stage)
     await _prove_alive(stage)
     await world.drain()
     if any(actor.role is Role.OLDER for actor in actors):
@@ -229,10 +232,25 @@ async def _prove_alive(stage: Stage) -> None:
                 world.watch.report("I6 drained", f"when all is calm, {object_id} cannot be deleted")
 
 
+async def _prove_deadlines(stage: Stage) -> None:
+    """Checks that what lives outlives the collection of what has expired, and that nothing brings the latter back.
+
+    The ghost judges the reads and changes, and `Watch` what is collected.
+    """
+    world = stage.world
+    await elapse(SOON_S + world.blobs.collect_after_s + 2 * SKEW_MAX_S)
+    await world.blobs.collect(PAGE)
+    async with world.client(world.process("later-caller")) as client:
+        for number, object_id in enumerate(OBJECTS):
+            await client.get(object_id)
+            await client.set_expiry(f"later-{number}", object_id)
+            await client.get(object_id)
+
+
 async def _prove_audit(stage: Stage) -> None:
     """Checks that an audit and its deletion now leave no orphan, and leave all else."""
     world = stage.world
-    await elapse(LOOKS_EVERY_S)  # an audit judges only what is older than itself
+    await elapse(SKEW_MAX_S + LOOKS_EVERY_S)  # an audit judges only what is older than itself, by its writer's clock, too
     before, named = set(world.blobs.blobs), {Row(state).target for state in world.rows.states.values()}
     await audit_and_delete(stage, world.process("last-auditor"))
     after = set(world.blobs.blobs)

@@ -1,14 +1,16 @@
 """`Client`: an open store and its caller. The history records its operations and answers, and the ghost judges them.
 
-A write is known by its *label*. Its payload repeats the label, and its metadata name it. So a read that mixes two
-writes is noticed (I7). Errors that are no valid answer are passed on.
+A put is known by its *label*. Its payload repeats the label, and its metadata name it. So a read that mixes two writes
+is noticed (I7). A copy has the label of its source, and is known by its revision (`rewrite`). Errors that are no valid
+answer are passed on.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from itertools import combinations
 from math import inf
 from typing import Any
@@ -18,14 +20,15 @@ import anyio
 from emulators.world.faults import Process
 from emulators.world.ghost import Ghost, acting, acts
 from emulators.world.history import Answer, History, Need, Read, Write
+from emulators.world.rewrite import EDIT, LABEL, Lives, Rewrite, kept, rewriting, shown, watch
 from tiered.bulk import Bulk, PutRequest
 from tiered.errors import ConditionFailedError, CorruptRecordError, InvalidRequestError, OutcomeUnknownError, UnavailableError
-from tiered.metadata import Expiration, Metadata, TimeToLive
+from tiered.metadata import Expiration, Metadata, TimeToIdle, TimeToLive
 from tiered.object_id import ObjectId
 from tiered.payload.streams import Payload
-from tiered.protocol.reading import Source
 from tiered.protocol.writing import Outcome
 from tiered.storage import TieredStorage
+from tiered.stored import ObjectHead, PutResult
 
 ANSWERED_WITHIN_S = 400.0
 """More than all budgets of an operation together, in seconds.
@@ -33,12 +36,17 @@ ANSWERED_WITHIN_S = 400.0
 A put with a streamed payload has no such limit: it takes as long as its payload takes.
 """
 
+COPIED_WITHIN_S = 600.0
+"""Seconds that the request to copy a blob may take besides. Only an adapter bounds it; here it is the longest fault."""
+CLOCK_STEP_S = 2.0
+"""Seconds by which a deadline may be rounded, here or when it is stored."""
+
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """A condition: what must be there, by its label (None: nothing), and the arguments of the call that say so."""
+    """A condition: the value that must be there (None: nothing), and the arguments of the call that say so."""
 
-    label: object
+    value: object
     arguments: dict[str, Any]
 
 
@@ -66,7 +74,7 @@ class Client:
         self._ghost = Ghost(history, lambda invariant, finding: None) if ghost is None else ghost
         self._skew_max_s = skew_max_s
         self._cancelled: list[Write] = []
-        self._tell_copies()
+        watch(storage, process, history, self._ghost)
 
     async def put(
         self, object_id: ObjectId, label: str, size: int, *, payload: Payload | None = None, expiration: Expiration = None,
@@ -76,11 +84,11 @@ class Client:
 
         `over`: only over this.
         """
-        metadata = Metadata(expiration, custom={"label": label})
+        metadata = Metadata(expiration, custom={LABEL: label})
         lives_s = inf if expiration is None else expiration.ns / 1e9 - 2 * self._skew_max_s
         async with self._write(object_id, label, anyio.current_time() + lives_s, over) as write:
             result = await self.storage.put(
-                object_id, content(label, size) if payload is None else payload, metadata, **({} if over is None else over.arguments)
+                object_id, content(label, size) if payload is None else payload, metadata, **_arguments(over)
             )
             self._ghost.sized(write, result.size, size)
             write.dead_at_s = anyio.current_time() + lives_s + 4 * self._skew_max_s if isinstance(expiration, TimeToLive) else inf
@@ -89,37 +97,110 @@ class Client:
     async def delete(self, object_id: ObjectId, over: Over | None = None) -> Answer:
         async with self._write(object_id, None, over=over) as write:
             with self._timed("delete"):
-                await self.storage.delete(object_id, **({} if over is None else over.arguments))
+                await self.storage.delete(object_id, **_arguments(over))
         return write.answer
 
-    def _tell_copies(self) -> None:
-        """Lets a copy be known by the label of its source as soon as that is read: before it can take effect."""
-        reader = self.storage._reader
-        find = reader.source
+    async def copy(self, name: str, source: ObjectId, target: ObjectId, over: Over | None = None) -> Answer:
+        """Copies an object. `name`: of this write. `over`: only over this."""
+        call = Rewrite(name, _need(over), kept)
+        return await self._rewrite(call, lambda: self.storage.copy(source, target, **_arguments(over)), "copy", 1)
 
-        async def source(object_id: ObjectId) -> Source | None:
-            found, write = await find(object_id), acting.get()
-            if found is not None and write is not None:
-                write.value = found.head.metadata.custom.get("label", "")
-                if found.head.metadata.time_expires_ns is not None:
-                    write.mortal_at_s = 0.0  # when it expires depends on when its source was put
-            return found
+    async def rename(self, name: str, source: ObjectId, target: ObjectId, over: Over | None = None) -> Answer:
+        """Renames an object. `name`: of the copy. `over`: only over this."""
+        call = Rewrite(name, _need(over), kept, deletes=True)
+        return await self._rewrite(call, lambda: self.storage.rename(source, target, **_arguments(over)), "rename", 2)
 
-        reader.source = source  # type: ignore[method-assign]
+    async def update_metadata(
+        self, name: str, object_id: ObjectId, over: Over | None = None, *, expiration: Expiration = None, takes_s: float = 0.0
+    ) -> Answer:
+        """Notes its name in the metadata. `expiration`: the new one; None: as it was. `takes_s`: how long the function
+        takes.
+        """
 
-    async def copy(self, source: ObjectId, destination: ObjectId) -> Answer:
-        async with self._write(destination, "a copy") as write:
-            with self._timed("copy"):
-                if await self.storage.copy(source, destination) is None:
-                    raise UnavailableError("there is nothing to copy")
-        return write.answer
+        async def change(metadata: Metadata) -> Metadata:
+            await self.process.runtime.sleep(takes_s)
+            return replace(
+                metadata, custom={**metadata.custom, EDIT: name}, expiration=metadata.expiration if expiration is None else expiration
+            )
+
+        def lives(found: Write, metadata: Metadata) -> Lives:
+            after = metadata.expiration if expiration is None else expiration
+            if after is None or (after == metadata.expiration and not isinstance(after, TimeToIdle)):
+                return kept(found, metadata)
+            mortal_at_s, dead_at_s = self._lives(after.ns / 1e9)
+            return mortal_at_s, dead_at_s if isinstance(after, TimeToLive) else inf
+
+        call = Rewrite(name, _need(over), lives, edit=name, changes=True)
+        return await self._rewrite(
+            call, lambda: self.storage.update_metadata(object_id, change, **_arguments(over)), "change of metadata", None
+        )
+
+    async def set_expiry(
+        self, name: str, object_id: ObjectId, over: Over | None = None, *, lives_s: float | None = None, of_creation: bool = False,
+        extend_only: bool = False,
+    ) -> Answer:
+        """Sets when the object expires: `lives_s` from now, or from its creation; None: never."""
+        at = None if lives_s is None else datetime.fromtimestamp(self.process.runtime.wall_ns() // 10**9 + lives_s, UTC)
+        arguments: dict[str, Any] = {"extend_only": extend_only}
+        if lives_s is not None:
+            arguments |= {"from_creation": timedelta(seconds=lives_s)} if of_creation else {"at": at}
+
+        def lives(found: Write, metadata: Metadata) -> Lives:
+            if at is None or lives_s is None:
+                return inf, inf
+            created_ns = metadata.time_created_ns
+            deadline_s = (created_ns or 0) / 1e9 + lives_s if of_creation else at.timestamp()
+            mortal_at_s, dead_at_s = self._lives(deadline_s - self.process.runtime.wall_ns() / 1e9)
+            return (max(found.mortal_at_s, mortal_at_s), max(found.dead_at_s, dead_at_s)) if extend_only else (mortal_at_s, dead_at_s)
+
+        call = Rewrite(name, _need(over), lives, changes=True)
+        return await self._rewrite(
+            call, lambda: self.storage.set_expiry(object_id, **arguments, **_arguments(over)), "change of expiry", None
+        )
+
+    def _lives(self, seconds: float) -> Lives:
+        """Returns the lives of what expires so much later by the clock of this process."""
+        now_s, apart_s = anyio.current_time(), 2 * self._skew_max_s
+        return now_s + seconds - apart_s - CLOCK_STEP_S, now_s + seconds + apart_s + CLOCK_STEP_S
+
+    async def _rewrite(
+        self, call: Rewrite, do: Callable[[], Awaitable[PutResult | None]], what: str, budgets: int | None
+    ) -> Answer:
+        """`budgets`: how many operations it consists of; None: it may begin again and again."""
+        call.began_s, answer = anyio.current_time(), Answer.OK
+        token, unknown = rewriting.set(call), None
+        try:
+            with self._timed(what, (ANSWERED_WITHIN_S + COPIED_WITHIN_S) * budgets if budgets else inf):
+                result = await do()
+            if self.process.alive:
+                self._ghost.answered(f"the {what} {call.name} returned {result}", is_true=call.is_told(result, self._history))
+            answer = Answer.NO if result is None else Answer.OK
+        except (UnavailableError, InvalidRequestError):
+            answer = Answer.NO
+        except ConditionFailedError as error:
+            answer = Answer.FAILED
+            if self.process.alive:
+                self._ghost.answered(f"the {what} {call.name} raised: {error}", is_true=call.may_fail(error))
+        except OutcomeUnknownError as error:
+            unknown = error
+            if self.process.alive:
+                is_open = self._history.revisions.get(error.change_id) is call.open
+                self._ghost.answered(f"the {what} {call.name} raised: {error}", is_true=is_open)
+        except anyio.get_cancelled_exc_class():
+            self._cancelled += [call.open] if call.open is not None else []
+            raise
+        finally:
+            rewriting.reset(token)
+        if call.open is not None:
+            self._answered(call.open, answer, unknown)
+        return answer
 
     async def seen(self, object_id: ObjectId) -> Over | None:
         """Looks at the object, for a write over what is there. None: there is no answer, or it has no revision."""
         over: Over | None = None
         with self._read(object_id) as read:
             found = await self.storage.head(object_id)
-            read.found = None if found is None else found.metadata.custom.get("label", "")
+            read.found = self._found(found)
             if found is None:
                 over = NOTHING
             elif found.revision is not None:
@@ -127,7 +208,7 @@ class Client:
         return over
 
     async def get(self, object_id: ObjectId, pause_s: float = 0.0) -> str | None:
-        """Reads an object `pause_s` after it was opened. Returns its label, or None if there is nothing or no answer.
+        """Reads an object `pause_s` after it was opened. Returns its value, or None if there is nothing or no answer.
         """
         with self._read(object_id) as read:
             with self._timed("get"):
@@ -137,15 +218,15 @@ class Client:
                     if pause_s:
                         # The content must be that of the opening, whatever is written while it is read.
                         await self.process.runtime.sleep(pause_s)
-                    read.found = _label(stored.metadata.custom.get("label", ""), await stored.read())
+                    read.found = self._found(stored.head, await stored.read())
         return read.found if isinstance(read.found, str) else None
 
     async def head(self, object_id: ObjectId) -> str | None:
-        """Returns the label of the object, or None if there is nothing or no answer."""
+        """Returns the value of the object, or None if there is nothing or no answer."""
         with self._read(object_id) as read:
             with self._timed("head"):
                 found = await self.storage.head(object_id)
-            read.found = None if found is None else found.metadata.custom.get("label", "")
+            read.found = self._found(found)
         return read.found if isinstance(read.found, str) else None
 
     async def list(self, *, metadata: bool) -> None:
@@ -161,7 +242,7 @@ class Client:
                 if entry.fault is not None:
                     raise CorruptRecordError(f"{path} was listed with a fault: {entry.fault}")
                 if entry.metadata is not None:
-                    self._ghost.showed(path, entry.metadata.custom.get("label", ""), began)
+                    self._ghost.showed(path, self._history.value(path, entry.revision, shown(entry.metadata)), began)
 
     async def put_many(self, object_ids: Sequence[ObjectId], label: str, size: int) -> None:
         """Puts to each of these objects. Each write's label ends with its position."""
@@ -173,7 +254,7 @@ class Client:
                 writes[position] = write = self._history.begin_write(object_id.path, f"{label}.{position}")
                 begun.append(write)
                 acting.set(write)  # set in the task that begins the writes one after the other; each write's tasks inherit it
-                yield PutRequest(object_id, content(f"{label}.{position}", size), Metadata(custom={"label": f"{label}.{position}"}))
+                yield PutRequest(object_id, content(f"{label}.{position}", size), Metadata(custom={LABEL: f"{label}.{position}"}))
 
         await self._many(self.storage.put_many(requests()), writes)
         for earlier, later in combinations([write for write in begun if write.answer is Answer.OK], 2):
@@ -197,7 +278,7 @@ class Client:
             async for result in results:
                 if result.error is None and self.process.alive:
                     loaded = result.value
-                    found = None if loaded is None else _label(loaded.head.metadata.custom.get("label", ""), loaded.payload)
+                    found = None if loaded is None else self._found(loaded.head, loaded.payload)
                     self._end_read(reads[result.position], found)
                 elif not isinstance(result.error, (UnavailableError, InvalidRequestError, type(None))):
                     raise result.error
@@ -248,8 +329,8 @@ class Client:
     async def _write(
         self, object_id: ObjectId, label: str | None, mortal_at_s: float = inf, over: Over | None = None
     ) -> AsyncIterator[Write]:
-        needs = None if over is None else Need(over.label)
-        write, answer = self._history.begin_write(object_id.path, label, mortal_at_s, needs), Answer.OK
+        write = self._history.begin_write(object_id.path, label, mortal_at_s, _need(over), anyio.current_time())
+        answer = Answer.OK
         unknown: OutcomeUnknownError | None = None
         try:
             with acts(write):
@@ -266,14 +347,14 @@ class Client:
         self._answered(write, answer, unknown)
 
     @contextmanager
-    def _timed(self, what: str) -> Iterator[None]:
+    def _timed(self, what: str, within_s: float = ANSWERED_WITHIN_S) -> Iterator[None]:
         """Checks that the operation ends within its budgets, however it ends, if its process did not stand still."""
         began_s = anyio.current_time()
         try:
             yield
         finally:
             if self.process.alive and not self.process.stopped_until:
-                self._ghost.lasted(what, anyio.current_time() - began_s, ANSWERED_WITHIN_S)
+                self._ghost.lasted(what, anyio.current_time() - began_s, within_s)
 
     @contextmanager
     def _read(self, object_id: ObjectId) -> Iterator[Read]:
@@ -286,6 +367,14 @@ class Client:
             return
         if self.process.alive:
             self._end_read(read, read.found)
+
+    def _found(self, head: ObjectHead | None, payload: bytes | None = None) -> object:
+        """Returns the value of the write that a read has found. `payload` None: it was not read."""
+        if head is None:
+            return None
+        if payload is not None and payload != content(label := head.metadata.custom.get(LABEL, ""), len(payload)):
+            return f"metadata of {label!r} with payload {payload[:40]!r}"
+        return self._history.value(head.object_id.path, head.revision, shown(head.metadata))
 
     def _end_read(self, read: Read, found: object) -> None:
         self._history.end_read(read, found, anyio.current_time())
@@ -311,5 +400,9 @@ def content(label: str, size: int) -> bytes:
     return (word * (size // len(word) + 1))[:size]
 
 
-def _label(label: str, payload: bytes) -> str:
-    return label if payload == content(label, len(payload)) else f"metadata of {label!r} with payload {payload[:40]!r}"
+def _need(over: Over | None) -> Need | None:
+    return None if over is None else Need(over.value)
+
+
+def _arguments(over: Over | None) -> dict[str, Any]:
+    return {} if over is None else over.arguments

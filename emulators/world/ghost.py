@@ -8,6 +8,8 @@ No caller can see this; every answer is judged by it.
         LATE         a write takes effect after its caller was told what became of it                           I4
         TWICE        a write takes effect again                                                                 I4
         BLIND        a write with a condition takes effect, and its condition is false                          I4
+        REVIVED      a write over a revision takes effect, which had expired by every clock before the call     I4
+        LOST         a rename deletes its source before the copy is known to be there                           I4
         FALSE OK     told ok, but it took no effect, and nobody else wrote since it began                       I4
         FALSE NO     told that nothing happened, but it took effect; or that its condition is false, and it     I4
                      was true all the time
@@ -15,6 +17,7 @@ No caller can see this; every answer is judged by it.
         STALE LIST   a list leaves out what was there all the time, or shows what never was                     I4
         EXPIRED      a read finds, or a list shows, what had expired by every clock before it began             I4
         UNORDERED    of two writes of one bulk call, the earlier took effect after the later, and both are ok
+        FALSE ANSWER a copy, a rename or a change of metadata returns or raises what is not true                I4
         TOO LATE     an operation is answered long after all its budgets                                        I6
 
 The ghost judges at once and exactly, because it knows what no user can know. `history` judges at the end, only by what
@@ -83,6 +86,8 @@ class Ghost:
             held = self._since(path, self._history.tick())[0].write
             if not write.needs.may_hold(held, anyio.current_time()):
                 self._report("I4 honest", f"BLIND: the {write} took effect over {held.value!r}")
+            elif write.needs.value is not None and held.dead_at_s < write.began_s:
+                self._report("I4 honest", f"REVIVED: the {write} took effect over {held.value!r}, which had expired before")
         self._effects[path].append(Effect(self._history.tick(), write))
 
     def told(self, write: Write, outcome: Outcome | None = None) -> None:
@@ -125,13 +130,13 @@ class Ghost:
                 said = "listed" if path in paths else "left out"
                 self._report("I4 honest", f"STALE LIST: {path} was {said}, and held {', '.join(repr(write.value) for write in held)}")
 
-    def showed(self, path: str, label: str, began: int) -> None:
+    def showed(self, path: str, value: object, began: int) -> None:
         """Judges the metadata of one object in a list that began at the event `began` and has just ended."""
         self.checked["I4 I7 list shows what was there"] += 1
         held = [effect.write for effect in self._since(path, began)]
-        if all(write.value != label for write in held):
+        if all(write.value != value for write in held):
             values = ", ".join(repr(write.value) for write in held)
-            self._report("I4 honest", f"STALE LIST: {path} was listed as {label!r}, and held {values}")
+            self._report("I4 honest", f"STALE LIST: {path} was listed as {value!r}, and held {values}")
 
     def ordered(self, earlier: Write, later: Write) -> None:
         """Judges two writes of one object in one bulk call, both told ok. They must take effect in their order."""
@@ -139,6 +144,18 @@ class Ghost:
         effects = [effect.write for effect in self._effects[earlier.path] if effect.write in (earlier, later)]
         if effects == [later, earlier]:
             self._report("I4 honest", f"UNORDERED: the {earlier} took effect after the {later} of the same call")
+
+    def renamed(self, deletion: Write, copy: Write | None) -> None:
+        """Judges the deletion of a rename's source that begins now. `copy`: what was told ok; None: nothing."""
+        self.checked["I4 a rename deletes what it has copied"] += 1
+        if copy is None:
+            self._report("I4 honest", f"LOST: the {deletion} of a rename begins, and nothing was copied")
+
+    def answered(self, said: str, *, is_true: bool) -> None:
+        """Judges what a copy, a rename or a change of metadata has returned or raised."""
+        self.checked["I4 a copy tells what it did"] += 1
+        if not is_true:
+            self._report("I4 honest", f"FALSE ANSWER: {said}")
 
     def lasted(self, what: str, seconds: float, at_most_s: float) -> None:
         """Judges how long an operation took, in a process that never stood still."""

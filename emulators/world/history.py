@@ -1,6 +1,6 @@
 """What callers were told, and whether some order of effects explains it (I4, I7).
 
-    Write      a put or a delete, from its call to its `Answer`; None is the value of a delete
+    Write      a put, a copy or a delete, from its call to its `Answer`; None is the value of a delete
     Need       its condition: what the register must hold
     Read       a read, and what it found
     History    all of them, one register for each path
@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
 
+from changelog.change import ChangeId
 from emulators.world.linear import INITIAL, Operation, explaining_order
 
 
@@ -46,13 +47,14 @@ class Need:
 
 @dataclass(slots=True, eq=False)
 class Write:
-    """One put (`value`: what a read will find) or delete (`value` None).
+    """One put or copy (`value`: its name, which no other write has) or delete (`value` None).
 
-    `began` and `ended` count events of the history.
+    `shows`: what a reader sees of its content. A copy shows what its source shows. `began` and `ended` count events of
+    the history.
 
     `mortal_at_s`: the second of the servers' clock (`anyio.current_time()`) from which on it may have expired.
     `dead_at_s`: the second from which on it has expired by every clock. `needs`: its condition; None: it has none.
-    `ended_s`: the second of the servers' clock at which it was answered.
+    `began_s`, `ended_s`: the seconds of the servers' clock at which its caller called, and was answered.
     """
 
     path: str
@@ -64,6 +66,8 @@ class Write:
     dead_at_s: float = inf
     needs: Need | None = None
     ended_s: float = inf
+    began_s: float = 0.0
+    shows: object = None
 
     @property
     def name(self) -> str:
@@ -100,19 +104,26 @@ class Read:
 
 @dataclass(slots=True)
 class History:
-    """Writes and reads of registers, one for each path. Give each write a value of its own."""
+    """Writes and reads of registers, one for each path. Give each write a value of its own.
+
+    `revisions`: the writes by their revisions, as far as they are known.
+    """
 
     writes: list[Write] = field(default_factory=list)
     reads: list[Read] = field(default_factory=list)
+    revisions: dict[ChangeId, Write] = field(default_factory=dict)
     _events: Iterator[int] = field(default_factory=itertools.count)
 
     def tick(self) -> int:
         """Returns the number of an event that is neither the beginning nor the end of an operation."""
         return next(self._events)
 
-    def begin_write(self, path: str, value: object, mortal_at_s: float = inf, needs: Need | None = None) -> Write:
-        self.writes.append(Write(path, value, next(self._events), mortal_at_s=mortal_at_s, needs=needs))
-        return self.writes[-1]
+    def begin_write(
+        self, path: str, value: object, mortal_at_s: float = inf, needs: Need | None = None, began_s: float = 0.0
+    ) -> Write:
+        write = Write(path, value, next(self._events), mortal_at_s=mortal_at_s, needs=needs, began_s=began_s, shows=value)
+        self.writes.append(write)
+        return write
 
     def end_write(self, write: Write, answer: Answer, ended_s: float = inf) -> None:
         write.ended, write.answer, write.ended_s = next(self._events), answer, ended_s
@@ -123,6 +134,25 @@ class History:
 
     def end_read(self, read: Read, found: object, ended_s: float = 0.0) -> None:
         read.ended, read.found, read.ended_s = next(self._events), found, ended_s
+
+    def source(self, path: str, revision: ChangeId | None, shown: str) -> Write | None:
+        """Returns the write that a reader of this object has found, or None if it is not known.
+
+        `revision`: that of the object; None: older software wrote it. `shown`: what the reader sees of its content.
+        """
+        if revision is not None:
+            return self.revisions.get(revision)
+        return next((write for write in reversed(self.writes) if write.path == path and write.value == shown), None)
+
+    def value(self, path: str, revision: ChangeId | None, shown: str) -> object:
+        """Returns the value of the write that a reader has found. If it shows another content, the text says so (I7).
+        """
+        write = self.source(path, revision, shown)
+        if write is None:
+            return shown
+        if (write.path, write.shows) == (path, shown):
+            return write.value
+        return f"{shown} under the revision of the {write.name} of {write.path}"
 
     def unexplained(self) -> list[str]:
         """Returns a text for each path whose operations no order explains (I4, I7).

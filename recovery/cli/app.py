@@ -1,7 +1,8 @@
 """The list of commands, and how the command line ends.
 
 Every command has `--json`. Results go to stdout, everything else goes to stderr. An error is one sentence that says
-what to do. The options `--config`, `--directory`, `--json` and `--verbose` may stand before or after a command's name.
+what to do. With `--json`, a condition that does not hold also prints on stdout which revision was found. The options
+`--config`, `--directory`, `--json` and `--verbose` may stand before or after a command's name.
 
 Exit codes:
 
@@ -12,6 +13,7 @@ Exit codes:
     4    unavailable, or an output cannot be written: try again
     5    the outcome is unknown: it may have happened
     6    stored data is corrupt or lost, an entry is stuck, or a change feed is not sound: an operator must look
+    7    a condition (`--if-absent`, `--if-revision`) does not hold: nothing was changed
     130  interrupted
 
 `tiered audit` has its own: 0 clean, 1 findings, 2 it could not be completed, whatever the reason.
@@ -29,7 +31,10 @@ from recovery.cli.output import write
 from recovery.cli.shared import guard, say, shared
 from recovery.logs import write_to_stderr
 
-COMMANDS = ("put", "get", "head", "rm", "ls", "status", "recover", "provision", "check", "log", "audit", "feed", "config")
+COMMANDS = (
+    "put", "get", "head", "rm", "ls", "cp", "mv", "update-metadata", "set-expiry", "status", "recover", "provision", "check", "log",
+    "audit", "feed", "config",
+)
 """The commands and groups of commands, in the order in which --help lists them."""
 
 
@@ -40,6 +45,10 @@ def _load(name: str) -> Callable[..., None] | typer.Typer:
             from recovery.cli import objects
 
             return cast(Callable[..., None], getattr(objects, name))
+        case "cp" | "mv" | "update-metadata" | "set-expiry":
+            from recovery.cli import rewriting
+
+            return cast(Callable[..., None], getattr(rewriting, name.replace("-", "_")))
         case "status":
             from recovery.cli.status import status
 

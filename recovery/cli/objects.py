@@ -17,17 +17,28 @@ import typer
 
 from changelog.base.runtime import SystemRuntime
 from recovery.cli import payloads
+from recovery.cli.arguments import (
+    CustomOption,
+    IfAbsentOption,
+    IfRevisionOption,
+    ObjectArgument,
+    TtiOption,
+    TtlOption,
+    absent,
+    custom_of,
+    expiration_of,
+    revision_of,
+    show_written,
+)
 from recovery.cli.output import dump, iso, plain, show, show_fields, write
-from recovery.cli.shared import AbsentError, choice, lifetime, run_async, say_cut, shared
+from recovery.cli.shared import choice, run_async, say_cut, shared
 from tiered.errors import InvalidRequestError
-from tiered.metadata import Expiration, Metadata, TimeToIdle, TimeToLive, encode_metadata
+from tiered.metadata import Metadata, encode_metadata
 from tiered.object_id import ObjectId, ObjectPrefix
 from tiered.open import open_backends, open_storage
 from tiered.protocol.backends import ByteRange
 from tiered.storage import TieredStorage
 from tiered.stored import Folder, ListEntry, ObjectHead
-
-ObjectArgument = Annotated[str, typer.Argument(metavar="OBJECT", help="USECASE/[NAME.VALUE/…]objects/KEY")]
 
 
 @shared
@@ -35,21 +46,22 @@ def put(
     object_id: ObjectArgument,
     file: Annotated[str, typer.Argument(help="The payload's file; - is stdin.")],
     content_type: Annotated[str | None, typer.Option(help="MIME type; by default what the file's name says.")] = None,
-    ttl: Annotated[str | None, typer.Option(help="Expire this long after writing: 90s, 15m, 36h, 30d.")] = None,
-    tti: Annotated[str | None, typer.Option(help="Expire this long after the last read: 90s, 15m, 36h, 30d.")] = None,
-    custom: Annotated[list[str] | None, typer.Option(help="KEY=VALUE, repeatable.")] = None,
+    ttl: TtlOption = None,
+    tti: TtiOption = None,
+    custom: CustomOption = None,
+    if_absent: IfAbsentOption = False,
+    if_revision: IfRevisionOption = None,
 ) -> None:
     """Stores a file or stdin, replacing what is there."""
 
     async def command() -> None:
-        metadata = Metadata(expiration=_expiration(ttl, tti), custom=_custom(custom or []))
+        metadata = Metadata(expiration=expiration_of(ttl, tti), custom=custom_of(custom))
         if content_type is not None:
             metadata = replace(metadata, content_type=content_type)
-        payload = payloads.read_stdin() if file == "-" else Path(file)
+        payload, revision = payloads.read_stdin() if file == "-" else Path(file), revision_of(if_revision)
         async with open_storage(choice.settings()) as storage:
-            result = await storage.put(ObjectId.parse(object_id), payload, metadata)
-        value = {"object": object_id, "revision": result.revision, "tier": result.tier.value, "size": result.size}
-        show(value, f"{object_id}  {result.size} bytes  {result.tier.value} tier  revision {result.revision}", choice.json)
+            result = await storage.put(ObjectId.parse(object_id), payload, metadata, if_absent=if_absent, if_revision=revision)
+        show_written(object_id, result)
 
     run_async(command)
 
@@ -71,7 +83,7 @@ def get(
         async with _reading() as storage:
             stored = await storage.get(ObjectId.parse(object_id), _range(range_))
             if stored is None:
-                raise _absent(object_id)
+                raise absent(object_id)
             async with stored:
                 await payloads.save(stored, file)
         if choice.json:
@@ -88,19 +100,20 @@ def head(object_id: ObjectArgument) -> None:
         async with _reading() as storage:
             found = await storage.head(ObjectId.parse(object_id))
         if found is None:
-            raise _absent(object_id)
+            raise absent(object_id)
         _show_head(found)
 
     run_async(command)
 
 
 @shared
-def rm(object_id: ObjectArgument) -> None:
+def rm(object_id: ObjectArgument, if_revision: IfRevisionOption = None) -> None:
     """Deletes an object; one that is absent is deleted already."""
 
     async def command() -> None:
+        revision = revision_of(if_revision)
         async with open_storage(choice.existing()) as storage:
-            await storage.delete(ObjectId.parse(object_id))
+            await storage.delete(ObjectId.parse(object_id), if_revision=revision)
         show({"object": object_id, "deleted": True}, f"{object_id}  deleted", choice.json)
 
     run_async(command)
@@ -113,7 +126,7 @@ def ls(
     ] = "",
     limit: Annotated[int | None, typer.Option(min=1, help="At most so many.")] = None,
     folders: Annotated[bool, typer.Option("--folders", help="Show what has the same path up to the next / as one line.")] = False,
-    long: Annotated[bool, typer.Option("--long", "-l", help="Show size, creation and tier, too: a call for each large object.")] = False,
+    long: Annotated[bool, typer.Option("--long", "-l", help="Show size, creation, tier, revision: a call for each large object.")] = False,
     start_after: Annotated[str | None, typer.Option(metavar="OBJECT", help="Begin after this object.")] = None,
 ) -> None:
     """Lists objects in byte order, one a line; with --json, one JSON object a line.
@@ -165,13 +178,12 @@ def _line(entry: ListEntry | Folder, long: bool) -> str:
     name = entry.prefix.path if isinstance(entry, Folder) else str(entry.object_id)
     if not long:
         return name
-    size, created, tier = (None, None, None) if isinstance(entry, Folder) else (entry.size, iso(entry.time_created), entry.tier.value)
-    fault = "" if isinstance(entry, Folder) or entry.fault is None else f"  damaged: {entry.fault}"
-    return f"{plain(size):>12}  {plain(created):29}  {plain(tier):11}  {name}{fault}"
-
-
-def _absent(object_id: str) -> AbsentError:
-    return AbsentError(f"there is no object {object_id}, or it has expired")
+    if isinstance(entry, Folder):
+        size, created, tier, revision, fault = None, None, None, None, None
+    else:
+        size, created, tier, revision, fault = entry.size, iso(entry.time_created), entry.tier.value, entry.revision, entry.fault
+    line = f"{plain(size):>12}  {plain(created):29}  {plain(tier):11}  {plain(revision):36}  {name}"
+    return line if fault is None else f"{line}  damaged: {fault}"
 
 
 def _show_head(head: ObjectHead) -> None:
@@ -181,22 +193,6 @@ def _show_head(head: ObjectHead) -> None:
         "metadata": json.loads(encode_metadata(head.metadata)),
     }
     show_fields(value, choice.json)
-
-
-def _expiration(ttl: str | None, tti: str | None) -> Expiration:
-    if ttl is not None and tti is not None:
-        raise InvalidRequestError("an object has either --ttl or --tti, not both")
-    if ttl is not None:
-        return TimeToLive(lifetime(ttl))
-    return None if tti is None else TimeToIdle(lifetime(tti))
-
-
-def _custom(pairs: list[str]) -> dict[str, str]:
-    parted = [pair.partition("=") for pair in pairs]
-    for key, equals, _ in parted:
-        if not key or not equals:
-            raise InvalidRequestError(f"--custom {key!r} is not KEY=VALUE")
-    return {key: value for key, _, value in parted}
 
 
 def _range(text: str | None) -> ByteRange | None:

@@ -24,9 +24,11 @@ import anyio
 import typer
 
 from changelog.base.events import events
+from recovery.cli.output import dump, write
 from recovery.logs import is_json
 from recovery.visible import visible
 from tiered.errors import (
+    ConditionFailedError,
     ConfigurationError,
     CorruptRecordError,
     DanglingTombstoneError,
@@ -41,7 +43,7 @@ from tiered.settings import ENV_CONFIG, ENV_PREFIX, Settings, load_settings
 
 EXIT_CODES: tuple[tuple[type[TieredError], int], ...] = (
     (UnavailableError, 4), (InvalidRequestError, 3), (OutcomeUnknownError, 5), (UnconfirmedError, 5),
-    (CorruptRecordError, 6), (DanglingTombstoneError, 6),
+    (CorruptRecordError, 6), (DanglingTombstoneError, 6), (ConditionFailedError, 7),
 )
 GCP_MODULES = ("google", "grpc", "aiohttp")
 """What the extra `gcp` installs."""
@@ -194,15 +196,26 @@ def guard(call: Callable[[], int], failed: int | None = None) -> int:
     `failed`: this exit code for every error, also where nobody reads the output to its end. `tiered audit` needs it:
     its exit codes 0 and 1 are verdicts.
     """
+    code = _code_of(call, failed)
+    try:
+        _flush()
+    except OSError:  # something else went wrong before, and its exit code says more
+        _drop_output()
+    return code
+
+
+def _code_of(call: Callable[[], int], failed: int | None) -> int:
     try:
         code = call()
-        if sys.stdout is not None:  # None: it was closed before this program began
-            sys.stdout.flush()
+        _flush()
         return code
     except AbsentError as error:
         say(str(error))
         return failed or 1
     except TieredError as error:
+        if isinstance(error, ConditionFailedError) and choice.json:
+            with suppress(OSError):
+                write(dump({"object": str(error.object_id), "changed": False, "revision": error.revision}))
         say(str(error))
         return failed or next((code for kind, code in EXIT_CODES if isinstance(error, kind)), 4)
     except ModuleNotFoundError as error:
@@ -230,6 +243,11 @@ def _told(error: OSError) -> int:
         return 3
     say(f"the output cannot be written: {error.strerror}")
     return 4
+
+
+def _flush() -> None:
+    if sys.stdout is not None:  # None: it was closed before this program began
+        sys.stdout.flush()
 
 
 def _drop_output() -> None:

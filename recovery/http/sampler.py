@@ -29,7 +29,7 @@ LOOK_BUDGET_S = 60.0
 
 ASK_BUDGET_S = 5.0
 RESTS = 4
-"""The pause after a look lasts at least this many times as long as the look, or as long as a look that found nothing."""
+"""The pause after a look is at least this many times as long as the look; after one that found nothing, once."""
 
 STALE_AFTER_S = 60.0
 """Figures that are older are not taken for the present ones."""
@@ -78,7 +78,7 @@ class Sampler:
             began = self._runtime.monotonic()
             await self.sample()
             took_s = self._runtime.monotonic() - began
-            # A look at services that are away waits out its budget and costs them little, and their return is waited for.
+            # A look at services that are away waits out its budget and costs them little.
             await self._runtime.sleep(max(EVERY_S, took_s * (RESTS if self.error is None else 1)))
 
     async def sample(self) -> None:

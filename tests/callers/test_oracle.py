@@ -19,7 +19,7 @@ from emulators.callers.interrupt import How, Interrupt
 from emulators.callers.payloads import Payload
 from emulators.callers.recipe import Call, Item, Recipe, Step
 from emulators.callers.run import Result, run
-from tiered import ListEntry, Metadata, ObjectId, StoredObject, TieredStorage
+from tiered import ListEntry, Metadata, ObjectId, PutRequest, StoredObject, TieredStorage
 from tiered.protocol.listing import Lister
 from tiered.stored import ProgressCount
 
@@ -103,6 +103,17 @@ def test_metadata_that_is_not_what_was_given(monkeypatch: pytest.MonkeyPatch) ->
         return await real(storage, object_id, payload, Metadata(custom={"other": "x"}))
 
     assert planted(monkeypatch, "put", wrong, PUT, GET) == "wrong answer"
+
+
+def test_condition_in_a_bulk_put_that_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def wrong(real: Any, storage: Any, share: Any, request: PutRequest) -> Any:
+        return await real(storage, share, replace(request, if_absent=False))
+
+    absent = values.Value("if_absent", lambda: {"if_absent": True})
+    items = (Item(OBJECT, SMALL, NOTHING, condition=absent),)
+    bulk = Step(3, Call.PUT_MANY, {"concurrency": NOTHING}, items=items, manner="a list, all results")
+    assert kind(run(recipe(PUT, bulk))) is None
+    assert planted(monkeypatch, "_put", wrong, PUT, bulk) == "taken"
 
 
 def test_put_that_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

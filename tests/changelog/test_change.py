@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -72,6 +73,13 @@ def test_what_is_no_lower_case_uuid7_is_no_change_id(text: str) -> None:
     assert not ChangeId.matches(text)
     with pytest.raises(InvalidRequestError, match="is not a change id"):
         ChangeId(text)
+
+
+@pytest.mark.parametrize("value", [None, 5, True, b"018bcfe5-6800-7000-8000-000000000001", ["x"], "x" * 10_000])
+def test_a_message_about_what_is_no_change_id_is_one_short_sentence(value: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="is not a change id") as raised:
+        ChangeId(value)
+    assert len(str(raised.value)) < 200
 
 
 def test_the_shard_is_the_last_byte_modulo_the_number_of_shards() -> None:

@@ -30,6 +30,7 @@ from tiered.testing.log import Stored
 SEED = 1
 SMALL, LARGE = 50, 500
 OBJECT = ObjectId.create("attachments", "victim", {"org": "17"})
+RENAMED = ObjectId.create("attachments", "renamed", {"org": "17"})
 BYSTANDERS = {SMALL: ObjectId.create("attachments", "small-bystander"), LARGE: ObjectId.create("attachments", "large-bystander")}
 IDLE = TimeToIdle(timedelta(hours=1))
 AFTER_EXPIRY_S = SETTINGS.lease.expiry_s + 1
@@ -44,12 +45,16 @@ Act = Callable[[Client], Awaitable[object]]
 
 @dataclass(frozen=True)
 class Scenario:
-    """`act` by one caller. `before`: what the object is, absent, small, large or legacy (a blob without revision)."""
+    """`act` by one caller. `before`: what the object is, absent, small, large or legacy (a blob without revision).
+
+    `rarely`: only `make sim` runs it, because another one makes the same calls in nearly the same order.
+    """
 
     name: str
     before: str
     act: Act
     sessions: bool = True
+    rarely: bool = False
 
 
 def put(label: str, size: int) -> Act:
@@ -69,6 +74,18 @@ def put_over_what_is_seen(size: int) -> Act:
             await client.put(OBJECT, "new", size, over=over)
 
     return act
+
+
+async def rename(client: Client) -> None:
+    await client.rename("renamed", OBJECT, RENAMED)
+
+
+async def update_metadata(client: Client) -> None:
+    await client.update_metadata("updated", OBJECT)
+
+
+async def set_expiry(client: Client) -> None:
+    await client.set_expiry("expiring", OBJECT, lives_s=10 * 86_400.0)
 
 
 async def put_broken(client: Client) -> None:
@@ -108,6 +125,12 @@ def scenarios() -> Iterator[Scenario]:
     yield Scenario("put_small_if_absent_on_absent", "absent", lambda client: client.put(OBJECT, "new", SMALL, over=NOTHING))
     yield Scenario("put_small_if_seen_on_small", "small", put_over_what_is_seen(SMALL))
     yield Scenario("put_large_if_seen_on_large", "large", put_over_what_is_seen(LARGE))
+    yield Scenario("update_metadata_on_small", "small", update_metadata)
+    yield Scenario("rename_on_large", "large", rename)
+    yield Scenario("set_expiry_on_large", "large", set_expiry)
+    yield Scenario("rename_on_small", "small", rename, rarely=True)
+    yield Scenario("update_metadata_on_large", "large", update_metadata, rarely=True)
+    yield Scenario("set_expiry_on_small", "small", set_expiry, rarely=True)
     for name, act in (("put_large", put("new", LARGE)), ("put_broken", put_broken), ("put_cancelled", put_cancelled)):
         yield Scenario(f"{name}_on_large_in_one_request", "large", act, sessions=False)
 
@@ -135,10 +158,10 @@ async def check(world: World) -> None:
     found = []
     async with world.client(world.process("reader")) as client:
         for _ in range(2):
-            found.append([await client.get(each) for each in (OBJECT, *BYSTANDERS.values())])
+            found.append([await client.get(each) for each in (OBJECT, RENAMED, *BYSTANDERS.values())])
     world.verify()
     assert found[0] == found[1]
-    assert found[0][1:] == ["bystander", "bystander"], "a bystander was changed"
+    assert found[0][2:] == ["bystander", "bystander"], "a bystander was changed"
 
 
 async def live(world: World, scenario: Scenario, plan: Plan) -> Process:
@@ -208,10 +231,17 @@ def at_every(call: str, fault: Fault) -> Plan:
 
 Case = tuple[object, ...]
 """A point or a call, a fault, and what else tells one run of a scenario from another."""
-EVERY_SCENARIO = pytest.mark.parametrize("name", SCENARIOS)
-EVERY_OTHER = pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.sim if number % 2 else ()) for number, name in enumerate(SCENARIOS)]
-)
+
+
+def each_of(names: Iterable[str], *, every_other: bool = False) -> pytest.MarkDecorator:
+    """Parametrizes a test with these scenarios. `make sim` alone runs those that are rare, or `every_other` one."""
+    return pytest.mark.parametrize("name", [
+        pytest.param(name, marks=pytest.mark.sim if SCENARIOS[name].rarely or (every_other and number % 2) else ())
+        for number, name in enumerate(names)
+    ])  # fmt: skip
+
+
+EVERY_SCENARIO, EVERY_OTHER = each_of(SCENARIOS), each_of(SCENARIOS, every_other=True)
 
 
 def run_each(cases: Iterable[Case], run: Callable[..., Awaitable[object]]) -> None:
@@ -344,7 +374,7 @@ async def run_beside(scenario: Scenario, plan: Plan, beside: Callable[[World], C
         await check(world)
 
 
-@pytest.mark.parametrize("name", [name for name in SCENARIOS if name.endswith(("_on_large", "_on_large_in_one_request"))])
+@each_of(name for name in SCENARIOS if name.endswith(("_on_large", "_on_large_in_one_request")))
 def test_a_writer_stalled_past_its_lease_while_recovery_cleans_up_does_no_harm(name: str) -> None:
     async def recover(world: World) -> None:
         await world.recovery(world.process("cleaner")).run()
@@ -356,7 +386,7 @@ def test_a_writer_stalled_past_its_lease_while_recovery_cleans_up_does_no_harm(n
 OTHERS = {"put_small": put("other", SMALL), "put_large": put("other", LARGE), "delete": delete}
 
 
-@pytest.mark.parametrize("name", [name for name in SCENARIOS if not name.endswith("_on_legacy")])
+@each_of(name for name in SCENARIOS if not name.endswith("_on_legacy"))
 def test_an_operation_overtaken_by_another_writer_at_any_call_stays_honest(name: str) -> None:
     async def world_of_two(point: str, other: str) -> None:
         stalled = anyio.Event()

@@ -121,6 +121,7 @@ class Case:
         self.fault = fault
         self.name = "|".join([scenario.name, point, fault_name(fault), aside])
         self.object_id = ObjectId.create("crash", self.name)
+        self.renamed = ObjectId.create("renamed", self.name)
         self.killed = killed
         self.dies = killed or fault_name(fault).startswith(("DIE", "CRASH"))
         self.met = anyio.Event()
@@ -234,6 +235,18 @@ async def delete(client: Client, case: Case) -> None:
     await client.delete(case.object_id)
 
 
+async def rename(client: Client, case: Case) -> None:
+    await client.rename("renamed", case.object_id, case.renamed)
+
+
+async def update_metadata(client: Client, case: Case) -> None:
+    await client.update_metadata("updated", case.object_id)
+
+
+async def set_expiry(client: Client, case: Case) -> None:
+    await client.set_expiry("expiring", case.object_id, lives_s=10 * 86_400.0)
+
+
 async def get_idle(client: Client, case: Case) -> None:
     """A read that extends the deadline of an object with a time to idle."""
     await client.get(case.object_id)
@@ -246,8 +259,14 @@ def scenarios() -> Iterator[Scenario]:
     yield Scenario("put_broken_on_large", "large", put_broken)
     yield Scenario("get_idle_small", "idle small", get_idle)
     yield Scenario("get_idle_large", "idle large", get_idle)
+    yield Scenario("rename_on_large", "large", rename)
+    if ALL:
+        yield Scenario("rename_on_small", "small", rename)
+        yield Scenario("update_metadata_on_small", "small", update_metadata)
+        yield Scenario("set_expiry_on_large", "large", set_expiry)
 
 
+ALL = "TIERED_SIM_SEEDS" in os.environ
 SCENARIOS = {scenario.name: scenario for scenario in scenarios()}
 
 
@@ -366,6 +385,8 @@ class Stage:
                 for answers in found:
                     with suppress(DanglingTombstoneError):  # counted among the findings
                         answers[case.name] = await client.get(case.object_id)
+                        if case.scenario.act is rename:
+                            answers[f"renamed {case.name}"] = await client.get(case.renamed)
 
             await each(cases, look)
         assert found[0] == found[1]
@@ -457,9 +478,6 @@ async def clean_run(stage: Stage) -> list[Case]:
         await each(cases, stage.live)
         _clean_runs[on_gcs] = cases
     return _clean_runs[on_gcs]
-
-
-ALL = "TIERED_SIM_SEEDS" in os.environ
 
 
 def some(clean: Sequence[T], fault: WireMode | Fault | GcsFault, whole: bool = ALL) -> Sequence[T]:

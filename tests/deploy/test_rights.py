@@ -43,6 +43,9 @@ GCS = {
 }
 """HTTP methods, as `tiered/gcs` uses them."""
 
+RESTORING = {"storage.objects.restore"}
+"""The POST that `restore_url` of `tiered/gcs` makes needs this, too."""
+
 ALWAYS = BIGTABLE["PingAndWarm"] | READING_ROWS | OPENING["get_table"] | OPENING["get_app_profile"]
 
 WANTED = {
@@ -53,6 +56,7 @@ WANTED = {
     "blobs-reader": GCS["GET"],
     # Opening a store lists, and so does a 404 that is not clear. /readyz looks at a blob that is not there.
     "blobs-sweeper": GCS["DELETE"] | GCS["GET"],
+    "blobs-restorer": GCS["POST"] | GCS["DELETE"] | GCS["GET"] | RESTORING,
 }
 
 
@@ -102,3 +106,7 @@ def test_what_check_demands_is_in_the_writers_roles() -> None:
 def test_who_recovers_may_not_make_or_change_blobs_and_who_audits_may_change_nothing() -> None:
     assert not {"storage.objects.create", "storage.objects.update"} & set(granted("blobs-sweeper"))
     assert not {"storage.objects.delete", "bigtable.tables.mutateRows"} & {*granted("rows-auditor"), *granted("blobs-reader")}
+
+
+def test_only_who_restores_may_restore() -> None:
+    assert [role for role in WANTED if set(granted(role)) & RESTORING] == ["blobs-restorer"]

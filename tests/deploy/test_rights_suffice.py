@@ -28,7 +28,7 @@ from tiered.embedded.rows import SqliteRows
 from tiered.gcs.blobs import GcsBlobs
 from tiered.object_id import blob_name
 from tiered.open import Backends
-from tiered.protocol.backends import Tiers
+from tiered.protocol.backends import Removal, Tiers
 from tiered.settings import LeaseSettings, RecoverySettings
 
 RIGHT_OF = {
@@ -38,6 +38,9 @@ RIGHT_OF = {
     "object.delete": "storage.objects.delete",
     "upload.start": "storage.objects.create",
     "upload.multipart": "storage.objects.create",
+    "object.read": "storage.objects.get",
+    "object.rewrite": "storage.objects.create",
+    "object.restore": "storage.objects.restore",
 }
 """The right that each call of the emulator needs. Calls to a session need none: its address is the right."""
 
@@ -127,6 +130,28 @@ async def test_a_reader_and_an_audit_only_look(server: GcsEmulator, backends: Ba
         with pytest.raises(TieredError, match="grant"):
             await blobs.delete(blob.name)
         grant(server, granted("blobs-writer"))
+
+
+async def test_a_restorer_brings_back_what_was_deleted_and_a_writer_may_not(server: GcsEmulator, backends: Backends) -> None:
+    """What `tiered audit restore` asks of the bucket: of soft delete, and of a quarantine."""
+    server.create_bucket("kept", {"softDeletePolicy": {"retentionDurationSeconds": 604_800}})
+    async with GcsBlobs.connect("kept", RUNTIME, endpoint=server.url) as blobs:
+        upload = await blobs.open_upload("cat", Metadata(), len(LARGE))
+        await upload.write(LARGE)
+        await upload.finalise()
+        found = await blobs.head("cat")
+        assert found is not None
+        grant(server, granted("blobs-restorer"))
+        copied = await blobs.copy_generation("cat", found.generation, "~quarantine/cat")
+        assert isinstance(copied, int)
+        assert await blobs.delete_generation("cat", found.generation) is Removal.DELETED
+        [kept] = await blobs.soft_deleted("cat")
+        grant(server, granted("blobs-writer"))
+        with pytest.raises(ConfigurationError, match="grant"):
+            await blobs.restore("cat", kept.generation)
+        grant(server, granted("blobs-restorer"))
+        assert await blobs.restore("cat", kept.generation) is not None and await blobs.head("cat") is not None
+        assert await blobs.delete_generation("~quarantine/cat", copied) is Removal.DELETED
 
 
 async def plant_what_dead_writers_leave(backends: Backends) -> None:

@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Message
 
 from changelog.change import ChangeId
-from examples.fastapi_app import create_app, parse_range
+from examples.fastapi_app import create_app, etag, parse_range
 from tiered import (
     AtCapacityError,
     ByteRange,
@@ -107,6 +107,25 @@ async def test_the_rest_of_an_object_that_has_changed_is_all_of_the_new_one(clie
     await client.put(CAT, content=b"a dog")
     got = await client.get(CAT, headers=rest)
     assert (got.status_code, got.content) == (200, b"a dog")
+
+
+async def test_an_object_that_changes_while_its_rest_is_opened_is_never_a_mixture(
+    app: FastAPI, client: AsyncClient, cat: Response, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage, get = app.state.storage, app.state.storage.get
+
+    async def replaced_first(object_id: ObjectId, range: ByteRange | None = None) -> object:
+        if range is not None:
+            await storage.put(object_id, LARGE[::-1])
+        return await get(object_id, range)
+
+    monkeypatch.setattr(storage, "get", replaced_first)
+    got = await client.get(CAT, headers={"Range": "bytes=100-", "If-Range": cat.headers["etag"]})
+    assert (got.status_code, got.content) == (200, LARGE[::-1])
+
+
+def test_an_object_without_a_revision_has_no_etag() -> None:
+    assert etag(None) is None
 
 
 async def test_an_object_that_the_client_has_is_not_sent_again(client: AsyncClient, cat: Response, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from flask.testing import FlaskClient
 
 from examples.flask_app import create_app
 from examples.process_store import ProcessStore
+from tests.tiered.sync.test_storage import FORKING, in_child
 from tiered import ObjectId, Settings, UnavailableError
 
 LARGE = bytes(range(256)) * 6_000
@@ -78,18 +79,24 @@ def test_a_store_that_is_away_is_a_503(app: Flask, client: FlaskClient, monkeypa
     assert (client.get(CAT).status_code, client.get("/photos/no%20org/k").status_code) == (503, 400)
 
 
-def test_each_process_opens_a_store_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_of_unknown_length_is_refused_and_not_taken_for_empty(app: Flask, client: FlaskClient) -> None:
+    unbounded = {"CONTENT_LENGTH": "", "HTTP_TRANSFER_ENCODING": "chunked"}  # of a server that does not decode chunks
+    assert client.put(CAT, input_stream=BytesIO(LARGE), environ_overrides=unbounded).status_code == 411
+    assert list(app.extensions["tiered"]().list()) == []
+
+
+@FORKING
+def test_each_process_opens_a_store_of_its_own(tmp_path: Path) -> None:
     store = ProcessStore(Settings(directory=tmp_path))
+
+    def use() -> object:
+        return store().put(ObjectId.create("notes", "a"), b"a").size
+
+    with store._lock:  # as another thread that opens the store
+        assert in_child([use, store.close, use]) == ["1", "None", "1"]
     mine = store()
-    assert store() is mine
-    with monkeypatch.context() as child:
-        child.setattr(os, "getpid", lambda: -1)
-        theirs = store()
-        assert theirs is not mine
-        theirs.put(ObjectId.create("notes", "a"), b"a")
-        store.close()
-    assert [str(each.object_id) for each in mine.list()] == ["notes/objects/a"]
-    mine.close()
+    assert store() is mine and [str(each.object_id) for each in mine.list()] == ["notes/objects/a"]
+    store.close()
 
 
 def open_blobs(directory: Path) -> list[str]:

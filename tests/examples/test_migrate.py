@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from contextlib import closing
 from pathlib import Path
@@ -68,6 +69,38 @@ async def test_what_cannot_be_copied_is_named_and_ends_nothing_else(
         await (migration := Migration(storage, "photos")).copy(source)
     assert migration.copied == 3
     assert [line.partition(": ")[0] for line in migration.failed] == ["a/../b", "photos/objects/gone"]
+
+
+@pytest.mark.anyio
+async def test_nothing_in_the_source_is_left_out_without_a_word(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (photos / "link").symlink_to(tmp_path / "elsewhere")
+    (photos / "broken").symlink_to(photos / "none")
+    scandir = os.scandir
+
+    def denied(path: object) -> object:
+        if str(path).endswith("2026"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(os, "scandir", denied)
+    assert await migrate(Settings(directory=tmp_path / "store"), "photos", str(photos)) == 1
+    told = capsys.readouterr()
+    assert told.out.startswith("1 copied, 3 failed")
+    assert told.err.splitlines() == [
+        "broken: No such file or directory", "link: it is no file, or a link to a directory", "2026: Permission denied",
+    ]
+
+
+@pytest.mark.anyio
+async def test_a_source_that_is_not_there_is_no_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "nothing").mkdir()
+    assert await migrate(Settings(directory=tmp_path / "store"), "photos", str(tmp_path / "typo")) == 1
+    assert "No such file or directory" in capsys.readouterr().err
+    assert await migrate(Settings(directory=tmp_path / "store"), "photos", str(tmp_path / "nothing")) == 1
+    assert "has no objects" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])

@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import anyio
 import pytest
 
 from tests.given.tapped_store import LARGE, OBJECT, SMALL, World
@@ -70,6 +71,25 @@ async def test_a_writer_who_was_faster_is_not_overwritten(world: World, payload:
     assert await world.is_clean()
 
 
+@sizes
+async def test_a_store_that_is_closed_lets_a_change_try_again(world: World, payload: bytes) -> None:
+    async with world.store() as storage, anyio.create_task_group() as tasks:
+        await storage.put(OBJECT, payload, METADATA)
+
+        async def overtake(real: Any, *args: Any) -> Any:
+            world.rows.hooks.clear()
+            await storage.put(OBJECT, b"newer")
+            tasks.start_soon(storage.aclose)
+            await anyio.wait_all_tasks_blocked()
+            return await real(*args)
+
+        world.rows.hooks["reserve"] = overtake
+        assert await storage.update_metadata(OBJECT, with_c) is not None
+    async with world.store() as storage:
+        assert await read(storage) == b"newer" and (await head_of(storage)).metadata.custom == {"c": "d"}
+    assert await world.is_clean()
+
+
 async def test_a_time_to_idle_begins_anew(world: World) -> None:
     async with world.store() as storage:
         await storage.put(OBJECT, SMALL, Metadata(TimeToIdle(HOUR)))
@@ -107,6 +127,23 @@ async def test_an_expiry_is_set_extended_and_removed(world: World, payload: byte
     assert await world.is_clean()
 
 
+class NoTime(datetime):
+    """A `datetime` that is no time: arithmetic with it gives no number."""
+
+    def __sub__(self, other: Any) -> Any:
+        return self
+
+    def __floordiv__(self, other: Any) -> float:
+        return float("nan")
+
+
+class RaisesAsNoTime(datetime):
+    """A `datetime` that is no time, as the `NaT` of pandas tells it."""
+
+    def utcoffset(self) -> timedelta:
+        raise ValueError("NaTType does not support utcoffset")
+
+
 async def test_wrong_arguments_are_refused_and_change_nothing(world: World) -> None:
     async with world.store() as storage:
         await storage.put(OBJECT, SMALL)
@@ -115,7 +152,8 @@ async def test_wrong_arguments_are_refused_and_change_nothing(world: World) -> N
             ({"at": datetime(2040, 1, 1, tzinfo=UTC), "from_creation": HOUR}, "exclude each other"),
             ({"from_creation": timedelta(0)}, "expired already"), ({"at": datetime(2001, 1, 1, tzinfo=UTC)}, "expired already"),
             ({"from_creation": timedelta(days=4_000_000)}, "9999"), ({"extend_only": 1}, "extend_only is"),
-            ({"if_revision": None}, "older"),
+            ({"if_revision": None}, "older"), ({"at": NoTime(2040, 1, 1, tzinfo=UTC)}, "time zone"),
+            ({"at": RaisesAsNoTime(2040, 1, 1, tzinfo=UTC)}, "time zone"),
         ]  # fmt: skip
         for arguments, sentence in wrong:
             with pytest.raises(InvalidRequestError, match=sentence):
@@ -141,3 +179,36 @@ async def test_an_object_without_a_revision_cannot_be_compared(world: World) -> 
         world.rows.target.states[OBJECT.path] = replace(state, token=None)
         with pytest.raises(InvalidRequestError, match="older software"):
             await storage.update_metadata(OBJECT, with_c)
+
+
+@sizes
+async def test_a_function_that_changes_its_argument_changes_the_object(world: World, payload: bytes) -> None:
+    """The mappings are dictionaries, so somebody will set an item in them and return the same metadata."""
+    async with world.store() as storage:
+        first = await storage.put(OBJECT, payload, METADATA)
+
+        def set_items(metadata: Metadata) -> Metadata:
+            metadata.custom["c"] = "d"  # type: ignore[index]
+            metadata.unknown["list"] = [1]  # type: ignore[index]
+            return metadata
+
+        result = await storage.update_metadata(OBJECT, set_items)
+        assert result is not None and result.revision != first.revision
+        after = (await head_of(storage)).metadata
+        assert after.custom == {"a": "b", "c": "d"} and after.unknown == {"list": [1]}
+
+        def append(metadata: Metadata) -> Metadata:
+            metadata.unknown["list"].append(2)
+            return metadata
+
+        await storage.update_metadata(OBJECT, append)
+        assert (await head_of(storage)).metadata.unknown == {"list": [1, 2]}
+
+        def fails_late(metadata: Metadata) -> Metadata:
+            metadata.custom["a"] = "x"  # type: ignore[index]
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await storage.update_metadata(OBJECT, fails_late)
+        assert (await head_of(storage)).metadata.custom == {"a": "b", "c": "d"}
+    assert await world.is_clean()

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
+import anyio
 import pytest
 
 from changelog.base.errors import UnconfirmedError
 from tests.given.tapped_store import LARGE, OBJECT, SMALL, World
-from tiered import ConditionFailedError, InvalidRequestError, Metadata, ObjectId, TieredStorage, TimeToLive, UnavailableError
+from tiered import (
+    ConditionFailedError,
+    DanglingTombstoneError,
+    InvalidRequestError,
+    Metadata,
+    ObjectId,
+    TieredStorage,
+    TimeToLive,
+    UnavailableError,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -60,6 +71,21 @@ async def test_what_is_not_there_is_not_copied(world: World) -> None:
                 await wrong
 
 
+async def test_an_object_whose_data_are_lost_cannot_be_copied_and_stays_as_it_is(world: World) -> None:
+    async with world.store() as storage:
+        await storage.put(OBJECT, LARGE)
+        await world.blobs.target.delete((await world.blob_names())[0])
+        for call in (
+            storage.copy(OBJECT, OTHER), storage.rename(OBJECT, OTHER), storage.update_metadata(OBJECT, lambda metadata: metadata),
+            storage.set_expiry(OBJECT),
+        ):
+            with pytest.raises(DanglingTombstoneError):
+                await call
+        assert await storage.head(OTHER) is None
+        [entry] = [entry async for entry in storage.list()]
+        assert entry.object_id == OBJECT
+
+
 @sizes
 async def test_conditions_are_about_the_destination(world: World, payload: bytes) -> None:
     async with world.store() as storage:
@@ -90,6 +116,47 @@ async def test_a_source_that_is_replaced_after_the_copy_stays(world: World) -> N
             await storage.rename(OBJECT, OTHER)
         assert caught.value.object_id == OBJECT
         assert await read(storage, OBJECT) == b"newer" and await read(storage, OTHER) == LARGE
+    assert await world.is_clean()
+
+
+@sizes
+async def test_a_store_that_is_closed_after_the_copy_finishes_the_rename(world: World, payload: bytes) -> None:
+    async with world.store() as storage, anyio.create_task_group() as tasks:
+        await storage.put(OBJECT, payload)
+
+        async def close(real: Any, *args: Any) -> Any:
+            world.rows.hooks.clear()
+            tasks.start_soon(storage.aclose)
+            await anyio.wait_all_tasks_blocked()
+            return await real(*args)
+
+        world.rows.hooks["put_inline" if payload is SMALL else "swap"] = close
+        assert await storage.rename(OBJECT, OTHER) is not None
+    async with world.store() as storage:
+        assert await read(storage, OBJECT) is None and await read(storage, OTHER) == payload
+    assert await world.is_clean()
+
+
+@sizes
+async def test_a_store_at_capacity_finishes_the_renames_that_it_has_begun(world: World, payload: bytes) -> None:
+    """AtCapacityError says that nothing was begun. After the copy, it would not be true."""
+    limits = {"concurrency_max": 1, "queue_max": 1, "queue_wait_s": 0.5}
+    async with world.store(store=limits) as storage, anyio.create_task_group() as tasks:
+        await storage.put(OBJECT, payload)
+
+        async def slow() -> AsyncIterator[bytes]:
+            await world.runtime.sleep(60)
+            yield b"x"
+
+        async def crowd(real: Any, *args: Any) -> Any:
+            world.rows.hooks.clear()
+            tasks.start_soon(storage.put, ObjectId.create("attachments", "slow"), slow())
+            await anyio.wait_all_tasks_blocked()
+            return await real(*args)
+
+        world.rows.hooks["put_inline" if payload is SMALL else "swap"] = crowd
+        assert await storage.rename(OBJECT, OTHER) is not None
+        assert await read(storage, OBJECT) is None and await read(storage, OTHER) == payload
     assert await world.is_clean()
 
 

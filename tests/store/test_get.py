@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -18,11 +19,13 @@ from tiered import (
     InvalidRequestError,
     Metadata,
     RangeNotSatisfiableError,
+    Settings,
     TimeToIdle,
     TimeToLive,
     UnavailableError,
 )
 from tiered.protocol.backends import Inline
+from tiered.testing import memory_storage
 
 pytestmark = pytest.mark.anyio
 
@@ -283,6 +286,54 @@ async def test_stored_object_is_read_by_one_task_at_a_time(world: World) -> None
             await anext(first)
 
 
+@pytest.mark.parametrize("large", [False, True])
+async def test_an_object_that_is_closed_while_it_is_read_never_looks_shorter_than_it_is(world: World, large: bool) -> None:
+    """Another task may close it, such as one that watches for a client that goes away, or its own progress callback."""
+    payload = b"x" * (3 * 256 * 1024)
+    closed = "was closed before its end was read"
+    async with world.store(inline_bytes_max=100 if large else 8 * 1024 * 1024) as storage:
+        await storage.put(OBJECT, payload)
+        stored = await storage.get(OBJECT)
+        assert stored is not None
+        pieces = aiter(stored)
+        await anext(pieces)
+        await stored.aclose()
+        for _ in range(2):
+            with pytest.raises(InvalidRequestError, match=closed):
+                await anext(pieces)
+
+        async def close(done: int, total: int | None) -> None:
+            assert stored is not None
+            await stored.aclose()
+
+        stored = await storage.get(OBJECT, progress=close)
+        assert stored is not None
+        with pytest.raises(InvalidRequestError, match=closed):
+            await stored.read()
+        stored = await storage.get(OBJECT)
+        assert stored is not None
+        pieces = aiter(stored)
+        assert b"".join([piece async for piece in pieces]) == payload
+        with pytest.raises(StopAsyncIteration):
+            await anext(pieces)
+
+
+async def test_an_object_is_closed_while_another_task_waits_for_a_piece(world: World) -> None:
+    async with world.store() as storage, anyio.create_task_group() as tasks:
+        await storage.put(OBJECT, LARGE * 200)
+        stored = await storage.get(OBJECT)
+        assert stored is not None
+
+        async def read() -> None:
+            assert stored is not None
+            with pytest.raises((InvalidRequestError, UnavailableError)):
+                await stored.read()
+
+        tasks.start_soon(read)
+        await anyio.lowlevel.checkpoint()
+        await stored.aclose()
+
+
 @pytest.mark.parametrize("payload", [SMALL, LARGE])
 async def test_stored_object_left_half_way_can_be_closed_and_is_not_read_again(world: World, payload: bytes) -> None:
     async with world.store() as storage:
@@ -295,3 +346,25 @@ async def test_stored_object_left_half_way_can_be_closed_and_is_not_read_again(w
         await stored.aclose()
         with pytest.raises(InvalidRequestError, match="already read or closed"):
             await stored.read()
+
+
+@pytest.mark.parametrize("payload", [SMALL, LARGE])
+async def test_an_object_that_was_cut_off_never_seems_to_be_at_its_end(payload: bytes) -> None:
+    async with memory_storage(Settings(directory=Path("none"), inline_bytes_max=len(SMALL))) as storage:
+        await storage.put(OBJECT, payload)
+        storage.faults.fail("read")
+        torn, closed = await storage.get(OBJECT), await storage.get(OBJECT)
+        assert torn is not None and closed is not None
+        pieces = aiter(torn)
+        with pytest.raises(UnavailableError):
+            _ = [piece async for piece in pieces]
+        with pytest.raises(InvalidRequestError, match="closed before its end"):
+            await anext(pieces)
+        pieces = aiter(closed)
+        await closed.aclose()
+        with pytest.raises(InvalidRequestError, match="closed before its end"):
+            await anext(pieces)
+        whole = await storage.get(OBJECT)
+        assert whole is not None
+        pieces = aiter(whole)
+        assert b"".join([piece async for piece in pieces]) == payload and await anext(pieces, b"end") == b"end"

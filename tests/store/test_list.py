@@ -15,6 +15,7 @@ from changelog.base.errors import ConfigurationError, CorruptRecordError, Invali
 from tests.given.tapped_store import LARGE, OBJECT, SMALL, World
 from tiered import Folder, ListEntry, Metadata, ObjectId, ObjectPrefix, Tier, TieredStorage, TimeToIdle, TimeToLive
 from tiered.protocol.backends import CorruptRow, Inline, RowPage, ScannedRow
+from tiered.protocol.listing import Listing
 
 pytestmark = pytest.mark.anyio
 
@@ -301,6 +302,19 @@ async def test_a_listing_begins_after_an_object_or_after_all_of_a_folder(world: 
         assert after == ["photos/objects/2026-d", "photos/objects/2026/", "photos/objects/z"]
 
 
+async def test_a_small_limit_does_not_ask_for_each_expired_row_by_itself(world: World) -> None:
+    """Bigtable may take a week to collect them."""
+    async with world.store() as storage:
+        for number in range(30):
+            await storage.put(ObjectId.create("photos", f"{number:02}"), SMALL, Metadata(TimeToLive(HOUR)))
+        await storage.put(ObjectId.create("photos", "z"), SMALL)
+        await world.runtime.sleep(3601)
+        for list_one in (listed(storage, limit=1), paged(storage, 1)):
+            world.calls.clear()
+            assert await list_one in (["photos/objects/z"], [["photos/objects/z"]])
+            assert world.calls.count("scan") <= 2
+
+
 async def test_a_small_limit_reads_few_rows(world: World) -> None:
     asked: list[int] = []
 
@@ -330,6 +344,12 @@ async def test_whatever_somebody_writes_into_a_token_only_the_prefix_is_listed(w
             forged = raw[:position] + bytes((raw[position] ^ 1,)) + raw[position + 1 :]
             with pytest.raises(InvalidRequestError, match="page_token"):
                 await storage.list_page(prefix, page_token=base64.urlsafe_b64encode(forged).decode(), limit=size)
+        listing, begins = Listing(prefix, None, size, None, False), prefix.path.encode()
+        for start in (b"", b"\0", b"\xff", b"objects/\xc3"):  # whoever knows how it is made can also name a place
+            page = await storage.list_page(prefix, page_token=listing.token(begins + start), limit=size)
+            assert all(name.startswith(prefix.path) for name in names(page.entries))
+        with pytest.raises(InvalidRequestError, match="page_token"):
+            await storage.list_page(prefix, page_token=listing.token(begins + b"k" * 5000), limit=size)
 
 
 # --- what is refused -------------------------------------------------------------------------------
@@ -383,6 +403,13 @@ async def test_a_token_of_another_listing_is_refused(world: World) -> None:
             with pytest.raises(InvalidRequestError, match="page_token is of another listing: pass it with"):
                 await storage.list_page(other, page_token=token, delimiter=delimiter)
         assert names((await storage.list_page(ObjectPrefix.create("photos"), page_token=token)).entries) == sorted(KEYS[:-1])[1:]
+
+
+def test_no_two_listings_share_their_tokens() -> None:
+    one = Listing(ObjectPrefix.create("photos", "a\0"), None, 1, "b", False)
+    other = Listing(ObjectPrefix.create("photos", "a"), None, 1, "\0b", False)
+    with pytest.raises(InvalidRequestError, match="of another listing"):
+        other.start_of(one.token(b"photos/objects/a\0c"))
 
 
 async def test_a_store_that_is_closed_lists_nothing(world: World) -> None:

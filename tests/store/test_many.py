@@ -19,6 +19,7 @@ from tiered import (
     Metadata,
     ObjectId,
     PutRequest,
+    PutResult,
     TieredStorage,
     UnavailableError,
 )
@@ -587,3 +588,18 @@ async def test_closing_the_store_waits_for_an_item_that_waits_for_the_clean_up_o
                 assert (await anext(results)).error is None
         world.blobs.hooks.clear()
     assert await world.is_clean()
+
+
+async def test_results_that_another_task_waits_for_do_not_seem_complete_when_the_block_is_left(world: World) -> None:
+    async with world.store() as storage, anyio.create_task_group() as tasks:
+        async def slow() -> AsyncIterator[bytes]:
+            await world.runtime.sleep(60)
+            yield b"x"
+
+        async def take(results: Bulk[PutRequest, PutResult]) -> None:
+            with pytest.raises(InvalidRequestError, match="inside the block only"):
+                [result async for result in results]
+
+        async with storage.put_many([PutRequest(OBJECT, SMALL), PutRequest(OBJECT, slow())]) as results:
+            tasks.start_soon(take, results)
+            await anyio.wait_all_tasks_blocked()

@@ -1,56 +1,186 @@
 """One open file of the file system.
 
 Reading: by ranges, with fsspec's caches. All of them come from the revision that was opened, or reading fails.
-Writing: into memory, and beyond 8 MiB into a temporary file. `close` puts all of it at once. If the `with` block ends
-with an error, or nobody closes the file, nothing is stored.
+Writing: into memory, and beyond 8 MiB into a temporary file. `close` puts all of it at once, or nothing.
+
+Nothing is stored if a write failed, if nobody closes the file, or if the `with` block that closes it ends with an
+error. fsspec's `OpenFile`, pandas and pyarrow close a file from an `__exit__` of their own and do not say that there
+was an error. So `close` looks for such a block among its callers. `TextFile` and `PackedFile` are what `open` returns
+for text and for compressed files; they keep the same rules.
 """
 
 from __future__ import annotations
 
+import io
+import shutil
+import sys
+from collections.abc import Mapping
 from contextlib import suppress
+from dis import opmap
+from inspect import currentframe
 from tempfile import SpooledTemporaryFile
+from traceback import walk_tb
 from types import TracebackType
+from typing import Any
 
+from fsspec.compression import compr
 from fsspec.spec import AbstractBufferedFile
+
+from changelog.base.events import events
+from tiered.errors import ConditionFailedError, InvalidRequestError
+from tiered.stored import ObjectHead
 
 IN_MEMORY_BYTES_MAX = 8 << 20
 
+EXIT_WITH_ERROR = opmap["WITH_EXCEPT_START"]
+
 
 class TieredFile(AbstractBufferedFile):  # type: ignore[misc] # fsspec has no types
-    """A file of a `TieredFileSystem`, opened by its `open`, for `rb`, `wb`, `xb` or `ab`."""
+    """A file of a `TieredFileSystem`, opened by its `open`, for `rb`, `wb`, `xb` or `ab`.
+
+    An `ab` file begins with what the object holds and keeps its metadata. If somebody else writes the object before the
+    file is closed, `close` raises `OSError` and stores nothing.
+    """
 
     _written: SpooledTemporaryFile[bytes] | None = None
+    _appended: ObjectHead | None = None
+    _is_torn = False
+    _error_at_open: BaseException | None = None
+    forced: bool
+    mode: str
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        if self.mode == "rb":
+            self._pin_revision()
+            return
+        self._error_at_open = sys.exc_info()[1]
+        self._written = written = SpooledTemporaryFile(IN_MEMORY_BYTES_MAX)  # noqa: SIM115 - until `commit` or `discard`
+        if self.mode == "ab":
+            self._begin_with_what_is_there(written)
+
+    def _pin_revision(self) -> None:
+        """Notes which revision is read. `OSError`: this file was pickled, and the object was written since."""
+        if self.details["type"] != "file":
+            raise IsADirectoryError(self.path)
+        revision = str(self.details["revision"])
+        if self.kwargs.setdefault("revision", revision) != revision:
+            raise OSError(f"{self.path} was written by somebody since the file was pickled; open it again")
+
+    def _begin_with_what_is_there(self, written: SpooledTemporaryFile[bytes]) -> None:
+        try:
+            stored = self.fs._stored(self.path)
+        except FileNotFoundError:
+            return
+        with stored:
+            if stored.revision is None:
+                raise InvalidRequestError(f"{self.path} has no revision, because older software wrote it: read it, and write it anew")
+            shutil.copyfileobj(stored, written)
+        self._appended, self.loc = stored.head, stored.size
 
     def _fetch_range(self, start: int, end: int) -> bytes:
         if start >= min(end, self.size):
             return b""
-        return bytes(self.fs.read_range(self.path, start, min(end, self.size), str(self.details["revision"])))
+        self._pin_revision()  # a cache may read before this file is made
+        return bytes(self.fs.read_range(self.path, start, min(end, self.size), self.kwargs["revision"]))
 
-    def _initiate_upload(self) -> None:
-        self._written = SpooledTemporaryFile(IN_MEMORY_BYTES_MAX)  # noqa: SIM115 - until `commit` or `discard`
-        if self.mode == "ab":
-            with suppress(FileNotFoundError):
-                self._written.write(self.fs.cat_file(self.path))
+    # --- writing
 
-    def _upload_chunk(self, final: bool = False) -> bool:
-        assert self._written is not None, "initiated"
-        self._written.write(self.buffer.getvalue())
-        if final and self.autocommit:
+    def write(self, data: Any) -> int:
+        """Takes bytes. They are stored when the file is closed. If this fails half-way, `close` stores nothing."""
+        if self.mode == "rb":
+            raise ValueError("File not in write mode")
+        if self.closed or self.forced or self._written is None:
+            raise ValueError("I/O operation on closed file.")
+        piece = memoryview(data).cast("B")
+        try:
+            self._written.write(piece)
+        except BaseException:
+            self._is_torn = True
+            raise
+        self.loc += piece.nbytes
+        return piece.nbytes
+
+    def flush(self, force: bool = False) -> None:
+        """Stores nothing. With `force` it is the end of the file, as fsspec's `close` wants it."""
+        if self.closed:
+            raise ValueError("Flush on closed file")
+        if self.mode == "rb" or not force:
+            return
+        self.forced = True
+        if self.autocommit:
             self.commit()
-        return True
 
     def commit(self) -> None:
-        """Stores what was written. `FileExistsError`: it was opened with `xb`, and somebody was first."""
-        assert self._written is not None, "initiated"
-        with self._written as written:
+        """Stores what was written. fsspec calls it at the end of a transaction, for each file that was opened in it.
+
+        `FileExistsError`: it was opened with `xb`, and somebody was first. `OSError`: a write failed, the file was not
+        closed, or somebody wrote the object that `ab` was to append to. Nothing of it is stored then.
+        """
+        written, self._written = self._written, None
+        if written is None:
+            return  # it was discarded
+        with written:
+            if self._is_torn:
+                raise OSError(f"a write to {self.path} failed, so nothing of it was stored")
+            if not self.forced:
+                self.closed = True
+                raise OSError(f"{self.path} was still open at the end of its transaction, so nothing of it was stored: close it before")
             written.seek(0)
-            self.fs._put(self.path, written, only_new=self.mode == "xb")
+            if self.mode == "ab":
+                self._append(written)
+            else:
+                self.fs._store(self.path, written, if_absent=self.mode == "xb")
+
+    def _append(self, written: SpooledTemporaryFile[bytes]) -> None:
+        before = self._appended
+        condition: Mapping[str, Any] = {"if_absent": True}
+        if before is not None:
+            metadata = before.metadata.with_facts(size=None, time_created_ns=None, time_expires_ns=None)
+            condition = {"if_revision": before.revision, "metadata": metadata}
+        try:
+            self.fs._store(self.path, written, **condition)
+        except (ConditionFailedError, FileExistsError):
+            raise OSError(f"{self.path} was written by somebody since it was opened for appending; open it again") from None
 
     def discard(self) -> None:
         """Forgets what was written. Nothing of it is stored."""
-        if self._written is not None:
-            self._written.close()
+        written, self._written = self._written, None
+        if written is not None:
+            written.close()
+        self._error_at_open = None
         self.closed = True
+
+    # --- its end
+
+    def close(self) -> None:
+        """Ends the file, and stores what was written to it, unless a `with` block that failed closes it."""
+        if self.closed:
+            return
+        if self.mode != "rb" and (error := self._error_of_the_block()) is not None:
+            self.discard()
+            events.warning("file_discarded", "the block that wrote it ended with an error", path=self.path, error=type(error).__name__)
+            return
+        try:
+            super().close()
+        finally:
+            self._error_at_open = None
+
+    def _error_of_the_block(self) -> BaseException | None:
+        """The error with which a `with` block ends, if that is why this is called.
+
+        Then a frame through which the error has passed is at the instruction that calls `__exit__` because of an error.
+        """
+        error = sys.exc_info()[1]
+        if error is None or error is self._error_at_open:
+            return None
+        passed = [frame for frame, _ in walk_tb(error.__traceback__)]
+        frame = currentframe()
+        while frame is not None:
+            if frame in passed and frame.f_code.co_code[frame.f_lasti] == EXIT_WITH_ERROR:
+                return error
+            frame = frame.f_back
+        return None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if kind is not None and self.mode != "rb":
@@ -59,5 +189,73 @@ class TieredFile(AbstractBufferedFile):  # type: ignore[misc] # fsspec has no ty
             self.close()
 
     def __del__(self) -> None:
+        # It may be half written, so it is not closed as fsspec would close it.
         if not self.closed and self.mode != "rb":
-            self.discard()  # it may be half written
+            if self._written is not None and self.loc:
+                events.warning("file_discarded", "nobody closed it", path=self.path)
+            self.discard()
+
+
+# --- text and compression --------------------------------------------------------------------------
+
+
+class _OnFile:
+    """A file that writes through to a `TieredFile`, and ends it."""
+
+    _file: TieredFile
+    _is_detached = False
+
+    def detach(self) -> Any:
+        """Returns what is below, which the caller then closes."""
+        self._is_detached = True
+        return super().detach()  # type: ignore[misc] # of io
+
+    def close(self) -> None:
+        if self._file.closed:
+            return
+        try:
+            super().close()  # type: ignore[misc] # of io
+        except BaseException:
+            self._file.discard()
+            raise
+        self._file.close()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is None:
+            self.close()
+            return
+        self._file.discard()
+        with suppress(Exception):
+            super().close()  # type: ignore[misc] # what is below was discarded
+
+    def __del__(self) -> None:
+        file = getattr(self, "_file", None)
+        if file is not None and not file.closed and not self._is_detached:
+            events.warning("file_discarded", "nobody closed it", path=file.path)
+            file.discard()
+        with suppress(Exception):
+            super().close()  # type: ignore[misc] # what is below was discarded or closed
+
+
+class TextFile(_OnFile, io.TextIOWrapper):
+    """A file that is written as text."""
+
+    def __init__(self, packed: Any, file: TieredFile, **text: Any) -> None:
+        self._file = file
+        super().__init__(packed, **text)
+
+
+class PackedFile(_OnFile, io.BufferedWriter):
+    """A file that is written compressed."""
+
+    def __init__(self, packed: Any, file: TieredFile) -> None:
+        self._file = file
+        super().__init__(packed)
+
+
+def written_through(file: TieredFile, compression: str | None, text: Mapping[str, Any] | None) -> Any:
+    """Returns what a caller writes to: compressed if `compression` names one; `text`: the options of a text file."""
+    packed = compr[compression](file, mode=file.mode[0])
+    if text is not None:
+        return TextFile(packed, file, **text)
+    return file if packed is file else PackedFile(packed, file)

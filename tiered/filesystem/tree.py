@@ -4,10 +4,12 @@
 
 Directories do not exist in a store. A path is a directory as long as an object is below it, so `mkdir` does nothing,
 and `rmdir` refuses. An object may be beside a directory of the same name; `info` then tells of the object. fsspec cuts
-slashes off the end of a path, so an object whose key ends with one is listed and cannot be opened.
+slashes off the end of a path. So an object whose key ends with one is listed, and is copied and removed with its
+directory, but cannot be opened.
 
-A store is opened when it is first needed, once for each file system, and closed by `close` or when the interpreter
-exits. In a forked child, it is opened anew.
+A store is opened when it is first needed. All file systems of a process that have the same settings share it, because
+fsspec makes a file system for each thread. It is closed by `close` or when the interpreter exits. In a forked child, it
+is opened anew.
 """
 
 from __future__ import annotations
@@ -15,19 +17,28 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from threading import Lock
-from typing import Any
+from threading import Lock, get_ident
+from typing import Any, BinaryIO
 
 from fsspec import AbstractFileSystem
 from fsspec.callbacks import DEFAULT_CALLBACK
-from fsspec.utils import stringify_path
+from fsspec.core import get_compression
+from fsspec.utils import isfilelike, stringify_path
 
 import tiered.open
 import tiered.storage
-from tiered.errors import ConditionFailedError, ConfigurationError, InvalidRequestError, RangeNotSatisfiableError
-from tiered.filesystem.file import TieredFile
+from tiered.errors import (
+    ConditionFailedError,
+    ConfigurationError,
+    CorruptRecordError,
+    DanglingTombstoneError,
+    InvalidRequestError,
+    RangeNotSatisfiableError,
+    TieredError,
+)
+from tiered.filesystem.file import TieredFile, written_through
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId, ObjectPrefix
 from tiered.protocol.backends import ByteRange
@@ -48,6 +59,9 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
     names. `storage`: an open `tiered.sync.TieredStorage` instead; whoever opened it closes it. Each call may block, and
     may be made in a thread in which an event loop runs, as in a notebook.
 
+    In a transaction, what is written is stored at its end, one file after the other; it is no step of all files
+    together. Copies, moves and removals take place at once.
+
     `FileNotFoundError`, `FileExistsError` and `IsADirectoryError` are raised as by other file systems. All other errors
     are those of `tiered`.
     """
@@ -60,30 +74,28 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
         **options: Any,
     ) -> None:
         super().__init__(settings=settings, storage=storage, **options)
+        if not isinstance(storage, TieredStorage | None):
+            raise ConfigurationError(f"storage is what tiered.sync.open_storage gives, not {shown(storage)}")
         self._settings = settings
         self._given = storage
-        self._opening: Opening[tiered.storage.TieredStorage, TieredStorage] | None = None
-        self._storage: TieredStorage | None = None
-        self._lock = Lock()
 
     @property
     def storage(self) -> TieredStorage:
         """The open store. Opens it if this process has not done so yet. Raises `ConfigurationError`."""
-        if self._given is not None:
-            return self._given
-        if self._storage is None or not self._storage._usable:
-            with self._lock:
-                if self._storage is None or not self._storage._usable:
-                    self._opening = Opening(lambda: tiered.open.open_storage(_settings(self._settings)), _in_event_loops)
-                    self._storage = self._opening.enter_anywhere()
-        return self._storage
+        return _opened(self._settings) if self._given is None else self._given
 
     def close(self) -> None:
-        """Closes the store, and waits for what is under way. The next call opens it again."""
-        with self._lock:
-            opening, self._opening, self._storage = self._opening, None, None
-        if opening is not None:
-            opening.__exit__(None, None, None)
+        """Closes the store for all file systems with these settings, and waits for what is under way.
+
+        The next call opens it again.
+        """
+        if self._given is None:
+            _close(self._settings)
+
+    def __reduce__(self) -> Any:
+        if self._given is not None:
+            raise InvalidRequestError("a file system over an open storage cannot be pickled: pass settings instead of the storage")
+        return super().__reduce__()
 
     # --- paths -----------------------------------------------------------------------------------
 
@@ -91,7 +103,10 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
     def _strip_protocol(cls, path: Any) -> Any:
         if isinstance(path, list):
             return [cls._strip_protocol(each) for each in path]
-        return stringify_path(path).removeprefix("tiered://").removeprefix("tiered:").strip("/")
+        text = stringify_path(path)
+        if not isinstance(text, str):
+            raise InvalidRequestError(f"a path of tiered:// is text, not {shown(path)}")
+        return text.removeprefix("tiered://").removeprefix("tiered:").strip("/")
 
     def _object(self, path: str) -> ObjectId | None:
         """The object at this path. None: no object can have this path."""
@@ -99,10 +114,22 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
             return ObjectId.parse(path)
         return None
 
-    def _put(self, path: str, payload: Payload, *, only_new: bool) -> None:
-        """Stores a file. `FileExistsError`: `only_new`, and it exists. `InvalidRequestError`: no path of an object."""
+    def _put(self, path: str, payload: Any, *, only_new: bool) -> None:
+        """Stores a file; in a transaction, at its end. Raises as `_store` does."""
+        if not self._intrans:
+            self._store(path, payload, if_absent=only_new)
+            return
+        with self.open(path, "xb" if only_new else "wb") as file:
+            if isinstance(payload, Path):
+                with payload.open("rb") as local:
+                    shutil.copyfileobj(local, file)
+            else:
+                file.write(payload)
+
+    def _store(self, path: str, payload: Payload, metadata: Metadata | None = None, *, if_absent: bool = False, **condition: Any) -> None:
+        """Stores a file now. `FileExistsError`: `if_absent`, and it exists. `InvalidRequestError`: no object's path."""
         try:
-            self.storage.put(ObjectId.parse(path), payload, if_absent=only_new)
+            self.storage.put(ObjectId.parse(path), payload, metadata, if_absent=if_absent, **condition)
         except ConditionFailedError:
             raise FileExistsError(path) from None
 
@@ -138,6 +165,29 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
         if not path or next(self._below(path, limit=1), None) is not None:
             return _directory(path)
         raise FileNotFoundError(path)
+
+    def _kind(self, path: str) -> str | None:
+        """`"file"`, `"directory"`, or None: it is neither. A damaged object is a file. Raises what else went wrong."""
+        try:
+            return str(self.info(path)["type"])
+        except FileNotFoundError:
+            return None
+        except (CorruptRecordError, DanglingTombstoneError):
+            return "file"
+
+    # fsspec's own versions take every error for False, also while the store is away.
+
+    def exists(self, path: str, **options: Any) -> bool:
+        """Whether it is a file or a directory. Raises the errors of `tiered`, and never takes one for False."""
+        return self._kind(path) is not None
+
+    def isfile(self, path: str) -> bool:
+        """Whether it is a file. Raises as `exists` does."""
+        return self._kind(path) == "file"
+
+    def isdir(self, path: str) -> bool:
+        """Whether it is a directory. Raises as `exists` does."""
+        return self._kind(path) == "directory"
 
     def ls(self, path: str, detail: bool = True, **options: Any) -> list[Any]:
         """The files and directories in a directory, or the file itself. `FileNotFoundError`: it is neither."""
@@ -178,6 +228,22 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
         return str(self.info(path)["revision"])
 
     # --- reading and writing ---------------------------------------------------------------------
+
+    def open(
+        self, path: str, mode: str = "rb", block_size: int | None = None, cache_options: dict[str, Any] | None = None,
+        compression: str | None = None, **options: Any,
+    ) -> Any:
+        """Opens a file, as fsspec does. What is written as text or compressed keeps the rules of `TieredFile`, too."""
+        if not isinstance(mode, str):
+            raise InvalidRequestError(f"mode is text such as 'rb', not {shown(mode)}")
+        if "r" in mode or ("b" in mode and compression is None):
+            return super().open(path, mode, block_size, cache_options, compression, **options)
+        text: Info | None = None
+        if "b" not in mode:
+            text = {name: options.pop(name) for name in ("encoding", "errors", "newline") if name in options}
+        binary = mode if text is None else mode.replace("t", "") + "b"
+        file = super().open(path, binary, block_size, cache_options, **options)
+        return written_through(file, get_compression(self._strip_protocol(path), compression), text)
 
     def _open(
         self, path: str, mode: str = "rb", block_size: int | None = None, autocommit: bool = True,
@@ -223,53 +289,93 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
             callback.relative_update(size)
 
     def get_file(self, rpath: str, lpath: Any, callback: Any = DEFAULT_CALLBACK, outfile: Any = None, **options: Any) -> None:
-        """Copies a file to the local disk."""
+        """Copies a file to the local disk: all of it, or nothing. To `outfile` it may write a part before an error."""
         path = self._strip_protocol(rpath)
-        if self._file(path) is None and self.isdir(path):
+        if outfile is None and isfilelike(lpath):
+            outfile = lpath
+        if outfile is None and self._file(path) is None and self.isdir(path):
+            marker = self._file(f"{path}/") if rpath.endswith("/") else None
+            if marker is not None and marker["size"]:
+                raise IsADirectoryError(f"{path}/ is an object whose key ends with a slash, and no local file can have its name")
             os.makedirs(lpath, exist_ok=True)
             return
-        with self._stored(path) as stored:
+        with self._stored(path) as stored, (_whole(lpath) if outfile is None else nullcontext(outfile)) as file:
             callback.set_size(stored.size)
-            if outfile is not None:
-                shutil.copyfileobj(stored, outfile)
-            else:
-                os.makedirs(os.path.dirname(os.path.abspath(lpath)), exist_ok=True)
-                with open(lpath, "wb") as file:
-                    shutil.copyfileobj(stored, file)
-            callback.relative_update(stored.size)
+            for piece in stored:
+                file.write(piece)
+                callback.relative_update(len(piece))
 
-    def cp_file(self, path1: str, path2: str, **options: Any) -> None:
-        """Copies an object with its metadata, within the store. A directory needs no copy."""
+    def copy(
+        self, path1: Any, path2: Any, recursive: bool = False, maxdepth: int | None = None, on_error: str | None = None, **options: Any
+    ) -> None:
+        """Copies objects, as fsspec does. One that cannot be copied does not end the rest.
+
+        The first error is raised at the end, with a note of how many more there were.
+        """
+        failed: list[Exception] = []
+        super().copy(path1, path2, recursive=recursive, maxdepth=maxdepth, on_error=on_error, failed=failed, **options)
+        _raise_first(failed)
+
+    def cp_file(self, path1: str, path2: str, move: bool = False, failed: list[Exception] | None = None, **options: Any) -> None:
+        """Copies an object with its metadata, within the store. A directory needs no copy.
+
+        `move`: renames it. `failed`: gets the errors of `tiered`; None: they are raised.
+        """
+        try:
+            self._copy_one(path1, path2, move)
+        except TieredError as error:
+            if failed is None:
+                raise
+            failed.append(error)
+
+    def _copy_one(self, path1: str, path2: str, move: bool) -> None:
+        ends = "/" if path1.endswith("/") else ""  # of a listed object whose key ends so
         path1, path2 = self._strip_protocol(path1), self._strip_protocol(path2)
-        source = self._object(path1)
-        copied = None if source is None else self.storage.copy(source, ObjectId.parse(path2))
+        copy = self.storage.rename if move else self.storage.copy
+        copied = None
+        for end in dict.fromkeys((ends, "")):
+            if copied is None and (source := self._object(path1 + end)) is not None:
+                copied = copy(source, ObjectId.parse(path2 + end))
         if copied is None and not self.isdir(path1):
             raise FileNotFoundError(path1)
 
+    def mv(self, path1: Any, path2: Any, recursive: bool = False, maxdepth: int | None = None, **options: Any) -> None:
+        """Renames objects, one after the other. Only what was copied is deleted: fsspec's version would also delete
+        what somebody wrote meanwhile, and what is deeper than `maxdepth`.
+        """
+        if self._strip_protocol(path1) != self._strip_protocol(path2):
+            self.copy(path1, path2, recursive=recursive, maxdepth=maxdepth, on_error="raise", move=True)
+
     def touch(self, path: str, truncate: bool = True, **options: Any) -> None:
         """Stores an empty object. `truncate` False: only if there is none."""
-        if truncate or not self.exists(path):
-            self.pipe_file(path, b"")
+        with suppress(*(() if truncate else (FileExistsError,))):
+            self._put(self._strip_protocol(path), b"", only_new=not truncate)
 
     # --- removing --------------------------------------------------------------------------------
 
     def rm_file(self, path: str) -> None:
-        """Deletes one object. `FileNotFoundError`: there is none."""
-        self.rm(path)
+        """Deletes one object, and takes its name as it is. `FileNotFoundError`: there is none."""
+        self._delete([self._strip_protocol(path)], also_directories=False)
 
     _rm = rm_file
 
     def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
-        """Deletes objects. `recursive`: and all below. `IsADirectoryError`: a directory, and it is not recursive."""
-        names = self.expand_path(path, recursive=recursive, maxdepth=maxdepth)
-        if not recursive:
-            for name in names:
-                if self.info(name)["type"] != "file":
-                    raise IsADirectoryError(f"{name} is a directory: pass recursive=True to delete what is below it")
+        """Deletes objects. `recursive`: and all below. `IsADirectoryError`: a directory, and it is not recursive.
+
+        An object that cannot be deleted does not end the rest. The first error is raised, with a note of how many more
+        there were.
+        """
+        self._delete(self.expand_path(path, recursive=recursive, maxdepth=maxdepth), also_directories=recursive)
+
+    def _delete(self, names: list[str], *, also_directories: bool) -> None:
+        for name in [] if also_directories else names:
+            if (kind := self._kind(name)) is None:
+                raise FileNotFoundError(name)
+            if kind != "file":
+                raise IsADirectoryError(f"{name} is a directory: pass recursive=True to delete what is below it")
         with self.storage.delete_many([object_id for name in names if (object_id := self._object(name)) is not None]) as results:
             errors = [result.error for result in results if result.error is not None]
-        if errors:
-            raise errors[0]
+        _raise_first(errors)
 
     def mkdir(self, path: str, create_parents: bool = True, **options: Any) -> None:
         """Does nothing: a directory is there as long as an object is below it."""
@@ -297,6 +403,75 @@ def _settings(given: str | os.PathLike[str] | Mapping[str, Any] | Settings | Non
     if not isinstance(given, str | os.PathLike):
         raise ConfigurationError(f"settings is the path of a YAML file, a mapping or Settings, not {shown(given)}")
     return load_settings(Path(given))
+
+
+_open_stores: dict[str, tuple[Opening[tiered.storage.TieredStorage, TieredStorage], TieredStorage]] = {}
+_opening = Lock()
+
+
+def _opened(settings: Any) -> TieredStorage:
+    """The store of these settings, which all file systems of this process share."""
+    source = _source(settings)
+    _, storage = _open_stores.get(source, (None, None))
+    if storage is None or not storage._usable:
+        with _opening:
+            _, storage = _open_stores.get(source, (None, None))
+            if storage is None or not storage._usable:
+                opening = Opening(lambda: tiered.open.open_storage(_settings(settings)), _in_event_loops)
+                storage = opening.enter_anywhere()
+                _open_stores[source] = opening, storage
+    return storage
+
+
+def _close(settings: Any) -> None:
+    opening, _ = _open_stores.pop(_source(settings), (None, None))
+    if opening is not None:
+        opening.__exit__(None, None, None)
+
+
+def _source(settings: Any) -> str:
+    """What names the store. A path counts as it is seen now: the working directory and the environment may change."""
+    if isinstance(settings, Settings | Mapping):
+        return repr(settings)
+    path = os.environ.get(ENV_CONFIG) if settings is None else settings
+    return os.path.abspath(path) if isinstance(path, str | os.PathLike) else repr(path)
+
+
+def _in_child() -> None:
+    global _opening
+    _opening = Lock()  # another thread of the parent may have held it
+
+
+os.register_at_fork(after_in_child=_in_child)
+
+
+@contextmanager
+def _whole(path: Any) -> Iterator[BinaryIO]:
+    """A local file that is there as a whole after the block, or not at all. A pipe or device is written to."""
+    target = os.path.realpath(path)
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    if os.path.exists(target) and not os.path.isfile(target):
+        with open(target, "wb") as file:
+            yield file
+        return
+    part = f"{target}.{os.getpid()}-{get_ident()}.part"
+    try:
+        with open(part, "wb") as file:
+            yield file
+        if os.path.exists(target):
+            shutil.copymode(target, part)
+        os.replace(part, target)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(part)
+        raise
+
+
+def _raise_first(errors: list[Exception]) -> None:
+    if len(errors) > 1:
+        errors[0].add_note(f"{len(errors)} objects failed, and the others did not; this is the error of the first of them")
+    if errors:
+        raise errors[0]
 
 
 def _in_event_loops(loop: LoopThread, storage: tiered.storage.TieredStorage) -> TieredStorage:

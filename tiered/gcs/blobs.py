@@ -394,8 +394,10 @@ class GcsReader:
         return self
 
     async def __anext__(self) -> bytes:
-        if self._left == 0 or self._media is None:
+        if self._left == 0:
             raise StopAsyncIteration
+        if self._media is None:
+            raise InvalidRequestError("the blob was closed while it was read; get it again")
         doing = f"reading blob {self._name!r}"
         lost: NoAnswerError | None = None
         try:
@@ -486,7 +488,9 @@ class GcsCopy:
             told = answer.json(doing)
             if told.get("done"):
                 return
-            query["rewriteToken"] = str(told.get("rewriteToken", ""))
+            if not told.get("rewriteToken"):
+                raise UnconfirmedError(f"{doing} was answered as neither done nor to be continued")
+            query["rewriteToken"] = str(told["rewriteToken"])
         raise UnavailableError(f"{doing} took longer than {COPY_S:g} s, and was given up")
 
     async def abort(self) -> None:

@@ -10,7 +10,8 @@ the URL again.
 
 *Failure*: if there is no answer, or one that proves nothing (408, 5xx but 501, or a status from 400 on that is not in
 `_ADVICE` below), a request with an effect ends with `UnconfirmedError` and any other with `UnavailableError`. The other
-statuses are in `_ADVICE`. 404 means here that the bucket is missing. Uploads and blobs accept it, and give it another
+statuses are in `_ADVICE`. A request that gets no connection of ours is `AtCapacityError`: the service is not to blame.
+404 means here that the bucket is missing. Uploads and blobs accept it, and give it another
 meaning. Whoever knows the address of an upload session may write to it. So errors that are raised here do not contain
 it, and their causes do not, either. Runs on asyncio only. Uses no proxies from the environment and no cookies, and
 follows no redirects.
@@ -31,6 +32,7 @@ from anyio import fail_after
 from yarl import URL
 
 from changelog.base.errors import ConfigurationError, InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
+from tiered.errors import AtCapacityError
 from tiered.stored import PIECE_BYTES
 
 ENDPOINT = "https://storage.googleapis.com"
@@ -93,6 +95,24 @@ class NoAnswerError(Exception):
         self.sent = sent
 
 
+class Place:
+    """A request's place among the connections. `is_awaited`: it waits for its first one, so no byte of it has left.
+
+    The library itself sends some requests again if a connection that it had kept turns out to be closed.
+    """
+
+    __slots__ = ("_had_one", "is_awaited")
+
+    def __init__(self) -> None:
+        self.is_awaited = self._had_one = False
+
+    def wait(self) -> None:
+        self.is_awaited = not self._had_one
+
+    def get(self) -> None:
+        self.is_awaited, self._had_one = False, True
+
+
 class GcsHttp:
     """Open it with `GcsHttp.connect`.
 
@@ -100,13 +120,15 @@ class GcsHttp:
     """
 
     def __init__(
-        self, session: aiohttp.ClientSession, endpoint: str, bucket: str, authorize: Authorize | None, answer_timeout_s: float
+        self, session: aiohttp.ClientSession, endpoint: str, bucket: str, authorize: Authorize | None, connections_max: int,
+        answer_timeout_s: float,
     ) -> None:
         self.endpoint = endpoint
         self.bucket = bucket
         self.answer_timeout_s = answer_timeout_s
         self._session = session
         self._authorize = authorize
+        self._connections_max = connections_max
         self._objects = f"{endpoint}/storage/v1/b/{quoted(bucket)}/o"
         self._uploads = f"{endpoint}/upload/storage/v1/b/{quoted(bucket)}/o"
         # For a bucket such as blobs.example.com the service does not escape the dots in the address of a session.
@@ -130,9 +152,9 @@ class GcsHttp:
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
             headers={"Accept-Encoding": "identity", "User-Agent": "tiered"},
             cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False, trust_env=False, read_bufsize=PIECE_BYTES,
+            auto_decompress=False, trust_env=False, read_bufsize=PIECE_BYTES, trace_configs=[_places()],
         ) as session:  # fmt: skip
-            yield cls(session, endpoint, bucket, authorize, answer_timeout_s)
+            yield cls(session, endpoint, bucket, authorize, connections_max, answer_timeout_s)
 
     # --- addresses
 
@@ -181,13 +203,16 @@ class GcsHttp:
         many answers.
         """
         lost: NoAnswerError | None = None
+        place = Place()
         try:
             with fail_after(answers * self.answer_timeout_s):
-                answer = await self.exchange(method, url, headers or {}, body, signed=signed)
+                answer = await self.exchange(method, url, headers or {}, body, signed=signed, place=place)
         except NoAnswerError as error:
             lost = error
         except TimeoutError:
             lost = self.unanswered(answers)
+        if lost is not None and place.is_awaited:
+            raise self.crowded_out(doing, answers)
         if lost is not None:
             raise lost_request(lost, doing, effect=effect)
         if answer.status not in accept:
@@ -195,7 +220,8 @@ class GcsHttp:
         return answer
 
     async def exchange(
-        self, method: str, url: str, headers: Mapping[str, str], body: bytes | AsyncIterable[bytes], *, signed: bool = True
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes | AsyncIterable[bytes], *, signed: bool = True,
+        place: Place | None = None,
     ) -> Answer:
         """Sends one request with a body that may stream.
 
@@ -203,7 +229,7 @@ class GcsHttp:
 
         Raises `NoAnswerError`, and the errors of `Authorize`. It has no time limit and returns every status.
         """
-        response = await self._begin(method, url, headers, body, signed=signed)
+        response = await self._begin(method, url, headers, body, signed=signed, place=place or Place())
         fault: NoAnswerError | None = None
         try:
             return Answer(response.status, response.headers, await response.read())
@@ -219,9 +245,10 @@ class GcsHttp:
         Compressed bytes come as they are stored: with `Accept-Encoding: gzip` the service does not decompress them.
         """
         lost: NoAnswerError | None = None
+        place = Place()
         try:
             with fail_after(self.answer_timeout_s):
-                response = await self._begin("GET", url, {"Accept-Encoding": "gzip", **headers}, b"", signed=True)
+                response = await self._begin("GET", url, {"Accept-Encoding": "gzip", **headers}, b"", signed=True, place=place)
                 if response.status in accept:
                     return Media(response, self._session, self.answer_timeout_s, self.endpoint)
                 answer = Answer(response.status, response.headers, await response.read())
@@ -229,15 +256,18 @@ class GcsHttp:
             lost = error
         except (aiohttp.ClientError, OSError) as error:
             lost = self.unanswered() if isinstance(error, TimeoutError) else _no_answer(error, self.endpoint)
+        if lost is not None and place.is_awaited:
+            raise self.crowded_out(doing)
         raise self.refusal(answer, doing, effect=False) if lost is None else lost_request(lost, doing, effect=False)
 
     async def _begin(
-        self, method: str, url: str, headers: Mapping[str, str], body: bytes | AsyncIterable[bytes], *, signed: bool
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes | AsyncIterable[bytes], *, signed: bool, place: Place
     ) -> aiohttp.ClientResponse:
         proof = await self._authorize() if signed and self._authorize is not None else {}
         try:
             response = await self._session.request(
-                method, URL(url, encoded=True), data=body or None, headers={**headers, **proof}, allow_redirects=False
+                method, URL(url, encoded=True), data=body or None, headers={**headers, **proof}, allow_redirects=False,
+                trace_request_ctx=place,
             )
             if response.status == 401 and self._authorize is not None:
                 self._authorize.refused(proof)
@@ -252,6 +282,11 @@ class GcsHttp:
 
     def unanswered(self, answers: int = 1) -> NoAnswerError:
         return NoAnswerError(f"no answer from {self.endpoint} within {answers * self.answer_timeout_s:g} s", sent=True)
+
+    def crowded_out(self, doing: str, answers: int = 1) -> AtCapacityError:
+        """The error of a request that got no connection in time, so it was not sent."""
+        taken = f"all {self._connections_max} connections to {self.endpoint} were taken for {answers * self.answer_timeout_s:g} s"
+        return AtCapacityError(f"{doing} was not sent: {taken}; close objects that are open for reading, or raise gcs.connections_max")
 
     def refusal(self, answer: Answer, doing: str, *, effect: bool) -> TieredError:
         """The error for a status that was not accepted. `effect` is the same as in `call`."""
@@ -294,6 +329,21 @@ class Media:
     def close(self) -> None:
         """Drops the connection, unless the body was read to its end. Safe to repeat."""
         self._response.close()
+
+
+def _places() -> aiohttp.TraceConfig:
+    """Lets each request's `Place` know whether it waits for a connection."""
+    async def wait(session: object, context: Any, params: object) -> None:
+        context.trace_request_ctx.wait()
+
+    async def get(session: object, context: Any, params: object) -> None:
+        context.trace_request_ctx.get()
+
+    trace = aiohttp.TraceConfig()
+    trace.on_connection_queued_start.append(wait)
+    for got in (trace.on_connection_queued_end, trace.on_connection_create_start, trace.on_connection_reuseconn):
+        got.append(get)
+    return trace
 
 
 # --- failure -----------------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ from changelog.base.errors import (
 )
 from changelog.base.runtime import Runtime
 from tiered.gcs.format import encode_crc, encode_resource, extend_crc
-from tiered.gcs.http import Answer, GcsHttp, NoAnswerError, lost_request
+from tiered.gcs.http import Answer, GcsHttp, NoAnswerError, Place, lost_request
 from tiered.metadata import Metadata
 from tiered.stored import PIECE_BYTES
 
@@ -111,6 +111,7 @@ class GcsUpload(ABC):
         self._released = False
         self._scope = CancelScope()
         self._done = Event()
+        self._place = Place()
         self._result: Answer | Exception | None = None
 
     async def write(self, piece: bytes | memoryview) -> None:
@@ -181,7 +182,8 @@ class GcsUpload(ABC):
     async def _run(self, method: str, url: str, headers: Mapping[str, str]) -> None:
         try:
             with self._scope:
-                self._result = await self._http.exchange(method, url, headers, _Once(self._body()), signed=self.session is None)
+                signed, body = self.session is None, _Once(self._body())
+                self._result = await self._http.exchange(method, url, headers, body, signed=signed, place=self._place)
         except Exception as error:  # noqa: BLE001 - raised where the caller waits for it
             self._result = error
         finally:
@@ -207,7 +209,8 @@ class GcsUpload(ABC):
     async def _push(self, piece: bytes, *, last: bool) -> None:
         """Gives a piece to the request.
 
-        Raises if the request has ended, or if it takes no piece for as long as an answer may take.
+        Raises if the request has ended, or if it takes no piece for as long as an answer may take. `AtCapacityError`:
+        it has no connection yet, so nothing was sent.
         """
         try:
             if not self._begun:
@@ -219,6 +222,8 @@ class GcsUpload(ABC):
         except get_cancelled_exc_class():
             self._end()
             raise
+        if patience.cancelled_caught and self._place.is_awaited and not self._released:
+            raise self._end(self._http.crowded_out(self._doing))
         if patience.cancelled_caught:
             # The request may have taken the last piece at the very moment of the timeout.
             raise self._end(lost_request(self._http.unanswered(), self._doing, effect=last))

@@ -18,7 +18,7 @@ from __future__ import annotations
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator
 from contextlib import suppress
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -82,11 +82,8 @@ class OwnThread:
                 f"{THREADS_MAX} threads read payloads that may block ({threads.stuck} of them stuck in payloads that were given up), "
                 f"and none ended for {WAIT_MAX_S:g} s: try again, or pass paths or async iterators, which need none"
             ) from None
-        context = copy_context()
-        if current_async_library_cvar is not None:
-            context.run(current_async_library_cvar.set, None)  # no event loop runs in the thread
         try:
-            threading.Thread(target=context.run, args=(thread._live,), name="tiered payload", daemon=True).start()
+            threading.Thread(target=context_without_loop().run, args=(thread._live,), name="tiered payload", daemon=True).start()
         except RuntimeError as error:
             threads.free.release_on_behalf_of(thread)
             raise UnavailableError(f"the payload was not read, for the system gave no thread ({error}): try again") from error
@@ -99,30 +96,7 @@ class OwnThread:
 
         If this task is cancelled, the thread is given up: the call goes on, and what it returns is lost.
         """
-        made: list[T] = []
-        raised: list[BaseException] = []
-        done = Event()
-
-        def carry_out() -> None:
-            try:
-                made.append(call())
-            except BaseException as error:  # noqa: BLE001 - raised where the caller waits for it
-                raised.append(error)
-            self._tell(done.set)
-
-        self._calls.put(carry_out)
-        try:
-            with move_on_after(LATE_S):
-                await done.wait()
-            if not done.is_set():
-                late()
-                await done.wait()
-        except BaseException:
-            self._give_up()
-            raise
-        if raised:
-            raise raised.pop()
-        return made.pop()
+        return await made_by(self._calls.put, call, self._tell, late, self._give_up)
 
     def end(self, last: Callable[[], object]) -> None:
         """Lets the thread make one last call, for which nobody waits, and then end."""
@@ -158,6 +132,58 @@ class Thread(Protocol):
 
     def end(self, last: Callable[[], object]) -> None:
         """As `OwnThread.end`."""
+
+
+async def made_by(
+    hand_over: Callable[[Callable[[], None]], None], call: Callable[[], T], tell: Callable[[Callable[[], None]], None],
+    late: Callable[[], None], give_up: Callable[[], None], caught: type[BaseException] = BaseException,
+) -> T:
+    """Lets a thread make a call, and returns or raises what it does.
+
+    `hand_over` gives the thread a job. `tell` lets the event loop make a call. `late` is called after `LATE_S` without
+    a return. `give_up` is called if this task is cancelled first; a call that has not begun is not made then. `caught`:
+    the errors that are raised here; others end the thread's own wait for jobs, and are an `UnavailableError` here.
+    """
+    made: list[T] = []
+    raised: list[BaseException] = []
+    done = Event()
+    withdrawn = False
+
+    def carry_out() -> None:
+        if withdrawn:
+            return
+        try:
+            made.append(call())
+        except caught as error:  # raised where the task waits for it
+            raised.append(error)
+        except BaseException:
+            raised.append(UnavailableError("nothing happened: the thread that read it was interrupted"))
+            tell(done.set)
+            raise
+        tell(done.set)
+
+    hand_over(carry_out)
+    try:
+        with move_on_after(LATE_S):
+            await done.wait()
+        if not done.is_set():
+            late()
+            await done.wait()
+    except BaseException:
+        withdrawn = True
+        give_up()
+        raise
+    if raised:
+        raise raised.pop()
+    return made.pop()
+
+
+def context_without_loop() -> Context:
+    """A copy of the context, which names no event loop: where it is used runs none, or another."""
+    context = copy_context()
+    if current_async_library_cvar is not None:
+        context.run(current_async_library_cvar.set, None)
+    return context
 
 
 async def each_of(items: Iterable[T], thread: Thread | None = None) -> AsyncGenerator[T, None]:

@@ -1,6 +1,7 @@
 """Limits how many operations run at once, how many wait, and for how long.
 
-    normal   put, get, … : a queue of `queue_max`, and a wait of `queue_wait_s`; then `AtCapacityError`
+    normal   put, get, … : a queue of `queue_max`, and a wait of `queue_wait_s`; then `AtCapacityError`. The second step
+             of a rename waits in this line as long as it must
     bulk     the items of put_many, get_many and delete_many: each call has a `Share`, and all of them together hold at
              most `bulk_max` slots; they wait as long as they must
 
@@ -17,7 +18,8 @@ here. `docs/decisions/0071` says why nothing is refused because it *might* miss 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Self
 
 import anyio
@@ -52,6 +54,7 @@ class Admission:
         self._held_s: float | None = None
         self._moved_at = 0.0  # when a slot was last given back, or the last free one was taken
         self._under_way = 0
+        self._in_steps = 0
         self._idle = anyio.Event()
 
     @property
@@ -67,7 +70,7 @@ class Admission:
     @property
     def waiting(self) -> int:
         """How many operations wait, for a slot or for a place in their share."""
-        return max(0, self._under_way - self.held)
+        return max(0, self._under_way - self._in_steps - self.held)
 
     async def enter(self) -> Slot:
         """Waits for a slot. Raises `AtCapacityError` when the queue is full, or after the wait limit."""
@@ -126,6 +129,31 @@ class Admission:
             return None
         self._take()
         self._begin()
+        return self._slot()
+
+    @contextmanager
+    def in_steps(self) -> Iterator[None]:
+        """For an operation that needs another slot after its first one. It counts as under way until it leaves this."""
+        self._begin()
+        self._in_steps += 1
+        try:
+            yield
+        finally:
+            self._in_steps -= 1
+            self._end()
+
+    async def enter_later(self) -> Slot:
+        """The slot for a later step. It is waited for as long as it must: the operation has begun, so
+        `AtCapacityError` would not be true any more.
+        """
+        if (slot := self.try_enter()) is not None:
+            return slot
+        self._begin()
+        try:
+            await self._wait(self._normal)
+        except BaseException:
+            self._end()
+            raise
         return self._slot()
 
     async def wait_idle(self) -> None:
@@ -211,7 +239,7 @@ class Admission:
 
 
 class Share:
-    """A part of an admission for one bulk call, whose operations together hold at most `slots_max` slots."""
+    """A part of an admission, such as for one bulk call, whose operations together hold at most `slots_max` slots."""
 
     def __init__(self, whole: Admission, slots_max: int) -> None:
         self._whole = whole

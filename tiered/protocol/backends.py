@@ -338,7 +338,7 @@ class BlobReader(Protocol):
     checksum: str | None
 
     def pieces(self) -> AsyncIterator[bytes]:
-        """Yields the bytes of the range; call it once.
+        """Yields the bytes of the range; call it once. After `aclose`, it raises, or yields what is left to the end.
 
         `UnavailableError`: the blob vanished on the way. `DamagedError`: its bytes do not match their checksum.
         """

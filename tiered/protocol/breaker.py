@@ -2,6 +2,7 @@
 
     answering   --no call was answered for `store.away_after_s`, and at least 3 were not-->   away
     away        --one call at a time goes through, at most every 2 s; one is answered-->      answering
+                  (one that hangs for 5 s makes room for the next)
 
 Each service of a store, the rows, the blobs and the changelog, has a breaker of its own. It sends nothing itself: all
 that it knows is what the calls of the store tell. A refusal is an answer, too. If a service forbids something, each
@@ -20,11 +21,18 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from changelog.base.errors import ConfigurationError, CorruptRecordError, TieredError, UnavailableError, UnconfirmedError
+from changelog.base.errors import (
+    ConfigurationError,
+    CorruptRecordError,
+    InvalidRequestError,
+    TieredError,
+    UnavailableError,
+    UnconfirmedError,
+)
 from changelog.base.events import events
 from changelog.base.observe import Event, Observer
 from changelog.base.runtime import Runtime
-from tiered.errors import ServiceAwayError
+from tiered.errors import RangeNotSatisfiableError, ServiceAwayError
 
 T = TypeVar("T")
 
@@ -32,8 +40,13 @@ HIGH_VOLUME, LONG_TERM, CHANGELOG = "high_volume", "long_term", "changelog"
 
 FAILURES_MIN = 3
 TRIED_EVERY_S = 2.0
+TRY_MAX_S = 5.0
+"""A try that has no answer for so long makes room for the next: what it hangs on may be one dead connection."""
 GIVEN_UP_S = 1.0
 """A caller who gave up after at least so many seconds of silence tells as much as a call that failed."""
+
+_REFUSALS = (ConfigurationError, CorruptRecordError, RangeNotSatisfiableError)
+"""Errors that only an answer leads to. So does an `InvalidRequestError` with a code of the service."""
 
 _WORDS = {HIGH_VOLUME: "rows", LONG_TERM: "blobs", CHANGELOG: "changelog"}
 
@@ -52,7 +65,8 @@ class Breaker:
         self._failing_since = self._failed_at = -math.inf
         self._why = ""
         self._is_away = False
-        self._is_tried = False
+        self._is_closed = False
+        self._tried_at: float | None = None
         self._next_try_at = -math.inf
 
     @property
@@ -67,7 +81,7 @@ class Breaker:
         """
         if not self._is_away:
             return await self.note(call, is_answer=is_answer)
-        self._begin_try()
+        tried_at = self._begin_try()
         try:
             return await self.note(call, is_answer=is_answer)
         except UnavailableError as error:
@@ -75,7 +89,8 @@ class Breaker:
                 raise self._refusal("this call tried it again") from error  # not repeated: the next one tries
             raise
         finally:
-            self._is_tried = False
+            if self._tried_at == tried_at:
+                self._tried_at = None
 
     async def note(self, call: Callable[[], Awaitable[T]], *, is_answer: Callable[[T], bool] = lambda result: True) -> T:
         """Makes the call in any case, and notes whether the service answered."""
@@ -85,7 +100,7 @@ class Breaker:
         except TieredError as error:
             if type(error) in (UnavailableError, UnconfirmedError):  # the kinds of them are about other things
                 self._failed(began_at, str(error))
-            elif isinstance(error, (ConfigurationError, CorruptRecordError)):
+            elif isinstance(error, _REFUSALS) or (isinstance(error, InvalidRequestError) and error.code):
                 self._answered()
             raise
         except Exception:
@@ -100,20 +115,23 @@ class Breaker:
         return result
 
     def close(self) -> None:
-        """The store is closed: its metrics show nothing of it any more."""
+        """The store is closed: its metrics show nothing of it any more, also if a call ends only after this."""
+        self._is_closed = True
         if self._is_away:
             self._is_away = False
             self._observer.away(self._service, -1)
 
-    def _begin_try(self) -> None:
+    def _begin_try(self) -> float:
         now = self._runtime.monotonic()
-        if self._is_tried or now < self._next_try_at:
+        is_tried = self._tried_at is not None and now < self._tried_at + TRY_MAX_S
+        if is_tried or now < self._next_try_at:
             self._observer.count(Event.FAILED_FAST, self._service)
             after_s = self._next_try_at - now
-            when = "a call that tries it again is under way" if self._is_tried else f"it is tried again in {after_s:.1f} s"
+            when = "a call that tries it again is under way" if is_tried else f"it is tried again in {after_s:.1f} s"
             raise self._refusal(f"nothing was sent, and {when}")
-        self._is_tried = True
+        self._tried_at = now
         self._next_try_at = now + TRIED_EVERY_S
+        return now
 
     def _refusal(self, done: str) -> ServiceAwayError:
         now = self._runtime.monotonic()
@@ -128,9 +146,9 @@ class Breaker:
     def _failed(self, began_at: float, why: str) -> None:
         now = self._runtime.monotonic()
         self._why = why
-        if self._is_away:
+        if self._is_away or self._is_closed:
             return
-        if not self._failures or now - self._failed_at > 3 * self._after_s:  # what failed long ago tells nothing of now
+        if not self._failures or began_at - self._failed_at > 3 * self._after_s:  # what failed long ago tells nothing of now
             self._failures, self._failing_since = 0, max(began_at, self._answered_at)
         self._failures += 1
         self._failed_at = now

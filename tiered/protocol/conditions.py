@@ -28,8 +28,9 @@ class Revision(Enum):
 
 
 ANY_REVISION: Final = Revision.ANY
-"""As `if_revision`: there is no condition."""
+"""As `if_revision`: there is no condition. For functions that pass on what their own caller wants."""
 IfRevision = ChangeId | Literal[Revision.ANY]
+"""What `if_revision` takes: `def save(photo: bytes, if_revision: IfRevision = ANY_REVISION)`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from changelog.base.observe import SILENT, Observer
 from changelog.base.runtime import Runtime
 from tiered.errors import ConfigurationError, CorruptRecordError, DanglingTombstoneError, InvalidRequestError
 from tiered.metadata import is_expired
-from tiered.object_id import ObjectId, ObjectPrefix, revision_of
+from tiered.object_id import ROW_KEY_BYTES_MAX, ObjectId, ObjectPrefix, revision_of
 from tiered.protocol.admission import Slot
 from tiered.protocol.backends import RowPage, ScannedRow, Tiers, Tombstone
 from tiered.protocol.breaker import Breakers
@@ -46,6 +46,7 @@ HEADS_AT_ONCE = 16
 
 _TOKEN_FORMAT = b"\x01"
 _DIGEST_BYTES, _CRC_BYTES = 8, 4
+_TOKEN_BYTES_MAX = _DIGEST_BYTES + ROW_KEY_BYTES_MAX + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,7 @@ class Listing:
         return None if end < 0 else path[: end + len(self.delimiter)]
 
     def rows_max(self, wanted: int | None) -> int:
-        """How many rows to ask for if so many entries are `wanted` (None: all)."""
+        """How many rows to ask for if so many entries are `wanted` (None: all, or nobody knows where they are)."""
         page = METADATA_PAGE_MAX if self.metadata else LIST_PAGE_MAX
         return page if wanted is None or self.delimiter is not None else min(page, wanted)
 
@@ -131,14 +132,14 @@ class Listing:
         except (ValueError, binascii.Error):
             raw = b""
         told, body = raw[1 : 1 + _CRC_BYTES], raw[1 + _CRC_BYTES :]
-        if raw[:1] != _TOKEN_FORMAT or len(body) < _DIGEST_BYTES or told != _crc(body):
+        if raw[:1] != _TOKEN_FORMAT or not _DIGEST_BYTES <= len(body) <= _TOKEN_BYTES_MAX or told != _crc(body):
             raise InvalidRequestError(f"page_token {shown(text)} is none: pass the next_page_token of a ListPage as it is, or None")
         if body[:_DIGEST_BYTES] != self._digest():
             raise InvalidRequestError("page_token is of another listing: pass it with the prefix and delimiter of the page that gave it")
         return self.prefix.path.encode() + body[_DIGEST_BYTES:]
 
     def _digest(self) -> bytes:
-        return hashlib.sha256(f"{self.prefix.path}\0{self.delimiter or ''}".encode()).digest()[:_DIGEST_BYTES]
+        return hashlib.sha256(ascii((self.prefix.path, self.delimiter)).encode()).digest()[:_DIGEST_BYTES]
 
 
 class _Item(NamedTuple):
@@ -167,30 +168,32 @@ class Lister:
     async def entries(self, listing: Listing) -> AsyncGenerator[ListEntry | Folder, None]:
         """Yields the entries up to the limit."""
         start: bytes | None = listing.start
-        left = listing.limit
+        left = wanted = listing.limit
         while start is not None and left != 0:
             with self._observer.operation("list"), await self._enter():
-                items, start = await self._read(listing, start, left)
+                items, start = await self._read(listing, start, wanted)
                 if left is not None and len(items) > left:
                     items, start = items[:left], items[left - 1].after
                 found = await self._finished(listing, items)
             for entry in found:
                 yield entry
             left = None if left is None else left - len(found)
+            wanted = left if found else None  # among rows that have expired, few rows at a time would take many calls
 
     async def page(self, listing: Listing, token: str | None) -> ListPage:
         """The first page, or the one of this token. It has `limit` entries, unless there are no more."""
         assert listing.limit is not None, "a page has a limit"
         start = listing.start if token is None else listing.start_of(token)
         items: list[_Item] = []
+        wanted: int | None = listing.limit + 1
         while True:
             with self._observer.operation("list"), await self._enter():
-                more, following = await self._read(listing, start, listing.limit + 1 - len(items))
+                more, following = await self._read(listing, start, wanted)
                 items += more
                 if following is None or len(items) > listing.limit:  # one more shows that there is a next page
                     found = await self._finished(listing, items[: listing.limit])
                     break
-            start = following
+            start, wanted = following, listing.limit + 1 - len(items) if more else None
         next_token = listing.token(items[listing.limit - 1].after) if len(items) > listing.limit else None
         return ListPage(tuple(found), next_token)
 

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Collection, Iterable, Iterator
 from contextlib import aclosing
-from threading import Lock
 from types import TracebackType
 from typing import Generic, Self, TypeVar
+
+import anyio
 
 import tiered.bulk
 from tiered.bulk import ItemResult, Requests
 from tiered.errors import InvalidRequestError
 from tiered.payload.own_thread import each_of
 from tiered.sync.callers_thread import CallersThread
-from tiered.sync.loop import Kept, LoopThread
+from tiered.sync.loop import Kept, LoopThread, Turn
 
 R = TypeVar("R")
 V = TypeVar("V")
@@ -31,17 +32,19 @@ class Bulk(Generic[R, V]):
     ) -> None:
         """`begin` makes the asynchronous call. `prepare` makes each request ready for it, in the event loop."""
         self._loop = loop
-        self._prepare = prepare
         self._thread = loop.callers_thread()
         self._originals: dict[int, R] = {}
-        self._taking = Lock()
+        self._taking = Turn("a bulk call")
+        self._scope: anyio.CancelScope | None = None
+        self._given_back: list[ItemResult[R, V]] = []
         self._entered = self._open = False
         if isinstance(requests, AsyncIterable):
             raise InvalidRequestError("the requests are read with await, and tiered.sync runs no event loop of yours: pass an iterable")
+        thread, originals = self._thread, self._originals  # what is under way does not refer to this, so that it can be freed
         is_text = isinstance(requests, (str, bytes)) or not isinstance(requests, Iterable)
 
         async def made() -> tiered.bulk.Bulk[R, V]:
-            return begin(requests if is_text else self._prepared(requests))
+            return begin(requests if is_text else _prepared(requests, thread, prepare, originals))
 
         self._bulk = loop.call(made)
         self._kept = Kept(loop, self._bulk)
@@ -50,37 +53,76 @@ class Bulk(Generic[R, V]):
         if self._entered:
             raise InvalidRequestError("a bulk call is entered once; call again for other requests")
         self._entered = True
-        self._kept.enter()
-        self._open = True
-        return self
+        try:
+            self._kept.enter()
+            self._open = True
+            return self
+        except BaseException:
+            self._kept.give_up()
+            raise
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._open = False
-        self._kept.leave(self._thread)
+        if self._loop.is_usable:
+            self._loop.soon(self._stop_taking)  # another thread may be waiting for a result
+            try:
+                self._taking.take(lambda: self._kept.leave(self._thread))
+            except BaseException:
+                self._kept.give_up()
+                raise
 
     def __iter__(self) -> Iterator[ItemResult[R, V]]:
         return self
 
     def __next__(self) -> ItemResult[R, V]:
         """The next result. An error of the requests' own iterator is raised here, after all results before it."""
-        with self._taking:
-            if not self._open:
-                raise InvalidRequestError("results come inside the block only: with storage.put_many(…) as results: for …")
-            result = self._loop.call(self._next, self._thread)
+        self._loop.check()  # in a forked child, nobody lets this thread take a turn
+        result = self._taking.take(self._take)
         if result is None:
             raise StopIteration
         return result.of(self._originals.pop(result.position))
 
-    async def _next(self) -> ItemResult[R, V] | None:
-        return await anext(self._bulk, None)
+    def _take(self) -> ItemResult[R, V] | None:
+        self._check_open()
+        result = self._loop.call(self._next, self._thread, self._give_back)
+        if result is None:
+            self._check_open()
+        return result
 
-    async def _prepared(self, requests: Iterable[R]) -> AsyncGenerator[R, None]:
-        position = 0
-        async with aclosing(_each(requests, self._thread)) as each:
-            async for request in each:
-                self._originals[position] = request
-                position += 1
-                yield self._prepare(request, self._thread)
+    def _check_open(self) -> None:
+        if not self._open:
+            raise InvalidRequestError("results come inside the block only: with storage.put_many(…) as results: for …")
+
+    async def _next(self) -> ItemResult[R, V] | None:
+        with anyio.CancelScope() as self._scope:
+            if self._open:
+                return self._given_back.pop() if self._given_back else await anext(self._bulk, None)
+        return None
+
+    async def _give_back(self, result: ItemResult[R, V] | None) -> None:
+        """Keeps a result that came while its taker was interrupted."""
+        if result is not None:
+            self._given_back.append(result)
+
+    def _stop_taking(self) -> None:
+        if self._scope is not None:
+            self._scope.cancel()
+
+    def __del__(self) -> None:
+        # Somebody forgot to leave it, or a signal interrupted `__exit__` before its first line.
+        if getattr(self, "_open", False):
+            self._kept.give_up()
+
+
+async def _prepared(
+    requests: Iterable[R], thread: CallersThread, prepare: Callable[[R, CallersThread], R], originals: dict[int, R]
+) -> AsyncGenerator[R, None]:
+    position = 0
+    async with aclosing(_each(requests, thread)) as each:
+        async for request in each:
+            originals[position] = request
+            position += 1
+            yield prepare(request, thread)
 
 
 async def _each(requests: Iterable[R], thread: CallersThread) -> AsyncGenerator[R, None]:

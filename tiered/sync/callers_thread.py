@@ -17,10 +17,8 @@ from functools import partial
 from queue import SimpleQueue
 from typing import TypeVar
 
-from anyio import Event, move_on_after
-
 from tiered.errors import InvalidRequestError
-from tiered.payload.own_thread import LATE_S, carry_out_alone
+from tiered.payload.own_thread import carry_out_alone, made_by
 from tiered.payload.pieces import Piece
 from tiered.payload.streams import Payload, pieces, reads_in_own_thread
 from tiered.text import shown
@@ -59,33 +57,10 @@ class CallersThread:
         Calls `late` in this task after 50 ms without a return. If this task is cancelled before the call has begun, the
         call is not made.
         """
-        made: list[T] = []
-        raised: list[Exception] = []
-        done = Event()
-        withdrawn = False
+        return await made_by(self._jobs.put, call, self._soon, late, self._give_up, Exception)
 
-        def carry_out() -> None:
-            if withdrawn:
-                return
-            try:
-                made.append(call())
-            except Exception as error:  # noqa: BLE001 - raised where it is waited for
-                raised.append(error)
-            self._soon(done.set)
-
-        self._jobs.put(carry_out)
-        try:
-            with move_on_after(LATE_S):
-                await done.wait()
-            if not done.is_set():
-                late()
-                await done.wait()
-        except BaseException:
-            withdrawn = self.given_up = True
-            raise
-        if raised:
-            raise raised.pop()
-        return made.pop()
+    def _give_up(self) -> None:
+        self.given_up = True
 
     def end(self, last: Callable[[], object]) -> None:
         """Hands over one last job, for which nobody waits."""

@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError
 from contextlib import AbstractAsyncContextManager, suppress
-from contextvars import Context, copy_context
+from contextvars import Context
 from functools import partial
 from threading import Lock, get_ident
 from typing import Any, Generic, Protocol, TypeVar, cast
@@ -33,6 +33,7 @@ from anyio.lowlevel import current_token
 
 from changelog.base.events import events
 from tiered.errors import InvalidRequestError
+from tiered.payload.own_thread import context_without_loop
 from tiered.stored import StoredObject
 from tiered.sync.callers_thread import CallersThread
 
@@ -117,7 +118,7 @@ class LoopThread:
         self._start(live)
 
     def _start(self, live: Live) -> None:
-        self._to_start.append((copy_context(), live))
+        self._to_start.append((context_without_loop(), live))
         self.soon(lambda: self._wake.set())
 
     async def _serve(self) -> None:
@@ -179,7 +180,9 @@ class _Call(Generic[T]):
             if not self._withdrawn:
                 with anyio.CancelScope() as self._scope:
                     self.results.append(await self._operate())
-        except Exception as error:  # noqa: BLE001 - raised in the caller's thread
+        except anyio.get_cancelled_exc_class():
+            raise  # the loop ends
+        except BaseException as error:  # noqa: BLE001 - raised in the caller's thread; here it would end the loop
             self._error = error
         finally:
             self._end()
@@ -217,30 +220,49 @@ class Kept(Generic[T]):
         self._loop = loop
         self._context = context
         self._values: list[T] = []
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
         self._scope: anyio.CancelScope | None = None
-        self._opened = anyio.Event()
-        self._leave = anyio.Event()
-        self._ended = anyio.Event()
+        self._given_up = False
+        # The caller's context may name trio, and these are for asyncio.
+        self._opened, self._leave, self._ended = context_without_loop().run(lambda: [anyio.Event() for _ in range(3)])
 
     def enter(self) -> T:
         """Enters the context, and returns what it gives. Raises what entering raises."""
-        self._loop.start(self._live)
-        self._loop.call(self._wait_opened)
-        if not self._values:
-            self._raise()
-        self._loop.keep(cast("Kept[object]", self))
-        return self._values[0]
+        try:
+            self._loop.start(self._live)
+            self._loop.call(self._wait_opened)
+            if not self._values:
+                self._raise()
+            self._loop.keep(cast("Kept[object]", self))
+            return self._values[0]
+        except BaseException:
+            self.give_up()
+            raise
 
     def leave(self, thread: CallersThread | None = None) -> None:
         """Leaves the context, and raises what leaving raises. In a forked child it does nothing. Safe to repeat.
 
         `thread`: as in `LoopThread.call`.
         """
+        try:
+            self._loop.drop(cast("Kept[object]", self))
+            if self._loop.is_usable:
+                self._loop.call(self._wait_left, thread)
+                self._raise()
+        except BaseException:
+            self.give_up()
+            raise
+
+    def give_up(self) -> None:
+        """Leaves the context soon, and does not wait. For a caller that a signal has interrupted."""
         self._loop.drop(cast("Kept[object]", self))
-        if self._loop.is_usable:
-            self._loop.call(self._wait_left, thread)
-            self._raise()
+        self._loop.soon(self._cancel)
+
+    def _cancel(self) -> None:
+        self._given_up = True
+        self._leave.set()
+        if self._scope is not None:
+            self._scope.cancel()
 
     def _raise(self) -> None:
         error, self._error = self._error, None
@@ -250,11 +272,15 @@ class Kept(Generic[T]):
     async def _live(self) -> None:
         try:
             with anyio.CancelScope() as self._scope:
+                if self._given_up:
+                    return
                 async with self._context as value:
                     self._values.append(value)
                     self._opened.set()
                     await self._leave.wait()
-        except Exception as error:  # noqa: BLE001 - raised where it is entered or left
+        except anyio.get_cancelled_exc_class():
+            raise  # the loop ends
+        except BaseException as error:  # noqa: BLE001 - raised where it is entered or left; here it would end the loop
             self._error = error
         finally:
             self._opened.set()
@@ -282,6 +308,25 @@ class Kept(Generic[T]):
             await self._ended.wait()
 
 
+class Turn:
+    """Lets one thread at a time in. A thread that is in already gets an error, and not a deadlock."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._lock = Lock()
+        self._holder: int | None = None
+
+    def take(self, call: Callable[[], T]) -> T:
+        if self._lock.locked() and self._holder == get_ident():
+            raise InvalidRequestError(f"{self._what} was called from within itself, in the same thread")
+        with self._lock:  # not a context manager of ours: a signal may interrupt its code, and then nothing would release this
+            try:
+                self._holder = get_ident()
+                return call()
+            finally:
+                self._holder = None
+
+
 class _NativeLoop(Protocol):
     """asyncio's event loop."""
 
@@ -296,7 +341,7 @@ def refuse_in_event_loop() -> None:
     """Raises `InvalidRequestError` if an event loop runs in this thread: a blocking call would stop it."""
     try:
         current_token()
-    except anyio.NoEventLoopError:
+    except RuntimeError:  # none runs; below `asyncio.to_thread` the context may still name the library of one
         return
     raise InvalidRequestError(IN_A_LOOP)
 

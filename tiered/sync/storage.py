@@ -34,7 +34,7 @@ from tiered.settings import Settings
 from tiered.stored import Folder, ListEntry, ListPage, ObjectHead, Progress, ProgressCount, PutResult
 from tiered.sync.bulk import Bulk
 from tiered.sync.callers_thread import CallersThread
-from tiered.sync.loop import Kept, LoopThread, loop_thread, refuse_in_event_loop
+from tiered.sync.loop import Kept, LoopThread, Turn, loop_thread, refuse_in_event_loop
 from tiered.sync.stored import StoredObject, refuse_async
 
 if TYPE_CHECKING:
@@ -137,8 +137,8 @@ class TieredStorage:
         """Copies an object within the store, without its payload passing through here. None: there is no source.
 
         The copy is a new revision with the metadata of the source, its time of creation and its deadline. The
-        conditions are those of `put` and are about the destination. Raises as `put` does, and `UnavailableError` also
-        if the source was replaced meanwhile.
+        conditions are those of `put` and are about the destination. Raises as `put` does, `UnavailableError` also if
+        the source was replaced meanwhile, and `DanglingTombstoneError` (the data of the source are lost).
         """
         return self._call(lambda: self._storage.copy(source, destination, if_absent=if_absent, if_revision=if_revision))
 
@@ -147,10 +147,14 @@ class TieredStorage:
     ) -> PutResult | None:
         """Copies an object, as `copy` does, and then deletes the revision that was copied. None: there is no source.
 
-        It is not one step: for a moment both exist, and both stay if the process dies in between or an error is raised
-        after the copy. To call it again is safe. `ConditionFailedError`, and its `object_id` is the source: the source
-        was replaced after it was copied, and stays. `InvalidRequestError`: older software wrote the source, so it has
-        no revision; copy and delete it.
+        It is not one step: for a moment both exist. Both stay if the process dies in between, if the caller is
+        interrupted, or if a service fails after the copy. Then any error may be raised, and "nothing happened" is said
+        of the source alone. To call it again without a condition is safe. With one, it finds its own copy, and raises
+        `ConditionFailedError` for the destination.
+
+        `ConditionFailedError`, and its `object_id` is the source: the copy was made and stays. Meanwhile the source was
+        replaced, and stays, too, or it was deleted or has expired. `InvalidRequestError`: older software wrote the
+        source, so it has no revision; copy and delete it.
         """
         return self._call(lambda: self._storage.rename(source, destination, if_absent=if_absent, if_revision=if_revision))
 
@@ -165,8 +169,8 @@ class TieredStorage:
         If nothing is different, nothing is written.
 
         The result is a new revision, so readers see metadata and payload of one write. `if_revision`: as for `put`.
-        Raises as `put` does, and `InvalidRequestError` also if older software wrote the object, so that it has no
-        revision.
+        Raises as `put` does, `InvalidRequestError` also if older software wrote the object, so that it has no revision,
+        and `DanglingTombstoneError` (the object's data are lost).
         """
         if not callable(change):
             return self._call(lambda: self._storage.update_metadata(object_id, change, if_revision=if_revision))
@@ -184,7 +188,8 @@ class TieredStorage:
         """Sets when an object expires: `at` a time, or `from_creation` so much later; neither: never.
 
         `extend_only`: an object that lives longer stays as it is. Everything else is as for `update_metadata`. `at` has
-        a time zone and is in the future.
+        a time zone and is in the future. An object that has expired is not there, so nothing brings it back (None). An
+        object that expires *during* the call may be gone for a moment, and come back with the new deadline.
         """
         return self._call(lambda: self._storage.set_expiry(
             object_id, at=at, from_creation=from_creation, extend_only=extend_only, if_revision=if_revision
@@ -308,7 +313,7 @@ class TieredStorage:
 
     def _each(self, begin: Callable[[], AsyncIterator[T]]) -> Iterator[T]:
         self._check()
-        return _Each(self._call, begin)
+        return _Each(self._call, self._check, begin)
 
     def _check(self) -> None:
         self._loop.check()
@@ -319,26 +324,46 @@ class TieredStorage:
 
 
 class _Each(Iterator[T]):
-    """The items of an asynchronous iterator. Many of them are taken in one call into the event loop."""
+    """The items of an asynchronous iterator. Many of them are taken in one call into the event loop.
 
-    def __init__(self, call: Callable[[Callable[[], Awaitable[list[T]]]], list[T]], begin: Callable[[], AsyncIterator[T]]) -> None:
+    Threads may share it. After an error or an interruption it raises an error again, and never ends as if it were
+    complete.
+    """
+
+    def __init__(
+        self, call: Callable[[Callable[[], Awaitable[list[T]]]], list[T]], check: Callable[[], None], begin: Callable[[], AsyncIterator[T]]
+    ) -> None:
         self._call = call
+        self._check = check
+        self._turn = Turn("a listing")
         self._begin = begin
         self._source: AsyncIterator[T] | None = None
         self._taken: Iterator[T] = iter(())
         self._error: Exception | None = None
-        self._ended = False
+        self._ended = self._interrupted = False
 
     def __next__(self) -> T:
+        for item in self._taken:
+            return item
+        self._check()  # in a forked child, nobody lets this thread take a turn
+        for item in self._turn.take(self._next):
+            return item
+        raise StopIteration
+
+    def _next(self) -> list[T]:
+        """The next item; none at the end."""
         while True:
             for item in self._taken:
-                return item
-            error, self._error = self._error, None
-            if error is not None:
-                raise error
+                return [item]
+            if self._error is not None:
+                raise self._error
             if self._ended:
-                raise StopIteration
+                return []
+            if self._interrupted:
+                raise InvalidRequestError("the listing was interrupted and is not complete; list again, with start_after to go on")
+            self._interrupted = True
             self._taken = iter(self._call(self._take))
+            self._interrupted = False
 
     async def _take(self) -> list[T]:
         taken: list[T] = []

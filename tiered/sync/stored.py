@@ -7,7 +7,8 @@ loop, so a large object takes little memory.
 from __future__ import annotations
 
 import io
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from inspect import iscoroutine
 from typing import Self, TypeVar
 
@@ -17,7 +18,7 @@ from tiered.errors import InvalidRequestError
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId
 from tiered.stored import ProgressCount, Tier
-from tiered.sync.loop import LoopThread
+from tiered.sync.loop import LoopThread, Turn
 
 T = TypeVar("T")
 
@@ -30,8 +31,8 @@ class StoredObject(io.BufferedIOBase):
     a large object may have no line end. For lines, use `io.TextIOWrapper(stored)` or `io.BufferedReader(stored)`.
 
     It is also a payload: `put` streams a copy of it and closes it. `start`, `stop`: the range of bytes that it gives,
-    `stop` excluded: 0 and `size` unless a range was asked for. `length`: how many bytes that is. One thread at a time
-    may read it.
+    `stop` excluded: 0 and `size` unless a range was asked for. `length`: how many bytes that is. Threads that
+    share it get each byte once, in an order that nobody knows.
     """
 
     def __init__(self, loop: LoopThread, stored: tiered.stored.StoredObject, progress: ProgressCount | None = None) -> None:
@@ -42,6 +43,7 @@ class StoredObject(io.BufferedIOBase):
         self._stored = stored
         self._pieces: AsyncIterator[bytes] | None = None
         self._left = memoryview(b"")
+        self._turn = Turn("an open object")
 
     def __repr__(self) -> str:
         return f"<StoredObject {self.object_id} of {self.size} bytes, revision {self.revision}>"
@@ -86,27 +88,43 @@ class StoredObject(io.BufferedIOBase):
         """Returns at most `size` bytes; None or -1: all that are left, held in memory. `b""`: it is at its end.
 
         Fewer bytes than `size` come at the end only. `InvalidRequestError`: it was closed. `UnavailableError`: the blob
-        vanished or the service failed meanwhile. Get the object again.
+        vanished or the service failed meanwhile. Get the object again: any error closes it.
         """
+        return self._in_turn(lambda: self._read(size))
+
+    def read1(self, size: int = -1, /) -> bytes:
+        """Returns at most `size` bytes of the next piece. -1: all of it."""
+        return self._in_turn(lambda: self._read1(size))
+
+    def peek(self, size: int = 0, /) -> bytes:
+        """Returns the bytes that are in memory, without taking them: at least one, unless it is at its end."""
+        return self._in_turn(self._peek)
+
+    def _in_turn(self, read: Callable[[], bytes]) -> bytes:
+        self._check()  # in a forked child, nobody lets this thread take a turn
+        return self._turn.take(read)
+
+    def _read(self, size: int | None) -> bytes:
         if size is None or size < 0:
             self._check()
             first, self._left = bytes(self._left), memoryview(b"")
-            return first + (self._loop.call(self._take_rest) if self._progress is None else b"".join(iter(self._take, b"")))
+            if self._progress is not None:
+                return first + b"".join(iter(self._take, b""))
+            with self._closing_if_it_fails():
+                return first + self._loop.call(self._take_rest)
         parts: list[bytes] = []
-        while size and (part := self.read1(size)):
+        while size and (part := self._read1(size)):
             parts.append(part)
             size -= len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def read1(self, size: int = -1, /) -> bytes:
-        """Returns at most `size` bytes of the next piece. -1: all of it."""
+    def _read1(self, size: int) -> bytes:
         self._fill()
         size = len(self._left) if size < 0 else size
         part, self._left = bytes(self._left[:size]), self._left[size:]
         return part
 
-    def peek(self, size: int = 0, /) -> bytes:
-        """Returns the bytes that are in memory, without taking them: at least one, unless it is at its end."""
+    def _peek(self) -> bytes:
         self._fill()
         return bytes(self._left)
 
@@ -126,14 +144,20 @@ class StoredObject(io.BufferedIOBase):
 
     def _take(self) -> bytes:
         """The next piece, of which the caller's callback was told; empty at the end."""
-        piece = self._loop.call(self._take_piece)
-        if piece and self._progress is not None:
-            try:
+        with self._closing_if_it_fails():
+            piece = self._loop.call(self._take_piece)
+            if piece and self._progress is not None:
                 refuse_async(self._progress.tell(len(piece), self.length))
-            except BaseException:
-                self.close()
-                raise
         return piece
+
+    @contextmanager
+    def _closing_if_it_fails(self) -> Iterator[None]:
+        """Closes the object after an error. Otherwise the next `read` would return `b""`, as it does at the end."""
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
 
     def _check(self) -> None:
         self._loop.check()
@@ -173,7 +197,8 @@ class StoredObject(io.BufferedIOBase):
         # Python may call this in any thread, also in the loop's own, so it waits for nothing.
         if not self.closed:
             super().close()
-            self._loop.close_soon(self._stored)
+            if hasattr(self, "_stored"):  # otherwise it was interrupted while it was made
+                self._loop.close_soon(self._stored)
 
 
 def refuse_async(result: T) -> T:

@@ -19,6 +19,7 @@ was sent cannot be called back. So it may arrive after its sender gave up.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -88,7 +89,7 @@ class MemoryBlobs(MemoryService):
     async def head(self, name: str) -> BlobHead | None:
         await self._travel()
         blob = self.blobs.get(name)
-        return None if blob is None else BlobHead(blob.metadata, len(blob.payload), blob.created_ns, blob.generation)
+        return None if blob is None else BlobHead(deepcopy(blob.metadata), len(blob.payload), blob.created_ns, blob.generation)
 
     async def delete(self, name: str) -> int:
         await self._travel()
@@ -266,13 +267,12 @@ class MemoryUpload:
             raise UnconfirmedError(f"the upload of blob {self._name!r} stood still for too long; its connection is gone")
         if self.session is not None and (self._blobs.uploads.pop(self.session, None) is None or self._blobs._is_old(self)):
             raise UnavailableError(f"the upload of blob {self._name!r} was cancelled before it was finalised, or is a week old; try again")
-        self._blobs._create(self._name, self._metadata, bytes(self.payload))
+        self._blobs._create(self._name, self._metadata, self._bytes())
 
     async def finalise_copy(self) -> None:
         """Delivers a single request a second time, as the network may do. No client asks for this."""
-        payload = bytes(self.payload)
         await self._blobs._travel()
-        self._blobs._create(self._name, self._metadata, payload, copy=True)
+        self._blobs._create(self._name, self._metadata, self._bytes(), copy=True)
 
     async def abort(self) -> None:
         """Gives the upload up. A single request has nothing at the service, and one that was sent goes on."""
@@ -280,6 +280,10 @@ class MemoryUpload:
         if self.session is not None:
             self._ended = True
             self._blobs._end(self.session, "upload.abort")
+
+    def _bytes(self) -> bytes:
+        """What is stored, when the request has arrived."""
+        return bytes(self.payload)
 
     def _refuse_if_ended(self) -> None:
         if self._ended:
@@ -297,26 +301,18 @@ class MemoryCopy(MemoryUpload):
         self._source = source
         self._generation = generation
 
-    async def finalise(self) -> None:
-        self._take_bytes()
-        await super().finalise()
-
-    async def finalise_copy(self) -> None:
-        self._take_bytes()
-        await super().finalise_copy()
-
-    def _take_bytes(self) -> None:
+    def _bytes(self) -> bytes:
         blob = self._blobs.blobs.get(self._source)
         if blob is None or blob.generation != self._generation:
             raise UnavailableError(f"the blob {self._source!r} is gone, so it cannot be copied")
-        self.payload = bytearray(blob.payload)
+        return blob.payload
 
 
 class MemoryReader:
     """Implements `BlobReader` for one generation."""
 
     def __init__(self, blobs: MemoryBlobs, name: str, blob: Blob, range: ByteRange | None) -> None:
-        self.metadata = blob.metadata
+        self.metadata = deepcopy(blob.metadata)
         self.size = len(blob.payload)
         self.checksum: str | None = None
         self._start, self._stop = (0, self.size) if range is None else range.within(self.size)

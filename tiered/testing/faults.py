@@ -5,7 +5,7 @@ The store itself makes these errors, from what its tiers do to it. So what is kn
 
     nothing happened    refused where an operation takes its slot, before anything is sent
     unknown             the row operation takes effect or does not, its answer is lost, and the row cannot be asked
-    torn                `read`: the bytes of an object that `get` opened end before the last one
+    torn                `read`: the bytes of an object that `get` opened end before the last one, with an error
 """
 
 from __future__ import annotations
@@ -41,6 +41,9 @@ NOT_FAULTY = {"aclose", "outcome", "put_many", "get_many", "delete_many", "list_
 OPERATIONS = {name for name in vars(TieredStorage) if not name.startswith("_")} - NOT_FAULTY | {READ}
 """What `fail` takes. The items of a bulk call are operations of its single name."""
 
+READ_ERRORS = (UnavailableError, CorruptRecordError)
+"""How the reading of an object that was opened can end."""
+
 ERRORS = (UnavailableError, AtCapacityError, CorruptRecordError, DanglingTombstoneError, OutcomeUnknownError)
 
 
@@ -63,17 +66,23 @@ class Faults:
 
         `operation`: the name of a method, such as `"put"`, or `"read"`: the reading of an object that `get` opened.
         `error`: `UnavailableError`, `AtCapacityError`, `OutcomeUnknownError` (for what writes), `CorruptRecordError` or
-        `DanglingTombstoneError` (for what reads). `took_effect`: whether a change of unknown outcome happened.
+        `DanglingTombstoneError` (for what reads). A `read` takes the first and `CorruptRecordError`. `took_effect`:
+        whether a change of unknown outcome happened.
 
         `InvalidRequestError`: an operation cannot fail in this way.
         """
-        if operation not in OPERATIONS:
+        if not isinstance(operation, str) or operation not in OPERATIONS:
             raise InvalidRequestError(f"there is no operation {shown(operation)}: pass one of {', '.join(sorted(OPERATIONS))}")
         if error not in ERRORS:
             raise InvalidRequestError(f"no call ends with {shown(error)} on demand: pass one of {', '.join(e.__name__ for e in ERRORS)}")
         unknown = error is OutcomeUnknownError
-        if (unknown and operation in READS) or (error is DanglingTombstoneError and operation not in READS):
+        if (
+            (unknown and operation in READS) or (error is DanglingTombstoneError and operation not in READS)
+            or (operation == READ and error not in READ_ERRORS)
+        ):
             raise InvalidRequestError(f"{operation} never raises {error.__name__}")
+        if type(took_effect) is not bool:
+            raise InvalidRequestError(f"took_effect is True or False, not {shown(took_effect)}")
         if took_effect and not unknown:
             raise InvalidRequestError(f"after {error.__name__} nothing has happened: took_effect is for OutcomeUnknownError")
         if type(calls) is not int or calls < 1:
@@ -168,11 +177,11 @@ class FaultyRows:
         return faulty
 
 
-async def torn(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+async def torn(pieces: AsyncIterator[bytes], error: type[TieredError]) -> AsyncGenerator[bytes, None]:
     """The pieces of an object, without the last byte of the first one, and then an error."""
     try:
         if len(piece := await anext(pieces, b"")) > 1:
             yield piece[:-1]
-        raise UnavailableError("the bytes were cut off, by order of a test; get the object again")
+        raise error("the bytes were cut off, by order of a test; get the object again")
     finally:
         await close_generator(pieces)

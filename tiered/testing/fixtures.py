@@ -3,7 +3,7 @@
 They are no plugin that pytest loads by itself: then every test run on a machine with `tiered` would import it.
 
     memory_store             a `MemoryStorage`, for async tests that anyio's plugin runs, or pytest-asyncio in auto mode
-    blocking_memory_store    a `BlockingMemoryStorage`
+    blocking_memory_store    a `BlockingMemoryStorage`, for tests that are no async functions
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from tiered.testing.storage import BlockingMemoryStorage, MemoryStorage, blocking_memory_storage, memory_storage
+from tiered.testing.storage import BlockingMemoryStorage, MemoryStorage, blocking_memory_storage, in_a_task_of_its_own
 
 
 @pytest.fixture
 async def memory_store() -> AsyncIterator[MemoryStorage]:
     """An empty store in memory."""
-    async with memory_storage() as storage:
+    async with in_a_task_of_its_own() as storage:
         yield storage
 
 

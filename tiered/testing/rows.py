@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -55,7 +56,7 @@ class MemoryRows(MemoryService):
 
     async def read(self, path: str, *, marks: ChangeId | bool = False) -> Row:
         await self._travel()
-        state = self.states.get(path)
+        state = _told(self.states.get(path))
         if marks is False:
             return Row(state)
         won, refused = frozenset(self.won.get(path, ())), frozenset(self.refused.get(path, ()))
@@ -198,7 +199,7 @@ class MemoryRows(MemoryService):
 
     def _scanned(self, path: str) -> ScannedRow:
         state = self.states[path]
-        metadata = state.metadata if isinstance(state, Inline) else None
+        metadata = deepcopy(state.metadata) if isinstance(state, Inline) else None
         return ScannedRow(path, state.deadline_ns, state.token, Row(state).target, metadata)
 
     def _end_reservations(self, path: str) -> None:
@@ -231,3 +232,8 @@ def with_deadline(state: Inline | Tombstone, deadline_ns: int | None) -> Inline 
     if isinstance(state, Tombstone):
         return replace(state, deadline_ns=deadline_ns)
     return replace(state, metadata=state.metadata.with_facts(time_expires_ns=deadline_ns))
+
+
+def _told(state: RowState) -> RowState:
+    """The state for a caller, who may change the mappings in its metadata."""
+    return replace(state, metadata=deepcopy(state.metadata)) if isinstance(state, Inline) else state

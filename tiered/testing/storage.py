@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
+
+import anyio
+from anyio.lowlevel import current_token
 
 import tiered.sync.storage
+from tiered.errors import InvalidRequestError
 from tiered.object_id import ObjectId
 from tiered.protocol.admission import Admission, Share, Slot
 from tiered.protocol.backends import ByteRange, HighVolumeBackend, Tiers
@@ -21,6 +25,7 @@ from tiered.testing.clock import Clock
 from tiered.testing.faults import READ, Faults, FaultyRows, Naming, strike, torn
 from tiered.testing.log import MemoryChangeLog
 from tiered.testing.rows import MemoryRows
+from tiered.text import shown
 
 NOWHERE = Path("memory")
 
@@ -48,8 +53,8 @@ class MemoryStorage(TieredStorage):
         self, admission: Admission | Share, object_id: ObjectId, range: ByteRange | None = None, progress: Progress | None = None
     ) -> StoredObject | None:
         stored = await super()._get(admission, object_id, range, progress)
-        if stored is not None and self.faults.take(READ) is not None:
-            stored._pieces = torn(stored._pieces)
+        if stored is not None and (fault := self.faults.take(READ)) is not None:
+            stored._pieces = torn(stored._pieces, fault.error)
         return stored
 
 
@@ -70,8 +75,42 @@ async def memory_storage(settings: Settings | None = None) -> AsyncIterator[Memo
     touched. Every operation is the real one, over tiers that pass the contract suites of all backends. There is no
     recovery daemon: after a fault, what it would clean up stays there.
     """
+    if not isinstance(settings, Settings | None):
+        raise InvalidRequestError(f"settings is Settings(…) or None, not {shown(settings)}")
     async with MemoryStorage(settings or Settings(directory=NOWHERE)) as storage:
         yield storage
+
+
+@asynccontextmanager
+async def in_a_task_of_its_own() -> AsyncIterator[MemoryStorage]:
+    """An empty store in memory, which one task may set up and another one tear down, as with pytest-asyncio.
+
+    A storage has a task group, which one task must enter and leave. On trio, anyio's plugin sees to that.
+    """
+    loop: Any = current_token().native_token
+    if not hasattr(loop, "create_task"):
+        async with memory_storage() as storage:
+            yield storage
+        return
+    opened, leave, storages = anyio.Event(), anyio.Event(), list[MemoryStorage]()
+
+    async def live() -> None:
+        try:
+            async with memory_storage() as storage:
+                storages.append(storage)
+                opened.set()
+                await leave.wait()
+        finally:
+            opened.set()
+
+    task = loop.create_task(live())
+    await opened.wait()
+    try:
+        for storage in storages:
+            yield storage
+    finally:
+        leave.set()
+        await task
 
 
 def blocking_memory_storage(settings: Settings | None = None) -> Opening[MemoryStorage, BlockingMemoryStorage]:

@@ -188,6 +188,18 @@ async def test_a_multipart_upload_stores_its_metadata_and_any_bytes(client: Clie
     assert (read.body, read.headers["Content-Type"], read.headers["Content-Encoding"]) == (media, "image/png", "zstd")
 
 
+@pytest.mark.parametrize("media", [b"", b"media", b"\r", b"a\r\n--edge--\r\n", b"\r\n--edge\r\n\r\n", bytes(range(256))])
+async def test_lines_of_a_multipart_upload_may_end_with_a_bare_line_feed(client: Client, media: bytes) -> None:
+    """As gcsfs sends them. How the first line ends says how the others do."""
+    head = b'--edge\nContent-Type: application/json\n\n{"name": "a"}\n--edge\nContent-Type: image/png\n\n'
+    sent = {"Content_Type": 'multipart/related; boundary="edge"'}
+    assert (await client.send("POST", uploads("multipart", "a"), head + media + b"\n--edge--", **sent)).status == 200
+    read = await client.read("a")
+    assert (read.body, read.headers["Content-Type"]) == (media, "image/png")
+    mixed = head.replace(b"--edge\n", b"--edge\r\n", 1) + media + b"\n--edge--"
+    assert (await client.send("POST", uploads("multipart", "b"), mixed, **sent)).status == 400
+
+
 async def test_an_upload_is_refused_by_its_precondition_and_changes_nothing(client: Client) -> None:
     first = await client.put("a", b"first", PRECONDITION)
     assert first.status == 200

@@ -96,10 +96,93 @@ def test_listing_shows_folders_sizes_and_what_comes_after_an_object(tiered: Comm
     plain, whole = (json.loads(tiered("ls", "a/org.1", "--json", *long)) for long in ([], ["--long"]))
     assert (plain["size"], plain["created"]) == (None, None) and whole["size"] == 2_000_000 and whole["created"]
     assert (plain["tier"], plain["revision"], "fault" in plain) == ("long-term", whole["revision"], False)
-    sizes = [line.split()[0] for line in tiered("ls", "--long").splitlines()]
-    assert sizes == ["2000000", "5"]
+    lines = [line.split() for line in tiered("ls", "--long").splitlines()]
+    small = json.loads(tiered("ls", "a/org.17", "--json"))
+    assert [(line[0], line[3]) for line in lines] == [("2000000", whole["revision"]), ("5", small["revision"])]
     tiered("ls", "a/org", code=3)
     assert "is neither NAME.VALUE nor 'objects'" in tiered.errors
+
+
+# --- conditions, copies and changed metadata -------------------------------------------------------
+
+
+def revision(tiered: Command, object_id: str = OBJECT) -> str:
+    found: str = json.loads(tiered("head", object_id, "--json"))["revision"]
+    return found
+
+
+def test_a_condition_that_does_not_hold_has_an_exit_code_of_its_own_and_names_what_was_found(tiered: Command) -> None:
+    tiered("put", OBJECT, "-", "--if-absent", stdin=b"first")
+    first = revision(tiered)
+    assert tiered("put", OBJECT, "-", "--if-absent", stdin=b"second", code=7) == ""
+    assert tiered.errors == f"tiered: {OBJECT} was not changed: revision {first} is there, and nothing was asked for\n"
+    tiered("put", OBJECT, "-", "--if-revision", first, stdin=b"third")
+    third = revision(tiered)
+    assert tiered("rm", OBJECT, "--if-revision", first, code=7) == ""
+    assert third in tiered.errors
+    found = json.loads(tiered("rm", OBJECT, "--if-revision", first, "--json", code=7))
+    assert found == {"object": OBJECT, "changed": False, "revision": third}
+    assert tiered("get", OBJECT) == "third"
+    tiered("rm", OBJECT, "--if-revision", third)
+    assert json.loads(tiered("rm", OBJECT, "--if-revision", third, "--json", code=7))["revision"] is None
+
+
+@pytest.mark.parametrize("how", ["full", "closed"])
+def test_exit_code_of_a_failure_stays_where_its_output_cannot_be_written(tiered: Command, how: str) -> None:
+    plant(tiered.store, "someone/objects/else")
+    tiered("put", OBJECT, "-")
+    tiered("recover", "--once", code=6)
+    for arguments, code in (("put", OBJECT, "-", "--if-absent", "--json"), 7), (("check",), 6):
+        with unwritable(how) as stdout:
+            tiered(*arguments, stdout=stdout, code=code)
+        assert tiered.errors.count("\n") == 1, tiered.errors
+
+
+def test_objects_are_copied_and_moved_within_the_store(tiered: Command, tmp_path: Path) -> None:
+    (tmp_path / "large").write_bytes(b"meow" * 500_000)
+    tiered("put", OBJECT, "large", "--custom", "a=b")
+    copied = json.loads(tiered("cp", OBJECT, "a/objects/copy", "--if-absent", "--json"))
+    assert copied == {
+        "object": "a/objects/copy", "source": OBJECT, "revision": revision(tiered, "a/objects/copy"), "tier": "long-term",
+        "size": 2_000_000,
+    }  # fmt: skip
+    assert "a/objects/copy was not changed" in (tiered("mv", OBJECT, "a/objects/copy", "--if-absent", code=7) or tiered.errors)
+    assert "a/objects/moved" in tiered("mv", "a/objects/copy", "a/objects/moved")
+    assert tiered("ls") == f"a/objects/moved\n{OBJECT}\n"
+    assert tiered("get", "a/objects/moved") == "meow" * 500_000
+    assert json.loads(tiered("head", "a/objects/moved", "--json"))["metadata"]["custom"] == {"a": "b"}
+    tiered("cp", "a/objects/copy", "a/objects/other", code=1)
+    assert tiered.errors == "tiered: there is no object a/objects/copy, or it has expired\n"
+    assert tiered("mv", OBJECT, "a/objects/moved", "--if-revision", revision(tiered, "a/objects/moved")) and OBJECT not in tiered("ls")
+
+
+def test_metadata_are_changed_and_what_no_option_names_stays(tiered: Command) -> None:
+    tiered("put", OBJECT, "-", "--custom", "a=b", "--custom", "c=d", "--content-type", "text/plain", stdin=b"cat")
+    before = revision(tiered)
+    tiered("update-metadata", OBJECT, "--custom", "e=f", "--remove-custom", "a", "--filename", "cat.jpg", "--if-revision", before)
+    head = json.loads(tiered("head", OBJECT, "--json"))
+    assert (head["metadata"]["custom"], head["metadata"]["filename"]) == ({"c": "d", "e": "f"}, "cat.jpg")
+    assert head["metadata"]["content_type"] == "text/plain" and head["expires"] is None and head["revision"] != before
+    tiered("update-metadata", OBJECT, "--content-type", "image/jpeg", "--if-revision", before, code=7)
+    tiered("update-metadata", OBJECT, "--content-type", "image/jpeg", "--filename", "", "--ttl", "1h")
+    head = json.loads(tiered("head", OBJECT, "--json"))
+    assert head["metadata"]["content_type"] == "image/jpeg" and "filename" not in head["metadata"] and head["expires"]
+    assert tiered("get", OBJECT) == "cat"
+
+
+def test_an_expiry_is_set_extended_and_taken_away(tiered: Command) -> None:
+    def expires() -> object:
+        return json.loads(tiered("head", OBJECT, "--json"))["expires"]
+
+    tiered("put", OBJECT, "-")
+    tiered("set-expiry", OBJECT, "--at", "2099-01-31T13:00:00+01:00")
+    assert expires() == "2099-01-31T12:00:00.000+00:00"
+    tiered("set-expiry", OBJECT, "--from-creation", "36h", "--extend-only")
+    assert expires() == "2099-01-31T12:00:00.000+00:00"
+    tiered("set-expiry", OBJECT, "--from-creation", "36h")
+    assert expires() != "2099-01-31T12:00:00.000+00:00"
+    tiered("set-expiry", OBJECT, "--never", "--if-revision", revision(tiered))
+    assert expires() is None
 
 
 @pytest.mark.parametrize(("arguments", "code", "says"), [
@@ -115,6 +198,13 @@ def test_listing_shows_folders_sizes_and_what_comes_after_an_object(tiered: Comm
     (["get", "a/objects/other", "-o", "no/such/directory"], 3, "cannot be written"),
     (["log", "show", "~changelog/zz/garbage"], 1, "no entry"),
     (["get", OBJECT, "--range", "x"], 3, "FIRST:END"),
+    (["put", OBJECT, "-", "--if-revision", "7"], 3, "'tiered head OBJECT' shows"),
+    (["put", OBJECT, "-", "--if-absent", "--if-revision", "018bcfe5-6800-7000-8000-000000000001"], 3, "exclude each other"),
+    (["cp", "a/objects/other", "a/objects/other"], 3, "onto itself"),
+    (["mv", OBJECT, "a/objects/x"], 1, "there is no object"),
+    (["update-metadata", "a/objects/other"], 3, "nothing is to be changed"),
+    (["set-expiry", "a/objects/other"], 3, "--never"),
+    (["set-expiry", "a/objects/other", "--at", "2099-01-01"], 3, "with a zone"),
     (["get", OBJECT, "--json"], 3, "--output"),
     (["head", OBJECT], 1, "there is no object"),
     (["log", "show", "x"], 3, "not a change id"),
@@ -232,7 +322,10 @@ def test_an_entry_that_cannot_be_read_is_listed_with_why_and_nothing_twice(tiere
     assert "parked: an operator must look" in listed and listed.count("cannot be read: ") == 1
 
 
-@pytest.mark.parametrize("arguments", [["ls"], ["get", OBJECT], ["head", OBJECT], ["rm", OBJECT], ["recover", "--once"], ["log", "list"]])
+@pytest.mark.parametrize("arguments", [
+    ["ls"], ["get", OBJECT], ["head", OBJECT], ["rm", OBJECT], ["cp", OBJECT, "a/objects/b"], ["set-expiry", OBJECT, "--never"],
+    ["recover", "--once"], ["log", "list"],
+])
 def test_command_that_reads_makes_no_store_in_a_mistyped_directory(tiered: Command, arguments: list[str]) -> None:
     assert tiered(*arguments, code=3) == ""
     assert "there is no store in" in tiered.errors

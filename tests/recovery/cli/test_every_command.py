@@ -23,6 +23,8 @@ from tests.given.repository import ROOT
 
 COMMANDS: dict[str, list[str]] = {
     "put": [OBJECT, "payload"], "get": [OBJECT, "-o", "out"], "head": [OBJECT], "rm": [OBJECT], "ls": [], "status": [],
+    "cp": [OBJECT, "photos/objects/copy"], "mv": [OBJECT, "photos/objects/moved"],
+    "update-metadata": [OBJECT, "--content-type", "text/plain"], "set-expiry": [OBJECT, "--from-creation", "36h"],
     "recover": ["--once"], "provision": [], "check": [], "log list": [], "log show": ["x"], "log retry": ["--all"], "audit plan": [],
     "audit run": ["--engine", "local", "--to", "", "--parallel", "1"], "audit show": [OBJECT], "config show": [],
     "audit delete": ["audit-0", "--class", "orphan"], "audit restore": ["audit-0"], "feed view": ["feed/0.txt"],
@@ -103,7 +105,10 @@ def test_what_is_wrong_with_an_option_and_where_to_look_are_two_sentences(call: 
     assert call("-d", "", "ls")[2] == "tiered: Invalid value: --directory is empty. See 'tiered --help'.\n"
 
 
-@pytest.mark.parametrize("command", ["put", "get", "head", "rm", "log show", "audit show", "feed view", "feed follow"])
+@pytest.mark.parametrize(
+    "command",
+    ["put", "get", "head", "rm", "cp", "mv", "update-metadata", "set-expiry", "log show", "audit show", "feed view", "feed follow"],
+)
 def test_missing_arguments(call: Call, command: str) -> None:
     code, out, errors = call(*command.split())
     assert (code, out) == (2, "") and errors.startswith("tiered: Missing argument '")
@@ -119,6 +124,7 @@ def test_shared_options_stand_behind_the_name_too_and_what_is_printed_is_json(st
     else:
         assert behind[1] == "" and behind[2].startswith("tiered: ")
     group, _, name = command.rpartition(" ")
+    assert store("-d", "store", "put", OBJECT, "payload")[0] == 0  # `mv` took it away
     assert store("--json", *[group, "-d", "store"][not group:], name, *COMMANDS[command], *[] if group else ["-d", "store"])[0] == wanted
 
 

@@ -8,13 +8,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import anyio
+import anyio.lowlevel
 import httpx
 import pytest
 from prometheus_client import Gauge
 
 from recovery.http.app import FILES
 from recovery.status.as_json import as_json
-from recovery.status.look import Status
+from recovery.status.known import Status
 from tests.given.shown_status import BROKEN_KEY, NAME, SERVICES, STUCK_ID, Shown, healthy, stuck, unanswered
 from tiered.errors import ConfigurationError, CorruptRecordError, UnavailableError
 
@@ -197,7 +198,7 @@ async def test_a_long_look_is_followed_by_a_long_rest_unless_it_found_nothing(st
     async def sleep(seconds: float) -> None:
         pauses.append(seconds)
         tasks.cancel_scope.cancel()
-        await anyio.sleep(0)
+        await anyio.lowlevel.checkpoint()
 
     shown.runtime.sleep = sleep  # type: ignore[method-assign]
     async with anyio.create_task_group() as tasks:

@@ -31,9 +31,10 @@ from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
 from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
 from emulators.gcs.store import Bucket
+from tiered.errors import AtCapacityError
 from tiered.gcs.blobs import GcsBlobs
 from tiered.gcs.format import encode_crc, extend_crc
-from tiered.gcs.http import GcsHttp
+from tiered.gcs.http import Answer, GcsHttp, Place
 from tiered.gcs.upload import SINGLE_BYTES_MAX, GcsUpload
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle
 from tiered.protocol.backends import BlobPage, ByteRange, SoftDeletes
@@ -463,6 +464,7 @@ async def test_sixty_four_uploads_at_once_are_all_stored(blobs: GcsBlobs, bucket
 STREAM = """
 import resource, sys, anyio
 from changelog.base.runtime import SystemRuntime
+from tiered.errors import AtCapacityError
 from tiered.gcs.blobs import GcsBlobs
 from tiered.metadata import Metadata
 
@@ -721,6 +723,55 @@ async def test_many_readers_that_are_left_in_the_middle_hold_no_connection(serve
             with pytest.raises(InvalidRequestError):
                 await blobs.open(NAME, ByteRange(100 * MIB))
         assert await read(blobs, NAME) == LARGE * 4
+
+
+@pytest.mark.parametrize("session", [False, True])
+async def test_calls_that_get_no_connection_tell_so_and_do_not_accuse_the_service(server: GcsEmulator, session: bool) -> None:
+    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, connections_max=2, answer_timeout_s=0.3) as blobs:
+        await put(blobs, LARGE * 8)
+        readers = [await blobs.open(NAME)]
+        upload = await blobs.open_upload(f"{NAME}-2", Metadata(), None if session else 7)
+        readers.append(await blobs.open(NAME))
+        assert None not in readers
+        for call in (blobs.head(NAME), blobs.open(NAME), blobs.delete(NAME), put(blobs, name=f"{NAME}-3", session=session)):
+            with pytest.raises(AtCapacityError, match=r"all 2 connections to http.* were taken for 0\.3 s; close objects"):
+                await call
+        await upload.write(b"payload")
+        with pytest.raises(AtCapacityError, match="all 2 connections"):
+            await upload.finalise()
+        for reader in readers:
+            assert reader is not None
+            await reader.aclose()
+        assert await blobs.head(NAME) is not None and await blobs.head(f"{NAME}-2") is None and await blobs.head(f"{NAME}-3") is None
+
+
+def test_a_request_that_was_sent_once_and_waits_to_be_sent_again_is_not_called_unsent() -> None:
+    place = Place()
+    place.wait()
+    assert place.is_awaited
+    place.get()
+    place.wait()
+    assert not place.is_awaited
+
+
+async def test_a_copy_that_is_neither_done_nor_to_be_continued_is_not_begun_again(
+    blobs: GcsBlobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await put(blobs, LARGE)
+    head = await blobs.head(NAME)
+    assert head is not None
+    copy = await blobs.open_copy(NAME, head.generation, f"{NAME}-2", Metadata())
+    calls: list[str] = []
+
+    async def call(method: str, url: str, doing: str, **_: Any) -> Answer:
+        calls.append(url)
+        assert len(calls) < 3
+        return Answer(200, {}, b'{"done": false}')
+
+    monkeypatch.setattr(copy._http, "call", call)
+    with pytest.raises(UnconfirmedError, match="neither done nor to be continued"):
+        await copy.finalise()
+    assert len(calls) == 1
 
 
 async def test_a_touch_that_another_touch_overtook_looks_again_and_never_shortens(blobs: GcsBlobs) -> None:

@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from tiered.errors import AtCapacityError
-from tiered.protocol.admission import Admission, Share
+from tiered.protocol.admission import Admission, Share, Slot
 
 pytestmark = pytest.mark.anyio
 
@@ -36,6 +36,33 @@ async def test_share_has_no_more_slots_than_it_was_given() -> None:
         with await whole.enter():  # at once: who waits for the share is not in line yet
             pass
         slots.pop().release()
+
+
+async def test_a_later_step_waits_as_long_as_it_must_and_not_behind_bulk_work() -> None:
+    whole = Admission(2, 0, 0, anyio.current_time, bulk_max=1)
+    bulk = await Share(whole, 1).enter()
+    slots: list[Slot] = []
+
+    async def later() -> None:
+        slots.append(await whole.enter_later())
+
+    async with anyio.create_task_group() as tasks:
+        with whole.in_steps():
+            await later()
+            assert (whole.held, whole.waiting) == (2, 0), "a slot was free, which bulk work may not take"
+            with pytest.raises(AtCapacityError):
+                await whole.enter()
+            tasks.start_soon(later)
+            await anyio.wait_all_tasks_blocked()
+            assert (whole.held, whole.waiting) == (2, 1)
+            bulk.release()
+            await anyio.wait_all_tasks_blocked()
+            for slot in slots:
+                slot.release()
+            tasks.start_soon(whole.wait_idle)
+            await anyio.wait_all_tasks_blocked()
+            assert (whole.held, len(slots)) == (0, 2)
+    assert whole.waiting == 0
 
 
 async def test_who_waits_until_nothing_is_under_way_sleeps_meanwhile() -> None:

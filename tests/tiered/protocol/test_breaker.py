@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
@@ -19,8 +20,8 @@ from changelog.base.errors import (
 )
 from changelog.base.observe import Event, Observer
 from emulators.world.runtime import SimulatedRuntime
-from tiered.errors import ServiceAwayError
-from tiered.protocol.breaker import GIVEN_UP_S, HIGH_VOLUME, LONG_TERM, TRIED_EVERY_S, Breaker, Breakers
+from tiered.errors import RangeNotSatisfiableError, ServiceAwayError
+from tiered.protocol.breaker import GIVEN_UP_S, HIGH_VOLUME, LONG_TERM, TRIED_EVERY_S, TRY_MAX_S, Breaker, Breakers
 from tiered.protocol.retry import ask, persist
 
 pytestmark = pytest.mark.anyio
@@ -125,7 +126,10 @@ async def test_tries_that_fail_at_once_come_every_two_seconds(service: Service) 
     assert 4 <= len(service.calls) <= 6
 
 
-@pytest.mark.parametrize("error", [CorruptRecordError("damaged"), ConfigurationError("403")])
+@pytest.mark.parametrize("error", [
+    CorruptRecordError("damaged"), ConfigurationError("403"), RangeNotSatisfiableError("beyond", 5),
+    InvalidRequestError("no").coded("400"),
+])
 async def test_a_refusal_is_an_answer(service: Service, error: Exception) -> None:
     await service.go_away()
     service.error = error
@@ -162,6 +166,17 @@ async def test_failures_that_are_far_apart_do_not_add_up(service: Service) -> No
     assert service.breaker.away_s is None
 
 
+@pytest.mark.parametrize("after_s", [0.1, 1.0, AWAY_AFTER_S])
+async def test_calls_that_take_long_to_fail_add_up_also_if_they_come_one_after_the_other(after_s: float) -> None:
+    service = Service(after_s)
+    service.takes_s = 1000.0
+    for _ in range(3):
+        with pytest.raises(UnavailableError, match="no answer within 30 s"):
+            await ask(lambda: service.breaker.ask(service.call), service.runtime, 30)
+        await anyio.sleep(after_s)
+    assert service.breaker.away_s == pytest.approx(90 + 3 * after_s, abs=1)
+
+
 async def test_callers_who_give_up_before_any_answer_count_too(service: Service) -> None:
     """Behind a firewall that drops packets nothing fails: each caller's own deadline ends its wait."""
     service.takes_s = 1000.0
@@ -186,6 +201,35 @@ async def test_a_try_whose_caller_gives_up_makes_room_for_the_next(service: Serv
         await service.breaker.ask(service.call)
     service.error, service.takes_s = None, 0.0
     assert await service.breaker.ask(service.call) == "answer"
+
+
+async def test_a_try_that_hangs_does_not_keep_a_service_away_that_is_back(service: Service) -> None:
+    await service.go_away()
+    service.error, service.takes_s = None, math.inf
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(service.breaker.ask, service.call)
+        await anyio.wait_all_tasks_blocked()
+        service.takes_s = 0.0
+        await anyio.sleep(TRY_MAX_S - 0.1)
+        await service.fails(ServiceAwayError)
+        await anyio.sleep(0.2)
+        assert await service.breaker.ask(service.call) == "answer"
+        assert service.breaker.away_s is None
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_try_that_hangs_makes_room_for_one_call_and_not_for_all(service: Service) -> None:
+    await service.go_away()
+    service.takes_s = math.inf
+    async with anyio.create_task_group() as tasks:
+        for seconds in range(60):
+            if seconds % TRY_MAX_S == 0:
+                tasks.start_soon(service.breaker.ask, service.call)
+                await anyio.wait_all_tasks_blocked()
+            await service.fails(ServiceAwayError)
+            await anyio.sleep(1)
+        assert len(service.calls) == 60 / TRY_MAX_S
+        tasks.cancel_scope.cancel()
 
 
 async def test_what_settles_or_finishes_is_sent_in_any_case_and_its_answer_counts(service: Service) -> None:
@@ -273,4 +317,9 @@ async def test_a_closed_store_is_not_counted_among_those_that_miss_a_service() -
         await anyio.sleep(1)
     assert services.away == {LONG_TERM: 3.0} and told.away_now == 1
     services.close()
+    assert services.away == {} and told.away_now == 0
+    for _ in range(3):  # calls that were under way end only now
+        with pytest.raises(UnavailableError):
+            await services.blobs.note(down)
+        await anyio.sleep(1)
     assert services.away == {} and told.away_now == 0

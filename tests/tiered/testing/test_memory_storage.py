@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from datetime import timedelta
 from typing import Any
@@ -26,6 +27,7 @@ from tiered import (
     UnavailableError,
 )
 from tiered.testing import BlockingMemoryStorage, MemoryStorage, blocking_memory_storage, memory_storage
+from tiered.testing.storage import in_a_task_of_its_own
 
 pytestmark = pytest.mark.anyio
 pytest_plugins = ["tiered.testing.fixtures"]
@@ -105,10 +107,11 @@ async def test_an_unknown_outcome_is_told_at_once_and_can_be_asked_for(
     assert (await memory_store.get(OBJECT) is None) is took_effect
 
 
+@pytest.mark.parametrize("error", [UnavailableError, CorruptRecordError])
 @pytest.mark.parametrize("payload", [b"x", SMALL, LARGE], ids=["one", "small", "large"])
-async def test_a_reading_can_be_cut_off(memory_store: MemoryStorage, payload: bytes) -> None:
+async def test_a_reading_can_be_cut_off(memory_store: MemoryStorage, payload: bytes, error: type[TieredError]) -> None:
     await memory_store.put(OBJECT, payload)
-    memory_store.faults.fail("read")
+    memory_store.faults.fail("read", error)
     stored = await memory_store.get(OBJECT)
     assert isinstance(stored, StoredObject)
     taken = b""
@@ -118,7 +121,7 @@ async def test_a_reading_can_be_cut_off(memory_store: MemoryStorage, payload: by
         async for piece in stored:
             taken += piece
 
-    with pytest.raises(UnavailableError, match="cut off"):
+    with pytest.raises(error, match="cut off"):
         await take()
     assert len(taken) < len(payload) and payload.startswith(taken)
     assert await read(memory_store) == payload
@@ -134,6 +137,10 @@ async def test_a_reading_can_be_cut_off(memory_store: MemoryStorage, payload: by
         (["put"], {"took_effect": True}, "nothing has happened"),
         (["put"], {"calls": 0}, "calls is 0"),
         (["put"], {"calls": True}, "calls is True"),
+        ([["put"]], {}, "there is no operation"),
+        (["put", OutcomeUnknownError], {"took_effect": "no"}, "took_effect is True or False"),
+        (["read", AtCapacityError], {}, "read never raises AtCapacityError"),
+        (["read", DanglingTombstoneError], {}, "read never raises DanglingTombstoneError"),
     ],
 )
 def test_a_fault_that_no_store_has_is_refused(arguments: list[Any], named: dict[str, Any], sentence: str) -> None:
@@ -141,11 +148,21 @@ def test_a_fault_that_no_store_has_is_refused(arguments: list[Any], named: dict[
         storage.faults.fail(*arguments, **named)
 
 
+def test_the_fixture_may_be_torn_down_by_another_task() -> None:
+    with asyncio.Runner() as runner:  # as pytest-asyncio does it
+        store = in_a_task_of_its_own()
+        storage = runner.run(store.__aenter__())
+        assert runner.run(storage.put(OBJECT, LARGE)).size == len(LARGE)
+        runner.run(store.__aexit__(None, None, None))
+
+
 def test_the_blocking_storage_has_faults_and_a_clock(blocking_memory_store: BlockingMemoryStorage) -> None:
     blocking_memory_store.put(OBJECT, LARGE)
     blocking_memory_store.faults.fail("head", AtCapacityError)
     with pytest.raises(AtCapacityError):
         blocking_memory_store.head(OBJECT)
+    with pytest.raises(InvalidRequestError, match="settings is"), blocking_memory_storage(5):  # type: ignore[arg-type]
+        pass
     stored = blocking_memory_store.get(OBJECT)
     assert stored is not None and stored.read() == LARGE
     blocking_memory_store.clock.advance(timedelta(days=1))

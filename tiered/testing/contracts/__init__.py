@@ -4,8 +4,10 @@
     from tiered.testing.contracts.high_volume import *
 
     high_volume.py   for a `HighVolumeBackend`: needs a fixture `high_volume`
-    long_term.py     for a `LongTermBackend`: needs a fixture `long_term`
-    changelog.py     for a `ChangeLog`: needs a fixture `changelog`, and `plant`, which puts raw bytes into it
+    long_term.py     for a `LongTermBackend`: needs a fixture `long_term`. If it has `SoftDeletes`, it must keep what
+                     is deleted for a while
+    changelog.py     for a `ChangeLog`: needs a fixture `changelog`, and `plant`: an async function (log, key, bytes)
+                     that puts raw bytes under a key into the log
     whole_blobs.py   writes and reads whole blobs
 
 Each needs a fixture `runtime`, too: a `tiered.testing.Clock`, with which the backend was made. Fixtures are

@@ -356,6 +356,24 @@ async def test_closing_a_reader_is_repeatable_at_any_moment(long_term: LongTermB
     assert await read(long_term, name) == b"payload"
 
 
+async def test_a_reader_that_is_closed_half_way_does_not_come_to_an_end(long_term: LongTermBackend, name: str) -> None:
+    """Whoever reads on must not take what came until then for all of it."""
+    payload = b"x" * MIB
+    await store(long_term, name, payload)
+    reader = await long_term.open(name)
+    assert reader is not None
+    pieces, got = reader.pieces(), b""
+    try:
+        got += await anext(pieces)
+        await reader.aclose()
+        async for piece in pieces:
+            got += piece
+    except (InvalidRequestError, UnavailableError):
+        assert len(got) < len(payload)
+    else:
+        assert got == payload
+
+
 # --- head ----------------------------------------------------------------------------------------
 
 

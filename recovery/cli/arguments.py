@@ -1,0 +1,61 @@
+"""Arguments and results that several commands on objects have in common."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from changelog.change import ChangeId
+from recovery.cli.output import show
+from recovery.cli.shared import AbsentError, choice, lifetime
+from tiered.errors import InvalidRequestError
+from tiered.metadata import Expiration, TimeToIdle, TimeToLive
+from tiered.protocol.conditions import ANY_REVISION, IfRevision
+from tiered.stored import PutResult
+
+ObjectArgument = Annotated[str, typer.Argument(metavar="OBJECT", help="USECASE/[NAME.VALUE/…]objects/KEY")]
+IfAbsentOption = Annotated[bool, typer.Option("--if-absent", help="Only if there is no such object; else exit code 7.")]
+IfRevisionOption = Annotated[
+    str | None, typer.Option("--if-revision", metavar="REVISION", help="Only over this revision, as head shows it; else exit code 7.")
+]
+TtlOption = Annotated[str | None, typer.Option(help="Expire this long after writing: 90s, 15m, 36h, 30d.")]
+TtiOption = Annotated[str | None, typer.Option(help="Expire this long after the last read: 90s, 15m, 36h, 30d.")]
+CustomOption = Annotated[list[str] | None, typer.Option(help="KEY=VALUE, repeatable.")]
+
+
+def revision_of(text: str | None) -> IfRevision:
+    """Returns the revision that `--if-revision` names. Raises `InvalidRequestError`."""
+    if text is None:
+        return ANY_REVISION
+    if not ChangeId.matches(text):
+        raise InvalidRequestError(f"--if-revision {text!r} is not a revision: 'tiered head OBJECT' shows that of an object")
+    return ChangeId(text)
+
+
+def expiration_of(ttl: str | None, tti: str | None) -> Expiration:
+    """Returns what `--ttl` and `--tti` say. Raises `InvalidRequestError`."""
+    if ttl is not None and tti is not None:
+        raise InvalidRequestError("an object has either --ttl or --tti, not both")
+    if ttl is not None:
+        return TimeToLive(lifetime(ttl))
+    return None if tti is None else TimeToIdle(lifetime(tti))
+
+
+def custom_of(pairs: list[str] | None) -> dict[str, str]:
+    """Returns what the options `--custom` say. Raises `InvalidRequestError`."""
+    parted = [pair.partition("=") for pair in pairs or ()]
+    for key, equals, _ in parted:
+        if not key or not equals:
+            raise InvalidRequestError(f"--custom {key!r} is not KEY=VALUE")
+    return {key: value for key, _, value in parted}
+
+
+def absent(object_id: str) -> AbsentError:
+    return AbsentError(f"there is no object {object_id}, or it has expired")
+
+
+def show_written(object_id: str, result: PutResult, **others: Any) -> None:
+    """Prints which revision is there now. `others`: more fields for `--json`."""
+    value = {"object": object_id, **others, "revision": result.revision, "tier": result.tier.value, "size": result.size}
+    show(value, f"{object_id}  {result.size} bytes  {result.tier.value} tier  revision {result.revision}", choice.json)

@@ -1,0 +1,144 @@
+"""`tiered cp`, `mv`, `update-metadata` and `set-expiry`: changes for which no payload passes through this machine.
+
+Each writes a new revision, and prints it. *Crash*: a killed command leaves its entry to recovery. A killed `mv` may
+leave both objects. *Failure*: each error of the store becomes one sentence and an exit code (`recovery.cli.app`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+
+from recovery.cli.arguments import (
+    CustomOption,
+    IfAbsentOption,
+    IfRevisionOption,
+    ObjectArgument,
+    TtiOption,
+    TtlOption,
+    absent,
+    custom_of,
+    expiration_of,
+    revision_of,
+    show_written,
+)
+from recovery.cli.shared import choice, lifetime, run_async, shared
+from tiered.errors import InvalidRequestError
+from tiered.metadata import Metadata
+from tiered.object_id import ObjectId
+from tiered.open import open_storage
+
+SourceArgument = Annotated[str, typer.Argument(metavar="SOURCE", help="USECASE/[NAME.VALUE/…]objects/KEY")]
+DestinationArgument = Annotated[str, typer.Argument(metavar="DESTINATION", help="USECASE/[NAME.VALUE/…]objects/KEY")]
+
+
+@shared
+def cp(
+    source: SourceArgument, destination: DestinationArgument, if_absent: IfAbsentOption = False, if_revision: IfRevisionOption = None
+) -> None:
+    """Copies an object within the store. The conditions are about the destination."""
+    _transfer("copy", source, destination, if_absent, if_revision)
+
+
+@shared
+def mv(
+    source: SourceArgument, destination: DestinationArgument, if_absent: IfAbsentOption = False, if_revision: IfRevisionOption = None
+) -> None:
+    """Copies an object within the store, then deletes what was copied. The conditions are about the destination.
+
+    If it fails in between, both stay, and you can call it again without --if-absent.
+    If somebody replaces the source meanwhile, it stays, and the exit code is 7.
+    """
+    _transfer("rename", source, destination, if_absent, if_revision)
+
+
+def _transfer(how: str, source: str, destination: str, if_absent: bool, if_revision: str | None) -> None:
+    async def command() -> None:
+        ids, revision = (ObjectId.parse(source), ObjectId.parse(destination)), revision_of(if_revision)
+        async with open_storage(choice.existing()) as storage:
+            call = storage.copy if how == "copy" else storage.rename
+            result = await call(*ids, if_absent=if_absent, if_revision=revision)
+        if result is None:
+            raise absent(source)
+        show_written(destination, result, source=source)
+
+    run_async(command)
+
+
+@shared
+def update_metadata(
+    object_id: ObjectArgument,
+    content_type: Annotated[str | None, typer.Option(help="MIME type.")] = None,
+    filename: Annotated[str | None, typer.Option(help="The file's name; empty removes it.")] = None,
+    origin: Annotated[str | None, typer.Option(help="Where the object comes from; empty removes it.")] = None,
+    ttl: TtlOption = None,
+    tti: TtiOption = None,
+    custom: CustomOption = None,
+    remove_custom: Annotated[list[str] | None, typer.Option(metavar="KEY", help="A key of --custom to remove, repeatable.")] = None,
+    if_revision: IfRevisionOption = None,
+) -> None:
+    """Changes the metadata of an object. What no option names stays, and so do other keys of --custom."""
+
+    async def command() -> None:
+        texts = {"content_type": content_type, "filename": filename, "origin": origin}
+        given: dict[str, Any] = {name: text for name, text in texts.items() if text is not None}
+        if (expiration := expiration_of(ttl, tti)) is not None:
+            given["expiration"] = expiration
+        added, removed, revision = custom_of(custom), set(remove_custom or ()), revision_of(if_revision)
+        if not given and not added and not removed:
+            raise InvalidRequestError("nothing is to be changed: give an option such as --content-type, or see --help")
+        if both := removed & set(added):
+            raise InvalidRequestError(f"--custom and --remove-custom both name {min(both)!r}: leave one out")
+
+        def changed(before: Metadata) -> Metadata:
+            kept = {key: value for key, value in before.custom.items() if key not in removed}
+            return replace(before, custom=kept | added, **given)
+
+        async with open_storage(choice.existing()) as storage:
+            result = await storage.update_metadata(ObjectId.parse(object_id), changed, if_revision=revision)
+        if result is None:
+            raise absent(object_id)
+        show_written(object_id, result)
+
+    run_async(command)
+
+
+@shared
+def set_expiry(
+    object_id: ObjectArgument,
+    at: Annotated[str | None, typer.Option("--at", metavar="TIME", help="At this time, such as 2027-01-31T12:00:00Z.")] = None,
+    from_creation: Annotated[str | None, typer.Option("--from-creation", help="This long after its creation: 90s, 15m, 36h, 30d.")] = None,
+    never: Annotated[bool, typer.Option("--never", help="It stays until it is deleted.")] = False,
+    extend_only: Annotated[bool, typer.Option("--extend-only", help="Leave an object that lives longer as it is.")] = False,
+    if_revision: IfRevisionOption = None,
+) -> None:
+    """Sets when an object expires: with --at, --from-creation or --never."""
+
+    async def command() -> None:
+        if (at is not None) + (from_creation is not None) + never != 1:
+            raise InvalidRequestError("say when the object expires: with one of --at TIME, --from-creation 36h and --never")
+        moment = None if at is None else _moment(at)
+        after = None if from_creation is None else lifetime(from_creation)
+        revision = revision_of(if_revision)
+        async with open_storage(choice.existing()) as storage:
+            result = await storage.set_expiry(
+                ObjectId.parse(object_id), at=moment, from_creation=after, extend_only=extend_only, if_revision=revision
+            )
+        if result is None:
+            raise absent(object_id)
+        show_written(object_id, result)
+
+    run_async(command)
+
+
+def _moment(text: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.utcoffset() is None:
+        raise InvalidRequestError(f"--at {text!r} is no time with a zone: write it as 2027-01-31T12:00:00Z, or with +01:00 instead of Z")
+    return moment
